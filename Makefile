@@ -1,0 +1,51 @@
+# Two commands do everything: `make demo` and `make test`. A second call does not reinstall.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Tests run on two processes; more threads than cores make timings worthless.
+export OMP_NUM_THREADS ?= 1
+export OPENBLAS_NUM_THREADS ?= 1
+
+.PHONY: demo test lint types layers pytest slow constraints clean
+
+demo: $(VENV)/.installed
+	$(BIN)/digrad demo
+
+test: lint types layers pytest
+
+lint: $(VENV)/.installed-test
+	$(BIN)/ruff format --check src tests examples
+	$(BIN)/ruff check src tests examples
+
+types: $(VENV)/.installed-test
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+layers: $(VENV)/.installed-test
+	$(BIN)/lint-imports --no-cache
+
+pytest: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not slow"
+
+# The long runs, kept out of `make test`.
+slow: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -q -m slow
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("digrad needs Python 3.11 or newer, but $(PYTHON) is " + sys.version.split()[0] + "; call make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) install -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(PIP) install -c constraints.txt -e '.[test]'
+	touch $@
+
+# Pin what is installed now, after `pip install -U` of what should move.
+constraints: $(VENV)/.installed-test
+	$(BIN)/python -m pip freeze --exclude-editable > constraints.txt
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,93 @@
+"""The few array functions that methods need beyond operators, for NumPy, JAX and torch arrays alike.
+
+The array's own library is asked for, never imported, so that a method runs unchanged in every engine.
+"""
+
+import sys
+from typing import Any
+
+from digrad.types import Array
+
+
+def zeros_like(x: Array) -> Array:
+    """Return zeros of the shape and dtype of ``x``."""
+    return _namespace(x).zeros_like(x)
+
+
+def ones_column(x: Array) -> Array:
+    """Return a column of ones ``[n, 1]`` of the dtype of ``x`` ``[n, ...]``."""
+    return _namespace(x).ones_like(x[:, :1])
+
+
+def cast_like(x: Array, like: Array) -> Array:
+    """Return ``x`` with the dtype of ``like``.
+
+    >>> import numpy as np
+    >>> cast_like(np.eye(2), np.zeros(3, np.float32)).dtype
+    dtype('float32')
+    """
+    return x.astype(like.dtype) if hasattr(x, "astype") else x.to(like.dtype)
+
+
+def maximum(x: Array, y: Array) -> Array:
+    """Return the elementwise maximum of two arrays, or of an array and a number."""
+    namespace = _namespace(x)
+    return namespace.maximum(x, namespace.zeros_like(x) + y)
+
+
+def row_norm(x: Array) -> Array:
+    """Return the Euclidean norm of each row, ``[n, 1]``; exact scaling avoids overflow of the squares.
+
+    >>> import numpy as np
+    >>> row_norm(np.array([[3e200, 4e200], [0.0, 0.0]]))
+    array([[5.e+200],
+           [0.e+000]])
+    """
+    namespace = _namespace(x)
+    largest = namespace.amax(abs(x), -1)[:, None]
+    scale = namespace.where(largest > 0, largest, namespace.ones_like(largest))
+    return scale * ((x / scale) ** 2).sum(-1)[:, None] ** 0.5
+
+
+def clip_rows(x: Array, threshold: Array | float) -> Array:
+    r"""Return ``x_i min(1, c/||x_i||)`` for each row i: its direction, with a norm of at most ``threshold``.
+
+    The factor is 1 for a zero row and for an infinite threshold.
+
+    >>> import numpy as np
+    >>> clip_rows(np.array([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]]), 1.0)
+    array([[0.6, 0.8], [0.3, 0.4], [0. , 0. ]])
+    """
+    return x * clip_factors(x, threshold)
+
+
+def clip_factors(x: Array, threshold: Array | float) -> Array:
+    """Return ``min(1, c/||x_i||)`` for each row, ``[n, 1]``: 1/max(1, ||x_i||/c), so 0 and inf are safe."""
+    return 1 / maximum(row_norm(x) / threshold, 1.0)
+
+
+def soft_clip_factors(x: Array, threshold: Array | float) -> Array:
+    """Return ``c/(c + ||x_i||)`` for each row, ``[n, 1]``: 1/(1 + ||x_i||/c), so 0 and inf are safe.
+
+    >>> import numpy as np
+    >>> soft_clip_factors(np.array([[3.0, 4.0], [0.0, 0.0]]), 5.0)
+    array([[0.5], [1. ]])
+    """
+    return 1 / (1 + row_norm(x) / threshold)
+
+
+def normalize_rows(x: Array) -> Array:
+    """Return ``x_i/||x_i||`` for each row, and zero for a zero row.
+
+    >>> import numpy as np
+    >>> normalize_rows(np.array([[3.0, 4.0], [0.0, 0.0]]))
+    array([[0.6, 0.8], [0. , 0. ]])
+    """
+    norm = row_norm(x)
+    namespace = _namespace(x)
+    return x / namespace.where(norm > 0, norm, namespace.ones_like(norm))
+
+
+def _namespace(x: Array) -> Any:
+    # torch arrays have no __array_namespace__; whoever holds one has imported torch.
+    return x.__array_namespace__() if hasattr(x, "__array_namespace__") else sys.modules["torch"]

@@ -1,0 +1,82 @@
+"""Checks of arguments, done once at the public door; below it the code trusts its input.
+
+Only concrete Python and NumPy numbers are checked: a sweep passes traced values through the same
+constructors.
+"""
+
+import difflib
+import math
+import sys
+from collections.abc import Iterable
+from numbers import Integral, Real
+from typing import Any
+
+from digrad.errors import ArgumentError
+
+
+def positive(value: Any, name: str, owner: str, *, allow_inf: bool = False) -> None:
+    """Raise unless a concrete number ``value`` is positive (and finite, unless ``allow_inf``).
+
+    Of a NumPy array every entry must be.
+    """
+    kind = "positive" if allow_inf else "positive and finite"
+    if _is_numpy_array(value):
+        if not ((value > 0) & (allow_inf | (value < math.inf))).all():
+            raise ArgumentError(
+                f"`{name}` of {owner} must be {kind} in every entry, but got {value.tolist()!r}."
+            )
+    elif _is_concrete(value) and not (value > 0 and (allow_inf or value < math.inf)):
+        raise ArgumentError(f"`{name}` of {owner} must be {kind}, but got {value!r}.")
+    _reject_non_number(value, name, owner)
+
+
+def fraction(value: Any, name: str, owner: str) -> None:
+    """Raise unless a concrete number ``value`` is in [0, 1)."""
+    if _is_concrete(value) and not 0 <= value < 1:
+        raise ArgumentError(f"`{name}` of {owner} must be at least 0 and below 1, but got {value!r}.")
+    _reject_non_number(value, name, owner)
+
+
+def count(value: Any, name: str, owner: str, *, minimum: int = 1) -> int:
+    """Return ``value`` as an int; raise unless it is a whole number of at least ``minimum``."""
+    whole = isinstance(value, Integral) or (isinstance(value, float) and value.is_integer())
+    if isinstance(value, bool) or not whole or value < minimum:
+        raise ArgumentError(
+            f"`{name}` of {owner} must be a whole number of at least {minimum}, but got {value!r}."
+        )
+    return int(value)
+
+
+def choice(value: Any, name: str, owner: str, options: Iterable[str]) -> None:
+    """Raise unless ``value`` is one of ``options``; the message names the nearest."""
+    options = list(options)
+    if value not in options:
+        listed = ", ".join(repr(option) for option in options)
+        raise ArgumentError(
+            f"`{name}` of {owner} must be one of {listed}, but got {value!r}.{did_you_mean(value, options)}"
+        )
+
+
+def did_you_mean(value: Any, options: Iterable[str]) -> str:
+    """Return a sentence that suggests the option nearest to ``value``, or an empty string.
+
+    >>> did_you_mean("step_sise", ["step_size", "threshold"])
+    ' Did you mean `step_size`?'
+    """
+    near = difflib.get_close_matches(str(value), list(options), n=1)
+    return f" Did you mean `{near[0]}`?" if near else ""
+
+
+def _is_concrete(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _is_numpy_array(value: Any) -> bool:
+    # Methods may not depend on NumPy; whoever holds one of its arrays has imported it.
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)
+
+
+def _reject_non_number(value: Any, name: str, owner: str) -> None:
+    if isinstance(value, bool | str | bytes | list | tuple | dict | set | None):
+        raise ArgumentError(f"`{name}` of {owner} must be a number, but got {value!r}.")

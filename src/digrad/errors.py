@@ -1,0 +1,35 @@
+"""The exceptions digrad raises on purpose.
+
+Each message is one line that names the argument and its owner, what is required, what was received and what
+to do.
+Every class is a child of :class:`DigradError`, so that ``except DigradError`` catches bad input and nothing
+    else.
+"""
+
+
+class DigradError(Exception):
+    """Base of every error that digrad raises on purpose."""
+
+
+class ArgumentError(DigradError, ValueError):
+    """An argument has a value that the function cannot use."""
+
+
+class GraphError(DigradError, ValueError):
+    """A digraph is malformed, or lacks a property that was asked of it."""
+
+
+class MixingError(DigradError, ValueError):
+    """A mixing matrix is not what its user needs."""
+
+
+class DataError(DigradError, ValueError):
+    """A data set is missing, malformed or cannot be divided as asked."""
+
+
+class SpecError(DigradError, ValueError):
+    """An experiment specification is not valid."""
+
+
+class CheckpointError(DigradError, RuntimeError):
+    """A checkpoint is corrupt, or belongs to another run."""

@@ -1,0 +1,71 @@
+"""Writing files so that a reader sees the old content or the new, never half of it."""
+
+import hashlib
+import os
+import re
+import secrets
+from pathlib import Path
+
+_LONGEST_STEM = 80  # file systems allow 255 bytes; the rest is for prefixes and suffixes
+_SAFE_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_HASHED_NAME = re.compile(r".*-[0-9a-f]{8}")
+
+
+def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> Path:
+    """Write ``data`` (text as UTF-8) to ``path`` in one step that survives a crash or a full disk.
+
+    A hidden temporary file in the same folder is written, forced to the disk and renamed over ``path``.
+
+    Args:
+        path: The file to create or replace; its folder must exist.
+        data: The whole content.
+
+    Returns:
+        The path written.
+
+    Raises:
+        OSError: The folder is missing or not writable, or the disk is full; ``path`` is then unchanged.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_atomically(Path(folder) / "note.txt", "done").read_text()
+        'done'
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+    return path
+
+
+def file_stem(name: str) -> str:
+    """Return ``name`` made safe as part of a file name; different names give different stems.
+
+    A name of letters, digits, ``.``, ``_`` and ``-`` stays as it is. Any other is shortened and gets a hash
+    of the name at its end; so does a name that already looks hashed, so that no two names meet.
+
+    Example:
+        >>> file_stem("CGT"), file_stem("a/b"), file_stem("a b")
+        ('CGT', 'a_b-c14cddc0', 'a_b-c8687a08')
+    """
+    if _SAFE_NAME.fullmatch(name) and len(name) <= _LONGEST_STEM and not _HASHED_NAME.fullmatch(name):
+        return name
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "_", name)[:_LONGEST_STEM]
+    return f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def _sync_folder(folder: Path) -> None:
+    # Without this the rename itself may be lost when the machine loses power.
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,65 @@
+"""Hyper-parameters that change with the iteration: any function of k = 0, 1, ... will do; these are the usual
+ones.
+
+They are values with a readable form, so that a stored run says exactly which schedule it used.
+
+>>> inverse = Inverse(scale=0.5, offset=10)
+>>> inverse(0), inverse
+(0.05, Inverse(scale=0.5, offset=10))
+"""
+
+from dataclasses import dataclass
+
+from digrad import checks
+
+
+@dataclass(frozen=True)
+class Constant:
+    """``value`` at every k."""
+
+    value: float
+
+    def __post_init__(self) -> None:
+        """Check the field."""
+        checks.positive(self.value, "value", "Constant", allow_inf=True)
+
+    def __call__(self, k: int) -> float:
+        """Return the value at iteration k."""
+        return self.value
+
+
+@dataclass(frozen=True)
+class InverseSqrt:
+    """``scale / sqrt(k + offset)``."""
+
+    scale: float
+    offset: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        checks.positive(self.scale, "scale", "InverseSqrt")
+        checks.positive(self.offset, "offset", "InverseSqrt")
+
+    def __call__(self, k: int) -> float:
+        """Return the value at iteration k."""
+        return self.scale / (k + self.offset) ** 0.5
+
+
+@dataclass(frozen=True)
+class Inverse:
+    """``scale / (k + offset)``: not summable, but its squares are."""
+
+    scale: float
+    offset: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        checks.positive(self.scale, "scale", "Inverse")
+        checks.positive(self.offset, "offset", "Inverse")
+
+    def __call__(self, k: int) -> float:
+        """Return the value at iteration k."""
+        return self.scale / (k + self.offset)
+
+
+SCHEDULES = {"constant": Constant, "inverse_sqrt": InverseSqrt, "inverse": Inverse}

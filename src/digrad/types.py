@@ -1,0 +1,71 @@
+"""The interfaces that methods, engines and problems share.
+
+Conventions, stated once: row i of a stacked array is agent i; ``matrix[i, j]`` is the weight that receiver i
+gives to sender j; edges are written ``(sender, receiver)``; mixing is ``matrix @ x``.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
+
+Array: TypeAlias = Any  # a NumPy, JAX or torch array: methods use operators only
+State: TypeAlias = Any  # a NamedTuple of stacked arrays, one type per method
+Schedule: TypeAlias = Callable[[int], float]  # a hyper-parameter as a function of the iteration k = 0, 1, ...
+Hyper: TypeAlias = float | Array | Schedule  # an array ``[n, 1]`` gives each agent its own value
+
+
+class Net(Protocol):
+    """What an engine passes to a method: the only way for agents to communicate.
+
+    Each verb takes one stacked array ``[rows, ...]``, or a tuple of them that travels in the same round.
+    """
+
+    @property
+    def one_hot(self) -> Array:
+        """``[rows here, n]``: which agents these rows are."""
+        ...
+
+    def pull(self, x: Array) -> Array:
+        """``R @ x`` with R row-stochastic: the receiver chooses the weights."""
+        ...
+
+    def push(self, x: Array) -> Array:
+        """``C @ x`` with C column-stochastic: the sender chooses the weights, the sum is conserved."""
+        ...
+
+    def mix(self, x: Array) -> Array:
+        """``W @ x`` with W doubly stochastic."""
+        ...
+
+    def mean(self, x: Array) -> Array:
+        """The true average of all agents in every row: an all-reduce, not a neighbour exchange."""
+        ...
+
+
+@runtime_checkable
+class Method(Protocol):
+    """A decentralized method: hyper-parameters as fields, mathematics as pure functions of stacked states.
+
+    ``needs`` names the weights it mixes with (``row``, ``column``, ``doubly``, ``mean``). Optional facts:
+    ``early`` (``(verb, field)`` for each state field that ``step`` sends as it is, alone or in a tuple of
+    such fields, so that it can travel before the gradient is known), ``rounds`` (dependent communication
+    rounds per step, default 1), and ``diagnostics(state, grad)``, per-agent figures
+    ``{"clip_factor": [n, 1]}`` of the step that led to ``state``.
+    """
+
+    needs: ClassVar[frozenset[str]]
+
+    def init(self, x0: Array, net: Net) -> State:
+        """Return the state before the first step; needs no gradient."""
+        ...
+
+    def estimate(self, state: State) -> Array:
+        """Return each agent's current answer, ``[n, d]``."""
+        ...
+
+    def query(self, state: State) -> Array:
+        """Return where the next gradient is wanted, ``[n, d]``."""
+        ...
+
+    def step(self, state: State, grad: Array, net: Net) -> State:
+        """Return the next state; ``grad`` ``[n, d]`` was evaluated at ``query(state)``."""
+        ...

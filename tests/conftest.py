@@ -1,0 +1,17 @@
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def a9a_folder() -> Path:
+    """The folder of DIGRAD_DATA if it holds a9a; else the test is skipped, or fails when a9a is required."""
+    setting = os.environ.get("DIGRAD_DATA")
+    names = ("a9a", "a9a.bz2", "a9a.gz", "a9a.txt")
+    if setting and any(Path(setting, name).is_file() for name in names):
+        return Path(setting)
+    reason = "set DIGRAD_DATA to a folder with a9a"
+    if os.environ.get("DIGRAD_REQUIRE_A9A") == "1":
+        pytest.fail(f"DIGRAD_REQUIRE_A9A=1: {reason}")
+    pytest.skip(reason)

@@ -1,0 +1,59 @@
+import os
+import stat
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from digrad.files import file_stem, write_atomically
+
+
+def test_write_atomically_replaces_content_and_leaves_no_other_file(tmp_path):
+    path = tmp_path / "a.json"
+    write_atomically(path, "old")
+    assert write_atomically(path, "new ü") == path
+    assert path.read_bytes() == "new ü".encode()
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_write_atomically_keeps_old_content_when_writing_fails(tmp_path, monkeypatch):
+    path = tmp_path / "a.bin"
+    write_atomically(path, b"old")
+
+    def full_disk(descriptor):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(OSError, match="no space left"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["a.bin"]
+
+
+def test_write_atomically_gives_the_permissions_of_an_ordinary_file(tmp_path):
+    ordinary = tmp_path / "ordinary"
+    ordinary.write_bytes(b"")
+    path = write_atomically(tmp_path / "atomic", b"")
+    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(ordinary.stat().st_mode)
+
+
+def test_write_atomically_raises_when_folder_is_missing(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        write_atomically(tmp_path / "none" / "a", b"")
+
+
+@pytest.mark.parametrize("name", ["CGT", "CGT-seed0", "a.b_c-1"])
+def test_file_stem_keeps_safe_names(name):
+    assert file_stem(name) == name
+
+
+@given(st.text(min_size=1, max_size=300))
+def test_file_stem_is_safe_in_a_file_name(name):
+    stem = file_stem(name)
+    assert set(stem) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+    assert 0 < len(stem) < 100
+
+
+def test_file_stem_separates_names_that_look_alike():
+    names = ["a b", "a/b", "a_b", "a\\b", file_stem("a b"), file_stem(file_stem("a b")), "x" * 100, "x" * 101]
+    assert len({file_stem(name) for name in names}) == len(names)
