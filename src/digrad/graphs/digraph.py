@@ -1,0 +1,292 @@
+"""Who hears whom: an immutable directed graph, and its conversions.
+
+Arcs are written ``(sender, receiver)``. Every agent also hears itself; self loops are implicit, never listed.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from digrad import checks
+from digrad.errors import ArgumentError, GraphError
+
+if TYPE_CHECKING:
+    import networkx
+    import scipy.sparse
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Digraph:
+    """A directed graph of agents 0, ..., n - 1, compared and hashed by value.
+
+    Args:
+        n: Number of agents, at least 1.
+        arcs: ``[m, 2]`` whole numbers, one row ``(sender, receiver)`` per arc, in any order. They are stored
+            read-only and sorted by receiver, then sender, so the in-neighbours of an agent are contiguous.
+
+    Raises:
+        GraphError: An arc names an agent that does not exist, is a self loop, or is listed twice.
+
+    Example:
+        >>> graph = Digraph(3, np.array([(0, 1), (1, 2), (2, 0), (0, 2)]))
+        >>> graph
+        Digraph(n=3, n_arcs=4)
+        >>> graph.in_neighbors(2), graph.out_degree
+        (array([0, 1]), array([2, 1, 1]))
+    """
+
+    n: int
+    arcs: npt.NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        """Validate, sort and freeze the arcs."""
+        object.__setattr__(self, "n", checks.count(self.n, "n", "Digraph"))
+        arcs = _as_pairs(self.arcs)
+        _check_arcs(self.n, arcs)
+        object.__setattr__(self, "arcs", _sorted_unique(self.n, arcs))
+        self.arcs.flags.writeable = False
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether the other graph has the same agents and arcs."""
+        if not isinstance(other, Digraph):
+            return NotImplemented
+        return self.n == other.n and np.array_equal(self.arcs, other.arcs)
+
+    def __hash__(self) -> int:
+        """Return a hash of the value, equal for equal graphs."""
+        return hash(self.content_hash)
+
+    def __repr__(self) -> str:
+        """Return the sizes; the arcs themselves are in ``edges``."""
+        return f"Digraph(n={self.n}, n_arcs={self.n_arcs})"
+
+    @property
+    def n_arcs(self) -> int:
+        """Number of arcs, self loops not counted."""
+        return len(self.arcs)
+
+    @property
+    def edges(self) -> tuple[tuple[int, int], ...]:
+        """The arcs as ``(sender, receiver)`` pairs of Python ints, sorted by receiver, then sender."""
+        return tuple((sender, receiver) for sender, receiver in self.arcs.tolist())
+
+    @cached_property
+    def in_degree(self) -> npt.NDArray[np.int64]:
+        """``[n]``: how many other agents each agent hears."""
+        return np.bincount(self.arcs[:, 1], minlength=self.n)
+
+    @cached_property
+    def out_degree(self) -> npt.NDArray[np.int64]:
+        """``[n]``: how many other agents hear each agent."""
+        return np.bincount(self.arcs[:, 0], minlength=self.n)
+
+    def in_neighbors(self, agent: int) -> npt.NDArray[np.int64]:
+        """Return, in ascending order, the agents that ``agent`` hears, without itself."""
+        agent = self._agent(agent, "in_neighbors")
+        first, last = np.searchsorted(self.arcs[:, 1], [agent, agent + 1])
+        return self.arcs[first:last, 0]
+
+    def out_neighbors(self, agent: int) -> npt.NDArray[np.int64]:
+        """Return, in ascending order, the agents that hear ``agent``, without itself."""
+        return self._reversed.in_neighbors(self._agent(agent, "out_neighbors"))
+
+    def reversed(self) -> "Digraph":
+        """Return the graph with every arc turned around."""
+        return self._reversed
+
+    def symmetrized(self) -> "Digraph":
+        """Return the graph with the reverse of every arc added: links that may not exist in reality."""
+        keys = np.unique(np.concatenate([_keys(self.n, self.arcs), _keys(self.n, self.arcs[:, ::-1])]))
+        return Digraph(self.n, _from_keys(self.n, keys))
+
+    def relabeled(self, permutation: npt.ArrayLike) -> "Digraph":
+        """Return the same graph with agent i renamed to ``permutation[i]``.
+
+        Raises:
+            ArgumentError: ``permutation`` does not hold each of 0, ..., n - 1 once.
+
+        Example:
+            >>> from_edges(3, [(0, 1)]).relabeled([2, 0, 1]).edges
+            ((2, 0),)
+        """
+        names = np.asarray(permutation)
+        if names.shape != (self.n,) or not np.array_equal(np.sort(names), np.arange(self.n)):
+            raise ArgumentError(
+                f"`permutation` of Digraph.relabeled must hold each of 0 to {self.n - 1} once, "
+                f"but got {permutation!r}."
+            )
+        return Digraph(self.n, names.astype(np.int64)[self.arcs])
+
+    @cached_property
+    def content_hash(self) -> str:
+        """SHA-256 of the number of agents and the arcs, in hexadecimal; the same on every machine."""
+        digest = hashlib.sha256(np.int64(self.n).astype("<i8").tobytes())
+        digest.update(self.arcs.astype("<i8").tobytes())
+        return digest.hexdigest()
+
+    def to_networkx(self) -> "networkx.DiGraph":
+        """Return a ``networkx.DiGraph`` with nodes 0, ..., n - 1 and edges sender to receiver."""
+        import networkx
+
+        graph = networkx.DiGraph()
+        graph.add_nodes_from(range(self.n))
+        graph.add_edges_from(self.edges)
+        return graph
+
+    def to_adjacency(self) -> "scipy.sparse.csr_array":
+        """Return ones at ``[receiver, sender]`` of every arc, as ``[n, n]`` CSR without diagonal."""
+        from scipy.sparse import csr_array
+
+        indptr = np.concatenate([[0], np.cumsum(self.in_degree)])
+        return csr_array((np.ones(self.n_arcs), self.arcs[:, 0].copy(), indptr), shape=(self.n, self.n))
+
+    @cached_property
+    def _reversed(self) -> "Digraph":
+        return Digraph(self.n, self.arcs[:, ::-1])
+
+    def _agent(self, agent: int, owner: str) -> int:
+        if checks.count(agent, "agent", f"Digraph.{owner}", minimum=0) >= self.n:
+            raise ArgumentError(
+                f"`agent` of Digraph.{owner} must be 0 to {self.n - 1}, but got {agent!r}; "
+                f"the digraph has {self.n} agents."
+            )
+        return int(agent)
+
+
+def from_edges(n: int, edges: Iterable[tuple[int, int]] | npt.NDArray[np.integer]) -> Digraph:
+    """Return the digraph of ``n`` agents with the given ``(sender, receiver)`` pairs.
+
+    Raises:
+        GraphError: An arc names an agent that does not exist, is a self loop, or is listed twice.
+
+    Example:
+        >>> from_edges(3, [(2, 0), (0, 1)]).edges
+        ((2, 0), (0, 1))
+    """
+    pairs: Any = edges if isinstance(edges, np.ndarray) else list(edges)
+    return Digraph(n, pairs)
+
+
+def from_networkx(graph: "networkx.Graph") -> Digraph:
+    """Return the digraph of a networkx graph; an undirected edge becomes two arcs, a self loop is dropped.
+
+    Nodes that are exactly 0, ..., n - 1 keep their names; other nodes are numbered in the graph's order.
+
+    Raises:
+        GraphError: The graph is a multigraph or has no nodes.
+    """
+    if graph.is_multigraph():
+        raise GraphError("`graph` of from_networkx is a multigraph; convert it with networkx.DiGraph(graph).")
+    nodes = list(graph.nodes)
+    if not nodes:
+        raise GraphError(
+            "`graph` of from_networkx has no nodes, but at least one agent is needed; add nodes."
+        )
+    named = all(isinstance(node, int | np.integer) for node in nodes) and set(nodes) == set(range(len(nodes)))
+    number = {node: node if named else index for index, node in enumerate(nodes)}
+    pairs = [(number[sender], number[receiver]) for sender, receiver in graph.edges if sender != receiver]
+    if not graph.is_directed():
+        pairs += [(receiver, sender) for sender, receiver in pairs]
+    return from_edges(len(nodes), pairs)
+
+
+def from_adjacency(matrix: Any) -> Digraph:
+    """Return the digraph in which i hears j when ``matrix[i, j]`` is not zero; the diagonal is ignored.
+
+    Args:
+        matrix: ``[n, n]``, dense or scipy sparse; row = receiver, column = sender.
+
+    Raises:
+        GraphError: The matrix is not square, or has an entry that is not a finite number.
+
+    Example:
+        >>> from_adjacency([[1, 0], [1, 1]]).edges
+        ((0, 1),)
+    """
+    from scipy.sparse import coo_array, issparse
+
+    entries = coo_array(matrix, copy=True) if issparse(matrix) else coo_array(_dense(matrix))
+    shape: tuple[int, ...] = entries.shape or ()
+    if len(shape) != 2 or shape[0] != shape[1] or shape[0] == 0:
+        raise GraphError(f"`matrix` of from_adjacency must be square and not empty, but got shape {shape}.")
+    entries.sum_duplicates()
+    receiver, sender = (np.asarray(coordinate, dtype=np.int64) for coordinate in entries.coords)
+    _check_finite(entries.data, receiver, sender)
+    kept = (entries.data != 0) & (receiver != sender)
+    return Digraph(shape[0], np.stack([sender[kept], receiver[kept]], axis=1))
+
+
+def _dense(matrix: Any) -> npt.NDArray[np.float64]:
+    try:
+        dense = np.asarray(matrix, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise GraphError(f"`matrix` of from_adjacency must be a square array of numbers ({error}).") from None
+    if dense.ndim != 2:
+        raise GraphError(f"`matrix` of from_adjacency must be square, but got shape {dense.shape}.")
+    return dense
+
+
+def _check_finite(data: npt.NDArray[Any], receiver: npt.NDArray[Any], sender: npt.NDArray[Any]) -> None:
+    bad = np.flatnonzero(~np.isfinite(data))
+    if bad.size:
+        where = f"[{receiver[bad[0]]}, {sender[bad[0]]}]"
+        raise GraphError(
+            f"`matrix` of from_adjacency has {data[bad[0]]} at {where}; use 0 where there is no arc."
+        )
+
+
+def _as_pairs(arcs: Any) -> npt.NDArray[np.int64]:
+    try:
+        pairs: npt.NDArray[Any] = np.asarray(arcs)
+    except ValueError:
+        pairs = np.empty(0, dtype=object)
+    if pairs.size == 0 and pairs.dtype != object:
+        return np.empty((0, 2), dtype=np.int64)
+    if pairs.ndim != 2 or pairs.shape[1] != 2 or not np.issubdtype(pairs.dtype, np.integer):
+        raise GraphError(
+            "`edges` of Digraph must be pairs (sender, receiver) of whole numbers, "
+            f"but got {pairs.dtype} values of shape {pairs.shape}; list each arc as (sender, receiver)."
+        )
+    return pairs.astype(np.int64, copy=False)
+
+
+def _check_arcs(n: int, arcs: npt.NDArray[np.int64]) -> None:
+    outside = np.flatnonzero(((arcs < 0) | (arcs >= n)).any(axis=1))
+    if outside.size:
+        sender, receiver = arcs[outside[0]].tolist()
+        raise GraphError(
+            f"`edges` of Digraph: arc ({sender}, {receiver}) names an agent that does not exist; "
+            f"with n={n} agents are 0 to {n - 1}."
+        )
+    loops = np.flatnonzero(arcs[:, 0] == arcs[:, 1])
+    if loops.size:
+        agent = int(arcs[loops[0], 0])
+        raise GraphError(
+            f"`edges` of Digraph: arc ({agent}, {agent}) is a self loop; self loops are implicit, "
+            "so leave it out."
+        )
+
+
+def _sorted_unique(n: int, arcs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    keys = np.sort(_keys(n, arcs))
+    twice = np.flatnonzero(keys[1:] == keys[:-1])
+    if twice.size:
+        receiver, sender = divmod(int(keys[twice[0]]), n)
+        raise GraphError(
+            f"`edges` of Digraph: arc ({sender}, {receiver}) is listed more than once; list each arc once."
+        )
+    return _from_keys(n, keys)
+
+
+def _keys(n: int, arcs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    # One number per arc, in the order (receiver, sender), sorts many times faster than pairs do.
+    return arcs[:, 1] * n + arcs[:, 0]
+
+
+def _from_keys(n: int, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return np.stack([keys % n, keys // n], axis=1)

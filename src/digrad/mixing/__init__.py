@@ -1,0 +1,21 @@
+"""How much each message counts: row-, column- and doubly stochastic weights on a digraph; their spectra."""
+
+from digrad.mixing.network import Network, NetworkSummary
+from digrad.mixing.spectral import perron_column, perron_row, rho, second_singular_value
+from digrad.mixing.validation import custom
+from digrad.mixing.weights import Mixing, column_stochastic, metropolis, row_stochastic, sinkhorn
+
+__all__ = [
+    "Mixing",
+    "Network",
+    "NetworkSummary",
+    "column_stochastic",
+    "custom",
+    "metropolis",
+    "perron_column",
+    "perron_row",
+    "rho",
+    "row_stochastic",
+    "second_singular_value",
+    "sinkhorn",
+]

@@ -1,0 +1,159 @@
+"""Weights that the user brings: checked once, with messages that name the agent and the remedy."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csr_array, issparse
+
+from digrad import checks
+from digrad.errors import MixingError
+from digrad.graphs import Digraph, from_adjacency, roots, unreachable_pair
+from digrad.mixing.weights import Kind, Mixing
+
+SUM_TOLERANCE = 1e-10  # spec/theory.md, section 4
+BUILDERS = {"row": "row_stochastic", "column": "column_stochastic", "doubly": "sinkhorn"}
+ADJECTIVES = {"row": "row-stochastic", "column": "column-stochastic", "doubly": "doubly stochastic"}
+_NAMES = {"row": "R", "column": "C", "doubly": "W"}
+
+
+def custom(matrix: Any, kind: Kind, graph: Digraph | None = None, *, name: str | None = None) -> Mixing:
+    """Check weights given as a matrix and return them as :class:`Mixing`.
+
+    Args:
+        matrix: ``[n, n]``, dense or scipy sparse; ``[i, j]`` is the weight receiver i gives to sender j.
+        kind: ``"row"``, ``"column"`` or ``"doubly"``: which sums must be one, within 1e-10.
+        graph: The arcs that may carry weight; by default they are read off the matrix. Arcs of weight zero
+            are allowed as long as the others connect the agents.
+        name: How error messages call the matrix; by default R, C or W.
+
+    Raises:
+        MixingError: A number is not finite, negative or outside the graph, a diagonal entry is not positive,
+            a sum is not one, or the positive weights do not connect the agents (a root for ``"row"``, else
+            strongly).
+
+    Example:
+        >>> custom([[0.5, 0.5], [0.25, 0.75]], "row")
+        Mixing(kind='row', n=2, n_arcs=2)
+    """
+    checks.choice(kind, "kind", "custom", _NAMES)
+    name = _NAMES[kind] if name is None else name
+    weights = _as_csr(matrix, name)
+    _check_entries(weights, name)
+    if graph is not None:
+        _check_inside(weights, graph, name)
+    _check_diagonal(weights, name)
+    for axis in ("row", "column"):
+        if kind in (axis, "doubly"):
+            _check_sums(weights, axis, kind, name)
+    mixing = Mixing(from_adjacency(weights) if graph is None else graph, weights, kind)
+    check_connected(mixing, name)
+    return mixing
+
+
+def check_connected(mixing: Mixing, name: str) -> None:
+    """Raise unless the positive weights have a root (row-stochastic) or connect strongly (the others)."""
+    if mixing.kind == "row":
+        if not roots(mixing.support).size:
+            raise MixingError(f"`{name}`: {no_root(mixing.support)}; give weight to more arcs.")
+    elif (pair := unreachable_pair(mixing.support)) is not None:
+        raise MixingError(
+            f"`{name}`: agent {pair[0]} cannot reach agent {pair[1]} along positive weights, "
+            f"but {ADJECTIVES[mixing.kind]} weights must connect all agents strongly; "
+            "give weight to more arcs."
+        )
+
+
+def no_root(graph: Digraph) -> str:
+    """Return the reason, with witnesses, why no agent of ``graph`` reaches all others."""
+    pair = unreachable_pair(graph)
+    assert pair is not None
+    return (
+        f"no agent reaches all others (agent {pair[0]} cannot reach agent {pair[1]}), "
+        "but row-stochastic weights need one that does"
+    )
+
+
+def _as_csr(matrix: Any, name: str) -> csr_array:
+    try:
+        source = matrix if issparse(matrix) else np.asarray(matrix)
+        if np.iscomplexobj(source):
+            raise TypeError("got complex ones")
+        weights = csr_array(source, dtype=np.float64, copy=True)
+    except (TypeError, ValueError) as error:
+        raise MixingError(f"`{name}`: must be a square matrix of real numbers ({error}).") from None
+    shape: tuple[int, ...] = weights.shape or ()
+    if len(shape) != 2 or shape[0] != shape[1] or shape[0] == 0:
+        raise MixingError(
+            f"`{name}`: must be square and not empty, but got shape {shape}; "
+            "give one row per receiver and one column per sender."
+        )
+    weights.sum_duplicates()
+    weights.eliminate_zeros()
+    return weights
+
+
+def _check_entries(weights: csr_array, name: str) -> None:
+    bad = np.flatnonzero(~(np.isfinite(weights.data) & (weights.data > 0)))
+    if bad.size:
+        receiver, sender = _position(weights, int(bad[0]))
+        raise MixingError(
+            f"`{name}`: the weight that agent {receiver} gives to agent {sender} is "
+            f"{weights.data[bad[0]]:g}, but weights must be finite and not negative; "
+            f"change entry [{receiver}, {sender}]."
+        )
+
+
+def _check_inside(weights: csr_array, graph: Digraph, name: str) -> None:
+    rows = weights.indptr.size - 1
+    if rows != graph.n:
+        raise MixingError(
+            f"`{name}`: has {rows} rows, but the graph has {graph.n} agents; give one row per agent."
+        )
+    receivers = np.repeat(np.arange(graph.n), np.diff(weights.indptr))
+    allowed = np.isin(receivers * graph.n + weights.indices, graph.arcs[:, 1] * graph.n + graph.arcs[:, 0])
+    bad = np.flatnonzero(~allowed & (receivers != weights.indices))
+    if bad.size:
+        receiver, sender = _position(weights, int(bad[0]))
+        raise MixingError(
+            f"`{name}`: agent {receiver} gives weight {weights.data[bad[0]]:g} to agent {sender}, but "
+            f"({sender}, {receiver}) is not an arc of the graph; set entry [{receiver}, {sender}] to 0 "
+            "or add the arc."
+        )
+
+
+def _check_diagonal(weights: csr_array, name: str) -> None:
+    empty = np.flatnonzero(weights.diagonal() <= 0)
+    if empty.size:
+        agent = int(empty[0])
+        raise MixingError(
+            f"`{name}`: agent {agent} gives itself no weight, but every diagonal entry must be positive; "
+            f"set entry [{agent}, {agent}], for example by averaging the matrix with the identity."
+        )
+
+
+def _check_sums(weights: csr_array, axis: str, kind: Kind, name: str) -> None:
+    sums = {"row": weights.sum(axis=1), "column": weights.sum(axis=0)}
+    off = np.flatnonzero(np.abs(sums[axis] - 1.0) > SUM_TOLERANCE)
+    if off.size:
+        agent = int(off[0])
+        raise MixingError(
+            f"`{name}`: {axis} {agent} sums to {sums[axis][agent]:.12g}, but {ADJECTIVES[kind]} weights "
+            f"must sum to 1 (within {SUM_TOLERANCE:g}); {_remedy(axis, kind, agent)} "
+            f"or use {BUILDERS[kind]}(graph)." + _hint(sums, axis, kind)
+        )
+
+
+def _remedy(axis: str, kind: Kind, agent: int) -> str:
+    return "balance rows and columns" if kind == "doubly" else f"divide agent {agent}'s {axis} by its sum"
+
+
+def _hint(sums: dict[str, npt.NDArray[np.float64]], axis: str, kind: Kind) -> str:
+    other = "column" if axis == "row" else "row"
+    fits = kind != "doubly" and bool((np.abs(sums[other] - 1.0) <= SUM_TOLERANCE).all())
+    return f" Its {other}s do sum to 1: is it transposed, or meant as {_NAMES[other]}?" if fits else ""
+
+
+def _position(weights: csr_array, entry: int) -> tuple[int, int]:
+    receiver = int(np.searchsorted(weights.indptr, entry, side="right")) - 1
+    return receiver, int(weights.indices[entry])

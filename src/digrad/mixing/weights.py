@@ -1,0 +1,183 @@
+"""How much each message counts: weight matrices on a digraph, built or checked.
+
+``matrix[i, j]`` is the weight that receiver i gives to sender j, so one round of mixing is ``matrix @ x``.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csr_array, diags_array, eye_array
+
+from digrad.errors import MixingError
+from digrad.graphs import Digraph, from_adjacency, unreachable_pair
+
+Kind: TypeAlias = Literal["row", "column", "doubly"]
+
+SINKHORN_TOLERANCE = 1e-13  # of every row sum; spec/algorithms.md, section 9
+SINKHORN_ITERATIONS = 100_000
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Mixing:
+    """Weights on a digraph, as built or checked by the functions of this package; do not construct directly.
+
+    Attributes:
+        graph: The digraph on whose arcs, and self loops, the weights live.
+        matrix: ``[n, n]`` CSR, float64, sorted indices, read-only.
+        kind: ``"row"`` (rows sum to one), ``"column"`` (columns do) or ``"doubly"`` (both do).
+    """
+
+    graph: Digraph
+    matrix: csr_array
+    kind: Kind
+
+    def __post_init__(self) -> None:
+        """Freeze the numbers."""
+        for array in (self.matrix.data, self.matrix.indices, self.matrix.indptr):
+            array.flags.writeable = False
+
+    def __repr__(self) -> str:
+        """Return the kind and the sizes."""
+        return f"Mixing(kind={self.kind!r}, n={self.n}, n_arcs={self.graph.n_arcs})"
+
+    @property
+    def n(self) -> int:
+        """Number of agents."""
+        return self.graph.n
+
+    def toarray(self) -> npt.NDArray[np.float64]:
+        """Return the weights as a dense ``[n, n]`` array."""
+        return self.matrix.toarray()
+
+    @cached_property
+    def support(self) -> Digraph:
+        """The arcs with a positive weight: ``graph``, unless some of its arcs were given weight zero."""
+        full = self.matrix.nnz == self.graph.n_arcs + self.n
+        return self.graph if full else from_adjacency(self.matrix)
+
+    @cached_property
+    def content_hash(self) -> str:
+        """SHA-256 of the kind, the graph and the weights, in hexadecimal."""
+        digest = hashlib.sha256(f"{self.kind} {self.graph.content_hash}".encode())
+        for array, dtype in (
+            (self.matrix.indptr, "<i8"),
+            (self.matrix.indices, "<i8"),
+            (self.matrix.data, "<f8"),
+        ):
+            digest.update(array.astype(dtype).tobytes())
+        return digest.hexdigest()
+
+
+def row_stochastic(graph: Digraph) -> Mixing:
+    """Return the uniform weights 1/(in-degree + 1): each receiver averages what it hears, itself included.
+
+    Example:
+        >>> from digrad.graphs import star
+        >>> row_stochastic(star(3)).toarray()[1]
+        array([0.5, 0.5, 0. ])
+    """
+    return _mixing(graph, diags_array(1.0 / (graph.in_degree + 1)) @ _ones(graph), "row")
+
+
+def column_stochastic(graph: Digraph) -> Mixing:
+    """Return the uniform weights 1/(out-degree + 1): each sender splits its mass evenly, keeping a share.
+
+    Example:
+        >>> from digrad.graphs import star
+        >>> column_stochastic(star(3)).toarray()[:, 1]
+        array([0.5, 0.5, 0. ])
+    """
+    return _mixing(graph, _ones(graph) @ diags_array(1.0 / (graph.out_degree + 1)), "column")
+
+
+def metropolis(graph: Digraph) -> Mixing:
+    """Return the Metropolis weights 1/(1 + max degree of the two) of a digraph whose arcs all go both ways.
+
+    Raises:
+        MixingError: An arc has no reverse.
+
+    Example:
+        >>> from digrad.graphs import star
+        >>> metropolis(star(3)).toarray()[1].round(3)
+        array([0.333, 0.667, 0. ])
+    """
+    if graph != graph.reversed():
+        missing = set(graph.reversed().edges) - set(graph.edges)
+        sender, receiver = min(missing)
+        raise MixingError(
+            f"`graph` of metropolis must have every arc in both directions, but ({receiver}, {sender}) has "
+            "no reverse; pass graph.symmetrized(), which uses arcs that do not exist and will be charged, "
+            "or use sinkhorn(graph)."
+        )
+    sender, receiver = graph.arcs.T
+    weight = 1.0 / (1 + np.maximum(graph.in_degree[sender], graph.in_degree[receiver]))
+    kept = 1.0 - np.bincount(receiver, weights=weight, minlength=graph.n)
+    others = csr_array((weight, (receiver, sender)), shape=(graph.n, graph.n))
+    return _mixing(graph, others + diags_array(kept), "doubly")
+
+
+def sinkhorn(graph: Digraph) -> Mixing:
+    """Return the doubly stochastic weights obtained by balancing the uniform weights on the same arcs.
+
+    Rows and columns of the adjacency matrix with self loops are normalised in turn until every sum is one
+    (Sinkhorn and Knopp, 1967). The limit is unique, and positive on every arc, when the graph is strongly
+    connected.
+
+    Raises:
+        MixingError: The graph is not strongly connected, or 100 000 iterations do not suffice.
+
+    Example:
+        >>> from digrad.graphs import triangle
+        >>> sinkhorn(triangle()).toarray().round(4)
+        array([[0.382 , 0.    , 0.618 ],
+               [0.382 , 0.618 , 0.    ],
+               [0.2361, 0.382 , 0.382 ]])
+    """
+    pair = unreachable_pair(graph)
+    if pair is not None:
+        raise MixingError(
+            f"`graph` of sinkhorn must be strongly connected, but agent {pair[0]} cannot reach agent "
+            f"{pair[1]}; no doubly stochastic weights use all of its arcs. "
+            "Add arcs, or give weights with custom(...)."
+        )
+    ones = _ones(graph)
+    rows, columns = _balance(ones, _sinkhorn_tolerance(graph))
+    return _mixing(graph, diags_array(rows) @ ones @ diags_array(columns), "doubly")
+
+
+def _sinkhorn_tolerance(graph: Digraph) -> float:
+    # A sum of m rounded terms may be off by m roundings, which exceeds 1e-13 for hundreds of neighbours.
+    longest = 1 + int(max(graph.in_degree.max(), graph.out_degree.max()))
+    return max(SINKHORN_TOLERANCE, longest * float(np.finfo(np.float64).eps))
+
+
+def _balance(ones: csr_array, tolerance: float) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    transposed = ones.T.tocsr()
+    error = np.inf
+    row_sums: npt.NDArray[np.float64] = ones.sum(axis=1)
+    for _ in range(SINKHORN_ITERATIONS):
+        rows: npt.NDArray[np.float64] = 1.0 / row_sums
+        columns = 1.0 / (transposed @ rows)
+        row_sums = ones @ columns
+        error = float(np.abs(rows * row_sums - 1.0).max())
+        if error < tolerance:
+            return rows, columns
+    raise MixingError(
+        f"sinkhorn did not balance the weights of `graph` in {SINKHORN_ITERATIONS} iterations: a row sum is "
+        f"still off by {error:.1e}; "
+        "use a better connected graph, or give doubly stochastic weights with custom(...)."
+    )
+
+
+def _ones(graph: Digraph) -> csr_array:
+    return csr_array(graph.to_adjacency() + eye_array(graph.n, format="csr"))
+
+
+def _mixing(graph: Digraph, matrix: Any, kind: Kind) -> Mixing:
+    matrix = csr_array(matrix)
+    matrix.sort_indices()
+    return Mixing(graph, matrix, kind)

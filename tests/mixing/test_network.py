@@ -1,0 +1,168 @@
+import dataclasses
+import json
+import time
+
+import numpy as np
+import pytest
+
+from digrad import graphs
+from digrad.errors import ArgumentError, MixingError
+from digrad.mixing import Network, column_stochastic, custom, network, row_stochastic, sinkhorn
+
+EXAMPLE = graphs.example5()
+
+
+def test_defaults_are_uniform_weights_and_sinkhorn():
+    net = Network(EXAMPLE)
+    np.testing.assert_array_equal(net.R.toarray(), row_stochastic(EXAMPLE).toarray())
+    np.testing.assert_array_equal(net.C.toarray(), column_stochastic(EXAMPLE).toarray())
+    np.testing.assert_array_equal(net.W.toarray(), sinkhorn(EXAMPLE).toarray())
+    np.testing.assert_allclose(27 * net.u, [40, 30, 15, 20, 30], rtol=1e-13)
+    np.testing.assert_allclose(29 * net.v, [30, 15, 30, 30, 40], rtol=1e-13)
+
+
+def test_doubly_stochastic_weights_are_computed_on_first_use_only(monkeypatch):
+    calls = []
+    monkeypatch.setattr(network, "sinkhorn", lambda graph: calls.append(graph) or sinkhorn(graph))
+    net = Network(EXAMPLE)
+    assert calls == []
+    assert net.W is net.W
+    assert calls == [EXAMPLE]
+
+
+def test_raw_weights_are_checked_against_the_arcs_of_the_graph():
+    lazy = (row_stochastic(EXAMPLE).toarray() + np.eye(5)) / 2
+    assert Network(EXAMPLE, R=lazy.tolist()).R.graph == EXAMPLE
+    with pytest.raises(
+        MixingError, match=r"`R`: agent 0 gives weight 0\.2 to agent 1, but \(1, 0\) is not an arc"
+    ):
+        Network(EXAMPLE, R=np.full((5, 5), 0.2))
+    with pytest.raises(MixingError, match=r"`C`: column 0 sums to"):
+        Network(EXAMPLE, C=row_stochastic(EXAMPLE).matrix)
+
+
+def test_mixing_objects_bring_their_own_graph():
+    net = Network(graphs.out_star(4), C=column_stochastic(graphs.ring(4)))
+    assert net.C.graph == graphs.ring(4)
+    assert net.u.tolist() == [4, 0, 0, 0]
+    assert net.v.tolist() == [1, 1, 1, 1]
+
+
+def test_doubly_stochastic_weights_may_serve_as_row_and_column_weights():
+    doubly = sinkhorn(EXAMPLE)
+    net = Network(EXAMPLE, R=doubly, C=doubly, W=doubly)
+    assert net.R is net.C is net.W is doubly
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (
+            lambda: Network(graphs.out_star(3)),
+            r"agent 1 cannot reach agent 0, .*pass C on a strongly connected graph",
+        ),
+        (lambda: Network(graphs.out_star(3).reversed()), r"no agent reaches all others .*pass R on a graph"),
+        (
+            lambda: Network(EXAMPLE, R=row_stochastic(graphs.ring(4))),
+            "`R` of Network has 4 agents, but .* has 5",
+        ),
+        (
+            lambda: Network(EXAMPLE, C=row_stochastic(EXAMPLE)),
+            r"`C` of Network must be column-stochastic, but got row-stochastic .*column_stochastic\(graph\)",
+        ),
+        (
+            lambda: Network(EXAMPLE, W=row_stochastic(EXAMPLE)),
+            r"`W` of Network must be doubly .*sinkhorn\(graph\)",
+        ),
+        (
+            lambda: Network(graphs.ring(3), C=column_stochastic(graphs.out_star(3))),
+            "`C`: agent 1 cannot reach agent 0 along positive weights",
+        ),
+        (
+            lambda: Network(graphs.ring(3), R=row_stochastic(graphs.out_star(3).reversed())),
+            "`R`: no agent reaches all others",
+        ),
+    ],
+)
+def test_unsuitable_weights_are_rejected_at_construction(build, message):
+    with pytest.raises(MixingError, match=message):
+        build()
+
+
+def test_something_that_is_no_digraph_is_rejected_with_the_way_to_make_one():
+    with pytest.raises(
+        ArgumentError,
+        match="must be a Digraph, but got list; use digrad.graphs.from_edges".replace(".", r"\."),
+    ):
+        Network([(0, 1)])  # pyright: ignore[reportArgumentType]
+
+
+def test_require_passes_when_the_weights_exist():
+    net = Network(EXAMPLE)
+    net.require(frozenset({"row", "column", "doubly", "mean"}), "CGT")
+    assert "W" in vars(net)
+
+
+def test_require_fails_before_the_first_step_when_no_doubly_stochastic_weights_exist():
+    net = Network(graphs.out_star(3), C=column_stochastic(graphs.ring(3)))
+    net.require(frozenset({"row", "column", "mean"}), "CGT")
+    with pytest.raises(
+        MixingError, match=r"`DGD` needs doubly stochastic .*agent 1 cannot reach agent 0.*pass W="
+    ):
+        net.require(frozenset({"doubly"}), "DGD")
+    with pytest.raises(ArgumentError, match="`needs` of DGD must be one of"):
+        net.require(frozenset({"double"}), "DGD")
+
+
+def test_network_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Network(EXAMPLE).R = sinkhorn(EXAMPLE)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_content_hash_depends_on_the_weights_and_not_on_what_was_used():
+    net, same = Network(EXAMPLE), Network(EXAMPLE)
+    _ = net.W
+    lazy = custom((sinkhorn(EXAMPLE).toarray() + np.eye(5)) / 2, "doubly")
+    others = [
+        Network(EXAMPLE, R=lazy),
+        Network(EXAMPLE, C=lazy),
+        Network(EXAMPLE, W=lazy),
+        Network(graphs.ring(5)),
+    ]
+    assert net.content_hash == same.content_hash
+    assert len({net.content_hash, *(other.content_hash for other in others)}) == 5
+
+
+def test_describe_of_the_five_agent_example_holds_the_reference_figures():
+    summary = Network(EXAMPLE).describe()
+    figures = json.loads(json.dumps(summary.to_dict()))
+    assert (figures["n"], figures["n_arcs"], figures["n_roots"], figures["diameter"]) == (5, 7, 5, 4)
+    assert figures["strongly_connected"] is True
+    assert figures["u_dot_v"] == pytest.approx(4.980843, abs=5e-7)
+    assert figures["kappa_u"] == pytest.approx(8 / 3)
+    assert figures["kappa_v"] == pytest.approx(8 / 3)
+    assert figures["rho_R"] == pytest.approx(0.577350, abs=5e-7)
+    assert figures["norm_W"] == pytest.approx(0.774854, abs=5e-7)
+    lines = str(summary).splitlines()
+    assert "rho_W               0.639511" in lines
+    assert len({line.index(line[20:]) for line in lines}) == 1
+
+
+def test_describe_says_what_does_not_exist():
+    text = str(Network(graphs.out_star(3), C=column_stochastic(graphs.ring(3))).describe())
+    assert "diameter            none (not strongly connected)" in text
+    assert "rho_W               no doubly stochastic weights" in text
+
+
+def test_one_agent_is_a_network():
+    summary = Network(graphs.ring(1)).describe()
+    assert (summary.n_arcs, summary.diameter, summary.rho_R, summary.norm_W) == (0, 0, 0.0, 0.0)
+
+
+def test_a_hundred_thousand_agents_are_built_in_seconds_and_described_without_dense_algebra():
+    start = time.perf_counter()
+    net = Network(graphs.k_out(100_000, 3, seed=0))
+    assert time.perf_counter() - start < 5  # 0.2 s on an idle core
+    summary = net.describe()
+    assert summary.u_dot_v == pytest.approx(net.u @ net.v)
+    assert str(summary).count("not computed (n > 2000)") == 5

@@ -1,0 +1,178 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from digrad import graphs
+from digrad.errors import MixingError
+from digrad.mixing import (
+    column_stochastic,
+    custom,
+    metropolis,
+    perron_column,
+    perron_row,
+    rho,
+    row_stochastic,
+    second_singular_value,
+    sinkhorn,
+    spectral,
+)
+
+EXAMPLE = graphs.example5()
+
+
+def test_perron_vectors_of_the_five_agent_example_match_the_reference():
+    u, v = perron_row(row_stochastic(EXAMPLE)), perron_column(column_stochastic(EXAMPLE))
+    np.testing.assert_allclose(u, np.array([40, 30, 15, 20, 30]) / 27, rtol=1e-13)
+    np.testing.assert_allclose(v, np.array([30, 15, 30, 30, 40]) / 29, rtol=1e-13)
+    assert u @ v == pytest.approx(4.980843, abs=5e-7)
+
+
+def test_perron_vectors_of_the_triangle_match_the_reference():
+    u, v = perron_row(row_stochastic(graphs.triangle())), perron_column(column_stochastic(graphs.triangle()))
+    np.testing.assert_allclose(u, [4 / 3, 2 / 3, 1], rtol=1e-13)
+    np.testing.assert_allclose(v, [1, 2 / 3, 4 / 3], rtol=1e-13)
+    assert u @ v == pytest.approx(28 / 9, rel=1e-13)
+
+
+def test_perron_vector_of_the_two_way_star_matches_the_reference():
+    np.testing.assert_allclose(perron_row(row_stochastic(graphs.star(3))), [9 / 7, 6 / 7, 6 / 7], rtol=1e-13)
+
+
+def test_mixing_speeds_of_the_five_agent_example_match_the_reference():
+    assert rho(row_stochastic(EXAMPLE)) == pytest.approx(3**-0.5, abs=1e-9)
+    assert rho(column_stochastic(EXAMPLE)) == pytest.approx(0.653124, abs=5e-7)
+    assert rho(sinkhorn(EXAMPLE)) == pytest.approx(0.639511, abs=5e-7)
+    assert second_singular_value(sinkhorn(EXAMPLE)) == pytest.approx(0.774854, abs=5e-7)
+    assert second_singular_value(metropolis(EXAMPLE.symmetrized())) == pytest.approx(0.5, abs=1e-12)
+
+
+@pytest.mark.parametrize("n", [3, 4, 5, 10])
+def test_ring_contracts_by_the_cosine_of_pi_over_n(n):
+    assert second_singular_value(sinkhorn(graphs.ring(n))) == pytest.approx(np.cos(np.pi / n), abs=1e-12)
+
+
+@pytest.mark.parametrize(("n", "norm"), [(4, 1 / 3), (5, 0.25), (6, 0.5), (8, 0.5), (16, 0.6)])
+def test_exponential_graph_contracts_as_in_the_catalogue(n, norm):
+    assert second_singular_value(sinkhorn(graphs.exponential(n))) == pytest.approx(norm, abs=1e-12)
+
+
+def test_lazy_de_bruijn_contracts_as_in_the_catalogue_and_the_plain_one_averages_in_three_rounds():
+    plain = np.zeros((8, 8))
+    for sender in range(8):
+        plain[[2 * sender % 8, (2 * sender + 1) % 8], sender] = 0.5
+    np.testing.assert_array_equal(np.linalg.matrix_power(plain, 3), np.full((8, 8), 1 / 8))
+    lazy = custom((plain + np.eye(8)) / 2, "doubly", graphs.de_bruijn(8))
+    assert second_singular_value(lazy) == pytest.approx(0.900969, abs=5e-7)
+
+
+def test_leader_of_an_out_star_decides_everything_exactly():
+    assert perron_row(row_stochastic(graphs.out_star(5))).tolist() == [5, 0, 0, 0, 0]
+
+
+def test_agents_outside_the_root_component_weigh_exactly_zero():
+    graph = graphs.from_edges(5, [(0, 1), (1, 2), (2, 0), (0, 2), (2, 3), (3, 4), (4, 3)])
+    u = perron_row(row_stochastic(graph))
+    assert u[3:].tolist() == [0, 0]
+    np.testing.assert_allclose(u[:3], np.array([4, 2, 3]) * 5 / 9, rtol=1e-13)
+
+
+def test_doubly_stochastic_weights_have_perron_vectors_of_exact_ones():
+    mixing = sinkhorn(EXAMPLE)
+    assert perron_row(mixing).tolist() == [1] * 5
+    assert perron_column(mixing).tolist() == [1] * 5
+
+
+def test_tiny_perron_entries_stay_positive_and_accurate():
+    # A path on which everybody also sends to agent 0: each agent on it holds half as much as the one before.
+    n = 200
+    graph = graphs.from_edges(n, [(i, i + 1) for i in range(n - 1)] + [(i, 0) for i in range(1, n)])
+    v = perron_column(column_stochastic(graph))
+    np.testing.assert_allclose(v[2:-1] / v[1:-2], 1 / 2, rtol=1e-12)
+    assert 0 < v.min() < 1e-50
+
+
+def test_perron_vector_does_not_depend_on_the_labels_even_when_agent_0_holds_almost_nothing():
+    # Weights are multiples of 1/4, so elimination that keeps a tiny entry fixed cancels to exactly singular.
+    n = 100
+    arcs = {(i, i + 1) for i in range(n - 1)} | {(i, 0) for i in range(1, n)} | {(i, 1) for i in range(2, n)}
+    graph = graphs.from_edges(n, sorted(arcs | {(0, 2), (0, 3), (1, 3)}))
+    v = perron_column(column_stochastic(graph))
+    mirrored = perron_column(column_stochastic(graph.relabeled(np.arange(n)[::-1])))
+    np.testing.assert_allclose(mirrored[::-1], v, rtol=1e-12)
+    assert v.min() < 1e-40
+
+
+def test_a_singular_system_is_an_error_with_a_remedy(monkeypatch):
+    def singular(matrix, pin):
+        raise np.linalg.LinAlgError("Singular matrix")
+
+    monkeypatch.setattr(spectral, "_dense_pinned", singular)
+    with pytest.raises(MixingError, match="singular to machine precision; use a better connected graph"):
+        perron_row(row_stochastic(EXAMPLE))
+
+
+def test_no_root_and_no_strong_connection_are_errors():
+    with pytest.raises(MixingError, match="`R` of perron_row has no root"):
+        perron_row(row_stochastic(graphs.out_star(3).reversed()))
+    with pytest.raises(MixingError, match="`C` of perron_column must be strongly connected"):
+        perron_column(column_stochastic(graphs.out_star(3)))
+    with pytest.raises(MixingError, match="must be doubly stochastic, but its kind is 'row'"):
+        second_singular_value(row_stochastic(EXAMPLE))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 15), st.floats(0, 1), st.integers(0, 2**32))
+def test_perron_vectors_are_positive_fixed_points_that_sum_to_n(n, p, seed):
+    graph = graphs.random_digraph(n, p, seed=seed)
+    row, column = row_stochastic(graph), column_stochastic(graph)
+    u, v = perron_row(row), perron_column(column)
+    np.testing.assert_allclose(u @ row.toarray(), u, atol=1e-12)
+    np.testing.assert_allclose(column.toarray() @ v, v, atol=1e-12)
+    assert u.sum() == pytest.approx(n)
+    assert v.sum() == pytest.approx(n)
+    assert min(u.min(), v.min()) > 0
+    assert max(rho(row), rho(column)) < 1
+
+
+@pytest.mark.parametrize("graph", [graphs.k_out(60, 3, seed=1), graphs.grid(4, 12)], ids=["power", "splu"])
+def test_large_network_path_agrees_with_the_dense_one(monkeypatch, graph):
+    row, column, doubly = row_stochastic(graph), column_stochastic(graph), sinkhorn(graph)
+    dense = [perron_row(row), perron_column(column), rho(row), rho(column), rho(doubly)]
+    norm = second_singular_value(doubly)
+    monkeypatch.setattr(spectral, "DENSE_LIMIT", 10)
+    monkeypatch.setattr(spectral, "POWER_ITERATIONS", 100)
+    large = [perron_row(row), perron_column(column), rho(row), rho(column), rho(doubly)]
+    for small_figure, large_figure in zip(dense, large, strict=True):
+        np.testing.assert_allclose(large_figure, small_figure, rtol=1e-5)
+    np.testing.assert_allclose(large[0], dense[0], rtol=1e-10)
+    assert second_singular_value(doubly) == pytest.approx(norm, rel=1e-5)
+
+
+def test_a_wrong_perron_vector_is_never_returned(monkeypatch):
+    monkeypatch.setattr(spectral, "_dense_pinned", lambda matrix, pin: np.ones(matrix.shape[0]))
+    with pytest.raises(MixingError, match="Perron vector of `R` could not be computed"):
+        perron_row(row_stochastic(EXAMPLE))
+
+
+def test_arpack_without_convergence_is_an_error_with_a_remedy(monkeypatch):
+    def never(*args, **kwargs):
+        raise spectral.ArpackNoConvergence("no", np.array([]), np.array([]))
+
+    monkeypatch.setattr(spectral, "DENSE_LIMIT", 2)
+    monkeypatch.setattr(spectral, "eigs", never)
+    with pytest.raises(MixingError, match="ARPACK did not converge"):
+        rho(sinkhorn(EXAMPLE))
+
+
+def test_a_published_directed_doubly_stochastic_matrix_mixes_as_recorded():
+    matrix = [
+        [0.6, 0, 0, 0.4, 0],
+        [0.2, 0.8, 0, 0, 0],
+        [0.2, 0.1, 0.4, 0, 0.3],
+        [0, 0, 0, 0.6, 0.4],
+        [0, 0.1, 0.6, 0, 0.3],
+    ]
+    mixing = custom(matrix, "doubly")
+    assert rho(mixing) == pytest.approx(0.659052, abs=5e-7)
+    assert second_singular_value(mixing) == pytest.approx(0.8, abs=1e-12)
