@@ -1,0 +1,22 @@
+"""Data sets and how they are divided among agents."""
+
+from digrad.data.bundled import breast_cancer, digits
+from digrad.data.cache import locate
+from digrad.data.dataset import Dataset, binary_labels
+from digrad.data.libsvm import read_libsvm
+from digrad.data.loading import list_datasets, load, verify
+from digrad.data.partition import Partition, partition
+
+__all__ = [
+    "Dataset",
+    "Partition",
+    "binary_labels",
+    "breast_cancer",
+    "digits",
+    "list_datasets",
+    "load",
+    "locate",
+    "partition",
+    "read_libsvm",
+    "verify",
+]

@@ -1,0 +1,62 @@
+"""Data sets that come with scikit-learn: nothing to download."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from digrad.data.dataset import Dataset, binary_labels
+from digrad.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class Bundled:
+    """One row of :data:`BUNDLED`."""
+
+    load: Callable[[], Dataset]
+    n_samples: int
+    dim: int
+    description: str
+
+
+def digits(*, classes: int = 2) -> Dataset:
+    """Return the 1797 handwritten digits of 8 x 8 pixels, standardised.
+
+    Args:
+        classes: 2 labels a digit 1 when it is at least 5 and 0 otherwise; 10 labels it by itself.
+
+    Example:
+        >>> digits().features.shape, sorted(set(digits().labels.tolist()))
+        ((1797, 64), [0, 1])
+    """
+    if classes not in (2, 10):
+        raise ArgumentError(f"`classes` of digits must be 2 or 10, but got {classes!r}.")
+    from sklearn.datasets import load_digits
+
+    data = _standardized("digits", *load_digits(return_X_y=True))
+    if classes == 10:
+        return data
+    return replace(data, labels=binary_labels(data, positive=lambda digit: digit >= 5))
+
+
+def breast_cancer() -> Dataset:
+    """Return the 569 tumours of the Wisconsin study with 30 measurements, standardised; label 1 is benign.
+
+    Example:
+        >>> breast_cancer()
+        Dataset('breast_cancer', 569 x 30, dense)
+    """
+    from sklearn.datasets import load_breast_cancer
+
+    return _standardized("breast_cancer", *load_breast_cancer(return_X_y=True))
+
+
+def _standardized(name: str, features: Any, labels: Any) -> Dataset:
+    return Dataset(name, features, np.asarray(labels, dtype=np.int64)).standardized()
+
+
+BUNDLED: dict[str, Bundled] = {
+    "digits": Bundled(digits, 1797, 64, "handwritten digits, 8 x 8 pixels; is the digit at least 5?"),
+    "breast_cancer": Bundled(breast_cancer, 569, 30, "tumour measurements; benign or malignant?"),
+}

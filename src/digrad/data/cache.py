@@ -1,0 +1,167 @@
+"""Where the file of a catalog data set is: given, in the data folder, in the cache, or on the LIBSVM site."""
+
+import hashlib
+import os
+from pathlib import Path
+
+from digrad.checks import did_you_mean
+from digrad.data.catalog import CATALOG, CatalogEntry
+from digrad.data.download import Progress, download
+from digrad.data.libsvm import open_unpacked
+from digrad.errors import DataError
+
+LIBSVM_URL = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
+
+_CHUNK = 1 << 20
+_SUFFIXES = ("", ".bz2", ".gz", ".txt")
+
+
+def locate(
+    name: str,
+    path: str | Path | None = None,
+    *,
+    base_url: str | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """Return the file of a catalog data set, downloading it if it is nowhere on this machine.
+
+    The places, in this order: ``path``; the folder ``DIGRAD_DATA``; the cache (:func:`cache_folder`); the
+    LIBSVM site, which fills the cache. Every file but the one at ``path`` is compared with its known SHA-256.
+
+    Args:
+        name: A name of the catalog, such as ``a9a``.
+        path: The user's own file, or a folder that holds it. It is used as it is, and nothing else is tried.
+        base_url: Where to download from; by default the variable ``DIGRAD_LIBSVM_URL``, else the LIBSVM site.
+        progress: Called during a download with the bytes so far and the bytes in all (None when unknown).
+
+    Raises:
+        DataError: When the file at ``path`` or in ``DIGRAD_DATA`` is not usable, or no place has the data
+            set; then the message says why each failed.
+    """
+    entry = catalog_entry(name)
+    if path is not None:
+        return _given(entry, Path(path).expanduser())
+    failures = ["`path`: not given"]
+    for find in (_in_data_folder, _in_cache):
+        found = find(entry, failures)
+        if found is not None:
+            return found
+    url = _base_url(base_url).rstrip("/") + "/" + entry.file
+    target = cache_folder() / entry.file
+    try:
+        return download(url, target, refuse=lambda file: mismatch(entry, file), progress=progress)
+    except DataError as error:
+        failures.append(f"download: {error}")
+    raise DataError(
+        f"Data set {name!r} was not found. {'; '.join(failures)}. Get {entry.file} from {LIBSVM_URL} "
+        f"on a machine with internet, then set DIGRAD_DATA to its folder or pass it as `path`."
+    )
+
+
+def find_local(name: str) -> Path | None:
+    """Return the file of a catalog data set if it is on this machine and has the right hash; never download.
+
+    Raises:
+        DataError: When the file in ``DIGRAD_DATA`` has the wrong hash.
+    """
+    entry = catalog_entry(name)
+    return _in_data_folder(entry, []) or _in_cache(entry, [])
+
+
+def cache_folder() -> Path:
+    """Return the folder of downloads: ``DIGRAD_CACHE``, else the user's cache folder of the platform."""
+    override = os.environ.get("DIGRAD_CACHE")
+    if override:
+        return Path(override).expanduser()
+    from platformdirs import user_cache_dir
+
+    return Path(user_cache_dir("digrad", appauthor=False))
+
+
+def catalog_entry(name: str) -> CatalogEntry:
+    """Return the catalog's entry of that name.
+
+    Raises:
+        DataError: With the names there are.
+    """
+    if name not in CATALOG:
+        listed = ", ".join(CATALOG)
+        raise DataError(f"No data set {name!r} in the catalog; it has {listed}.{did_you_mean(name, CATALOG)}")
+    return CATALOG[name]
+
+
+def unpacked_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file's text, unpacked if need be."""
+    digest = hashlib.sha256()
+    with open_unpacked(path) as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def mismatch(entry: CatalogEntry, path: Path) -> str | None:
+    """Return what is wrong with the text of ``path``, or None when it is the one the catalog knows."""
+    try:
+        actual = unpacked_sha256(path)
+    except DataError as error:
+        return str(error).rstrip(".")
+    if actual == entry.sha256:
+        return None
+    return f"the SHA-256 of the text must be {entry.sha256}, but is {actual}"
+
+
+def _given(entry: CatalogEntry, path: Path) -> Path:
+    if path.is_file():
+        return path
+    found = _in_folder(entry, path)
+    if found is None:
+        what = f"holds none of {_names(entry)}" if path.is_dir() else "does not exist"
+        raise DataError(
+            f"`path` of data set {entry.name!r}: {path} {what}. Give its file, or a folder with it."
+        )
+    return found
+
+
+def _in_data_folder(entry: CatalogEntry, failures: list[str]) -> Path | None:
+    setting = os.environ.get("DIGRAD_DATA")
+    if not setting:
+        failures.append("DIGRAD_DATA: not set")
+        return None
+    folder = Path(setting).expanduser()
+    found = _in_folder(entry, folder)
+    if found is None:
+        what = f"no {_names(entry)} in {folder}" if folder.is_dir() else f"{folder} is not a folder"
+        failures.append(f"DIGRAD_DATA: {what}")
+        return None
+    wrong = mismatch(entry, found)
+    if wrong is not None:
+        raise DataError(
+            f"{found} (found by DIGRAD_DATA) is not the data set {entry.name!r}: {wrong}. Replace the file, "
+            f"or pass it as `path` to use it as it is."
+        )
+    return found
+
+
+def _in_cache(entry: CatalogEntry, failures: list[str]) -> Path | None:
+    found = _in_folder(entry, cache_folder())
+    if found is None:
+        failures.append(f"cache: not in {cache_folder()}")
+        return None
+    wrong = mismatch(entry, found)
+    if wrong is not None:  # the cache is ours: a damaged file is replaced by a new download
+        failures.append(f"cache: {found} is damaged ({wrong})")
+        return None
+    return found
+
+
+def _in_folder(entry: CatalogEntry, folder: Path) -> Path | None:
+    candidates = (folder / (entry.name + suffix) for suffix in _SUFFIXES)
+    return next((file for file in candidates if file.is_file()), None)
+
+
+def _names(entry: CatalogEntry) -> str:
+    return ", ".join(entry.name + suffix for suffix in _SUFFIXES)
+
+
+def _base_url(base_url: str | None) -> str:
+    return base_url or os.environ.get("DIGRAD_LIBSVM_URL") or LIBSVM_URL

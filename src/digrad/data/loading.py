@@ -1,0 +1,151 @@
+"""One door to every data set: bundled, in the catalog, or a LIBSVM file of the user."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NoReturn
+
+from digrad.checks import did_you_mean
+from digrad.data.bundled import BUNDLED
+from digrad.data.cache import catalog_entry, find_local, locate
+from digrad.data.catalog import CATALOG
+from digrad.data.dataset import Dataset
+from digrad.data.download import Progress
+from digrad.data.libsvm import read_libsvm
+from digrad.errors import ArgumentError, DataError
+
+
+@dataclass(frozen=True)
+class DatasetRow:
+    """One line of :func:`list_datasets`.
+
+    Args:
+        name: What to pass to :func:`load`.
+        source: ``bundled`` or ``libsvm``.
+        n_samples: The number of samples.
+        dim: The number of features.
+        location: ``scikit-learn``, the file on this machine, or None when it has to be fetched first.
+        description: One line.
+        problem: What is wrong with the file on this machine, or None.
+    """
+
+    name: str
+    source: str
+    n_samples: int
+    dim: int
+    location: str | None
+    description: str
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What :func:`verify` found: the data set is what it should be, here is its place and its hash."""
+
+    name: str
+    location: str
+    sha256: str
+    n_samples: int
+    dim: int
+
+
+def load(
+    source: str | Path,
+    *,
+    path: str | Path | None = None,
+    dim: int | None = None,
+    progress: Progress | None = None,
+) -> Dataset:
+    """Return a data set by name, or read it from a LIBSVM file.
+
+    Args:
+        source: A bundled name (``digits``), a catalog name (``a9a``, found by :func:`locate`), or a file.
+        path: For a catalog name: the file to use instead of looking for it.
+        dim: For a file: the number of features, by default its largest index.
+        progress: Called during a download with the bytes so far and the bytes in all (None when unknown).
+
+    Raises:
+        DataError: When there is no such data set, or its file is missing or malformed.
+
+    Example:
+        >>> load("digits")
+        Dataset('digits', 1797 x 64, dense)
+    """
+    if isinstance(source, str) and source in BUNDLED:
+        if path is not None or dim is not None:
+            raise ArgumentError(
+                f"`path` and `dim` of load are for files, but {source!r} is bundled. Omit them."
+            )
+        return BUNDLED[source].load()
+    if isinstance(source, str) and source in CATALOG:
+        file = locate(source, path, progress=progress)
+        return replace(read_libsvm(file, dim=CATALOG[source].dim if dim is None else dim), name=source)
+    if path is not None:
+        raise ArgumentError(
+            f"`path` of load is for the names {', '.join(CATALOG)}, but `source` is {source!r}."
+        )
+    if not Path(source).expanduser().is_file():
+        _raise_unknown(source)
+    return read_libsvm(source, dim=dim)
+
+
+def list_datasets() -> list[DatasetRow]:
+    """Return what :func:`load` knows by name; nothing is downloaded.
+
+    Example:
+        >>> [row.name for row in list_datasets()]
+        ['digits', 'breast_cancer', 'a9a', 'a9a.t']
+    """
+    rows = [
+        DatasetRow(name, "bundled", row.n_samples, row.dim, "scikit-learn", row.description)
+        for name, row in BUNDLED.items()
+    ]
+    return rows + [_catalog_row(name) for name in CATALOG]
+
+
+def verify(name: str) -> Verification:
+    """Check that a data set on this machine is complete and unchanged; nothing is downloaded.
+
+    Raises:
+        DataError: When it is not here, or is not what it should be.
+
+    Example:
+        >>> verify("digits").n_samples
+        1797
+    """
+    if name in BUNDLED:
+        data, expected, location = BUNDLED[name].load(), BUNDLED[name], "scikit-learn"
+        sha256 = data.content_hash
+    else:
+        if name not in CATALOG:
+            _raise_unknown(name)
+        expected, file = catalog_entry(name), find_local(name)
+        if file is None:
+            raise DataError(
+                f"Data set {name!r} is not on this machine. Get it with `digrad data get {name}`."
+            )
+        data, location, sha256 = read_libsvm(file, dim=expected.dim), str(file), expected.sha256
+    if (data.n_samples, data.dim) != (expected.n_samples, expected.dim):
+        raise DataError(
+            f"Data set {name!r} must be {expected.n_samples} x {expected.dim}, but {location} has "
+            f"{data.n_samples} x {data.dim}. Install a complete copy."
+        )
+    return Verification(name, location, sha256, data.n_samples, data.dim)
+
+
+def _catalog_row(name: str) -> DatasetRow:
+    entry = CATALOG[name]
+    problem = None
+    try:
+        file = find_local(name)
+    except DataError as error:
+        file, problem = None, str(error)
+    location = None if file is None else str(file)
+    return DatasetRow(name, "libsvm", entry.n_samples, entry.dim, location, entry.description, problem)
+
+
+def _raise_unknown(source: str | Path) -> NoReturn:
+    names = [*BUNDLED, *CATALOG]
+    raise DataError(
+        f"No data set and no file {str(source)!r}. Data sets: {', '.join(names)}; or give the path of a "
+        f"LIBSVM file.{did_you_mean(source, names)}"
+    )
