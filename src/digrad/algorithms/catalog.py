@@ -1,0 +1,99 @@
+"""What each method states about itself, as one table: for the command line, reports and documentation."""
+
+import dataclasses
+import re
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from digrad.algorithms import METHODS
+from digrad.algorithms.fields import with_fields
+from digrad.algorithms.references import BIBTEX
+from digrad.checks import choice
+
+
+@dataclass(frozen=True)
+class MethodFacts:
+    """One line about a method."""
+
+    name: str
+    summary: str  # first line of its docstring
+    needs: str  # "row + column"; "doubly or row" when the user chooses
+    vectors: int | str  # d-vectors per arc and step
+    scalars: int | str  # further numbers per arc and step
+    rounds: str  # dependent rounds per step
+    converges: str  # exact, biased or neighbourhood
+    decentralized: str  # "no" for a method that needs the true average of all agents
+    source: str  # where it was published
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the facts as plain values."""
+        return dataclasses.asdict(self)
+
+
+def method_facts(names: Iterable[str] = ()) -> list[MethodFacts]:
+    """Return the facts of the named methods, or of all.
+
+    >>> [(row.name, row.needs, row.vectors) for row in method_facts(["CGT", "DGD"])]
+    [('CGT', 'row + column', 2), ('DGD', 'doubly or row', 1)]
+    """
+    return [_facts(method) for method in _chosen(names)]
+
+
+def bibtex_of(names: Iterable[str] = ()) -> str:
+    """Return the BibTeX entries that the named methods cite, each once, or those of all methods."""
+    keys = dict.fromkeys(method.reference for method in _chosen(names))
+    return "\n\n".join(BIBTEX[key].strip() for key in keys)
+
+
+def section(method: type, title: str) -> str:
+    """Return a paragraph of a method's docstring, such as ``Reference``, as one line.
+
+    >>> section(METHODS["CGT"], "Deviations")[:2]
+    '1.'
+    """
+    found = re.search(rf"^    {title}:(.*?)(?=^    \S|\Z)", method.__doc__ or "", re.MULTILINE | re.DOTALL)
+    return " ".join(found.group(1).split()) if found else ""
+
+
+def _chosen(names: Iterable[str]) -> list[Any]:
+    names = list(names)
+    for name in names:
+        choice(name, "method", "digrad", METHODS)
+    return [METHODS[name] for name in names or METHODS]
+
+
+def _facts(method: Any) -> MethodFacts:
+    return MethodFacts(
+        name=method.__name__,
+        summary=(method.__doc__ or "").strip().splitlines()[0],
+        needs=" + ".join(_needs(method)),
+        vectors=method.traffic[0] if isinstance(method.traffic, tuple) else "2K",
+        scalars=method.traffic[1] if isinstance(method.traffic, tuple) else 0,
+        rounds=str(method.rounds) if isinstance(method.rounds, int) else "2K",
+        converges=method.converges,
+        decentralized="no" if "mean" in _needs(method) else "yes",
+        source=_short(BIBTEX[method.reference]),
+    )
+
+
+def _needs(method: Any) -> list[str]:
+    if isinstance(method.needs, frozenset):
+        return sorted(method.needs, key="row column doubly mean".index)
+    # The user chooses the matrix; needs is then a property of that choice.
+    chosen = with_fields(object.__new__(method), {"mixing": "sinkhorn"}).needs
+    return ["doubly or row", *sorted(chosen - {"doubly"})]
+
+
+def _short(entry: str) -> str:
+    authors = re.search(r"author\s*=\s*\{(.*)\},?$", entry, re.MULTILINE)
+    year = re.search(r"year\s*=\s*\{?(\d+)", entry)
+    names = [_plain(name.split(",")[0]) for name in (authors.group(1) if authors else "").split(" and ")]
+    people = names[0] if len(names) == 1 else " and ".join(names) if len(names) == 2 else f"{names[0]} et al."
+    return f"{people} {year.group(1) if year else ''}".strip()
+
+
+def _plain(name: str) -> str:
+    """Return a name without TeX: an accent becomes a combining character."""
+    return re.sub(r"[{}]", "", unicodedata.normalize("NFC", re.sub(r"\{\\'(\w)\}", "\\1\u0301", name)))

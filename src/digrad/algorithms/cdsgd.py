@@ -1,0 +1,85 @@
+"""Consensus-based distributed SGD: the deep-learning name of decentralized gradient descent."""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from digrad import checks
+from digrad.algorithms import one_matrix
+from digrad.algorithms.defaults import state_x
+from digrad.algorithms.one_matrix import MixingChoice
+from digrad.types import Array, Hyper, Net
+
+
+class CDSGDState(NamedTuple):
+    """What CDSGD carries from one step to the next."""
+
+    x: Array  # [n, d] estimates
+
+
+@dataclass(frozen=True, eq=False)
+class CDSGD:
+    r"""Consensus-based distributed stochastic gradient descent (CDSGD).
+
+    The same recursion as :class:`DGD`, under the name by which it is compared on deep networks; the momentum
+    variants :class:`CDSGDPolyak` and :class:`CDSGDNesterov` build on it.
+
+    .. math::
+        x_i^{k+1} = \sum_j P_{ij} x_j^k - \alpha \nabla f_i(x_i^k)  \qquad (1)
+
+    with P, the "agent interaction matrix" of the reference, doubly stochastic.
+
+    Args:
+        step_size: :math:`\alpha > 0`, or a schedule.
+        mixing: ``"sinkhorn"``: P is doubly stochastic on the arcs of the digraph; ``"row"``: P = R, which
+            minimises the Perron-weighted loss instead of the average.
+
+    Communication: d numbers per edge and step; 1 dependent round.
+    Converges: to a point at distance O(alpha) from the minimum; for decreasing alpha to the minimum itself
+        (with ``mixing="row"``: of the Perron-weighted loss).
+    Invariant: the mean estimate moves by alpha times the mean local gradient (with ``"row"``: both weighted
+        by u).
+    Also known as: DGD; DSGD and D-PSGD.
+    Deviations: none. The authors' public code mixes with the transpose of P, which differs on a digraph.
+    Reference: Z. Jiang, A. Balu, C. Hegde and S. Sarkar, "Collaborative deep learning in fixed topology
+        networks", NeurIPS 2017, arXiv:1706.07880.
+
+    Example:
+        >>> import digrad as dg
+        >>> problem, network = dg.problems.example_quadratic(), dg.Network(dg.graphs.example5())
+        >>> trace = dg.simulate(dg.CDSGD(step_size=0.05), problem, network, steps=500)
+        >>> bool(abs(trace.final_x.mean(axis=0) - problem.solve().x).max() < 0.05)
+        True
+    """
+
+    step_size: Hyper
+    mixing: MixingChoice = "sinkhorn"
+
+    rounds: ClassVar = 1
+    traffic: ClassVar = (1, 0)
+    converges: ClassVar = "biased"
+    reference: ClassVar = "jiang2017collaborative"
+    estimate = query = state_x
+
+    def __post_init__(self) -> None:
+        """Check the hyper-parameters."""
+        checks.positive(self.step_size, "step_size", "CDSGD")
+        one_matrix.check(self.mixing, "CDSGD")
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The weights that P stands for."""
+        return one_matrix.needs(self.mixing)
+
+    @property
+    def early(self) -> tuple[tuple[str, str], ...]:
+        """X is known before the gradient."""
+        return ((one_matrix.verb(self.mixing), "x"),)
+
+    def init(self, x0: Array, net: Net) -> CDSGDState:
+        """Start at x0."""
+        return CDSGDState(x=x0)
+
+    def step(self, state: CDSGDState, grad: Array, net: Net) -> CDSGDState:
+        """Mix, then step along the local gradient."""
+        x = one_matrix.mix(net, self.mixing, state.x) - self.step_size * grad  # (1)
+        return CDSGDState(x=x)
