@@ -1,0 +1,22 @@
+"""Figures of runs and graphs: arrays in, matplotlib figures out.
+
+Every function returns a :class:`matplotlib.figure.Figure` of its own, made without pyplot, so that it works
+without a screen and in threads.
+"""
+
+from digrad.plots.explosion import twin_explosion
+from digrad.plots.graph import draw_graph
+from digrad.plots.runs import curves, side_by_side
+from digrad.plots.saving import save_figure
+from digrad.plots.style import LineStyle, byte_unit, style_of
+
+__all__ = [
+    "LineStyle",
+    "byte_unit",
+    "curves",
+    "draw_graph",
+    "save_figure",
+    "side_by_side",
+    "style_of",
+    "twin_explosion",
+]

@@ -1,0 +1,174 @@
+"""Curves of runs.
+
+A run is anything with ``name``, ``columns``, ``verdict`` and ``diverged_at``; an ensemble also has ``traces``
+and ``band``.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from digrad.checks import choice
+from digrad.errors import ArgumentError
+from digrad.plots.limits import LARGEST, Floats, set_limits
+from digrad.plots.style import (
+    FONT,
+    RESERVED,
+    LineStyle,
+    byte_unit,
+    dress,
+    legend,
+    panels,
+    style_of,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Run: TypeAlias = Any  # a Trace or an Ensemble, by duck typing
+
+
+def curves(
+    traces: Mapping[str, Run],
+    metrics: Sequence[str] = ("loss", "grad_norm"),
+    *,
+    x: str = "k",
+    columns: int | None = None,
+) -> "Figure":
+    """Draw one panel per metric with one curve per run.
+
+    A run that diverged is drawn up to its last finite value, which a cross marks, and the legend says when.
+    Values above 1000 times the largest initial one lie outside the axes, so that an explosion does not squash
+    the rest. An ensemble is its median, the band between its smallest and largest values, and a thin line for
+    each seed. The axis is logarithmic when no value is negative and they span a factor of ten.
+
+    Args:
+        traces: The runs by the label to show.
+        metrics: Names of columns.
+        x: What to draw them over: ``"k"`` or ``"bytes_sent"``.
+        columns: Panels side by side; at most two unless told.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ArgumentError: There is nothing to draw, or a run lacks a metric.
+    """
+    choice(x, "x", "curves", ("k", "bytes_sent"))
+    if not traces or not metrics:
+        raise ArgumentError("`traces` and `metrics` of curves must not be empty.")
+    for run, metric in (
+        (run, metric) for top in traces.values() for run in _members(top) for metric in metrics
+    ):
+        choice(metric, "metrics", "curves", run.columns)
+    figure, axes = panels(len(metrics), columns)
+    styles = _styles(traces)
+    divisor, x_label = _x_axis(traces, x)
+    for ax, metric in zip(axes, metrics, strict=True):
+        for index, (label, run) in enumerate(traces.items()):
+            _draw(ax, run, metric, x, divisor, styles[label], index)
+        _limit(ax, list(traces.values()), metric)
+        dress(ax, metric, x_label)
+    legend(figure, {label_of(label, run): styles[label] for label, run in traces.items()})
+    return figure
+
+
+def side_by_side(first: Run, second: Run, *, columns: int | None = None) -> "Figure":
+    """Draw the loss and the gradient norm of two runs, e.g. CGT and clipped DGD, in two panels.
+
+    Raises:
+        ArgumentError: The runs have the same name.
+    """
+    if first.name == second.name:
+        raise ArgumentError(
+            f"The runs of side_by_side must have different names, but both are {first.name!r}."
+        )
+    return curves({first.name: first, second.name: second}, columns=columns)
+
+
+def _members(run: Run) -> tuple[Run, ...]:
+    return getattr(run, "traces", (run,))
+
+
+def _styles(traces: Mapping[str, Run]) -> dict[str, LineStyle]:
+    others = [label for label in traces if label not in RESERVED]
+    return {label: style_of(label, others.index(label) if label in others else 0) for label in traces}
+
+
+def _x_axis(traces: Mapping[str, Run], x: str) -> tuple[int, str]:
+    if x == "k":
+        return 1, "iteration $k$"
+    divisor, unit = byte_unit(max(run.columns[x][-1] for top in traces.values() for run in _members(top)))
+    return divisor, f"sent by all agents ({unit})"
+
+
+def label_of(label: str, run: Run) -> str:
+    """Return the label for the legend, which says when a run diverged."""
+    if run.diverged_at is None:
+        return label
+    if not hasattr(run, "traces"):
+        return f"{label} (diverged at k={run.diverged_at})"
+    diverged = sum(member.verdict == "diverged" for member in run.traces)
+    return f"{label} ({diverged} of {len(run.traces)} diverged, first at k={run.diverged_at})"
+
+
+def finite(x: npt.NDArray[Any], y: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Floats]:
+    """Return the points that can be drawn."""
+    seen = np.isfinite(x) & (np.abs(y) <= LARGEST)
+    return x[seen], np.asarray(y[seen], dtype=np.float64)
+
+
+def _scaled(values: npt.NDArray[Any], divisor: int) -> npt.NDArray[Any]:
+    return values if divisor == 1 else values / divisor
+
+
+def _draw(ax: "Axes", run: Run, metric: str, x: str, divisor: int, style: LineStyle, index: int) -> None:
+    thick = {"linewidth": 1.4, "marker": style.marker, "markersize": 4.0, "zorder": 3}
+    thin = {"linewidth": 0.5, "alpha": 0.5, "zorder": 2}
+    is_ensemble = hasattr(run, "traces")
+    for member in _members(run):
+        across, values = finite(_scaled(member.columns[x], divisor), member.columns[metric])
+        looks = thin if is_ensemble else {**thick, "markevery": _marks(values.size, index)}
+        ax.plot(across, values, color=style.color, linestyle=style.linestyle, label=member.name, **looks)
+        if member.verdict == "diverged" and values.size:
+            ax.plot(across[-1:], values[-1:], "x", color=style.color, markersize=7, zorder=4, gid="diverged")
+    if is_ensemble:
+        across, low, median, high = _band(run, metric, x, divisor)
+        ax.fill_between(across, low, high, color=style.color, alpha=0.2, linewidth=0, zorder=1)
+        looks = {**thick, "markevery": _marks(median.size, index)}
+        ax.plot(across, median, color=style.color, linestyle=style.linestyle, label=run.name, **looks)
+
+
+def _band(run: Run, metric: str, x: str, divisor: int) -> list[npt.NDArray[Any]]:
+    k, low, median, high = run.band(metric)
+    across = _scaled(k if x == "k" else run.band(x)[2], divisor)
+    seen = np.isfinite(across) & (low >= -LARGEST) & (high <= LARGEST)
+    return [values[seen] for values in (across, low, median, high)]
+
+
+def _marks(size: int, index: int) -> tuple[int, int]:
+    every = max(1, size // 8)
+    return (index * every // 4) % every, every
+
+
+def _limit(ax: "Axes", runs: Sequence[Run], metric: str) -> None:
+    members = [member for run in runs for member in _members(run)]
+    drawn = [(finite(run.columns["k"], run.columns[metric])[1], run.verdict == "diverged") for run in members]
+    if any(values.size for values, _ in drawn):
+        set_limits(ax, drawn, allow_log=metric != "fraction_clipped")
+        _keep_crosses_inside(ax)
+    else:
+        look = {"ha": "center", "transform": ax.transAxes, "fontsize": FONT["tick"]}
+        ax.text(0.5, 0.5, "nothing finite was recorded", **look)
+
+
+def _keep_crosses_inside(ax: "Axes") -> None:
+    limits = np.array(ax.get_ylim())
+    low, high = np.log(limits) if ax.get_yscale() == "log" else limits
+    highest = low + 0.96 * (high - low)
+    for line in ax.lines:
+        if line.get_gid() == "diverged" and np.asarray(line.get_ydata())[0] > limits[1]:
+            line.set_ydata([np.exp(highest) if ax.get_yscale() == "log" else highest])

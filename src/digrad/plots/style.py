@@ -1,0 +1,120 @@
+"""How every figure looks: sizes, colours, labels, legends.
+
+Panels are 3.5 inches wide, one column of a journal, with fonts that are readable at that size.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Dashes: TypeAlias = Literal["-", "--", ":", "-."]
+
+PANEL = (3.5, 2.6)  # inches
+FONT = {"title": 9, "label": 9, "tick": 8, "legend": 8}  # points
+RED, BLUE = "#c1272d", "#0067a5"
+RESERVED = {"CGT": (RED, "o"), "AB": (BLUE, "v")}  # the protagonists look the same in every figure
+# Okabe and Ito's colours, which colour-blind readers can tell apart, without the yellow that fades on white.
+_COLORS = ("#009e73", "#e69f00", "#cc79a7", "#56b4e9", "#000000", "#7f5a2e")
+_MARKERS = ("s", "^", "D", "<", "P", "*")
+_DASHES: tuple[Dashes, ...] = ("-", "--", ":", "-.")
+_TITLES = {
+    "loss": ("Global loss", r"loss $f(\bar{x}_k)$"),
+    "grad_norm": ("Gradient norm", r"$\|\nabla f(\bar{x}_k)\|$"),
+    "consensus_error": ("Consensus error", r"$\|x_k - 1\bar{x}_k^\top\|_F/\sqrt{n}$"),
+    "tracking_error": ("Tracking error", "tracking error"),
+    "fraction_clipped": ("Agents that clip", "share of agents"),
+    "loss_plain_mean": ("Global loss at the plain mean", "loss"),
+    "grad_norm_plain_mean": ("Gradient norm at the plain mean", "gradient norm"),
+    "bytes_sent": ("Traffic", "bytes sent by all agents"),
+}
+
+
+class LineStyle(NamedTuple):
+    """How the curve of a run looks."""
+
+    color: str
+    marker: str
+    linestyle: Dashes
+
+
+def style_of(name: str, index: int) -> LineStyle:
+    """Return the style of the run ``name``, the ``index``-th of its figure.
+
+    CGT is always red and AB always blue; the others take colour-blind safe colours in turn, and other dashes
+    when the colours are used up.
+
+    Example:
+        >>> style_of("CGT", 3).color == style_of("CGT", 0).color
+        True
+    """
+    if name in RESERVED:
+        return LineStyle(*RESERVED[name], "-")
+    turn, position = divmod(index, len(_COLORS))
+    return LineStyle(_COLORS[position], _MARKERS[position], _DASHES[turn % len(_DASHES)])
+
+
+def byte_unit(largest: float) -> tuple[int, str]:
+    """Return the divisor and the name of the unit in which ``largest`` bytes read well.
+
+    Example:
+        >>> byte_unit(1_200_000)
+        (1000000, 'MB')
+    """
+    units = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
+    return next((unit for unit in units if largest >= unit[0]), (1, "B"))
+
+
+def panels(count: int, columns: int | None, *, height: float = PANEL[1]) -> tuple["Figure", list["Axes"]]:
+    """Return a figure of ``count`` panels, ``columns`` (at most two unless told) side by side."""
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    across = min(count, columns or 2)
+    down = -(-count // across)
+    figure = Figure(
+        figsize=(PANEL[0] * across, height * down + 0.3), layout=ConstrainedLayoutEngine(wspace=0.06)
+    )
+    return figure, [figure.add_subplot(down, across, position + 1) for position in range(count)]
+
+
+def plain_text(name: str) -> str:
+    """Return ``name`` so that matplotlib shows it as it is: no formula, no hiding of a leading underscore."""
+    return (" " if name.startswith("_") else "") + name.replace("$", r"\$")
+
+
+def dress(ax: "Axes", metric: str, x_label: str) -> None:
+    """Give a panel the title and the labels of ``metric``, readable fonts and a light grid."""
+    title, y_label = _TITLES.get(metric, (metric.replace("_", " "), metric.replace("_", " ")))
+    ax.set_title(title, fontsize=FONT["title"])
+    ax.set_xlabel(x_label, fontsize=FONT["label"])
+    ax.set_ylabel(y_label, fontsize=FONT["label"])
+    ax.tick_params(which="both", labelsize=FONT["tick"])
+    ax.grid(True, color="0.9", linewidth=0.6)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def legend(figure: "Figure", entries: Mapping[str, LineStyle]) -> None:
+    """Put one legend for all panels below them."""
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D(
+            [],
+            [],
+            color=style.color,
+            marker=style.marker,
+            linestyle=style.linestyle,
+            markersize=4,
+            label=plain_text(label),
+        )
+        for label, style in entries.items()
+    ]
+    room = figure.get_figwidth() / (0.065 * max(len(label) for label in entries) + 0.6)  # inches per letter
+    ncols = max(1, min(len(handles), int(room)))
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=ncols, fontsize=FONT["legend"], frameon=False
+    )

@@ -1,0 +1,199 @@
+"""A problem: n private losses f_i on R^d, whose average F = (1/n) sum_i f_i the agents minimise together."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+import numpy.typing as npt
+
+from digrad.data import Partition
+from digrad.errors import ArgumentError
+from digrad.problems.minimum import Minimum, minimise
+from digrad.types import Array
+
+Floats = npt.NDArray[np.floating]
+
+
+class LocalLosses(Protocol):
+    """The mathematics of a problem: pure JAX functions of arrays, handed out in the dtype of the run."""
+
+    @property
+    def n_agents(self) -> int:
+        """The number n of losses."""
+        ...
+
+    @property
+    def dim(self) -> int:
+        """The dimension d."""
+        ...
+
+    @property
+    def sizes(self) -> tuple[int, ...] | None:
+        """Samples per agent; None when the losses are not averages over samples."""
+        ...
+
+    def arrays(self, dtype: npt.DTypeLike) -> Any:
+        """Return the pytree of NumPy arrays that the functions below take, cast to ``dtype``."""
+        ...
+
+    def losses(self, arrays: Any, x: Array, index: Array | None) -> jax.Array:
+        """Return f_i(x_i), ``[n]``; on the samples ``index`` ``[n, batch]`` if given."""
+        ...
+
+    def gradients(self, arrays: Any, x: Array, index: Array | None) -> jax.Array:
+        """Return the gradients of f_i at x_i, ``[n, d]``; on samples ``index`` ``[n, batch]`` if given."""
+        ...
+
+    def objective(self, arrays: Any, points: Array) -> tuple[jax.Array, jax.Array]:
+        """Return F ``[K]`` and its gradient ``[K, d]`` at K points ``[K, d]``, in one batched evaluation."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Return a hash of everything the losses depend on."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """n private losses on R^d, made by a function of :mod:`digrad.problems` or by :meth:`from_loss`.
+
+    Args:
+        name: What reports call it.
+        local: The losses themselves.
+        start: Where a run starts unless told otherwise, ``[d]``.
+        partition: Which samples each agent holds, if the losses come from a data set.
+        unravel: Turns a vector ``[d]`` into the parameters of the user's loss.
+
+    Example:
+        >>> data = [np.zeros(3), np.ones(2)]
+        >>> problem = Problem.from_loss(lambda w, batch: ((w - batch) ** 2).mean(), data, 1)
+        >>> round(problem.loss(np.array([0.5])), 6), problem.solve().x.round(9)
+        (0.25, array([0.5]))
+    """
+
+    name: str
+    local: LocalLosses
+    start: Floats
+    partition: Partition | None = None
+    unravel: Callable[[Any], Any] = field(default=lambda x: x, repr=False)
+    _on_device: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
+
+    @classmethod
+    def from_loss(
+        cls, loss: Callable[[Any, Any], Any], data: Sequence[Any], params: Any, *, name: str = ""
+    ) -> "Problem":
+        """Make a problem of a JAX loss; see :func:`digrad.problems.from_loss`."""
+        from digrad.problems.user import from_loss
+
+        return from_loss(loss, data, params, name=name)
+
+    @property
+    def n_agents(self) -> int:
+        """The number n of agents."""
+        return self.local.n_agents
+
+    @property
+    def dim(self) -> int:
+        """The dimension d."""
+        return self.local.dim
+
+    @property
+    def sizes(self) -> tuple[int, ...] | None:
+        """Samples per agent; None when the losses are not averages over samples."""
+        return self.local.sizes
+
+    @cached_property
+    def content_hash(self) -> str:
+        """A hash of everything a run depends on."""
+        return hashlib.sha256(f"{self.name}{self.local.fingerprint()}".encode()).hexdigest()
+
+    def loss(self, x: npt.ArrayLike) -> float:
+        """Return F at one point ``[d]``."""
+        return float(self._objective(x)[0])
+
+    def gradient(self, x: npt.ArrayLike) -> Floats:
+        """Return the gradient of F at one point ``[d]``."""
+        return self._objective(x)[1]
+
+    def local_losses(self, x: npt.ArrayLike) -> Floats:
+        """Return f_i(x_i) ``[n]`` for stacked x ``[n, d]`` or one common point ``[d]``."""
+        with jax.enable_x64(True):
+            return np.asarray(self.local.losses(self._arrays, self._stacked(x), None))
+
+    def local_gradients(self, x: npt.ArrayLike) -> Floats:
+        """Return the gradients of f_i at x_i ``[n, d]`` for stacked x ``[n, d]`` or one point ``[d]``."""
+        with jax.enable_x64(True):
+            return np.asarray(self.local.gradients(self._arrays, self._stacked(x), None))
+
+    def solve(self, *, tolerance: float = 1e-10) -> Minimum:
+        """Return a minimum of F with a gradient norm of at most ``tolerance`` (computed once).
+
+        Raises:
+            ArgumentError: no such point was found from ``start``; F may have no minimum.
+        """
+        if self._minimum.grad_norm > tolerance:
+            raise ArgumentError(
+                f"`tolerance` of Problem.solve is {tolerance:g}, but the best gradient norm reached on "
+                f"{self.name} is {self._minimum.grad_norm:.3g}; ask for less, or check that the loss has a minimum."
+            )
+        return self._minimum
+
+    def check_gradient(self, x: npt.ArrayLike | None = None, *, seed: int = 0) -> float:
+        """Return the largest relative error of the gradients against central differences of the losses.
+
+        Args:
+            x: Where to check, ``[n, d]`` or ``[d]``; standard normal by default.
+            seed: Of the point and of the directions.
+        """
+        generator = np.random.default_rng(seed)
+        point = self._stacked(generator.standard_normal((self.n_agents, self.dim)) if x is None else x)
+        direction = generator.standard_normal((self.n_agents, self.dim))
+        direction /= np.linalg.norm(direction, axis=1, keepdims=True)
+        width = 1e-5 * (1 + np.abs(point).max())  # balances truncation and rounding of a central difference
+        measured = (
+            self.local_losses(point + width * direction) - self.local_losses(point - width * direction)
+        ) / (2 * width)
+        claimed = np.sum(self.local_gradients(point) * direction, axis=1)
+        common = point.mean(axis=0)
+        average = self.local_gradients(common).mean(axis=0)
+        errors = np.abs(measured - claimed) / (1 + np.abs(measured))
+        gap = np.abs(average - self.gradient(common)).max() / (1 + np.abs(average).max())
+        return float(max(errors.max(), gap))
+
+    def arrays(self, dtype: npt.DTypeLike) -> Any:
+        """Return the arrays of the losses on the device, in ``dtype``; made once."""
+        key = np.dtype(dtype).name
+        if key not in self._on_device:
+            with jax.enable_x64(True):
+                self._on_device[key] = jax.device_put(self.local.arrays(dtype))
+        return self._on_device[key]
+
+    @property
+    def _arrays(self) -> Any:
+        return self.arrays(np.float64)
+
+    @cached_property
+    def _minimum(self) -> Minimum:
+        with jax.enable_x64(True):
+            return minimise(self.local.objective, self._arrays, np.asarray(self.start, np.float64))
+
+    def _objective(self, x: npt.ArrayLike) -> tuple[Floats, Floats]:
+        point = np.asarray(x, dtype=np.float64)
+        if point.shape != (self.dim,):
+            raise ArgumentError(f"`x` must have shape ({self.dim},) for {self.name}, but got {point.shape}.")
+        with jax.enable_x64(True):
+            loss, gradient = self.local.objective(self._arrays, point[None])
+            return np.asarray(loss)[0], np.asarray(gradient)[0]
+
+    def _stacked(self, x: npt.ArrayLike) -> Floats:
+        point = np.asarray(x, dtype=np.float64)
+        if point.shape not in ((self.dim,), (self.n_agents, self.dim)):
+            raise ArgumentError(
+                f"`x` must have shape ({self.dim},) or ({self.n_agents}, {self.dim}) for {self.name}, "
+                f"but got {point.shape}."
+            )
+        return np.broadcast_to(point, (self.n_agents, self.dim))

@@ -1,0 +1,167 @@
+"""Problems made of a user's own JAX loss, with any pytree of parameters and data."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+
+from digrad.errors import ArgumentError
+from digrad.problems.problem import Problem
+
+
+@dataclass(frozen=True, eq=False)
+class UserLosses:
+    """f_i(x) = loss(unravel(x), data of agent i), differentiated by JAX.
+
+    Agents of equal size are stacked, so that the loss is traced once per size and never sees padding.
+    """
+
+    loss: Callable[[Any, Any], jax.Array]
+    data: tuple[Any, ...]  # per agent a pytree whose leaves share the sample axis
+    sizes: tuple[int, ...]
+    dim: int
+    unravel: Callable[[Any], Any]
+
+    @property
+    def n_agents(self) -> int:
+        """The number n of losses."""
+        return len(self.data)
+
+    def arrays(self, dtype: npt.DTypeLike) -> dict[str, Any]:
+        """Return the data stacked by size, and padded to one stack for mini-batches."""
+        cast = [jax.tree.map(lambda leaf: _cast(leaf, dtype), block) for block in self.data]
+        groups = {str(size): _stack([cast[i] for i in agents]) for size, agents in self._groups().items()}
+        longest = max(self.sizes)
+        padded = [jax.tree.map(lambda leaf: np.pad(leaf, _to_length(leaf, longest)), block) for block in cast]
+        return {"groups": groups, "rows": _stack(padded)}
+
+    def losses(self, arrays: Any, x: jax.Array, index: jax.Array | None) -> jax.Array:
+        """Return f_i(x_i), ``[n]``."""
+        return self._mapped(self._flat_loss, arrays, x, index)
+
+    def gradients(self, arrays: Any, x: jax.Array, index: jax.Array | None) -> jax.Array:
+        """Return the gradients, ``[n, d]``, by automatic differentiation."""
+        return self._mapped(jax.grad(self._flat_loss), arrays, x, index)
+
+    def objective(self, arrays: Any, points: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return F and its gradient, point after point: the loss of a whole data set may be large."""
+
+        def at(point: jax.Array) -> tuple[jax.Array, jax.Array]:
+            x = jnp.broadcast_to(point, (self.n_agents, self.dim))
+            return self.losses(arrays, x, None).mean(), self.gradients(arrays, x, None).mean(axis=0)
+
+        return jax.lax.map(at, points)
+
+    def fingerprint(self) -> str:
+        """Return a hash of the data and of the code of the loss."""
+        code = getattr(self.loss, "__code__", None)
+        digest = hashlib.sha256(
+            code.co_code + repr(code.co_consts).encode() if code else repr(self.loss).encode()
+        )
+        for leaf in jax.tree.leaves(self.data):
+            digest.update(np.ascontiguousarray(leaf).tobytes())
+        return digest.hexdigest()
+
+    def _flat_loss(self, x: jax.Array, batch: Any) -> jax.Array:
+        return self.loss(self.unravel(x), batch)
+
+    def _groups(self) -> dict[int, list[int]]:
+        return {size: [i for i, s in enumerate(self.sizes) if s == size] for size in sorted(set(self.sizes))}
+
+    def _mapped(
+        self, function: Callable[..., jax.Array], arrays: Any, x: jax.Array, index: jax.Array | None
+    ) -> jax.Array:
+        if index is not None:
+            agent = jnp.arange(self.n_agents)[:, None]
+            return jax.vmap(function)(x, jax.tree.map(lambda leaf: leaf[agent, index], arrays["rows"]))
+        parts, order = [], []
+        for size, agents in self._groups().items():
+            parts.append(jax.vmap(function)(x[np.array(agents)], arrays["groups"][str(size)]))
+            order.extend(agents)
+        return jnp.concatenate(parts)[np.argsort(order)]
+
+
+def from_loss(
+    loss: Callable[[Any, Any], Any], data: Sequence[Any], params: Any, *, name: str = ""
+) -> Problem:
+    """Return the problem f_i(params) = loss(params, data[i]) for a JAX loss.
+
+    Args:
+        loss: ``loss(params, batch)`` returns a scalar, the mean over the samples of the batch, written in
+            jax.numpy.
+        data: One batch per agent: a pytree of arrays that share their first axis, the samples.
+        params: A pytree of arrays with the shapes of the parameters, from which runs start; or the dimension
+            d of a parameter vector, which then starts at zero.
+        name: What reports call the problem; the name of the function by default.
+
+    Returns:
+        A problem on R^d; ``problem.unravel(x)`` gives the parameters back.
+
+    Example:
+        >>> def loss(params, batch):
+        ...     features, targets = batch
+        ...     return ((features @ params["w"] + params["b"] - targets) ** 2).mean()
+        >>> data = [(np.eye(2), np.array([1.0, 2.0])), (np.ones((1, 2)), np.array([3.0]))]
+        >>> problem = from_loss(loss, data, {"w": np.zeros(2), "b": np.array(0.0)})
+        >>> problem.dim, problem.sizes, problem.check_gradient() < 1e-8
+        (3, (2, 1), True)
+    """
+    blocks = tuple(jax.tree.map(np.asarray, block) for block in data)
+    sizes = tuple(_size(block, i) for i, block in enumerate(blocks))
+    if not blocks:
+        raise ArgumentError("`data` of from_loss must hold one batch per agent, but it is empty.")
+    template = (
+        np.zeros(params)
+        if isinstance(params, int)
+        else jax.tree.map(lambda p: np.asarray(p, np.float64), params)
+    )
+    with jax.enable_x64(True):
+        result = jax.eval_shape(loss, template, blocks[0])
+    if getattr(result, "shape", None) != ():
+        raise ArgumentError(
+            f"`loss` of from_loss must return a scalar, but on agent 0 it returns {result}; take the mean."
+        )
+
+    def unravel(x: Any) -> Any:
+        return _unravel(x, template)
+
+    start = np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(template)])
+    local = UserLosses(loss=loss, data=blocks, sizes=sizes, dim=start.size, unravel=unravel)
+    return Problem(
+        name=name or getattr(loss, "__name__", "user loss"), local=local, start=start, unravel=unravel
+    )
+
+
+def _unravel(x: Any, template: Any) -> Any:
+    """Return the pytree of ``template`` filled from the vector x, in the dtype of x."""
+    leaves, structure = jax.tree.flatten(template)
+    offsets = np.cumsum([0, *(leaf.size for leaf in leaves)])
+    parts = [x[a:b].reshape(leaf.shape) for leaf, a, b in zip(leaves, offsets[:-1], offsets[1:], strict=True)]
+    return jax.tree.unflatten(structure, parts)
+
+
+def _size(block: Any, agent: int) -> int:
+    lengths = {leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree.leaves(block)}
+    if len(lengths) != 1 or 0 in lengths:
+        raise ArgumentError(
+            f"`data` of from_loss: the arrays of agent {agent} must share a first axis of at least one sample, "
+            f"but their first axes are {sorted(lengths)}."
+        )
+    return lengths.pop()
+
+
+def _cast(leaf: Any, dtype: npt.DTypeLike) -> Any:
+    return leaf.astype(dtype) if np.issubdtype(leaf.dtype, np.floating) else leaf
+
+
+def _stack(blocks: list[Any]) -> Any:
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *blocks)
+
+
+def _to_length(leaf: Any, length: int) -> list[tuple[int, int]]:
+    return [(0, length - leaf.shape[0]), *[(0, 0)] * (leaf.ndim - 1)]

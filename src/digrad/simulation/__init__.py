@@ -1,0 +1,6 @@
+"""The compiled simulator: many agents in one process, one call."""
+
+from digrad.simulation.checkpoint import Checkpoint
+from digrad.simulation.simulate import Progress, compare, simulate
+
+__all__ = ["Checkpoint", "Progress", "compare", "simulate"]

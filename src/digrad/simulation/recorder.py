@@ -1,0 +1,100 @@
+"""What a run has recorded so far: rows from the loop, with loss and gradient evaluated in batches."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+
+from digrad.problems import LocalLosses
+from digrad.simulation.loop import Rows
+
+# Points evaluated in one product. Record number j always sits in column j mod GROUP of a product of this one
+# width, so that its rounding does not depend on the chunk length.
+GROUP = 32
+
+FLOATS = ("loss", "grad_norm", "consensus_error", "tracking_error", "fraction_clipped")
+
+
+class Recorder:
+    """Collects the columns of a trace.
+
+    Args:
+        local: The losses, and
+        arrays: their arrays on the device.
+        bytes_per_step: What all agents together send in one step.
+        bytes_at_start: What they send before the first.
+        with_plain_mean: Whether to evaluate the plain average too.
+    """
+
+    def __init__(
+        self,
+        local: LocalLosses,
+        arrays: Any,
+        *,
+        bytes_per_step: int,
+        bytes_at_start: int,
+        with_plain_mean: bool,
+    ) -> None:
+        self._local, self._arrays = local, arrays
+        self._bytes = (bytes_at_start, bytes_per_step)
+        names = ("k", *FLOATS, "bytes_sent") + (
+            ("loss_plain_mean", "grad_norm_plain_mean") if with_plain_mean else ()
+        )
+        self.columns = {
+            name: np.zeros(0, np.int64 if name in ("k", "bytes_sent") else np.float64) for name in names
+        }
+
+    def append(self, ks: Sequence[int] | npt.NDArray[np.int64], rows: Rows) -> None:
+        """Add the first ``len(ks)`` rows, which were recorded at iterations ``ks``."""
+        count, done = len(ks), len(self.columns["k"])
+        kept = jax.tree.map(lambda column: np.asarray(column)[:count], rows)
+        loss, grad_norm = self._evaluate(kept.point, done)
+        new: dict[str, Any] = {
+            "k": ks,
+            "loss": loss,
+            "grad_norm": grad_norm,
+            "consensus_error": kept.consensus_error,
+            "tracking_error": kept.tracking_error,
+            "fraction_clipped": kept.fraction_clipped,
+            "bytes_sent": self._bytes[0] + self._bytes[1] * np.asarray(ks, np.int64),
+        }
+        if "loss_plain_mean" in self.columns:
+            new["loss_plain_mean"], new["grad_norm_plain_mean"] = self._evaluate(kept.mean, done)
+        self.columns = {
+            name: np.concatenate([old, np.asarray(new[name], old.dtype)])
+            for name, old in self.columns.items()
+        }
+
+    def truncate(self, k: int) -> None:
+        """Forget rows at iterations k and later."""
+        kept = self.columns["k"] < k
+        self.columns = {name: column[kept] for name, column in self.columns.items()}
+
+    def first_within(self, tolerance: float, since: int) -> int | None:
+        """Return the first recorded k >= since with gradient norm and consensus error both within ``tolerance``."""
+        c = self.columns
+        good = (c["k"] >= since) & (c["grad_norm"] <= tolerance) & (c["consensus_error"] <= tolerance)
+        return int(c["k"][np.argmax(good)]) if good.any() else None
+
+    def _evaluate(self, points: Any, first: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        before = first % GROUP
+        padded = np.zeros((-(-(before + len(points)) // GROUP) * GROUP, points.shape[1]), points.dtype)
+        padded[before : before + len(points)] = points
+        parts = [
+            evaluate(self._local, self._arrays, group) for group in padded.reshape(-1, GROUP, points.shape[1])
+        ]
+        loss, grad_norm = (
+            np.concatenate([np.asarray(part[i], np.float64) for part in parts] or [[]]) for i in (0, 1)
+        )
+        return loss[before : before + len(points)], grad_norm[before : before + len(points)]
+
+
+@partial(jax.jit, static_argnums=0)
+def evaluate(local: LocalLosses, arrays: Any, points: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return F and the norm of its gradient at ``points``, ``[K]`` each."""
+    loss, gradient = local.objective(arrays, points)
+    return loss, jnp.linalg.norm(gradient, axis=-1)

@@ -1,0 +1,9 @@
+"""What runs recorded: :class:`Trace` for one run, :class:`Ensemble` for one method under several seeds.
+
+Both are saved as Parquet and JSON, readable without digrad, and load back bit for bit.
+"""
+
+from digrad.trace.ensemble import Ensemble
+from digrad.trace.trace import Trace, Verdict
+
+__all__ = ["Ensemble", "Trace", "Verdict"]

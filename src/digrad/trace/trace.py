@@ -1,0 +1,283 @@
+"""One run: what it recorded, row by row, and how it ended."""
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from digrad import checks, plots
+from digrad.errors import ArgumentError, DataError
+from digrad.trace import files
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+Verdict: TypeAlias = Literal["converged", "running", "diverged"]
+
+VERDICTS: tuple[Verdict, ...] = ("converged", "running", "diverged")  # from best to worst
+HEADLINE = ("loss", "grad_norm", "consensus_error")  # the columns a summary reports
+_COUNTS = ("k", "bytes_sent")
+_REQUIRED = ("k", *HEADLINE, "bytes_sent")
+_OPTIONAL = ("tracking_error", "fraction_clipped")  # NaN for a method that has no such thing
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Trace:
+    """What one run recorded, row by row, and how it ended.
+
+    Args:
+        name: Label of the run, e.g. ``"CGT"``.
+        columns: One array ``[K]`` per metric. ``k`` (iteration, increasing) and ``bytes_sent`` (by all
+            agents so far) are int64; ``loss``, ``grad_norm`` and ``consensus_error`` float64.
+            ``tracking_error`` and ``fraction_clipped`` are filled with NaN when absent; others are kept.
+        final_x: The last estimates of the agents, ``[n, d]``.
+        verdict: ``"converged"``, ``"running"`` or ``"diverged"``.
+        diverged_at: The first iteration that diverged, or None.
+        steps: Iterations done.
+        seconds: Wall-clock time of the run.
+        interrupted: Whether the user stopped the run.
+        stopped_early: Whether the run ended before its last step because it had converged.
+        facts: What the run was: hyper-parameters, seed, data type, versions. Anything JSON can hold.
+
+    Raises:
+        ArgumentError: A column is missing or has the wrong shape, or a fact cannot be written as JSON.
+    """
+
+    name: str
+    columns: Mapping[str, npt.NDArray[Any]]
+    final_x: npt.NDArray[Any]
+    verdict: Verdict
+    diverged_at: int | None
+    steps: int
+    seconds: float
+    interrupted: bool = False
+    stopped_early: bool = False
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check the columns once, and keep read-only views of the arrays."""
+        if not isinstance(self.name, str) or not self.name:
+            raise ArgumentError(f"`name` of Trace must be a non-empty string, but got {self.name!r}.")
+        checks.choice(self.verdict, "verdict", "Trace", VERDICTS)
+        final_x = np.asarray(self.final_x)
+        if final_x.ndim != 2 or not final_x.size:
+            raise ArgumentError(
+                f"`final_x` of Trace must be [n, d], not empty, but its shape is {final_x.shape}."
+            )
+        object.__setattr__(self, "columns", _checked_columns(self.columns))
+        object.__setattr__(self, "final_x", _read_only(final_x))
+        object.__setattr__(self, "facts", _plain(self.facts))
+
+    @property
+    def k(self) -> npt.NDArray[np.int64]:
+        """The iteration of each row."""
+        return self.columns["k"]
+
+    @property
+    def loss(self) -> npt.NDArray[np.float64]:
+        """The global loss at the weighted average of the agents."""
+        return self.columns["loss"]
+
+    @property
+    def grad_norm(self) -> npt.NDArray[np.float64]:
+        """The norm of the global gradient at the weighted average of the agents."""
+        return self.columns["grad_norm"]
+
+    @property
+    def consensus_error(self) -> npt.NDArray[np.float64]:
+        """How far the agents are from their weighted average, ``||x - 1 xbar^T||_F / sqrt(n)``."""
+        return self.columns["consensus_error"]
+
+    @property
+    def tracking_error(self) -> npt.NDArray[np.float64]:
+        """How far the trackers are from the gradient they track; NaN for a method without trackers."""
+        return self.columns["tracking_error"]
+
+    @property
+    def fraction_clipped(self) -> npt.NDArray[np.float64]:
+        """The share of agents whose direction was clipped; NaN for a method that does not clip."""
+        return self.columns["fraction_clipped"]
+
+    @property
+    def bytes_sent(self) -> npt.NDArray[np.int64]:
+        """The bytes that all agents together have sent so far."""
+        return self.columns["bytes_sent"]
+
+    @property
+    def final(self) -> dict[str, float]:
+        """Loss, gradient norm and consensus error of the last row; not finite when the run diverged."""
+        return {name: float(self.columns[name][-1]) for name in HEADLINE}
+
+    @property
+    def best(self) -> dict[str, float]:
+        """The smallest finite loss, gradient norm and consensus error, each on its own; NaN if none is."""
+        return {name: _smallest_finite(self.columns[name]) for name in HEADLINE}
+
+    def summary(self) -> dict[str, Any]:
+        """Return the entry of this run in ``summary.json``; a figure that is not finite is None."""
+        return {
+            "verdict": self.verdict,
+            "diverged_at": self.diverged_at,
+            "steps": self.steps,
+            "final": finite_or_none(self.final),
+            "best": finite_or_none(self.best),
+            "bytes_sent": int(self.bytes_sent[-1]),
+            "seconds": self.seconds,
+        }
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return the columns as a data frame, one row per recorded iteration."""
+        import pandas as pd
+
+        return pd.DataFrame(dict(self.columns))
+
+    def plot(
+        self, metrics: Sequence[str] = ("loss", "grad_norm"), path: str | os.PathLike[str] | None = None
+    ) -> "Figure":
+        """Draw ``metrics`` over the iterations.
+
+        Args:
+            metrics: Names of columns, one panel each.
+            path: Where to save the figure: as its suffix (.png, .pdf, .svg) says, else as PNG and PDF.
+
+        Returns:
+            The figure, which a notebook shows.
+        """
+        return plot_run(self, metrics, path)
+
+    def save(self, directory: str | os.PathLike[str]) -> list[Path]:
+        """Write ``trace-<name>.parquet``, ``final-<name>.parquet`` and ``trace-<name>.json``.
+
+        Args:
+            directory: The folder, created if missing. Each file is replaced atomically if it exists.
+
+        Returns:
+            The three paths. In them a name that is not safe in a file name is replaced by
+            :func:`digrad.files.file_stem`.
+        """
+        record = {key: getattr(self, key) for key in _ENDING}
+        return files.write_trace(Path(directory), self.name, self.columns, self.final_x, record)
+
+    @classmethod
+    def load(cls, directory: str | os.PathLike[str], name: str) -> "Trace":
+        """Read the trace that :meth:`save` wrote under ``name``, bit for bit the same.
+
+        Raises:
+            DataError: There is no such trace, or one of its files is missing, damaged or of another run.
+        """
+        columns, final_x, record = files.read_trace(Path(directory), name)
+        try:
+            return cls(columns=columns, final_x=final_x, **{key: record[key] for key in _ENDING})
+        except (KeyError, TypeError, ArgumentError) as error:
+            raise DataError(
+                f"The trace {name!r} in {directory} is not complete ({error}); run it again."
+            ) from error
+
+    def __repr__(self) -> str:
+        """Return one line: how the run ended and what it cost."""
+        return f"Trace({self.name}: {_ended(self)}, {headline(self.summary())})"
+
+
+_ENDING = ("name", "verdict", "diverged_at", "steps", "seconds", "interrupted", "stopped_early", "facts")
+
+
+def _checked_columns(columns: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
+    missing = [name for name in _REQUIRED if name not in columns]
+    if missing:
+        raise ArgumentError(
+            f"`columns` of Trace must hold {', '.join(_REQUIRED)}, but {', '.join(missing)} is missing."
+        )
+    absent = {name: np.full(len(columns["k"]), np.nan) for name in _OPTIONAL if name not in columns}
+    arrays = {
+        name: _read_only(_checked_dtype(name, values)) for name, values in {**columns, **absent}.items()
+    }
+    rows = arrays["k"].shape
+    for name, array in arrays.items():
+        if array.ndim != 1 or array.shape != rows or not array.size:
+            raise ArgumentError(
+                f"`columns` of Trace must be of one length, at least 1, but `{name}` has shape {array.shape} "
+                f"and `k` has {rows}."
+            )
+    if np.any(np.diff(arrays["k"]) <= 0):
+        raise ArgumentError("`k` of Trace must increase from row to row, but it does not.")
+    return arrays
+
+
+def _checked_dtype(name: str, values: Any) -> npt.NDArray[Any]:
+    array = np.asarray(values)
+    if array.dtype.kind not in ("iu" if name in _COUNTS else "iuf"):
+        kind = "integers" if name in _COUNTS else "numbers"
+        raise ArgumentError(
+            f"`{name}` in the columns of Trace must hold {kind}, but its dtype is {array.dtype}."
+        )
+    is_measure = name in HEADLINE or name in _OPTIONAL or array.dtype.kind == "f"
+    return array.astype(np.float64 if is_measure else np.int64, copy=False)
+
+
+def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _plain(value: Any) -> Any:
+    """Return ``value`` in the types that JSON gives back, so that saving and loading changes nothing."""
+    if isinstance(value, np.generic | np.ndarray):
+        return _plain(value.tolist())
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {key: _plain(item) for key, item in value.items()}
+    raise ArgumentError(
+        f"`facts` of Trace must hold what JSON can write (None, numbers, strings, lists, dicts by string), "
+        f"but got {type(value).__name__} {value!r}."
+    )
+
+
+def _smallest_finite(values: npt.NDArray[np.float64]) -> float:
+    finite = values[np.isfinite(values)]
+    return float(finite.min()) if finite.size else math.nan
+
+
+def finite_or_none(figures: Mapping[str, float]) -> dict[str, float | None]:
+    """Return the figures for strict JSON, which has neither NaN nor infinity."""
+    return {name: value if math.isfinite(value) else None for name, value in figures.items()}
+
+
+def _ended(trace: Trace) -> str:
+    at = f" at k={trace.diverged_at}" if trace.verdict == "diverged" else ""
+    stop = " (interrupted)" if trace.interrupted else " (stopped early)" if trace.stopped_early else ""
+    return f"{trace.verdict}{at}, {trace.steps} steps{stop}"
+
+
+def headline(summary: Mapping[str, Any]) -> str:
+    """Return what a run reached and what it cost, in one line."""
+    loss, grad_norm, consensus = (
+        math.nan if summary["final"][metric] is None else summary["final"][metric] for metric in HEADLINE
+    )
+    divisor, unit = plots.byte_unit(summary["bytes_sent"])
+    return (
+        f"loss {loss:.4g}, |grad| {grad_norm:.2g}, consensus {consensus:.2g}, "
+        f"{summary['bytes_sent'] / divisor:.3g} {unit} sent, {summary['seconds']:.2f} s"
+    )
+
+
+def plot_run(run: Any, metrics: Sequence[str], path: str | os.PathLike[str] | None) -> "Figure":
+    """Draw a trace or an ensemble, and save the figure if a path is given; see :meth:`Trace.plot`."""
+    figure = plots.curves({run.name: run}, metrics)
+    if path is not None:
+        path = Path(path)
+        suffix = path.suffix.lower()
+        if suffix in (".png", ".pdf", ".svg"):
+            plots.save_figure(figure, path.with_suffix(""), formats=(suffix[1:],))
+        else:
+            plots.save_figure(figure, path)
+    return figure

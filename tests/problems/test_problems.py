@@ -1,0 +1,192 @@
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import digrad as dg
+from digrad.data import Dataset, Partition
+from digrad.errors import ArgumentError
+
+
+def random_dataset(samples, dim, *, seed, sparse=False):
+    generator = np.random.default_rng(seed)
+    features = generator.standard_normal((samples, dim)) * (generator.random((samples, dim)) < 0.4)
+    labels = (generator.random(samples) < 0.4).astype(float)
+    labels[:2] = (0, 1)
+    return Dataset("random", scipy.sparse.csr_array(features) if sparse else features, labels)
+
+
+def built_in_problems():
+    generator = np.random.default_rng(0)
+    weights, powers = [5e-4, 1e-3, 2e-3], [4, 5, 2]
+    return {
+        "quadratic": dg.problems.quadratic(
+            curvature=generator.random((3, 4)), linear=generator.standard_normal((3, 4))
+        ),
+        "quadratic+quartic": dg.problems.example_quartic(),
+        "cosh": dg.problems.cosh(
+            center=generator.standard_normal((3, 2)), scale=[0.5, 1.0, 2.0], sharpness=[1.0, 0.5, 2.0]
+        ),
+        "quartic": dg.problems.quartic(center=generator.standard_normal((3, 2)), scale=2.0),
+        "logistic dense": dg.problems.logistic(
+            data=random_dataset(20, 4, seed=1), agents=3, reg_weight=weights, reg_power=powers
+        ),
+        "logistic sparse": dg.problems.logistic(
+            data=random_dataset(20, 4, seed=1, sparse=True), agents=3, reg_weight=weights, reg_power=powers
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", built_in_problems())
+def test_gradient_is_the_derivative_of_the_loss(name):
+    assert built_in_problems()[name].check_gradient(seed=3) < 1e-7
+
+
+@pytest.mark.parametrize("name", built_in_problems())
+def test_minimum_has_a_vanishing_gradient_and_no_smaller_loss_nearby(name):
+    problem = built_in_problems()[name]
+    minimum = problem.solve(tolerance=1e-10)
+    assert np.linalg.norm(problem.gradient(minimum.x)) <= 1e-10
+    for direction in np.random.default_rng(0).standard_normal((20, problem.dim)):
+        assert problem.loss(minimum.x + 0.1 * direction) >= minimum.loss
+
+
+def test_check_gradient_finds_a_wrong_gradient():
+    @jax.custom_jvp
+    def wrong(w):
+        return (w**2).sum()
+
+    wrong.defjvp(lambda primals, tangents: (wrong(*primals), 3 * (primals[0] * tangents[0]).sum()))
+    problem = dg.Problem.from_loss(lambda w, batch: wrong(w) + 0 * batch.mean(), [np.zeros(2)], 3)
+    assert problem.check_gradient() > 0.01
+
+
+def test_logistic_is_the_corrected_loss_of_the_paper():
+    """-[t log s(z) + (1 - t) log(1 - s(z))] + lambda ||x||^p, summed sample by sample in plain Python."""
+    dataset = random_dataset(17, 3, seed=5)
+    weights, powers = np.array([1e-3, 2e-3]), np.array([4.0, 5.0])
+    problem = dg.problems.logistic(
+        data=dataset, agents=2, partition="iid", reg_weight=weights, reg_power=powers, seed=4
+    )
+    x = np.random.default_rng(0).standard_normal((2, 3))
+    for agent, index in enumerate(problem.partition.indices):
+        total = 0.0
+        for sample in index:
+            probability = 1 / (1 + np.exp(-dataset.features[sample] @ x[agent]))
+            target = dataset.labels[sample]
+            total -= target * np.log(probability) + (1 - target) * np.log(1 - probability)
+        expected = total / len(index) + weights[agent] * np.linalg.norm(x[agent]) ** powers[agent]
+        assert problem.local_losses(x)[agent] == pytest.approx(expected, rel=1e-12)
+
+
+def test_logistic_is_stable_for_huge_margins():
+    problem = dg.problems.logistic(data=random_dataset(20, 4, seed=1), agents=2)
+    assert np.isfinite(problem.local_losses(np.full(4, 1e5))).all()
+    assert np.isfinite(problem.local_gradients(np.full(4, -1e5))).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_logistic_layouts_agree_on_batches_and_sums(dtype):
+    dense = dg.problems.logistic(data=random_dataset(31, 6, seed=2), agents=4, reg_weight=1e-3, reg_power=4)
+    sparse = dg.problems.logistic(
+        data=random_dataset(31, 6, seed=2, sparse=True), agents=4, reg_weight=1e-3, reg_power=4
+    )
+    index = np.random.default_rng(0).integers(0, 7, (4, 5))
+    with jax.enable_x64(True):
+        x = jnp.asarray(np.random.default_rng(1).standard_normal((4, 6)), dtype)
+        for batch in (None, index):
+            a = dense.local.gradients(dense.arrays(dtype), x, batch)
+            b = sparse.local.gradients(sparse.arrays(dtype), x, batch)
+            assert a.dtype == dtype
+            np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 if dtype == "float32" else 1e-14)
+
+
+def test_logistic_keeps_index_lists_when_a_dense_copy_would_be_too_large(monkeypatch):
+    dense = dg.problems.logistic(data=random_dataset(31, 6, seed=2), agents=4, reg_weight=1e-3, reg_power=4)
+    monkeypatch.setattr(sys.modules["digrad.problems.logistic"], "DENSE_LIMIT", 0)
+    sparse = dg.problems.logistic(
+        data=random_dataset(31, 6, seed=2, sparse=True), agents=4, reg_weight=1e-3, reg_power=4
+    )
+    assert "columns" not in sparse.arrays("float64")
+    x = np.random.default_rng(1).standard_normal(6)
+    assert sparse.loss(x) == pytest.approx(dense.loss(x), rel=1e-13)
+    np.testing.assert_allclose(sparse.gradient(x), dense.gradient(x), atol=1e-14)
+
+
+def test_logistic_weighs_agents_equally_whatever_their_size():
+    dataset = random_dataset(10, 3, seed=7)
+    split = Partition(indices=(np.arange(2), np.arange(2, 10)), scheme="custom")
+    problem = dg.problems.logistic(data=dataset, agents=2, partition=split)
+    x = np.ones(3)
+    assert problem.loss(x) == pytest.approx(problem.local_losses(x).mean(), rel=1e-14)
+
+
+def test_any_two_labels_are_mapped_to_zero_and_one():
+    plain = random_dataset(12, 3, seed=0)
+    renamed = Dataset("renamed", plain.features, np.where(plain.labels > 0, 7.0, -3.0))
+    x = np.ones(3)
+    first = dg.problems.logistic(data=plain, agents=2).loss(x)
+    assert dg.problems.logistic(data=renamed, agents=2).loss(x) == first
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=5), st.integers(0, 100))
+@settings(max_examples=15, deadline=None)
+def test_from_loss_equals_the_hand_written_problem_for_unequal_sizes(sizes, seed):
+    generator = np.random.default_rng(seed)
+    data = [(generator.standard_normal((m, 2)), generator.standard_normal(m)) for m in sizes]
+
+    def loss(params, batch):
+        features, targets = batch
+        return ((features @ params["w"] - targets) ** 2).mean() + params["b"] ** 2
+
+    problem = dg.Problem.from_loss(loss, data, {"w": np.zeros(2), "b": np.ones(())})
+    x = generator.standard_normal(
+        (len(sizes), 3)
+    )  # leaves are raveled in the order of their names: b, then w
+    expected = [
+        ((features @ row[1:] - targets) ** 2).mean() + row[0] ** 2
+        for (features, targets), row in zip(data, x, strict=True)
+    ]
+    np.testing.assert_allclose(problem.local_losses(x), expected, rtol=1e-12)
+    assert problem.check_gradient(seed=seed) < 1e-7
+    assert problem.unravel(x[0])["w"].tolist() == x[0, 1:].tolist()
+    assert problem.start.tolist() == [1.0, 0.0, 0.0]
+
+
+def test_solve_says_when_there_is_no_minimum():
+    problem = dg.Problem.from_loss(lambda w, batch: w.sum() + batch.mean(), [np.zeros(1)], 1)
+    with pytest.raises(ArgumentError, match="best gradient norm reached on"):
+        problem.solve()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: dg.problems.quadratic(curvature=[[1.0]], linear=[[1.0, 2.0]]), "must both have shape"),
+        (lambda: dg.problems.quadratic(curvature=[[0.0]], linear=[[1.0]]), "no minimum"),
+        (lambda: dg.problems.quadratic(curvature=[[1.0]], linear=[[1.0]], quartic=-1.0), "`quartic`"),
+        (lambda: dg.problems.cosh(center=[[1.0]], scale=-1.0), "`scale` of cosh"),
+        (lambda: dg.problems.cosh(center=[[1.0]], sharpness=[1.0, 2.0]), "1 agents"),
+        (lambda: dg.problems.quartic(center=[1.0, 2.0]), "`center` of quartic"),
+        (lambda: dg.problems.logistic(data="digits", agents=5, reg_power=1.0), "at least 2"),
+        (lambda: dg.problems.logistic(data="digits", agents=5, reg_weight=[1, 2]), "5 agents"),
+        (lambda: dg.problems.logistic(data="digits", agents=0), "`agents` of logistic"),
+        (lambda: dg.Problem.from_loss(lambda w, b: w, [np.zeros(1)], 2), "must return a scalar"),
+        (lambda: dg.Problem.from_loss(lambda w, b: w.sum(), [], 2), "it is empty"),
+        (
+            lambda: dg.Problem.from_loss(lambda w, b: w.sum(), [(np.zeros(2), np.zeros(3))], 2),
+            "first axes are",
+        ),
+        (lambda: dg.problems.example_quadratic().loss([1.0]), "must have shape"),
+        (lambda: dg.problems.example_quadratic().local_losses([1.0]), "must have shape"),
+    ],
+)
+def test_bad_input_gets_one_clear_line(call, message):
+    with pytest.raises(ArgumentError, match=message) as error:
+        call()
+    assert "\n" not in str(error.value)

@@ -1,0 +1,386 @@
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import digrad as dg
+import method_cases
+from digrad.errors import ArgumentError, CheckpointError, MixingError
+from digrad.simulation import loop
+
+NETWORK = dg.Network(dg.graphs.example5())
+QUADRATIC = dg.problems.example_quadratic()
+CGT = dg.CGT(step_size=0.05, threshold=2.0)
+
+
+def digits():
+    return dg.problems.logistic(
+        data="digits", agents=5, reg_weight=[5e-4, 1e-3, 2e-3, 1e-3, 1e-3], reg_power=[4, 5, 6, 5, 4]
+    )
+
+
+def user_loss():
+    """A small network with one hidden layer, unequal agents: gradients by automatic differentiation."""
+    import jax.numpy as jnp
+
+    generator = np.random.default_rng(0)
+    data = [(generator.standard_normal((m, 3)), generator.standard_normal(m)) for m in (7, 9, 7, 8, 9)]
+
+    def loss(params, batch):
+        features, targets = batch
+        return ((jnp.tanh(features @ params["hidden"]) @ params["out"] - targets) ** 2).mean()
+
+    return dg.Problem.from_loss(loss, data, {"hidden": generator.standard_normal((3, 4)), "out": np.ones(4)})
+
+
+def assert_same(first, second):
+    assert first.columns.keys() == second.columns.keys()
+    for name, column in first.columns.items():
+        np.testing.assert_array_equal(column, second.columns[name], err_msg=name)
+    np.testing.assert_array_equal(first.final_x, second.final_x)
+    assert (first.verdict, first.steps, first.diverged_at) == (
+        second.verdict,
+        second.steps,
+        second.diverged_at,
+    )
+
+
+@pytest.mark.parametrize("make", [digits, user_loss])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_numbers_do_not_depend_on_the_chunk_length(make, dtype):
+    problem = make()
+    runs = [
+        dg.simulate(
+            CGT,
+            problem,
+            NETWORK,
+            steps=230,
+            batch_size=4,
+            x0="normal",
+            record_every=10,
+            dtype=dtype,
+            chunk=chunk,
+        )
+        for chunk in (1000, 100, 7)
+    ]
+    assert_same(runs[0], runs[1])
+    assert_same(runs[0], runs[2])
+    assert runs[0].k.tolist() == [*range(0, 231, 10)]
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {folder!r})
+from test_simulate import CGT, NETWORK, digits, user_loss
+import digrad as dg
+trace = dg.simulate(CGT, {problem}(), NETWORK, steps=230, batch_size=4, x0="normal", record_every=10, chunk={chunk})
+trace.save(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("problem", ["digits", "user_loss"])
+def test_two_processes_give_the_same_bits(problem, tmp_path):
+    script = SCRIPT.format(folder=str(Path(__file__).parent), problem=problem, chunk=100)
+    for name in ("one", "two"):
+        subprocess.run([sys.executable, "-c", script, tmp_path / name], check=True)
+    assert_same(dg.Trace.load(tmp_path / "one", "CGT"), dg.Trace.load(tmp_path / "two", "CGT"))
+
+
+@pytest.mark.parametrize("make", [digits, user_loss])
+def test_a_resumed_run_equals_the_uninterrupted_one(make, tmp_path):
+    problem, path = make(), tmp_path / "run.ckpt"
+    whole = dg.simulate(CGT, problem, NETWORK, steps=230, batch_size=4, x0="normal", record_every=10)
+    first = dg.Checkpoint(path, every=60)
+    dg.simulate(
+        CGT, problem, NETWORK, steps=130, batch_size=4, x0="normal", record_every=10, checkpoint=first
+    )
+    again = dg.Checkpoint(path, every=60, resume=True)
+    resumed = dg.simulate(
+        CGT,
+        problem,
+        NETWORK,
+        steps=230,
+        batch_size=4,
+        x0="normal",
+        record_every=10,
+        chunk=7,
+        checkpoint=again,
+    )
+    assert_same(whole, resumed)
+
+
+def test_a_kill_in_mid_write_leaves_a_checkpoint_that_resumes(tmp_path):
+    """SIGKILL at moments spread over many writes: the file is whole each time, and the run ends in the same bits."""
+    path = tmp_path / "run.ckpt"
+    script = textwrap.dedent(f"""
+        import sys
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        from test_simulate import CGT, NETWORK, QUADRATIC
+        import digrad as dg
+        checkpoint = dg.Checkpoint({str(path)!r}, every=1, resume=True)
+        print("ready", flush=True)
+        dg.simulate(CGT, QUADRATIC, NETWORK, steps=4000, x0=[10.0, -10.0], checkpoint=checkpoint)
+    """)
+    for attempt in range(4):
+        process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+        assert process.stdout.readline() == b"ready\n"
+        deadline = time.monotonic() + 60
+        before = path.stat().st_mtime_ns if path.exists() else 0
+        while (path.stat().st_mtime_ns if path.exists() else 0) == before and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(0.01 * attempt)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        process.stdout.close()
+    resumed = dg.simulate(
+        CGT,
+        QUADRATIC,
+        NETWORK,
+        steps=400,
+        x0=[10.0, -10.0],
+        checkpoint=dg.Checkpoint(path, every=1000, resume=True),
+    )
+    whole = dg.simulate(CGT, QUADRATIC, NETWORK, steps=resumed.steps, x0=[10.0, -10.0])
+    assert_same(whole, resumed)
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b"\0" * len(b)])
+def test_a_corrupt_checkpoint_is_refused_with_the_reason(damage, tmp_path):
+    path = tmp_path / "run.ckpt"
+    dg.simulate(CGT, QUADRATIC, NETWORK, steps=20, checkpoint=dg.Checkpoint(path, every=10))
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(CheckpointError, match="not a readable checkpoint"):
+        dg.simulate(CGT, QUADRATIC, NETWORK, steps=40, checkpoint=dg.Checkpoint(path, every=10, resume=True))
+
+
+def test_one_flipped_bit_in_the_state_is_noticed(tmp_path):
+    path = tmp_path / "run.ckpt"
+    dg.simulate(CGT, QUADRATIC, NETWORK, steps=20, checkpoint=dg.Checkpoint(path, every=10))
+    data = bytearray(path.read_bytes())
+    data[data.index(b"state/0.npy") + 200] ^= 1
+    path.write_bytes(bytes(data))
+    with pytest.raises(CheckpointError, match="CRC"):
+        dg.simulate(CGT, QUADRATIC, NETWORK, steps=40, checkpoint=dg.Checkpoint(path, every=10, resume=True))
+
+
+def test_a_foreign_checkpoint_is_refused_and_says_what_differs(tmp_path):
+    path = tmp_path / "run.ckpt"
+    dg.simulate(CGT, QUADRATIC, NETWORK, steps=20, checkpoint=dg.Checkpoint(path, every=10))
+    other = dg.CGT(step_size=0.06, threshold=2.0)
+    with pytest.raises(CheckpointError, match=r"hyper_parameters: .*0\.05.* there, .*0\.06.* here"):
+        dg.simulate(other, QUADRATIC, NETWORK, steps=40, checkpoint=dg.Checkpoint(path, resume=True))
+    with pytest.raises(CheckpointError, match="network_hash"):
+        dg.simulate(
+            CGT,
+            QUADRATIC,
+            dg.Network(dg.graphs.ring(5)),
+            steps=40,
+            checkpoint=dg.Checkpoint(path, resume=True),
+        )
+
+
+def test_interrupt_returns_what_was_computed_and_leaves_a_checkpoint(tmp_path):
+    def interrupt(progress):
+        if progress.k == 200:
+            raise KeyboardInterrupt
+
+    checkpoint = dg.Checkpoint(tmp_path / "run.ckpt", every=500)
+    trace = dg.simulate(
+        CGT, QUADRATIC, NETWORK, steps=1000, chunk=100, callback=interrupt, checkpoint=checkpoint
+    )
+    assert (trace.interrupted, trace.steps, trace.k[-1]) == (True, 200, 200)
+    again = dg.Checkpoint(tmp_path / "run.ckpt", every=500, resume=True)
+    assert_same(
+        dg.simulate(CGT, QUADRATIC, NETWORK, steps=1000, checkpoint=again),
+        dg.simulate(CGT, QUADRATIC, NETWORK, steps=1000),
+    )
+
+
+def test_compare_stops_at_an_interrupt_with_what_was_computed():
+    def interrupt(progress):
+        if progress.name == "AB":
+            raise KeyboardInterrupt
+
+    methods = [CGT, dg.AB(step_size=0.05), dg.DGD(step_size=0.05)]
+    traces = dg.compare(methods, QUADRATIC, NETWORK, steps=50, callback=interrupt)
+    assert list(traces) == ["CGT", "AB"]
+    assert not traces["CGT"].interrupted
+    assert traces["AB"].interrupted
+
+
+def test_verdicts_are_those_of_the_design():
+    far = [10.0, 10.0]
+    quartic = dg.problems.example_quartic()
+    traces = dg.compare(
+        [dg.CGT(step_size=0.05, threshold=5.0), dg.AB(step_size=0.05)], quartic, NETWORK, steps=2000, x0=far
+    )
+    assert traces["CGT"].verdict == "converged"
+    assert traces["AB"].verdict == "diverged"
+    at = traces["AB"].diverged_at
+    assert at == traces["AB"].steps == traces["AB"].k[-1] <= 6
+    assert np.abs(traces["AB"].final_x).max() > 1e12 * 11 or not np.isfinite(traces["AB"].final_x).all()
+    before = dg.simulate(dg.AB(step_size=0.05), quartic, NETWORK, steps=at - 1, x0=far)
+    assert np.abs(before.final_x).max() <= 1e12 * 11
+    assert dg.simulate(dg.DGD(step_size=0.05), QUADRATIC, NETWORK, steps=500).verdict == "running"
+
+
+def test_early_stop_ends_at_the_first_recorded_iteration_within_tolerance():
+    whole = dg.simulate(CGT, QUADRATIC, NETWORK, steps=1000, record_every=5, tolerance=1e-3)
+    early = dg.simulate(
+        CGT, QUADRATIC, NETWORK, steps=1000, record_every=5, tolerance=1e-3, stop_at_tolerance=True, chunk=64
+    )
+    within = (whole.grad_norm <= 1e-3) & (whole.consensus_error <= 1e-3)
+    assert early.steps == whole.k[np.argmax(within)]
+    assert early.stopped_early
+    assert early.verdict == "converged"
+    np.testing.assert_array_equal(early.loss, whole.loss[: len(early.loss)])
+    exact = dg.simulate(CGT, QUADRATIC, NETWORK, steps=early.steps)
+    np.testing.assert_array_equal(early.final_x, exact.final_x)
+
+
+def test_recorded_columns_are_what_they_say():
+    """Recomputed in NumPy from a run of the equations of CGT."""
+    R, C, u, v = NETWORK.R.toarray(), NETWORK.C.toarray(), NETWORK.u, NETWORK.v
+    x = np.random.default_rng(0).standard_normal((5, 2)) * 5
+    trace = dg.simulate(CGT, QUADRATIC, NETWORK, steps=30, x0=x, plain_mean=True)
+    y = QUADRATIC.local_gradients(x)
+    for k in range(31):
+        norms = np.linalg.norm(y, axis=1)
+        average = u @ x / 5
+        assert trace.loss[k] == pytest.approx(QUADRATIC.loss(average), rel=1e-12)
+        assert trace.grad_norm[k] == pytest.approx(np.linalg.norm(QUADRATIC.gradient(average)), rel=1e-12)
+        assert trace.columns["loss_plain_mean"][k] == pytest.approx(QUADRATIC.loss(x.mean(0)), rel=1e-12)
+        assert trace.consensus_error[k] == pytest.approx(
+            np.linalg.norm(x - average) / 5**0.5, rel=1e-10, abs=1e-14
+        )
+        assert trace.tracking_error[k] == pytest.approx(
+            np.linalg.norm(y - np.outer(v, y.mean(0))) / 5**0.5, rel=1e-10
+        )
+        assert trace.fraction_clipped[k] == (norms > 2.0).mean()
+        assert trace.bytes_sent[k] == k * 7 * 2 * 2 * 8
+        new_x = R @ x - 0.05 * y * np.minimum(1, 2.0 / norms)[:, None]
+        y = C @ y + QUADRATIC.local_gradients(new_x) - QUADRATIC.local_gradients(x)
+        x = new_x
+    np.testing.assert_allclose(
+        trace.final_x, dg.simulate(CGT, QUADRATIC, NETWORK, steps=30, x0=trace_start()).final_x, atol=1e-15
+    )
+
+
+def trace_start():
+    return np.random.default_rng(0).standard_normal((5, 2)) * 5
+
+
+def test_schedules_are_evaluated_at_every_iteration():
+    seen = []
+
+    def step_size(k):
+        seen.append(k)
+        return 0.5 / (k + 10)
+
+    scheduled = dg.simulate(dg.DGD(step_size=step_size), QUADRATIC, NETWORK, steps=25, chunk=10)
+    same = dg.simulate(dg.DGD(step_size=dg.schedules.Inverse(0.5, 10)), QUADRATIC, NETWORK, steps=25)
+    np.testing.assert_array_equal(scheduled.final_x, same.final_x)
+    assert set(range(25)) <= set(seen)
+    W, x = NETWORK.W.toarray(), np.zeros((5, 2))
+    for k in range(25):
+        x = W @ x - 0.5 / (k + 10) * QUADRATIC.local_gradients(x)
+    np.testing.assert_allclose(scheduled.final_x, x, atol=1e-13)
+
+
+def test_a_threshold_schedule_counts_what_it_clipped():
+    clipping = dg.CGT(step_size=0.05, threshold=lambda k: 1e-9 if k < 5 else 1e9)
+    trace = dg.simulate(clipping, QUADRATIC, NETWORK, steps=10)
+    assert trace.fraction_clipped.tolist() == [1.0] * 5 + [0.0] * 6
+
+
+def test_a_new_step_size_does_not_compile_again():
+    dg.simulate(CGT, QUADRATIC, NETWORK, steps=10)
+    before = loop.run_chunk._cache_size()
+    dg.simulate(dg.CGT(step_size=0.01, threshold=7.0), QUADRATIC, NETWORK, steps=999, x0=[1.0, 2.0], seed=3)
+    assert loop.run_chunk._cache_size() == before
+
+
+@pytest.mark.parametrize("case", method_cases.CASES, ids=lambda case: case.name)
+def test_one_agent_works_everywhere(case):
+    problem = dg.problems.quadratic(curvature=[[2.0, 1.0]], linear=[[1.0, 1.0]])
+    trace = dg.simulate(
+        case.method, problem, dg.Network(dg.graphs.ring(1)), steps=200, x0=[2.0, -1.0], record_every=100
+    )
+    assert trace.loss[-1] < trace.loss[0]
+    assert trace.bytes_sent[-1] == 0
+
+
+def test_seeds_give_an_ensemble_with_bands():
+    problem = digits()
+    result = dg.compare(
+        [CGT], problem, NETWORK, steps=40, batch_size=4, x0="normal", seed=3, seeds=3, record_every=20
+    )
+    ks, low, middle, high = result["CGT"].band("loss")
+    assert ks.tolist() == [0, 20, 40]
+    assert (low <= middle).all()
+    assert (low < high).all()
+    single = dg.simulate(CGT, problem, NETWORK, steps=40, batch_size=4, x0="normal", seed=4, record_every=20)
+    np.testing.assert_array_equal(result["CGT"].traces[1].loss, single.loss)
+
+
+def test_many_agents_run_on_the_sparse_executor():
+    n = 2000
+    generator = np.random.default_rng(0)
+    problem = dg.problems.quadratic(
+        curvature=1 + generator.random((n, 3)), linear=generator.standard_normal((n, 3))
+    )
+    network = dg.Network(dg.graphs.k_out(n, 4, seed=0))
+    trace = dg.simulate(dg.CGT(step_size=0.1, threshold=5.0), problem, network, steps=400, record_every=100)
+    assert trace.verdict == "converged"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"method": dg.CGT}, "`method` must be a method such as"),
+        ({"problem": "digits"}, "`problem` must be a digrad Problem"),
+        ({"network": dg.graphs.ring(5)}, r"wrap a graph: Network\(graph\)"),
+        ({"network": dg.Network(dg.graphs.ring(3))}, "3 agents, but `problem` has 5"),
+        ({"steps": 0}, "`steps` of CGT"),
+        ({"steps": 1.5}, "`steps` of CGT"),
+        ({"record_every": -1}, "`record_every`"),
+        ({"batch_size": 3}, "has no samples to draw from"),
+        ({"x0": np.zeros(3)}, "`x0` must have shape"),
+        ({"x0": [np.nan, 1.0]}, "`x0` must be finite"),
+        ({"x0": "gaussian"}, "must be one of 'zeros', 'normal'"),
+        ({"dtype": "float16"}, "`dtype` must be float64 or float32"),
+        ({"tolerance": 0}, "`tolerance`"),
+        ({"seed": -1}, "`seed`"),
+        ({"sampling": "epochs"}, "Did you mean `epoch`"),
+        ({"method": dg.CGT(step_size=lambda k: 1 - k, threshold=1.0), "steps": 5}, "gave 0.0 at k = 1"),
+    ],
+)
+def test_bad_arguments_get_one_clear_line(change, message):
+    arguments = {"method": CGT, "problem": QUADRATIC, "network": NETWORK, "steps": 3, **change}
+    with pytest.raises(ArgumentError, match=message) as error:
+        dg.simulate(**arguments)
+    assert "\n" not in str(error.value)
+
+
+def test_a_batch_larger_than_an_epoch_is_refused():
+    with pytest.raises(ArgumentError, match="agent 0 has only 7 samples"):
+        dg.simulate(CGT, user_loss(), NETWORK, steps=3, batch_size=8, sampling="epoch")
+
+
+def test_compare_refuses_two_methods_with_one_name():
+    with pytest.raises(ArgumentError, match="CGT more than once"):
+        dg.compare([CGT, CGT], QUADRATIC, NETWORK, steps=3)
+
+
+def test_a_method_that_needs_balanced_weights_fails_before_the_first_step():
+    path = dg.graphs.from_edges(3, [(0, 1), (1, 2)])
+    ring = dg.mixing.column_stochastic(dg.graphs.ring(3))
+    network = dg.Network(path, C=ring)
+    problem = dg.problems.quadratic(curvature=np.ones((3, 1)), linear=np.ones((3, 1)))
+    with pytest.raises(MixingError, match="DGD"):
+        dg.simulate(dg.DGD(step_size=0.1), problem, network, steps=3)
