@@ -47,7 +47,7 @@ class DGD:
         >>> import digrad as dg
         >>> problem, network = dg.problems.example_quadratic(), dg.Network(dg.graphs.example5())
         >>> trace = dg.simulate(dg.DGD(step_size=0.05), problem, network, steps=500)
-        >>> bool(abs(trace.final_x.mean(axis=0) - problem.solve().x).max() < 0.03)
+        >>> bool(abs(trace.final_x.mean(axis=0) - problem.solve().x).max() < 0.05)
         True
     """
 

@@ -71,7 +71,7 @@ class Logistic:
     def losses(self, arrays: Any, x: jax.Array, index: jax.Array | None) -> jax.Array:
         """Return f_i(x_i), ``[n]``."""
         batch = _select(arrays, index)
-        data_loss = jnp.sum(batch["weights"] * _softplus(-_margins(batch, x)), axis=-1)
+        data_loss = jnp.sum(batch["weights"] * _logistic_loss(_margins(batch, x))[0], axis=-1)
         return data_loss + _regulariser(arrays["reg"], x)[0]
 
     def gradients(self, arrays: Any, x: jax.Array, index: jax.Array | None) -> jax.Array:
@@ -81,16 +81,18 @@ class Logistic:
         return _combine(batch, residual, x) + _regulariser(arrays["reg"], x)[1]
 
     def objective(self, arrays: Any, points: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return F and its gradient at ``points``; all points share one matrix product per agent."""
+        """Return F and its gradient at ``points``, agent after agent with one product for all points."""
         if "columns" not in arrays:
             return jax.lax.map(lambda point: self._objective_at(arrays, point), points)
-        z = jnp.einsum("kd,ndm->nkm", points, arrays["columns"])
-        weights = arrays["weights"][:, None]
-        loss = jnp.einsum("nkm->k", weights * _softplus(-z)) / self.n_agents
-        residual = -weights * jax.nn.sigmoid(-z)
-        gradient = jnp.einsum("nkm,ndm->kd", residual, arrays["columns"]) / self.n_agents
+
+        def of_agent(block: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            columns, weights = block
+            loss, slope = _logistic_loss(points @ columns)  # [K, m]
+            return loss @ weights, (columns @ (weights * slope).T).T  # this order is fast for K = 1 too
+
+        loss, gradient = jax.lax.map(of_agent, (arrays["columns"], arrays["weights"]))
         reg_loss, reg_gradient = jax.vmap(lambda point: _mean_regulariser(arrays["reg"], point))(points)
-        return loss + reg_loss, gradient + reg_gradient
+        return loss.mean(axis=0) + reg_loss, gradient.mean(axis=0) + reg_gradient
 
     def _objective_at(self, arrays: Any, point: jax.Array) -> tuple[jax.Array, jax.Array]:
         x = jnp.broadcast_to(point, (self.n_agents, self.dim))
@@ -257,8 +259,10 @@ def _combine(batch: Any, residual: jax.Array, x: jax.Array) -> jax.Array:
     return total.reshape(x.shape)
 
 
-def _softplus(z: jax.Array) -> jax.Array:
-    return jnp.maximum(z, 0) + jnp.log1p(jnp.exp(-jnp.abs(z)))
+def _logistic_loss(z: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return log(1 + exp(-z)) and its derivative, which share an exponential that cannot overflow."""
+    small = jnp.exp(-jnp.abs(z))
+    return jnp.maximum(-z, 0) + jnp.log1p(small), -jnp.where(z >= 0, small, 1) / (1 + small)
 
 
 def _regulariser(reg: tuple[jax.Array, jax.Array], x: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -43,7 +43,7 @@ def minimise(objective: Objective, arrays: Any, start: npt.NDArray[np.float64]) 
         loss, gradient = evaluate(arrays, x[None])
         return float(loss[0]), np.asarray(gradient[0])
 
-    options = {"maxiter": 20_000, "maxfun": 40_000, "ftol": 0, "gtol": 1e-9}
+    options = {"maxiter": 5000, "maxfun": 10_000, "ftol": 0, "gtol": 1e-9}
     x = minimize(value_and_gradient, start, jac=True, method="L-BFGS-B", options=options).x
     loss, gradient = value_and_gradient(x)
     newton = _newton_direction(objective, arrays, x.size)

@@ -80,10 +80,8 @@ def run_chunk(
     def step(carry: _Inner) -> _Inner:
         method, index = at_iteration(setting.method, inputs, carry.k - first)
         state, grad = one_step(method, carry.state, net, local, setting.arrays, index)
-        largest = jnp.max(jnp.abs(setting.method.estimate(state)))
-        return _Inner(
-            carry.k + 1, state, grad, ~(largest <= setting.limit)
-        )  # written so that NaN counts as diverged
+        is_within = jnp.all(jnp.abs(setting.method.estimate(state)) <= setting.limit)  # false for NaN
+        return _Inner(carry.k + 1, state, grad, ~is_within)
 
     def record(carry: tuple[_Inner, Rows]) -> tuple[_Inner, Rows]:
         """Measure x at k, run one step to measure y at k, or else run on to the next recorded iteration."""
@@ -151,7 +149,6 @@ def _write_trackers(table: Rows, row: jax.Array, method: Any, v: jax.Array, inne
         table = table._replace(tracking_error=table.tracking_error.at[row].set(error))
     if hasattr(method, "diagnostics"):
         factors = method.diagnostics(inner.state, inner.grad)["clip_factor"]
-        table = table._replace(
-            fraction_clipped=table.fraction_clipped.at[row].set(metrics.fraction_clipped(factors))
-        )
+        fraction = metrics.fraction_clipped(factors).astype(factors.dtype)
+        table = table._replace(fraction_clipped=table.fraction_clipped.at[row].set(fraction))
     return table

@@ -1,0 +1,325 @@
+"""The commands. Everything heavy is imported inside a command, so that ``--help`` answers at once."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from digrad.cli import show
+
+PRESETS = ("smoke", "small", "medium", "full")
+
+out_option = click.option("--out", type=click.Path(path_type=Path), help="Directory of the results.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+resume_option = click.option(
+    "--resume", is_flag=True, help="Go on where an earlier call with the same --out ended."
+)
+overwrite_option = click.option(
+    "--overwrite", is_flag=True, help="Replace the results of another experiment in --out."
+)
+
+
+@click.command()
+@out_option
+@json_option
+@overwrite_option
+def demo(out: Path | None, as_json: bool, overwrite: bool) -> None:
+    """See CGT converge where plain gradient tracking explodes.
+
+    Five agents with one-way links learn to tell handwritten digits below five from the others (real data that
+    ships with scikit-learn), each seeing only some of the digits. Needs no network and less than a minute.
+    """
+    from digrad.experiments import preset
+
+    _run(
+        preset("demo"),
+        out or Path("runs/demo"),
+        resume=False,
+        overwrite=True if out is None else overwrite,
+        as_json=as_json,
+    )
+
+
+@click.command()
+@click.argument("spec", type=click.Path(path_type=Path), required=False)
+@out_option
+@resume_option
+@overwrite_option
+@json_option
+@click.option("--example", is_flag=True, help="Print a specification to start from, and end.")
+def run(
+    spec: Path | None, out: Path | None, resume: bool, overwrite: bool, as_json: bool, example: bool
+) -> None:
+    """Run the experiment that SPEC, a TOML file, describes.
+
+    The results go to --out (default: runs/<name of the file>): the specification, a summary, a trace per method,
+    figures and a report. Ctrl-C keeps what was computed; --resume goes on from there, with the same numbers to the
+    last bit.
+    """
+    from digrad.experiments import load_spec, preset
+
+    if example:
+        click.echo(preset("demo").to_toml(), nl=False)
+        return
+    if spec is None:
+        raise click.UsageError(
+            "Missing argument 'SPEC', a TOML file; `digrad run --example` prints one to start from."
+        )
+    _run(
+        load_spec(spec), out or Path("runs") / spec.stem, resume=resume, overwrite=overwrite, as_json=as_json
+    )
+
+
+@click.command()
+@click.argument("experiment", type=click.Choice(["logistic"]))
+@click.option(
+    "--preset", type=click.Choice(PRESETS), default="full", show_default=True, help="How much to compute."
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of starts and samples."
+)
+@out_option
+@resume_option
+@overwrite_option
+@json_option
+def reproduce(
+    experiment: str, preset: str, seed: int, out: Path | None, resume: bool, overwrite: bool, as_json: bool
+) -> None:
+    """Reproduce an EXPERIMENT of the CGT paper and report which of its claims hold.
+
+    logistic: Section V-A, regularised logistic regression on a9a with five agents. Writes the two figures in the
+    paper's layout, and a table of claims with what was measured.
+    """
+    from digrad.experiments import reproduce_logistic
+
+    folder = out or Path("runs") / f"reproduce-{experiment}-{preset}"
+    with show.ProgressBar() as bar:
+        result = reproduce_logistic(
+            folder,
+            preset=preset,
+            seed=seed,
+            progress=bar,
+            resume=resume,
+            overwrite=overwrite,
+            report=_write_report,
+        )
+    if result.interrupted:
+        click.echo(f"Interrupted; what was computed is in {folder}. Go on with --resume.", err=True)
+        sys.exit(130)
+    assert result.claims is not None
+    if as_json:
+        show.as_json(result.claims.to_dict())
+        return
+    rows = [(claim.claim, claim.setting, claim.measured, claim.holds) for claim in result.claims.claims]
+    show.table(("claim", "setting", "measured", "holds?"), rows)
+    click.echo(f"\nFigures and claims: {folder}")
+    for path in result.figures:
+        click.echo(f"  {path}")
+
+
+@click.command()
+@click.argument("graph")
+@click.argument("arguments", nargs=-1)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of random generators."
+)
+@click.option(
+    "--draw", type=click.Path(path_type=Path), help="Draw the digraph to this PNG, PDF or SVG file."
+)
+@click.option(
+    "--save", type=click.Path(path_type=Path), help="Write the digraph to this .json or edge-list file."
+)
+@json_option
+def graph(
+    graph: str, arguments: tuple[str, ...], seed: int, draw: Path | None, save: Path | None, as_json: bool
+) -> None:
+    """Describe, check and draw the digraph GRAPH: a file, or a generator with its ARGUMENTS.
+
+    \b
+    digrad graph example5                  the five-agent graph of the demo
+    digrad graph ring 8                    a directed ring of 8 agents
+    digrad graph random_digraph 20 0.1     a random strongly connected digraph
+    digrad graph links.txt --draw a.png    your own: one `sender receiver` pair per line, or JSON
+    """
+    from digrad import graphs
+    from digrad.mixing import Network
+
+    digraph = _read_graph(graph, arguments, seed)
+    if save:
+        graphs.write(digraph, save)
+    network = Network(digraph)
+    summary = network.describe()
+    if draw:
+        from digrad import plots
+
+        figure = plots.draw_graph(digraph, u=network.u, v=network.v)
+        plots.save_figure(figure, draw.with_suffix(""), formats=(draw.suffix.lstrip(".") or "png",))
+    if as_json:
+        show.as_json(summary.to_dict())
+    else:
+        click.echo(str(summary))
+
+
+@click.command()
+@json_option
+@click.option("--bibtex", is_flag=True, help="Print the citations instead.")
+@click.argument("names", nargs=-1)
+def methods(names: tuple[str, ...], as_json: bool, bibtex: bool) -> None:
+    """List all methods, or those NAMEd: what they need, send and converge to, and where they come from."""
+    from digrad.algorithms.catalog import bibtex_of, method_facts
+
+    if bibtex:
+        click.echo(bibtex_of(names))
+        return
+    facts = method_facts(names)
+    if as_json:
+        show.as_json([row.to_dict() for row in facts])
+        return
+    rows = [
+        (
+            row.name,
+            row.needs,
+            row.vectors,
+            row.scalars,
+            row.rounds,
+            row.converges,
+            row.decentralized,
+            row.source,
+        )
+        for row in facts
+    ]
+    headers = (
+        "method",
+        "needs",
+        "vectors/arc",
+        "scalars/arc",
+        "rounds",
+        "converges",
+        "decentralized",
+        "reference",
+    )
+    show.table(headers, rows)
+
+
+@click.group()
+def data() -> None:
+    """List, fetch and verify data sets."""
+
+
+@data.command("list")
+@json_option
+def data_list(as_json: bool) -> None:
+    """List the data sets that problems may name, and where they are on this machine."""
+    import dataclasses
+
+    from digrad.data import list_datasets
+
+    rows = list_datasets()
+    if as_json:
+        show.as_json([dataclasses.asdict(row) for row in rows])
+        return
+    show.table(
+        ("name", "samples", "features", "where", "description"),
+        [
+            (
+                r.name,
+                r.n_samples,
+                r.dim,
+                r.problem or r.location or "not here: digrad data get",
+                r.description,
+            )
+            for r in rows
+        ],
+    )
+
+
+@data.command("get")
+@click.argument("name")
+def data_get(name: str) -> None:
+    """Find the data set NAME, downloading it to the cache if it is not on this machine."""
+    from digrad.data import locate
+    from digrad.data.download import progress_bar
+
+    with progress_bar(name) as progress:
+        click.echo(locate(name, progress=progress))
+
+
+@data.command("verify")
+@click.argument("name")
+def data_verify(name: str) -> None:
+    """Check that the data set NAME on this machine is the published one, by its SHA-256."""
+    from digrad.data.loading import verify
+
+    found = verify(name)
+    click.echo(
+        f"{found.name}: {found.n_samples} samples, {found.dim} features, sha256 {found.sha256}, {found.location}"
+    )
+
+
+@click.command()
+@click.option("--repeats", type=click.IntRange(min=1), default=7, show_default=True, help="Of each timing.")
+@json_option
+def bench(repeats: int, as_json: bool) -> None:
+    """Measure digrad against a well-written NumPy loop, interleaved in one process on one thread."""
+    from digrad.bench import run_bench
+
+    report = run_bench(repeats=repeats, progress=lambda text: click.echo(text, err=True))
+    if as_json:
+        show.as_json(report.to_dict())
+    else:
+        click.echo(str(report))
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path))
+def report(directory: Path) -> None:
+    """Write the report of a finished run in DIRECTORY anew: one HTML file without external parts."""
+    click.echo(_write_report(directory))
+
+
+def _run(spec: Any, out: Path, *, resume: bool, overwrite: bool, as_json: bool) -> None:
+    from digrad.experiments import run as run_experiment
+
+    with show.ProgressBar() as bar:
+        result = run_experiment(
+            spec, out, resume=resume, overwrite=overwrite, progress=bar, report=_write_report
+        )
+    summary = {name: trace.summary() for name, trace in result.results.items()}
+    if as_json:
+        show.as_json(summary)
+    else:
+        show.verdict_table(summary)
+        for path in result.figures:
+            if path.suffix == ".png":
+                click.echo(f"  {path}")
+        click.echo(f"  {out / 'report.html'}")
+    if result.interrupted:
+        click.echo(f"Interrupted; what was computed is in {out}. Go on with --resume.", err=True)
+        sys.exit(130)
+
+
+def _write_report(directory: Path) -> Path:
+    from digrad.report import write_report
+
+    return write_report(directory)
+
+
+def _read_graph(name: str, arguments: tuple[str, ...], seed: int) -> Any:
+    from digrad.checks import did_you_mean
+    from digrad.graphs import GENERATORS, read
+    from digrad.graphs.generators import from_words
+
+    if name in GENERATORS:
+        return from_words(name, arguments, seed=seed)
+    if not Path(name).exists():
+        listed = ", ".join(GENERATORS)
+        raise click.UsageError(
+            f"`{name}` is neither a file nor a generator ({listed}).{did_you_mean(name, GENERATORS)}"
+        )
+    if arguments:
+        raise click.UsageError(f"A graph file takes no further arguments, but got {' '.join(arguments)}.")
+    return read(name)
+
+
+COMMANDS = (demo, run, reproduce, graph, methods, data, bench, report)

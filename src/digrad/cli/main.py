@@ -1,0 +1,57 @@
+"""The entry point, and how a command ends: 0 done, 1 a check failed, 2 bad input (one line), 130 interrupted."""
+
+import sys
+from typing import NoReturn
+
+import click
+
+from digrad.cli import commands
+from digrad.errors import DigradError
+
+HELP = """Decentralized optimization over directed graphs that does not blow up.
+
+N agents each hold a private loss; links are one-way; together they minimise the average. CGT clips the tracker of
+the average gradient, so that a gradient that grows fast cannot throw the iterates away.
+
+\b
+Begin here:
+  digrad demo                          three methods on real data, two figures, half a minute
+  digrad graph example5                a digraph, its weights and what they imply
+  digrad run experiment.toml           your own experiment (digrad run --example prints one to start from)
+  digrad reproduce logistic            the paper's first experiment, and which of its claims hold
+"""
+
+
+@click.group(help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="digrad")
+def digrad() -> None:
+    """Hold the commands."""
+
+
+for command in commands.COMMANDS:
+    digrad.add_command(command)
+
+
+def main() -> NoReturn:
+    """Run the command line; bad input becomes one line on standard error and exit code 2."""
+    try:
+        code = digrad.main(standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else HELP)
+        code = 0
+    except click.UsageError as error:
+        hint = f" See `{error.ctx.command_path} --help`." if error.ctx else ""
+        code = _refuse(f"{error.format_message()}{hint}")
+    except (click.ClickException, DigradError) as error:
+        code = _refuse(error.format_message() if isinstance(error, click.ClickException) else str(error))
+    except OSError as error:
+        code = _refuse(f"{error.filename or 'file'}: {error.strerror or error}.")
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("digrad: interrupted", err=True)
+        code = 130
+    sys.exit(code)
+
+
+def _refuse(message: str) -> int:
+    click.echo(f"digrad: {' '.join(message.split())}", err=True)
+    return 2

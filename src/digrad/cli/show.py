@@ -1,0 +1,119 @@
+"""What the command line prints: tables, progress bars, JSON."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+
+
+def as_json(value: Any) -> None:
+    """Print a value as strict JSON."""
+    click.echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
+    """Print an aligned table; a cell is right-aligned if it looks like a number."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    lines = [[_text(cell) for cell in row] for row in rows]
+    view = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False)
+    for place, header in enumerate(headers):
+        numeric = all(_is_number(line[place]) for line in lines)
+        view.add_column(header, justify="right" if numeric else "left", overflow="fold")
+    for line in lines:
+        view.add_row(*line)
+    # Not on a terminal, a table must not be cut to 80 columns.
+    Console(width=None if sys.stdout.isatty() else 200, highlight=False).print(view)
+
+
+def verdict_table(results: dict[str, dict[str, Any]]) -> None:
+    """Print one line per method: verdict, final figures, bytes and seconds."""
+    rows = []
+    for name, entry in results.items():
+        at = entry["diverged_at"]
+        verdict = entry["verdict"] if at is None else f"diverged at k = {at}"
+        final = entry["final"]
+        rows.append(
+            (
+                name,
+                verdict,
+                entry["steps"],
+                _figure(final["loss"]),
+                _figure(final["grad_norm"]),
+                _figure(final["consensus_error"]),
+                _bytes(entry["bytes_sent"]),
+                f"{entry['seconds']:.2f}",
+            )
+        )
+    table(("method", "verdict", "steps", "loss", "gradient", "consensus error", "sent", "seconds"), rows)
+
+
+class ProgressBar:
+    """An observer of runs that draws a bar per method on a terminal, and one line per method elsewhere."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._bar = Progress(
+            TextColumn("{task.description:<24}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            disable=not sys.stderr.isatty(),
+        )
+        self._task: Any = None
+        self._name = ""
+
+    def __enter__(self) -> "ProgressBar":
+        """Begin to draw."""
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Leave the finished bars on the screen."""
+        self._bar.stop()
+
+    def on_method_start(self, name: str, steps: int) -> None:
+        """Add a bar."""
+        self._name = name
+        self._task = self._bar.add_task(name, total=steps, note="compiling")
+
+    def on_progress(self, progress: Any) -> None:
+        """Move the bar and show the loss."""
+        note = f"loss {progress.loss:.4g}"
+        self._bar.update(self._task, completed=progress.k, total=progress.steps, note=note)
+
+    def on_method_end(self, trace: Any) -> None:
+        """Show the verdict."""
+        self._bar.update(self._task, completed=trace.steps, note=trace.verdict)
+        if not sys.stderr.isatty():
+            click.echo(
+                f"{self._name}: {trace.verdict} after {trace.steps} steps, {trace.seconds:.1f} s", err=True
+            )
+
+
+def _figure(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.4g}"
+
+
+def _bytes(count: int) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.3g} {unit}" if unit != "B" else f"{count} B"
+        count = count / 1000  # pyright: ignore[reportAssignmentType]
+    raise AssertionError("unreachable")
+
+
+def _text(cell: Any) -> str:
+    return "" if cell is None else str(cell)
+
+
+def _is_number(text: str) -> bool:
+    return text[:1].isdigit() or text in ("", "not finite") or (text[:1] in "-+." and text[1:2].isdigit())

@@ -1,0 +1,128 @@
+"""A dense NumPy executor for methods, with everything a test wants to know about what was sent."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from digrad.graphs import Digraph
+
+
+class NumPyNet:
+    """Mixes with the given matrices (R for pull, C for push, W for mix) and records every call.
+
+    A verb whose matrix is missing raises, and so does ``mean`` unless it is allowed: `needs` is tested with that.
+    """
+
+    verbs: ClassVar = {"row": "pull", "column": "push", "doubly": "mix", "mean": "mean"}
+
+    def __init__(self, n: int, *, R: Any = None, C: Any = None, W: Any = None, mean: bool = True) -> None:
+        J = np.full((n, n), 1 / n) if mean else None
+        self.matrices = {"pull": R, "push": C, "mix": W, "mean": J}
+        self.one_hot = np.eye(n)
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+
+    def restricted(self, needs: Iterable[str]) -> "NumPyNet":
+        """Return a net that offers nothing but ``needs``."""
+        net = NumPyNet(len(self.one_hot))
+        allowed = {self.verbs[need] for need in needs}
+        net.matrices = {verb: matrix if verb in allowed else None for verb, matrix in self.matrices.items()}
+        return net
+
+    def pull(self, x: Any) -> Any:
+        return self._mix("pull", x)
+
+    def push(self, x: Any) -> Any:
+        return self._mix("push", x)
+
+    def mix(self, x: Any) -> Any:
+        return self._mix("mix", x)
+
+    def mean(self, x: Any) -> Any:
+        return self._mix("mean", x)
+
+    def _mix(self, verb: str, x: Any) -> Any:
+        matrix = self.matrices[verb]
+        if matrix is None:
+            raise AssertionError(f"the method calls net.{verb}, which its `needs` does not announce")
+        payload = x if isinstance(x, tuple) else (x,)
+        self.calls.append((verb, payload))
+        mixed = tuple(_apply(matrix, part) for part in payload)
+        return mixed if isinstance(x, tuple) else mixed[0]
+
+    def traffic(self, d: int) -> tuple[int, int]:
+        """Return how many d-vectors and other numbers each arc carried so far; an all-reduce is not on an arc."""
+        widths = [part.shape[1] for verb, payload in self.calls if verb != "mean" for part in payload]
+        return widths.count(d), sum(width for width in widths if width != d)
+
+
+class Dated(np.ndarray):
+    """An array that knows how many dependent rounds of communication it took to compute it."""
+
+    depth: int = 0
+
+    def __array_finalize__(self, source: Any) -> None:
+        self.depth = getattr(source, "depth", 0)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        plain = [np.asarray(value) if isinstance(value, Dated) else value for value in inputs]
+        return dated(getattr(ufunc, method)(*plain, **options), depth(inputs))
+
+    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
+        plain = [np.asarray(value) if isinstance(value, Dated) else value for value in args]
+        return dated(function(*plain, **options), depth(args))
+
+
+def dated(x: Any, rounds: int) -> Dated:
+    result = np.asarray(x).view(Dated)
+    result.depth = rounds
+    return result
+
+
+def depth(values: Iterable[Any]) -> int:
+    """Return the rounds behind the latest of these values."""
+    return max((getattr(value, "depth", 0) for value in values), default=0)
+
+
+def _apply(matrix: Any, x: Any) -> Any:
+    if isinstance(x, Dated):
+        return dated(_apply(matrix, np.asarray(x)), x.depth + 1)
+    return (matrix.astype(x.dtype) if isinstance(x, np.ndarray) else matrix) @ x
+
+
+def weights(graph: Digraph) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return R, C and the Sinkhorn W of a digraph, computed here from the definition."""
+    support = np.eye(graph.n)
+    for sender, receiver in graph.edges:
+        support[receiver, sender] = 1
+    R = support / support.sum(axis=1, keepdims=True)
+    C = support / support.sum(axis=0, keepdims=True)
+    W = support.copy()
+    while abs(W.sum(axis=1) - 1).max() > 1e-14:
+        W /= W.sum(axis=1, keepdims=True)
+        W /= W.sum(axis=0, keepdims=True)
+    return R, C, W
+
+
+def network(graph: Digraph) -> NumPyNet:
+    """Return the net of a digraph with uniform R and C and the Sinkhorn W."""
+    R, C, W = weights(graph)
+    return NumPyNet(graph.n, R=R, C=C, W=W)
+
+
+def run(method: Any, net: Any, gradient: Callable[[Any], Any], x0: Any, steps: int) -> list[Any]:
+    """Return the states before and after each step."""
+    state = method.init(x0, net)
+    states = [state]
+    for _ in range(steps):
+        state = method.step(state, gradient(method.query(state)), net)
+        states.append(state)
+    return states
+
+
+def final(method: Any, net: Any, gradient: Callable[[Any], Any], x0: Any, steps: int) -> np.ndarray:
+    """Return the estimates after the last step."""
+    state = method.init(x0, net)
+    for _ in range(steps):
+        state = method.step(state, gradient(method.query(state)), net)
+    return method.estimate(state)
