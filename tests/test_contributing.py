@@ -1,0 +1,66 @@
+"""The worked example of CONTRIBUTING.md is run as it stands: one file and one row make a method."""
+
+import doctest
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+import digrad as dg
+from algorithms import test_contract as contract
+from digrad.simulation import simulate
+from method_cases import Case
+
+ROOT = Path(__file__).parent.parent
+
+
+def block(title):
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    found = re.search(rf"<!-- worked example: {title} -->\n```python\n(.*?)```", text, re.DOTALL)
+    assert found, f"CONTRIBUTING.md has no block '{title}'"
+    return found[1]
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory):
+    path = tmp_path_factory.mktemp("example") / "lazy_dgd.py"
+    path.write_text(block("file"))
+    spec = importlib.util.spec_from_file_location("lazy_dgd", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_one_file_and_one_row_pass_the_whole_contract(example):
+    case = eval(block("row"), {"Case": Case, "LazyDGD": example.LazyDGD, "frozenset": frozenset})
+    checks = [
+        contract.test_method_satisfies_the_protocol,
+        contract.test_state_keeps_its_type_and_shapes,
+        contract.test_float32_is_kept,
+        contract.test_inputs_are_left_unchanged,
+        contract.test_step_is_deterministic,
+        contract.test_needs_are_declared_and_suffice,
+        contract.test_measured_traffic_equals_declared_and_documented,
+        contract.test_measured_dependent_rounds_equal_declared_and_documented,
+        contract.test_early_messages_are_exactly_the_state_fields_that_are_sent_as_they_are,
+        contract.test_compiled_step_with_traced_hyper_parameters_agrees,
+    ]
+    for check in checks:
+        check(case)
+    assert example.LazyDGD.__name__ not in dg.METHODS
+
+
+def test_its_doctest_runs(example):
+    finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner()
+    tests = finder.find(example.LazyDGD, "LazyDGD", globs=vars(example))
+    results = [runner.run(test) for test in tests if test.examples]
+    assert len(results) == 1
+    assert results[0].failed == 0
+
+
+def test_it_runs_in_the_simulator_like_any_other(example):
+    network = dg.Network(dg.graphs.example5())
+    trace = simulate(example.LazyDGD(step_size=0.01), dg.problems.example_quadratic(), network, steps=1500)
+    error = abs(trace.final_x.mean(axis=0) - dg.problems.example_quadratic().solve().x).max()
+    assert 1e-4 < error < 0.05
