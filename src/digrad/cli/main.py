@@ -35,7 +35,7 @@ for command in commands.COMMANDS:
 def main() -> NoReturn:
     """Run the command line; bad input becomes one line on standard error and exit code 2."""
     try:
-        code = digrad.main(standalone_mode=False)
+        code = digrad.main(prog_name="digrad", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else HELP)
         code = 0

@@ -1,0 +1,138 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from digrad.cli import main
+from digrad.cli.commands import COMMANDS
+
+TINY = """
+name = "tiny"
+steps = 60
+seed = 0
+start = "normal"
+record_every = 20
+
+[graph]
+kind = "example5"
+
+[problem]
+kind = "logistic"
+data = "digits"
+reg_weight = 2e-3
+reg_power = 6
+
+[methods.CGT]
+step_size = 0.05
+threshold = 5.0
+
+[methods.AB]
+step_size = 0.05
+"""
+
+
+def call(monkeypatch, capsys, *words):
+    monkeypatch.setattr("sys.argv", ["digrad", *map(str, words)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    output = capsys.readouterr()
+    assert ended.value.code in (0, None), output.err
+    return output.out
+
+
+@pytest.mark.parametrize("command", [command.name for command in COMMANDS])
+def test_every_command_explains_itself(command, monkeypatch, capsys):
+    text = call(monkeypatch, capsys, command, "--help")
+    assert f"Usage: digrad {command}" in text
+    assert len(text.splitlines()) > 5
+
+
+def test_without_arguments_the_help_is_shown(monkeypatch, capsys):
+    assert "digrad demo" in call(monkeypatch, capsys)
+
+
+def test_help_loads_nothing_heavy():
+    code = (
+        "import sys; sys.argv = ['digrad', '--help']\n"
+        "from digrad.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'jax', 'numpy', 'scipy', 'matplotlib', 'sklearn', 'torch', 'pandas', 'rich'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_graph_describes_draws_and_saves(monkeypatch, capsys, tmp_path):
+    text = call(monkeypatch, capsys, "graph", "example5", "--draw", tmp_path / "g.png", "--save", tmp_path / "g.json")
+    assert "rho_R               0.577350" in text
+    assert (tmp_path / "g.png").read_bytes()[:4] == b"\x89PNG"
+    again = call(monkeypatch, capsys, "graph", tmp_path / "g.json", "--json")
+    assert json.loads(again)["n_arcs"] == 7
+
+
+def test_methods_are_listed_with_their_facts(monkeypatch, capsys):
+    rows = {row["name"]: row for row in json.loads(call(monkeypatch, capsys, "methods", "--json"))}
+    assert rows["CGT"]["needs"] == "row + column"
+    assert rows["JiangClip"]["decentralized"] == "no"
+    assert "@misc{bo2026provably" in call(monkeypatch, capsys, "methods", "CGT", "--bibtex")
+    assert "CGT" in call(monkeypatch, capsys, "methods")
+
+
+def test_data_sets_are_listed_and_verified(monkeypatch, capsys):
+    assert "digits" in call(monkeypatch, capsys, "data", "list")
+    assert {row["name"] for row in json.loads(call(monkeypatch, capsys, "data", "list", "--json"))} >= {"digits", "a9a"}
+    assert "1797 samples" in call(monkeypatch, capsys, "data", "verify", "digits")
+
+
+def test_run_writes_the_directory_of_the_design(monkeypatch, capsys, tmp_path):
+    (tmp_path / "tiny.toml").write_text(TINY)
+    out = tmp_path / "out"
+    summary = json.loads(call(monkeypatch, capsys, "run", tmp_path / "tiny.toml", "--out", out, "--json"))
+    assert summary == json.loads((out / "summary.json").read_text())
+    assert summary["AB"]["verdict"] == "diverged"
+    assert set(summary["CGT"]) >= {"verdict", "diverged_at", "steps", "final", "best", "bytes_sent", "seconds"}
+    for name in ("spec.toml", "trace-CGT.parquet", "trace-AB.parquet", "environment.json", "report.html", "figures"):
+        assert (out / name).exists(), name
+    table = call(monkeypatch, capsys, "run", tmp_path / "tiny.toml", "--out", out)
+    assert "diverged at k = " in table
+
+
+def test_the_example_specification_runs_as_printed(monkeypatch, capsys, tmp_path):
+    text = call(monkeypatch, capsys, "run", "--example")
+    shorter = "\n".join("steps = 20" if line.startswith("steps") else line for line in text.splitlines())
+    (tmp_path / "mine.toml").write_text(shorter)
+    assert "CGT" in call(monkeypatch, capsys, "run", tmp_path / "mine.toml", "--out", tmp_path / "out")
+
+
+def test_ctrl_c_keeps_what_was_computed_and_resume_goes_on(monkeypatch, capsys, tmp_path):
+    long = TINY.replace("steps = 60", "steps = 200000").replace("record_every = 20", "record_every = 1000")
+    (tmp_path / "long.toml").write_text(long)
+    out = tmp_path / "out"
+    words = [sys.executable, "-m", "digrad", "run", str(tmp_path / "long.toml"), "--out", str(out)]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    deadline = time.monotonic() + 90
+    while not list(out.glob("checkpoints/*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=90)
+    assert process.returncode == 130, errors
+    assert "Go on with --resume" in errors
+    assert "Traceback" not in errors
+    stopped = json.loads((out / "summary.json").read_text())["CGT"]["steps"]
+    assert 0 < stopped < 200000
+
+
+def test_demo_shows_that_tracking_explodes_and_cgt_converges(monkeypatch, capsys, tmp_path):
+    out = tmp_path / "demo"
+    summary = json.loads(call(monkeypatch, capsys, "demo", "--out", out, "--json"))
+    assert summary["AB"]["verdict"] == "diverged"
+    assert summary["AB"]["diverged_at"] <= 10
+    assert summary["CGT"]["verdict"] == "converged"
+    assert summary["DGDClip"]["verdict"] == "running"
+    assert summary["DGDClip"]["final"]["grad_norm"] > 100 * summary["CGT"]["final"]["grad_norm"]
+    assert (out / "figures" / "loss_and_gradient.png").exists()
