@@ -107,14 +107,18 @@ def reproduce(
     if result.interrupted:
         click.echo(f"Interrupted; what was computed is in {folder}. Go on with --resume.", err=True)
         sys.exit(130)
-    assert result.claims is not None
+    assert result.table is not None
     if as_json:
-        show.as_json(result.claims.to_dict())
+        show.as_json(result.table.to_dict())
         return
-    rows = [(claim.claim, claim.setting, claim.measured, claim.holds) for claim in result.claims.claims]
+    rows = [
+        (f"({row.number}) {row.claim}", row.setting, row.measured, row.holds) for row in result.table.claims
+    ]
     show.table(("claim", "setting", "measured", "holds?"), rows)
-    click.echo(f"\nFigures and claims: {folder}")
-    for path in result.figures:
+    show.table(
+        ("claim", "holds?"), [(f"({row.number}) {row.claim}", row.holds) for row in result.table.verdicts]
+    )
+    for path in (*result.figures, folder / "claims.md", folder / "report.html"):
         click.echo(f"  {path}")
 
 

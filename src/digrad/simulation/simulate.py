@@ -269,6 +269,7 @@ class _Run:
                     self._save(checkpoint, facts, spent + time.perf_counter() - began)
         except KeyboardInterrupt:
             interrupted = True
+            self.recorder.truncate(self.k)  # rows of a chunk whose state was not yet taken over
             if checkpoint:
                 self._save(checkpoint, facts, spent + time.perf_counter() - began)
         _, _, _, rows = self._call(self.state, self.k, self.k + 1, record_every=1)

@@ -1,0 +1,26 @@
+"""Experiments as data: specifications, the runner, the store of results, presets, and the paper's claims."""
+
+from digrad.experiments.claims import Claim, ClaimTable
+from digrad.experiments.presets import preset, preset_names
+from digrad.experiments.reproduce import Reproduction, reproduce_logistic
+from digrad.experiments.runner import Observer, RunResult, run
+from digrad.experiments.spec import Built, Spec, load_spec, parse_spec
+from digrad.experiments.store import RunDirectory, find_run
+
+__all__ = [
+    "Built",
+    "Claim",
+    "ClaimTable",
+    "Observer",
+    "Reproduction",
+    "RunDirectory",
+    "RunResult",
+    "Spec",
+    "find_run",
+    "load_spec",
+    "parse_spec",
+    "preset",
+    "preset_names",
+    "reproduce_logistic",
+    "run",
+]

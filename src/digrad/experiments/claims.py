@@ -1,0 +1,96 @@
+"""Claims of a paper, what was measured, and whether they hold: as data, as JSON and as a table."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided: too few iterations"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim in one setting.
+
+    Args:
+        number: Which claim of the paper.
+        claim: What it says.
+        setting: Where it was tested.
+        run: The run directory of that setting.
+        measured: What was found, as a sentence with the figures.
+        holds: ``"holds"``, ``"does not hold"``, ``"holds only for ..."``, or ``"undecided: too few iterations"`` where
+            the runs were too short to tell.
+        rule: When it counts as holding.
+        figures: The figures of the sentence by name; None where there is none (never reached, not finite).
+    """
+
+    number: int
+    claim: str
+    setting: str
+    run: str
+    measured: str
+    holds: str
+    rule: str
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What all settings together say about one claim."""
+
+    number: int
+    claim: str
+    holds: str
+
+
+@dataclass(frozen=True)
+class ClaimTable:
+    """All claims of one experiment.
+
+    Args:
+        title: Of the experiment.
+        claims: One row per claim and setting.
+        verdicts: One per claim.
+        choices: What the paper leaves open, and what was chosen.
+    """
+
+    title: str
+    claims: Sequence[Claim]
+    verdicts: Sequence[Verdict]
+    choices: Mapping[str, str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of ``claims.json``."""
+        return asdict(self)
+
+    def to_markdown(self) -> str:
+        """Return the content of ``claims.md``."""
+        lines = [f"# {self.title}", "", "| claim | holds? |", "|---|---|"]
+        lines += [f"| ({v.number}) {v.claim} | **{v.holds}** |" for v in self.verdicts]
+        lines += [
+            "",
+            "## What was measured",
+            "",
+            "| claim | setting | measured | holds? |",
+            "|---|---|---|---|",
+        ]
+        lines += [
+            f"| ({c.number}) {c.claim} | {c.setting} | {c.measured} | **{c.holds}** |" for c in self.claims
+        ]
+        rules = {(claim.number, claim.claim): claim.rule for claim in self.claims}
+        lines += ["", "## When a claim counts as holding", ""]
+        lines += [f"- ({number}) {claim}: {rule}" for (number, claim), rule in rules.items()]
+        lines += ["", "## What the paper leaves open, and what was chosen", ""]
+        lines += [f"- **{name}**: {text}" for name, text in self.choices.items()]
+        return "\n".join(lines) + "\n"
+
+
+def figure(value: float | None, absent: str = "never") -> str:
+    """Return a number for a sentence, with three digits.
+
+    Example:
+        >>> figure(0.0012345), figure(591), figure(None)
+        ('0.00123', '591', 'never')
+    """
+    if value is None:
+        return absent
+    return str(int(value)) if float(value).is_integer() and abs(value) < 1e6 else f"{value:.3g}"

@@ -1,0 +1,160 @@
+"""The table ``[problem]`` of a specification: the private losses of the agents."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BeforeValidator, Field, PlainValidator, model_validator
+
+from digrad import data, problems
+from digrad.data.bundled import BUNDLED
+from digrad.data.catalog import CATALOG
+from digrad.data.partition import SCHEMES
+from digrad.experiments.complaints import Table, refuse, require_choice
+from digrad.experiments.graph_table import Seed, absolute
+from digrad.problems import Problem
+
+
+def is_number(value: Any) -> bool:
+    """Whether ``value`` is a number of a TOML file."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _numbers(value: Any) -> Any:
+    if is_number(value):
+        return float(value)
+    if isinstance(value, list) and value and all(map(is_number, value)):
+        return [float(number) for number in value]
+    raise refuse(f"must be a number, or a list with one number per agent, but got {value!r}.")
+
+
+def _matrix(value: Any) -> Any:
+    if isinstance(value, list) and value and all(isinstance(row, list) and row for row in value):
+        same_length = len({len(row) for row in value}) == 1
+        if same_length and all(is_number(entry) for row in value for entry in row):
+            return [[float(entry) for entry in row] for row in value]
+    raise refuse(f"must be one list of numbers per agent, all of one length, but got {value!r}.")
+
+
+def _as_table(value: Any) -> Any:
+    return {"scheme": value} if isinstance(value, str) else value
+
+
+PerAgent: TypeAlias = Annotated[float | list[float], PlainValidator(_numbers)]
+Matrix: TypeAlias = Annotated[list[list[float]], PlainValidator(_matrix)]
+
+
+class PartitionTable(Table):
+    """``[problem.partition]``: how samples are divided; only a string when a scheme needs no arguments.
+
+    Args:
+        scheme: ``iid``, ``stratified``, ``sorted``, ``shards`` or ``dirichlet``.
+        alpha: Concentration of ``dirichlet``.
+        shards_per_agent: Of ``shards``.
+        seed: Of the random schemes.
+    """
+
+    scheme: str
+    alpha: float | None = None
+    shards_per_agent: int | None = None
+    seed: Seed = 0
+
+    @model_validator(mode="after")
+    def _check(self) -> "PartitionTable":
+        require_choice(self.scheme, SCHEMES, "scheme")
+        return self
+
+
+class LogisticTable(Table):
+    """``kind = "logistic"``: see :func:`digrad.problems.logistic`; ``data`` is a name or a LIBSVM file."""
+
+    kind: Literal["logistic"]
+    data: str
+    partition: Annotated[PartitionTable, BeforeValidator(_as_table)] = PartitionTable(scheme="sorted")
+    reg_weight: PerAgent = 0.0
+    reg_power: PerAgent = 2.0
+
+    def resolved(self, base: Path) -> "LogisticTable":
+        """Return the table with a data file relative to ``base`` made absolute."""
+        if self.data in BUNDLED or self.data in CATALOG or not Path(absolute(self.data, base)).is_file():
+            return self
+        return self.model_copy(update={"data": absolute(self.data, base)})
+
+    def build(self, agents: int) -> Problem:
+        """Load and divide the data, and return the problem."""
+        dataset = data.load(self.data)
+        options = self.partition.model_dump(exclude_none=True)
+        split = data.partition(data.binary_labels(dataset), agents, **options)
+        return problems.logistic(
+            data=dataset,
+            agents=agents,
+            partition=split,
+            reg_weight=self.reg_weight,
+            reg_power=self.reg_power,
+        )
+
+
+class _Analytic(Table):
+    def resolved(self, base: Path) -> "_Analytic":
+        """Return the table itself: it names no file."""
+        return self
+
+
+class QuadraticTable(_Analytic):
+    """``kind = "quadratic"``: see :func:`digrad.problems.quadratic`."""
+
+    kind: Literal["quadratic"]
+    curvature: Matrix
+    linear: Matrix
+    quartic: PerAgent = 0.0
+
+    def build(self, agents: int) -> Problem:
+        """Return the problem."""
+        return problems.quadratic(curvature=self.curvature, linear=self.linear, quartic=self.quartic)
+
+
+class CoshTable(_Analytic):
+    """``kind = "cosh"``: see :func:`digrad.problems.cosh`."""
+
+    kind: Literal["cosh"]
+    center: Matrix
+    scale: PerAgent = 1.0
+    sharpness: PerAgent = 1.0
+
+    def build(self, agents: int) -> Problem:
+        """Return the problem."""
+        return problems.cosh(center=self.center, scale=self.scale, sharpness=self.sharpness)
+
+
+class QuarticTable(_Analytic):
+    """``kind = "quartic"``: see :func:`digrad.problems.quartic`."""
+
+    kind: Literal["quartic"]
+    center: Matrix
+    scale: PerAgent = 1.0
+
+    def build(self, agents: int) -> Problem:
+        """Return the problem."""
+        return problems.quartic(center=self.center, scale=self.scale)
+
+
+class ExampleTable(_Analytic):
+    """``kind = "example_quadratic"`` or ``"example_quartic"``: the five-agent oracles of the tests."""
+
+    kind: Literal["example_quadratic", "example_quartic"]
+
+    def build(self, agents: int) -> Problem:
+        """Return the problem."""
+        return getattr(problems, self.kind)()
+
+
+PROBLEM_TABLES = {
+    "logistic": LogisticTable,
+    "quadratic": QuadraticTable,
+    "cosh": CoshTable,
+    "quartic": QuarticTable,
+    "example_quadratic": ExampleTable,
+    "example_quartic": ExampleTable,
+}
+ProblemTable: TypeAlias = Annotated[
+    LogisticTable | QuadraticTable | CoshTable | QuarticTable | ExampleTable, Field(discriminator="kind")
+]

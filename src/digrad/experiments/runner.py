@@ -1,0 +1,195 @@
+"""Running a specification: each method in turn, stored as soon as it is done, resumable at any moment."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from digrad import plots
+from digrad.errors import CheckpointError
+from digrad.experiments.spec import Built, Spec
+from digrad.experiments.store import Result, RunDirectory, open_run
+from digrad.mixing import Network
+from digrad.problems import Problem
+from digrad.simulation import Checkpoint, Progress, simulate
+from digrad.trace import Ensemble, Trace
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Observer(Protocol):
+    """What is told how a run goes, e.g. to draw a progress bar; the library itself prints nothing."""
+
+    def on_method_start(self, name: str, steps: int) -> None:
+        """``name`` (with its seed if there are several) begins; it takes up to ``steps`` steps."""
+        ...
+
+    def on_progress(self, progress: Progress) -> None:
+        """Some steps are done."""
+        ...
+
+    def on_method_end(self, trace: Trace) -> None:
+        """The method has ended, or its stored result was found."""
+        ...
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What :func:`run` did.
+
+    Args:
+        directory: The run directory.
+        spec: What was run.
+        results: A trace per label, or an ensemble when there are several seeds.
+        interrupted: Whether Ctrl-C ended the run; ``resume=True`` goes on.
+        problem: The problem, e.g. for ``problem.solve()``.
+        network: The network.
+        figures: The files drawn.
+    """
+
+    directory: Path
+    spec: Spec
+    results: Mapping[str, Result]
+    interrupted: bool
+    problem: Problem
+    network: Network
+    figures: tuple[Path, ...]
+
+
+def run(
+    spec: Spec,
+    out: str | os.PathLike[str],
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Observer | None = None,
+    report: Callable[[Path], object] | None = None,
+    built: Built | None = None,
+    formats: Sequence[str] = ("png", "pdf"),
+) -> RunResult:
+    """Run every method of ``spec`` and store everything in the directory ``out``.
+
+    Args:
+        spec: What to run.
+        out: The run directory: new, empty, or of an equal specification.
+        resume: Keep the methods that are done and go on with the one that was under way; the numbers are those of
+            an uninterrupted run, bit for bit.
+        overwrite: Also replace the run of another specification.
+        progress: Is told how the run goes.
+        report: Called with the directory at the end, e.g. :func:`digrad.report.write_report`.
+        built: What ``spec.build()`` gives, when the caller has it already.
+        formats: Of the figures; a report needs ``"png"``.
+
+    Returns:
+        The results. After Ctrl-C they hold what was computed, which is stored too.
+
+    Raises:
+        SpecError: The specification cannot be built; nothing is written then.
+        ArgumentError: ``out`` cannot be used.
+        CheckpointError: Data or graph have changed since the results that ``resume`` found.
+    """
+    built = built or spec.build()
+    store = open_run(out, spec, resume=resume, overwrite=overwrite)
+    results = _run_methods(store, built, progress)
+    interrupted = any(trace.interrupted for result in results.values() for trace in members(result))
+    store.write_summary(results)
+    figures = draw_figures(store.figures, results, built.network, formats)
+    if not interrupted:
+        store.mark_finished()
+    if report:
+        report(store.path)
+    return RunResult(store.path, spec, results, interrupted, built.problem, built.network, tuple(figures))
+
+
+def draw_figures(
+    folder: Path, results: Mapping[str, Result], network: Network, formats: Sequence[str]
+) -> list[Path]:
+    """Draw the curves, the graph and, if there was one, the explosion; return the files."""
+    figures = {
+        **_explosion(results),
+        "loss_and_gradient": plots.curves(results, ("loss", "grad_norm")),
+        "consensus": plots.curves(results, _consensus_metrics(results)),
+        "graph": plots.draw_graph(network.graph, u=network.u, v=network.v),
+    }
+    written = [plots.save_figure(figure, folder / name, formats=formats) for name, figure in figures.items()]
+    return [path for paths in written for path in paths]
+
+
+def _explosion(results: Mapping[str, Result]) -> dict[str, "Figure"]:
+    traces = [result for result in results.values() if isinstance(result, Trace)]
+    exploded = next((trace for trace in traces if trace.verdict == "diverged"), None)
+    calm = next((trace for trace in traces if trace.verdict != "diverged"), None)
+    return {"explosion": plots.twin_explosion(exploded, calm)} if exploded and calm else {}
+
+
+def _consensus_metrics(results: Mapping[str, Result]) -> tuple[str, ...]:
+    clipped = [trace.fraction_clipped for result in results.values() for trace in members(result)]
+    some_clip = any(np.isfinite(column).any() for column in clipped)
+    return ("consensus_error", "fraction_clipped") if some_clip else ("consensus_error",)
+
+
+def members(result: Result) -> tuple[Trace, ...]:
+    """Return the traces of a result, one per seed."""
+    return result.traces if isinstance(result, Ensemble) else (result,)
+
+
+def _run_methods(store: RunDirectory, built: Built, progress: Observer | None) -> dict[str, Result]:
+    results: dict[str, Result] = {}
+    for label in built.methods:
+        traces = _run_seeds(store, built, label, progress)
+        if store.spec.seeds == 1:
+            results[label] = traces[0]
+        else:
+            results[label] = Ensemble(tuple(traces))
+            results[label].save(store.path)
+        if traces[-1].interrupted:
+            break
+    return results
+
+
+def _run_seeds(store: RunDirectory, built: Built, label: str, progress: Observer | None) -> list[Trace]:
+    spec = store.spec
+    traces: list[Trace] = []
+    for seed in range(spec.seed, spec.seed + spec.seeds):
+        if progress:
+            progress.on_method_start(label if spec.seeds == 1 else f"{label}, seed {seed}", spec.steps)
+        trace = _stored(store, built, label, seed) or _run_one(store, built, label, seed, progress)
+        traces.append(trace)
+        if progress:
+            progress.on_method_end(trace)
+        if trace.interrupted:
+            break
+    return traces
+
+
+def _run_one(store: RunDirectory, built: Built, label: str, seed: int, progress: Observer | None) -> Trace:
+    # A directory that is not resumed has been emptied, so what is there belongs to this run.
+    checkpoint = Checkpoint(store.checkpoint(label, seed), every=store.spec.checkpoint_every, resume=True)
+    trace = simulate(
+        built.methods[label],
+        built.problem,
+        built.network,
+        **store.spec.options(built.problem, seed),
+        name=label,
+        callback=progress.on_progress if progress else None,
+        checkpoint=checkpoint,
+    )
+    store.save_member(trace, seed)
+    return trace
+
+
+def _stored(store: RunDirectory, built: Built, label: str, seed: int) -> Trace | None:
+    trace = store.load_member(label, seed)
+    if trace is None:
+        return None
+    now = {"problem_hash": built.problem.content_hash, "network_hash": built.network.content_hash}
+    changed = [key.removesuffix("_hash") for key in now if trace.facts.get(key) != now[key]]
+    if changed:
+        raise CheckpointError(
+            f"The {' and the '.join(changed)} of {store.path} changed since {label} was stored; run without --resume."
+        )
+    return trace

@@ -1,0 +1,260 @@
+"""A run as a validated TOML file.
+
+.. code-block:: toml
+
+    name = "five agents"
+    steps = 2000
+    batch_size = 32                  # per agent and step; leave it out for all samples
+    seed = 0                         # of samples and of a random start
+    seeds = 1                        # how many runs, with seeds seed, seed + 1, ...
+    start = "normal"                 # or "zeros", or a list of numbers
+    record_every = 10
+
+    [graph]
+    kind = "random_digraph"          # a generator and its arguments, or file = "graph.json"
+    n = 5
+    p = 0.3
+
+    [mixing]                         # optional: files of weights instead of uniform ones
+    R_file = "R.csv"
+
+    [problem]
+    kind = "logistic"                # or quadratic, cosh, quartic, example_quadratic, example_quartic
+    data = "digits"
+    partition = {scheme = "dirichlet", alpha = 0.5}
+    reg_weight = 1e-3
+    reg_power = 4
+
+    [methods.CGT]                    # the label is the method, unless method = "..." says otherwise
+    step_size = {schedule = "inverse_sqrt", scale = 0.5}
+    threshold = 5.0
+
+Relative paths are relative to the file. A number may not be written as a string, nor a key be unknown.
+"""
+
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import tomli_w
+from pydantic import BeforeValidator, Field, PlainValidator, PrivateAttr, ValidationError
+
+from digrad.checks import did_you_mean
+from digrad.errors import DigradError, SpecError
+from digrad.experiments.complaints import Table, complaint, dotted, first_line, join, refuse
+from digrad.experiments.graph_table import Count, GraphTable, MixingTable, Seed
+from digrad.experiments.method_table import MethodTable
+from digrad.experiments.problem_table import PROBLEM_TABLES, PartitionTable, ProblemTable, is_number
+from digrad.mixing import Network
+from digrad.problems import Problem
+from digrad.sampling import normal_start
+from digrad.types import Method
+
+# A list of numbers that the writer has spread over several lines, one number each.
+_NUMBERS = re.compile(r"\[\n((?:\s+[-+0-9.a-z]+,\n)+)\s*\]")
+
+
+class Built(NamedTuple):
+    """What a specification describes, ready for ``simulate(method, problem, network, **options)``."""
+
+    methods: dict[str, Method]
+    problem: Problem
+    network: Network
+    options: dict[str, Any]  # of the first seed
+
+
+def _check_start(value: Any) -> Any:
+    if value in ("zeros", "normal"):
+        return value
+    if isinstance(value, list) and value and all(map(is_number, value)):
+        return [float(number) for number in value]
+    near = did_you_mean(value, ("zeros", "normal"))
+    raise refuse(f"must be 'zeros', 'normal' or a list of numbers, but got {value!r}.{near}")
+
+
+def _name_methods(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {
+        label: {"method": label, **table} if isinstance(table, dict) else table
+        for label, table in value.items()
+    }
+
+
+class Spec(Table):
+    """Everything that determines a run; see the module for the file it is read from.
+
+    Args:
+        name: What reports call the run.
+        steps: Steps of each method.
+        batch_size: Samples per agent and step; None uses all of them.
+        seed: Of the samples and of a random start.
+        seeds: How many runs of each method, with seeds ``seed``, ``seed + 1``, ...
+        start: ``"zeros"``, ``"normal"`` (standard normal, different for every agent), or the point ``[d]``.
+        start_scale: Standard deviation of a normal start.
+        record_every: Iterations between two recorded rows.
+        dtype: ``"float64"`` or ``"float32"``.
+        sampling: ``"replacement"`` or ``"epoch"``.
+        tolerance: ``converged`` means gradient norm and consensus error are both at most this.
+        stop_at_tolerance: End a run there.
+        checkpoint_every: Steps between two checkpoints.
+        graph: Who hears whom.
+        mixing: Weights from files.
+        problem: The private losses.
+        methods: What to run, by label.
+    """
+
+    name: Annotated[str, Field(min_length=1)]
+    steps: Count
+    batch_size: Count | None = None
+    seed: Seed = 0
+    seeds: Count = 1
+    start: Annotated[str | list[float], PlainValidator(_check_start)] = "zeros"
+    start_scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    record_every: Count = 1
+    dtype: Literal["float64", "float32"] = "float64"
+    sampling: Literal["replacement", "epoch"] = "replacement"
+    tolerance: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-6
+    stop_at_tolerance: bool = False
+    checkpoint_every: Count = 1000
+    graph: GraphTable
+    mixing: MixingTable = MixingTable()
+    problem: ProblemTable
+    methods: Annotated[dict[str, MethodTable], BeforeValidator(_name_methods), Field(min_length=1)]
+
+    _source: str = PrivateAttr("specification")
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other describes the same run, wherever it was read from."""
+        return isinstance(other, Spec) and self.model_dump() == other.model_dump()
+
+    def to_toml(self) -> str:
+        """Return the text of a file that :func:`parse_spec` reads as an equal specification."""
+        tables = self.model_dump(exclude_none=True)
+        text = tomli_w.dumps({key: value for key, value in tables.items() if value != {}})
+        return _NUMBERS.sub(lambda found: "[" + ", ".join(found[1].replace(",", " ").split()) + "]", text)
+
+    def build(self) -> Built:
+        """Build everything, so that what can be wrong is found before the first step.
+
+        Raises:
+            SpecError: A part is refused; the line names the key and keeps the reason.
+        """
+        network = self._at("", lambda: self.mixing.build(self._at("graph", self.graph.build)))
+        problem = self._at("problem", lambda: self.problem.build(network.n))
+        return self.build_on(problem, network)
+
+    def build_on(self, problem: Problem, network: Network) -> Built:
+        """Build the rest, as :meth:`build`, on a problem and a network that exist already."""
+        if problem.n_agents != network.n:
+            raise self._refusal(
+                "problem",
+                f"has {problem.n_agents} losses, but the graph has {network.n} agents; they must agree.",
+            )
+        if self.batch_size is not None and problem.sizes is None:
+            raise self._refusal("batch_size", f"{problem.name} has no samples to draw from; leave it out.")
+        if isinstance(self.start, list) and len(self.start) != problem.dim:
+            raise self._refusal(
+                "start", f"must have {problem.dim} numbers for {problem.name}, not {len(self.start)}."
+            )
+        methods = {label: table.build() for label, table in self.methods.items()}
+        for label, method in methods.items():
+            key = dotted(["methods", label])
+            self._at(key, lambda method=method, label=label: network.require(method.needs, label))
+            for name, values in vars(method).items():
+                if isinstance(values, np.ndarray) and len(values) != network.n:
+                    reason = f"must have one number per agent, {network.n}, not {len(values)}."
+                    raise self._refusal(f"{key}.{name}", reason)
+        return Built(methods, problem, network, self.options(problem, self.seed))
+
+    def options(self, problem: Problem, seed: int) -> dict[str, Any]:
+        """Return the keyword arguments of :func:`digrad.simulate` for one seed."""
+        names = ("steps", "batch_size", "record_every", "dtype", "tolerance", "stop_at_tolerance", "sampling")
+        return {
+            **{name: getattr(self, name) for name in names},
+            "seed": seed,
+            "x0": self._start(problem, seed),
+        }
+
+    def _start(self, problem: Problem, seed: int) -> str | list[float] | npt.NDArray[np.float64]:
+        if self.start == "normal" and self.start_scale != 1.0:
+            return self.start_scale * normal_start(problem.n_agents, problem.dim, seed)
+        return self.start
+
+    def _at(self, key: str, make: Any) -> Any:
+        try:
+            return make()
+        except DigradError as error:
+            if isinstance(error, SpecError) and str(error).startswith(f"{self._source}: "):
+                raise
+            raise self._refusal(key, str(error)) from error
+
+    def _refusal(self, key: str, reason: str) -> SpecError:
+        return SpecError(f"{self._source}: {join(key, first_line(reason))}")
+
+
+def load_spec(path: str | os.PathLike[str]) -> Spec:
+    """Read a specification from a TOML file.
+
+    Raises:
+        SpecError: The file cannot be read or is not valid: one line with the file, the key, what is required,
+            what came, and the nearest valid key or value.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not a UTF-8 text file"
+        raise SpecError(f"{path}: cannot be read ({reason}); give the path of a TOML file.") from error
+    return parse_spec(text, str(path), base=path.parent)
+
+
+def parse_spec(text: str, source: str = "specification", *, base: str | os.PathLike[str] = ".") -> Spec:
+    """Return the specification that ``text`` describes.
+
+    Args:
+        text: TOML.
+        source: What messages call it.
+        base: The folder that relative paths start from.
+
+    Raises:
+        SpecError: As in :func:`load_spec`.
+
+    Example:
+        >>> spec = parse_spec('''
+        ... name = "tiny"
+        ... steps = 100
+        ... graph = {kind = "example5"}
+        ... problem = {kind = "example_quadratic"}
+        ... methods.CGT = {step_size = 0.05, threshold = 5.0}
+        ... ''')
+        >>> spec.build().methods
+        {'CGT': CGT(step_size=0.05, threshold=5.0)}
+    """
+    try:
+        spec = Spec.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(f"{source}: not valid TOML: {first_line(str(error))}.") from error
+    except ValidationError as error:
+        raise SpecError(f"{source}: {complaint(error, _known_keys())}") from error
+    folder = Path(base)
+    resolved = {
+        "graph": spec.graph.resolved(folder),
+        "mixing": spec.mixing.resolved(folder),
+        "problem": spec.problem.resolved(folder),
+    }
+    spec = spec.model_copy(update=resolved)
+    spec._source = source
+    return spec
+
+
+def _known_keys() -> dict[str, list[str]]:
+    tables = {"": Spec, "graph": GraphTable, "mixing": MixingTable, "problem.partition": PartitionTable}
+    keys = {path: list(table.model_fields) for path, table in tables.items()}
+    keys |= {f"problem:{kind}": list(table.model_fields) for kind, table in PROBLEM_TABLES.items()}
+    keys["problem"] = sorted({key for table in PROBLEM_TABLES.values() for key in table.model_fields})
+    return keys

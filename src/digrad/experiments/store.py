@@ -1,0 +1,220 @@
+"""The run directory: what a run leaves on disk, recognised and protected.
+
+A run directory holds ``spec.toml``, ``environment.json``, ``summary.json``, a trace per method, ``figures/``,
+``report.html``, and ``checkpoints/`` while a method is under way. Every file is replaced atomically.
+"""
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from digrad.errors import ArgumentError, DataError, SpecError
+from digrad.experiments.spec import Spec, load_spec
+from digrad.files import file_stem, write_atomically
+from digrad.trace import Ensemble, Trace
+
+Result: TypeAlias = Trace | Ensemble
+
+FORMAT = "digrad run 1"
+TIMES = ("started", "finished")  # the only entries of environment.json that differ between equal runs
+_PACKAGES = ("digrad", "jax", "numpy", "scipy")
+_OURS = ("trace-*", "final-*", "ensemble-*", "checkpoints/*.npz", "figures/*", "summary.json", "report.html")
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """One run directory and the specification it holds, made by :func:`open_run` or :func:`find_run`."""
+
+    path: Path
+    spec: Spec
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """Where and when it was run."""
+        return read_json(self.path / "environment.json")
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """How each method ended, by label."""
+        return read_json(self.path / "summary.json")
+
+    @property
+    def figures(self) -> Path:
+        """The folder of the figures."""
+        return self.path / "figures"
+
+    def results(self) -> dict[str, Result]:
+        """Load what each method of the summary recorded."""
+        load = Trace.load if self.spec.seeds == 1 else Ensemble.load
+        return {label: load(self.path, label) for label in self.summary}
+
+    def write_summary(self, results: Mapping[str, Result]) -> Path:
+        """Write ``summary.json``."""
+        return write_json(
+            self.path / "summary.json", {label: result.summary() for label, result in results.items()}
+        )
+
+    def checkpoint(self, label: str, seed: int) -> Path:
+        """Return where a method under way is stored, in a folder that exists."""
+        folder = self.path / "checkpoints"
+        folder.mkdir(exist_ok=True)
+        return folder / f"{file_stem(f'{label}-seed{seed}')}.npz"
+
+    def member(self, label: str, seed: int) -> str:
+        """Return the name under which the run of one seed is stored."""
+        return label if self.spec.seeds == 1 else f"{label}-seed{seed}"
+
+    def save_member(self, trace: Trace, seed: int) -> None:
+        """Store the run of one seed, and drop its checkpoint if it is complete."""
+        replace(trace, name=self.member(trace.name, seed)).save(self.path)
+        if not trace.interrupted:
+            path = self.checkpoint(trace.name, seed)
+            path.unlink(missing_ok=True)
+            if not any(path.parent.iterdir()):
+                path.parent.rmdir()
+
+    def load_member(self, label: str, seed: int) -> Trace | None:
+        """Return the complete run of one seed, or None if there is none."""
+        name = self.member(label, seed)
+        if not (self.path / f"trace-{file_stem(name)}.json").is_file():
+            return None
+        trace = Trace.load(self.path, name)
+        return None if trace.interrupted else replace(trace, name=label)
+
+    def mark_finished(self) -> None:
+        """Note in ``environment.json`` when the run ended."""
+        write_json(self.path / "environment.json", {**self.environment, "finished": _now()})
+
+
+def open_run(
+    out: str | os.PathLike[str], spec: Spec, *, resume: bool = False, overwrite: bool = False
+) -> RunDirectory:
+    """Make or reuse the directory ``out`` for a run of ``spec``.
+
+    A directory of an equal specification is reused: emptied of old results, unless ``resume``.
+
+    Raises:
+        ArgumentError: ``out`` is a file, holds something else than a run, or a run of another specification
+            and ``overwrite`` is false.
+    """
+    path = Path(out)
+    if path.exists() and not path.is_dir():
+        raise ArgumentError(f"`out` must be a folder, but {path} is a file; give another --out.")
+    keep = False
+    if path.is_dir() and any(path.iterdir()):
+        if not _is_run(path):
+            raise ArgumentError(
+                f"`out` must be empty or a digrad run directory, but {path} holds other files; give another --out."
+            )
+        difference = _difference(path, spec)
+        if difference and not overwrite:
+            raise ArgumentError(
+                f"`out` {path} holds the run of another specification ({difference}); give another --out, "
+                "or --overwrite."
+            )
+        keep = resume and not difference
+    path.mkdir(parents=True, exist_ok=True)
+    if not keep:
+        _clear(path)
+    # The environment comes first: it marks the directory as ours from the first file on.
+    write_json(path / "environment.json", environment())
+    write_atomically(path / "spec.toml", spec.to_toml())
+    return RunDirectory(path, spec)
+
+
+def find_run(path: str | os.PathLike[str]) -> RunDirectory:
+    """Return the run directory at ``path``.
+
+    Raises:
+        DataError: There is none, or it has no results yet.
+        SpecError: Its specification is damaged.
+    """
+    path = Path(path)
+    if not path.is_dir() or not _is_run(path):
+        raise DataError(f"{path} is not a digrad run directory; give one that `digrad run --out` made.")
+    if not (path / "summary.json").is_file():
+        raise DataError(f"{path} holds a run without results yet; finish it with `digrad run --resume`.")
+    return RunDirectory(path, load_spec(path / "spec.toml"))
+
+
+def environment() -> dict[str, Any]:
+    """Return what the numbers may depend on besides the specification, and the time."""
+    return {
+        "format": FORMAT,
+        "python": platform.python_version(),
+        "implementation": sys.implementation.name,
+        "platform": platform.platform(),
+        "cpu_count": os.cpu_count(),
+        "versions": {package: metadata.version(package) for package in _PACKAGES},
+        "started": _now(),
+        "finished": None,
+    }
+
+
+def write_json(path: Path, content: Any) -> Path:
+    """Write strict JSON that people can read, atomically."""
+    return write_atomically(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read what :func:`write_json` wrote.
+
+    Raises:
+        DataError: The file is missing or damaged.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read ({error}); run it again.") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{path} must hold one JSON object, but it does not; run it again.")
+    return content
+
+
+def _is_run(path: Path) -> bool:
+    try:
+        return read_json(path / "environment.json").get("format") == FORMAT
+    except DataError:
+        return False
+
+
+def _difference(path: Path, spec: Spec) -> str:
+    """Return how the stored specification differs, or an empty string if it does not or was not yet written."""
+    if not (path / "spec.toml").exists():
+        return ""
+    try:
+        stored = dict(_flat(load_spec(path / "spec.toml").model_dump(exclude_none=True)))
+    except SpecError as error:
+        return f"its spec.toml is not valid: {error}"
+    wanted = dict(_flat(spec.model_dump(exclude_none=True)))
+    keys = [key for key in {**stored, **wanted} if stored.get(key) != wanted.get(key)]
+    shown = [
+        f"{key}: {stored.get(key, 'absent')} there, {wanted.get(key, 'absent')} here" for key in keys[:3]
+    ]
+    return "; ".join([*shown, *([f"and {len(keys) - 3} more"] if len(keys) > 3 else [])])
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _clear(path: Path) -> None:
+    for pattern in _OURS:
+        for file in path.glob(pattern):
+            if file.is_file():
+                file.unlink()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

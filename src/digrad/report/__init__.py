@@ -1,0 +1,5 @@
+"""Reports of stored results, for people: one self-contained page per run. Nothing is computed again."""
+
+from digrad.report.html import write_report
+
+__all__ = ["write_report"]

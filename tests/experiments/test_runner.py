@@ -1,0 +1,261 @@
+"""A run leaves a complete directory, can be interrupted or killed at any moment, and goes on bit for bit."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from digrad.errors import ArgumentError, CheckpointError, DataError
+from digrad.experiments import Built, RunResult, Spec, find_run, load_spec, parse_spec, preset, run, runner
+from digrad.trace import Ensemble, Trace
+from experiment_specs import sampled, tiny
+
+
+class Recorder:
+    """An observer that keeps what it is told, and acts after a number of progress calls."""
+
+    def __init__(self, act_after: int | None = None) -> None:
+        self.events: list[tuple[str, Any]] = []
+        self.calls, self.act_after = 0, act_after
+
+    def on_method_start(self, name: str, steps: int) -> None:
+        self.events.append(("start", (name, steps)))
+
+    def on_progress(self, progress: Any) -> None:
+        self.calls += 1
+        if self.calls == self.act_after:
+            raise KeyboardInterrupt
+
+    def on_method_end(self, trace: Trace) -> None:
+        self.events.append(("end", trace.name))
+
+
+BUILT: dict[str, Built] = {}
+
+
+def run_again(spec: Spec, out: Path, **options: Any) -> RunResult:
+    """Run a specification on the problem and network that were built for it before: nothing compiles again."""
+    kind = spec.problem.kind
+    if kind not in BUILT:
+        BUILT[kind] = spec.build()
+    first = BUILT[kind]
+    return run(spec, out, built=spec.build_on(first.problem, first.network), **options)
+
+
+def numbers(directory: Path) -> dict[str, bytes]:
+    """The files that hold numbers, byte for byte."""
+    return {path.name: path.read_bytes() for path in sorted(directory.glob("*.parquet"))}
+
+
+@pytest.fixture(autouse=True)
+def _without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Drawing takes longer than everything else; the fixtures of the module are made before this and have figures.
+    monkeypatch.setattr(runner, "draw_figures", lambda *arguments: [])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_again(tiny(), tmp_path_factory.mktemp("runs") / "tiny").directory
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_again(sampled(), tmp_path_factory.mktemp("runs") / "sampled").directory
+
+
+def test_run_directory_holds_what_the_design_says(finished: Path) -> None:
+    files = {str(path.relative_to(finished)) for path in finished.rglob("*") if path.is_file()}
+    traces = {f"{kind}-{name}" for name in ("CGT", "AB", "DGDClip") for kind in ("trace", "final")}
+    figures = {
+        f"figures/{name}.{kind}"
+        for name in ("explosion", "loss_and_gradient", "consensus", "graph")
+        for kind in ("png", "pdf")
+    }
+    records = {f"trace-{name}.json" for name in ("CGT", "AB", "DGDClip")}
+    others = {"spec.toml", "summary.json", "environment.json"}
+    assert files == {f"{trace}.parquet" for trace in traces} | figures | records | others
+
+
+def test_summary_has_exactly_the_shape_of_the_design(finished: Path) -> None:
+    summary = json.loads((finished / "summary.json").read_text())
+    assert list(summary) == ["CGT", "AB", "DGDClip"]
+    for entry in summary.values():
+        assert list(entry) == ["verdict", "diverged_at", "steps", "final", "best", "bytes_sent", "seconds"]
+        assert entry["verdict"] in ("converged", "running", "diverged")
+        assert entry["diverged_at"] is None or isinstance(entry["diverged_at"], int)
+        assert isinstance(entry["steps"], int)
+        assert isinstance(entry["bytes_sent"], int)
+        assert isinstance(entry["seconds"], float)
+        for figures in (entry["final"], entry["best"]):
+            assert list(figures) == ["loss", "grad_norm", "consensus_error"]
+            assert all(value is None or isinstance(value, float) for value in figures.values())
+    assert (summary["AB"]["verdict"], summary["AB"]["diverged_at"]) == ("diverged", 4)
+    assert summary["CGT"]["verdict"] == "running"
+
+
+def test_stored_run_is_read_back(finished: Path) -> None:
+    stored = find_run(finished)
+    assert stored.spec == tiny()
+    results = stored.results()
+    assert {label: result.summary() for label, result in results.items()} == stored.summary
+    assert set(stored.environment) >= {"python", "platform", "cpu_count", "versions", "started", "finished"}
+
+
+def test_observer_is_told_of_every_method(tmp_path: Path) -> None:
+    observer = Recorder()
+    run_again(tiny(), tmp_path, progress=observer)
+    labels = ("CGT", "AB", "DGDClip")
+    assert observer.events == [
+        event for label in labels for event in (("start", (label, 50)), ("end", label))
+    ]
+
+
+def test_several_seeds_give_ensembles(tmp_path: Path) -> None:
+    result = run_again(sampled(seeds=2), tmp_path)
+    assert all(isinstance(one, Ensemble) for one in result.results.values())
+    assert [trace.facts["seed"] for trace in result.results["CGT"].traces] == [0, 1]
+    assert find_run(tmp_path).summary["CGT"]["seeds"] == 2
+    assert set(find_run(tmp_path).results()) == {"CGT", "DGDClip"}
+
+
+def test_interrupted_run_stores_what_was_computed_and_resumes_bit_for_bit(
+    tmp_path: Path, uninterrupted: Path
+) -> None:
+    result = run_again(sampled(), tmp_path, progress=Recorder(act_after=3))
+    assert result.interrupted
+    assert 0 < result.results["CGT"].steps < 400
+    assert list(find_run(tmp_path).summary) == ["CGT"]
+    resumed = run_again(sampled(), tmp_path, resume=True)
+    assert not resumed.interrupted
+    assert numbers(tmp_path) == numbers(uninterrupted)
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_interrupted_ensemble_resumes_bit_for_bit(tmp_path: Path) -> None:
+    whole = run_again(sampled(seeds=2), tmp_path / "whole").directory
+    part = run_again(
+        sampled(seeds=2), tmp_path / "part", progress=Recorder(act_after=15)
+    )  # in the second seed
+    assert part.interrupted
+    observer = Recorder()
+    run_again(sampled(seeds=2), tmp_path / "part", resume=True, progress=observer)
+    assert numbers(tmp_path / "part") == numbers(whole)
+    assert observer.calls < 40  # the first seed was not run again
+
+
+KILLED = """
+import os, signal, sys
+from experiment_specs import sampled
+from digrad.experiments import run
+
+class Killer:
+    calls = 0
+    def on_method_start(self, name, steps): pass
+    def on_method_end(self, trace): pass
+    def on_progress(self, progress):
+        self.calls += 1
+        if self.calls == int(sys.argv[2]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+run(sampled(), sys.argv[1], progress=Killer())
+"""
+
+
+@pytest.mark.parametrize("calls", [3, 14])  # while CGT runs; when it is done and DGDClip runs
+def test_killed_run_resumes_bit_for_bit(tmp_path: Path, uninterrupted: Path, calls: int) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-c", KILLED, str(tmp_path), str(calls)]
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert process.returncode == -signal.SIGKILL, process.stderr
+    assert list((tmp_path / "checkpoints").glob("*.npz"))
+    assert not (tmp_path / "summary.json").exists()
+    with pytest.raises(DataError, match="without results yet"):
+        find_run(tmp_path)
+    run_again(sampled(), tmp_path, resume=True)
+    assert numbers(tmp_path) == numbers(uninterrupted)
+
+
+def test_finished_methods_are_not_run_again_on_resume(finished: Path) -> None:
+    before = numbers(finished)
+    observer = Recorder()
+    run_again(tiny(), finished, resume=True, progress=observer)
+    assert observer.calls == 0
+    assert len(observer.events) == 6
+    assert numbers(finished) == before
+
+
+def test_equal_specification_is_run_again_with_the_same_numbers(tmp_path: Path, finished: Path) -> None:
+    run_again(tiny(), tmp_path)
+    observer = Recorder()
+    run_again(tiny(), tmp_path, progress=observer)
+    assert observer.calls > 0
+    assert numbers(tmp_path) == numbers(finished)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_directory_of_another_specification_is_refused(finished: Path, resume: bool) -> None:
+    before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+    with pytest.raises(
+        ArgumentError, match=r"\(steps: 50 there, 60 here\); give another --out, or --overwrite"
+    ):
+        run_again(tiny(steps=60), finished, resume=resume)
+    assert {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()} == before
+
+
+def test_overwrite_leaves_nothing_of_the_other_run(tmp_path: Path) -> None:
+    run_again(tiny(), tmp_path)
+    other = parse_spec(
+        tiny()
+        .to_toml()
+        .replace("[methods.AB]", '[methods.GT]\nmethod = "AB"')
+        .replace('method = "AB"\nstep', "step")
+    )
+    run(other, tmp_path, overwrite=True)
+    assert not list(tmp_path.glob("*-AB.*"))
+    assert load_spec(tmp_path / "spec.toml") == other
+
+
+def test_foreign_directory_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "spec.toml").write_text(tiny().to_toml())
+    with pytest.raises(ArgumentError, match="must be empty or a digrad run directory"):
+        run_again(tiny(), tmp_path, overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["spec.toml"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArgumentError, match="is a file; give another --out"):
+        run_again(tiny(), tmp_path / "file")
+
+
+def test_specification_that_cannot_be_built_writes_nothing(tmp_path: Path) -> None:
+    spec = parse_spec(tiny().to_toml().replace("[10.0, 10.0]", "[10.0]"), "tiny.toml")
+    with pytest.raises(ValueError, match=r"tiny.toml: `start` must have 2 numbers"):
+        run(spec, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_resume_refuses_results_of_other_data(tmp_path: Path) -> None:
+    data, out = tmp_path / "data.txt", tmp_path / "out"
+    rows = [f"{1 - 2 * (row % 2):+d} 1:{row / 10} 2:1" for row in range(10)]
+    text = tiny().to_toml().replace("[10.0, 10.0]", '"zeros"')
+    text = text.replace('kind = "example_quartic"', f'kind = "logistic"\ndata = "{data}"')
+    data.write_text("\n".join(rows) + "\n")
+    run(parse_spec(text), out)
+    data.write_text("\n".join([*rows[:-1], "-1 1:5 2:1"]) + "\n")
+    with pytest.raises(CheckpointError, match=r"The problem of .* changed since CGT was stored"):
+        run(parse_spec(text), out, resume=True)
+
+
+def test_demo_shows_what_it_promises(tmp_path: Path) -> None:
+    result = run(preset("demo"), tmp_path)
+    cgt, baseline, clipped = (result.results[label] for label in ("CGT", "AB", "DGDClip"))
+    assert baseline.diverged_at is not None
+    assert baseline.diverged_at <= 10
+    assert cgt.loss.max() == cgt.loss[0] > 4
+    assert cgt.loss[-1] - result.problem.solve().loss < 1e-3
+    tail = slice(-1000, None)
+    assert np.mean(clipped.grad_norm[tail]) > 2 * np.mean(cgt.grad_norm[tail])

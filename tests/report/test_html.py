@@ -1,0 +1,97 @@
+"""The page of a run is complete, self-contained, and a function of the results alone."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from digrad.algorithms import METHODS
+from digrad.errors import DataError
+from digrad.experiments import parse_spec, run
+from digrad.report import write_report
+from digrad.report.references import first_sentence, reference
+from experiment_specs import tiny
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(tiny(), tmp_path_factory.mktemp("report") / "tiny", report=write_report).directory
+
+
+class Checker(HTMLParser):
+    """Collects attributes and checks that tags are balanced."""
+
+    VOID = ("meta", "img", "br", "link", "input")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.links += [value or "" for name, value in attrs if name in ("src", "href")]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_page_is_well_formed_and_needs_nothing_else(directory: Path) -> None:
+    page = (directory / "report.html").read_text()
+    checker = Checker()
+    checker.feed(page)
+    assert checker.open == []
+    assert len(checker.links) == 4
+    assert all(link.startswith("data:image/png;base64,") for link in checker.links)
+    assert "<script" not in page
+    assert "http" not in page
+
+
+def test_page_shows_verdicts_methods_and_specification(directory: Path) -> None:
+    page = (directory / "report.html").read_text()
+    assert "diverged at k = 4" in page
+    assert "arXiv:2601.03566" in page
+    assert first_sentence("CGT") in page
+    assert "checkpoint_every = 10" in page
+    assert json.loads((directory / "environment.json").read_text())["versions"]["jax"] in page
+
+
+def test_equal_results_give_the_same_page(directory: Path, tmp_path: Path) -> None:
+    other = run(tiny(), tmp_path / "elsewhere", report=write_report).directory
+    assert (other / "report.html").read_bytes() == (directory / "report.html").read_bytes()
+
+
+def test_text_of_users_is_escaped(tmp_path: Path) -> None:
+    text = (
+        tiny(steps=10)
+        .to_toml()
+        .replace('"tiny"', '"<b>bold</b> & co"')
+        .replace("[methods.AB]", '[methods."<i>"]')
+    )
+    page = write_report(run(parse_spec(text), tmp_path).directory).read_text()
+    assert "&lt;b&gt;bold&lt;/b&gt; &amp; co" in page
+    assert not re.search(r"<[bi]>", page)
+
+
+def test_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is not a digrad run directory"):
+        write_report(tmp_path)
+    with pytest.raises(DataError, match="is not a digrad run directory"):
+        write_report(tmp_path / "absent")
+
+
+def test_missing_figure_is_named(tmp_path: Path) -> None:
+    directory = run(tiny(steps=10), tmp_path).directory
+    (directory / "figures" / "graph.png").unlink()
+    with pytest.raises(DataError, match=r"graph.png is missing; run it again"):
+        write_report(directory)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_has_a_sentence_and_a_reference(method: str) -> None:
+    assert first_sentence(method).endswith(".")
+    assert len(reference(method)) > 30
+    assert "Example" not in reference(method)
