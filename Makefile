@@ -15,8 +15,8 @@ demo: $(VENV)/.installed
 test: lint types layers pytest
 
 lint: $(VENV)/.installed-test
-	$(BIN)/ruff format --check src tests examples
-	$(BIN)/ruff check src tests examples
+	$(BIN)/ruff format --check src tests examples docs
+	$(BIN)/ruff check src tests examples docs
 
 types: $(VENV)/.installed-test
 	$(BIN)/pyright --pythonpath $(BIN)/python
@@ -45,7 +45,7 @@ $(VENV)/.installed-test: $(VENV)/.installed
 
 # Pin what is installed now, after `pip install -U` of what should move.
 constraints: $(VENV)/.installed-test
-	$(BIN)/python -m pip freeze --exclude-editable > constraints.txt
+	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu//' > constraints.txt
 
 clean:
 	rm -rf $(VENV)

@@ -147,7 +147,9 @@ def test_a_folder_of_something_else_is_not_overwritten(monkeypatch, capsys, tmp_
     (tmp_path / "spec.toml").write_text(SPEC)
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").write_text("keep")
-    assert "precious" in refused(monkeypatch, capsys, "run", tmp_path / "spec.toml", "--out", tmp_path / "precious")
+    assert "precious" in refused(
+        monkeypatch, capsys, "run", tmp_path / "spec.toml", "--out", tmp_path / "precious"
+    )
     assert (tmp_path / "precious" / "file").read_text() == "keep"
 
 

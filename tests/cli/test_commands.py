@@ -68,7 +68,9 @@ def test_help_loads_nothing_heavy():
 
 
 def test_graph_describes_draws_and_saves(monkeypatch, capsys, tmp_path):
-    text = call(monkeypatch, capsys, "graph", "example5", "--draw", tmp_path / "g.png", "--save", tmp_path / "g.json")
+    text = call(
+        monkeypatch, capsys, "graph", "example5", "--draw", tmp_path / "g.png", "--save", tmp_path / "g.json"
+    )
     assert "rho_R               0.577350" in text
     assert (tmp_path / "g.png").read_bytes()[:4] == b"\x89PNG"
     again = call(monkeypatch, capsys, "graph", tmp_path / "g.json", "--json")
@@ -85,7 +87,10 @@ def test_methods_are_listed_with_their_facts(monkeypatch, capsys):
 
 def test_data_sets_are_listed_and_verified(monkeypatch, capsys):
     assert "digits" in call(monkeypatch, capsys, "data", "list")
-    assert {row["name"] for row in json.loads(call(monkeypatch, capsys, "data", "list", "--json"))} >= {"digits", "a9a"}
+    assert {row["name"] for row in json.loads(call(monkeypatch, capsys, "data", "list", "--json"))} >= {
+        "digits",
+        "a9a",
+    }
     assert "1797 samples" in call(monkeypatch, capsys, "data", "verify", "digits")
 
 
@@ -95,8 +100,23 @@ def test_run_writes_the_directory_of_the_design(monkeypatch, capsys, tmp_path):
     summary = json.loads(call(monkeypatch, capsys, "run", tmp_path / "tiny.toml", "--out", out, "--json"))
     assert summary == json.loads((out / "summary.json").read_text())
     assert summary["AB"]["verdict"] == "diverged"
-    assert set(summary["CGT"]) >= {"verdict", "diverged_at", "steps", "final", "best", "bytes_sent", "seconds"}
-    for name in ("spec.toml", "trace-CGT.parquet", "trace-AB.parquet", "environment.json", "report.html", "figures"):
+    assert set(summary["CGT"]) >= {
+        "verdict",
+        "diverged_at",
+        "steps",
+        "final",
+        "best",
+        "bytes_sent",
+        "seconds",
+    }
+    for name in (
+        "spec.toml",
+        "trace-CGT.parquet",
+        "trace-AB.parquet",
+        "environment.json",
+        "report.html",
+        "figures",
+    ):
         assert (out / name).exists(), name
     table = call(monkeypatch, capsys, "run", tmp_path / "tiny.toml", "--out", out)
     assert "diverged at k = " in table
@@ -114,7 +134,9 @@ def test_ctrl_c_keeps_what_was_computed_and_resume_goes_on(monkeypatch, capsys, 
     (tmp_path / "long.toml").write_text(long)
     out = tmp_path / "out"
     words = [sys.executable, "-m", "digrad", "run", str(tmp_path / "long.toml"), "--out", str(out)]
-    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    process = subprocess.Popen(
+        words, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
     deadline = time.monotonic() + 90
     while not list(out.glob("checkpoints/*")) and time.monotonic() < deadline:
         time.sleep(0.05)

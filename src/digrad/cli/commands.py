@@ -168,11 +168,17 @@ def graph(
 @click.command()
 @json_option
 @click.option("--bibtex", is_flag=True, help="Print the citations instead.")
+@click.option(
+    "--measure", is_flag=True, help="Run every method on the five-agent example and print where it ends."
+)
 @click.argument("names", nargs=-1)
-def methods(names: tuple[str, ...], as_json: bool, bibtex: bool) -> None:
+def methods(names: tuple[str, ...], as_json: bool, bibtex: bool, measure: bool) -> None:
     """List all methods, or those NAMEd: what they need, send and converge to, and where they come from."""
     from digrad.algorithms.catalog import bibtex_of, method_facts
 
+    if measure:
+        _measure_methods(names, as_json)
+        return
     if bibtex:
         click.echo(bibtex_of(names))
         return
@@ -204,6 +210,29 @@ def methods(names: tuple[str, ...], as_json: bool, bibtex: bool) -> None:
         "reference",
     )
     show.table(headers, rows)
+
+
+def _measure_methods(names: tuple[str, ...], as_json: bool) -> None:
+    from digrad.algorithms.catalog import method_facts
+    from digrad.experiments import convergence
+
+    chosen = {row.name for row in method_facts(names)}
+    rows = [convergence.measure(*row) for row in convergence.settings() if type(row[0]).__name__ in chosen]
+    if as_json:
+        show.as_json([row.to_dict() for row in rows])
+        return
+    headers = (
+        "method",
+        "matrices and hyper-parameters",
+        "mean error",
+        "largest error",
+        "a tenth of the step",
+        "outcome",
+    )
+    errors = [
+        [f"{e:.2g}" for e in (row.mean_error, row.largest_error, row.largest_error_tenth)] for row in rows
+    ]
+    show.table(headers, [(r.method, r.setting, *e, r.outcome) for r, e in zip(rows, errors, strict=True)])
 
 
 @click.group()

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from digrad.mixing import Mixing, Network
 
 DENSE_LIMIT = 64  # agents up to which the matrix is multiplied densely
+SUM_LIMIT = 8  # agents up to which a sum over senders beats a matrix product (1.1x of a whole step on a9a)
 TAIL_COST = 4  # a scattered arc costs about as much as this many slot entries
 
 
@@ -111,10 +112,14 @@ def operator(mixing: Mixing, dtype: npt.DTypeLike) -> Operator:
 
 def apply(operator: Operator, x: jax.Array) -> jax.Array:
     """Return M @ x for stacked x ``[n, ...]``."""
-    if isinstance(operator, Dense):
-        return jnp.tensordot(operator.matrix, x, axes=1)
     flat = x.reshape(x.shape[0], -1)
+    if isinstance(operator, Dense) and len(flat) > SUM_LIMIT:
+        return (operator.matrix @ flat).reshape(x.shape)
     total = jnp.zeros_like(flat)
+    if isinstance(operator, Dense):
+        for sender in range(len(flat)):
+            total = total + operator.matrix[:, sender, None] * flat[sender]
+        return total.reshape(x.shape)
     for sender, weight in zip(operator.sender, operator.weight, strict=True):
         total = total + weight[:, None] * flat.at[sender].get(mode="promise_in_bounds")
     if operator.tail_sender.size:

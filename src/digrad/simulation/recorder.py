@@ -14,7 +14,7 @@ from digrad.simulation.loop import Rows
 
 # Points evaluated in one product. Record number j always sits in column j mod GROUP of a product of this one
 # width, so that its rounding does not depend on the chunk length.
-GROUP = 32
+GROUP = 25
 
 FLOATS = ("loss", "grad_norm", "consensus_error", "tracking_error", "fraction_clipped")
 
@@ -81,6 +81,8 @@ class Recorder:
         return int(c["k"][np.argmax(good)]) if good.any() else None
 
     def _evaluate(self, points: Any, first: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        if not len(points):
+            return np.zeros(0), np.zeros(0)
         before = first % GROUP
         padded = np.zeros((-(-(before + len(points)) // GROUP) * GROUP, points.shape[1]), points.dtype)
         padded[before : before + len(points)] = points

@@ -1,0 +1,31 @@
+"""One timed comparison in a process of its own, with one thread: ``python -m digrad.bench.worker CASE DATA REPEATS``.
+
+Prints its rows as JSON; :func:`digrad.bench.run_bench` starts it with the threads of BLAS and OpenMP limited,
+which must happen before NumPy is imported.
+"""
+
+import json
+import os
+import sys
+from dataclasses import asdict
+
+from digrad.errors import DigradError
+
+
+def main(case: str, data: str, repeats: str) -> int:
+    """Run one case on one core and print its rows; return the exit code."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    from digrad.bench.cases import CASES
+
+    try:
+        rows = CASES[case](data, int(repeats))
+    except DigradError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        return 2
+    print(json.dumps([asdict(row) for row in rows]))  # noqa: T201
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,120 @@
+import json
+import resource
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from digrad.bench import BenchReport, BenchRow, run, run_bench, workload
+from digrad.bench.cases import CASES
+from digrad.bench.measure import Timing, fastest, interleave, peak_memory
+from digrad.bench.workload import Workload, paper_problem
+from digrad.errors import ArgumentError, DigradError
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return paper_problem("digits")
+
+
+@pytest.mark.parametrize("batch_size", [None, 32])
+def test_every_numpy_layout_follows_the_trajectory_of_digrad(problem, batch_size):
+    with jax.enable_x64(True):
+        assert Workload(problem, "float64", 20, batch_size).check_agreement() < 1e-10
+
+
+def test_bench_is_void_when_numpy_and_digrad_disagree(problem, monkeypatch):
+    monkeypatch.setattr(workload, "THRESHOLD", 0.1)
+    with jax.enable_x64(True), pytest.raises(DigradError, match=r"NumPy loop .* differ by"):
+        Workload(problem, "float64", 20, 32).check_agreement()
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-12), ("float32", 1e-3)])
+def test_metrics_inside_the_loop_equal_deferred_metrics(problem, dtype, tolerance):
+    with jax.enable_x64(True):
+        work = Workload(problem, dtype, 40, 32)
+        inside, deferred = work.run_inside(10), work.run_deferred(10)
+    assert inside.shape == (4,)
+    np.testing.assert_allclose(inside, deferred, rtol=tolerance)
+
+
+def test_deferred_losses_are_those_of_the_problem(problem):
+    with jax.enable_x64(True):
+        work = Workload(problem, "float64", 10, 32)
+        first = work.run_deferred(10)[0]
+    average = work.network.u @ work.x0 / problem.n_agents
+    assert first == pytest.approx(problem.loss(average), rel=1e-12)
+
+
+def test_interleave_takes_turns_after_one_call_of_each():
+    calls = []
+    times = interleave({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, repeats=2)
+    assert calls == ["a", "b"] * 3
+    assert all(timing.cpu >= 0 and timing.wall >= 0 for timing in times.values())
+
+
+def test_fastest_is_the_least_cpu_time():
+    assert fastest({"a": Timing(2.0, 0.1), "b": Timing(1.0, 9.0)})[0] == "b"
+
+
+def test_peak_memory_is_that_of_this_process_in_bytes():
+    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    assert 0.1 * largest < peak_memory() <= 1.1 * largest
+
+
+@pytest.mark.parametrize(
+    ("row", "ratio", "ok", "promise"),
+    [
+        (BenchRow("a", 10.0, "us", 3.0, reference=30.0, at_least=True), 3.0, True, ">= 3x"),
+        (BenchRow("b", 10.0, "us", 3.0, reference=29.0, at_least=True), 2.9, False, ">= 3x"),
+        (BenchRow("c", 13.0, "us", 1.3, reference=10.0), 1.3, True, "<= 1.3x"),
+        (BenchRow("d", 1.2, "GB", 1.0), None, False, "<= 1 GB"),
+    ],
+)
+def test_row_judges_its_promise(row, ratio, ok, promise):
+    assert row.ratio == pytest.approx(ratio)
+    assert (row.ok, row.promise) == (ok, promise)
+    assert row.to_dict()["ok"] is ok
+
+
+def test_report_is_ok_only_if_every_row_is_and_prints_each():
+    kept, broken = BenchRow("fine", 0.5, "GB", 1.0), BenchRow("too much", 2.0, "GB", 1.0)
+    assert BenchReport((kept,), {}).ok
+    report = BenchReport((kept, broken), {"data": "digits"})
+    assert not report.ok
+    assert json.loads(json.dumps(report.to_dict()))["rows"][1]["name"] == "too much"
+    lines = str(report).splitlines()
+    assert any("fine" in line and "kept" in line for line in lines)
+    assert any("too much" in line and "BROKEN" in line for line in lines)
+
+
+def test_parent_and_worker_know_the_same_cases():
+    assert tuple(CASES) == run.CASES
+
+
+def test_run_bench_reports_every_promise_from_fresh_processes(monkeypatch):
+    monkeypatch.setattr(run, "CASES", ("full_batch", "memory"))
+    monkeypatch.setattr(run, "STARTS", 1)
+    parts = []
+    report = run_bench(repeats=1, data="digits", progress=parts.append)
+    assert parts == ["full_batch", "memory", "start-up"]
+    assert [row.name for row in report.rows] == [
+        "step, full batch, float32",
+        "step, full batch, float64",
+        "peak memory, 1000 steps",
+        "import digrad",
+        "digrad --help",
+    ]
+    assert all(row.ours > 0 for row in report.rows)
+    assert report.facts["data"] == "digits"
+
+
+def test_run_bench_passes_on_the_reason_when_the_data_set_is_unknown():
+    with pytest.raises(DigradError, match="no_such_data"):
+        run_bench(repeats=1, data="no_such_data")
+
+
+def test_run_bench_refuses_zero_repeats():
+    with pytest.raises(ArgumentError, match="`repeats` of run_bench"):
+        run_bench(repeats=0)

@@ -1,0 +1,100 @@
+"""Starting agents as real processes on loopback, and making sure that none is left over."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+WORKERS = Path(__file__).parent / "torch" / "workers"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended."""
+
+    code: int
+    output: str
+    seconds: float
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def environment(**extra: str) -> dict[str, str]:
+    base = {k: v for k, v in os.environ.items() if not k.startswith(("TORCHELASTIC", "DIGRAD_GRAPH"))}
+    settings = {
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "PYTHONPATH": str(Path(__file__).parent),
+        "PYTHONFAULTHANDLER": "1",
+    }
+    return {**base, **settings, **extra}
+
+
+class Agents:
+    """The processes of one run, ended with the ``with`` block whatever happens."""
+
+    def __init__(
+        self,
+        worker: str,
+        n: int,
+        *args: str,
+        ranks: range | None = None,
+        extra: Mapping[int, Mapping[str, str]] | None = None,
+    ) -> None:
+        port = str(free_port())
+        self.started = time.monotonic()
+        self.processes = {
+            rank: subprocess.Popen(
+                [sys.executable, str(WORKERS / worker), *args],
+                env=environment(
+                    RANK=str(rank),
+                    WORLD_SIZE=str(n),
+                    LOCAL_RANK=str(rank),
+                    MASTER_ADDR="127.0.0.1",
+                    MASTER_PORT=port,
+                    **(extra or {}).get(rank, {}),
+                ),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+            for rank in ranks or range(n)
+        }
+
+    def __enter__(self) -> "Agents":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+
+    def wait(self, timeout: float, ranks: list[int] | None = None) -> dict[int, Ended]:
+        """Return how the processes ended; fail if one has not after ``timeout`` seconds."""
+        deadline = time.monotonic() + timeout
+        ended = {}
+        for rank in ranks or list(self.processes):
+            process = self.processes[rank]
+            output, _ = process.communicate(timeout=max(deadline - time.monotonic(), 0.1))
+            ended[rank] = Ended(process.returncode, output, time.monotonic() - self.started)
+        return ended
+
+
+def run(worker: str, n: int, *args: str, timeout: float = 240) -> None:
+    """Run a worker on every agent and require success."""
+    with Agents(worker, n, *args) as agents:
+        for rank, ended in agents.wait(timeout).items():
+            assert ended.code == 0, f"agent {rank} failed:\n{ended.output}"
