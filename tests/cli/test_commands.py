@@ -61,7 +61,8 @@ def test_help_loads_nothing_heavy():
         "from digrad.cli import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
-        "print(sorted({'jax', 'numpy', 'scipy', 'matplotlib', 'sklearn', 'torch', 'pandas', 'rich'} & set(sys.modules)))"
+        "heavy = {'jax', 'numpy', 'scipy', 'matplotlib', 'sklearn', 'torch', 'pandas', 'rich'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"

@@ -151,14 +151,14 @@ def verdicts(claims: Sequence[Claim]) -> list[Verdict]:
         rows = [row for row in claims if row.number == number]
         holding = [row for row in rows if row.holds == HOLDS]
         partly = [row for row in rows if row.holds.startswith(PARTLY)]
-        where = " ".join(
+        where = " / ".join(
             [
-                *(f"({row.setting})" for row in holding),
-                *(f"({row.setting}: {row.holds.removeprefix(PARTLY)})" for row in partly),
+                *(row.setting for row in holding),
+                *(f"{row.setting}: {row.holds.removeprefix(PARTLY)}" for row in partly),
             ]
         )
         absent = UNDECIDED if any(row.holds == UNDECIDED for row in rows) else FAILS
-        overall = HOLDS if len(holding) == len(rows) else f"holds only for {where}" if where else absent
+        overall = HOLDS if len(holding) == len(rows) else f"holds only for: {where}" if where else absent
         judged.append(Verdict(number, claim, overall))
     return judged
 
