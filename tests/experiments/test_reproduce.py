@@ -67,8 +67,8 @@ def claims_that(*judgements: str) -> list[Claim]:
         ((HOLDS, HOLDS), HOLDS),
         ((FAILS, FAILS), FAILS),
         ((FAILS, UNDECIDED), UNDECIDED),
-        ((HOLDS, FAILS), "holds only for (setting 0)"),
-        ((FAILS, "holds only for the speed"), "holds only for (setting 1: for the speed)"),
+        ((HOLDS, FAILS), "holds only for: setting 0"),
+        ((FAILS, "holds only for the speed"), "holds only for: setting 1: for the speed"),
     ],
 )
 def test_verdict_of_a_claim_says_where_it_holds(judgements: tuple[str, ...], overall: str) -> None:

@@ -2,13 +2,13 @@
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import click
 
 from digrad.cli import show
 
-PRESETS = ("smoke", "small", "medium", "full")
+Preset = Literal["smoke", "small", "medium", "full"]
 
 out_option = click.option("--out", type=click.Path(path_type=Path), help="Directory of the results.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
@@ -74,7 +74,11 @@ def run(
 @click.command()
 @click.argument("experiment", type=click.Choice(["logistic"]))
 @click.option(
-    "--preset", type=click.Choice(PRESETS), default="full", show_default=True, help="How much to compute."
+    "--preset",
+    type=click.Choice(get_args(Preset)),
+    default="full",
+    show_default=True,
+    help="How much to compute.",
 )
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of starts and samples."
@@ -84,7 +88,7 @@ def run(
 @overwrite_option
 @json_option
 def reproduce(
-    experiment: str, preset: str, seed: int, out: Path | None, resume: bool, overwrite: bool, as_json: bool
+    experiment: str, preset: Preset, seed: int, out: Path | None, resume: bool, overwrite: bool, as_json: bool
 ) -> None:
     """Reproduce an EXPERIMENT of the CGT paper and report which of its claims hold.
 
