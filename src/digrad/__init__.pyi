@@ -4,6 +4,7 @@ from . import graphs as graphs
 from . import mixing as mixing
 from . import problems as problems
 from . import schedules as schedules
+from . import theory as theory
 from .algorithms import AB as AB
 from .algorithms import ADDOPT as ADDOPT
 from .algorithms import CDSGD as CDSGD

@@ -295,6 +295,65 @@ def data_verify(name: str) -> None:
 
 
 @click.command()
+@click.argument("spec", type=click.Path(path_type=Path))
+@out_option
+@click.option("--steps", type=click.IntRange(min=1), help="Of the checked run; by default at most 1500.")
+@json_option
+def certify(spec: Path, out: Path | None, steps: int | None, as_json: bool) -> None:
+    """Certify the step size of the CGT in SPEC, and check every inequality of the theory along its run.
+
+    Three chains of constants: paper (as printed; several are not valid), repaired, and sharp. Certified step sizes are
+    far below practical ones; the last rows bound what a finished run did, at any step size. Writes certificate.json and
+    a figure per inequality. Exits with 1 if an inequality that must hold is violated.
+    """
+    from digrad.experiments import certify_spec, load_spec
+
+    folder = out or Path("runs") / f"certify-{spec.stem}"
+    click.echo("Certifying, then checking and drawing every inequality; about half a minute ...", err=True)
+    result = certify_spec(load_spec(spec), folder, steps=steps)
+    if as_json:
+        show.as_json(result.to_dict())
+    else:
+        click.echo(str(result.certificate))
+        rows = [
+            (
+                row["status"],
+                row["chain"],
+                row["row"],
+                f"{row['max_ratio']:.3g}",
+                row["violations"],
+                row["needs"],
+            )
+            for row in result.check.table()
+        ]
+        title = f"\n{result.check.verdict}: {result.check.steps} steps checked"
+        show.table(
+            ("status", "chain", "inequality", "largest lhs/rhs", "violations", "needs"), rows, title=title
+        )
+        click.echo(f"  {folder}")
+    if result.check.verdict == "FAIL":
+        sys.exit(1)
+
+
+@click.command()
+@click.argument("spec", type=click.Path(path_type=Path))
+@out_option
+@json_option
+def smoothness(spec: Path, out: Path | None, as_json: bool) -> None:
+    """Plot Hessian norm against gradient norm along the run of the CGT in SPEC, with the fitted (L0, L1) line."""
+    from digrad.experiments import load_spec, smoothness_of_spec
+
+    result = smoothness_of_spec(load_spec(spec), out or Path("runs") / f"smoothness-{spec.stem}")
+    if as_json:
+        show.as_json(result.found.table())
+        return
+    rows = [(row["loss"], f"{row['L0']:.4g}", f"{row['L1']:.4g}") for row in result.found.table()]
+    show.table(("loss", "L0", "L1"), rows)
+    for path in result.files:
+        click.echo(f"  {path}")
+
+
+@click.command()
 @click.option("--repeats", type=click.IntRange(min=1), default=7, show_default=True, help="Of each timing.")
 @json_option
 def bench(repeats: int, as_json: bool) -> None:
@@ -345,7 +404,7 @@ def _write_report(directory: Path) -> Path:
 def _read_graph(name: str, arguments: tuple[str, ...], seed: int) -> Any:
     from digrad.checks import did_you_mean
     from digrad.graphs import GENERATORS, read
-    from digrad.graphs.generators import from_words
+    from digrad.graphs.words import from_words
 
     if name in GENERATORS:
         return from_words(name, arguments, seed=seed)
@@ -359,4 +418,4 @@ def _read_graph(name: str, arguments: tuple[str, ...], seed: int) -> Any:
     return read(name)
 
 
-COMMANDS = (demo, run, reproduce, graph, methods, data, bench, report)
+COMMANDS = (demo, run, reproduce, certify, smoothness, graph, methods, data, bench, report)

@@ -1,5 +1,6 @@
 """Experiments as data: specifications, the runner, the store of results, presets, and the paper's claims."""
 
+from digrad.experiments.certified import CertifiedRun, MeasuredSmoothness, certify_spec, smoothness_of_spec
 from digrad.experiments.claims import Claim, ClaimTable
 from digrad.experiments.presets import preset, preset_names
 from digrad.experiments.reproduce import Reproduction, reproduce_logistic
@@ -9,13 +10,16 @@ from digrad.experiments.store import RunDirectory, find_run
 
 __all__ = [
     "Built",
+    "CertifiedRun",
     "Claim",
     "ClaimTable",
+    "MeasuredSmoothness",
     "Observer",
     "Reproduction",
     "RunDirectory",
     "RunResult",
     "Spec",
+    "certify_spec",
     "find_run",
     "load_spec",
     "parse_spec",
@@ -23,4 +27,5 @@ __all__ = [
     "preset_names",
     "reproduce_logistic",
     "run",
+    "smoothness_of_spec",
 ]

@@ -1,7 +1,6 @@
 """Standard digraphs: size first, seed last. Self loops are implicit; a single agent is a valid graph."""
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -169,36 +168,6 @@ GENERATORS: dict[str, Callable[..., Digraph]] = {
     "triangle": triangle,
 }
 """Every generator by name, for the command line."""
-
-
-def from_words(name: str, words: Sequence[str], *, seed: int = 0) -> Digraph:
-    """Return the digraph of a generator given as text, as the command line does.
-
-    Args:
-        name: A key of ``GENERATORS``.
-        words: Its arguments, in order.
-        seed: Of a random generator.
-
-    Example:
-        >>> from_words("grid", ["2", "3"]).n
-        6
-    """
-    checks.choice(name, "graph", "from_words", GENERATORS)
-    parameters = inspect.signature(GENERATORS[name]).parameters
-    wanted = [parameter for parameter in parameters if parameter != "seed"]
-    if len(words) != len(wanted):
-        raise ArgumentError(
-            f"`{name}` takes {' '.join(wanted) or 'no arguments'}, but got {' '.join(words) or 'nothing'}."
-        )
-    values = [_number(word, parameter, name) for word, parameter in zip(words, wanted, strict=True)]
-    return GENERATORS[name](*values, **({"seed": seed} if "seed" in parameters else {}))
-
-
-def _number(word: str, parameter: str, owner: str) -> float:
-    try:
-        return float(word) if parameter == "p" else int(word)
-    except ValueError:
-        raise ArgumentError(f"`{parameter}` of {owner} must be a number, but got {word!r}.") from None
 
 
 def _arcs(senders: npt.NDArray[np.int64], receivers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

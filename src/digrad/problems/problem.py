@@ -179,15 +179,19 @@ class Problem:
     @cached_property
     def _minimum(self) -> Minimum:
         with jax.enable_x64(True):
-            return minimise(self.local.objective, self._arrays, np.asarray(self.start, np.float64))
+            return minimise(self._evaluate, self._arrays, np.asarray(self.start, np.float64))
 
     def _objective(self, x: npt.ArrayLike) -> tuple[Floats, Floats]:
         point = np.asarray(x, dtype=np.float64)
         if point.shape != (self.dim,):
             raise ArgumentError(f"`x` must have shape ({self.dim},) for {self.name}, but got {point.shape}.")
         with jax.enable_x64(True):
-            loss, gradient = self.local.objective(self._arrays, point[None])
+            loss, gradient = self._evaluate(self._arrays, point[None])
             return np.asarray(loss)[0], np.asarray(gradient)[0]
+
+    @cached_property
+    def _evaluate(self) -> Callable[[Any, Any], tuple[Any, Any]]:
+        return jax.jit(self.local.objective)
 
     def _stacked(self, x: npt.ArrayLike) -> Floats:
         point = np.asarray(x, dtype=np.float64)

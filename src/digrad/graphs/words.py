@@ -1,0 +1,39 @@
+"""A generator and its arguments given as text, as on the command line."""
+
+import inspect
+from collections.abc import Sequence
+
+from digrad import checks
+from digrad.errors import ArgumentError
+from digrad.graphs.digraph import Digraph
+from digrad.graphs.generators import GENERATORS
+
+
+def from_words(name: str, words: Sequence[str], *, seed: int = 0) -> Digraph:
+    """Return the digraph of a generator given as text, as the command line does.
+
+    Args:
+        name: A key of ``GENERATORS``.
+        words: Its arguments, in order.
+        seed: Of a random generator.
+
+    Example:
+        >>> from_words("grid", ["2", "3"]).n
+        6
+    """
+    checks.choice(name, "graph", "from_words", GENERATORS)
+    parameters = inspect.signature(GENERATORS[name]).parameters
+    wanted = [parameter for parameter in parameters if parameter != "seed"]
+    if len(words) != len(wanted):
+        raise ArgumentError(
+            f"`{name}` takes {' '.join(wanted) or 'no arguments'}, but got {' '.join(words) or 'nothing'}."
+        )
+    values = [_number(word, parameter, name) for word, parameter in zip(words, wanted, strict=True)]
+    return GENERATORS[name](*values, **({"seed": seed} if "seed" in parameters else {}))
+
+
+def _number(word: str, parameter: str, owner: str) -> float:
+    try:
+        return float(word) if parameter == "p" else int(word)
+    except ValueError:
+        raise ArgumentError(f"`{parameter}` of {owner} must be a number, but got {word!r}.") from None

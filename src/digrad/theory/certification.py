@@ -1,0 +1,209 @@
+"""Certified step sizes: whether CGT provably converges, and with which step."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from digrad import checks
+from digrad.errors import ArgumentError
+from digrad.mixing import Network
+from digrad.problems import Problem
+from digrad.theory import sharp
+from digrad.theory.certificate import CHAINS, Certificate, ChainReport, Verdict
+from digrad.theory.closure import Chain, close, largest_step
+from digrad.theory.constants import Smoothness
+from digrad.theory.norms import Norms, network_norms
+from digrad.theory.setting import Setting, make_settings, start_array
+from digrad.theory.smoothness import candidates, has_closed_form
+
+Floats = npt.NDArray[np.floating]
+
+VALID = ("sharp", "repaired")  # the printed constants never decide a verdict
+INDICATIVE = "indicative, not a certificate"
+COARSE = 0.02  # relative accuracy of alpha while the free parameter L1 is tuned
+EMPIRICAL_STEPS = 200
+EMPIRICAL_STEP_SIZE = 0.01  # of the run along which constants are estimated when no step size is given
+
+
+def certify(
+    problem: Problem,
+    network: Network | Sequence[Network],
+    threshold: float,
+    x0: npt.ArrayLike | None = None,
+    step_size: float | None = None,
+    *,
+    constants: Smoothness | Literal["empirical"] | None = None,
+    batch_size: int | None = None,
+) -> Certificate:
+    """Say whether CGT provably converges with a step size, or find the largest step size with which it does.
+
+    Args:
+        problem: The losses.
+        network: Who hears whom; a sequence of networks (one per step, repeated) gets an indication only.
+        threshold: c0.
+        x0: The start, ``[n, d]`` or ``[d]``; the problem's own by default.
+        step_size: alpha; without it the largest certified one is found.
+        constants: Smoothness constants. By default the closed form of a built-in problem, with its free
+            parameter tuned; ``"empirical"`` estimates them along a run, which certifies nothing.
+        batch_size: Samples per step; anything but None gets an indication only.
+
+    Returns:
+        A certificate whose verdict is decided by the chains ``sharp`` and ``repaired``.
+
+    Raises:
+        ArgumentError: The problem and the network have different numbers of agents, or an argument is malformed.
+
+    Example:
+        >>> from digrad.graphs import example5
+        >>> from digrad.problems import example_quadratic
+        >>> network = Network(example5())
+        >>> certificate = certify(example_quadratic(), network, threshold=5.0)
+        >>> certificate.verdict, certificate.alpha_max["sharp"] > 5 * certificate.alpha_max["repaired"]
+        ('holds', True)
+        >>> certify(example_quadratic(), network, threshold=5.0, step_size=1.0).verdict
+        'fails'
+    """
+    if callable(threshold) or callable(step_size):
+        return _uncovered("schedules of the step size or the threshold are not covered", None, None)
+    checks.positive(threshold, "threshold", "certify", allow_inf=True)
+    if step_size is not None:
+        checks.positive(step_size, "step_size", "certify")
+    static, caveats = _static(network)
+    if static.n != problem.n_agents:
+        raise ArgumentError(
+            f"`network` of certify has {static.n} agents, but the problem has {problem.n_agents}; build both for the "
+            "same agents."
+        )
+    if batch_size is not None:
+        caveats.append(f"gradients are mini-batches of {batch_size}: the proof needs full gradients")
+    start = start_array(problem, x0, "certify")
+    options = _options(problem, static, threshold, start, step_size, constants)
+    if not options:
+        reason = f"no smoothness constants are known for {problem.name!r}; pass constants=Smoothness(...)"
+        return _uncovered(reason, step_size, threshold)
+    if not options[0].is_certifiable:
+        caveats.append("the smoothness constants are estimates along a run, lower than the true ones")
+    if math.isinf(threshold) and any(option.L1.any() for option in options):
+        return _uncovered("an infinite threshold is covered only if all L1 are 0; clip", step_size, threshold)
+    norms = network_norms(static)
+    settings = make_settings(problem, norms, options, threshold, start)
+    reports = {name: _report(chain, settings, step_size) for name, chain in CHAINS.items()}
+    return _decide(reports, norms, step_size, float(threshold), caveats)
+
+
+def choose_constants(problem: Problem, norms: Norms, threshold: float, start: Floats) -> Smoothness:
+    """Return, of the closed forms of a built-in problem, the one that certifies the largest step (chain sharp).
+
+    Raises:
+        ArgumentError: The problem has no closed form.
+    """
+    options = candidates(problem)
+    if len(options) == 1:
+        return options[0]
+    return _tuned(sharp, make_settings(problem, norms, options, threshold, start)).smoothness
+
+
+def _options(
+    problem: Problem,
+    network: Network,
+    threshold: float,
+    start: Floats,
+    step_size: float | None,
+    constants: Smoothness | str | None,
+) -> list[Smoothness]:
+    if isinstance(constants, Smoothness):
+        if constants.L0.size != problem.n_agents:
+            raise ArgumentError(
+                f"`constants` of certify has {constants.L0.size} agents, but the problem has {problem.n_agents}."
+            )
+        return [constants]
+    if constants is None:
+        return candidates(problem) if has_closed_form(problem) else []
+    checks.choice(constants, "constants", "certify", ("empirical",))
+    from digrad.theory.empirical import empirical_smoothness
+    from digrad.theory.trajectory import run
+
+    step = EMPIRICAL_STEP_SIZE if step_size is None else step_size
+    path = run(problem, network, step_size=step, threshold=threshold, x0=start, steps=EMPIRICAL_STEPS)
+    return empirical_smoothness(problem, path.average).pareto()
+
+
+def _tuned(chain: Chain, settings: list[Setting]) -> Setting:
+    """Return the setting whose free parameter certifies the largest step."""
+    if len(settings) == 1:
+        return settings[0]
+    best, step = settings[len(settings) // 2], 0.0
+    for setting in settings:
+        # Most candidates are dismissed by one look: they do not certify a slightly larger step.
+        if step and not close(chain, setting, step * (1 + COARSE)).certified:
+            continue
+        found = largest_step(chain, setting, start=step or 1.0, tolerance=COARSE)
+        if found and found.step_size > step:
+            best, step = setting, found.step_size
+    return best
+
+
+def _report(chain: Chain, settings: list[Setting], step_size: float | None) -> ChainReport:
+    setting = _tuned(chain, settings)
+    best = largest_step(chain, setting)
+    at_step = close(chain, setting, step_size or 1.0) if step_size or best is None else best
+    return ChainReport(chain.name, setting, best, at_step)
+
+
+def _decide(
+    reports: dict[str, ChainReport],
+    norms: Norms,
+    step_size: float | None,
+    threshold: float,
+    caveats: list[str],
+) -> Certificate:
+    proven = [name for name in VALID if reports[name].at_step.certified]
+    step = step_size
+    if step is None:
+        step = max((reports[name].step_size_max or 0.0 for name in VALID), default=0.0) or None
+    setting = reports["sharp"].setting
+    reasons = [] if proven else [f"{name}: {reports[name].at_step.failed}" for name in VALID]
+    verdict: Verdict = "not covered" if caveats else "holds" if proven else "fails"
+    return Certificate(
+        verdict=verdict,
+        label=INDICATIVE if caveats else "",
+        reasons=(*caveats, *reasons),
+        step_size=step,
+        threshold=threshold,
+        chains=reports,
+        network=_describe(norms),
+        start={"X0": setting.X0, "Y0": setting.Y0, "D0": setting.D0},
+    )
+
+
+def _static(network: Network | Sequence[Network]) -> tuple[Network, list[str]]:
+    if isinstance(network, Network):
+        return network, []
+    if isinstance(network, Sequence) and network and all(isinstance(each, Network) for each in network):
+        return network[0], [
+            "the network changes with time: there are no common u and v; figures are of the first"
+        ]
+    raise ArgumentError(
+        f"`network` of certify must be a Network or a sequence of them, but got {type(network).__name__}."
+    )
+
+
+def _uncovered(reason: str, step_size: float | None, threshold: float | None) -> Certificate:
+    return Certificate("not covered", "", (reason,), step_size, threshold)
+
+
+def _describe(norms: Norms) -> dict[str, Any]:
+    return {
+        "n": norms.n,
+        "u": norms.u.tolist(),
+        "v": norms.v.tolist(),
+        "u_dot_v": norms.uv,
+        **{
+            f"{figure}_{name}": getattr(norm, figure)
+            for name, norm in (("R", norms.R), ("C", norms.C))
+            for figure in ("kind", "rho", "sigma", "tau", "kappa", "delta")
+        },
+    }

@@ -1,0 +1,145 @@
+"""How every chain is closed: the gradient bound as a least fixed point, and the largest step it allows.
+
+The constants of a chain depend on a bound G of the gradient, and G depends on the constants: the potential V0
+bounds F along the run, and a function Phi turns that into a bound of the gradient. G is the least fixed point of
+the increasing map G -> Phi(V0(G)). Read literally, the paper's supremum is infinite (erratum A13).
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from digrad.theory.setting import Setting
+
+ITERATIONS = 400
+INFLATION = (
+    1e-9  # each iterate is enlarged by this, so that the iteration ends strictly above the fixed point
+)
+BISECTIONS = 40
+SMALLEST_STEP = 1e-30
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A chain at one step size and one gradient bound.
+
+    Attributes:
+        constants: Every constant by name.
+        conditions: Each condition on the step size by name: at most 1 where it holds.
+        budget: V0, the bound on F minus its lower bound; infinite if a condition for its existence fails.
+        total: Sbar, the bound on the sum of abar_k ||grad F||^2.
+    """
+
+    constants: dict[str, float] = field(repr=False)
+    conditions: dict[str, float]
+    budget: float
+    total: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether all conditions hold."""
+        return math.isfinite(self.budget) and all(value <= 1 for value in self.conditions.values())
+
+
+class Chain(Protocol):
+    """A chain of constants: the paper's, the repaired one or the sharp one."""
+
+    name: str
+
+    def local_constants(self, setting: Setting, step_size: float, grad_bound: float) -> dict[str, float]:
+        """Return the constants that need no condition, which also serve runs whose step is not certified."""
+        ...
+
+    def evaluate(self, setting: Setting, step_size: float, grad_bound: float) -> Evaluation:
+        """Return all constants and conditions."""
+        ...
+
+    def gradient_bound(self, setting: Setting, gap: float) -> float:
+        """Return Phi(gap): the largest gradient norm of F where F is at most ``gap`` above its lower bound."""
+        ...
+
+    def iterations(self, setting: Setting, total: float, step_size: float, eps: float) -> float:
+        """Return K(eps), after which some iterate has a gradient norm of at most eps."""
+        ...
+
+
+@dataclass(frozen=True)
+class Closed:
+    """A chain with its gradient bound: at ``step_size`` the run is certified if ``certified``."""
+
+    chain: str
+    step_size: float
+    grad_bound: float
+    evaluation: Evaluation
+    certified: bool
+
+    @property
+    def failed(self) -> str:
+        """Which conditions fail, or an empty string."""
+        if self.certified:
+            return ""
+        broken = [
+            f"{name} ({value:.3g} > 1)"
+            for name, value in self.evaluation.conditions.items()
+            if not value <= 1
+        ]
+        return ", ".join(broken) or "no bound of the gradient exists (the fixed point is infinite)"
+
+
+def close(chain: Chain, setting: Setting, step_size: float) -> Closed:
+    """Return the least fixed point of the gradient bound, and whether all conditions hold there.
+
+    Conditions are increasing in G, so that one which fails below the fixed point fails at it, and the iteration
+    stops. An accepted G satisfies Phi(V0(G)) <= G, which is all that the induction needs.
+    """
+    grad_bound = chain.gradient_bound(setting, setting.D0)
+    evaluation = chain.evaluate(setting, step_size, grad_bound)
+    for _ in range(ITERATIONS):
+        if not evaluation.holds:
+            break
+        image = chain.gradient_bound(setting, evaluation.budget)
+        if image <= grad_bound:
+            return Closed(chain.name, step_size, grad_bound, evaluation, certified=True)
+        grad_bound = image * (1 + INFLATION)
+        evaluation = chain.evaluate(setting, step_size, grad_bound)
+    return Closed(chain.name, step_size, grad_bound, evaluation, certified=False)
+
+
+def largest_step(
+    chain: Chain, setting: Setting, *, start: float = 1.0, tolerance: float = 1e-6
+) -> Closed | None:
+    """Return the chain closed at the largest certified step size, to a relative ``tolerance``, or None.
+
+    The certified steps form an interval from 0, because everything increases with the step size and with G.
+    """
+    lower = _first_certified(lambda step: close(chain, setting, step), start)
+    if lower is None:
+        return None
+    best, low, high = lower, lower.step_size, lower.step_size * 10
+    for _ in range(BISECTIONS):
+        if high / low < 1 + tolerance:
+            break
+        middle = math.sqrt(low * high)
+        candidate = close(chain, setting, middle)
+        if candidate.certified:
+            best, low = candidate, middle
+        else:
+            high = middle
+    return best
+
+
+def _first_certified(attempt: Callable[[float], Closed], start: float) -> Closed | None:
+    step = start
+    found = attempt(step)
+    while found.certified and step < 1e12:
+        larger = attempt(step * 10)
+        if not larger.certified:
+            return found
+        step, found = step * 10, larger
+    while not found.certified:
+        step /= 10
+        if step < SMALLEST_STEP:
+            return None
+        found = attempt(step)
+    return found

@@ -1,0 +1,102 @@
+"""One inequality of the theory, evaluated along a run or on many states."""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.floating]
+
+RELATIVE, ABSOLUTE = 1e-9, 1e-13  # a ratio of at most 1 + RELATIVE passes; section 9 of the specification
+
+
+class Terms(NamedTuple):
+    """On which terms a row holds.
+
+    Attributes:
+        precondition: ``"met"``, ``"not met"`` or ``"n.a."`` (there is none).
+        needs: The precondition in words.
+        grad_bound: Which G the constants use: ``"certified"``, ``"measured"`` or ``"n.a."``.
+    """
+
+    precondition: str = "n.a."
+    needs: str = "-"
+    grad_bound: str = "n.a."
+
+
+UNCONDITIONAL = Terms()
+
+
+def terms(is_met: bool, needs: str, grad_bound: str = "n.a.") -> Terms:
+    """Return the terms of a row with a precondition."""
+    return Terms("met" if is_met else "not met", needs, grad_bound)
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """lhs <= rhs for every k, with what it needs and whether that is given.
+
+    Attributes:
+        name: Of the inequality.
+        chain: ``"all"``, ``"paper"``, ``"repaired"`` or ``"sharp"``: whose constants the right side uses.
+        lhs: One entry per k; of per-agent inequalities the entry of the worst agent.
+        rhs: The bound.
+        terms: Its precondition, and which G its constants use.
+        rounding: What the arithmetic of lhs can be wrong by, beyond ``ABSOLUTE``; 0 unless it subtracts close
+            numbers.
+        first: The k of the first entry.
+    """
+
+    name: str
+    chain: str
+    lhs: Floats = field(repr=False)
+    rhs: Floats = field(repr=False)
+    terms: Terms = UNCONDITIONAL
+    rounding: Any = field(default=0.0, repr=False)
+    first: int = 0
+
+    @property
+    def max_ratio(self) -> float:
+        """The largest lhs/rhs; negative where lhs is, and 0 where both vanish to rounding."""
+        slack = ABSOLUTE + np.broadcast_to(self.rounding, self.lhs.shape)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            ratio = np.where(
+                self.lhs <= slack, np.minimum(self.lhs, 0) / np.abs(self.rhs), self.lhs / self.rhs
+            )
+        ratio = np.where(np.isnan(ratio), np.where(np.isnan(self.lhs + self.rhs), np.inf, 0.0), ratio)
+        return float(ratio.max())
+
+    @property
+    def violations(self) -> int:
+        """How many entries exceed the bound by more than rounding."""
+        return int(np.sum(~(self.lhs <= self.rhs + RELATIVE * np.abs(self.rhs) + ABSOLUTE + self.rounding)))
+
+    @property
+    def status(self) -> str:
+        """INAPPLICABLE if the precondition is not met, whatever the numbers; else PASS without violations, or FAIL."""
+        if self.terms.precondition == "not met":
+            return "INAPPLICABLE"
+        return "PASS" if self.violations == 0 else "FAIL"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the summary of the row, ready for JSON and tables."""
+        return {
+            "row": self.name,
+            "chain": self.chain,
+            "status": self.status,
+            "max_ratio": self.max_ratio,
+            "violations": self.violations,
+            "entries": int(self.lhs.size),
+            "precondition": self.terms.precondition,
+            "needs": self.terms.needs,
+            "G": self.terms.grad_bound,
+        }
+
+
+def worst_agent(lhs: Floats, rhs: Floats) -> tuple[Floats, Floats]:
+    """Return, for each k, both sides of the agent whose lhs comes closest to its bound or exceeds it most."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(rhs > 0, lhs / rhs, np.where(lhs > 0, np.inf, 0.0))
+    agent = np.argmax(ratio, axis=-1)[..., None]
+    return np.take_along_axis(lhs, agent, -1)[..., 0], np.take_along_axis(rhs, agent, -1)[..., 0]

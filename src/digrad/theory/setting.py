@@ -1,0 +1,125 @@
+"""What every chain of constants starts from: one run to be certified, reduced to numbers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from digrad.errors import ArgumentError
+from digrad.problems import Problem
+from digrad.theory.constants import Smoothness
+from digrad.theory.norms import Norms
+
+Floats = npt.NDArray[np.floating]
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """A run before its step size is chosen.
+
+    Attributes:
+        norms: Of the network.
+        smoothness: Of the losses.
+        threshold: c0; infinite only if all L1 vanish.
+        X0: Consensus error of the start in the R-norm.
+        Y0: Gradient heterogeneity of the start in the C-norm.
+        D0: F at the average start, above the lower bound.
+    """
+
+    norms: Norms
+    smoothness: Smoothness
+    threshold: float
+    X0: float
+    Y0: float
+    D0: float
+
+    @property
+    def n(self) -> int:
+        """Number of agents."""
+        return self.norms.n
+
+    @property
+    def v_norm(self) -> float:
+        """||v||_2."""
+        return float(np.linalg.norm(self.norms.v))
+
+    @property
+    def v_max(self) -> float:
+        """The largest v_i."""
+        return float(self.norms.v.max())
+
+    @property
+    def kappa_v(self) -> float:
+        """||v||_2 over the smallest v_i."""
+        return self.v_norm / float(self.norms.v.min())
+
+    @property
+    def kappa_uv(self) -> float:
+        """The largest u_i/v_i."""
+        return float((self.norms.u / self.norms.v).max())
+
+    @property
+    def kappa_uv2(self) -> float:
+        """The largest u_i/v_i^2 (errata A4, C5)."""
+        return float((self.norms.u / self.norms.v**2).max())
+
+    def reach(self, step_size: float) -> float:
+        """Return alpha c0, how far an agent moves by itself in one step."""
+        return step_size * self.threshold
+
+
+def scaled(factor: float, length: float) -> float:
+    """Return factor times length, and 0 if the factor vanishes: L1 = 0 forgives an infinite threshold.
+
+    >>> scaled(0.0, float("inf")), scaled(2.0, 3.0)
+    (0.0, 6.0)
+    """
+    return factor * length if factor else 0.0
+
+
+def make_setting(
+    problem: Problem, norms: Norms, smoothness: Smoothness, threshold: float, x0: Floats
+) -> Setting:
+    """Return the numbers that the chains need of a problem started at x0 ``[n, d]``; see :func:`make_settings`."""
+    return make_settings(problem, norms, [smoothness], threshold, x0)[0]
+
+
+def make_settings(
+    problem: Problem, norms: Norms, options: Sequence[Smoothness], threshold: float, x0: Floats
+) -> list[Setting]:
+    """Return one setting for each of several constants; the losses are evaluated once.
+
+    Raises:
+        ArgumentError: The lower bound of the constants lies above F at the start.
+    """
+    loss = float(problem.local_losses(norms.average(x0)).mean())
+    errors = {
+        "X0": float(norms.R.of(norms.consensus(x0))),
+        "Y0": float(norms.C.of(norms.tracking(problem.local_gradients(x0)))),
+    }
+    return [
+        Setting(norms, option, float(threshold), D0=_gap(loss, option.lower_bound), **errors)
+        for option in options
+    ]
+
+
+def _gap(loss: float, lower_bound: float) -> float:
+    if loss - lower_bound < -1e-9 * (1 + abs(lower_bound)):
+        raise ArgumentError(
+            f"`lower_bound` of Smoothness must not exceed F anywhere, but it is {lower_bound:.6g} and F at the start "
+            f"is {loss:.6g}; lower it."
+        )
+    return max(0.0, loss - lower_bound)
+
+
+def start_array(problem: Problem, x0: npt.ArrayLike | None, owner: str) -> Floats:
+    """Return the start as ``[n, d]``: given for all agents, for each, or the problem's own."""
+    shape = (problem.n_agents, problem.dim)
+    array = np.asarray(problem.start if x0 is None else x0, np.float64)
+    if array.shape not in (shape, shape[1:]) or not np.isfinite(array).all():
+        raise ArgumentError(
+            f"`x0` of {owner} must be finite and of shape {shape} or {shape[1:]} for {problem.name}, but got shape "
+            f"{array.shape}."
+        )
+    return np.broadcast_to(array, shape).copy()

@@ -1,0 +1,306 @@
+r"""Smoothness constants of the built-in problems, in closed form.
+
+Most come with a free parameter: a loss that grows like a power is (L0, L1)-smooth for *every* L1 > 0, with an L0
+that falls as L1 grows. Which L1 certifies the largest step depends on everything else, so certificates try a
+grid (:func:`candidates`). Constants of F are derived from F itself, which is far better than averaging.
+
+Every bound here is a proven upper bound: suprema of one real variable are taken over intervals with monotone
+parts (:func:`_supremum`), and the minimum of F is lowered by what its computed gradient leaves open.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache, singledispatch
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+
+from digrad.errors import ArgumentError
+from digrad.problems import Problem
+from digrad.problems.growth import Cosh, Quartic
+from digrad.problems.logistic import Logistic
+from digrad.problems.polynomial import Polynomial
+from digrad.theory.constants import Smoothness
+
+Floats = npt.NDArray[np.floating]
+Curve = Callable[[Floats], Floats]
+
+L1_GRID = tuple(float(value) for value in np.geomspace(0.03, 30.0, 25))
+INTERVALS = 20_000  # of a one-dimensional supremum; the bound is too large by about 1/INTERVALS of itself
+QUARTIC_EXCESS = (0.25, 1.0, 3.0)  # how far ell - 1 is chosen above the spread of the leading coefficients
+
+
+def closed_form(problem: Problem, *, L1: float | None = None, excess: float = 1.0) -> Smoothness:
+    r"""Return constants of a built-in problem that hold everywhere.
+
+    Args:
+        problem: Made by ``quadratic``, ``cosh``, ``quartic`` or ``logistic``.
+        L1: The free parameter, for problems that have one (1 by default); ignored by the others.
+        excess: For ``quartic``: ell - 1 exceeds the relative spread of the scales by this, which lowers b.
+
+    Raises:
+        ArgumentError: The problem is made of a user's loss; pass :class:`Smoothness` to ``certify`` instead.
+
+    Example:
+        >>> from digrad.problems import cosh
+        >>> constants = closed_form(cosh(center=[[0.0], [1.0]], scale=2.0))
+        >>> constants.L0.tolist(), constants.L1.tolist(), round(constants.ell, 3)
+        ([2.0, 2.0], [1.0, 1.0], 1.462)
+    """
+    return _constants(problem.local, problem, 1.0 if L1 is None else float(L1), float(excess))
+
+
+def candidates(problem: Problem, *, grid: Sequence[float] = L1_GRID) -> list[Smoothness]:
+    """Return closed-form constants for every value of the free parameters worth trying; one if there are none."""
+    local = problem.local
+    if isinstance(local, Quartic):
+        return [closed_form(problem, L1=value, excess=extra) for value in grid for extra in QUARTIC_EXCESS]
+    is_free = (isinstance(local, Polynomial) and bool(local.quartic.any())) or (
+        isinstance(local, Logistic) and bool(((local.reg_power > 2) & (local.reg_weight > 0)).any())
+    )
+    return [closed_form(problem, L1=value) for value in grid] if is_free else [closed_form(problem)]
+
+
+def has_closed_form(problem: Problem) -> bool:
+    """Return whether :func:`closed_form` knows the problem."""
+    return isinstance(problem.local, Cosh | Quartic | Logistic | Polynomial)
+
+
+@singledispatch
+def _constants(local: object, problem: Problem, L1: float, excess: float) -> Smoothness:
+    raise ArgumentError(
+        f"`problem` {problem.name!r} has no closed-form smoothness constants; pass constants=Smoothness(...) with "
+        'bounds you can prove, or constants="empirical" for an indication.'
+    )
+
+
+@_constants.register
+def _cosh(local: Cosh, problem: Problem, L1: float, excess: float) -> Smoothness:
+    """L0_i = a s^2, L1_i = s, because cosh <= 1 + |sinh|; F'' is compared with f_i'' at equal sharpness."""
+    a, s = local.scale[:, 0], local.sharpness[:, 0]
+    minimum = problem.solve(tolerance=np.inf)
+    at_minimum = problem.local_gradients(minimum.x)  # [n, d]
+    if np.ptp(s) == 0:
+        average = np.sqrt(
+            np.mean(a[:, None] * np.exp(s[0] * local.center), axis=0)
+            * np.mean(a[:, None] * np.exp(-s[0] * local.center), axis=0)
+        )  # [d]: F is the sum over c of average_c cosh(s (x_c - mu_c))
+        spread = _cosh_spread(local, average)
+        smooth_F = s[0] ** 2 * average.max()
+    else:
+        spread = max(1, local.n_agents - 1) if local.n_agents > 1 else 0.0
+        heterogeneity = np.abs(at_minimum).mean(axis=0).max() + minimum.grad_norm
+        smooth_F = np.mean(a * s**2) + s.max() * heterogeneity
+    return Smoothness(
+        L0=a * s**2,
+        L1=s,
+        L0_F=float(smooth_F),
+        L1_F=float(s.max()),
+        ell=1 + float(spread),
+        b=_dissimilarity_at(at_minimum, float(spread), minimum.grad_norm),
+        lower_bound=_strongly_convex_bound(minimum.loss, minimum.grad_norm, float(np.mean(a * s**2))),
+        source="closed form",
+        note="cosh: L0 = a s^2, L1 = s (cosh <= 1 + |sinh|)",
+    )
+
+
+def _cosh_spread(local: Cosh, average: Floats) -> float:
+    """Return the largest |f_i''/F'' - 1|: the ratio lies between its limits at plus and minus infinity."""
+    a, s = local.scale, local.sharpness[0, 0]
+    shift = np.log(np.mean(a * np.exp(s * local.center), axis=0) / average) / s  # mu, [d]
+    ratios = [a * np.exp(sign * s * (shift - local.center)) / average for sign in (1, -1)]
+    return float(max(np.abs(ratio - 1).max() for ratio in ratios))
+
+
+@_constants.register
+def _polynomial(local: Polynomial, problem: Problem, L1: float, excess: float) -> Smoothness:
+    """Separable: Hessian a + 3 q x^2 against gradient a x - b + q x^3, coordinate by coordinate."""
+    a, b, q = local.curvature, local.linear, local.quartic
+    free = L1 if q.any() else 0.0
+    minimum = problem.solve(tolerance=np.inf)
+    spread = _relative_spread(a)
+    spread = max(spread, _relative_spread(q)) if q.any() else spread
+    mean_a, mean_b, mean_q = (array.mean(axis=0, keepdims=True) for array in (a, b, q))
+    return Smoothness(
+        L0=np.array([_polynomial_level(*row, free) for row in zip(a, b, q, strict=True)]),
+        L1=np.full(local.n_agents, free),
+        L0_F=_polynomial_level(mean_a[0], mean_b[0], mean_q[0], free),
+        L1_F=free,
+        ell=1 + spread,
+        b=_dissimilarity_at(problem.local_gradients(minimum.x), spread, minimum.grad_norm),
+        lower_bound=_strongly_convex_bound(minimum.loss, minimum.grad_norm, float(mean_a.min())),
+        source="closed form",
+        note="polynomial: L0 = max curvature" + (f", tuned for L1 = {free:.3g}" if free else ", L1 = 0"),
+    )
+
+
+def _polynomial_level(a: Floats, b: Floats, q: Floats, L1: float) -> float:
+    """Return sup_x max_c a + 3 q x^2 - L1 |a x - b + q x^3|, bounding the last term below by q r^3 + a r - |b|."""
+    if not q.any():
+        return float(a.max())
+    return max(
+        _supremum(
+            lambda r, a=a_c: a + 3 * q[0] * r**2,
+            lambda r, a=a_c, b=b_c: L1 * np.maximum(q[0] * r**3 + a * r - abs(b), 0),
+            _until(3, L1, abs(b_c) / q[0]),
+        )
+        for a_c, b_c in zip(a, b, strict=True)
+    )
+
+
+@_constants.register
+def _quartic(local: Quartic, problem: Problem, L1: float, excess: float) -> Smoothness:
+    """L0_i = 4 a/L1^2; F and the dissimilarity by expanding the cubes around the weighted centre of the agents."""
+    a, m = local.scale[:, 0], local.center
+    mean = a.mean()
+    center = a @ m / a.sum()
+    delta = m - center  # [n, d], and the mean of a_i delta_i vanishes
+    square = np.sum(delta**2, axis=1)
+    linear = a[:, None, None] * (
+        square[:, None, None] * np.eye(local.dim) + 2 * delta[:, :, None] * delta[:, None, :]
+    )
+    constant = (a * square)[:, None] * delta
+    slope = float(np.linalg.eigvalsh(linear.mean(axis=0))[0])
+    offset = float(np.linalg.norm(constant.mean(axis=0)))
+    ell = 1 + float(np.abs(a - mean).max() / mean) + (excess if square.any() else 0.0)
+
+    def steepness(r: Floats) -> Floats:
+        return np.maximum(mean * r**3 + slope * r - offset, 0)
+
+    def dissimilarity(i: int) -> float:
+        rough = np.linalg.norm(linear[i] - linear.mean(axis=0), 2)
+        rest = np.linalg.norm(constant[i] - constant.mean(axis=0))
+        lead, bend = abs(a[i] - mean), 3 * np.linalg.norm(a[i] * delta[i])
+        room = (ell - 1) * mean - lead  # positive, unless all agents share one centre
+        until = max(1.0, (bend + rough + rest + (ell - 1) * offset) / room) if room > 0 else 1.0
+        return _supremum(
+            lambda r: lead * r**3 + bend * r**2 + rough * r + rest, lambda r: (ell - 1) * steepness(r), until
+        )
+
+    return Smoothness(
+        L0=4 * a / L1**2,
+        L1=np.full(local.n_agents, L1),
+        L0_F=_supremum(
+            lambda r: 3 * mean * r**2 + 3 * np.mean(a * square),
+            lambda r: L1 * steepness(r),
+            _until(3, L1, offset / mean),
+        ),
+        L1_F=L1,
+        ell=ell,
+        b=max(dissimilarity(i) for i in range(local.n_agents)) if square.any() else 0.0,
+        lower_bound=_quartic_bound(problem, mean, center),
+        source="closed form",
+        note=f"quartic: L0 = 4 a/L1^2 with L1 = {L1:.3g}, ell - 1 = spread of a + {excess:.3g}",
+    )
+
+
+def _quartic_bound(problem: Problem, mean: float, center: Floats) -> float:
+    minimum = problem.solve(tolerance=np.inf)
+    radius = (4 * minimum.loss / mean) ** 0.25  # F(y) >= mean/4 ||y - center||^4 by Jensen's inequality
+    return _convex_bound(minimum.loss, minimum.grad_norm, radius + float(np.linalg.norm(minimum.x - center)))
+
+
+@_constants.register
+def _logistic(local: Logistic, problem: Problem, L1: float, excess: float) -> Smoothness:
+    """Data term: bounded Hessian and gradient; regulariser: L0 = lambda p ((p - 2)/L1)^(p - 2) for any L1."""
+    weight, power, n = local.reg_weight, local.reg_power, local.n_agents
+    free = L1 if ((power > 2) & (weight > 0)).any() else 0.0
+    smooth_D, smooth_DF, steep_D, steep_DF = _data_bounds(local)
+    level = [_radial_level(weight[i : i + 1], power[i : i + 1], free) for i in range(n)]
+    return Smoothness(
+        L0=smooth_D + level + free * steep_D,
+        L1=np.full(n, free),
+        L0_F=smooth_DF + _radial_level(weight, power, free) + free * steep_DF,
+        L1_F=free,
+        ell=float(n),
+        b=(n - 1) * steep_DF + float((steep_D + steep_DF).max()) if n > 1 else 0.0,
+        lower_bound=_logistic_bound(problem, local),
+        source="closed form",
+        note=f"logistic: tuned for L1 = {free:.3g}; ell = N, because the regularisers pull in one direction",
+    )
+
+
+@lru_cache(maxsize=8)
+def _data_bounds(local: Logistic) -> tuple[Floats, float, Floats, float]:
+    """Return bounds of Hessian and gradient of the data terms, per agent and of their mean: L_D, L_DF, G_D, G_DF."""
+    gram = np.array([_gram(block) for block in local.features])  # [n, d, d]
+    largest = np.array([np.linalg.eigvalsh(block)[-1] for block in gram])
+    largest_F = float(np.linalg.eigvalsh(gram.mean(axis=0))[-1])
+    steep = np.minimum([_mean_row_norm(block) for block in local.features], np.sqrt(largest))
+    return largest / 4, largest_F / 4, steep, float(min(steep.mean(), np.sqrt(largest_F)))
+
+
+def _radial_level(weight: Floats, power: Floats, L1: float) -> float:
+    """Return sup_r of the mean of lambda p (p - 1) r^(p - 2) - L1 lambda p r^(p - 1): exact for one agent."""
+    flat = float(np.mean(np.where(power == 2, 2 * weight, 0.0)))
+    growing = (power > 2) & (weight > 0)
+    if not growing.any():
+        return flat
+    if len(weight) == 1:
+        return float(weight[0] * power[0] * ((power[0] - 2) / L1) ** (power[0] - 2))
+    w, p = weight[:, None], power[:, None]
+    return _supremum(
+        lambda r: np.mean(w * p * (p - 1) * r ** (p - 2), axis=0),
+        lambda r: L1 * np.mean(w * p * r ** (p - 1), axis=0),
+        float((power[growing].max() - 1) / L1),
+    )
+
+
+def _logistic_bound(problem: Problem, local: Logistic) -> float:
+    minimum = problem.solve(tolerance=np.inf)
+    pulled = local.reg_weight > 0
+    if not pulled.any():
+        return 0.0  # the loss is positive
+    radii = (local.n_agents * minimum.loss / local.reg_weight[pulled]) ** (1 / local.reg_power[pulled])
+    return _convex_bound(
+        minimum.loss, minimum.grad_norm, float(radii.min() + np.linalg.norm(minimum.x)), floor=0.0
+    )
+
+
+def _gram(block: Any) -> Floats:
+    product = block.T @ block
+    dense = product.toarray() if scipy.sparse.issparse(product) else product
+    return np.asarray(dense, np.float64) / block.shape[0]
+
+
+def _mean_row_norm(block: Any) -> float:
+    squares = block.multiply(block) if scipy.sparse.issparse(block) else np.square(block)
+    return float(np.sqrt(np.asarray(squares.sum(axis=1), np.float64)).mean())
+
+
+def _supremum(grows: Curve, pays: Curve, until: float) -> float:
+    """Return an upper bound of sup over [0, until] of grows(r) - pays(r), both nondecreasing.
+
+    On each of many intervals the difference is at most ``grows`` at its right end minus ``pays`` at its left.
+    """
+    edges = np.linspace(0.0, until, INTERVALS + 1)
+    return float(np.max(np.append(grows(edges[1:]) - pays(edges[:-1]), grows(edges[:1]) - pays(edges[:1]))))
+
+
+def _until(growth: float, L1: float, offset: float) -> float:
+    """Return a radius beyond which growth r^2 <= L1 (r^3 - offset), up to common factors: the supremum is before it."""
+    return 2 * max(growth / L1, offset ** (1 / 3), 1.0) + growth / L1
+
+
+def _relative_spread(rows: Floats) -> float:
+    mean = rows.mean(axis=0)
+    return float(np.max(np.abs(rows - mean) / np.where(mean > 0, mean, 1.0)))
+
+
+def _dissimilarity_at(gradients: Floats, spread: float, residual: float) -> float:
+    """Return b = max_i ||grad f_i(x*)||, plus what x* misses: |f_i'' - F''| <= spread F'' integrates to this."""
+    center = gradients.mean(axis=0)
+    return float(np.linalg.norm(gradients - center, axis=1).max()) + spread * residual
+
+
+def _strongly_convex_bound(loss: float, residual: float, modulus: float) -> float:
+    return loss - residual**2 / (2 * modulus) - _rounding(loss)
+
+
+def _convex_bound(loss: float, residual: float, distance: float, *, floor: float = -np.inf) -> float:
+    return max(floor, loss - residual * distance - _rounding(loss))
+
+
+def _rounding(loss: float) -> float:
+    return 8 * float(np.finfo(np.float64).eps) * (1 + abs(loss))

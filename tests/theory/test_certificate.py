@@ -1,0 +1,214 @@
+import json
+
+import numpy as np
+import pytest
+
+from digrad import graphs, problems
+from digrad.errors import ArgumentError
+from digrad.mixing import Network, row_stochastic
+from digrad.theory import Smoothness, certify, closed_form, network_norms, paper, repaired, run, sharp
+from digrad.theory.closure import close, largest_step
+from digrad.theory.setting import make_setting
+
+
+@pytest.fixture(scope="module")
+def network() -> Network:
+    return Network(graphs.example5())
+
+
+@pytest.fixture(scope="module")
+def cosh() -> problems.Problem:
+    rng = np.random.default_rng(0)
+    return problems.cosh(center=0.5 * rng.normal(size=(5, 3)), scale=rng.uniform(0.5, 2, 5))
+
+
+@pytest.fixture(scope="module")
+def demo() -> problems.Problem:
+    return problems.logistic(
+        data="digits", agents=5, reg_weight=[5e-4, 1e-3, 2e-3, 1e-3, 1e-3], reg_power=[4, 5, 6, 5, 4]
+    )
+
+
+def test_sharp_step_of_the_demo_problem_is_at_least_five_times_the_repaired_one(demo, network):
+    certificate = certify(demo, network, 5.0)
+    steps = certificate.alpha_max
+    assert certificate.verdict == "holds"
+    assert steps["sharp"] >= 5 * steps["repaired"]
+    assert 1e-5 < steps["sharp"] < 1e-3  # the specification reports 8.2e-5 on its data
+    assert 1e-6 < steps["repaired"] < 1e-4
+    assert certificate.step_size == steps["sharp"]
+
+
+def test_promised_iterations_are_enough_on_a_certified_run(cosh, network):
+    certificate = certify(cosh, network, 5.0)
+    path = run(cosh, network, step_size=certificate.step_size, threshold=5.0, steps=60_000)
+    grad_norm = np.linalg.norm(path.grad_F, axis=1)
+    promised = [(eps, certificate.iterations(eps)) for eps in (0.3, 0.2, 0.1)]
+    for eps, count in promised:
+        assert count <= path.steps
+        assert int(np.argmax(grad_norm <= eps)) < count
+        assert grad_norm[: int(count)].min() <= eps
+    assert grad_norm.min() < 1e-6
+
+
+def test_step_is_judged_against_the_largest_certified_one(cosh, network):
+    largest = certify(cosh, network, 5.0).alpha_max["sharp"]
+    assert certify(cosh, network, 5.0, step_size=0.99 * largest).verdict == "holds"
+    refused = certify(cosh, network, 5.0, step_size=1.01 * largest)
+    assert refused.verdict == "fails"
+    assert any(reason.startswith("sharp: feedback") for reason in refused.reasons)
+    assert refused.iterations(0.1) is None
+
+
+def test_step_far_too_large_fails_with_its_reasons(cosh, network):
+    certificate = certify(cosh, network, 5.0, step_size=100.0)
+    assert certificate.verdict == "fails"
+    assert len(certificate.reasons) == 2
+    assert "sharp" in str(certificate)
+
+
+def test_every_smaller_step_is_certified_too(cosh, network):
+    setting = make_setting(cosh, network_norms(network), closed_form(cosh), 5.0, np.ones((5, 3)))
+    for chain in (sharp, repaired, paper):
+        largest = largest_step(chain, setting).step_size
+        assert all(close(chain, setting, largest * part).certified for part in (1.0, 0.9, 0.1, 1e-3, 1e-9))
+        assert not close(chain, setting, largest * 1.001).certified
+
+
+def test_gradient_bound_is_a_fixed_point_from_above(cosh, network):
+    setting = make_setting(cosh, network_norms(network), closed_form(cosh), 5.0, np.ones((5, 3)))
+    for chain in (sharp, repaired):
+        closed = close(chain, setting, 0.5 * largest_step(chain, setting).step_size)
+        image = chain.gradient_bound(setting, closed.evaluation.budget)
+        assert image <= closed.grad_bound <= image * (1 + 1e-6)
+
+
+def test_iterations_grow_as_the_theorem_says(cosh, network):
+    certificate = certify(cosh, network, 5.0)
+    assert np.isclose(certificate.iterations(1e-3) / certificate.iterations(1e-2), 100, rtol=1e-3)
+    small = certify(cosh, network, 1e-4)
+    assert np.isclose(small.iterations(1e-2) / small.iterations(1e-1), 10, rtol=1e-3)  # clipping dominates
+    assert certificate.iterations(0.1, chain="repaired") is not None
+
+
+def test_joint_statement_needs_more_iterations_than_the_gradient_alone(cosh, network):
+    report = certify(cosh, network, 5.0).chains["sharp"]
+    both = sharp.joint_iterations(
+        report.setting, report.at_step.evaluation.constants, report.at_step.step_size, 0.1, 0.01
+    )
+    assert both > report.iterations(0.1)
+
+
+def test_single_agent_is_certified_with_the_step_of_clipped_descent():
+    problem = problems.cosh(center=[[0.0]])
+    certificate = certify(problem, Network(graphs.ring(1)), 1.0, [2.0])
+    assert certificate.verdict == "holds"
+    assert 0.01 < certificate.alpha_max["sharp"] < 1
+
+
+def test_plain_smoothness_allows_an_infinite_threshold(network):
+    certificate = certify(problems.example_quadratic(), network, np.inf)
+    assert certificate.verdict == "holds"
+    assert certificate.to_dict()["threshold"] is None
+    finite = certify(problems.example_quadratic(), network, 5.0)
+    assert np.isclose(certificate.alpha_max["sharp"], finite.alpha_max["sharp"])
+
+
+def test_infinite_threshold_is_not_covered_when_l1_is_positive(cosh, network):
+    certificate = certify(cosh, network, np.inf)
+    assert certificate.verdict == "not covered"
+    assert "infinite threshold" in certificate.reasons[0]
+
+
+def test_start_at_a_common_minimum_is_certified(network):
+    problem = problems.cosh(center=np.zeros((5, 2)))
+    certificate = certify(problem, network, 1.0, np.zeros(2))
+    assert certificate.verdict == "holds"
+    assert certificate.start["D0"] < 1e-13
+    assert certificate.chains["sharp"].at_step.grad_bound < 1e-6
+    exact = Smoothness(L0=np.ones(5), L1=np.ones(5), ell=1.0, b=0.0, lower_bound=2.0)
+    nothing = certify(problem, network, 1.0, np.zeros(2), constants=exact)
+    assert nothing.verdict == "holds"
+    assert nothing.start["D0"] == 0
+    assert nothing.iterations(1e-3) == 0
+
+
+def test_tree_with_zeros_in_u_is_certified(cosh):
+    chain = graphs.from_edges(5, [(0, 1), (1, 2), (2, 3), (3, 4)])
+    tree = Network(graphs.example5(), R=row_stochastic(chain))
+    certificate = certify(cosh, tree, 5.0)
+    assert certificate.verdict == "holds"
+    assert certificate.network["u"] == [5, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"batch_size": 32}, "mini-batches of 32"),
+        ({"constants": "empirical"}, "estimates along a run"),
+    ],
+)
+def test_mini_batches_and_estimates_are_indicative_only(cosh, network, options, reason):
+    certificate = certify(cosh, network, 5.0, step_size=1e-6, **options)
+    assert certificate.verdict == "not covered"
+    assert certificate.label == "indicative, not a certificate"
+    assert reason in certificate.reasons[0]
+    assert certificate.alpha_max["sharp"] > 0
+    assert "indicative, not a certificate" in str(certificate)
+
+
+def test_time_varying_networks_are_indicative_only(cosh, network):
+    certificate = certify(cosh, [network, Network(graphs.ring(5))], 5.0)
+    assert (certificate.verdict, certificate.label) == ("not covered", "indicative, not a certificate")
+    assert "changes with time" in certificate.reasons[0]
+
+
+def test_schedules_are_not_covered(cosh, network):
+    assert certify(cosh, network, lambda k: 1.0).verdict == "not covered"
+    assert certify(cosh, network, 1.0, step_size=lambda k: 0.1).verdict == "not covered"
+
+
+def test_users_loss_is_not_covered_without_constants_and_certified_with_them():
+    problem = problems.from_loss(
+        lambda w, batch: ((w - batch) ** 2).mean(), [np.zeros((3, 1)), np.ones((2, 1))], 1
+    )
+    network = Network(graphs.ring(2))
+    assert certify(problem, network, 1.0).verdict == "not covered"
+    given = Smoothness(L0=[2.0, 2.0], L1=[0.0, 0.0], ell=1.0, b=1.0, lower_bound=0.0)
+    assert certify(problem, network, 1.0, constants=given).verdict == "holds"
+    estimated = certify(problem, network, 1.0, constants="empirical")
+    assert (estimated.verdict, estimated.label) == ("not covered", "indicative, not a certificate")
+
+
+def test_certificate_is_json_and_readable(cosh, network):
+    certificate = certify(cosh, network, 5.0, step_size=0.05)
+    stored = json.loads(json.dumps(certificate.to_dict(), allow_nan=False))
+    assert stored["verdict"] == "fails"
+    assert set(stored["chains"]) == {"sharp", "repaired", "paper"}
+    assert stored["assumptions"]
+    assert any("2601.03566" in reference for reference in stored["references"])
+    assert str(certificate).startswith("fails: CGT with alpha = 0.05, c0 = 5")
+    assert [row["chain"] for row in certificate.table()] == ["sharp", "repaired", "paper"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"threshold": 0.0}, "threshold"),
+        ({"threshold": 1.0, "step_size": -1.0}, "step_size"),
+        ({"threshold": 1.0, "x0": [1.0]}, "x0"),
+        ({"threshold": 1.0, "constants": "guessed"}, "constants"),
+        ({"threshold": 1.0, "constants": Smoothness([1.0], [0.0], 1.0, 0.0, 0.0)}, "1 agents"),
+        ({"threshold": 1.0, "constants": Smoothness([1.0] * 5, [0.0] * 5, 1.0, 0.0, 1e9)}, "lower_bound"),
+    ],
+)
+def test_malformed_arguments_are_one_clear_error(cosh, network, change, message):
+    with pytest.raises(ArgumentError, match=message):
+        certify(cosh, network, **change)
+
+
+def test_network_of_another_size_is_refused(cosh):
+    with pytest.raises(ArgumentError, match="3 agents, but the problem has 5"):
+        certify(cosh, Network(graphs.ring(3)), 1.0)
+    with pytest.raises(ArgumentError, match="must be a Network"):
+        certify(cosh, "ring", 1.0)

@@ -1,0 +1,153 @@
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from digrad import problems
+from digrad.errors import ArgumentError
+from digrad.problems import Problem
+from digrad.theory import Smoothness, closed_form
+from digrad.theory.constants import from_dict
+from digrad.theory.smoothness import L1_GRID, candidates
+
+
+def hessian_norms(problem: Problem, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Exact Hessian norms of the agents [K, n] and of F [K], from dense Hessians."""
+    with jax.enable_x64(True):
+        arrays, n, d = problem.arrays(np.float64), problem.n_agents, problem.dim
+
+        def gradients(point):
+            return problem.local.gradients(arrays, jax.numpy.broadcast_to(point, (n, d)), None)
+
+        hessians = np.asarray(jax.vmap(jax.jacfwd(gradients))(points))  # [K, n, d, d]
+    return np.linalg.norm(hessians, 2, axis=(2, 3)), np.linalg.norm(hessians.mean(axis=1), 2, axis=(1, 2))
+
+
+def make(kind: str, seed: int, n: int = 4, d: int = 3) -> Problem:
+    rng = np.random.default_rng(seed)
+    center, scale = rng.normal(size=(n, d)), rng.uniform(0.5, 2, n)
+    if kind == "cosh":
+        return problems.cosh(center=center, scale=scale, sharpness=rng.uniform(0.5, 1.5))
+    if kind == "cosh of unequal sharpness":
+        return problems.cosh(center=center, scale=scale, sharpness=rng.uniform(0.5, 1.5, n))
+    if kind == "quartic":
+        return problems.quartic(center=center, scale=scale)
+    return problems.quadratic(
+        curvature=rng.uniform(0, 2, (n, d)), linear=center, quartic=scale if kind == "polynomial" else 0.0
+    )
+
+
+KINDS = ("cosh", "cosh of unequal sharpness", "quartic", "quadratic", "polynomial")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=5, deadline=None)
+@given(
+    seed=st.integers(0, 10_000), radius=st.sampled_from([0.5, 2.0, 6.0]), L1=st.sampled_from([0.2, 1.0, 4.0])
+)
+def test_closed_forms_bound_curvature_and_dissimilarity_everywhere(kind, seed, radius, L1):
+    problem = make(kind, seed)
+    constants = closed_form(problem, L1=L1)
+    points = np.random.default_rng(seed).normal(size=(40, problem.dim)) * radius
+    check_bounds(problem, constants, points)
+
+
+def check_bounds(problem: Problem, constants: Smoothness, points: np.ndarray) -> None:
+    local, average = hessian_norms(problem, points)
+    grads = np.array([problem.local_gradients(point) for point in points])
+    grad_F = grads.mean(axis=1)
+    g_i, g = np.linalg.norm(grads, axis=-1), np.linalg.norm(grad_F, axis=-1)
+    slack = 1 + 1e-9
+    assert (local <= (constants.L0 + constants.L1 * g_i) * slack).all()
+    assert (average <= (constants.L0_F + constants.L1_F * g) * slack).all()
+    distance = np.linalg.norm(grads - grad_F[:, None], axis=-1).max(axis=-1)
+    assert (distance <= ((constants.ell - 1) * g + constants.b) * slack + 1e-12).all()
+    assert constants.lower_bound <= min(problem.local_losses(point).mean() for point in points)
+    assert constants.lower_bound <= problem.solve(tolerance=1e-6).loss
+    assert problem.solve(tolerance=1e-6).loss - constants.lower_bound < 1e-6
+
+
+def test_closed_form_of_logistic_regression_holds_on_real_data():
+    problem = problems.logistic(
+        data="digits", agents=5, reg_weight=[5e-4, 1e-3, 2e-3, 1e-3, 1e-3], reg_power=[4, 5, 6, 5, 4]
+    )
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(5, problem.dim)) * np.geomspace(0.01, 3, 5)[:, None]
+    check_bounds(problem, closed_form(problem, L1=0.7), points)
+
+
+@pytest.mark.a9a
+def test_closed_form_of_logistic_regression_holds_on_a9a(a9a_folder):
+    problem = problems.logistic(
+        data="a9a", agents=5, partition="iid", reg_weight=1e-3, reg_power=[4, 5, 6, 5, 4]
+    )
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(2, problem.dim)) * np.array([[0.03], [1.0]])
+    check_bounds(problem, closed_form(problem, L1=0.9), points)
+
+
+def test_quartic_regulariser_has_the_printed_trade_off():
+    problem = problems.logistic(data="digits", agents=1, reg_weight=2e-3, reg_power=6)
+    base = closed_form(problems.logistic(data="digits", agents=1, reg_weight=0.0), L1=0.5)
+    steep = (closed_form(problem, L1=0.5).L0[0] - base.L0[0] - 2e-3 * 6 * (4 / 0.5) ** 4) / 0.5
+    assert 0 < steep < 10  # what remains is L1 times the bound of the data's gradient
+
+
+@pytest.mark.parametrize("kind", ["quartic", "polynomial"])
+def test_candidates_cover_the_grid_of_the_free_parameter(kind):
+    assert {float(each.L1[0]) for each in candidates(make(kind, 0))} == set(L1_GRID)
+
+
+def test_quadratics_are_ordinarily_smooth():
+    constants = closed_form(problems.example_quadratic())
+    assert constants.L0.tolist() == [5, 4, 3, 4, 5]
+    assert constants.L1.tolist() == [0] * 5
+    assert (constants.L0_F, constants.L1_F) == (3, 0)
+    assert np.isclose(constants.ell, 1 + 2 / 3)
+    assert np.isclose(constants.b, 4.268749, atol=1e-6)  # the largest local gradient at the minimum
+
+
+def test_single_agent_is_similar_to_itself():
+    for problem in (make("cosh", 0, n=1), make("quartic", 0, n=1), make("polynomial", 0, n=1)):
+        constants = closed_form(problem)
+        assert np.isclose(constants.ell, 1, atol=1e-9)
+        assert constants.b < 1e-9
+
+
+def test_users_loss_has_no_closed_form():
+    problem = problems.from_loss(lambda w, batch: ((w - batch) ** 2).mean(), [np.zeros(3), np.ones(2)], 1)
+    with pytest.raises(ArgumentError, match="no closed-form"):
+        closed_form(problem)
+
+
+def test_constants_of_f_default_to_the_lemma_of_the_paper():
+    constants = Smoothness(L0=np.array([1.0, 2.0]), L1=np.array([0.5, 1.5]), ell=3.0, b=2.0, lower_bound=0.0)
+    assert constants.L0_F == 1.5 + 2.0
+    assert constants.L1_F == 3.0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"L0": [-1.0, 1.0]}, "L0"),
+        ({"ell": 0.5}, "ell"),
+        ({"L1": [1.0]}, "one entry per agent"),
+        ({"b": np.nan}, "b"),
+    ],
+)
+def test_impossible_constants_are_refused(change, message):
+    given_constants = {"L0": [1.0, 1.0], "L1": [0.0, 0.0], "ell": 1.0, "b": 0.0, "lower_bound": 0.0}
+    with pytest.raises(ArgumentError, match=message):
+        Smoothness(**{**given_constants, **change})
+
+
+def test_constants_survive_a_round_trip_through_their_dictionary():
+    constants = closed_form(make("cosh", 3))
+    again = from_dict(constants.to_dict())
+    assert all(
+        np.array_equal(getattr(constants, f.name), getattr(again, f.name))
+        for f in dataclasses.fields(constants)
+    )
