@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from digrad.algorithms import METHODS
+from digrad.algorithms.catalog import method_facts, section
 from digrad.errors import DataError
 from digrad.experiments import parse_spec, run
 from digrad.report import write_report
-from digrad.report.references import first_sentence, reference
 from experiment_specs import tiny
 
 
@@ -54,7 +54,7 @@ def test_page_shows_verdicts_methods_and_specification(directory: Path) -> None:
     page = (directory / "report.html").read_text()
     assert "diverged at k = 4" in page
     assert "arXiv:2601.03566" in page
-    assert first_sentence("CGT") in page
+    assert "Clipped gradient tracking for directed graphs (CGT)." in page
     assert "checkpoint_every = 10" in page
     assert json.loads((directory / "environment.json").read_text())["versions"]["jax"] in page
 
@@ -92,6 +92,14 @@ def test_missing_figure_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_has_a_sentence_and_a_reference(method: str) -> None:
-    assert first_sentence(method).endswith(".")
-    assert len(reference(method)) > 30
-    assert "Example" not in reference(method)
+    assert method_facts([method])[0].summary.endswith(".")
+    reference = section(METHODS[method], "Reference")
+    assert len(reference) > 30
+    assert "Example" not in reference
+
+
+def test_a_method_that_needs_the_average_is_marked_in_the_tables(tmp_path: Path) -> None:
+    spec = parse_spec(tiny().to_toml() + "\n[methods.GD]\nstep_size = 0.05\n")
+    page = run(spec, tmp_path / "gd", report=write_report).directory / "report.html"
+    assert "GD (not decentralized)" in page.read_text()
+    assert "CGT (not decentralized)" not in page.read_text()

@@ -385,7 +385,7 @@ def _run(spec: Any, out: Path, *, resume: bool, overwrite: bool, as_json: bool) 
     if as_json:
         show.as_json(summary)
     else:
-        show.verdict_table(summary)
+        show.verdict_table({spec.label_of(name): entry for name, entry in summary.items()})
         for path in result.figures:
             if path.suffix == ".png":
                 click.echo(f"  {path}")

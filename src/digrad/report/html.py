@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from digrad.algorithms import METHODS
+from digrad.algorithms.catalog import method_facts, section
 from digrad.errors import DataError
 from digrad.experiments.reproduce import MARKER
 from digrad.experiments.spec import Spec
@@ -13,7 +15,6 @@ from digrad.experiments.store import TIMES, RunDirectory, find_run, read_json
 from digrad.files import write_atomically
 from digrad.plots import byte_unit
 from digrad.report.page import badge, image, page, preformatted, table, text
-from digrad.report.references import first_sentence, reference
 
 _CAPTIONS = {
     "explosion": "A method that explodes and one that does not, from the same start, each on its own axis.",
@@ -49,7 +50,7 @@ def write_report(directory: str | os.PathLike[str]) -> Path:
 def _run_page(run: RunDirectory) -> str:
     spec = run.spec
     sections = [
-        ("How each method ended", _verdict_table(run.summary)),
+        ("How each method ended", _verdict_table(run.summary, spec)),
         ("Figures", _run_figures(run.figures)),
         ("Methods", _methods(spec)),
         ("Specification", preformatted(spec.to_toml())),
@@ -64,11 +65,11 @@ def _subtitle(spec: Spec) -> str:
     return f"{spec.steps} steps, {batch}, {seeds}, {spec.dtype}; made by digrad."
 
 
-def _verdict_table(summary: Mapping[str, Any]) -> str:
+def _verdict_table(summary: Mapping[str, Any], spec: Spec) -> str:
     head = ("method", "verdict", "steps", "loss", "gradient norm", "consensus error", "sent")
     rows = [
         (
-            text(label),
+            text(spec.label_of(label)),
             badge(_verdict(entry), _LOOKS.get(entry["verdict"], "open")),
             text(entry["steps"]),
             *(_number(entry["final"][metric]) for metric in ("loss", "grad_norm", "consensus_error")),
@@ -116,10 +117,9 @@ def _methods(spec: Spec) -> str:
     for label, entry in spec.methods.items():
         fields = ", ".join(f"{name} = {json.dumps(value)}" for name, value in entry.fields.items())
         name = "" if label == entry.method else f" ({text(entry.method)})"
-        parts.append(f"<h3>{text(label)}{name}</h3>\n<p>{text(first_sentence(entry.method))}</p>")
+        parts.append(f"<h3>{text(label)}{name}</h3>\n<p>{text(method_facts([entry.method])[0].summary)}</p>")
         parts.append(f"<p><code>{text(fields)}</code></p>")
-        if reference(entry.method):
-            parts.append(f'<p class="faint">{text(reference(entry.method))}</p>')
+        parts.append(f'<p class="faint">{text(section(METHODS[entry.method], "Reference"))}</p>')
     return "\n".join(parts)
 
 
