@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import digrad as dg
 from digrad.data import Dataset, Partition
-from digrad.errors import ArgumentError
+from digrad.errors import ArgumentError, DataError
 
 
 def random_dataset(samples, dim, *, seed, sparse=False):
@@ -126,6 +126,12 @@ def test_logistic_weighs_agents_equally_whatever_their_size():
     assert problem.loss(x) == pytest.approx(problem.local_losses(x).mean(), rel=1e-14)
 
 
+def test_a_partition_of_other_data_is_refused():
+    split = Partition(indices=(np.arange(2), np.arange(2, 10)), scheme="custom")
+    with pytest.raises(DataError, match="divides 10 samples, but the data set has 12"):
+        dg.problems.logistic(data=random_dataset(12, 3, seed=0), agents=2, partition=split)
+
+
 def test_any_two_labels_are_mapped_to_zero_and_one():
     plain = random_dataset(12, 3, seed=0)
     renamed = Dataset("renamed", plain.features, np.where(plain.labels > 0, 7.0, -3.0))
@@ -182,6 +188,20 @@ def test_solve_says_when_there_is_no_minimum():
             lambda: dg.Problem.from_loss(lambda w, b: w.sum(), [(np.zeros(2), np.zeros(3))], 2),
             "first axes are",
         ),
+        (lambda: dg.Problem.from_loss("loss", [np.zeros(1)], 2), "must be a function"),
+        (
+            lambda: dg.Problem.from_loss(lambda w, b: np.asarray(w).sum(), [np.zeros(1)], 2),
+            "must be a JAX function",
+        ),
+        (lambda: dg.Problem.from_loss(lambda w, b: w.sum(), [np.zeros(1)], None), "`params` of from_loss"),
+        (lambda: dg.Problem.from_loss(lambda w, b: w.sum(), [np.zeros(1)], 0), "`params` of from_loss"),
+        (
+            lambda: dg.Problem.from_loss(lambda w, b: w.sum(), [np.zeros((1, 2)), np.zeros((1, 3))], 2),
+            "same form",
+        ),
+        (lambda: dg.problems.logistic(data=np.zeros((3, 2)), agents=2), "`data` of logistic"),
+        (lambda: dg.problems.logistic(data="digits", agents=2, reg_weight="a"), "array of numbers"),
+        (lambda: dg.problems.quadratic(curvature=[[1.0], [1.0, 2.0]], linear=[[1.0]]), "array of numbers"),
         (lambda: dg.problems.example_quadratic().loss([1.0]), "must have shape"),
         (lambda: dg.problems.example_quadratic().local_losses([1.0]), "must have shape"),
     ],

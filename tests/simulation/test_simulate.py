@@ -370,7 +370,7 @@ def test_many_agents_run_on_the_sparse_executor():
         ({"tolerance": 0}, "`tolerance`"),
         ({"seed": -1}, "`seed`"),
         ({"sampling": "epochs"}, "Did you mean `epoch`"),
-        ({"method": dg.CGT(step_size=lambda k: 1 - k, threshold=1.0), "steps": 5}, "gave 0.0 at k = 1"),
+        ({"method": dg.CGT(step_size=lambda k: 1 - k, threshold=1.0), "steps": 5}, "gave 0 at k = 1"),
     ],
 )
 def test_bad_arguments_get_one_clear_line(change, message):
@@ -397,3 +397,75 @@ def test_a_method_that_needs_balanced_weights_fails_before_the_first_step():
     problem = dg.problems.quadratic(curvature=np.ones((3, 1)), linear=np.ones((3, 1)))
     with pytest.raises(MixingError, match="DGD"):
         dg.simulate(dg.DGD(step_size=0.1), problem, network, steps=3)
+
+
+def test_a_schedule_is_asked_for_the_steps_of_the_run_only():
+    table = [0.05] * 20
+    trace = dg.simulate(dg.DGD(step_size=lambda k: table[k]), QUADRATIC, NETWORK, steps=20)
+    falling = dg.simulate(dg.DGD(step_size=lambda k: 0.1 * (1 - k / 20)), QUADRATIC, NETWORK, steps=20)
+    assert trace.steps == falling.steps == 20
+    with pytest.raises(ArgumentError, match="gave 'fast' at k = 0"):
+        dg.simulate(dg.DGD(step_size=lambda k: "fast"), QUADRATIC, NETWORK, steps=20)
+
+
+def scaled_problem(factor):
+    return dg.Problem.from_loss(lambda w, batch: factor * ((w - batch) ** 2).mean(), [np.ones((3, 1))] * 5, 1)
+
+
+def test_a_checkpoint_of_another_closure_is_refused(tmp_path):
+    path = tmp_path / "run.ckpt"
+    dg.simulate(CGT, scaled_problem(1.0), NETWORK, steps=20, checkpoint=dg.Checkpoint(path, every=10))
+    again = dg.Checkpoint(path, every=10, resume=True)
+    with pytest.raises(CheckpointError, match="problem_hash"):
+        dg.simulate(CGT, scaled_problem(2.0), NETWORK, steps=40, checkpoint=again)
+    assert dg.simulate(CGT, scaled_problem(1.0), NETWORK, steps=40, checkpoint=again).steps == 40
+
+
+def test_resume_with_fewer_steps_than_stored_is_refused(tmp_path):
+    path = tmp_path / "run.ckpt"
+    dg.simulate(CGT, QUADRATIC, NETWORK, steps=40, checkpoint=dg.Checkpoint(path, every=10))
+    with pytest.raises(CheckpointError, match="is at k = 40, beyond steps = 20"):
+        dg.simulate(CGT, QUADRATIC, NETWORK, steps=20, checkpoint=dg.Checkpoint(path, every=10, resume=True))
+
+
+def test_slow_steps_report_progress_about_twice_a_second(monkeypatch):
+    seen = []
+    times = iter(np.arange(0, 10000, 2.0))
+    monkeypatch.setattr("digrad.simulation.run.time.perf_counter", lambda: next(times))
+    dg.simulate(CGT, QUADRATIC, NETWORK, steps=60, callback=lambda progress: seen.append(progress.k))
+    assert len(seen) >= 6  # chunks get short when every look at the clock is two seconds later
+
+
+def test_sigint_ends_the_run_between_chunks():
+    def press(progress):
+        if progress.k >= 20:
+            signal.raise_signal(signal.SIGINT)
+
+    trace = dg.simulate(CGT, QUADRATIC, NETWORK, steps=500, chunk=10, callback=press)
+    assert (trace.interrupted, trace.steps) == (True, 20)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_numpy_numbers_are_numbers(tmp_path):
+    checkpoint = dg.Checkpoint(tmp_path / "new" / "run.ckpt", every=10)
+    trace = dg.simulate(CGT, QUADRATIC, NETWORK, steps=np.int64(20), seed=np.int64(1), checkpoint=checkpoint)
+    assert trace.facts["seed"] == 1
+    problem = dg.Problem.from_loss(lambda w, b: (w**2).sum() + 0 * b.sum(), [np.ones(2)], np.int64(3))
+    assert problem.dim == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"dtype": "foo"}, "`dtype` must be float64 or float32"),
+        ({"x0": [[1.0, 2.0], [3.0]]}, "`x0` of simulate must be an array of numbers"),
+        ({"seed": 2**64}, "`seed` of simulate must be at most"),
+        ({"checkpoint": "run.ckpt"}, "`checkpoint` must be a Checkpoint"),
+        ({"method": dg.CGT(step_size=np.ones(5), threshold=1.0)}, r"column of shape \(5, 1\)"),
+        ({"method": dg.DGD(step_size=np.ones((3, 1)))}, r"column of shape \(5, 1\)"),
+    ],
+)
+def test_odd_arguments_get_one_clear_line(change, message):
+    arguments = {"method": CGT, "problem": QUADRATIC, "network": NETWORK, "steps": 3, **change}
+    with pytest.raises(ArgumentError, match=message):
+        dg.simulate(**arguments)

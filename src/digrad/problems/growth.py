@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad.errors import ArgumentError
-from digrad.problems.problem import Floats, Problem
+from digrad.problems.problem import Floats, Problem, as_floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +153,7 @@ def _averaged(local: Cosh | Quartic, arrays: Any, points: jax.Array) -> tuple[ja
 
 
 def _center(center: npt.ArrayLike, owner: str) -> Floats:
-    m = np.array(center, np.float64)
+    m = as_floats(center, "center", owner)
     if m.ndim != 2 or 0 in m.shape or not np.isfinite(m).all():
         raise ArgumentError(
             f"`center` of {owner} must be finite and of shape (n, d), but got shape {m.shape}."
@@ -162,7 +162,7 @@ def _center(center: npt.ArrayLike, owner: str) -> Floats:
 
 
 def _column(value: npt.ArrayLike, center: Floats, name: str, owner: str) -> Floats:
-    array = np.asarray(value, np.float64).reshape(-1, 1)
+    array = as_floats(value, name, owner).reshape(-1, 1)
     if array.size not in (1, len(center)) or not ((array > 0).all() and np.isfinite(array).all()):
         raise ArgumentError(
             f"`{name}` of {owner} must be one positive number, or one for each of the {len(center)} agents, "

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any
 
 import jax
@@ -12,8 +13,8 @@ import scipy.sparse
 
 from digrad import checks, data
 from digrad.data import Dataset, Partition
-from digrad.errors import ArgumentError
-from digrad.problems.problem import Floats, Problem
+from digrad.errors import ArgumentError, DataError
+from digrad.problems.problem import Floats, Problem, as_floats
 
 DENSE_LIMIT = 1 << 30  # bytes of a dense copy; a larger sparse data set is kept as index lists throughout
 
@@ -162,7 +163,14 @@ def logistic(
 
 
 def _dataset(source: str | Dataset) -> Dataset:
-    return source if isinstance(source, Dataset) else data.load(source)
+    if isinstance(source, Dataset):
+        return source
+    if not isinstance(source, str | PathLike):
+        raise ArgumentError(
+            f"`data` of logistic must be a name, a path or a Dataset(name, features, labels), but got a "
+            f"{type(source).__name__}."
+        )
+    return data.load(source)
 
 
 def _binary(dataset: Dataset) -> Floats:
@@ -176,12 +184,17 @@ def _partition(partition: str | Partition, targets: Floats, agents: int, seed: i
                 f"`partition` of logistic divides among {len(partition.indices)} agents, "
                 f"but `agents` is {agents}."
             )
+        if sum(len(index) for index in partition.indices) != len(targets):
+            raise DataError(
+                f"`partition` of logistic divides {sum(map(len, partition.indices))} samples, but the data set has "
+                f"{len(targets)}; make it with data.partition(labels, agents) from the labels of the same data."
+            )
         return partition
     return data.partition(targets, agents, scheme=partition, seed=seed)
 
 
 def _per_agent(value: npt.ArrayLike, agents: int, name: str, minimum: float) -> Floats:
-    array = np.atleast_1d(np.asarray(value, np.float64))
+    array = np.atleast_1d(as_floats(value, name, "logistic"))
     if array.shape not in ((1,), (agents,)) or not np.isfinite(array).all() or (array < minimum).any():
         raise ArgumentError(
             f"`{name}` of logistic must be one number of at least {minimum:g}, or one for each of the "

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad.errors import ArgumentError
-from digrad.problems.problem import Floats, Problem
+from digrad.problems.problem import Floats, Problem, as_floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +74,7 @@ def quadratic(*, curvature: npt.ArrayLike, linear: npt.ArrayLike, quartic: npt.A
         >>> quadratic(curvature=[[1.0], [3.0]], linear=[[0.0], [4.0]]).solve().x.round(12)
         array([1.])
     """
-    a, b = np.array(curvature, np.float64), np.array(linear, np.float64)
+    a, b = as_floats(curvature, "curvature", "quadratic"), as_floats(linear, "linear", "quadratic")
     if a.ndim != 2 or a.shape != b.shape or 0 in a.shape:
         raise ArgumentError(
             f"`curvature` and `linear` of quadratic must both have shape (n, d), "
@@ -85,7 +85,7 @@ def quadratic(*, curvature: npt.ArrayLike, linear: npt.ArrayLike, quartic: npt.A
             "`curvature` and `linear` of quadratic must be finite, `curvature` nonnegative and positive on average "
             "in each coordinate, or F has no minimum."
         )
-    q = np.broadcast_to(np.asarray(quartic, np.float64).reshape(-1, 1), (a.shape[0], 1)).copy()
+    q = np.broadcast_to(as_floats(quartic, "quartic", "quadratic").reshape(-1, 1), (a.shape[0], 1)).copy()
     if not ((q >= 0).all() and np.isfinite(q).all()):
         raise ArgumentError(f"`quartic` of quadratic must be finite and nonnegative, but got {quartic!r}.")
     name = "quartic" if q.any() else "quadratic"

@@ -18,6 +18,14 @@ from digrad.types import Array
 Floats = npt.NDArray[np.floating]
 
 
+def as_floats(value: npt.ArrayLike, name: str, owner: str) -> npt.NDArray[np.float64]:
+    """Return an argument as an array of numbers, or say that it is none."""
+    try:
+        return np.array(value, np.float64)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"`{name}` of {owner} must be an array of numbers, but got {value!r}.") from None
+
+
 class LocalLosses(Protocol):
     """The mathematics of a problem: pure JAX functions of arrays, handed out in the dtype of the run."""
 

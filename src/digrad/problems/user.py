@@ -1,8 +1,8 @@
 """Problems made of a user's own JAX loss, with any pytree of parameters and data."""
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import jax
@@ -10,7 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
+from digrad import checks
 from digrad.errors import ArgumentError
+from digrad.fingerprints import fingerprint
 from digrad.problems.problem import Problem
 
 
@@ -58,14 +60,8 @@ class UserLosses:
         return jax.lax.map(at, points)
 
     def fingerprint(self) -> str:
-        """Return a hash of the data and of the code of the loss."""
-        code = getattr(self.loss, "__code__", None)
-        digest = hashlib.sha256(
-            code.co_code + repr(code.co_consts).encode() if code else repr(self.loss).encode()
-        )
-        for leaf in jax.tree.leaves(self.data):
-            digest.update(np.ascontiguousarray(leaf).tobytes())
-        return digest.hexdigest()
+        """Return a hash of the data and of what the loss computes."""
+        return fingerprint((self.loss, *jax.tree.leaves(self.data)))
 
     def _flat_loss(self, x: jax.Array, batch: Any) -> jax.Array:
         return self.loss(self.unravel(x), batch)
@@ -111,21 +107,15 @@ def from_loss(
         >>> problem.dim, problem.sizes, problem.check_gradient() < 1e-8
         (3, (2, 1), True)
     """
+    if not callable(loss):
+        raise ArgumentError(f"`loss` of from_loss must be a function loss(params, batch), but got {loss!r}.")
     blocks = tuple(jax.tree.map(np.asarray, block) for block in data)
-    sizes = tuple(_size(block, i) for i, block in enumerate(blocks))
     if not blocks:
         raise ArgumentError("`data` of from_loss must hold one batch per agent, but it is empty.")
-    template = (
-        np.zeros(params)
-        if isinstance(params, int)
-        else jax.tree.map(lambda p: np.asarray(p, np.float64), params)
-    )
-    with jax.enable_x64(True):
-        result = jax.eval_shape(loss, template, blocks[0])
-    if getattr(result, "shape", None) != ():
-        raise ArgumentError(
-            f"`loss` of from_loss must return a scalar, but on agent 0 it returns {result}; take the mean."
-        )
+    sizes = tuple(_size(block, i) for i, block in enumerate(blocks))
+    _check_alike(blocks)
+    template = _template(params)
+    _check_scalar(loss, template, blocks[0])
 
     def unravel(x: Any) -> Any:
         return _unravel(x, template)
@@ -135,6 +125,46 @@ def from_loss(
     return Problem(
         name=name or getattr(loss, "__name__", "user loss"), local=local, start=start, unravel=unravel
     )
+
+
+def _template(params: Any) -> Any:
+    if isinstance(params, Integral) and not isinstance(params, bool):
+        return np.zeros(checks.count(params, "params", "from_loss"))
+    template = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+    if not jax.tree.leaves(template):
+        raise ArgumentError(
+            f"`params` of from_loss must be a pytree of arrays or a dimension, but got {params!r}."
+        )
+    return template
+
+
+def _check_scalar(loss: Callable[[Any, Any], Any], template: Any, batch: Any) -> None:
+    try:
+        with jax.enable_x64(True):
+            result = jax.eval_shape(loss, template, batch)
+    except (TypeError, ValueError, jax.errors.JAXTypeError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise ArgumentError(
+            f"`loss` of from_loss must be a JAX function of (params, batch), but on agent 0 it fails: {reason}"
+        ) from error
+    if getattr(result, "shape", None) != ():
+        raise ArgumentError(
+            f"`loss` of from_loss must return a scalar, but on agent 0 it returns {result}; take the mean."
+        )
+
+
+def _check_alike(blocks: tuple[Any, ...]) -> None:
+    def form(block: Any) -> Any:
+        return jax.tree.structure(block), [
+            (leaf.shape[1:], leaf.dtype.kind) for leaf in jax.tree.leaves(block)
+        ]
+
+    for agent, block in enumerate(blocks):
+        if form(block) != form(blocks[0]):
+            raise ArgumentError(
+                f"`data` of from_loss: agent {agent} has {form(block)}, but agent 0 has {form(blocks[0])}; "
+                "samples of all agents must have the same form."
+            )
 
 
 def _unravel(x: Any, template: Any) -> Any:

@@ -90,7 +90,11 @@ def load(
             f"`{path}` belongs to another run ({listed}); give another folder, or run without --resume."
         )
     leaves, structure = jax.tree.flatten(state)
-    stored = [arrays[f"state/{i}"] for i in range(len(leaves))]
+    stored = [arrays.get(f"state/{i}") for i in range(len(leaves))]
+    if any(old is None or old.shape != new.shape for old, new in zip(stored, leaves, strict=True)):
+        raise CheckpointError(
+            f"`{path}` does not hold a state of this method; delete it, or run without --resume."
+        )
     columns = {
         name.removeprefix("column/"): array for name, array in arrays.items() if name.startswith("column/")
     }
@@ -102,7 +106,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         header = json.loads(str(arrays.pop("header")))
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        k, seconds, stored = int(header["k"]), float(header["seconds"]), dict(header["fingerprint"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
         raise CheckpointError(
             f"`{path}` is not a readable checkpoint ({error}); delete it, or run without --resume."
         ) from error
@@ -111,7 +116,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             f"`{path}` has format {header.get('format')}, but this version reads {FORMAT}; "
             "run without --resume."
         )
-    return header, arrays
+    return {"k": k, "seconds": seconds, "fingerprint": stored}, arrays
 
 
 def _at(fingerprint: dict[str, Any], key: str) -> Any:

@@ -6,8 +6,8 @@ is static.
 """
 
 import dataclasses
-import hashlib
 from functools import cache
+from numbers import Real
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from digrad.algorithms.fields import numeric_fields, with_fields
 from digrad.errors import ArgumentError
+from digrad.fingerprints import fingerprint
 from digrad.types import Schedule
 
 
@@ -52,24 +53,27 @@ def split_schedules(method: Any, dtype: npt.DTypeLike) -> tuple[Any, dict[str, S
 
 
 def evaluate(
-    schedules: dict[str, Schedule], owner: str, first: int, length: int, dtype: npt.DTypeLike
+    schedules: dict[str, Schedule], owner: str, ks: range, length: int, dtype: npt.DTypeLike
 ) -> dict[str, Any]:
-    """Return each schedule at k = first, ..., first + length - 1, ``[length]``, all positive."""
-    table = {}
-    for name, schedule in schedules.items():
-        values = np.array([schedule(k) for k in range(first, first + length)], dtype)
-        bad = np.flatnonzero(~(values > 0))
-        if values.shape != (length,) or bad.size:
-            at = (
-                f" gave {values[bad[0]]} at k = {first + bad[0]}"
-                if bad.size
-                else f" gave shape {values.shape[1:]}"
-            )
+    """Return each schedule at the iterations ``ks``, all positive, the last value repeated up to ``length``."""
+    return {
+        name: np.pad(_values(schedule, name, owner, ks, dtype), (0, length - len(ks)), mode="edge")
+        for name, schedule in schedules.items()
+    }
+
+
+def _values(schedule: Schedule, name: str, owner: str, ks: range, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    values = []
+    for k in ks:
+        value: Any = schedule(k)
+        value = value.item() if hasattr(value, "item") and np.ndim(value) == 0 else value
+        if not (isinstance(value, Real) and float(value) > 0):
             raise ArgumentError(
-                f"`{name}` of {owner} is a schedule and must give a positive number for every k, but it{at}."
+                f"`{name}` of {owner} is a schedule and must give a positive number for every k, but it gave "
+                f"{value!r} at k = {k}."
             )
-        table[name] = values
-    return table
+        values.append(value)
+    return np.array(values, dtype)
 
 
 def describe(method: Any) -> dict[str, Any]:
@@ -85,7 +89,5 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return value.tolist()
     if callable(value) and not dataclasses.is_dataclass(value):
-        code = getattr(value, "__code__", None)
-        text = code.co_code + repr(code.co_consts).encode() if code else repr(value).encode()
-        return f"{getattr(value, '__qualname__', 'schedule')}:{hashlib.sha256(text).hexdigest()[:12]}"
+        return f"{getattr(value, '__qualname__', 'schedule')}:{fingerprint(value)[:12]}"
     return repr(value)

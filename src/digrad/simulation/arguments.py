@@ -1,0 +1,133 @@
+"""What the public functions of the simulator are given, checked at the door and put into one form."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from digrad import checks
+from digrad.algorithms.fields import numeric_fields
+from digrad.errors import ArgumentError
+from digrad.mixing import Network
+from digrad.problems import Problem
+from digrad.problems.problem import as_floats
+from digrad.sampling import EpochPermutations, WithReplacement, normal_start
+from digrad.simulation.checkpoint import Checkpoint
+from digrad.types import Method
+
+LARGEST_SEED = 2**63 - 1
+
+
+def labelled(methods: Mapping[str, Method] | Sequence[Method]) -> dict[str, Method]:
+    """Return methods by label; a sequence is labelled by class, which must then be different for each."""
+    if isinstance(methods, Mapping):
+        return dict(methods)
+    if not isinstance(methods, Sequence):
+        raise ArgumentError(
+            f"`methods` must be a list of methods or a mapping from labels, but got {methods!r}."
+        )
+    labels = [type(method).__name__ for method in methods]
+    twice = sorted({label for label in labels if labels.count(label) > 1})
+    if twice:
+        raise ArgumentError(
+            f"`methods` holds {twice[0]} more than once; pass a mapping from labels to methods instead."
+        )
+    return dict(zip(labels, methods, strict=True))
+
+
+def check_parts(method: Any, problem: Any, network: Any, name: str) -> None:
+    """Raise unless method, problem and network are what they should be and fit together."""
+    if isinstance(method, type) or not isinstance(method, Method):
+        raise ArgumentError(
+            f"`method` must be a method such as CGT(step_size=0.05, threshold=5.0), but got {method!r}."
+        )
+    if not isinstance(problem, Problem):
+        raise ArgumentError(
+            f"`problem` must be a digrad Problem (see digrad.problems), but got {type(problem).__name__}."
+        )
+    if not isinstance(network, Network):
+        raise ArgumentError(
+            f"`network` must be a digrad Network, but got {type(network).__name__}; "
+            "wrap a graph: Network(graph)."
+        )
+    if network.n != problem.n_agents:
+        raise ArgumentError(
+            f"`network` has {network.n} agents, but `problem` has {problem.n_agents} losses; they must agree."
+        )
+    for field in numeric_fields(type(method)):
+        shape = np.shape(getattr(method, field)) if not callable(getattr(method, field)) else ()
+        if shape not in ((), (network.n, 1)):
+            raise ArgumentError(
+                f"`{field}` of {name} must be a number, or a column of shape ({network.n}, 1), one per agent, but its "
+                f"shape is {shape}."
+            )
+    network.require(method.needs, name)
+
+
+def make_seed(seed: Any) -> int:
+    """Return the seed as an int."""
+    seed = checks.count(seed, "seed", "simulate", minimum=0)
+    if seed > LARGEST_SEED:
+        raise ArgumentError(f"`seed` of simulate must be at most {LARGEST_SEED}, but got {seed}.")
+    return seed
+
+
+def make_batch_size(batch_size: Any) -> int | None:
+    """Return the batch size as an int, or None for all samples."""
+    return None if batch_size is None else checks.count(batch_size, "batch_size", "simulate")
+
+
+def make_dtype(dtype: Any) -> np.dtype[Any]:
+    """Return one of the two dtypes that runs have."""
+    try:
+        found = np.dtype(dtype)
+    except TypeError:
+        found = None
+    if found not in (np.float32, np.float64):
+        raise ArgumentError(f"`dtype` must be float64 or float32, but got {dtype!r}.")
+    return found
+
+
+def check_checkpoint(checkpoint: Any) -> None:
+    """Raise unless it is a Checkpoint, or None."""
+    if not isinstance(checkpoint, Checkpoint | None):
+        raise ArgumentError(f"`checkpoint` must be a Checkpoint(path, every=...), but got {checkpoint!r}.")
+
+
+def make_sampler(
+    problem: Problem, batch_size: int | None, sampling: str, seed: int
+) -> WithReplacement | EpochPermutations | None:
+    """Return the sampler of a run, or None when every step uses all samples."""
+    checks.choice(sampling, "sampling", "simulate", ("replacement", "epoch"))
+    if batch_size is None:
+        return None
+    if problem.sizes is None:
+        raise ArgumentError(
+            f"`batch_size` is {batch_size}, but {problem.name} has no samples to draw from; leave it out."
+        )
+    if sampling == "replacement":
+        return WithReplacement(problem.sizes, batch_size, seed)
+    if batch_size > min(problem.sizes):
+        agent = int(np.argmin(problem.sizes))
+        raise ArgumentError(
+            f"`batch_size` is {batch_size}, but agent {agent} has only {problem.sizes[agent]} samples, fewer than "
+            "one batch per epoch; use a smaller batch or sampling='replacement'."
+        )
+    return EpochPermutations(problem.sizes, batch_size, seed)
+
+
+def make_start(x0: Any, problem: Problem, seed: int) -> npt.NDArray[np.float64]:
+    """Return the start of every agent, ``[n, d]``."""
+    shape = (problem.n_agents, problem.dim)
+    if isinstance(x0, str):
+        checks.choice(x0, "x0", "simulate", ("zeros", "normal"))
+        return normal_start(*shape, seed) if x0 == "normal" else np.zeros(shape)
+    array = as_floats(problem.start if x0 is None else x0, "x0", "simulate")
+    if array.shape not in (shape, shape[1:]):
+        raise ArgumentError(
+            f"`x0` must have shape {shape} or {shape[1:]} for {problem.name}, but got {array.shape}."
+        )
+    if not np.isfinite(array).all():
+        raise ArgumentError("`x0` must be finite, but it holds NaN or infinite entries.")
+    return np.broadcast_to(array, shape).copy()
