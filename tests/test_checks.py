@@ -83,6 +83,23 @@ def test_did_you_mean_is_silent_when_nothing_is_near() -> None:
     assert checks.did_you_mean("zebra", ["step_size", "threshold"]) == ""
 
 
+@pytest.mark.parametrize(
+    ("value", "near"), [("cgt", "CGT"), ("dgdclip", "DGDClip"), ("STEP_SISE", "step_size")]
+)
+def test_did_you_mean_ignores_case(value: str, near: str) -> None:
+    assert checks.did_you_mean(value, ["CGT", "DGDClip", "step_size"]) == f" Did you mean `{near}`?"
+
+
+def test_did_you_mean_is_not_misled_by_an_option_that_shares_the_case() -> None:
+    assert checks.did_you_mean("damsgrad", ["DAdaGrad", "DAMSGrad"]) == " Did you mean `DAMSGrad`?"
+
+
+def test_count_respects_the_maximum() -> None:
+    assert checks.count(5, "n", "ring", maximum=5) == 5
+    with pytest.raises(ArgumentError, match="`n` of ring must be at most 5, but got 6"):
+        checks.count(6, "n", "ring", maximum=5)
+
+
 def test_errors_are_both_digrad_errors_and_value_errors() -> None:
     assert issubclass(ArgumentError, DigradError)
     assert issubclass(ArgumentError, ValueError)

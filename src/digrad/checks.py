@@ -37,14 +37,17 @@ def fraction(value: Any, name: str, owner: str) -> None:
     _reject_non_number(value, name, owner)
 
 
-def count(value: Any, name: str, owner: str, *, minimum: int = 1) -> int:
-    """Return ``value`` as an int; raise unless it is a whole number of at least ``minimum``."""
-    whole = isinstance(value, Integral) or (isinstance(value, float) and value.is_integer())
-    if isinstance(value, bool) or not whole or value < minimum:
+def count(value: Any, name: str, owner: str, *, minimum: int = 1, maximum: int | None = None) -> int:
+    """Return ``value`` as an int; raise unless it is a whole number from ``minimum`` to ``maximum``."""
+    is_whole = isinstance(value, Integral) or (isinstance(value, float) and value.is_integer())
+    if isinstance(value, bool) or not is_whole or value < minimum:
         raise ArgumentError(
             f"`{name}` of {owner} must be a whole number of at least {minimum}, but got {value!r}."
         )
-    return int(value)
+    whole = int(value)
+    if maximum is not None and whole > maximum:
+        raise ArgumentError(f"`{name}` of {owner} must be at most {maximum}, but got {value!r}.")
+    return whole
 
 
 def choice(value: Any, name: str, owner: str, options: Iterable[str]) -> None:
@@ -58,13 +61,14 @@ def choice(value: Any, name: str, owner: str, options: Iterable[str]) -> None:
 
 
 def did_you_mean(value: Any, options: Iterable[str]) -> str:
-    """Return a sentence that suggests the option nearest to ``value``, or an empty string.
+    """Return a sentence that suggests the option nearest to ``value``, ignoring case, or an empty string.
 
-    >>> did_you_mean("step_sise", ["step_size", "threshold"])
-    ' Did you mean `step_size`?'
+    >>> did_you_mean("step_sise", ["step_size", "threshold"]), did_you_mean("cgt", ["CGT", "AB"])
+    (' Did you mean `step_size`?', ' Did you mean `CGT`?')
     """
-    near = difflib.get_close_matches(str(value), list(options), n=1)
-    return f" Did you mean `{near[0]}`?" if near else ""
+    by_lower = {option.lower(): option for option in options}
+    near = difflib.get_close_matches(str(value).lower(), by_lower, n=1)
+    return f" Did you mean `{by_lower[near[0]]}`?" if near else ""
 
 
 def _is_concrete(value: Any) -> bool:
@@ -78,5 +82,5 @@ def _is_numpy_array(value: Any) -> bool:
 
 
 def _reject_non_number(value: Any, name: str, owner: str) -> None:
-    if isinstance(value, bool | str | bytes | list | tuple | dict | set | None):
+    if isinstance(value, bool | complex | str | bytes | list | tuple | dict | set | None):
         raise ArgumentError(f"`{name}` of {owner} must be a number, but got {value!r}.")

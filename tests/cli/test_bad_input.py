@@ -5,6 +5,7 @@ import json
 import pytest
 
 from digrad.cli import main
+from digrad.experiments import load_spec
 
 SPEC = """
 name = "tiny"
@@ -47,7 +48,7 @@ COMMANDS = {
     "unknown option": (["demo", "--fast"], "No such option"),
     "unknown experiment": (["reproduce", "svm"], "'svm' is not 'logistic'"),
     "unknown preset": (["reproduce", "logistic", "--preset", "huge"], "'smoke', 'small', 'medium', 'full'"),
-    "negative seed": (["reproduce", "logistic", "--seed", "-1"], "-1"),
+    "negative seed": (["reproduce", "logistic", "--seed", "-1"], "'--seed': -1 is not in the range x>=0"),
     "missing spec": (["run", "absent.toml"], "absent.toml"),
     "no spec": (["run"], "Missing argument 'SPEC'"),
     "unknown generator": (["graph", "rng"], "Did you mean `ring`?"),
@@ -58,8 +59,22 @@ COMMANDS = {
     "probability": (["graph", "random_digraph", "5", "1.5"], "1.5"),
     "not a power of two": (["graph", "de_bruijn", "6"], "power of two"),
     "unknown method": (["methods", "CTG"], "Did you mean `CGT`?"),
-    "unknown data": (["data", "get", "a9b"], "a9a"),
-    "not a run": (["report", "."], "digrad"),
+    "unknown data": (["data", "get", "a9b"], "Did you mean `a9a`?"),
+    "method in another case": (["methods", "cgt"], "Did you mean `CGT`?"),
+    "too many agents": (
+        ["graph", "ring", "100000000000"],
+        "`n` of ring must be at most 10000000, but got 1000",
+    ),
+    "too large a grid": (
+        ["graph", "grid", "10000", "10000"],
+        "`rows * columns` of grid must be at most 10000000",
+    ),
+    "too many arcs": (["graph", "complete", "10000000"], "not enough memory for this size"),
+    "unknown format": (
+        ["graph", "example5", "--draw", "x.foo"],
+        "`--draw` of digrad graph must end in .png, .pdf or",
+    ),
+    "not a run": (["report", "."], "digrad: . is not a digrad run directory"),
     "repeats": (["bench", "--repeats", "0"], "0 is not in the range"),
 }
 
@@ -73,14 +88,23 @@ def test_command_line(name, monkeypatch, capsys, tmp_path):
 
 GRAPHS = {
     "self loop": ("a.json", {"n": 2, "edges": [[0, 1], [1, 1]]}, "self loop"),
-    "out of range": ("a.json", {"n": 2, "edges": [[0, 2]]}, "2"),
+    "out of range": (
+        "a.json",
+        {"n": 2, "edges": [[0, 2]]},
+        "arc (0, 2) names an agent that does not exist; with n=2 agents are 0 to 1",
+    ),
+    "too many agents": ("a.txt", "# n=100000000000\n0 1\n", "`n` of Digraph must be at most 10000000"),
     "twice": ("a.json", {"n": 2, "edges": [[0, 1], [0, 1], [1, 0]]}, "(0, 1)"),
     "not json": ("a.json", "{", "a.json"),
     "no edges": ("a.json", {"n": 2}, "edges"),
     "bad line": ("a.txt", "0 1\n1 zero\n", "a.txt"),
     "three numbers": ("a.txt", "0 1\n1 0 5\n", "line 2"),
-    "disconnected": ("a.txt", "0 1\n1 0\n2 3\n3 2\n", "agent"),
-    "one way only": ("a.txt", "0 1\n1 2\n", "cannot reach"),
+    "disconnected": (
+        "a.txt",
+        "0 1\n1 0\n2 3\n3 2\n",
+        "no agent reaches all others (agent 0 cannot reach agent 2)",
+    ),
+    "no root": ("a.txt", "1 0\n2 0\n", "no agent reaches all others (agent 0 cannot reach agent 1)"),
 }
 
 
@@ -101,12 +125,31 @@ SPECS = {
     "missing hyper-parameter": ("threshold = 5.0", "", "threshold"),
     "negative step size": ("step_size = 0.05", "step_size = -0.05", "must be positive"),
     "unknown generator": ('kind = "example5"', 'kind = "example6"', "Did you mean `example5`?"),
-    "missing argument": ('kind = "example5"', 'kind = "ring"', "n"),
-    "unknown problem": ('kind = "logistic"', 'kind = "logistics"', "logistic"),
+    "missing argument": (
+        'kind = "example5"',
+        'kind = "ring"',
+        "`graph.n` is required, but it is missing; ring takes n.",
+    ),
+    "unknown problem": ('kind = "logistic"', 'kind = "logistics"', "'logistics'. Did you mean `logistic`?"),
     "unknown data": ('data = "digits"', 'data = "digit"', "digits"),
     "unknown partition": ('data = "digits"', 'data = "digits"\npartition = "sort"', "Did you mean `sorted`?"),
     "wrong number of weights": ("reg_weight = 1e-3", "reg_weight = [1e-3, 1e-3]", "5 agents"),
     "power below two": ("reg_power = 4", "reg_power = 1", "at least 2"),
+    "dirichlet without alpha": (
+        'data = "digits"',
+        'data = "digits"\npartition = "dirichlet"',
+        'in a spec partition = {scheme = "dirichlet", alpha = 0.5}',
+    ),
+    "batch above the smallest agent": (
+        "seed = 0",
+        'seed = 0\nbatch_size = 400\nsampling = "epoch"',
+        "`batch_size` must be at most 359 with sampling = 'epoch', the samples of agent 2, but got 400",
+    ),
+    "schedule that underflows": (
+        "step_size = 0.05",
+        'step_size = {schedule = "inverse", scale = 1e-323}',
+        "`methods.CGT.step_size`: at k = 4, `step_size` of CGT must be positive and finite, but got 0.0.",
+    ),
     "batch of nothing": ("seed = 0", "seed = 0\nbatch_size = 0", "batch_size"),
 }
 
@@ -131,6 +174,8 @@ DATA = {
     "not finite": ("1 1:nan\n", "line 1"),
     "one label": ("1 1:1\n1 2:1\n1 1:1\n1 1:1\n1 1:1\n", "two"),
     "empty": ("", "empty"),
+    "index of another world": ("1 1:1\n-1 99999999999:1\n", "line 2: index 99999999999 is above 2147483647"),
+    "too many features": ("1 1:1\n-1 2000000000:1\n", "the states of 5 agents alone would take 80 GB"),
     "fewer samples than agents": ("1 1:1\n-1 1:1\n", "agent"),
 }
 
@@ -141,6 +186,49 @@ def test_data_file(name, monkeypatch, capsys, tmp_path):
     (tmp_path / "mine.txt").write_text(content)
     (tmp_path / "spec.toml").write_text(SPEC.replace('"digits"', '"mine.txt"'))
     assert message in refused(monkeypatch, capsys, "run", tmp_path / "spec.toml", "--out", tmp_path / "out")
+
+
+RING = "0.5,0,0,0,0.5\n0.5,0.5,0,0,0\n0,0.5,0.5,0,0\n0,0,0.5,0.5,0\n0,0,0,0.5,0.5\n"  # arcs of example5
+MATRICES = {
+    "row sum": (RING.replace("0.5,0.5,0,0,0", "0.5,0.4,0,0,0"), "`mixing`: `R`: row 1 sums to 0.9, but"),
+    "negative entry": (
+        RING.replace("0.5,0.5,0,0,0", "-0.5,1.5,0,0,0"),
+        "agent 1 gives to agent 0 is -0.5, but",
+    ),
+    "zero diagonal": (RING.replace("0.5,0.5,0,0,0", "1,0,0,0,0"), "`R`: agent 1 gives itself no weight"),
+    "arc outside the graph": (
+        RING.replace("0.5,0.5,0,0,0", "0,0.5,0.5,0,0"),
+        "(2, 1) is not an arc of the graph",
+    ),
+    "wrong shape": (
+        RING.rpartition("0,0,0,0.5,0.5")[0],
+        "`R`: must be square and not empty, but got shape (4, 5)",
+    ),
+    "fewer agents": ("0.5,0.5\n0.5,0.5\n", "`R`: has 2 rows, but the graph has 5 agents"),
+    "ragged": (RING + "1\n", "R.csv is not a file of comma-separated numbers"),
+    "words": ("a,b\n", "R.csv is not a file of comma-separated numbers"),
+    "empty": ("", "R.csv is not a file of comma-separated numbers (it is empty)"),
+    "only a comment": ("# R\n\n", "R.csv is not a file of comma-separated numbers (it is empty)"),
+    "missing": (None, "R.csv does not exist"),
+}
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_matrix_file(name, monkeypatch, capsys, tmp_path):
+    content, message = MATRICES[name]
+    if content is not None:
+        (tmp_path / "R.csv").write_text(content)
+    (tmp_path / "spec.toml").write_text(SPEC.replace("[problem]", '[mixing]\nR_file = "R.csv"\n\n[problem]'))
+    line = refused(monkeypatch, capsys, "run", tmp_path / "spec.toml", "--out", tmp_path / "out")
+    assert message in line
+    assert "spec.toml: `mixing" in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_good_matrix_file_is_not_refused(tmp_path):
+    (tmp_path / "R.csv").write_text(RING)
+    (tmp_path / "spec.toml").write_text(SPEC.replace("[problem]", '[mixing]\nR_file = "R.csv"\n\n[problem]'))
+    assert load_spec(tmp_path / "spec.toml").build().network.R.toarray()[0].tolist() == [0.5, 0, 0, 0, 0.5]
 
 
 def test_a_folder_of_something_else_is_not_overwritten(monkeypatch, capsys, tmp_path):

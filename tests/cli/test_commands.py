@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from digrad.cli import main
+from digrad.cli import main, show
 from digrad.cli.commands import COMMANDS
 
 TINY = """
@@ -78,6 +78,38 @@ def test_graph_describes_draws_and_saves(monkeypatch, capsys, tmp_path):
     assert json.loads(again)["n_arcs"] == 7
 
 
+def test_graph_lists_the_perron_vectors_and_the_roots_of_a_small_graph(monkeypatch, capsys):
+    lines = call(monkeypatch, capsys, "graph", "example5").splitlines()
+    assert "u (Perron of R)     1.481, 1.111, 0.5556, 0.7407, 1.111" in lines
+    assert "v (Perron of C)     1.034, 0.5172, 1.034, 1.034, 1.379" in lines
+    assert "roots               5 (0, 1, 2, 3, 4)" in lines
+    figures = json.loads(call(monkeypatch, capsys, "graph", "ring", "12", "--json"))
+    assert figures["u"] == figures["v"] == [1.0] * 12
+    assert figures["roots"] == list(range(12))
+    assert "0, 1, 2" not in call(monkeypatch, capsys, "graph", "ring", "12")
+
+
+@pytest.mark.parametrize("words", [("out_star", "4"), ("chain.txt",)])
+def test_graph_with_a_root_is_described_drawn_and_saved_without_column_weights(
+    words, monkeypatch, capsys, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "chain.txt").write_text("0 1\n1 2\n")
+    lines = call(monkeypatch, capsys, "graph", *words, "--draw", "g.svg", "--save", "g.json").splitlines()
+    assert "strongly connected  no" in lines
+    assert "roots               1 (0)" in lines
+    assert "rho_R               0.500000" in lines
+    assert lines[-1] == (
+        "C: not possible: agent 1 cannot reach agent 0, but column-stochastic weights need a strongly connected graph"
+    )
+    assert not any(line.startswith(("v ", "rho_C", "u.v")) for line in lines)
+    assert b"<svg" in (tmp_path / "g.svg").read_bytes()
+    figures = json.loads(call(monkeypatch, capsys, "graph", "g.json", "--json"))
+    assert figures["u"] == [figures["n"]] + [0.0] * (figures["n"] - 1)
+    assert figures["rho_R"] == pytest.approx(0.5)
+    assert figures["v"] is figures["rho_C"] is figures["kappa_v"] is figures["u_dot_v"] is None
+
+
 def test_methods_are_listed_with_their_facts(monkeypatch, capsys):
     rows = {row["name"]: row for row in json.loads(call(monkeypatch, capsys, "methods", "--json"))}
     assert rows["CGT"]["needs"] == "row + column"
@@ -93,6 +125,24 @@ def test_data_sets_are_listed_and_verified(monkeypatch, capsys):
         "a9a",
     }
     assert "1797 samples" in call(monkeypatch, capsys, "data", "verify", "digits")
+    found = json.loads(call(monkeypatch, capsys, "data", "verify", "digits", "--json"))
+    assert (found["name"], found["n_samples"], found["dim"]) == ("digits", 1797, 64)
+    assert len(found["sha256"]) == 64
+
+
+def test_data_get_says_that_a_data_set_is_bundled(monkeypatch, capsys):
+    assert call(monkeypatch, capsys, "data", "get", "digits") == (
+        "digits is bundled with scikit-learn: nothing to fetch.\n"
+    )
+    found = json.loads(call(monkeypatch, capsys, "data", "get", "digits", "--json"))
+    assert (found["source"], found["location"]) == ("bundled", "scikit-learn")
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1200, "1.2 kB"), (3.5e9, "3.5 GB"), (2e12, "2 TB")]
+)
+def test_bytes_are_shown_in_the_unit_of_the_figures(count, text):
+    assert show._bytes(int(count)) == text
 
 
 def test_run_writes_the_directory_of_the_design(monkeypatch, capsys, tmp_path):

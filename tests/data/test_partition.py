@@ -119,6 +119,8 @@ def test_partition_rejects_more_agents_than_samples():
     [
         ({"scheme": "sortd"}, "Did you mean `sorted`"),
         ({"scheme": "dirichlet"}, "`alpha` of partition must be given"),
+        ({"scheme": "dirichlet"}, r'dg.data.partition\(labels, n, scheme="dirichlet", alpha=0.5\)'),
+        ({"scheme": "dirichlet"}, r'in a spec partition = \{scheme = "dirichlet", alpha = 0.5\}'),
         ({"scheme": "dirichlet", "alpha": 0.0}, "`alpha` of partition must be positive"),
         ({"scheme": "iid", "alpha": 0.5}, "`alpha` of partition is for scheme 'dirichlet'"),
         ({"scheme": "iid", "shards_per_agent": 2}, "`shards_per_agent` of partition is for scheme 'shards'"),

@@ -43,6 +43,11 @@ BAD = [
     ("start", "start = [1, 2, 3]", "`start` must have 2 numbers for quadratic, not 3."),
     ("tolerance", "tolerance = nan", "`tolerance` must be a finite number, but got nan."),
     ("batch_size", "batch_size = 8", "`batch_size`: quadratic has no samples to draw from; leave it out."),
+    (
+        "problem",
+        f'batch_size = 400\nsampling = "epoch"\n{LOGISTIC}}}',
+        "`batch_size` must be at most 359 with sampling = 'epoch', the samples of agent 2, but got 400; use",
+    ),
     ("graph", "graph = 3", "`graph` must be a table, but got 3."),
     ("graph", "graph = {}", "`graph` needs either `kind`, the name of a generator, or `file`, and not both."),
     ("graph", 'graph = {kind = "rign", n = 5}', "`graph.kind` must be one of .* Did you mean `ring`?"),
@@ -52,7 +57,11 @@ BAD = [
     ("graph", 'graph = {kind = "ring", n = 3}', "`problem` has 5 losses, but the graph has 3 agents"),
     ("graph", 'graph = {file = "absent.json"}', "`graph`: graph file .*absent.json: cannot be read"),
     ("graph", 'graph = {kind = "out_star", n = 5}', "`graph`: .* agent 1 cannot reach agent 0"),
-    ("mixing", 'mixing = {R_file = "absent.csv"}', "`mixing.R_file`: .*absent.csv is not a file of comma-"),
+    (
+        "mixing",
+        'mixing = {R_file = "absent.csv"}',
+        "`mixing.R_file`: .*absent.csv does not exist; give a file",
+    ),
     ("problem", 'problem = {kind = "logistc"}', "`problem.kind` must be one of .* Did you mean `logistic`?"),
     ("problem", "problem = {}", "`problem.kind` is required, but it is missing."),
     ("problem", 'problem = {kind = "logistic"}', "`problem.data` is required, but it is missing."),
@@ -104,6 +113,21 @@ BAD = [
         "methods",
         'methods.AB = {step_size = {schedule = "inverse", scal = 1}}',
         "`methods.AB.step_size`: `scal` is not an argument of inverse, which takes scale, offset. .* `scale`?",
+    ),
+    (
+        "methods",
+        'methods.AB = {step_size = {schedule = "inverse", scale = 1e-322}}',
+        "`methods.AB.step_size`: at k = 49, `step_size` of AB must be positive and finite, but got 0.0.",
+    ),
+    (
+        "methods",
+        'methods.AB = {step_size = {schedule = "inverse", scale = 1e300, offset = 1e-300}}',
+        "`methods.AB.step_size`: at k = 0, `step_size` of AB must be positive and finite, but got inf.",
+    ),
+    (
+        "methods",
+        'dtype = "float32"\nmethods.AB = {step_size = {schedule = "constant", value = 1e-60}}',
+        "`methods.AB.step_size`: at k = 0, `step_size` of AB must be positive and finite, but got 0.0.",
     ),
     (
         "methods",
@@ -200,6 +224,13 @@ def test_schedules_and_numbers_per_agent_reach_the_method() -> None:
     built = parse_spec(text_with(methods=methods)).build()
     assert built.methods["AB"].step_size == InverseSqrt(scale=0.5)
     assert built.methods["CGT"].step_size.shape == (5, 1)
+
+
+def test_infinite_threshold_and_batch_of_the_smallest_agent_are_accepted() -> None:
+    methods = 'methods.CGT = {step_size = 0.1, threshold = {schedule = "constant", value = inf}}'
+    epochs = 'batch_size = 359\nsampling = "epoch"'
+    built = parse_spec(text_with(problem=f"{LOGISTIC}}}", epochs=epochs, methods=methods)).build()
+    assert built.options["batch_size"] == min(built.problem.sizes)
 
 
 def test_normal_start_is_scaled_and_differs_between_seeds() -> None:

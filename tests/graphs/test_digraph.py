@@ -185,3 +185,20 @@ def test_networkx_multigraphs_and_empty_graphs_are_rejected():
         from_networkx(networkx.MultiDiGraph([(0, 1), (0, 1)]))
     with pytest.raises(GraphError, match="has no nodes"):
         from_networkx(networkx.DiGraph())
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (
+            lambda: from_networkx(3),
+            "`graph` of from_networkx must be a networkx graph, but got int; use from_edges",
+        ),
+        (lambda: from_edges(3, None), "`edges` of from_edges must be a list of pairs .*, but got None"),
+        (lambda: from_edges(3, 7), "`edges` of from_edges must be a list of pairs .*, but got 7"),
+    ],
+)
+def test_something_that_is_no_graph_is_rejected_in_one_line(build, message):
+    with pytest.raises(GraphError, match=message) as caught:
+        build()
+    assert "\n" not in str(caught.value)

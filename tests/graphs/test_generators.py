@@ -124,6 +124,9 @@ def test_different_seeds_give_different_graphs():
     [
         (lambda: graphs.ring(0), "`n` of ring must be a whole number of at least 1, but got 0"),
         (lambda: graphs.star(2.5), "`n` of star"),
+        (lambda: graphs.ring(10**11), "`n` of ring must be at most 10000000, but got 100000000000"),
+        (lambda: graphs.torus(10**4, 10**4), r"`rows \* columns` of torus must be at most 10000000"),
+        (lambda: graphs.from_edges(10**11, []), "`n` of Digraph must be at most 10000000"),
         (lambda: graphs.grid(2, 0), "`columns` of grid"),
         (
             lambda: graphs.random_digraph(5, 1.5, seed=0),

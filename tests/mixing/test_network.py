@@ -7,7 +7,7 @@ import pytest
 
 from digrad import graphs
 from digrad.errors import ArgumentError, MixingError
-from digrad.mixing import Network, column_stochastic, custom, network, row_stochastic, sinkhorn
+from digrad.mixing import Network, column_stochastic, custom, describe, network, row_stochastic, sinkhorn
 
 EXAMPLE = graphs.example5()
 
@@ -65,6 +65,10 @@ def test_doubly_stochastic_weights_may_serve_as_row_and_column_weights():
         (
             lambda: Network(EXAMPLE, R=row_stochastic(graphs.ring(4))),
             "`R` of Network has 4 agents, but .* has 5",
+        ),
+        (
+            lambda: Network(EXAMPLE, R=3),
+            r"`R`: must be a square matrix of real numbers \(got int\); give one row",
         ),
         (
             lambda: Network(EXAMPLE, C=row_stochastic(EXAMPLE)),
@@ -146,6 +150,38 @@ def test_describe_of_the_five_agent_example_holds_the_reference_figures():
     lines = str(summary).splitlines()
     assert "rho_W               0.639511" in lines
     assert len({line.index(line[20:]) for line in lines}) == 1
+
+
+def test_describe_lists_vectors_and_roots_for_json_up_to_2000_agents():
+    net = Network(EXAMPLE)
+    figures = json.loads(json.dumps(net.describe().to_dict()))
+    assert figures["u"] == net.u.tolist()
+    assert figures["v"] == net.v.tolist()
+    assert figures["roots"] == [0, 1, 2, 3, 4]
+    assert figures["no_column"] is None
+    many = Network(graphs.ring(2001)).describe().to_dict()
+    assert many["u"] is many["v"] is many["roots"] is None
+    assert many["n_roots"] == 2001
+
+
+def test_describe_of_a_strongly_connected_graph_is_that_of_its_network():
+    assert describe(EXAMPLE) == Network(EXAMPLE).describe()
+
+
+def test_describe_of_a_graph_with_a_root_has_the_row_side_and_the_reason():
+    summary = describe(graphs.out_star(3))
+    assert (summary.n_roots, summary.roots, summary.u) == (1, (0,), (3.0, 0.0, 0.0))
+    assert summary.rho_R == pytest.approx(0.5)
+    assert summary.kappa_u == 1.0
+    c_side = (summary.v, summary.v_min, summary.v_max, summary.u_dot_v, summary.kappa_v, summary.rho_C)
+    assert set(c_side) == {None}
+    assert str(summary).endswith(f"\nC: not possible: {summary.no_column}")
+    assert "agent 1 cannot reach agent 0" in str(summary)
+
+
+def test_describe_of_a_graph_without_a_root_is_rejected():
+    with pytest.raises(MixingError, match="no agent reaches all others"):
+        describe(graphs.out_star(3).reversed())
 
 
 def test_describe_says_what_does_not_exist():

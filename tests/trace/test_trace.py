@@ -282,3 +282,10 @@ def test_plot_saves_the_formats_asked_for(tmp_path, path, written):
     figure = make_trace().plot(("loss",), path=tmp_path / path)
     assert len(figure.axes) == 1
     assert sorted(file.name for file in tmp_path.iterdir()) == written
+
+
+@pytest.mark.parametrize("path", ["p.jpg", "p.foo"])
+def test_plot_refuses_an_unknown_suffix_and_writes_nothing(tmp_path, path):
+    with pytest.raises(ArgumentError, match=r"`path` of plot must end in \.png, \.pdf or \.svg, but got"):
+        make_trace().plot(("loss",), path=tmp_path / path)
+    assert not list(tmp_path.iterdir())

@@ -149,20 +149,21 @@ def graph(
     digrad graph ring 8                    a directed ring of 8 agents
     digrad graph random_digraph 20 0.1     a random strongly connected digraph
     digrad graph links.txt --draw a.png    your own: one `sender receiver` pair per line, or JSON
-    """
-    from digrad import graphs
-    from digrad.mixing import Network
 
+    Some agent must reach all others. If not all of them do, the graph has row-stochastic weights R, but no
+    column-stochastic weights C, and only R is described.
+    """
+    from digrad import graphs, plots
+    from digrad.mixing import describe
+
+    picture = plots.split_suffix(draw, "--draw", "digrad graph", default=("png",)) if draw else None
     digraph = _read_graph(graph, arguments, seed)
     if save:
         graphs.write(digraph, save)
-    network = Network(digraph)
-    summary = network.describe()
-    if draw:
-        from digrad import plots
-
-        figure = plots.draw_graph(digraph, u=network.u, v=network.v)
-        plots.save_figure(figure, draw.with_suffix(""), formats=(draw.suffix.lstrip(".") or "png",))
+    summary = describe(digraph)
+    if picture:
+        stem, formats = picture
+        plots.save_figure(plots.draw_graph(digraph, u=summary.u, v=summary.v), stem, formats=formats)
     if as_json:
         show.as_json(summary.to_dict())
     else:
@@ -273,22 +274,37 @@ def data_list(as_json: bool) -> None:
 
 @data.command("get")
 @click.argument("name")
-def data_get(name: str) -> None:
+@json_option
+def data_get(name: str, as_json: bool) -> None:
     """Find the data set NAME, downloading it to the cache if it is not on this machine."""
-    from digrad.data import locate
+    import dataclasses
+
+    from digrad.data import fetch
     from digrad.data.download import progress_bar
 
     with progress_bar(name) as progress:
-        click.echo(locate(name, progress=progress))
+        found = fetch(name, progress=progress)
+    if as_json:
+        show.as_json(dataclasses.asdict(found))
+    elif found.source == "bundled":
+        click.echo(f"{name} is bundled with {found.location}: nothing to fetch.")
+    else:
+        click.echo(found.location)
 
 
 @data.command("verify")
 @click.argument("name")
-def data_verify(name: str) -> None:
+@json_option
+def data_verify(name: str, as_json: bool) -> None:
     """Check that the data set NAME on this machine is the published one, by its SHA-256."""
-    from digrad.data.loading import verify
+    import dataclasses
+
+    from digrad.data import verify
 
     found = verify(name)
+    if as_json:
+        show.as_json(dataclasses.asdict(found))
+        return
     click.echo(
         f"{found.name}: {found.n_samples} samples, {found.dim} features, sha256 {found.sha256}, {found.location}"
     )
@@ -353,14 +369,60 @@ def smoothness(spec: Path, out: Path | None, as_json: bool) -> None:
         click.echo(f"  {path}")
 
 
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.option("--agents", type=click.IntRange(min=1), required=True, help="Processes on this machine.")
+@click.option("--graph", type=click.Path(path_type=Path), help="A graph file, which ProcessNetwork() reads.")
+@click.option(
+    "--max-restarts", type=click.IntRange(min=0), default=3, show_default=True, help="After failures."
+)
+@click.option("--nodes", type=click.IntRange(min=1), default=1, show_default=True, help="Machines.")
+@click.option("--endpoint", help="host:port of the first machine; required for more than one.")
+@click.option("--interface", help="The network interface to use; loopback by default on one machine.")
+@click.argument("script", type=click.Path(path_type=Path))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def launch(
+    agents: int,
+    graph: Path | None,
+    max_restarts: int,
+    nodes: int,
+    endpoint: str | None,
+    interface: str | None,
+    script: Path,
+    arguments: tuple[str, ...],
+) -> None:
+    """Run the training SCRIPT as one process per agent under torchrun, started again if one fails.
+
+    \b
+    digrad launch --agents 5 train.py --epochs 3
+    digrad launch --agents 2 --nodes 3 --endpoint 10.8.0.1:29400 --interface wg0 --graph graph.json train.py
+    """
+    from digrad.torch.launch import launch as launch_agents
+
+    code = launch_agents(
+        script, arguments, agents=agents, graph=graph, max_restarts=max_restarts, nodes=nodes, endpoint=endpoint,
+        interface=interface,
+    )  # fmt: skip
+    sys.exit(code)
+
+
 @click.command()
+@click.argument("part", type=click.Choice(["simulation", "torch"]), default="simulation")
 @click.option("--repeats", type=click.IntRange(min=1), default=7, show_default=True, help="Of each timing.")
 @json_option
-def bench(repeats: int, as_json: bool) -> None:
-    """Measure digrad against a well-written NumPy loop, interleaved in one process on one thread."""
-    from digrad.bench import run_bench
+def bench(part: str, repeats: int, as_json: bool) -> None:
+    """Measure what digrad promises about speed and memory; PART is simulation (default) or torch.
 
-    report = run_bench(repeats=repeats, progress=lambda text: click.echo(text, err=True))
+    simulation: against a well-written NumPy loop, interleaved in one process on one thread. torch: the exchange between
+    five processes against raw TCP and the all_reduce of DDP.
+    """
+    from digrad.bench import BenchReport, run_bench
+
+    if part == "torch":
+        from digrad.bench.torch_exchange import run_torch_bench
+
+        report = BenchReport(tuple(run_torch_bench(repeats=repeats)), {"repeats": repeats})
+    else:
+        report = run_bench(repeats=repeats, progress=lambda text: click.echo(text, err=True))
     if as_json:
         show.as_json(report.to_dict())
     else:
@@ -418,4 +480,4 @@ def _read_graph(name: str, arguments: tuple[str, ...], seed: int) -> Any:
     return read(name)
 
 
-COMMANDS = (demo, run, reproduce, certify, smoothness, graph, methods, data, bench, report)
+COMMANDS = (demo, run, reproduce, certify, smoothness, launch, graph, methods, data, bench, report)

@@ -46,6 +46,8 @@ def main() -> NoReturn:
         code = _refuse(error.format_message() if isinstance(error, click.ClickException) else str(error))
     except OSError as error:
         code = _refuse(f"{error.filename or 'file'}: {error.strerror or error}.")
+    except MemoryError as error:
+        code = _refuse(f"not enough memory for this size ({error or 'no details'}); use a smaller one.")
     except (KeyboardInterrupt, click.Abort):
         click.echo("digrad: interrupted", err=True)
         code = 130

@@ -104,11 +104,10 @@ def _figure(value: float | None) -> str:
 
 
 def _bytes(count: int) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            return f"{count:.3g} {unit}" if unit != "B" else f"{count} B"
-        count = count / 1000  # pyright: ignore[reportAssignmentType]
-    raise AssertionError("unreachable")
+    from digrad.plots import byte_unit
+
+    divisor, unit = byte_unit(count)
+    return f"{count / divisor:.3g} {unit}"
 
 
 def _text(cell: Any) -> str:

@@ -4,7 +4,7 @@ from digrad.data.bundled import breast_cancer, digits
 from digrad.data.cache import locate
 from digrad.data.dataset import Dataset, binary_labels
 from digrad.data.libsvm import read_libsvm
-from digrad.data.loading import list_datasets, load, verify
+from digrad.data.loading import fetch, list_datasets, load, verify
 from digrad.data.partition import Partition, partition
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "binary_labels",
     "breast_cancer",
     "digits",
+    "fetch",
     "list_datasets",
     "load",
     "locate",

@@ -15,6 +15,7 @@ from digrad.errors import DataError
 Features: TypeAlias = npt.NDArray[Any] | sp.csr_array
 Positive: TypeAlias = Callable[[Any], bool] | Collection[Any]
 
+_LARGEST_DENSE = 2**36  # bytes, 69 GB: beyond it an array is a mistake, not a wish
 _LABELS_NAMED = 6  # an error message lists at most this many labels
 
 
@@ -91,8 +92,18 @@ class Dataset:
         return digest.hexdigest()
 
     def dense(self) -> "Dataset":
-        """Return the same data with the features as a NumPy array."""
+        """Return the same data with the features as a NumPy array.
+
+        Raises:
+            DataError: The array would take more than 69 GB.
+        """
         if isinstance(self.features, sp.csr_array):
+            size = self.n_samples * self.dim * self.features.dtype.itemsize
+            if size > _LARGEST_DENSE:
+                raise DataError(
+                    f"`features` of `Dataset` {self.name!r} as a dense array of {self.n_samples} x {self.dim} would "
+                    f"take {size / 1e9:.3g} GB. Keep them sparse, or leave out features."
+                )
             return replace(self, features=self.features.toarray())
         return self
 

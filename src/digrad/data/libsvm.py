@@ -21,7 +21,7 @@ from digrad.errors import DataError
 PACKED_SUFFIXES = (".bz2", ".gz")
 
 _MAGIC = {".bz2": b"BZh", ".gz": b"\x1f\x8b"}
-_LARGEST_INDEX = 2**62  # more columns than any array can have, and safely an int64
+_LARGEST_INDEX = 2**31 - 1  # forty times the widest data set of the LIBSVM site, and an int32
 
 
 def read_libsvm(path: str | Path, *, dim: int | None = None) -> Dataset:
@@ -31,7 +31,7 @@ def read_libsvm(path: str | Path, *, dim: int | None = None) -> Dataset:
 
     Args:
         path: The file; the name of the data set is its name without ``.gz``, ``.bz2`` and ``.txt``.
-        dim: The number of features; by default the largest index in the file.
+        dim: The number of features, below 2**31; by default the largest index in the file.
 
     Returns:
         Features ``[m, dim]`` in CSR and labels ``[m]``, both float64.
@@ -50,7 +50,7 @@ def read_libsvm(path: str | Path, *, dim: int | None = None) -> Dataset:
         array([ 1., -1.])
     """
     path = Path(path).expanduser()
-    dim = None if dim is None else count(dim, "dim", "read_libsvm")
+    dim = None if dim is None else count(dim, "dim", "read_libsvm", maximum=_LARGEST_INDEX)
     with open_unpacked(path) as lines:
         labels, indices, values, row_starts = _parse(lines, path, dim)
     if not labels:
@@ -161,7 +161,10 @@ def _explain_pair(token: bytes, where: str, previous: int, dim: int | None) -> i
     if dim is not None and index > dim:
         raise DataError(f"{where}: index {index} exceeds `dim` = {dim} of read_libsvm. Pass a larger `dim`.")
     if index > _LARGEST_INDEX:
-        raise DataError(f"{where}: index {index} is larger than any array can be.")
+        raise DataError(
+            f"{where}: index {index} is above {_LARGEST_INDEX}, the most features that can be handled: one number "
+            f"for each would take {8 * index / 1e9:.3g} GB. Check the line, or number the features anew."
+        )
     return index
 
 

@@ -88,6 +88,27 @@ def load(
     return read_libsvm(source, dim=dim)
 
 
+def fetch(name: str, *, progress: Progress | None = None) -> DatasetRow:
+    """Make sure that a data set is on this machine, downloading it if it is not, and say where it is.
+
+    Args:
+        name: A bundled name, which needs no download, or one of the catalog.
+        progress: Called during a download with the bytes so far and the bytes in all (None when unknown).
+
+    Raises:
+        DataError: When there is no such data set, or it cannot be had.
+
+    Example:
+        >>> fetch("digits").location
+        'scikit-learn'
+    """
+    if name in BUNDLED:
+        return _bundled_row(name)
+    if name not in CATALOG:
+        _raise_unknown(name)
+    return replace(_catalog_row(name), location=str(locate(name, progress=progress)), problem=None)
+
+
 def list_datasets() -> list[DatasetRow]:
     """Return what :func:`load` knows by name; nothing is downloaded.
 
@@ -95,11 +116,7 @@ def list_datasets() -> list[DatasetRow]:
         >>> [row.name for row in list_datasets()]
         ['digits', 'breast_cancer', 'a9a', 'a9a.t']
     """
-    rows = [
-        DatasetRow(name, "bundled", row.n_samples, row.dim, "scikit-learn", row.description)
-        for name, row in BUNDLED.items()
-    ]
-    return rows + [_catalog_row(name) for name in CATALOG]
+    return [*map(_bundled_row, BUNDLED), *map(_catalog_row, CATALOG)]
 
 
 def verify(name: str) -> Verification:
@@ -130,6 +147,11 @@ def verify(name: str) -> Verification:
             f"{data.n_samples} x {data.dim}. Install a complete copy."
         )
     return Verification(name, location, sha256, data.n_samples, data.dim)
+
+
+def _bundled_row(name: str) -> DatasetRow:
+    entry = BUNDLED[name]
+    return DatasetRow(name, "bundled", entry.n_samples, entry.dim, "scikit-learn", entry.description)
 
 
 def _catalog_row(name: str) -> DatasetRow:

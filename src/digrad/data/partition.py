@@ -233,7 +233,11 @@ def _scheme_options(scheme: str, alpha: float | None, shards_per_agent: int | No
             )
     if scheme == "dirichlet":
         if alpha is None:
-            raise ArgumentError("`alpha` of partition must be given for scheme 'dirichlet', for example 0.5.")
+            raise ArgumentError(
+                "`alpha` of partition must be given for scheme 'dirichlet': "
+                'dg.data.partition(labels, n, scheme="dirichlet", alpha=0.5), '
+                'or in a spec partition = {scheme = "dirichlet", alpha = 0.5}.'
+            )
         positive(alpha, "alpha", "partition")
     shards = _SHARDS_PER_AGENT if shards_per_agent is None else shards_per_agent
     return alpha or 1.0, count(shards, "shards_per_agent", "partition")

@@ -115,8 +115,15 @@ def absolute(file: str, base: Path) -> str:
 
 
 def _read_matrix(file: str, key: str) -> npt.NDArray[np.float64]:
+    path = Path(file)
+    if not path.exists():
+        raise SpecError(f"`mixing.{key}`: {file} does not exist; give a file of comma-separated numbers.")
     try:
-        return np.loadtxt(file, delimiter=",", ndmin=2, dtype=np.float64)
+        lines = path.read_text(encoding="utf-8").splitlines()
+        rows = [line for line in lines if line.partition("#")[0].strip()]
+        if not rows:
+            raise ValueError("it is empty")
+        return np.loadtxt(rows, delimiter=",", ndmin=2, dtype=np.float64)
     except (OSError, ValueError) as error:
         raise SpecError(
             f"`mixing.{key}`: {file} is not a file of comma-separated numbers ({error})."

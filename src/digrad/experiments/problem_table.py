@@ -9,9 +9,12 @@ from digrad import data, problems
 from digrad.data.bundled import BUNDLED
 from digrad.data.catalog import CATALOG
 from digrad.data.partition import SCHEMES
+from digrad.errors import DataError
 from digrad.experiments.complaints import Table, refuse, require_choice
 from digrad.experiments.graph_table import Seed, absolute
 from digrad.problems import Problem
+
+_LARGEST_STATE = 2**31  # numbers, one per agent and feature: 17 GB for each of several copies
 
 
 def is_number(value: Any) -> bool:
@@ -82,6 +85,11 @@ class LogisticTable(Table):
     def build(self, agents: int) -> Problem:
         """Load and divide the data, and return the problem."""
         dataset = data.load(self.data)
+        if agents * dataset.dim > _LARGEST_STATE:
+            raise DataError(
+                f"{dataset.name} has {dataset.dim} features, so that the states of {agents} agents alone would take "
+                f"{8 * agents * dataset.dim / 1e9:.3g} GB; check its largest index, or leave out features."
+            )
         options = self.partition.model_dump(exclude_none=True)
         split = data.partition(data.binary_labels(dataset), agents, **options)
         return problems.logistic(

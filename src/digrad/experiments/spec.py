@@ -32,6 +32,7 @@
 Relative paths are relative to the file. A number may not be written as a string, nor a key be unknown.
 """
 
+import dataclasses
 import os
 import re
 import tomllib
@@ -162,6 +163,7 @@ class Spec(Table):
             )
         if self.batch_size is not None and problem.sizes is None:
             raise self._refusal("batch_size", f"{problem.name} has no samples to draw from; leave it out.")
+        self._check_epochs(problem)
         if isinstance(self.start, list) and len(self.start) != problem.dim:
             raise self._refusal(
                 "start", f"must have {problem.dim} numbers for {problem.name}, not {len(self.start)}."
@@ -174,7 +176,31 @@ class Spec(Table):
                 if isinstance(values, np.ndarray) and len(values) != network.n:
                     reason = f"must have one number per agent, {network.n}, not {len(values)}."
                     raise self._refusal(f"{key}.{name}", reason)
+                if callable(values):
+                    self._check_schedule(method, name, f"{key}.{name}")
         return Built(methods, problem, network, self.options(problem, self.seed))
+
+    def _check_epochs(self, problem: Problem) -> None:
+        if self.batch_size is None or self.sampling != "epoch" or problem.sizes is None:
+            return
+        smallest = min(problem.sizes)
+        if self.batch_size > smallest:
+            agent = problem.sizes.index(smallest)
+            raise self._refusal(
+                "batch_size",
+                f"must be at most {smallest} with sampling = 'epoch', the samples of agent {agent}, but got "
+                f"{self.batch_size}; use a smaller batch or sampling = 'replacement'.",
+            )
+
+    def _check_schedule(self, method: Any, name: str, key: str) -> None:
+        # Schedules of a specification are monotone, so that their ends show whether a value is out of range.
+        for k in sorted({0, self.steps - 1}):
+            with np.errstate(over="ignore", under="ignore"):
+                value = float(np.float64(getattr(method, name)(k)).astype(self.dtype))
+            try:
+                dataclasses.replace(method, **{name: value})
+            except DigradError as error:
+                raise self._refusal(key, f"at k = {k}, {error}") from error
 
     def options(self, problem: Problem, seed: int) -> dict[str, Any]:
         """Return the keyword arguments of :func:`digrad.simulate` for one seed."""

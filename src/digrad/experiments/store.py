@@ -98,7 +98,8 @@ def open_run(
 ) -> RunDirectory:
     """Make or reuse the directory ``out`` for a run of ``spec``.
 
-    A directory of an equal specification is reused: emptied of old results, unless ``resume``.
+    A directory of an equal specification is reused: emptied of old results, unless ``resume``. So is the directory
+    of a run that left neither a trace nor a checkpoint, whatever its specification.
 
     Raises:
         ArgumentError: ``out`` is a file, holds something else than a run, or a run of another specification
@@ -114,7 +115,7 @@ def open_run(
                 f"`out` must be empty or a digrad run directory, but {path} holds other files; give another --out."
             )
         difference = _difference(path, spec)
-        if difference and not overwrite:
+        if difference and not overwrite and _has_results(path):
             raise ArgumentError(
                 f"`out` {path} holds the run of another specification ({difference}); give another --out, "
                 "or --overwrite."
@@ -183,6 +184,10 @@ def _is_run(path: Path) -> bool:
         return read_json(path / "environment.json").get("format") == FORMAT
     except DataError:
         return False
+
+
+def _has_results(path: Path) -> bool:
+    return any(any(path.glob(pattern)) for pattern in ("trace-*", "checkpoints/*.npz"))
 
 
 def _difference(path: Path, spec: Spec) -> str:

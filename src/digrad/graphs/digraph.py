@@ -20,12 +20,15 @@ if TYPE_CHECKING:
     import scipy.sparse
 
 
+LARGEST_GRAPH = 10_000_000  # agents; a few arcs each then take gigabytes
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Digraph:
     """A directed graph of agents 0, ..., n - 1, compared and hashed by value.
 
     Args:
-        n: Number of agents, at least 1.
+        n: Number of agents, from 1 to 10 million.
         arcs: ``[m, 2]`` whole numbers, one row ``(sender, receiver)`` per arc, in any order. They are stored
             read-only and sorted by receiver, then sender, so the in-neighbours of an agent are contiguous.
 
@@ -45,7 +48,7 @@ class Digraph:
 
     def __post_init__(self) -> None:
         """Validate, sort and freeze the arcs."""
-        object.__setattr__(self, "n", checks.count(self.n, "n", "Digraph"))
+        object.__setattr__(self, "n", checks.count(self.n, "n", "Digraph", maximum=LARGEST_GRAPH))
         arcs = _as_pairs(self.arcs)
         _check_arcs(self.n, arcs)
         object.__setattr__(self, "arcs", _sorted_unique(self.n, arcs))
@@ -162,12 +165,18 @@ def from_edges(n: int, edges: Iterable[tuple[int, int]] | npt.NDArray[np.integer
     """Return the digraph of ``n`` agents with the given ``(sender, receiver)`` pairs.
 
     Raises:
-        GraphError: An arc names an agent that does not exist, is a self loop, or is listed twice.
+        GraphError: The edges are not pairs; or an arc names an agent that does not exist, is a self loop, or
+            is listed twice.
 
     Example:
         >>> from_edges(3, [(2, 0), (0, 1)]).edges
         ((2, 0), (0, 1))
     """
+    if not isinstance(edges, Iterable):
+        raise GraphError(
+            f"`edges` of from_edges must be a list of pairs (sender, receiver), but got {edges!r}; "
+            "give [] for no arcs."
+        )
     pairs: Any = edges if isinstance(edges, np.ndarray) else list(edges)
     return Digraph(n, pairs)
 
@@ -178,8 +187,13 @@ def from_networkx(graph: "networkx.Graph") -> Digraph:
     Nodes that are exactly 0, ..., n - 1 keep their names; other nodes are numbered in the graph's order.
 
     Raises:
-        GraphError: The graph is a multigraph or has no nodes.
+        GraphError: It is no networkx graph, is a multigraph, or has no nodes.
     """
+    if not all(hasattr(graph, name) for name in ("is_multigraph", "is_directed", "nodes", "edges")):
+        raise GraphError(
+            f"`graph` of from_networkx must be a networkx graph, but got {type(graph).__name__}; "
+            "use from_edges or from_adjacency for other things."
+        )
     if graph.is_multigraph():
         raise GraphError("`graph` of from_networkx is a multigraph; convert it with networkx.DiGraph(graph).")
     nodes = list(graph.nodes)

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from digrad import checks
 from digrad.errors import ArgumentError
-from digrad.graphs.digraph import Digraph, from_edges
+from digrad.graphs.digraph import LARGEST_GRAPH, Digraph, from_edges
 
 
 def ring(n: int) -> Digraph:
@@ -17,7 +17,7 @@ def ring(n: int) -> Digraph:
         >>> ring(3).edges
         ((2, 0), (0, 1), (1, 2))
     """
-    return _circulant(checks.count(n, "n", "ring"), [1])
+    return _circulant(_agents(n, "n", "ring"), [1])
 
 
 def exponential(n: int) -> Digraph:
@@ -27,24 +27,24 @@ def exponential(n: int) -> Digraph:
         >>> exponential(8).out_neighbors(0)
         array([1, 2, 4])
     """
-    n = checks.count(n, "n", "exponential")
+    n = _agents(n, "n", "exponential")
     return _circulant(n, [2**k for k in range((n - 1).bit_length())])
 
 
 def star(n: int) -> Digraph:
     """Return the two-way star: agent 0 and each other agent hear each other."""
-    return out_star(checks.count(n, "n", "star")).symmetrized()
+    return out_star(_agents(n, "n", "star")).symmetrized()
 
 
 def out_star(n: int) -> Digraph:
     """Return the one-way star: agent 0 is heard by all others and hears nobody. Only agent 0 is a root."""
-    leaves = np.arange(1, checks.count(n, "n", "out_star"))
+    leaves = np.arange(1, _agents(n, "n", "out_star"))
     return Digraph(n, _arcs(np.zeros_like(leaves), leaves))
 
 
 def complete(n: int) -> Digraph:
     """Return the digraph in which everybody hears everybody: n(n - 1) arcs."""
-    n = checks.count(n, "n", "complete")
+    n = _agents(n, "n", "complete")
     return _circulant(n, range(1, n))
 
 
@@ -63,7 +63,7 @@ def random_digraph(n: int, p: float, *, seed: int) -> Digraph:
         >>> random_digraph(5, 0.3, seed=0) == random_digraph(5, 0.3, seed=0)
         True
     """
-    n = checks.count(n, "n", "random_digraph")
+    n = _agents(n, "n", "random_digraph")
     if isinstance(p, bool) or not isinstance(p, int | float | np.floating) or not 0 <= p <= 1:
         raise ArgumentError(f"`p` of random_digraph must be a probability from 0 to 1, but got {p!r}.")
     generator = _generator(seed, "random_digraph")
@@ -88,7 +88,7 @@ def k_out(n: int, k: int, *, seed: int) -> Digraph:
         >>> k_out(6, 2, seed=0).out_degree
         array([2, 2, 2, 2, 2, 2])
     """
-    n = checks.count(n, "n", "k_out")
+    n = _agents(n, "n", "k_out")
     k = checks.count(k, "k", "k_out", minimum=min(1, n - 1))
     if k > n - 1:
         raise ArgumentError(
@@ -114,7 +114,7 @@ def de_bruijn(n: int) -> Digraph:
         >>> de_bruijn(4).edges
         ((2, 0), (0, 1), (2, 1), (1, 2), (3, 2), (1, 3))
     """
-    n = checks.count(n, "n", "de_bruijn")
+    n = _agents(n, "n", "de_bruijn")
     if n & (n - 1):
         below = 1 << (n.bit_length() - 1)
         raise ArgumentError(
@@ -127,8 +127,7 @@ def de_bruijn(n: int) -> Digraph:
 
 def grid(rows: int, columns: int) -> Digraph:
     """Return the two-way grid: agent ``r * columns + c`` and its neighbours left, right, above and below."""
-    rows, columns = checks.count(rows, "rows", "grid"), checks.count(columns, "columns", "grid")
-    agents = np.arange(rows * columns).reshape(rows, columns)
+    agents = _rectangle(rows, columns, "grid")
     right = _arcs(agents[:, :-1], agents[:, 1:])
     down = _arcs(agents[:-1], agents[1:])
     return Digraph(agents.size, np.vstack([right, down])).symmetrized()
@@ -136,8 +135,7 @@ def grid(rows: int, columns: int) -> Digraph:
 
 def torus(rows: int, columns: int) -> Digraph:
     """Return the one-way torus: agent ``r * columns + c`` sends right and down, with wrap-around."""
-    rows, columns = checks.count(rows, "rows", "torus"), checks.count(columns, "columns", "torus")
-    agents = np.arange(rows * columns).reshape(rows, columns)
+    agents = _rectangle(rows, columns, "torus")
     right = _arcs(agents, np.roll(agents, -1, axis=1))
     down = _arcs(agents, np.roll(agents, -1, axis=0))
     return Digraph(agents.size, _without_loops(np.vstack([right, down])))
@@ -168,6 +166,16 @@ GENERATORS: dict[str, Callable[..., Digraph]] = {
     "triangle": triangle,
 }
 """Every generator by name, for the command line."""
+
+
+def _agents(value: int, name: str, owner: str) -> int:
+    return checks.count(value, name, owner, maximum=LARGEST_GRAPH)
+
+
+def _rectangle(rows: int, columns: int, owner: str) -> npt.NDArray[np.int64]:
+    rows, columns = _agents(rows, "rows", owner), _agents(columns, "columns", owner)
+    _agents(rows * columns, "rows * columns", owner)
+    return np.arange(rows * columns).reshape(rows, columns)
 
 
 def _arcs(senders: npt.NDArray[np.int64], receivers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -1,7 +1,8 @@
 """How much each message counts: row-, column- and doubly stochastic weights on a digraph; their spectra."""
 
-from digrad.mixing.network import Network, NetworkSummary
+from digrad.mixing.network import Network, describe
 from digrad.mixing.spectral import perron_column, perron_row, rho, second_singular_value
+from digrad.mixing.summary import NetworkSummary
 from digrad.mixing.validation import custom
 from digrad.mixing.weights import Mixing, column_stochastic, metropolis, row_stochastic, sinkhorn
 
@@ -11,6 +12,7 @@ __all__ = [
     "NetworkSummary",
     "column_stochastic",
     "custom",
+    "describe",
     "metropolis",
     "perron_column",
     "perron_row",

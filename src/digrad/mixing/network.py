@@ -1,7 +1,7 @@
 """The network that a run is given: a digraph with validated weights R, C and W."""
 
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -10,9 +10,10 @@ import numpy.typing as npt
 
 from digrad import checks
 from digrad.errors import ArgumentError, MixingError
-from digrad.graphs import Digraph, degree_imbalance, diameter, is_strongly_connected, roots, unreachable_pair
-from digrad.mixing.spectral import DENSE_LIMIT, perron_column, perron_row, rho, second_singular_value
-from digrad.mixing.validation import ADJECTIVES, BUILDERS, check_connected, custom, no_root
+from digrad.graphs import Digraph, roots, unreachable_pair
+from digrad.mixing.spectral import DENSE_LIMIT, perron_column, perron_row
+from digrad.mixing.summary import NetworkSummary, summarize
+from digrad.mixing.validation import ADJECTIVES, BUILDERS, check_connected, custom, no_column, no_root
 from digrad.mixing.weights import Kind, Mixing, column_stochastic, row_stochastic, sinkhorn
 
 NEEDS = ("row", "column", "doubly", "mean")
@@ -115,29 +116,10 @@ class Network:
                     "Or pass W=... to Network."
                 ) from None
 
-    def describe(self) -> "NetworkSummary":
+    def describe(self) -> NetworkSummary:
         """Return the figures that decide how well the network mixes; ``print`` shows them as a table."""
-        small = self.n <= DENSE_LIMIT
-        doubly = self._doubly_or_none() if small else None
-        return NetworkSummary(
-            n=self.n,
-            n_arcs=self.graph.n_arcs,
-            strongly_connected=is_strongly_connected(self.graph),
-            n_roots=len(roots(self.graph)),
-            degree_imbalance=degree_imbalance(self.graph),
-            diameter=diameter(self.graph),
-            u_min=float(self.u.min()),
-            u_max=float(self.u.max()),
-            v_min=float(self.v.min()),
-            v_max=float(self.v.max()),
-            u_dot_v=float(self.u @ self.v),
-            kappa_u=float(self.u.max() / self.u[self.u > 0].min()),
-            kappa_v=float(self.v.max() / self.v.min()),
-            rho_R=rho(self.R) if small else None,
-            rho_C=rho(self.C) if small else None,
-            rho_W=rho(doubly) if doubly else None,
-            norm_W=second_singular_value(doubly) if doubly else None,
-        )
+        doubly = self._doubly_or_none() if self.n <= DENSE_LIMIT else None
+        return summarize(self.graph, self.R, self.u, C=self.C, v=self.v, W=doubly)
 
     def _doubly_or_none(self) -> Mixing | None:
         # A summary of what exists: a graph without doubly stochastic weights is a finding, not a failure.
@@ -147,60 +129,24 @@ class Network:
             return None
 
 
-@dataclass(frozen=True)
-class NetworkSummary:
-    """The figures of a network; ``None`` where one does not exist, or is not computed beyond 2000 agents.
+def describe(graph: Digraph) -> NetworkSummary:
+    """Return the figures of a digraph with its uniform weights, also when it allows no column-stochastic ones.
 
-    ``u`` and ``v`` are the Perron vectors of R and C; ``rho`` is the spectral radius without the Perron part;
-    ``kappa`` the largest entry over the smallest positive one; ``norm_W`` is ||W - 1 1'/n||_2.
+    Of a graph that has a root but is not strongly connected, the figures of C and W are ``None`` and
+    ``no_column`` says why.
+
+    Raises:
+        MixingError: No agent reaches all others, so that not even row-stochastic weights make them agree.
+
+    Example:
+        >>> from digrad.graphs import out_star
+        >>> describe(out_star(3)).no_column
+        'agent 1 cannot reach agent 0, but column-stochastic weights need a strongly connected graph'
     """
-
-    n: int
-    n_arcs: int
-    strongly_connected: bool
-    n_roots: int
-    degree_imbalance: int
-    diameter: int | None
-    u_min: float
-    u_max: float
-    v_min: float
-    v_max: float
-    u_dot_v: float
-    kappa_u: float
-    kappa_v: float
-    rho_R: float | None  # noqa: N815
-    rho_C: float | None  # noqa: N815
-    rho_W: float | None  # noqa: N815
-    norm_W: float | None  # noqa: N815
-
-    def to_dict(self) -> dict[str, int | float | bool | None]:
-        """Return the figures by name, ready for JSON."""
-        return asdict(self)
-
-    def __str__(self) -> str:
-        """Return one aligned line per figure."""
-        rows = {
-            "agents": str(self.n),
-            "arcs": str(self.n_arcs),
-            "strongly connected": "yes" if self.strongly_connected else "no",
-            "roots": str(self.n_roots),
-            "degree imbalance": str(self.degree_imbalance),
-            "diameter": self._show(self.diameter, "none (not strongly connected)"),
-            "u (Perron of R)": f"{self.u_min:.6g} to {self.u_max:.6g}",
-            "v (Perron of C)": f"{self.v_min:.6g} to {self.v_max:.6g}",
-            "u.v": f"{self.u_dot_v:.6f}",
-            "kappa_u, kappa_v": f"{self.kappa_u:.6g}, {self.kappa_v:.6g}",
-            "rho_R": self._show(self.rho_R, ""),
-            "rho_C": self._show(self.rho_C, ""),
-            "rho_W": self._show(self.rho_W, "no doubly stochastic weights"),
-            "||W - J||": self._show(self.norm_W, "no doubly stochastic weights"),
-        }
-        return "\n".join(f"{label:<20}{text}" for label, text in rows.items())
-
-    def _show(self, figure: float | None, absent: str) -> str:
-        if figure is None:
-            return f"not computed (n > {DENSE_LIMIT})" if self.n > DENSE_LIMIT else absent
-        return str(figure) if isinstance(figure, int) else f"{figure:.6f}"
+    if unreachable_pair(graph) is None:
+        return Network(graph).describe()
+    rows = _default_row(graph)
+    return summarize(graph, rows, perron_row(rows), no_column=no_column(graph))
 
 
 def _default_row(graph: Digraph) -> Mixing:
@@ -212,11 +158,9 @@ def _default_row(graph: Digraph) -> Mixing:
 
 
 def _default_column(graph: Digraph) -> Mixing:
-    pair = unreachable_pair(graph)
-    if pair is not None:
+    if unreachable_pair(graph) is not None:
         raise MixingError(
-            f"`graph` of Network: agent {pair[0]} cannot reach agent {pair[1]}, but column-stochastic "
-            "weights need a strongly connected graph; add arcs, or pass C on a strongly connected graph."
+            f"`graph` of Network: {no_column(graph)}; add arcs, or pass C on a strongly connected graph."
         )
     return column_stochastic(graph)
 

@@ -74,14 +74,29 @@ def no_root(graph: Digraph) -> str:
     )
 
 
+def no_column(graph: Digraph) -> str:
+    """Return the reason, with witnesses, why ``graph`` allows no column-stochastic weights."""
+    pair = unreachable_pair(graph)
+    assert pair is not None
+    return (
+        f"agent {pair[0]} cannot reach agent {pair[1]}, "
+        "but column-stochastic weights need a strongly connected graph"
+    )
+
+
 def _as_csr(matrix: Any, name: str) -> csr_array:
     try:
         source = matrix if issparse(matrix) else np.asarray(matrix)
         if np.iscomplexobj(source):
             raise TypeError("got complex ones")
+        if source.ndim == 0:
+            raise TypeError(f"got {type(matrix).__name__}")
         weights = csr_array(source, dtype=np.float64, copy=True)
     except (TypeError, ValueError) as error:
-        raise MixingError(f"`{name}`: must be a square matrix of real numbers ({error}).") from None
+        raise MixingError(
+            f"`{name}`: must be a square matrix of real numbers ({error}); "
+            "give one row per receiver and one column per sender."
+        ) from None
     shape: tuple[int, ...] = weights.shape or ()
     if len(shape) != 2 or shape[0] != shape[1] or shape[0] == 0:
         raise MixingError(

@@ -7,7 +7,7 @@ without a screen and in threads.
 from digrad.plots.explosion import twin_explosion
 from digrad.plots.graph import draw_graph
 from digrad.plots.runs import curves, side_by_side
-from digrad.plots.saving import save_figure
+from digrad.plots.saving import save_figure, split_suffix
 from digrad.plots.style import LineStyle, byte_unit, style_of
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "draw_graph",
     "save_figure",
     "side_by_side",
+    "split_suffix",
     "style_of",
     "twin_explosion",
 ]

@@ -8,12 +8,45 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from digrad.checks import choice
+from digrad.errors import ArgumentError
 from digrad.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _saving = threading.Lock()
+
+
+FORMATS = ("png", "pdf", "svg")
+
+
+def split_suffix(
+    path: str | os.PathLike[str], name: str, owner: str, *, default: Sequence[str] = ("png", "pdf")
+) -> tuple[Path, tuple[str, ...]]:
+    """Return the path without its suffix, and the formats that the suffix asks for, as :func:`save_figure` takes them.
+
+    Args:
+        path: Of one file with a suffix, or without one of files in the ``default`` formats. What follows the last
+            dot is a suffix when it begins with a letter: ``step-0.05`` has none.
+        name: The argument that gave the path, for the message.
+        owner: Whose argument it is.
+        default: The formats when there is no suffix.
+
+    Raises:
+        ArgumentError: The suffix is not .png, .pdf or .svg.
+
+    Example:
+        >>> split_suffix("a/loss.PDF", "path", "plot"), split_suffix("step-0.05", "path", "plot")
+        ((PosixPath('a/loss'), ('pdf',)), (PosixPath('step-0.05'), ('png', 'pdf')))
+    """
+    path = Path(path)
+    suffix = path.suffix.lower().lstrip(".")
+    if not suffix[:1].isalpha():
+        return path, tuple(default)
+    if suffix not in FORMATS:
+        listed = " or ".join((", ".join(f".{kind}" for kind in FORMATS[:-1]), f".{FORMATS[-1]}"))
+        raise ArgumentError(f"`{name}` of {owner} must end in {listed}, but got {str(path)!r}.")
+    return path.with_suffix(""), (suffix,)
 
 
 def save_figure(
@@ -35,7 +68,7 @@ def save_figure(
     stem.parent.mkdir(parents=True, exist_ok=True)
     written = []
     for kind in formats:
-        choice(kind, "formats", "save_figure", ("png", "pdf", "svg"))
+        choice(kind, "formats", "save_figure", FORMATS)
         metadata = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}[kind]
         buffer = io.BytesIO()
         # Journals refuse Type 3 fonts, and SVG ids are random; both can be set only globally, hence the lock.

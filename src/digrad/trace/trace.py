@@ -144,10 +144,13 @@ class Trace:
 
         Args:
             metrics: Names of columns, one panel each.
-            path: Where to save the figure: as its suffix (.png, .pdf, .svg) says, else as PNG and PDF.
+            path: Where to save the figure: as its suffix (.png, .pdf or .svg) says, without one as PNG and PDF.
 
         Returns:
             The figure, which a notebook shows.
+
+        Raises:
+            ArgumentError: ``path`` has another suffix, or a metric is not a column.
         """
         return plot_run(self, metrics, path)
 
@@ -272,12 +275,9 @@ def headline(summary: Mapping[str, Any]) -> str:
 
 def plot_run(run: Any, metrics: Sequence[str], path: str | os.PathLike[str] | None) -> "Figure":
     """Draw a trace or an ensemble, and save the figure if a path is given; see :meth:`Trace.plot`."""
+    if path is None:
+        return plots.curves({run.name: run}, metrics)
+    stem, formats = plots.split_suffix(path, "path", "plot")
     figure = plots.curves({run.name: run}, metrics)
-    if path is not None:
-        path = Path(path)
-        suffix = path.suffix.lower()
-        if suffix in (".png", ".pdf", ".svg"):
-            plots.save_figure(figure, path.with_suffix(""), formats=(suffix[1:],))
-        else:
-            plots.save_figure(figure, path)
+    plots.save_figure(figure, stem, formats=formats)
     return figure

@@ -1,0 +1,134 @@
+"""The figures that decide how well a network mixes, as a record, JSON and a table."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from digrad.graphs import Digraph, degree_imbalance, diameter, is_strongly_connected, roots
+from digrad.mixing.spectral import DENSE_LIMIT, rho, second_singular_value
+from digrad.mixing.weights import Mixing
+
+Vector = npt.NDArray[np.float64]
+
+_LISTED = 10  # agents up to which the table lists every entry of u and v, and every root
+
+
+@dataclass(frozen=True)
+class NetworkSummary:
+    """The figures of a network; ``None`` where one does not exist, or is not computed beyond 2000 agents.
+
+    ``u`` and ``v`` are the Perron vectors of R and C; ``rho`` is the spectral radius without the Perron part;
+    ``kappa`` the largest entry over the smallest positive one; ``norm_W`` is ||W - 1 1'/n||_2; ``no_column``
+    says why there is no C, if there is none.
+    """
+
+    n: int
+    n_arcs: int
+    strongly_connected: bool
+    n_roots: int
+    roots: tuple[int, ...] | None
+    degree_imbalance: int
+    diameter: int | None
+    u: tuple[float, ...] | None
+    u_min: float
+    u_max: float
+    v: tuple[float, ...] | None
+    v_min: float | None
+    v_max: float | None
+    u_dot_v: float | None
+    kappa_u: float
+    kappa_v: float | None
+    rho_R: float | None  # noqa: N815
+    rho_C: float | None  # noqa: N815
+    rho_W: float | None  # noqa: N815
+    norm_W: float | None  # noqa: N815
+    no_column: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures by name, ready for JSON; ``roots``, ``u`` and ``v`` are lists."""
+        return {
+            name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()
+        }
+
+    def __str__(self) -> str:
+        """Return one aligned line per figure, and at the end why there is no C, if there is none."""
+        rows = {
+            "agents": str(self.n),
+            "arcs": str(self.n_arcs),
+            "strongly connected": "yes" if self.strongly_connected else "no",
+            "roots": self._show_roots(),
+            "degree imbalance": str(self.degree_imbalance),
+            "diameter": self._show(self.diameter, "none (not strongly connected)"),
+            "u (Perron of R)": self._show_vector(self.u, self.u_min, self.u_max),
+            **self._column_rows(),
+            "rho_W": self._show(self.rho_W, "no doubly stochastic weights"),
+            "||W - J||": self._show(self.norm_W, "no doubly stochastic weights"),
+        }
+        lines = [f"{label:<20}{text}" for label, text in rows.items()]
+        return "\n".join([*lines, *([f"C: not possible: {self.no_column}"] if self.no_column else [])])
+
+    def _column_rows(self) -> dict[str, str]:
+        rho_row = {"rho_R": self._show(self.rho_R, "")}
+        if self.v_min is None or self.v_max is None or self.u_dot_v is None:
+            return {"kappa_u": f"{self.kappa_u:.6g}", **rho_row}
+        return {
+            "v (Perron of C)": self._show_vector(self.v, self.v_min, self.v_max),
+            "u.v": f"{self.u_dot_v:.6f}",
+            "kappa_u, kappa_v": f"{self.kappa_u:.6g}, {self.kappa_v:.6g}",
+            **rho_row,
+            "rho_C": self._show(self.rho_C, ""),
+        }
+
+    def _show_roots(self) -> str:
+        few = self.roots is not None and self.n <= _LISTED
+        return f"{self.n_roots} ({', '.join(map(str, self.roots or ()))})" if few else str(self.n_roots)
+
+    def _show_vector(self, vector: tuple[float, ...] | None, smallest: float, largest: float) -> str:
+        if vector is None or self.n > _LISTED:
+            return f"{smallest:.6g} to {largest:.6g}"
+        return ", ".join(f"{entry:.4g}" for entry in vector)
+
+    def _show(self, figure: float | None, absent: str) -> str:
+        if figure is None:
+            return f"not computed (n > {DENSE_LIMIT})" if self.n > DENSE_LIMIT else absent
+        return str(figure) if isinstance(figure, int) else f"{figure:.6f}"
+
+
+def summarize(
+    graph: Digraph,
+    R: Mixing,
+    u: Vector,
+    *,
+    C: Mixing | None = None,
+    v: Vector | None = None,
+    W: Mixing | None = None,
+    no_column: str | None = None,
+) -> NetworkSummary:
+    """Return the figures of weights that exist: R with its Perron vector ``u`` and, if given, C with ``v``, W."""
+    small = graph.n <= DENSE_LIMIT
+    members = roots(graph)
+    return NetworkSummary(
+        n=graph.n,
+        n_arcs=graph.n_arcs,
+        strongly_connected=is_strongly_connected(graph),
+        n_roots=len(members),
+        roots=tuple(members.tolist()) if small else None,
+        degree_imbalance=degree_imbalance(graph),
+        diameter=diameter(graph),
+        u=tuple(u.tolist()) if small else None,
+        u_min=float(u.min()),
+        u_max=float(u.max()),
+        v=tuple(v.tolist()) if small and v is not None else None,
+        v_min=None if v is None else float(v.min()),
+        v_max=None if v is None else float(v.max()),
+        u_dot_v=None if v is None else float(u @ v),
+        kappa_u=float(u.max() / u[u > 0].min()),
+        kappa_v=None if v is None else float(v.max() / v.min()),
+        rho_R=rho(R) if small else None,
+        rho_C=rho(C) if small and C else None,
+        rho_W=rho(W) if W else None,
+        norm_W=second_singular_value(W) if W else None,
+        no_column=no_column,
+    )

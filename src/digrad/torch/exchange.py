@@ -1,0 +1,183 @@
+"""One round of messages between an agent and its neighbours.
+
+Receives are posted before sends and nothing blocks until the results are needed: gloo's ``send`` waits for
+the receiver, so that blocking sends around a cycle never end. ``isend`` does not copy either: what is sent
+must stay as it is until :meth:`Round.finish`.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from digrad.torch.failures import CommunicationError
+from digrad.torch.handshake import agents_text
+from digrad.torch.mixing_order import Share
+
+FUSED = 1 << 16  # numbers; several short arrays are copied into one message, long ones travel as they are
+TAGS = 1 << 16  # rounds are numbered modulo this, so that a message can only meet its own round
+
+
+Lane = Callable[[int, int, int], Any]
+
+
+@dataclass
+class Part:
+    """One array of a round: who gets it, and what goes on the wire."""
+
+    share: Share
+    wire: torch.Tensor  # [1, width], in the format of the message
+    received: dict[int, torch.Tensor] = field(default_factory=dict)  # [1, width] by sender
+
+
+class Round:
+    """Messages under way.
+
+    Args:
+        parts: The arrays, in the same order on every agent.
+        joined: The flat memory in which the parts follow one another, if they do; a run of parts for the same
+            receiver is then one message.
+        lane: The process group, whose ranks are the agents, for ``(sender, receiver, bytes)``.
+        buffers: Receive buffers to use again, by key.
+        key: Of this round among the buffers.
+        tag: Of the messages.
+        batched: Post everything in one call, as NCCL needs it.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        joined: torch.Tensor | None,
+        lane: Lane,
+        buffers: dict[Any, torch.Tensor],
+        key: Any,
+        tag: int,
+        batched: bool,
+    ) -> None:
+        self.parts, self._joined, self._tag = parts, joined, tag % TAGS
+        incoming = [
+            (sender, self._inbox(run, sender, buffers, key)) for sender, run in self._runs(receiving=True)
+        ]
+        outgoing = [(receiver, self._outbox(run)) for receiver, run in self._runs(receiving=False)]
+        self.bytes_sent = sum(message.nbytes for _, message in outgoing)
+        agent = parts[0].share.agent
+        post = _post_batch if batched else _post_each
+        self._receives, self._sends = post(
+            [(peer, message, lane(peer, agent, message.nbytes)) for peer, message in incoming],
+            [(peer, message, lane(agent, peer, message.nbytes)) for peer, message in outgoing],
+            self._tag,
+        )
+        self.is_finished = False
+
+    def finish(self, timeout: float, k: int) -> None:
+        """Wait until everything has arrived and left.
+
+        Raises:
+            CommunicationError: A neighbour is silent for ``timeout`` seconds, or its connection is lost.
+        """
+        if self.is_finished:
+            return
+        deadline = time.monotonic() + timeout
+        for verb, works in (("heard from", self._receives), ("taken by", self._sends)):
+            for position, (peer, work) in enumerate(works):
+                try:
+                    done = work.wait(timedelta(seconds=max(deadline - time.monotonic(), 0.001)))
+                except RuntimeError as error:
+                    silent = sorted({peer, *(p for p, w in works[position + 1 :] if not _is_done(w))})
+                    raise CommunicationError(_reason(error, verb, peer, silent, timeout, k)) from error
+                if done is False:
+                    raise CommunicationError(_reason(None, verb, peer, [peer], timeout, k))
+        self.is_finished = True
+
+    def _runs(self, *, receiving: bool) -> list[tuple[int, list[int]]]:
+        """Return ``(peer, parts)`` for every message, by peer and then by position."""
+        peers = [
+            {peer for peer, _ in (part.share.senders if receiving else part.share.receivers)}
+            - {part.share.agent}
+            for part in self.parts
+        ]
+        runs: list[tuple[int, list[int]]] = []
+        for peer in sorted(set().union(*peers)):
+            for position in (i for i, known in enumerate(peers) if peer in known):
+                follows = runs and runs[-1][0] == peer and runs[-1][1][-1] == position - 1
+                if follows and self._joined is not None:
+                    runs[-1][1].append(position)
+                else:
+                    runs.append((peer, [position]))
+        return runs
+
+    def _inbox(self, run: list[int], sender: int, buffers: dict[Any, torch.Tensor], key: Any) -> torch.Tensor:
+        widths = [self.parts[i].wire.shape[1] for i in run]
+        like = self.parts[run[0]].wire
+        name = (key, sender, tuple(run))
+        if name not in buffers or buffers[name].numel() != sum(widths) or buffers[name].dtype != like.dtype:
+            buffers[name] = like.new_empty(sum(widths))
+        for i, piece in zip(run, buffers[name].split(widths), strict=True):
+            self.parts[i].received[sender] = piece[None]
+        return buffers[name]
+
+    def _outbox(self, run: list[int]) -> torch.Tensor:
+        if self._joined is None:
+            return self.parts[run[0]].wire.reshape(-1)
+        first = sum(self.parts[i].wire.shape[1] for i in range(run[0]))
+        return self._joined[first : first + sum(self.parts[i].wire.shape[1] for i in run)]
+
+
+Messages = list[tuple[int, torch.Tensor, Any]]
+Works = list[tuple[int, Any]]
+
+
+def _post_each(incoming: Messages, outgoing: Messages, tag: int) -> tuple[Works, Works]:
+    try:
+        receives = [
+            (peer, dist.irecv(message, group=group, tag=tag, group_src=peer))
+            for peer, message, group in incoming
+        ]
+        sends = [
+            (peer, dist.isend(message, group=group, tag=tag, group_dst=peer))
+            for peer, message, group in outgoing
+        ]
+    except RuntimeError as error:
+        raise CommunicationError(
+            f"a neighbour's connection is lost ({_first_line(error)}); start all agents again."
+        ) from error
+    return receives, sends
+
+
+def _post_batch(incoming: Messages, outgoing: Messages, tag: int) -> tuple[Works, Works]:
+    ops = [dist.P2POp(dist.irecv, m, group=group, tag=tag, group_peer=peer) for peer, m, group in incoming]
+    ops += [dist.P2POp(dist.isend, m, group=group, tag=tag, group_peer=peer) for peer, m, group in outgoing]
+    works = dist.batch_isend_irecv(ops) if ops else []
+    if len(works) != len(ops):  # NCCL returns one handle for the whole batch
+        return [(ops[0].group_peer, work) for work in works], []
+    both = [(op.group_peer, work) for op, work in zip(ops, works, strict=True)]
+    return both[: len(incoming)], both[len(incoming) :]
+
+
+def _reason(
+    error: RuntimeError | None, verb: str, peer: int, silent: list[int], timeout: float, k: int
+) -> str:
+    text = _first_line(error) if error else ""
+    timed_out = error is None or "imed out" in text or "imeout" in text
+    if timed_out:
+        return (
+            f"step {k}: nothing was {verb} {agents_text(silent)} within {timeout:.1f} s; it is dead, stopped, "
+            "slow or itself waiting: look at its log, raise `timeout` of ProcessNetwork if it is slow, and "
+            "start all agents again."
+        )
+    return f"step {k}: the connection to agent {peer} is lost ({text}); start all agents again."
+
+
+def _is_done(work: Any) -> bool:
+    try:
+        return work.is_completed()
+    except RuntimeError:
+        return False
+
+
+def _first_line(error: RuntimeError) -> str:
+    return str(error).strip().split("\n")[0][:200]

@@ -1,0 +1,143 @@
+"""The executor of one agent in its own process: a stack of one row, mixed with what the neighbours send."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from digrad.torch.exchange import FUSED, Part, Round
+from digrad.torch.mixing_order import Share, combine, shares, wire_dtype
+from digrad.torch.process_network import LANE_BYTES, ProcessNetwork
+
+
+class ProcessNet:
+    """What a method sees of a :class:`ProcessNetwork`.
+
+    Args:
+        network: Who is connected to whom.
+        needs: Of the method.
+        dimension: Numbers per agent.
+        dtype: Their format.
+        message_dtype: The format of messages; by default that of the numbers.
+        device: Where the rows are.
+    """
+
+    def __init__(
+        self,
+        network: ProcessNetwork,
+        needs: frozenset[str],
+        dimension: int,
+        dtype: torch.dtype,
+        message_dtype: torch.dtype | None,
+        device: torch.device,
+    ) -> None:
+        self.network = network
+        self.shares: dict[str, Share] = shares(network.network, needs, network.agent)
+        self._dimension, self._message_dtype = dimension, message_dtype
+        self._batched = "nccl" in dist.get_backend(network.group)
+        self._buffers: dict[Any, torch.Tensor] = {}
+        if dimension * torch.finfo(dtype).bits // 8 >= LANE_BYTES:
+            network.open_lanes()
+        self._rounds = self.k = self.bytes_sent = 0
+        self._early: Round | None = None
+        self._early_fields: list[tuple[str, torch.Tensor]] = []
+        eye = torch.eye(network.n, dtype=torch.float64, device=device)
+        self.one_hot = eye[network.agent : network.agent + 1]
+
+    def pull(self, x: Any) -> Any:
+        """Mix with the row-stochastic R."""
+        return self._exchange("pull", x)
+
+    def push(self, x: Any) -> Any:
+        """Mix with the column-stochastic C."""
+        return self._exchange("push", x)
+
+    def mix(self, x: Any) -> Any:
+        """Mix with the doubly stochastic W."""
+        return self._exchange("mix", x)
+
+    def mean(self, x: Any) -> Any:
+        """Average over all agents: a ring all-reduce, of which this agent sends 2 (n - 1)/n of a row."""
+        if isinstance(x, tuple):
+            return tuple(self.mean(part) for part in x)
+        self.bytes_sent += 2 * (self.network.n - 1) * x.nbytes // self.network.n
+        return self.network.sum(x) / self.network.n
+
+    def start_early(self, fields: Sequence[tuple[str, torch.Tensor]], memory: torch.Tensor) -> None:
+        """Send arrays ahead of the step that mixes them, as ``(verb, array)``.
+
+        Args:
+            fields: They must stay as they are until :meth:`finish_early`.
+            memory: The flat memory in which they follow one another.
+        """
+        self._early_fields = list(fields)
+        self._early = self._post(fields, memory, "early") if fields else None
+
+    def settle_early(self) -> None:
+        """Wait until everything sent ahead has arrived and left; the next step finds it here."""
+        if self._early:
+            self._early.finish(self.network.timeout, self.k)
+
+    def finish_early(self) -> None:
+        """Wait as well, and forget it: the step that mixes it is over."""
+        self.settle_early()
+        self._early, self._early_fields = None, []
+
+    def arrived(self, verb: str, x: torch.Tensor) -> Part:
+        """Return what the neighbours sent ahead to be mixed with ``x``."""
+        part = self._find_early(verb, x)
+        assert part is not None
+        return part
+
+    def _exchange(self, verb: str, x: Any) -> Any:
+        arrays = x if isinstance(x, tuple) else (x,)
+        parts: list[Part | None] = [self._find_early(verb, array) for array in arrays]
+        late = [(verb, array) for array, part in zip(arrays, parts, strict=True) if part is None]
+        if late:
+            current = self._post(late, None, tuple(array.shape[1] for _, array in late))
+            current.finish(self.network.timeout, self.k)
+            fresh = iter(current.parts)
+            parts = [part or next(fresh) for part in parts]
+        mixed = tuple(
+            combine(part.share, array, part.wire, part.received)
+            for array, part in zip(arrays, parts, strict=True)
+            if part is not None
+        )
+        return mixed if isinstance(x, tuple) else mixed[0]
+
+    def _find_early(self, verb: str, x: torch.Tensor) -> Part | None:
+        if self._early is None:
+            return None
+        for position, (early_verb, array) in enumerate(self._early_fields):
+            if early_verb == verb and array is x:
+                self._early.finish(self.network.timeout, self.k)
+                return self._early.parts[position]
+        return None
+
+    def _post(
+        self, fields: Sequence[tuple[str, torch.Tensor]], memory: torch.Tensor | None, key: Any
+    ) -> Round:
+        wires = [self._wire(array) for _, array in fields]
+        shortened = any(wire is not array for wire, (_, array) in zip(wires, fields, strict=True))
+        if memory is None or shortened:
+            memory = _joined(wires, always=shortened)
+            wires = wires if memory is None else [w[None] for w in memory.split([w.shape[1] for w in wires])]
+        parts = [Part(self.shares[verb], wire) for (verb, _), wire in zip(fields, wires, strict=True)]
+        self._rounds += 1
+        current = Round(parts, memory, self.network.lane, self._buffers, key, self._rounds, self._batched)
+        self.bytes_sent += current.bytes_sent
+        return current
+
+    def _wire(self, x: torch.Tensor) -> torch.Tensor:
+        dtype = wire_dtype(x.shape[1], self._dimension, x.dtype, self._message_dtype)
+        return x.contiguous() if dtype == x.dtype else x.to(dtype)
+
+
+def _joined(wires: Sequence[torch.Tensor], *, always: bool) -> torch.Tensor | None:
+    """Return the arrays in one piece of memory, or None if they should rather travel one by one."""
+    if len(wires) == 1:
+        return wires[0].reshape(-1)
+    same = len({wire.dtype for wire in wires}) == 1
+    short = sum(wire.shape[1] for wire in wires) <= FUSED
+    return torch.cat([wire.reshape(-1) for wire in wires]) if same and (always or short) else None

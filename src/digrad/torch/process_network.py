@@ -1,0 +1,228 @@
+"""A network whose agents are processes, connected by torch.distributed."""
+
+import hashlib
+import os
+import warnings
+from datetime import timedelta
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import digrad
+from digrad import checks, graphs
+from digrad.errors import ArgumentError
+from digrad.graphs import Digraph
+from digrad.mixing import Network
+from digrad.torch import security
+from digrad.torch.failures import CommunicationError
+from digrad.torch.handshake import Handshake
+from digrad.torch.launch import GRAPH_VARIABLE
+
+OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+LONGEST, SHORTEST, STEPS = 60.0, 10.0, 5  # seconds, seconds, and how many step times an agent waits
+CONNECT = 60.0  # seconds for all agents to arrive
+LANES = 3  # groups over which large messages are spread: each has an I/O thread of its own in every process
+LANE_BYTES = 1 << 20  # messages from this size on
+LANE_AGENTS = 32  # every lane connects every pair of agents; beyond this many agents there is only one
+_BACKENDS = ("gloo", "nccl", "cpu:gloo,cuda:nccl")
+
+_instances: dict[str, int] = {}  # networks made on each group so far, the same on every agent
+
+
+class ProcessNetwork:
+    """A digraph of processes: the agent's number is the rank in the process group.
+
+    Joins the processes that ``digrad launch`` or ``torchrun`` started, unless the group exists already, and
+    makes sure that all of them mean the same graph, weights and version. Every agent must construct it.
+
+    Args:
+        network: A :class:`~digrad.mixing.Network` or a digraph; by default the graph file named by
+            ``digrad launch``.
+        group: A process group whose ranks are the agents; by default the world. For agents that are DDP groups
+            pass the group of equal data-parallel ranks.
+        timeout: Seconds to wait for a neighbour; by default five times the longest step so far, at least 10
+            and at most 60.
+        backend: ``gloo``, or ``nccl`` for CUDA.
+        interface: The network interface that gloo may use, for example ``lo`` or ``wg0``.
+        tls: Refuse to run without TLS.
+
+    Raises:
+        ArgumentError: The number of processes is not the number of agents, or a setting is impossible.
+        CommunicationError: The others did not come, or disagree; raised on every agent.
+    """
+
+    def __init__(
+        self,
+        network: Network | Digraph | None = None,
+        *,
+        group: dist.ProcessGroup | None = None,
+        timeout: float | None = None,
+        backend: str = "gloo",
+        interface: str | None = None,
+        tls: bool = False,
+    ) -> None:
+        if timeout is not None:
+            checks.positive(timeout, "timeout", "ProcessNetwork")
+        checks.choice(backend, "backend", "ProcessNetwork", _BACKENDS)
+        self.network = _as_network(network)
+        self._timeout, self._longest_step = timeout, 0.0
+        self._lanes: list[Any] = []
+        security.bind(interface)
+        security.require_tls(tls)
+        _check_restart()
+        self._owns_group = not dist.is_initialized()
+        if self._owns_group:
+            _join(backend, timeout or CONNECT)
+        self.group: dist.ProcessGroup = group or dist.group.WORLD  # pyright: ignore[reportAttributeAccessIssue]
+        self.agent = dist.get_rank(self.group)
+        self.handshake = _handshake(self.group, self.agent)
+        self.agree({"version": digrad.__version__, "graph": self.network.content_hash[:16]}, "ProcessNetwork")
+        self._check_size()
+
+    @property
+    def n(self) -> int:
+        """Number of agents."""
+        return self.network.n
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that this agent waits for a neighbour now."""
+        if self._timeout is not None:
+            return self._timeout
+        if self._longest_step == 0.0:
+            return LONGEST
+        return min(LONGEST, max(SHORTEST, STEPS * self._longest_step))
+
+    def open_lanes(self) -> None:
+        """Connect the agents more than once, so that large messages do not share one thread; all must call."""
+        if self._lanes or self.n > LANE_AGENTS or "gloo" not in dist.get_backend(self.group):
+            return
+        ranks = dist.get_process_group_ranks(self.group)
+        limit, alone = timedelta(seconds=self._timeout or CONNECT), len(ranks) < dist.get_world_size()
+        self._lanes = [
+            dist.new_group(ranks, limit, "gloo", use_local_synchronization=alone) for _ in range(LANES)
+        ]
+
+    def lane(self, sender: int, receiver: int, size: int) -> dist.ProcessGroup:
+        """Return the group over which a message of ``size`` bytes travels, the same at both ends of the arc."""
+        if size < LANE_BYTES or not self._lanes:
+            return self.group
+        return self._lanes[self._colours.get((sender, receiver), (sender + receiver) % LANES)]
+
+    @cached_property
+    def _colours(self) -> dict[tuple[int, int], int]:
+        """A lane for every arc, such that the arcs of an agent are spread over the lanes."""
+        graphs_used = (self.network.graph, self.network.R.support, self.network.C.support)
+        colours: dict[tuple[int, int], int] = {}
+        for arc in sorted({arc for graph in graphs_used for arc in graph.edges}):
+            taken = [colour for other, colour in colours.items() if set(other) & set(arc)]
+            colours[arc] = min(range(LANES), key=lambda lane, taken=taken: (taken.count(lane), lane))
+        return colours
+
+    def note_step(self, seconds: float) -> None:
+        """Take the duration of a step into account for later timeouts."""
+        self._longest_step = max(self._longest_step, seconds)
+
+    def agree(self, facts: dict[str, str | int], purpose: str) -> None:
+        """Raise on every agent, within the timeout, unless all have the same facts."""
+        self.handshake.agree(facts, self._timeout or CONNECT, purpose)
+
+    def exchange(self, facts: dict[str, Any], purpose: str) -> list[dict[str, Any]]:
+        """Return the facts of every agent, by agent; every agent must call."""
+        return self.handshake.exchange(facts, self._timeout or CONNECT, purpose)
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the sum over all agents, a new tensor; every agent must call."""
+        total = values.clone(memory_format=torch.contiguous_format)
+        try:
+            work = dist.all_reduce(total, group=self.group, async_op=True)
+            assert work is not None
+            work.wait(timedelta(seconds=self.timeout))
+        except RuntimeError as error:
+            raise CommunicationError(
+                f"the sum over all agents did not complete within {self.timeout:.1f} s: an agent is dead, stopped "
+                "or did not call; start all agents again."
+            ) from error
+        return total
+
+    def close(self) -> None:
+        """Leave the group together; every agent must call."""
+        self.handshake.exchange({}, self._timeout or CONNECT, "closing")
+        self.handshake.leave_together()
+        if self._owns_group and dist.is_initialized():
+            dist.destroy_process_group()
+
+    def _check_size(self) -> None:
+        size = dist.get_world_size(self.group)
+        if size != self.n:
+            self.handshake.leave_together()
+            raise ArgumentError(
+                f"`network` of ProcessNetwork has {self.n} agents, but {size} processes were started; "
+                f"start {self.n}, or give a graph of {size} agents."
+            )
+
+
+def _as_network(network: Network | Digraph | None) -> Network:
+    if isinstance(network, Network):
+        return network
+    if isinstance(network, Digraph):
+        return Network(network)
+    if network is not None:
+        raise ArgumentError(
+            f"`network` of ProcessNetwork must be a Network or a Digraph, but got {type(network).__name__}."
+        )
+    path = os.environ.get(GRAPH_VARIABLE)
+    if not path:
+        raise ArgumentError(
+            "`network` of ProcessNetwork is missing, and no graph file was named; pass a graph, or start with "
+            "`digrad launch --graph FILE`."
+        )
+    return Network(graphs.read(path))
+
+
+def _check_restart() -> None:
+    if dist.is_initialized() or os.environ.get(OWN_STORE) == "1":
+        return
+    if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0:
+        raise CommunicationError(
+            f"torchrun has restarted the agents, but without {OWN_STORE}=1 they would look for the addresses of "
+            "the previous attempt; start with `digrad launch`, or set the variable before torchrun."
+        )
+    if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0:
+        warnings.warn(
+            f"torchrun may restart the agents, but {OWN_STORE}=1 is not set, so a restart would fail; "
+            "start with `digrad launch`, or set the variable before torchrun.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def _join(backend: str, timeout: float) -> None:
+    missing = [
+        name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ
+    ]
+    if missing:
+        raise ArgumentError(
+            f"ProcessNetwork needs {', '.join(missing)} in the environment; start the script with "
+            "`digrad launch --agents N SCRIPT` or torchrun."
+        )
+    try:
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+    except (dist.DistError, RuntimeError, ValueError) as error:
+        reason = str(error).strip().split("\n")[0][:200]
+        raise CommunicationError(
+            f"the {os.environ['WORLD_SIZE']} agents did not all come within {timeout:.0f} s ({reason}); "
+            "look at the logs of the missing ones, and start all agents again."
+        ) from error
+
+
+def _handshake(group: dist.ProcessGroup, agent: int) -> Handshake:
+    ranks = dist.get_process_group_ranks(group)
+    name = hashlib.sha256(repr(ranks).encode()).hexdigest()[:12]
+    _instances[name] = _instances.get(name, 0) + 1
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    # The store of the group has no public accessor; a second one would need a port of its own.
+    store = dist.distributed_c10d._get_default_store()
+    return Handshake(store, agent, len(ranks), f"{attempt}/{name}/{_instances[name]}")

@@ -1,0 +1,84 @@
+"""All agents in one process: n copies of a model, for experiments and for tests of the real thing."""
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from digrad.errors import ArgumentError
+from digrad.mixing import Network
+from digrad.torch.flat import FlatParameters, parameter_groups
+from digrad.torch.method_optimizer import MethodOptimizer, check_arguments
+from digrad.torch.replica_net import ReplicaNet
+from digrad.types import Method
+
+
+class Replicas(MethodOptimizer):
+    """The agents of a network as copies of a model in this process, and the optimizer of all of them.
+
+    The parameters of agent i are views of row i of one flat array. The numbers are those of one process per
+    agent, to the last bit when torch uses one thread.
+
+    Args:
+        model: A module, copied for every agent, or a sequence with one module per agent.
+        method: Any method of :mod:`digrad.algorithms`.
+        network: Graph and weights.
+        groups: Returns the parameter groups of a module, as for torch optimizers; by default one group.
+        weight_decay: Added to the gradient as ``weight_decay * x`` before it is tracked.
+        message_dtype: Round messages to this format, as half the traffic would need it.
+
+    Raises:
+        ArgumentError: The number of modules is not the number of agents, or they differ in shape.
+
+    Example:
+        >>> import torch
+        >>> import digrad as dg
+        >>> network = dg.Network(dg.graphs.ring(3))
+        >>> replicas = Replicas(torch.nn.Linear(2, 1), dg.CGT(step_size=0.1, threshold=1.0), network)
+        >>> for k in range(100):
+        ...     replicas.zero_grad()
+        ...     for i, model in enumerate(replicas.models):
+        ...         ((model(torch.eye(2)) - i) ** 2).mean().backward()
+        ...     _ = replicas.step()
+        >>> with replicas.averaged_parameters():
+        ...     print(replicas.models[0](torch.eye(2)).detach().flatten().round(decimals=3))
+        tensor([1., 1.])
+    """
+
+    _shares_memory = False  # the rows of the parameters are aligned, those of the state are not
+
+    def __init__(
+        self,
+        model: torch.nn.Module | Sequence[torch.nn.Module],
+        method: Method,
+        network: Network,
+        *,
+        groups: Callable[[torch.nn.Module], Iterable[Any]] | None = None,
+        weight_decay: float = 0.0,
+        message_dtype: torch.dtype | None = None,
+    ) -> None:
+        check_arguments(method, network, weight_decay, message_dtype, "Replicas")
+        self.models = _models(model, network.n)
+        found = [
+            parameter_groups(m.parameters() if groups is None else groups(m), "Replicas") for m in self.models
+        ]
+        flat = FlatParameters([[group["params"] for group in one] for one in found], "Replicas")
+        merged = [
+            {**settings, "params": list(dict.fromkeys(p for one in found for p in one[i]["params"]))}
+            for i, settings in enumerate(found[0])
+        ]
+        net = ReplicaNet(network, method.needs, flat.dimension, message_dtype, flat.device)
+        super().__init__(flat, merged, method, network, net, range(network.n), weight_decay)
+
+
+def _models(model: torch.nn.Module | Sequence[torch.nn.Module], n: int) -> list[torch.nn.Module]:
+    if isinstance(model, torch.nn.Module):
+        return [copy.deepcopy(model) for _ in range(n)]
+    models = list(model)
+    if len(models) != n or len({id(one) for one in models}) != n:
+        raise ArgumentError(
+            f"`model` of Replicas must be one module, or {n} different ones, one per agent of the network, "
+            f"but got {len(models)}."
+        )
+    return models

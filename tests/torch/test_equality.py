@@ -1,0 +1,191 @@
+"""The simulator, the replicas and real processes compute the same numbers."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from digrad.graphs import example5
+from digrad.mixing import Network
+from digrad.problems import logistic
+from digrad.simulation import simulate
+from digrad.torch import Replicas
+from torch_models import LogisticData, LogisticModel, cases, network_loss, network_model
+from torch_processes import WORKERS, Agents, run
+
+pytestmark = pytest.mark.xdist_group("torch")
+
+STEPS = 200
+NORMALISED = ("NormalizedAB", "DNSGD", "GTNSGDm", "NSGDm")  # a short tracker amplifies rounding
+TRACKING = {"CGT", "CGT-agents", "SoftCGT", "AB", "PushPull", "AugPushPull", "NormalizedAB", "PushDIGing", "ADDOPT",
+            "DSGT"}  # fmt: skip
+PUSH_SUM = ("SGP", "SubgradientPush", "PushDIGing", "ADDOPT", "SONATA")
+
+
+@pytest.fixture(scope="module")
+def problem() -> Any:
+    return logistic(
+        data="digits",
+        agents=5,
+        partition="sorted",
+        reg_weight=[1e-3, 2e-3, 0, 1e-3, 5e-3],
+        reg_power=[4, 2, 2, 3, 4],
+    )
+
+
+@pytest.fixture(scope="module")
+def data_path(problem: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("logistic") / "data.npz"
+    local = problem.local
+    rows = {
+        f"rows{i}": (2 * target - 1)[:, None] * np.asarray(block, np.float64)
+        for i, (block, target) in enumerate(zip(local.features, local.targets, strict=True))
+    }
+    np.savez(path, weight=local.reg_weight, power=local.reg_power, **rows)
+    return path
+
+
+class Runs(NamedTuple):
+    """The same runs by three engines."""
+
+    simulated: dict[str, np.ndarray]  # [5, d] by case
+    replicas: dict[str, np.ndarray]  # [5, d] by case
+    agents: list[dict[str, np.ndarray]]  # what each process stored
+
+
+def run_all(problem: Any, data_path: Path, which: str) -> Runs:
+    """Run the cases; the simulator works while the processes wait for one another."""
+    chosen = cases(which)
+    with Agents("logistic.py", 5, str(data_path), str(data_path.parent), str(STEPS), which) as processes:
+        simulated = {
+            case.label: simulate(
+                case.method,
+                problem,
+                Network(example5()),
+                steps=STEPS,
+                batch_size=16,
+                seed=3,
+                record_every=STEPS,
+            ).final_x
+            for case in chosen
+        }
+        data = LogisticData(data_path)
+        replicas = {case.label: replica_answers(case.method, data) for case in chosen}
+        for rank, ended in processes.wait(240).items():
+            assert ended.code == 0, f"agent {rank} failed:\n{ended.output}"
+    agents = []
+    for i in range(5):
+        with np.load(data_path.parent / f"agent{i}.npz") as stored:
+            agents.append(dict(stored))
+    return Runs(simulated, replicas, agents)
+
+
+@pytest.fixture(scope="module")
+def runs(problem: Any, data_path: Path) -> Runs:
+    return run_all(problem, data_path, "methods")
+
+
+@pytest.fixture(scope="module")
+def agents(runs: Runs) -> list[dict[str, np.ndarray]]:
+    return runs.agents
+
+
+def replica_answers(method: Any, data: LogisticData) -> np.ndarray:
+    replicas = Replicas(LogisticModel(data.rows[0].shape[1]), method, Network(example5()))
+    for k in range(STEPS):
+        replicas.zero_grad()
+        for agent, model in enumerate(replicas.models):
+            data.loss(model, agent, k).backward()
+        replicas.step()
+    return replicas.estimate().numpy()
+
+
+def check_agreement(case: Any, runs: Runs) -> None:
+    simulated, replicas = runs.simulated[case.label], runs.replicas[case.label]
+    processes = np.stack([agent[f"{case.label}/x"] for agent in runs.agents])
+    tolerance = 1e-8 if case.label.startswith(NORMALISED) else 1e-12
+    scale = max(1.0, float(abs(simulated).max()))
+    assert abs(replicas - simulated).max() <= tolerance * scale
+    assert abs(processes - simulated).max() <= tolerance * scale
+    if "mean" not in case.method.needs:  # an all-reduce adds in an order of its own
+        assert (replicas == processes).all()
+
+
+@pytest.mark.parametrize("case", cases("methods"), ids=lambda case: case.label)
+def test_simulator_replicas_and_processes_agree(case: Any, runs: Runs) -> None:
+    check_agreement(case, runs)
+
+
+@pytest.mark.slow
+def test_simulator_replicas_and_processes_agree_on_variants(problem: Any, data_path: Path) -> None:
+    runs = run_all(problem, data_path, "variants")
+    for case in cases("variants"):
+        check_agreement(case, runs)
+
+
+@pytest.mark.parametrize("label", sorted(TRACKING))
+def test_trackers_of_processes_sum_to_the_gradients_at_every_step(
+    label: str, agents: list[dict[str, np.ndarray]]
+) -> None:
+    y = sum(agent[f"{label}/y"] for agent in agents)
+    g = sum(agent[f"{label}/g"] for agent in agents)
+    assert y.shape == (STEPS, 64)
+    assert abs(y - g).max() <= 1e-12 * max(1.0, abs(g).max())
+
+
+@pytest.mark.parametrize("label", PUSH_SUM)
+def test_push_sum_weights_of_processes_sum_to_n_at_every_step(
+    label: str, agents: list[dict[str, np.ndarray]]
+) -> None:
+    w = sum(agent[f"{label}/w"] for agent in agents)
+    assert w.shape == (STEPS, 1)
+    assert abs(w - 5).max() <= 1e-12
+
+
+@pytest.mark.parametrize("case", cases("methods"), ids=lambda case: case.label)
+def test_processes_send_the_bytes_that_a_method_declares(
+    case: Any, agents: list[dict[str, np.ndarray]]
+) -> None:
+    if "mean" in case.method.needs:
+        assert sum(int(agent[f"{case.label}/bytes"]) for agent in agents) > 0
+        return
+    vectors, scalars = case.traffic
+    numbers = vectors * 64 + (5 if scalars == "n" else int(scalars))
+    rounds = STEPS + (1 if case.label == "SubgradientPush" or getattr(case.method, "early", ()) else 0)
+    sent = sum(int(agent[f"{case.label}/bytes"]) for agent in agents)
+    arcs = example5().n_arcs
+    assert STEPS * arcs * numbers * 8 <= sent <= rounds * arcs * numbers * 8
+
+
+def test_replicas_and_processes_agree_bitwise_on_networks(tmp_path: Path) -> None:
+    run("bitwise.py", 5, str(tmp_path))
+    agents = [load_file(tmp_path / f"agent{i}.safetensors") for i in range(5)]
+    module: dict[str, Any] = {"__name__": "bitwise"}
+    exec(compile((WORKERS / "bitwise.py").read_text(), "bitwise.py", "exec"), module)
+    for row, (label, name, dtype, message_dtype) in enumerate(module["settings"]()):
+        replicas = Replicas(
+            network_model(name, dtype), module["METHODS"][label], Network(example5()),
+            weight_decay=1e-3, message_dtype=message_dtype,
+        )  # fmt: skip
+        for k in range(module["STEPS"]):
+            replicas.zero_grad()
+            for agent, model in enumerate(replicas.models):
+                network_loss(model, agent, k, dtype).backward()
+            replicas.step()
+        for field, values in replicas.state_fields._asdict().items():
+            for agent in range(5):
+                there = agents[agent][f"{row}/{field}"][0]
+                assert torch.equal(values[agent], there), (
+                    label,
+                    name,
+                    dtype,
+                    message_dtype,
+                    field,
+                    agent,
+                )
+        for agent, model in enumerate(replicas.models):
+            for key, value in model.named_buffers():
+                assert torch.equal(value, agents[agent][f"{row}/buffer/{key}"])

@@ -1,0 +1,62 @@
+"""The examples run as their first lines say."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from torch_processes import environment
+
+pytestmark = pytest.mark.xdist_group("torch")
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+LIMIT = 60.0  # seconds promised for the digits
+
+
+def launch(agents: int, script: str, *arguments: str) -> tuple[str, float]:
+    code = (
+        "import sys; from digrad.torch.launch import launch; "
+        f"sys.exit(launch({str(EXAMPLES / script)!r}, sys.argv[1:], agents={agents}, max_restarts=0))"
+    )
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout, time.monotonic() - began
+
+
+def accuracy(output: str) -> float:
+    found = re.search(r"accuracy of the average ([\d.]+)", output)
+    assert found, output
+    return float(found[1])
+
+
+def test_five_agents_learn_all_digits_although_each_sees_two_in_under_a_minute() -> None:
+    output, seconds = launch(5, "torch_digits_mlp.py")
+    assert accuracy(output) > 0.9
+    busy = os.getloadavg()[0] / (os.cpu_count() or 1)
+    assert seconds < LIMIT * max(1.0, busy)  # the promise is about a machine that is not busy otherwise
+
+
+def test_fine_tuning_learns(tmp_path: Path) -> None:
+    output, _ = launch(3, "torch_finetune.py", "--folder", str(tmp_path))
+    assert "started at step 0" in output
+    assert accuracy(output) > 0.9
+
+
+@pytest.mark.slow
+def test_fine_tuning_resumes_where_it_stopped(tmp_path: Path) -> None:
+    launch(3, "torch_finetune.py", "--folder", str(tmp_path), "--steps", "60")
+    output, _ = launch(3, "torch_finetune.py", "--folder", str(tmp_path))
+    assert "started at step 40" in output
+    assert accuracy(output) > 0.9

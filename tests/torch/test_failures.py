@@ -1,0 +1,87 @@
+"""Trouble ends in one clear line on every agent, within the timeout, and never in a hang."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torch_processes import Agents, Ended
+
+pytestmark = pytest.mark.xdist_group("torch")
+
+MARGIN = 15.0  # seconds that a busy machine may add to a timeout
+
+
+def lines(ended: Ended) -> dict[str, dict[str, Any]]:
+    """Return what a process reported, by attempt."""
+    found = [json.loads(line) for line in ended.output.splitlines() if line.startswith("{")]
+    assert found, ended.output
+    return {line["attempt"]: line for line in found}
+
+
+def test_disagreement_is_an_error_on_every_agent_within_seconds(tmp_path: Path) -> None:
+    with Agents("failing.py", 3, "disagree", str(tmp_path)) as agents:
+        reports = [lines(ended) for ended in agents.wait(120).values()]
+    for report in reports:
+        assert set(report) == {"graph", "dtype", "model", "method", "messages", "k"}
+        for attempt, line in report.items():
+            assert line["error"].startswith("CommunicationError"), (attempt, line)
+            assert "the agents disagree on" in line["error"]
+            assert attempt in line["error"]
+            assert "agent 1 " in line["error"]
+            assert "\n" not in line["error"]
+            assert line["seconds"] < 5 + MARGIN
+
+
+def test_missing_rank_is_an_error_on_all_others(tmp_path: Path) -> None:
+    with Agents("failing.py", 3, "missing", str(tmp_path), ranks=range(2)) as agents:
+        reports = [lines(ended) for ended in agents.wait(90).values()]
+    for report in reports:
+        assert "the 3 agents did not all come within 4 s" in report["join"]["error"]
+        assert report["join"]["seconds"] < 4 + MARGIN
+
+
+def test_rank_that_builds_no_optimizer_is_named(tmp_path: Path) -> None:
+    with Agents("failing.py", 3, "absent", str(tmp_path)) as agents:
+        reports = [lines(ended) for rank, ended in agents.wait(90).items() if rank != 2]
+    for report in reports:
+        assert "nothing was heard from agent 2 within 3.0 s" in report["absent"]["error"]
+
+
+def test_wrong_number_of_processes_is_an_error(tmp_path: Path) -> None:
+    with Agents("failing.py", 3, "wrong_size", str(tmp_path)) as agents:
+        reports = [lines(ended) for ended in agents.wait(90).values()]
+    assert all("has 4 agents, but 3 processes were started" in report["size"]["error"] for report in reports)
+
+
+@pytest.mark.parametrize("blow", [signal.SIGSTOP, signal.SIGKILL], ids=["stopped", "killed"])
+def test_silent_peer_is_an_error_on_all_others_that_names_a_neighbour(blow: int, tmp_path: Path) -> None:
+    with Agents("failing.py", 3, "train", str(tmp_path)) as agents:
+        deadline = time.monotonic() + 90
+        while not all((tmp_path / f"training-{rank}").exists() for rank in range(3)):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.kill(agents.processes[1].pid, blow)
+        struck = time.monotonic()
+        reports = {rank: lines(ended) for rank, ended in agents.wait(60, [0, 2]).items()}
+        assert time.monotonic() - struck < 2 * 4 + MARGIN
+    for rank, report in reports.items():
+        error = report["train"]["error"]
+        assert error.startswith("CommunicationError: step "), error
+        assert any(f"agent {other}" in error for other in {0, 1, 2} - {rank}), error
+    assert any("agent 1" in report["train"]["error"] for report in reports.values())
+
+
+def test_truncated_checkpoint_is_an_error_on_every_agent_and_tracking_restart_survives_it(
+    tmp_path: Path,
+) -> None:
+    with Agents("failing.py", 3, "checkpoint", str(tmp_path)) as agents:
+        reports = [lines(ended) for ended in agents.wait(90).values()]
+    for report in reports:
+        assert report["truncated"]["error"].startswith("CheckpointError: resume: agent 1:")
+        assert "truncated" in report["truncated"]["error"]
+        assert report["tracking restart"]["error"] is None

@@ -1,0 +1,302 @@
+"""What users of torch optimizers expect, in one process and in several."""
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from digrad import AB, CGT, SGP
+from digrad.algorithms.cgt import CGTState
+from digrad.errors import ArgumentError
+from digrad.graphs import from_edges, ring
+from digrad.mixing import Network
+from digrad.schedules import InverseSqrt
+from digrad.torch import CommunicationError, ProcessNetwork, Replicas, Shard, recalibrate
+from digrad.torch.cgt_kernel import cgt_step
+from digrad.torch.exchange import Part
+from digrad.torch.launch import launch_command, launch_environment
+from digrad.torch.mixing_order import Share, shares
+from digrad.torch.replica_net import ReplicaNet
+from torch_processes import run
+
+pytestmark = pytest.mark.xdist_group("torch")
+
+NETWORK = Network(from_edges(3, [(0, 1), (1, 2), (2, 0), (0, 2)]))
+METHOD = CGT(step_size=0.1, threshold=1.0)
+
+
+def gradients(replicas: Replicas, seed: int = 0) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for model in replicas.models:
+        model(torch.randn(6, 4, generator=generator)).square().mean().backward()
+
+
+def test_features_work_between_processes(tmp_path: Path) -> None:
+    run("features.py", 3, str(tmp_path))
+    stored = [load_file(tmp_path / f"large{agent}.st") for agent in range(3)]
+    starts = torch.cat([one["start"] for one in stored])
+    net = ReplicaNet(NETWORK, METHOD.needs, starts.shape[1], None, torch.device("cpu"))
+    assert torch.equal(torch.cat([one["end"] for one in stored]), net.pull(starts))
+
+
+def test_agent_may_be_a_ddp_group(tmp_path: Path) -> None:
+    run("groups_of_processes.py", 4, str(tmp_path))
+    x = {path.stem: load_file(path)["x"] for path in tmp_path.glob("*.safetensors")}
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+    replicas = Replicas(model, CGT(step_size=0.1, threshold=0.5), Network(from_edges(2, [(0, 1), (1, 0)])))
+    for k in range(5):
+        replicas.zero_grad()
+        for agent, one in enumerate(replicas.models):
+            data = torch.randn(8, 5, generator=torch.Generator().manual_seed(10 * agent + k)).double()
+            one(data).square().mean().backward()
+        replicas.step()
+    for agent in range(2):
+        assert torch.equal(x[f"{agent}-0"], x[f"{agent}-1"])
+        assert torch.allclose(x[f"{agent}-0"][0], replicas.estimate()[agent], rtol=0, atol=1e-14)
+
+
+def test_tied_parameters_are_counted_once() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].weight = model[0].weight
+    replicas = Replicas(model, METHOD, NETWORK)
+    assert replicas.estimate().shape == (3, 16 + 4 + 4)
+    gradients(replicas)
+    replicas.step()
+    assert all(one[0].weight is one[1].weight for one in replicas.models)
+
+
+def test_channels_last_weights_keep_their_layout_and_train_alike() -> None:
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(64, 2)).double()
+    other = copy.deepcopy(plain).to(memory_format=torch.channels_last)
+    engines = [Replicas(plain, METHOD, NETWORK), Replicas(other, METHOD, NETWORK)]
+    for replicas in engines:
+        for k in range(3):
+            replicas.zero_grad()
+            for agent, model in enumerate(replicas.models):
+                images = torch.rand(
+                    2, 3, 6, 6, generator=torch.Generator().manual_seed(agent + 10 * k)
+                ).double()
+                model(images).square().mean().backward()
+            replicas.step()
+    weight = engines[1].models[0][0].weight
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+    assert not weight.is_contiguous()
+    assert torch.allclose(weight, engines[0].models[0][0].weight, atol=1e-12)
+
+
+def test_groups_have_their_own_rate_and_decay_after_a_common_clip() -> None:
+    model = nn.Linear(4, 1, bias=True).double()
+    replicas = Replicas(
+        model, METHOD, NETWORK, groups=lambda m: [{"params": [m.weight]}, {"params": [m.bias], "lr": 0.0}],
+        weight_decay=0.5,
+    )  # fmt: skip
+    replicas.param_groups[1]["weight_decay"] = 0.0
+    before = replicas.estimate().clone()
+    replicas.step()
+    assert torch.equal(replicas.estimate()[:, 4], replicas._net.pull(before)[:, 4])
+    assert torch.equal(replicas.state_fields.g[:, :4], 0.5 * before[:, :4])
+    assert (replicas.state_fields.g[:, 4] == 0).all()
+
+
+def test_scheduler_sets_the_step_size() -> None:
+    replicas = Replicas(nn.Linear(4, 1), METHOD, NETWORK)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(replicas, 0.5)
+    rates = []
+    for _ in range(3):
+        rates.append(replicas._method_now().step_size)
+        gradients(replicas)
+        replicas.step()
+        scheduler.step()
+    assert rates == [0.1, 0.05, 0.025]
+
+
+def test_schedule_of_the_method_and_scheduler_exclude_each_other() -> None:
+    replicas = Replicas(nn.Linear(4, 1), AB(step_size=InverseSqrt(scale=0.1)), NETWORK)
+    replicas.step()
+    replicas.param_groups[0]["lr"] = 0.3
+    with pytest.raises(ArgumentError, match="is a schedule; use one of the two"):
+        replicas.step()
+
+
+def test_accumulated_gradients_and_closures_are_one_step() -> None:
+    torch.manual_seed(0)
+    first = Replicas(nn.Linear(4, 1), METHOD, NETWORK)
+    second = Replicas(copy.deepcopy(first.models[0]), METHOD, NETWORK)
+    first.zero_grad()
+    gradients(first, 1)
+    gradients(first, 2)
+    first.step()
+
+    def closure() -> float:
+        second.zero_grad()
+        gradients(second, 1)
+        gradients(second, 2)
+        return 7.0
+
+    assert second.step(closure) == 7.0
+    assert torch.equal(first.estimate(), second.estimate())
+
+
+def test_unused_and_missing_gradients_are_zero() -> None:
+    model = nn.ModuleDict({"used": nn.Linear(4, 1), "unused": nn.Linear(4, 1)})
+    replicas = Replicas(model, METHOD, NETWORK)
+    for one in replicas.models:
+        one.zero_grad()  # sets the gradients to None
+        one["used"](torch.ones(1, 4)).sum().backward()
+    replicas.step()
+    assert (replicas.state_fields.g[:, :5] == 1).all()
+    assert (replicas.state_fields.g[:, 5:] == 0).all()
+
+
+def test_frozen_parameters_are_left_alone_and_may_not_be_unfrozen_later() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    model[0].requires_grad_(False)
+    replicas = Replicas(model, METHOD, NETWORK)
+    before = replicas.models[0][0].weight.clone()
+    gradients(replicas)
+    replicas.step()
+    assert replicas.estimate().shape == (3, 5)
+    assert torch.equal(replicas.models[0][0].weight, before)
+    replicas.models[0][0].requires_grad_(True)
+    with pytest.raises(ArgumentError, match="was frozen when the optimizer was built"):
+        replicas.step()
+
+
+def test_state_dict_goes_on_bitwise() -> None:
+    torch.manual_seed(0)
+    first = Replicas(nn.Linear(4, 2), SGP(step_size=0.1), NETWORK)
+    second = Replicas(nn.Linear(4, 2), SGP(step_size=0.1), NETWORK)
+    for k in range(4):
+        first.zero_grad()
+        gradients(first, k)
+        first.step()
+        if k == 1:
+            stored = copy.deepcopy(first.state_dict())
+    second.load_state_dict(stored)
+    for k in (2, 3):
+        second.zero_grad()
+        gradients(second, k)
+        second.step()
+    assert all(torch.equal(a, b) for a, b in zip(first.state_fields, second.state_fields, strict=True))
+    assert second.k == 4
+
+
+def test_state_dict_of_another_method_is_refused() -> None:
+    stored = Replicas(nn.Linear(4, 2), AB(step_size=0.1), NETWORK).state_dict()
+    with pytest.raises(ArgumentError, match="is of AB, but the method is CGT"):
+        Replicas(nn.Linear(4, 2), METHOD, NETWORK).load_state_dict(stored)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("threshold", [0.5, float("inf"), 1e9])
+def test_kernel_of_cgt_is_bitwise_the_pure_step(dtype: torch.dtype, threshold: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    d = 300_001  # several pieces and an odd rest
+    x, y, g, grad = (torch.randn(3, d, generator=generator, dtype=dtype) for _ in range(4))
+    method = CGT(step_size=0.3, threshold=threshold)
+    net = ReplicaNet(NETWORK, method.needs, d, None, torch.device("cpu"))
+    expected = method.step(CGTState(x=x, y=y, g=g), grad, net)
+    for agent in range(3):
+        mine = CGTState(*(row[agent : agent + 1].clone() for row in (x, y, g)))
+        by_verb = shares(NETWORK, method.needs, agent)
+        parts = {
+            verb: Part(share, own, {j: rows[j : j + 1].clone() for j, _ in share.senders if j != agent})
+            for (verb, share), own, rows in zip(by_verb.items(), (mine.x, mine.y), (x, y), strict=True)
+        }
+        cgt_step(method, mine, grad[agent : agent + 1], parts["push"], parts["pull"])
+        for found, wanted in zip(mine, expected, strict=True):
+            assert torch.equal(found[0], wanted[agent])
+
+
+def test_kernel_of_a_lone_agent_with_no_tracker_stays_put() -> None:
+    alone = Share(0, ((0, 1.0),), (), True)
+    state = CGTState(*(torch.full((1, 3), value) for value in (2.0, 0.0, 1.0)))
+    cgt_step(METHOD, state, torch.ones(1, 3), Part(alone, state.y), Part(alone, state.x))
+    assert torch.equal(state.x, torch.full((1, 3), 2.0))
+
+
+def test_recalibrated_statistics_are_those_of_the_data() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(2))
+    data = torch.randn(64, 2) * 3 + 5
+    model.eval()
+    recalibrate(model, [data])
+    assert torch.allclose(model[0].running_mean, data.mean(0), atol=1e-5)
+    assert not model.training
+    assert model[0].momentum == 0.1
+
+
+def test_shards_draw_what_the_simulator_draws() -> None:
+    from digrad.sampling import WithReplacement
+
+    indices = [np.arange(10), np.arange(10, 17)]
+    shard = Shard(indices, agent=1, batch_size=4, seed=9)
+    expected = 10 + WithReplacement((10, 7), 4, 9).batches(5, 1)[0, 1]
+    assert shard.batch(5).tolist() == expected.tolist()
+    with pytest.raises(ArgumentError, match="too few for batches of 8"):
+        Shard(indices, agent=0, batch_size=8, replacement=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"method": CGT}, "must be a method such as"),
+        ({"model": [nn.Linear(2, 1)]}, "must be one module, or 3 different ones"),
+        ({"model": nn.Linear(2, 1).half()}, "must be float32 or float64"),
+        ({"message_dtype": torch.int8}, "`message_dtype` of Replicas must be one of"),
+        ({"weight_decay": -1.0}, "`weight_decay` of Replicas must be positive"),
+    ],
+)
+def test_bad_arguments_are_refused_with_the_remedy(arguments: dict, message: str) -> None:
+    settings = {"model": nn.Linear(2, 1), "method": METHOD, "network": NETWORK, **arguments}
+    with pytest.raises(ArgumentError, match=message):
+        Replicas(settings.pop("model"), settings.pop("method"), settings.pop("network"), **settings)
+
+
+def test_parameters_cannot_be_added_later() -> None:
+    replicas = Replicas(nn.Linear(2, 1), METHOD, NETWORK)
+    with pytest.raises(ArgumentError, match="cannot be added later"):
+        replicas.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+
+
+def test_tls_that_the_build_does_not_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_DEVICE_TRANSPORT", "TCP_TLS")
+    with pytest.raises(
+        CommunicationError, match="TLS is required, but this build of torch cannot provide it"
+    ):
+        ProcessNetwork(ring(3))
+
+
+def test_unknown_interface_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="`interface` of ProcessNetwork must be one of"):
+        ProcessNetwork(ring(3), interface="nowhere0")
+
+
+def test_process_network_outside_of_a_launch_says_how_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "DIGRAD_GRAPH"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ArgumentError, match="digrad launch --agents N SCRIPT"):
+        ProcessNetwork(ring(3))
+    with pytest.raises(ArgumentError, match="digrad launch --graph FILE"):
+        ProcessNetwork()
+
+
+def test_launch_checks_its_arguments(tmp_path: Path) -> None:
+    from digrad import graphs
+
+    graphs.write(ring(3), tmp_path / "graph.txt")
+    with pytest.raises(ArgumentError, match="has 3 agents, but 4 processes"):
+        launch_environment(graph=tmp_path / "graph.txt", agents=4)
+    assert (
+        launch_environment(graph=tmp_path / "graph.txt", agents=3)["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"]
+        == "1"
+    )
+    with pytest.raises(ArgumentError, match="does not exist"):
+        launch_command(tmp_path / "none.py", agents=3)
+    with pytest.raises(ArgumentError, match="`endpoint` of launch is required for 2 nodes"):
+        launch_command(__file__, agents=3, nodes=2)

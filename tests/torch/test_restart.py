@@ -1,0 +1,133 @@
+"""An agent that is killed costs a few steps, never the run or a bit of the result."""
+
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from digrad import graphs
+from digrad.graphs import example5, ring
+from torch_processes import WORKERS, environment
+
+pytestmark = pytest.mark.xdist_group("torch")
+
+STARTUP = 60.0  # seconds for five interpreters to load torch on a busy machine
+
+
+def launch(folder: Path, plan: dict[str, Any], agents: int) -> None:
+    """Run the worker under ``launch`` in a process of its own; require success and no remains."""
+    folder.mkdir()
+    graphs.write(example5() if agents == 5 else ring(agents), folder / "graph.json")
+    code = (
+        "import sys; from digrad.torch import launch; "
+        f"sys.exit(launch({str(WORKERS / 'restart.py')!r}, [{str(folder)!r}], agents={agents}, "
+        f"graph={str(folder / 'graph.json')!r}, max_restarts=1))"
+    )
+    token = f"digrad-test-{folder.name}-{os.getpid()}"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment(KILL=json.dumps(plan), DIGRAD_TEST_TOKEN=token),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not orphans(token)
+    for started in folder.glob("started-*"):
+        port = int(started.read_text().split()[2])
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", port)) != 0, f"port {port} is still open"
+
+
+def orphans(token: str) -> list[str]:
+    """Return the processes that carry the token in their environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if token.encode() in (entry / "environ").read_bytes():
+                    found.append(entry.name)
+            except OSError:
+                continue
+    return found
+
+
+def final_states(folder: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted(folder.glob("final-*.safetensors"))]
+
+
+def uninterrupted_run(folder: Path, agents: int) -> list[bytes]:
+    launch(folder, {}, agents)
+    kept = sorted(path.parent.name for path in folder.glob("steps/*/COMMITTED"))
+    assert kept == ["step-0000000016", "step-0000000020"]
+    states = final_states(folder)
+    assert len(states) == agents
+    return states
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    return uninterrupted_run(tmp_path_factory.mktemp("reference") / "run", 3)
+
+
+@pytest.fixture(scope="module")
+def five(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    return uninterrupted_run(tmp_path_factory.mktemp("reference") / "run", 5)
+
+
+def check_kill(folder: Path, plan: dict[str, Any], expected: list[bytes], resumed_at: set[int]) -> None:
+    agents = len(expected)
+    launch(folder, plan, agents)
+    killed = float((folder / "killed").read_text())
+    restarted = [float((folder / f"started-1-{agent}").read_text().split()[0]) for agent in range(agents)]
+    assert max(restarted) - killed < 20 + STARTUP
+    found = folder / "resumed-0"
+    assert (int(found.read_text()) if found.exists() else 0) in resumed_at
+    assert final_states(folder) == expected
+
+
+def test_killed_agent_is_restarted_and_the_result_is_bitwise_the_same(
+    tmp_path: Path, three: list[bytes]
+) -> None:
+    check_kill(tmp_path / "run", {"agent": 0, "k": 10}, three, {8})
+
+
+def test_agent_killed_while_writing_a_checkpoint_resumes_from_the_one_before(
+    tmp_path: Path, three: list[bytes]
+) -> None:
+    check_kill(tmp_path / "run", {"agent": 1, "k": 12, "inside": "agent"}, three, {8})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trial", range(20))
+def test_any_agent_may_be_killed_at_any_step(trial: int, tmp_path: Path, five: list[bytes]) -> None:
+    rng = random.Random(trial)
+    plan: dict[str, Any] = {"agent": trial % 5, "k": rng.randrange(20)}
+    resumed = {plan["k"] // 4 * 4}
+    if trial % 4 == 3:
+        plan = {**plan, "k": 4 * rng.randrange(1, 6), "inside": rng.choice(["agent", "COMMITTED"])}
+        # Whether the step counts depends on how far the others were with its marker.
+        resumed = {plan["k"] - 4} if plan["inside"] == "agent" else {plan["k"] - 4, plan["k"]}
+    check_kill(tmp_path / "run", plan, five, resumed)
+
+
+def test_plain_torchrun_fails_early_with_the_reason_when_its_restart_cannot_work(tmp_path: Path) -> None:
+    variables = environment(
+        RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="1", TORCHELASTIC_RESTART_COUNT="1"
+    )
+    code = "from digrad.torch import ProcessNetwork; from digrad.graphs import ring; ProcessNetwork(ring(3))"
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=variables, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode != 0
+    assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in done.stderr
+    assert time.monotonic() - began < STARTUP

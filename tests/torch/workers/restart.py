@@ -1,0 +1,71 @@
+"""One agent that trains with checkpoints, kills itself once if told to, and stores where it ended."""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from digrad import CGT
+from digrad.torch import Checkpoints, DecentralizedOptimizer, ProcessNetwork
+from digrad.torch import checkpoint as checkpoint_module
+from torch_models import network_loss, network_model
+
+STEPS, EVERY = 20, 4
+write_atomically = checkpoint_module.write_atomically
+
+
+def kill_myself(folder: Path) -> None:
+    (folder / "killed").write_text(str(time.time()))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(out: str) -> None:
+    folder, plan = Path(out), json.loads(os.environ.get("KILL", "{}"))
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    network = ProcessNetwork(timeout=20)
+    with (folder / f"started-{attempt}-{network.agent}").open("w") as file:
+        file.write(f"{time.time()} {os.getpid()} {os.environ['MASTER_PORT']}")
+    doomed = attempt == 0 and plan.get("agent") == network.agent
+
+    def write_half(path: Path, data: bytes | str) -> Path:
+        if doomed and optimizer.k >= plan["k"] and Path(path).name.startswith(plan["inside"]):
+            content = data if isinstance(data, bytes) else data.encode()
+            Path(path).with_name(".half.tmp").write_bytes(content[: len(content) // 2])
+            kill_myself(folder)
+        return write_atomically(path, data)
+
+    if "inside" in plan:
+        checkpoint_module.write_atomically = write_half  # pyright: ignore
+    torch.manual_seed(network.agent)
+    model = network_model("cnn", torch.float32)
+    optimizer = DecentralizedOptimizer(model.parameters(), CGT(step_size=0.05, threshold=1.0), network)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=7, gamma=0.5)
+    checkpoints = Checkpoints(
+        folder / "steps", optimizer, model=model, others={"scheduler": scheduler}, keep=2
+    )
+    resumed = checkpoints.resume()
+    if resumed is not None:
+        (folder / f"resumed-{network.agent}").write_text(str(resumed))
+    while optimizer.k < STEPS:
+        if doomed and "inside" not in plan and optimizer.k == plan["k"]:
+            kill_myself(folder)
+        optimizer.zero_grad()
+        (network_loss(model, network.agent, optimizer.k, torch.float32) + 0 * torch.rand(())).backward()
+        optimizer.step()
+        scheduler.step()
+        if optimizer.k % EVERY == 0:
+            checkpoints.save()
+    fields = {name: value.clone() for name, value in optimizer.state_fields._asdict().items()}
+    fields |= {name: value for name, value in model.named_buffers()} | {"rng": torch.get_rng_state()}
+    save_file(fields, folder / f"final-{network.agent}.safetensors")
+    optimizer.close()
+    network.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,75 @@
+"""Models and data of the torch tests: the same in this process and in every worker."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from digrad.sampling import WithReplacement
+from method_cases import CASES, Case
+
+
+def cases(which: str) -> list[Case]:
+    """Return one case per method (``"methods"``), or all the others (``"variants"``)."""
+    seen: set[type] = set()
+    first = [case for case in CASES if not (type(case.method) in seen or seen.add(type(case.method)))]
+    agents = [case for case in CASES if case.label == "CGT-agents"]
+    chosen = first + agents
+    return chosen if which == "methods" else [case for case in CASES if case not in chosen]
+
+
+class LogisticModel(nn.Module):
+    """The parameters x of regularised logistic regression."""
+
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        self.x = nn.Parameter(torch.zeros(d, dtype=torch.float64))
+
+    def forward(self, rows: torch.Tensor, weight: float, power: float) -> torch.Tensor:
+        return nn.functional.softplus(-(rows @ self.x)).mean() + weight * (self.x @ self.x) ** (power / 2)
+
+
+class LogisticData:
+    """Signed samples and regularisers of each agent, stored by a test for its workers."""
+
+    def __init__(self, path: Path | str) -> None:
+        with np.load(path) as stored:
+            n = len(stored["weight"])
+            self.rows = [torch.from_numpy(stored[f"rows{i}"]) for i in range(n)]
+            self.weight, self.power = stored["weight"].tolist(), stored["power"].tolist()
+        self.sampler = WithReplacement(tuple(len(rows) for rows in self.rows), 16, 3)
+
+    def loss(self, model: nn.Module, agent: int, k: int) -> torch.Tensor:
+        batch = torch.from_numpy(self.sampler.batches(k, 1)[0, agent].astype(np.int64))
+        return model(self.rows[agent][batch], self.weight[agent], self.power[agent])
+
+
+def network_model(name: str, dtype: torch.dtype) -> nn.Module:
+    """Return an MLP or a small CNN whose start is the same everywhere."""
+    generator_state = torch.random.get_rng_state()
+    torch.manual_seed(5)
+    layers: dict[str, list[nn.Module]] = {
+        "mlp": [nn.Linear(64, 33), nn.Tanh(), nn.Linear(33, 10)],
+        "cnn": [
+            nn.Unflatten(1, (1, 8, 8)),
+            nn.Conv2d(1, 5, 3),
+            nn.BatchNorm2d(5),
+            nn.ReLU(),
+            nn.Conv2d(5, 7, 3),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(7 * 16, 10),
+        ],
+    }
+    model = nn.Sequential(*layers[name]).to(dtype)
+    torch.random.set_rng_state(generator_state)
+    return model
+
+
+def network_loss(model: nn.Module, agent: int, k: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return the loss of a batch that depends on the agent and the step only."""
+    generator = torch.Generator().manual_seed(1000 * agent + k)
+    images = torch.rand(12, 64, generator=generator, dtype=torch.float64).to(dtype)
+    labels = torch.randint(0, 10, (12,), generator=generator)
+    return nn.functional.cross_entropy(model(images), labels)
