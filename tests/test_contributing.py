@@ -48,7 +48,22 @@ def test_one_file_and_one_row_pass_the_whole_contract(example):
     ]
     for check in checks:
         check(case)
+    for check in (
+        contract.test_docstring_follows_the_template,
+        contract.test_equation_numbers_of_the_docstring_are_repeated_in_the_code,
+        contract.test_every_hyper_parameter_is_documented,
+    ):
+        check(example.LazyDGD)
     assert example.LazyDGD.__name__ not in dg.METHODS
+
+
+def test_every_place_that_the_guide_names_exists():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    guide = text.split("Then it is announced")[1].split("## Tests")[0]
+    rows = re.findall(r"^\| `([\w/.]+)` \| (?:`(\w+)`)?", guide, re.MULTILINE)
+    assert len(rows) >= 10
+    for path, name in rows:
+        assert name in (ROOT / path).read_text(), f"{path} has no {name}"
 
 
 def test_its_doctest_runs(example):

@@ -1,9 +1,8 @@
 """The exceptions digrad raises on purpose.
 
 Each message is one line that names the argument and its owner, what is required, what was received and what
-to do.
-Every class is a child of :class:`DigradError`, so that ``except DigradError`` catches bad input and nothing
-    else.
+to do. Every class is a child of :class:`DigradError`, so that ``except DigradError`` catches bad input and
+nothing else.
 """
 
 

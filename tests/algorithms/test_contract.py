@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from numpy_net import NumPyNet, dated, depth, network, run, weights
 
 every_case = pytest.mark.parametrize("case", CASES, ids=LABELS)
 every_method = pytest.mark.parametrize("name", METHODS)
+every_class = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 COMPILED = [case for case in CASES if not case.label.endswith("-row")]  # R for W compiles to the same
 CLIPPED = [case for case in CASES if hasattr(case.method, "diagnostics")]
 GRAPH, PROBLEM, START = random_problem(AGENTS, 3, seed=7)
@@ -41,13 +43,15 @@ def test_every_method_is_exported_under_its_name() -> None:
     for name, method in METHODS.items():
         assert name in digrad.algorithms.__all__
         assert getattr(digrad.algorithms, name) is method
+        assert getattr(digrad, name) is method
         assert method.__name__ == name
 
 
 @every_case
 def test_method_satisfies_the_protocol(case: Case) -> None:
     assert isinstance(case.method, Method)
-    assert case.method.converges in {"exact", "biased", "neighbourhood"}
+    assert case.method.converges in {"exact", "biased", "neighbourhood", "wrong point"}
+    assert (case.method.converges == "wrong point") == (getattr(case.method, "mixing", None) == "row")
 
 
 @every_case
@@ -181,9 +185,9 @@ def test_diagnostics_report_one_factor_in_the_unit_interval_per_agent(case: Case
         assert ((values > 0) & (values <= 1)).all()
 
 
-@every_method
-def test_docstring_follows_the_template(name: str) -> None:
-    text = METHODS[name].__doc__
+@every_class
+def test_docstring_follows_the_template(method: type) -> None:
+    text = method.__doc__
     assert text is not None
     positions = [text.find(f"\n    {section}:") for section in ("Args", *SECTIONS[1:], "Example")]
     assert -1 not in positions, dict(zip((*SECTIONS, "Example"), positions, strict=True))
@@ -192,21 +196,18 @@ def test_docstring_follows_the_template(name: str) -> None:
     assert ">>> import digrad as dg" in text
 
 
-@every_method
-def test_equation_numbers_of_the_docstring_are_repeated_in_the_code(name: str) -> None:
-    method = METHODS[name]
-    module = __import__(method.__module__, fromlist=["x"])
-    with open(module.__file__) as file:
-        code = file.read().replace(method.__doc__, "")
+@every_class
+def test_equation_numbers_of_the_docstring_are_repeated_in_the_code(method: Any) -> None:
+    code = Path(method.step.__code__.co_filename).read_text().replace(method.__doc__, "")
     numbers = set(re.findall(r"\\qquad \((\d)\)", method.__doc__))
     assert numbers
     assert {number for number in numbers if not re.search(rf"# .*\({number}\)", code)} == set()
 
 
-@every_method
-def test_every_hyper_parameter_is_documented(name: str) -> None:
-    arguments = METHODS[name].__doc__.split("Args:")[1].split("Communication:")[0]
-    for field in dataclasses.fields(METHODS[name]):
+@every_class
+def test_every_hyper_parameter_is_documented(method: Any) -> None:
+    arguments = method.__doc__.split("Args:")[1].split("Communication:")[0]
+    for field in dataclasses.fields(method):
         assert re.search(rf"^        {field.name}: ", arguments, re.MULTILINE), field.name
 
 

@@ -5,7 +5,8 @@ digits given there.
 """
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,7 @@ from digrad.algorithms import (
     DSGT,
     FROST,
     GD,
+    METHODS,
     SGP,
     SONATA,
     Adam,
@@ -179,36 +181,70 @@ def test_q5_matrices_are_those_of_the_figures() -> None:
     np.testing.assert_allclose(Q5.weighted_minimum(U), WEIGHTED, atol=1e-15)
 
 
+class TrackingState(NamedTuple):
+    """What ABYATC carries; the fields are those of AB."""
+
+    x: Any
+    y: Any
+    g: Any
+
+
+@dataclass(frozen=True)
+class ABYATC:
+    """AB whose new gradients are mixed at once (x-CTA, y-ATC): in the table of figures, not in the package."""
+
+    step_size: float
+
+    def init(self, x0: Any, net: Any) -> TrackingState:
+        return TrackingState(x=x0, y=0 * x0, g=0 * x0)
+
+    def query(self, state: TrackingState) -> Any:
+        return state.x
+
+    estimate = query
+
+    def step(self, state: TrackingState, grad: Any, net: Any) -> TrackingState:
+        y = net.push(state.y + grad - state.g)
+        return TrackingState(x=net.pull(state.x) - self.step_size * y, y=y, g=grad)
+
+
+ROUNDING = 2  # the error that is left is rounding, which depends on the order of the sums in a product
+# (method, steps, error that the table states)
 EXACT = {
-    **{f"CGT-{c}": (CGT(0.05, c), 3000) for c in (0.5, 2.0, 5.0, np.inf)},
-    "CGT-agents": (CGT(0.05, scaled_thresholds(2.0, V)), 3000),
-    "SoftCGT": (SoftCGT(0.05, 2.0), 3000),
-    "AB": (AB(0.05), 3000),
-    "PushPull": (PushPull(0.05), 3000),
-    "AugPushPull": (AugPushPull(0.05), 3000),
-    "PushDIGing": (PushDIGing(0.05), 3000),
-    "SONATA": (SONATA(0.05), 3000),
-    "ADDOPT": (ADDOPT(0.05), 3000),
-    "FROST": (FROST(0.02), 6000),
-    "DSGT": (DSGT(0.05), 3000),
-    "GD": (GD(0.05), 3000),
-    "ClippedGD": (ClippedGD(0.05, 2.0), 3000),
+    **{f"CGT-{c}": (CGT(0.05, c), 3000, 6e-14) for c in (0.5, 2.0, 5.0, np.inf)},
+    "CGT-agents": (CGT(0.05, scaled_thresholds(2.0, V)), 3000, 6e-14),
+    "SoftCGT": (SoftCGT(0.05, 2.0), 3000, 6e-14),  # not in the table: the figure of CGT
+    "AB": (AB(0.05), 3000, 2e-15),
+    "AB-y-ATC": (ABYATC(0.05), 3000, 2e-15),
+    "PushPull": (PushPull(0.05), 3000, 3e-15),
+    "AugPushPull": (AugPushPull(0.05), 3000, 2e-15),
+    "PushDIGing": (PushDIGing(0.05), 3000, 3e-15),
+    "SONATA": (SONATA(0.05), 3000, 3e-15),
+    "ADDOPT": (ADDOPT(0.05), 3000, 1e-15),
+    "FROST": (FROST(0.02), 6000, 2e-15),
+    # Measured 5.7e-15 where the table states 1e-15: W is the limit of a Sinkhorn iteration stopped at 1e-14.
+    "DSGT": (DSGT(0.05), 3000, 5e-15),
+    "GD": (GD(0.05), 3000, 1e-15),
+    "ClippedGD": (ClippedGD(0.05, 2.0), 3000, 1e-15),
+    "Adam": (Adam(0.01), 20_000, 1e-15),
 }
 
 
 @pytest.mark.parametrize("label", EXACT)
 def test_q5_exact_method_finds_the_minimum(label: str) -> None:
-    method, steps = EXACT[label]
-    assert max(error(limit(method, steps=steps), MINIMUM)) < 6e-14
-
-
-def test_q5_adam_finds_the_minimum() -> None:
-    x, _ = compiled(lambda k: Adam(0.01), 20_000)
-    assert max(error(x, MINIMUM)) < 1e-15
+    method, steps, stated = EXACT[label]
+    assert max(error(limit(method, steps=steps), MINIMUM)) <= ROUNDING * stated
 
 
 def test_q5_tracking_with_metropolis_weights_finds_the_minimum() -> None:
-    assert max(error(limit(DSGT(0.05), METROPOLIS), MINIMUM)) < 1e-14
+    assert max(error(limit(DSGT(0.05), METROPOLIS), MINIMUM)) <= ROUNDING * 1e-15
+
+
+@pytest.mark.parametrize("make", [PushPull, AugPushPull, FROST])
+def test_q5_one_step_size_per_agent_finds_the_minimum(make: Any) -> None:
+    steps = np.linspace(0.01, 0.03, 5)[:, None]
+    assert max(error(limit(make(steps), steps=6000), MINIMUM)) < 1e-14
+    assert abs(limit(make(steps), steps=20) - limit(make(0.02), steps=20)).max() > 0.01
 
 
 def test_q5_frost_learns_the_perron_vector() -> None:
@@ -220,6 +256,7 @@ LARGEST_STEP = {  # on a grid of 0.01: error below 1e-6 after 4000 iterations
     "AB": (AB, 0.16),
     "CGT": (lambda step_size: CGT(step_size, 2.0), 0.16),
     "PushPull": (PushPull, 0.41),
+    "AB-y-ATC": (ABYATC, 0.35),
     "AugPushPull": (AugPushPull, 0.33),
     "PushDIGing": (PushDIGing, 0.38),
     "ADDOPT": (ADDOPT, 0.11),
@@ -239,6 +276,7 @@ def test_q5_largest_stable_step_size(label: str) -> None:
 RATES = {
     "AB": (AB, (0.850737, 0.845547)),
     "PushPull": (PushPull, (0.849641, 0.849046)),
+    "AB-y-ATC": (ABYATC, (0.852847, 0.845868)),
     "AugPushPull": (AugPushPull, (0.850956, 0.848032)),
 }
 
@@ -339,6 +377,18 @@ def test_q5_adaptive_method_ends_where_the_table_says(label: str) -> None:
     assert error(x, MINIMUM) == pytest.approx(expected, rel=digits)
 
 
+def test_q5_adaptive_steps_without_agreement_end_at_a_wrong_point() -> None:
+    # DADAM: AMSGrad on every agent with its own second moment; it is not in the package because of this.
+    x = Q5_START
+    m, v, vhat = 0 * x, 0 * x, np.full_like(x, 1e-6)
+    for _ in range(20_000):
+        g = Q5.gradient(x)
+        m, v = 0.9 * m + 0.1 * g, 0.99 * v + 0.01 * g**2
+        vhat = np.maximum(vhat, v)
+        x = W @ x - 0.01 * m / np.sqrt(vhat)
+    assert error(x, MINIMUM) == pytest.approx((0.379, 0.378), abs=5e-4)
+
+
 def test_q5_dadagrad_keeps_drifting() -> None:
     drift = [error(compiled(lambda k: DAdaGrad(0.01), steps)[0], MINIMUM)[0] for steps in (20_000, 200_000)]
     assert drift == pytest.approx([5.4e-4, 1.57e-3], rel=5e-3)
@@ -372,6 +422,12 @@ def test_q5_normalized_method_hovers_at_a_distance_proportional_to_the_step(labe
     assert near < far / 3
 
 
+def test_every_method_has_an_oracle() -> None:
+    rows = [row[0] for table in (EXACT, BIASED, ADAPTIVE) for row in table.values()]
+    rows += [make(0.1) for make, _ in NORMALIZED.values()]
+    assert set(METHODS) - {type(method).__name__ for method in rows} == set()
+
+
 def test_q5_dnsgd_reaches_the_figures_of_the_table() -> None:
     # DNSGD settles in a period, unlike the other normalized methods, so that its figures are reproducible.
     large, small = (
@@ -398,6 +454,7 @@ def test_q5_normalized_local_gradients_end_at_a_wrong_point() -> None:
     # Far below every gradient, the clip of DGDClip is a normalization: step_size * threshold is the distance moved.
     x, _ = compiled(lambda k: DGDClip(0.001 / 1e-6, 1e-6), 60_000)
     np.testing.assert_allclose(x.mean(axis=0), (0.3752, 0.2094), atol=5e-4)
+    assert error(x, MINIMUM) == pytest.approx((0.131, 0.125), abs=5e-4)
 
 
 CLIP_ROOTS = {  # root of the weighted sum of clipped gradients: what DGDClip solves as its step size goes to 0

@@ -82,6 +82,37 @@ def mean_moves_by(step: Callable[[Any, np.ndarray, Any], np.ndarray]) -> Callabl
     return invariant
 
 
+def perron_sum_moves_by(step: Callable[[Any, Any], np.ndarray]) -> Callable[[Run], None]:
+    """The law of u'x for methods that mix x with R: only the steps move it, because u'R = u'."""
+
+    def invariant(r: Run) -> None:
+        for before, _, after in r.steps():
+            close(r.u @ after.x, r.u @ (before.x - r.method.step_size * step(r.method, after.y)))
+
+    return invariant
+
+
+def mean_moves_by_the_agreed_steps(r: Run) -> None:
+    """The second moment that divides m is the mixed tracker, of the step before when delayed."""
+    P = r.R if r.method.mixing == "row" else r.W
+    for before, _, after in r.steps():
+        agreed = np.maximum(P @ before.u if r.method.delayed else after.u, r.method.epsilon)
+        move = r.method.step_size * after.m / np.sqrt(agreed)
+        close(r.weights @ after.x, r.weights @ (before.x - move))
+
+
+def step_lengths(r: Run) -> np.ndarray:
+    return np.array([np.linalg.norm(after.x - before.x, axis=1) for before, _, after in r.steps()])
+
+
+def every_step_has_the_length_of_the_step_size(r: Run) -> None:
+    close(step_lengths(r), r.method.step_size)
+
+
+def no_step_is_longer_than_a_clipped_one(r: Run) -> None:
+    assert (step_lengths(r) <= r.method.step_size * r.method.threshold + TOLERANCE).all()
+
+
 def frost_tracks_scaled_gradients(r: Run) -> None:
     for before, grad, after in r.steps():
         close(after.g, grad / np.diag(before.z)[:, None])
@@ -121,15 +152,27 @@ def velocity(m: Any, grad: np.ndarray, after: Any) -> np.ndarray:
     return after.v
 
 
+def soft(m: Any, y: np.ndarray) -> np.ndarray:
+    return y * m.threshold / (m.threshold + np.linalg.norm(y, axis=1, keepdims=True))
+
+
+def unit(m: Any, y: np.ndarray) -> np.ndarray:
+    return y / np.linalg.norm(y, axis=1, keepdims=True)
+
+
 tracked = (sums_agree("y", "g"), stored_gradient_is_the_last)
 capped = perron_average_moves_at_most(lambda m: m.step_size * np.max(m.threshold))
 INVARIANTS: dict[str, tuple[Callable[[Run], None], ...]] = {
-    "CGT": (*tracked, capped),
-    "SoftCGT": (*tracked, capped),
-    "AB": tracked,
-    "PushPull": tracked,
-    "AugPushPull": tracked,
-    "NormalizedAB": (*tracked, perron_average_moves_at_most(lambda m: m.step_size)),
+    "CGT": (*tracked, capped, perron_sum_moves_by(lambda m, y: clip_rows(y, m.threshold))),
+    "SoftCGT": (*tracked, capped, perron_sum_moves_by(soft)),
+    "AB": (*tracked, perron_sum_moves_by(lambda m, y: y)),
+    "PushPull": (*tracked, perron_sum_moves_by(lambda m, y: y)),
+    "AugPushPull": (*tracked, perron_sum_moves_by(lambda m, y: y)),
+    "NormalizedAB": (
+        *tracked,
+        perron_average_moves_at_most(lambda m: m.step_size),
+        perron_sum_moves_by(unit),
+    ),
     "FROST": (frost_tracks_scaled_gradients,),
     "PushDIGing": (*tracked, push_sum_weights),
     "ADDOPT": (*tracked, push_sum_weights),
@@ -143,14 +186,18 @@ INVARIANTS: dict[str, tuple[Callable[[Run], None], ...]] = {
     "CDSGD": (mean_moves_by(plain_step),),
     "CDSGDPolyak": (mean_moves_by(velocity),),
     "CDSGDNesterov": (mean_moves_by(velocity),),
-    "DAMSGrad": (sums_agree("u", "vhat"), second_moment_never_decreases),
-    "DAdaGrad": (sums_agree("u", "vhat"), counts_steps),
+    "DAMSGrad": (
+        sums_agree("u", "vhat"),
+        second_moment_never_decreases,
+        mean_moves_by_the_agreed_steps,
+    ),
+    "DAdaGrad": (sums_agree("u", "vhat"), counts_steps, mean_moves_by_the_agreed_steps),
     "DNSGD": (sums_agree("v", "g"), stored_gradient_is_the_last),
     "GTNSGDm": (sums_agree("y", "v"),),
     "JiangClip": (mean_moves_by(common_step),),
     "GD": (rows_are_equal, mean_moves_by(plain_step)),
-    "ClippedGD": (rows_are_equal,),
-    "NSGDm": (rows_are_equal,),
+    "ClippedGD": (rows_are_equal, no_step_is_longer_than_a_clipped_one),
+    "NSGDm": (rows_are_equal, every_step_has_the_length_of_the_step_size),
     "Adam": (rows_are_equal, counts_steps),
 }
 # The case with one threshold per agent is tied to its number of agents and is covered by the reference test.

@@ -112,10 +112,32 @@ def test_graph_with_a_root_is_described_drawn_and_saved_without_column_weights(
 
 def test_methods_are_listed_with_their_facts(monkeypatch, capsys):
     rows = {row["name"]: row for row in json.loads(call(monkeypatch, capsys, "methods", "--json"))}
-    assert rows["CGT"]["needs"] == "row + column"
-    assert rows["JiangClip"]["decentralized"] == "no"
+    assert rows["CGT"]["needs"] == ["row", "column"]
+    assert rows["CGT"]["decentralized"] is True
+    assert rows["JiangClip"]["decentralized"] is False
+    assert (rows["CGT"]["all_reduces"], rows["JiangClip"]["all_reduces"]) == (0, 1)
+    assert rows["DSGT"]["converges"] == "exact (row: wrong point)"
+    assert rows["SoftCGT"]["source"] == "this library (variant of CGT)"
     assert "@misc{bo2026provably" in call(monkeypatch, capsys, "methods", "CGT", "--bibtex")
     assert "CGT" in call(monkeypatch, capsys, "methods")
+    assert "all-reduce" in call(monkeypatch, capsys, "methods")
+
+
+@pytest.mark.parametrize("other", ["--measure", "--json"])
+def test_methods_refuses_to_mix_citations_with(other, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["digrad", "methods", "CGT", "--bibtex", other])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert f"excludes {other}" in capsys.readouterr().err
+
+
+def test_methods_are_measured_with_their_steps(monkeypatch, capsys):
+    lines = call(monkeypatch, capsys, "methods", "GD", "--measure").splitlines()
+    assert "steps" in lines[0]
+    row = next(line for line in lines if line.strip().startswith("GD"))
+    assert " 3000 " in row
+    assert row.split()[-2:] == ["exact", "no"]
 
 
 def test_data_sets_are_listed_and_verified(monkeypatch, capsys):

@@ -25,31 +25,59 @@ def test_the_methods_page_is_what_the_classes_say(generate):
     )
 
 
-def test_the_convergence_page_measures_every_method():
-    rows = re.findall(r"^\| (\w+) \| (.*?) \| \d", (DOCS / "convergence.md").read_text(), re.MULTILINE)
+def test_the_convergence_page_measures_every_method(generate):
+    page = (DOCS / "convergence.md").read_text()
     settings = [
-        (type(method).__name__, f"{matrix}, {convergence._hyper(method)}")
-        for method, matrix, _ in convergence.settings()
+        [type(method).__name__, convergence.setting(method, matrix), str(steps)]
+        for method, matrix, steps in convergence.settings()
     ]
-    assert rows == settings, "run `python docs/generate.py convergence`"
-    assert {name for name, _ in rows} == set(convergence.dg.METHODS)
+    assert page.startswith(generate.CONVERGENCE_HEAD), "run `python docs/generate.py convergence`"
+    assert [row[:3] for row in _rows(page)] == settings, "run `python docs/generate.py convergence`"
+    assert {row[0] for row in settings} == set(convergence.dg.METHODS)
 
 
-@pytest.mark.parametrize("row", [(0, "exact"), (13, "wrong point"), (14, "biased"), (5, "neighbourhood")])
-def test_measured_outcomes_are_those_of_the_page(row, generate):
-    place, outcome = row
-    measured = convergence.measure(*convergence.settings()[place])
-    line = generate.convergence_page([measured]).splitlines()[-1]
-    assert measured.outcome == outcome
-    assert (
-        line.split("|")[-2]
-        in (DOCS / "convergence.md").read_text().splitlines()[-len(convergence.settings()) + place]
-    )
+# Each outcome and kind of matrix, and the exception below; the others are slow together.
+CHEAP = [
+    "CGT-R, C",
+    "SGP-C",
+    "DSGT-W",
+    "DSGT-R",
+    "DGDClip-W, threshold 1",
+    "GD-mean",
+    "NormalizedAB-R, C",
+]
 
 
-@pytest.mark.slow
-def test_the_whole_convergence_page_is_what_is_measured(generate):
-    assert (DOCS / "convergence.md").read_text() == generate.convergence_page(convergence.convergence_table())
+def _label(method, matrix):
+    small = ", threshold 1" if getattr(method, "threshold", None) == 1.0 else ""
+    return f"{type(method).__name__}-{matrix}{small}"
+
+
+ROWS = [
+    pytest.param(place, id=label, marks=() if label in CHEAP else pytest.mark.slow)
+    for place, label in enumerate(_label(*row[:2]) for row in convergence.settings())
+]
+
+
+@pytest.mark.parametrize("place", ROWS)
+def test_a_method_ends_where_it_states_and_where_the_page_says(place, generate):
+    method, matrix, steps = convergence.settings()[place]
+    measured = convergence.measure(method, matrix, steps)
+    # A threshold below the gradients at the minimum shifts the root of the clipped sum: the bias that DGDClip
+    # states does then not vanish with the step size. Its docstring says so.
+    declared = "wrong point" if _label(method, matrix) == "DGDClip-W, threshold 1" else method.converges
+    assert measured.outcome == declared
+    (printed,) = _rows(generate.convergence_page([measured]))
+    on_page = _rows((DOCS / "convergence.md").read_text())[place]
+    assert printed[:3] + printed[6:] == on_page[:3] + on_page[6:]
+    for now, then in zip(printed[3:6], on_page[3:6], strict=True):
+        # Two digits are printed: the last may differ by one with another rounding.
+        assert now == then or float(now) == pytest.approx(float(then), rel=0.1)
+
+
+def _rows(page):
+    lines = page.split("|---|\n")[1].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
 def test_every_public_name_appears_in_the_documentation():

@@ -1,7 +1,10 @@
 """The page of a run is complete, self-contained, and a function of the results alone."""
 
+import html
 import json
 import re
+import shutil
+from collections.abc import Iterable
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -57,6 +60,44 @@ def test_page_shows_verdicts_methods_and_specification(directory: Path) -> None:
     assert "Clipped gradient tracking for directed graphs (CGT)." in page
     assert "checkpoint_every = 10" in page
     assert json.loads((directory / "environment.json").read_text())["versions"]["jax"] in page
+
+
+def _references(methods: Iterable[str]) -> set[str]:
+    return {section(METHODS[method], "Reference") for method in methods}
+
+
+def _cited(page: str) -> set[str]:
+    found = re.findall(r'<p class="faint reference">(.*?)</p>', page)
+    return {html.unescape(reference) for reference in found}
+
+
+def _assert_cites_exactly(page: str, methods: set[str]) -> None:
+    assert _cited(page) == _references(methods)
+    absent = _references(METHODS) - _references(methods)
+    assert [reference for reference in absent if html.escape(reference) in page] == []
+
+
+@pytest.mark.parametrize("methods", [{"CGT", "AB"}, {"CGT", "DGDClip"}], ids=" and ".join)
+def test_run_cites_exactly_the_methods_used(tmp_path: Path, methods: set[str]) -> None:
+    lines = tiny(steps=10).to_toml().split("[methods.")
+    kept = [part for part in lines[1:] if part.split("]")[0] in methods]
+    spec = parse_spec("[methods.".join([lines[0], *kept]))
+    assert set(spec.methods) == methods
+    page = write_report(run(spec, tmp_path / "two").directory).read_text()
+    _assert_cites_exactly(page, methods)
+
+
+def test_reproduction_cites_exactly_the_methods_of_its_runs(directory: Path, tmp_path: Path) -> None:
+    shutil.copytree(directory, tmp_path / "tiny")
+    figures = ("gradient_tracking_explodes", "cgt_against_clipped_dgd", "bias_without_sampling_noise")
+    (tmp_path / "figures").mkdir()
+    for figure in figures:
+        shutil.copy(directory / "figures" / "graph.png", tmp_path / "figures" / f"{figure}.png")
+    claim = {"number": 1, "claim": "c", "holds": "holds", "setting": "s", "measured": "m", "rule": "r"}
+    claims = {"title": "t", "verdicts": [claim], "claims": [{**claim, "run": "tiny"}], "choices": {}}
+    (tmp_path / "claims.json").write_text(json.dumps(claims))
+    (tmp_path / "reproduction.json").write_text(json.dumps({"preset": "smoke", "seed": 0}))
+    _assert_cites_exactly(write_report(tmp_path).read_text(), {"CGT", "AB", "DGDClip"})
 
 
 def test_equal_results_give_the_same_page(directory: Path, tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import numpy as np
@@ -6,7 +7,17 @@ import pytest
 from digrad import graphs, problems
 from digrad.errors import ArgumentError
 from digrad.mixing import Network, row_stochastic
-from digrad.theory import Smoothness, certify, closed_form, network_norms, paper, repaired, run, sharp
+from digrad.theory import (
+    Certificate,
+    Smoothness,
+    certify,
+    closed_form,
+    network_norms,
+    paper,
+    repaired,
+    run,
+    sharp,
+)
 from digrad.theory.closure import close, largest_step
 from digrad.theory.setting import make_setting
 
@@ -130,7 +141,7 @@ def test_start_at_a_common_minimum_is_certified(network):
     nothing = certify(problem, network, 1.0, np.zeros(2), constants=exact)
     assert nothing.verdict == "holds"
     assert nothing.start["D0"] == 0
-    assert nothing.iterations(1e-3) == 0
+    assert nothing.iterations(1e-3) == 1  # the start is the iterate that is meant
 
 
 def test_tree_with_zeros_in_u_is_certified(cosh):
@@ -139,6 +150,15 @@ def test_tree_with_zeros_in_u_is_certified(cosh):
     certificate = certify(cosh, tree, 5.0)
     assert certificate.verdict == "holds"
     assert certificate.network["u"] == [5, 0, 0, 0, 0]
+
+
+def assert_nothing_is_certified(certificate: Certificate) -> None:
+    for row, stored in zip(certificate.table(), certificate.to_dict()["chains"].values(), strict=True):
+        assert row["certified"] is stored["certified"] is False
+        assert row["why_not"].startswith("indicative, not a certificate")
+        assert stored["why_not"] == row["why_not"]
+        assert set(stored["K"].values()) == {row["K(0.1)"]} == {None}
+        assert certificate.iterations(0.1, chain=row["chain"]) is None
 
 
 @pytest.mark.parametrize(
@@ -155,17 +175,68 @@ def test_mini_batches_and_estimates_are_indicative_only(cosh, network, options, 
     assert reason in certificate.reasons[0]
     assert certificate.alpha_max["sharp"] > 0
     assert "indicative, not a certificate" in str(certificate)
+    assert_nothing_is_certified(certificate)
 
 
 def test_time_varying_networks_are_indicative_only(cosh, network):
     certificate = certify(cosh, [network, Network(graphs.ring(5))], 5.0)
     assert (certificate.verdict, certificate.label) == ("not covered", "indicative, not a certificate")
     assert "changes with time" in certificate.reasons[0]
+    assert_nothing_is_certified(certificate)
 
 
 def test_schedules_are_not_covered(cosh, network):
     assert certify(cosh, network, lambda k: 1.0).verdict == "not covered"
     assert certify(cosh, network, 1.0, step_size=lambda k: 0.1).verdict == "not covered"
+
+
+def test_thresholds_and_steps_of_each_agent_are_not_covered(cosh, network):
+    for options in ({"threshold": np.ones((5, 1))}, {"threshold": 1.0, "step_size": np.full((5, 1), 0.1)}):
+        certificate = certify(cosh, network, **options)
+        assert certificate.verdict == "not covered"
+        assert "for each agent" in certificate.reasons[0]
+
+
+def test_start_where_f_overflows_is_refused_not_certified(network):
+    with pytest.raises(ArgumentError, match="F is nan"):  # its quartic part is 0 times infinity
+        certify(problems.example_quadratic(), network, 5.0, np.full(2, 1e80))
+    with pytest.raises(ArgumentError, match="are finite"):
+        certify(problems.cosh(center=np.zeros((5, 2))), network, 5.0, np.full(2, 600.0))
+
+
+def test_loss_that_is_not_a_number_is_refused_not_certified():
+    given = Smoothness(L0=[2.0, 2.0], L1=[0.0, 0.0], ell=1.0, b=1.0, lower_bound=0.0)
+    data = [np.zeros((3, 1)), np.full((2, 1), np.nan)]
+    problem = problems.from_loss(lambda w, batch: ((w - batch) ** 2).mean(), data, 1)
+    with pytest.raises(ArgumentError, match="F is nan"):
+        certify(problem, Network(graphs.ring(2)), 1.0, constants=given)
+
+
+def test_bounds_that_overflow_certify_nothing(cosh, network):
+    setting = make_setting(cosh, network_norms(network), closed_form(cosh), 5.0, np.ones((5, 3)))
+    huge = dataclasses.replace(setting, X0=1e200, Y0=1e300)
+    flat = dataclasses.replace(
+        huge, smoothness=Smoothness(L0=np.ones(5), L1=np.zeros(5), ell=1.0, b=0.0, lower_bound=0.0)
+    )
+    for chain in (sharp, repaired, paper):
+        for start, step_size in ((huge, 1e-9), (flat, 1e-9), (setting, 1e150)):
+            assert not close(chain, start, step_size).certified
+        assert not np.isfinite(chain.evaluate(flat, 1e-9, 1.0).total)
+
+
+def test_accuracy_beyond_doubles_takes_infinitely_many_iterations(cosh, network):
+    certificate = certify(cosh, network, 5.0)
+    assert certificate.iterations(1e-200) == np.inf
+    assert certificate.iterations(1e6) == 1
+    assert certificate.iterations(1e-200, chain="paper") == np.inf
+
+
+def test_paper_chain_uses_the_constants_of_lemma_3_in_its_gradient_bound(cosh, network):
+    constants = closed_form(cosh)
+    setting = make_setting(cosh, network_norms(network), constants, 5.0, np.ones((5, 3)))
+    L0, L1 = np.mean(constants.L0 + constants.b * constants.L1), constants.ell * np.mean(constants.L1)
+    assert np.isclose(paper.gradient_bound(setting, 0.7), 1.4 * L1 + np.sqrt((1.4 * L1) ** 2 + 1.4 * L0))
+    assert paper.gradient_bound(setting, 0.7) > repaired.gradient_bound(setting, 0.7)
 
 
 def test_users_loss_is_not_covered_without_constants_and_certified_with_them():

@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ from digrad import graphs, problems
 from digrad.errors import ArgumentError
 from digrad.mixing import Network, row_stochastic
 from digrad.problems import Problem
-from digrad.theory import RunCheck, certify, check_run
+from digrad.theory import RunCheck, certify, check_run, closed_form
 
 PAPER_REG = {"reg_weight": [5e-4, 1e-3, 2e-3, 1e-3, 1e-3], "reg_power": [4, 5, 6, 5, 4]}
 
@@ -118,6 +119,40 @@ def test_uncertified_step_makes_global_claims_inapplicable_not_failed():
     assert check.verdict == "PASS"
 
 
+def test_estimated_constants_certify_no_row():
+    problem, network, x0 = PROBLEMS["cosh"], NETWORKS["ring"], np.ones(3)
+    report = certify(problem, network, 1.0, x0).chains["repaired"]
+    options = {"step_size": 0.9 * report.step_size_max, "threshold": 1.0, "x0": x0, "steps": 20}
+    proven = report.setting.smoothness
+    assert check_run(problem, network, constants=proven, **options).certified["repaired"]
+    estimated = replace(proven, source="empirical")
+    check = check_run(problem, network, constants=estimated, **options)
+    assert not any(check.certified.values())
+    claims = ("gradient bound", "potential", "sum of abar", "sum of X", "sum of Y", "smallest gradient")
+    rows = [check.row(claim, chain) for claim in claims for chain in ("sharp", "repaired", "paper")]
+    for row in (*rows, check.posterior):
+        assert (row.status, row.terms.precondition) == ("INAPPLICABLE", "not met")
+        assert "constants are estimates" in row.terms.needs
+    assert {row.terms.grad_bound for row in check.rows if row.status != "INAPPLICABLE"} == {
+        "n.a.",
+        "measured",
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"network": list(NETWORKS.values())}, "must be one Network"),
+        ({"threshold": np.ones((5, 1))}, "`threshold` of theory.run must be one constant number"),
+        ({"step_size": lambda k: 0.1}, "`step_size` of theory.run must be one constant number"),
+    ],
+)
+def test_what_changes_with_time_or_agent_is_refused(change, message):
+    options = {"network": NETWORKS["ring"], "step_size": 0.1, "threshold": 1.0, "steps": 3, **change}
+    with pytest.raises(ArgumentError, match=message):
+        check_run(PROBLEMS["cosh"], **options)
+
+
 def test_radius_too_large_for_the_smoothness_lemmas_makes_rows_inapplicable():
     x0 = np.diag([2e4, -2e4, 2e4, 0.0, 0.0])[:, :3]
     check = check_run(PROBLEMS["quartic"], NETWORKS["ring"], step_size=1e-3, threshold=1.0, x0=x0, steps=5)
@@ -129,10 +164,6 @@ def test_radius_too_large_for_the_smoothness_lemmas_makes_rows_inapplicable():
 
 def test_wrong_constants_are_exposed():
     problem = PROBLEMS["cosh"]
-    from dataclasses import replace
-
-    from digrad.theory import closed_form
-
     wrong = replace(closed_form(problem), L0=closed_form(problem).L0 * 0.1, L1=np.zeros(5))
     check = check_run(
         problem,

@@ -136,12 +136,20 @@ def test_constants_of_f_default_to_the_lemma_of_the_paper():
         ({"ell": 0.5}, "ell"),
         ({"L1": [1.0]}, "one entry per agent"),
         ({"b": np.nan}, "b"),
+        ({"L0_F": np.nan, "L1_F": 0.0}, "L0_F"),
+        ({"source": "guessed"}, "source"),
     ],
 )
 def test_impossible_constants_are_refused(change, message):
     given_constants = {"L0": [1.0, 1.0], "L1": [0.0, 0.0], "ell": 1.0, "b": 0.0, "lower_bound": 0.0}
     with pytest.raises(ArgumentError, match=message):
         Smoothness(**{**given_constants, **change})
+
+
+@pytest.mark.parametrize("change", [{"excess": 0.0}, {"L1": 0.0}, {"L1": np.inf}])
+def test_free_parameters_must_be_positive(change):
+    with pytest.raises(ArgumentError, match=f"`{next(iter(change))}` of closed_form must be positive"):
+        closed_form(make("quartic", 0), **change)
 
 
 def test_constants_survive_a_round_trip_through_their_dictionary():

@@ -62,6 +62,7 @@ class Adam:
     early: ClassVar = ()
     rounds: ClassVar = 1
     traffic: ClassVar = (0, 0)
+    all_reduces: ClassVar = 1
     converges: ClassVar = "exact"
     reference: ClassVar = "kingma2015adam"
     estimate = query = state_x

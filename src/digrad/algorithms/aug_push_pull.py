@@ -31,18 +31,15 @@ class AugPushPull:
     with R row-stochastic, C column-stochastic and :math:`y_i^0 = \sum_j C_{ij} \nabla f_j(x_j^0)`.
 
     Args:
-        step_size: :math:`\alpha > 0`.
+        step_size: :math:`\alpha > 0`; a column ``[n, 1]`` gives each agent its own.
 
     Communication: 2d numbers per edge and step; 2 dependent rounds (y after the gradient, then x - alpha y).
     Converges: linearly to the exact minimum when each f_i is smooth, their mean strongly convex and alpha
         small enough.
     Invariant: the y_i sum to the local gradients at every step.
     Also known as: ATC push-pull; Aug-DGM or ATC-DIGing when R = C is doubly stochastic.
-    Deviations:
-        1. The index of (2) is shifted by one, with :math:`y^{-1} = g^{-1} = 0`, so that y starts from
-           :math:`C \nabla f(x^0)` and not from :math:`\nabla f(x^0)`: the transient differs, the limit does
-           not.
-        2. One step size for all agents.
+    Deviations: the index of (2) is shifted by one, with :math:`y^{-1} = g^{-1} = 0`, so that y starts from
+        :math:`C \nabla f(x^0)` and not from :math:`\nabla f(x^0)`: the transient differs, the limit does not.
     Reference: J. Xu, S. Zhu, Y. C. Soh and L. Xie, "Augmented distributed gradient methods for multi-agent
         optimization under uncoordinated constant stepsizes", IEEE Conference on Decision and Control, 2015
         (for one doubly stochastic matrix; the original was not opened, the form follows the ATC variant of
@@ -63,6 +60,7 @@ class AugPushPull:
     traffic: ClassVar = (2, 0)
     converges: ClassVar = "exact"
     reference: ClassVar = "xu2015augmented"
+    attribution: ClassVar = "after Xu et al. 2015"
     estimate = query = state_x
 
     def __post_init__(self) -> None:

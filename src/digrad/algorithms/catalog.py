@@ -19,24 +19,27 @@ class MethodFacts:
 
     name: str
     summary: str  # first line of its docstring
-    needs: str  # "row + column"; "doubly or row" when the user chooses
+    needs: tuple[str, ...]  # ("row", "column"); ("doubly or row",) when the user chooses
     vectors: int | str  # d-vectors per arc and step
     scalars: int | str  # further numbers per arc and step
+    all_reduces: int  # d-vectors averaged over all agents per step
     rounds: str  # dependent rounds per step
-    converges: str  # exact, biased or neighbourhood
-    decentralized: str  # "no" for a method that needs the true average of all agents
-    source: str  # where it was published
+    converges: (
+        str  # exact, biased or neighbourhood; "exact (row: wrong point)" when the user chooses the matrix
+    )
+    decentralized: bool  # False for a method that needs the true average of all agents
+    source: str  # where it was published, or what it is instead
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts as plain values."""
-        return dataclasses.asdict(self)
+        return dataclasses.asdict(self) | {"needs": list(self.needs)}
 
 
 def method_facts(names: Iterable[str] = ()) -> list[MethodFacts]:
     """Return the facts of the named methods, or of all.
 
     >>> [(row.name, row.needs, row.vectors) for row in method_facts(["CGT", "DGD"])]
-    [('CGT', 'row + column', 2), ('DGD', 'doubly or row', 1)]
+    [('CGT', ('row', 'column'), 2), ('DGD', ('doubly or row',), 1)]
     """
     return [_facts(method) for method in _chosen(names)]
 
@@ -68,22 +71,32 @@ def _facts(method: Any) -> MethodFacts:
     return MethodFacts(
         name=method.__name__,
         summary=(method.__doc__ or "").strip().splitlines()[0],
-        needs=" + ".join(_needs(method)),
+        needs=_needs(method),
         vectors=method.traffic[0] if isinstance(method.traffic, tuple) else "2K",
         scalars=method.traffic[1] if isinstance(method.traffic, tuple) else 0,
+        all_reduces=getattr(method, "all_reduces", 0),
         rounds=str(method.rounds) if isinstance(method.rounds, int) else "2K",
-        converges=method.converges,
-        decentralized="no" if "mean" in _needs(method) else "yes",
-        source=_short(BIBTEX[method.reference]),
+        converges=_converges(method),
+        decentralized="mean" not in _needs(method),
+        source=getattr(method, "attribution", None) or _short(BIBTEX[method.reference]),
     )
 
 
-def _needs(method: Any) -> list[str]:
+def _needs(method: Any) -> tuple[str, ...]:
     if isinstance(method.needs, frozenset):
-        return sorted(method.needs, key="row column doubly mean".index)
-    # The user chooses the matrix; needs is then a property of that choice.
-    chosen = with_fields(object.__new__(method), {"mixing": "sinkhorn"}).needs
-    return ["doubly or row", *sorted(chosen - {"doubly"})]
+        return tuple(sorted(method.needs, key="row column doubly mean".index))
+    return ("doubly or row", *sorted(_with_mixing(method, "sinkhorn").needs - {"doubly"}))
+
+
+def _converges(method: Any) -> str:
+    if isinstance(method.converges, str):
+        return method.converges
+    return f"{_with_mixing(method, 'sinkhorn').converges} (row: {_with_mixing(method, 'row').converges})"
+
+
+def _with_mixing(method: Any, mixing: str) -> Any:
+    """Return a blank method with this matrix, of which the facts that depend on the matrix can be asked."""
+    return with_fields(object.__new__(method), {"mixing": mixing})
 
 
 def _short(entry: str) -> str:

@@ -62,7 +62,6 @@ class CDSGDPolyak:
 
     rounds: ClassVar = 1
     traffic: ClassVar = (1, 0)
-    converges: ClassVar = "biased"
     reference: ClassVar = "jiang2017collaborative"
     estimate = query = state_x
 
@@ -76,6 +75,11 @@ class CDSGDPolyak:
     def needs(self) -> frozenset[str]:
         """The weights that P stands for."""
         return one_matrix.needs(self.mixing)
+
+    @property
+    def converges(self) -> str:
+        """Where it ends with this P."""
+        return one_matrix.converges(self.mixing, "biased")
 
     @property
     def early(self) -> tuple[tuple[str, str], ...]:

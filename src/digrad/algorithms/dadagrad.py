@@ -75,7 +75,6 @@ class DAdaGrad:
 
     rounds: ClassVar = 1
     traffic: ClassVar = (2, 0)
-    converges: ClassVar = "biased"
     reference: ClassVar = "chen2023convergence"
     estimate = query = state_x
 
@@ -90,6 +89,11 @@ class DAdaGrad:
     def needs(self) -> frozenset[str]:
         """The weights that P stands for."""
         return one_matrix.needs(self.mixing)
+
+    @property
+    def converges(self) -> str:
+        """Where it ends with this P."""
+        return one_matrix.converges(self.mixing, "biased")
 
     @property
     def early(self) -> tuple[tuple[str, str], ...]:

@@ -37,8 +37,8 @@ class DAMSGrad:
         u_t &= \tilde u_t - \hat v_{t-1} + \hat v_t                                  \qquad (5)
 
     with P doubly stochastic, :math:`m_0 = v_0 = 0` and :math:`\hat v_0 = u_0 = \epsilon`. With
-    ``delayed=False`` (5) is moved ahead of (3): :math:`u_t = \tilde u_t = P (u_{t-1} - \hat v_{t-1} + \hat
-    v_t)`.
+    ``delayed=False`` (5) is moved ahead of (3):
+    :math:`u_t = \tilde u_t = P (u_{t-1} - \hat v_{t-1} + \hat v_t)`.
 
     In the delayed form the first step divides by :math:`\sqrt\epsilon`, because the first gradient enters u
     only at t = 2: with the default epsilon the step is 1000 alpha (1 - beta_1) g long, and AMSGrad never
@@ -83,7 +83,6 @@ class DAMSGrad:
 
     rounds: ClassVar = 1
     traffic: ClassVar = (2, 0)
-    converges: ClassVar = "biased"
     reference: ClassVar = "chen2023convergence"
     estimate = query = state_x
 
@@ -99,6 +98,11 @@ class DAMSGrad:
     def needs(self) -> frozenset[str]:
         """The weights that P stands for."""
         return one_matrix.needs(self.mixing)
+
+    @property
+    def converges(self) -> str:
+        """Where it ends with this P."""
+        return one_matrix.converges(self.mixing, "biased")
 
     @property
     def early(self) -> tuple[tuple[str, str], ...]:

@@ -56,7 +56,6 @@ class DGD:
 
     rounds: ClassVar = 1
     traffic: ClassVar = (1, 0)
-    converges: ClassVar = "biased"
     reference: ClassVar = "nedic2009distributed"
     estimate = query = state_x
 
@@ -69,6 +68,11 @@ class DGD:
     def needs(self) -> frozenset[str]:
         """The weights that P stands for."""
         return one_matrix.needs(self.mixing)
+
+    @property
+    def converges(self) -> str:
+        """Where it ends with this P."""
+        return one_matrix.converges(self.mixing, "biased")
 
     @property
     def early(self) -> tuple[tuple[str, str], ...]:

@@ -21,8 +21,7 @@ class DGDATC:
     r"""Decentralized gradient descent, adapt then combine (diffusion).
 
     As :class:`DGD`, but the neighbours hear the estimate that has already been moved, so that the local steps
-        are
-    averaged too. Biased like DGD, with half the spread among the agents on the example graph.
+    are averaged too. Biased like DGD, with half the spread among the agents on the example graph.
 
     .. math::
         x_i^{k+1} = \sum_j P_{ij} (x_j^k - \alpha \nabla f_j(x_j^k))  \qquad (1)
@@ -42,10 +41,8 @@ class DGDATC:
     Also known as: diffusion; DSGD-ATC.
     Deviations: none.
     Reference: F. S. Cattivelli and A. H. Sayed, "Diffusion LMS strategies for distributed estimation", IEEE
-        Transactions
-        on Signal Processing 58(3):1035-1048, 2010 (adapt-then-combine; not opened for this file, the form
-            follows X.
-        Lian et al., NeurIPS 2017, who note that the order can be swapped).
+        Transactions on Signal Processing 58(3):1035-1048, 2010 (adapt-then-combine; not opened for this file,
+        the form follows X. Lian et al., NeurIPS 2017, who note that the order can be swapped).
 
     Example:
         >>> import digrad as dg
@@ -61,7 +58,6 @@ class DGDATC:
     early: ClassVar = ()
     rounds: ClassVar = 1
     traffic: ClassVar = (1, 0)
-    converges: ClassVar = "biased"
     reference: ClassVar = "cattivelli2010diffusion"
     estimate = query = state_x
 
@@ -74,6 +70,11 @@ class DGDATC:
     def needs(self) -> frozenset[str]:
         """The weights that P stands for."""
         return one_matrix.needs(self.mixing)
+
+    @property
+    def converges(self) -> str:
+        """Where it ends with this P."""
+        return one_matrix.converges(self.mixing, "biased")
 
     def init(self, x0: Array, net: Net) -> DGDATCState:
         """Start at x0."""

@@ -22,8 +22,7 @@ class DGDClip:
     r"""Decentralized gradient descent with clipping of the local gradients.
 
     Stable from any start, but biased twice: by the constant step size, as :class:`DGD`, and by clipping,
-        because
-    clipped local gradients of different agents need not cancel where the true ones do.
+    because clipped local gradients of different agents need not cancel where the true ones do.
 
     .. math::
         x_i^{k+1} = \sum_j P_{ij} x_j^k
@@ -60,7 +59,6 @@ class DGDClip:
 
     rounds: ClassVar = 1
     traffic: ClassVar = (1, 0)
-    converges: ClassVar = "biased"
     reference: ClassVar = "bo2026provably"
     estimate = query = state_x
 
@@ -74,6 +72,11 @@ class DGDClip:
     def needs(self) -> frozenset[str]:
         """The weights that P stands for."""
         return one_matrix.needs(self.mixing)
+
+    @property
+    def converges(self) -> str:
+        """Where it ends with this P."""
+        return one_matrix.converges(self.mixing, "biased")
 
     @property
     def early(self) -> tuple[tuple[str, str], ...]:

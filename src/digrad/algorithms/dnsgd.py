@@ -68,7 +68,6 @@ class DNSGD:
     mixing: MixingChoice = "sinkhorn"
 
     early: ClassVar = ()
-    converges: ClassVar = "neighbourhood"
     reference: ClassVar = "luo2025decentralized"
     estimate = query = state_x
 
@@ -83,6 +82,11 @@ class DNSGD:
     def needs(self) -> frozenset[str]:
         """The weights that P stands for."""
         return one_matrix.needs(self.mixing)
+
+    @property
+    def converges(self) -> str:
+        """Where it ends with this P."""
+        return one_matrix.converges(self.mixing, "neighbourhood")
 
     @property
     def rounds(self) -> int:

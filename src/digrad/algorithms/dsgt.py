@@ -60,7 +60,6 @@ class DSGT:
 
     rounds: ClassVar = 2
     traffic: ClassVar = (2, 0)
-    converges: ClassVar = "exact"
     reference: ClassVar = "pu2021distributed"
     estimate = query = state_x
 
@@ -73,6 +72,11 @@ class DSGT:
     def needs(self) -> frozenset[str]:
         """The weights that P stands for."""
         return one_matrix.needs(self.mixing)
+
+    @property
+    def converges(self) -> str:
+        """Where it ends with this P."""
+        return one_matrix.converges(self.mixing, "exact")
 
     @property
     def early(self) -> tuple[tuple[str, str], ...]:

@@ -37,7 +37,7 @@ class FROST:
     with R row-stochastic, :math:`z_i^0` the i-th unit vector and :math:`y_i^0 = \nabla f_i(x_i^0)`.
 
     Args:
-        step_size: :math:`\alpha > 0`.
+        step_size: :math:`\alpha > 0`; a column ``[n, 1]`` gives each agent its own.
 
     Communication: 2d + n numbers per edge and step; 1 dependent round (all known before the gradient).
     Converges: linearly to the exact minimum when each f_i is smooth, their mean strongly convex and alpha
@@ -46,7 +46,7 @@ class FROST:
     Also known as: Pull-Diag gradient tracking (its "combine then adapt" form).
     Deviations:
         1. The index of (3) is shifted by one, with :math:`y^{-1} = g^{-1} = 0`; the sequences are the same.
-        2. One step size for all agents; refuses more than 1000 agents, because each carries n numbers.
+        2. Refuses more than 1000 agents, because each carries n numbers.
     Reference: R. Xin, C. Xi and U. A. Khan, "FROST - Fast row-stochastic optimization with uncoordinated
         step-sizes", EURASIP Journal on Advances in Signal Processing 2019:1, 2019.
 

@@ -31,8 +31,7 @@ class GD:
     Also known as: gradient descent; SGD with mini-batches (of every agent, averaged).
     Deviations: starts from the average of the agents' starts.
     Reference: A. Cauchy, "Methode generale pour la resolution des systemes d'equations simultanees", Comptes
-        Rendus
-        25:536-538, 1847.
+        Rendus 25:536-538, 1847.
 
     Example:
         >>> import digrad as dg
@@ -47,6 +46,7 @@ class GD:
     early: ClassVar = ()
     rounds: ClassVar = 1
     traffic: ClassVar = (0, 0)
+    all_reduces: ClassVar = 1
     converges: ClassVar = "exact"
     reference: ClassVar = "cauchy1847methode"
     estimate = query = state_x

@@ -64,7 +64,6 @@ class GTNSGDm:
     early: ClassVar = ()
     rounds: ClassVar = 2
     traffic: ClassVar = (2, 0)
-    converges: ClassVar = "neighbourhood"
     reference: ClassVar = "yu2025decentralized"
     estimate = query = state_x
 
@@ -78,6 +77,11 @@ class GTNSGDm:
     def needs(self) -> frozenset[str]:
         """The weights that P stands for."""
         return one_matrix.needs(self.mixing)
+
+    @property
+    def converges(self) -> str:
+        """Where it ends with this P."""
+        return one_matrix.converges(self.mixing, "neighbourhood")
 
     def init(self, x0: Array, net: Net) -> GTNSGDmState:
         """Start at x0, at rest, with empty trackers."""

@@ -61,8 +61,9 @@ class JiangClip:
 
     rounds: ClassVar = 1
     traffic: ClassVar = (1, 0)
-    converges: ClassVar = "biased"
+    all_reduces: ClassVar = 1
     reference: ClassVar = "jiang2025decentralized"
+    attribution: ClassVar = "after Jiang et al. 2025, interpretation"
     estimate = query = state_x
 
     def __post_init__(self) -> None:
@@ -75,6 +76,11 @@ class JiangClip:
     def needs(self) -> frozenset[str]:
         """The weights that P stands for, and the true average."""
         return one_matrix.needs(self.mixing) | {"mean"}
+
+    @property
+    def converges(self) -> str:
+        """Where it ends with this P."""
+        return one_matrix.converges(self.mixing, "biased")
 
     @property
     def early(self) -> tuple[tuple[str, str], ...]:

@@ -59,6 +59,7 @@ class NormalizedAB:
     traffic: ClassVar = (2, 0)
     converges: ClassVar = "neighbourhood"
     reference: ClassVar = "bo2026provably"
+    attribution: ClassVar = "this library (ablation of CGT)"
     estimate = query = state_x
 
     def __post_init__(self) -> None:

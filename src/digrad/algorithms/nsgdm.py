@@ -53,6 +53,7 @@ class NSGDm:
     early: ClassVar = ()
     rounds: ClassVar = 1
     traffic: ClassVar = (0, 0)
+    all_reduces: ClassVar = 1
     converges: ClassVar = "neighbourhood"
     reference: ClassVar = "cutkosky2020momentum"
     estimate = query = state_x

@@ -23,6 +23,15 @@ def needs(mixing: str) -> frozenset[str]:
     return frozenset({"row"} if mixing == "row" else {"doubly"})
 
 
+def converges(mixing: str, doubly: str) -> str:
+    """Return where a method ends with this choice that ends at ``doubly`` with a doubly stochastic P.
+
+    >>> converges("sinkhorn", "exact"), converges("row", "exact")
+    ('exact', 'wrong point')
+    """
+    return "wrong point" if mixing == "row" else doubly
+
+
 def verb(mixing: str) -> str:
     """Return the verb of the network that mixes with this choice."""
     return "pull" if mixing == "row" else "mix"

@@ -22,8 +22,7 @@ class PushPull:
     r"""Push-pull gradient tracking for directed graphs.
 
     As :class:`AB`, but an agent sends the estimate it has already moved ("adapt then combine"), so that the
-        neighbours'
-    steps are averaged too.
+    neighbours' steps are averaged too.
 
     .. math::
         x_i^{k+1} &= \sum_j R_{ij} (x_j^k - \alpha\, y_j^k)                           \qquad (1) \\
@@ -32,19 +31,18 @@ class PushPull:
     with R row-stochastic, C column-stochastic and :math:`y_i^0 = \nabla f_i(x_i^0)`.
 
     Args:
-        step_size: :math:`\alpha > 0`.
+        step_size: :math:`\alpha > 0`; a column ``[n, 1]`` gives each agent its own.
 
-    Communication: 2d numbers per edge and step; 2 dependent rounds in this order of steps (y, then x - alpha
-        y).
+    Communication: 2d numbers per edge and step; 2 dependent rounds in this order of steps (y, then
+        x - alpha y).
     Converges: linearly to the exact minimum when each f_i is smooth, their mean strongly convex and alpha
         small enough.
     Invariant: the y_i sum to the local gradients at every step.
     Also known as: push-pull, x-ATC y-CTA. Public code under this name often implements :class:`AB`.
     Deviations: the index of (2) is shifted by one, with :math:`y^{-1} = g^{-1} = 0`; the sequences are the
-        same. One step size for all agents.
+        same.
     Reference: S. Pu, W. Shi, J. Xu and A. Nedic, "Push-pull gradient methods for distributed optimization in
-        networks",
-        IEEE Transactions on Automatic Control 66(1):1-16, 2021, arXiv:1810.06653.
+        networks", IEEE Transactions on Automatic Control 66(1):1-16, 2021, arXiv:1810.06653.
 
     Example:
         >>> import digrad as dg

@@ -62,6 +62,7 @@ class SoftCGT:
     traffic: ClassVar = (2, 0)
     converges: ClassVar = "exact"
     reference: ClassVar = "bo2026provably"
+    attribution: ClassVar = "this library (variant of CGT)"
     estimate = query = state_x
 
     def __post_init__(self) -> None:

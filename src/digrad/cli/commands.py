@@ -181,6 +181,9 @@ def methods(names: tuple[str, ...], as_json: bool, bibtex: bool, measure: bool) 
     """List all methods, or those NAMEd: what they need, send and converge to, and where they come from."""
     from digrad.algorithms.catalog import bibtex_of, method_facts
 
+    if bibtex and (measure or as_json):
+        other = "--measure" if measure else "--json"
+        raise click.UsageError(f"--bibtex prints citations only and excludes {other}: give one of the two.")
     if measure:
         _measure_methods(names, as_json)
         return
@@ -194,12 +197,13 @@ def methods(names: tuple[str, ...], as_json: bool, bibtex: bool, measure: bool) 
     rows = [
         (
             row.name,
-            row.needs,
+            " + ".join(row.needs),
             row.vectors,
             row.scalars,
+            row.all_reduces,
             row.rounds,
             row.converges,
-            row.decentralized,
+            "yes" if row.decentralized else "no",
             row.source,
         )
         for row in facts
@@ -209,6 +213,7 @@ def methods(names: tuple[str, ...], as_json: bool, bibtex: bool, measure: bool) 
         "needs",
         "vectors/arc",
         "scalars/arc",
+        "all-reduce",
         "rounds",
         "converges",
         "decentralized",
@@ -229,15 +234,16 @@ def _measure_methods(names: tuple[str, ...], as_json: bool) -> None:
     headers = (
         "method",
         "matrices and hyper-parameters",
+        "steps",
         "mean error",
         "largest error",
         "a tenth of the step",
         "outcome",
+        "decentralized",
     )
-    errors = [
-        [f"{e:.2g}" for e in (row.mean_error, row.largest_error, row.largest_error_tenth)] for row in rows
-    ]
-    show.table(headers, [(r.method, r.setting, *e, r.outcome) for r, e in zip(rows, errors, strict=True)])
+    lines = [(r.method, r.setting, r.steps, *r.errors_shown(), r.outcome) for r in rows]
+    marks = ["yes" if row.decentralized else "no" for row in rows]
+    show.table(headers, [(*line, mark) for line, mark in zip(lines, marks, strict=True)])
 
 
 @click.group()
@@ -325,8 +331,9 @@ def certify(spec: Path, out: Path | None, steps: int | None, as_json: bool) -> N
     from digrad.experiments import certify_spec, load_spec
 
     folder = out or Path("runs") / f"certify-{spec.stem}"
+    loaded = load_spec(spec)
     click.echo("Certifying, then checking and drawing every inequality; about half a minute ...", err=True)
-    result = certify_spec(load_spec(spec), folder, steps=steps)
+    result = certify_spec(loaded, folder, steps=steps)
     if as_json:
         show.as_json(result.to_dict())
     else:

@@ -119,8 +119,12 @@ def _methods(spec: Spec) -> str:
         name = "" if label == entry.method else f" ({text(entry.method)})"
         parts.append(f"<h3>{text(label)}{name}</h3>\n<p>{text(method_facts([entry.method])[0].summary)}</p>")
         parts.append(f"<p><code>{text(fields)}</code></p>")
-        parts.append(f'<p class="faint">{text(section(METHODS[entry.method], "Reference"))}</p>')
+        parts.append(_reference(entry.method))
     return "\n".join(parts)
+
+
+def _reference(method: str) -> str:
+    return f'<p class="faint reference">{text(section(METHODS[method], "Reference"))}</p>'
 
 
 def _environment(environment: Mapping[str, Any]) -> str:
@@ -140,6 +144,7 @@ def _reproduction_page(folder: Path) -> str:
         ("What was measured", _claims(claims)),
         ("When a claim counts as holding", _rules(claims)),
         ("What the paper leaves open, and what was chosen", _choices(claims)),
+        ("Methods", _references(folder, claims)),
     ]
     subtitle = f"Preset {identity['preset']}, seed {identity['seed']}; made by digrad."
     return page(claims["title"], subtitle, sections)
@@ -181,3 +186,12 @@ def _choices(claims: Mapping[str, Any]) -> str:
     return table(
         ("what", "choice"), [(text(name), text(choice)) for name, choice in claims["choices"].items()]
     )
+
+
+def _references(folder: Path, claims: Mapping[str, Any]) -> str:
+    """Return where each method of the runs behind the claims was published."""
+    runs = dict.fromkeys(entry["run"] for entry in claims["claims"])
+    used = dict.fromkeys(
+        entry.method for run in runs for entry in find_run(folder / run).spec.methods.values()
+    )
+    return "\n".join(f"<h3>{text(method)}</h3>\n{_reference(method)}" for method in used)

@@ -1,9 +1,8 @@
 """The compiled loop: steps of one method, with what must be looked at inside the loop and nothing else.
 
 Loss and gradient of the average are not evaluated here: the loop stores the average iterate, and the recorder
-    evaluates many
-of them in one product, which is several times cheaper. There is exactly one compiled copy of ``step``, so
-that the numbers do not depend on how a run is cut into chunks.
+evaluates many of them in one product, which is several times cheaper. There is exactly one compiled copy of
+``step``, so that the numbers do not depend on how a run is cut into chunks.
 """
 
 from functools import partial

@@ -48,9 +48,8 @@ def simulate(
     """Run a method and return what was recorded.
 
     The result is a pure function of the arguments: the same call gives the same numbers, bit for bit, for
-        every ``chunk``
-    and after a resume (on one kind of machine and version of JAX). A run that diverges ends there, with that
-    verdict. Ctrl-C ends the run and returns what was computed.
+    every ``chunk`` and after a resume (on one kind of machine and version of JAX). A run that diverges ends
+    there, with that verdict. Ctrl-C ends the run and returns what was computed.
 
     Args:
         method: For example ``CGT(step_size=0.05, threshold=5.0)``; step sizes and thresholds may be functions
@@ -125,8 +124,8 @@ def compare(
     """Run several methods on the same samples from the same start, and return their traces by name.
 
     A method that diverges stops; the others go on. With ``seeds`` above 1 each method runs with seeds
-    ``seed``, ``seed + 1``,
-    ... and the result holds an :class:`~digrad.trace.Ensemble` per method, whose plots show bands.
+    ``seed``, ``seed + 1``, ... and the result holds an :class:`~digrad.trace.Ensemble` per method, whose
+    plots show bands.
 
     Args:
         methods: A list, or a mapping from labels to methods (needed when a class occurs twice).

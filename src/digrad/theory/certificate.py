@@ -33,21 +33,35 @@ REFERENCES = (
 
 @dataclass(frozen=True, eq=False)
 class ChainReport:
-    """One chain of constants: its largest certified step, and the step that was asked for."""
+    """One chain of constants: its largest certified step, and the step that was asked for.
+
+    With a ``caveat`` (mini-batches, estimated constants, a changing network) all figures are indicative.
+    """
 
     name: str
     setting: Setting = field(repr=False)
     largest: Closed | None
     at_step: Closed
+    caveat: str = ""
+
+    @property
+    def certified(self) -> bool:
+        """Whether the step of the certificate is proven to converge."""
+        return self.at_step.certified and not self.caveat
+
+    @property
+    def why_not(self) -> str:
+        """Why it is not certified, or an empty string."""
+        return "; ".join(reason for reason in (self.caveat, self.at_step.failed) if reason)
 
     @property
     def step_size_max(self) -> float | None:
-        """The largest certified step size; None if there is none."""
+        """The largest certified step size (indicative, if there is a caveat); None if there is none."""
         return self.largest.step_size if self.largest else None
 
     def iterations(self, eps: float) -> float | None:
-        """Return K(eps) at the step of the certificate; None if that is not certified."""
-        if not self.at_step.certified:
+        """Return K(eps) at the step of the certificate, infinite beyond doubles; None if that is not certified."""
+        if not self.certified:
             return None
         total = self.at_step.evaluation.total
         return CHAINS[self.name].iterations(self.setting, total, self.at_step.step_size, eps)
@@ -57,11 +71,11 @@ class ChainReport:
         constants = {key: _finite(value) for key, value in self.at_step.evaluation.constants.items()}
         return {
             "alpha_max": self.step_size_max,
-            "certified": self.at_step.certified,
-            "why_not": self.at_step.failed,
+            "certified": self.certified,
+            "why_not": self.why_not,
             "G": _finite(self.at_step.grad_bound),
             "conditions": {key: _finite(value) for key, value in self.at_step.evaluation.conditions.items()},
-            "K": {f"{eps:g}": self.iterations(eps) for eps in ACCURACIES},
+            "K": {f"{eps:g}": _finite(self.iterations(eps)) for eps in ACCURACIES},
             "constants": constants,
             "smoothness": self.setting.smoothness.to_dict(),
         }
@@ -97,7 +111,7 @@ class Certificate:
 
     @property
     def alpha_max(self) -> dict[str, float | None]:
-        """The largest certified step size of each chain."""
+        """The largest certified step size of each chain; indicative, if the label says so."""
         return {name: report.step_size_max for name, report in self.chains.items()}
 
     def iterations(self, eps: float, *, chain: str = "sharp") -> float | None:
@@ -112,10 +126,10 @@ class Certificate:
             {
                 "chain": name,
                 "alpha_max": report.step_size_max,
-                "certified": report.at_step.certified,
+                "certified": report.certified,
                 "G": _finite(report.at_step.grad_bound),
-                **{f"K({eps:g})": report.iterations(eps) for eps in ACCURACIES},
-                "why_not": report.at_step.failed,
+                **{f"K({eps:g})": _finite(report.iterations(eps)) for eps in ACCURACIES},
+                "why_not": report.why_not,
             }
             for name, report in self.chains.items()
         ]

@@ -68,6 +68,10 @@ def certify(
     """
     if callable(threshold) or callable(step_size):
         return _uncovered("schedules of the step size or the threshold are not covered", None, None)
+    if getattr(threshold, "ndim", 0) or getattr(step_size, "ndim", 0):
+        return _uncovered(
+            "a step size or a threshold for each agent is not covered; use one number", None, None
+        )
     checks.positive(threshold, "threshold", "certify", allow_inf=True)
     if step_size is not None:
         checks.positive(step_size, "step_size", "certify")
@@ -90,7 +94,8 @@ def certify(
         return _uncovered("an infinite threshold is covered only if all L1 are 0; clip", step_size, threshold)
     norms = network_norms(static)
     settings = make_settings(problem, norms, options, threshold, start)
-    reports = {name: _report(chain, settings, step_size) for name, chain in CHAINS.items()}
+    label = INDICATIVE if caveats else ""
+    reports = {name: _report(chain, settings, step_size, label) for name, chain in CHAINS.items()}
     return _decide(reports, norms, step_size, float(threshold), caveats)
 
 
@@ -146,11 +151,11 @@ def _tuned(chain: Chain, settings: list[Setting]) -> Setting:
     return best
 
 
-def _report(chain: Chain, settings: list[Setting], step_size: float | None) -> ChainReport:
+def _report(chain: Chain, settings: list[Setting], step_size: float | None, caveat: str) -> ChainReport:
     setting = _tuned(chain, settings)
     best = largest_step(chain, setting)
     at_step = close(chain, setting, step_size or 1.0) if step_size or best is None else best
-    return ChainReport(chain.name, setting, best, at_step)
+    return ChainReport(chain.name, setting, best, at_step, caveat)
 
 
 def _decide(

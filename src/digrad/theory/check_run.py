@@ -11,7 +11,7 @@ from digrad.mixing import Network
 from digrad.problems import Problem
 from digrad.theory.certificate import CHAINS
 from digrad.theory.certification import choose_constants
-from digrad.theory.closure import close
+from digrad.theory.closure import close, without_proof
 from digrad.theory.constants import Smoothness
 from digrad.theory.local_rows import local_rows
 from digrad.theory.measured import Measured
@@ -19,7 +19,7 @@ from digrad.theory.norms import network_norms
 from digrad.theory.proof_rows import paper_rows, repaired_rows
 from digrad.theory.rows import Row
 from digrad.theory.setting import make_setting, start_array
-from digrad.theory.sharp_rows import a_posteriori, sharp_rows
+from digrad.theory.sharp_rows import ESTIMATES, a_posteriori, sharp_rows
 from digrad.theory.smoothness import candidates
 from digrad.theory.trajectory import run
 
@@ -140,10 +140,11 @@ def check_run(
         threshold: c0.
         x0: The start, ``[n, d]`` or ``[d]``; the problem's own by default.
         steps: K.
-        constants: Smoothness constants; by default the closed form that certifies the largest step.
+        constants: Smoothness constants; by default the closed form that certifies the largest step. With empirical
+            ones no row that needs a certificate applies.
 
     Raises:
-        ArgumentError: There are no constants, or the run leaves double precision.
+        ArgumentError: There are no constants, the network changes with time, or the run leaves double precision.
 
     Example:
         >>> from digrad.graphs import example5
@@ -159,6 +160,8 @@ def check_run(
     setting = make_setting(problem, norms, smooth, threshold, start)
     measured = Measured(path, setting)
     closed = {chain.name: close(chain, setting, step_size) for chain in CHAINS.values()}
+    if not smooth.is_certifiable:
+        closed = {name: without_proof(value, ESTIMATES) for name, value in closed.items()}
     posterior = a_posteriori(measured, [constants] if constants else candidates(problem))
     rows = (
         *local_rows(measured),

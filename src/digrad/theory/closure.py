@@ -7,7 +7,7 @@ the increasing map G -> Phi(V0(G)). Read literally, the paper's supremum is infi
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from digrad.theory.setting import Setting
@@ -38,8 +38,10 @@ class Evaluation:
 
     @property
     def holds(self) -> bool:
-        """Whether all conditions hold."""
-        return math.isfinite(self.budget) and all(value <= 1 for value in self.conditions.values())
+        """Whether all conditions hold and both bounds are finite."""
+        return math.isfinite(self.budget + self.total) and all(
+            value <= 1 for value in self.conditions.values()
+        )
 
 
 class Chain(Protocol):
@@ -66,19 +68,25 @@ class Chain(Protocol):
 
 @dataclass(frozen=True)
 class Closed:
-    """A chain with its gradient bound: at ``step_size`` the run is certified if ``certified``."""
+    """A chain with its gradient bound: at ``step_size`` the run is certified if ``certified``.
+
+    ``caveat`` says why nothing is certified although the conditions may hold.
+    """
 
     chain: str
     step_size: float
     grad_bound: float
     evaluation: Evaluation
     certified: bool
+    caveat: str = ""
 
     @property
     def failed(self) -> str:
-        """Which conditions fail, or an empty string."""
+        """Which conditions fail, or what else stands against a certificate, or an empty string."""
         if self.certified:
             return ""
+        if self.caveat:
+            return self.caveat
         broken = [
             f"{name} ({value:.3g} > 1)"
             for name, value in self.evaluation.conditions.items()
@@ -104,6 +112,11 @@ def close(chain: Chain, setting: Setting, step_size: float) -> Closed:
         grad_bound = image * (1 + INFLATION)
         evaluation = chain.evaluate(setting, step_size, grad_bound)
     return Closed(chain.name, step_size, grad_bound, evaluation, certified=False)
+
+
+def without_proof(closed: Closed, caveat: str) -> Closed:
+    """Return the same figures as an indication only."""
+    return replace(closed, certified=False, caveat=caveat)
 
 
 def largest_step(

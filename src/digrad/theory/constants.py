@@ -7,9 +7,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from digrad import checks
 from digrad.errors import ArgumentError
 
 Floats = npt.NDArray[np.floating]
+
+SOURCES = ("closed form", "given", "empirical")
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +70,11 @@ class Smoothness:
                 "`ell`, `b` and `lower_bound` of Smoothness must be finite with ell >= 1 and b >= 0, but got "
                 f"{self.ell!r}, {self.b!r} and {self.lower_bound!r}."
             )
+        if not np.isfinite([self.L0_F, self.L1_F]).all():
+            raise ArgumentError(
+                f"`L0_F` and `L1_F` of Smoothness must be finite, but got {self.L0_F!r} and {self.L1_F!r}."
+            )
+        checks.choice(self.source, "source", "Smoothness", SOURCES)
         for name in ("ell", "b", "lower_bound", "L0_F", "L1_F"):
             object.__setattr__(self, name, float(getattr(self, name)))
         if self.L0_F < 0 or self.L1_F < 0:

@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from digrad.theory.closure import Evaluation
-from digrad.theory.repaired import gradient_bound, iterations, reference_steps, smallest_gradient, zhang
+from digrad.theory.repaired import is_moderate, iterations, reference_steps, smallest_gradient, zhang
 from digrad.theory.setting import Setting
 
 __all__ = [
@@ -26,16 +26,24 @@ name = "paper"
 RADIUS = 1.0  # the paper's c
 
 
+def gradient_bound(setting: Setting, gap: float) -> float:
+    """Return 2 L1 D + sqrt(4 L1^2 D^2 + 2 L0 D) with the L0 and L1 of Lemma 3."""
+    L0, L1 = _lemma3(setting)
+    slope = 2 * L1 * gap
+    return slope + math.hypot(slope, math.sqrt(2 * L0 * gap))
+
+
 def evaluate(setting: Setting, step_size: float, grad_bound: float) -> Evaluation:
     """Return the printed constants and the printed conditions alpha <= C_1, ..., C_5."""
     k = local_constants(setting, step_size, grad_bound)
     n, uv = setting.n, setting.norms.uv
-    if not math.isfinite(k["Cf"]):
+    if not (is_moderate(k, step_size) and math.isfinite(k["Cf"])):
         return Evaluation(k, {"constants finite": math.inf}, math.inf, math.inf)
+    Y0_2 = setting.Y0 * setting.Y0  # infinite where a power would raise
     k["V0"] = setting.D0 + step_size**3 * k["Cf"]
-    k["Sbar"] = 6 * n / uv * setting.D0 + k["R_grad1"] * setting.Y0**2
-    k["sum_X"] = k["R_x1"] * setting.D0 + k["R_x2"] * setting.Y0**2
-    k["sum_Y"] = k["R_y1"] * setting.D0 + k["R_y2"] * setting.Y0**2
+    k["Sbar"] = 6 * n / uv * setting.D0 + k["R_grad1"] * Y0_2
+    k["sum_X"] = k["R_x1"] * setting.D0 + k["R_x2"] * Y0_2
+    k["sum_Y"] = k["R_y1"] * setting.D0 + k["R_y2"] * Y0_2
     conditions = {
         f"{bound}: alpha <= {bound}": step_size / k[bound] for bound in ("C_1", "C_2", "C_3", "C_4", "C_5")
     }
@@ -48,9 +56,11 @@ def local_constants(setting: Setting, step_size: float, grad_bound: float) -> di
     k = _mixing_constants(setting)
     gap_C, a = k["gap_C"], step_size
     k["A"], k["B"] = zhang(RADIUS) if smooth.L1.any() else (1.0, 1.0)
-    L0, L1 = float(np.mean(smooth.L0 + smooth.b * smooth.L1)), float(smooth.ell * np.mean(smooth.L1))
+    L0, L1 = _lemma3(setting)
     lip = k["A"] * L0 + k["B"] * L1 * smooth.b + k["B"] * L1 * smooth.ell * grad_bound
     k["Lhat"], k["L"], k["G"] = lip, k["A"] * L0 + k["B"] * L1 * grad_bound, grad_bound
+    if not is_moderate(k, step_size):
+        return k
     k["C1"] = 2 * lip**2 * (2 * n + (1 + 2 * k["sR"] ** 2) * k["Cx"])
     k["Cy"] = 2 * (1 + k["sC"] ** 2) * k["spread_C"] / gap_C**2 * k["C1"]
     k["Gamma"] = 3 * k["L"] * kuv**2 * nv**2 * a / n + 2 * kuv**2 * nv**2 / (n * uv)
@@ -61,6 +71,12 @@ def local_constants(setting: Setting, step_size: float, grad_bound: float) -> di
     _add_steps(setting, k, lip)
     _add_sums(setting, k, a)
     return k
+
+
+def _lemma3(setting: Setting) -> tuple[float, float]:
+    """Return L0 and L1 of F by the paper's Lemma 3: the means of L0_i + b L1_i and of ell L1_i."""
+    smooth = setting.smoothness
+    return float(np.mean(smooth.L0 + smooth.b * smooth.L1)), float(smooth.ell * np.mean(smooth.L1))
 
 
 def _mixing_constants(setting: Setting) -> dict[str, float]:

@@ -12,7 +12,6 @@ from digrad.theory.closure import Chain, Closed
 from digrad.theory.measured import Measured
 from digrad.theory.rows import Row, Terms, terms
 from digrad.theory.setting import scaled
-from digrad.theory.sharp import LARGEST
 from digrad.theory.sharp_rows import global_rows, usable_bound
 
 Floats = npt.NDArray[np.floating]
@@ -24,9 +23,9 @@ def repaired_rows(run: Measured, closed: Closed) -> list[Row]:
     reach = run.setting.reach(run.path.step_size)
     is_close = scaled(math.sqrt(k["Cx"]), reach) >= run.setting.X0 and given.precondition == "met"
     near = terms(is_close, "g <= G, X0^2 <= Cx alpha^2 c0^2", given.grad_bound)
-    level, change = (scaled(k.get(name, 0.0), reach**2) for name in ("Cy", "C1"))
-    decay = ((1 + k["sC"] ** 2) / 2) ** np.arange(run.path.steps + 1) * run.setting.Y0**2
-    bound_x = max(run.setting.X0**2, scaled(k["Cx"], reach**2))
+    level, change = (scaled(k.get(name, 0.0), reach * reach) for name in ("Cy", "C1"))
+    decay = ((1 + k["sC"] ** 2) / 2) ** np.arange(run.path.steps + 1) * run.setting.Y0 * run.setting.Y0
+    bound_x = max(run.setting.X0**2, scaled(k["Cx"], reach * reach))
     return [
         Row("unibound_x (A2, A3)", "repaired", run.X**2, np.full_like(run.X, bound_x)),
         Row(
@@ -52,7 +51,7 @@ def paper_rows(run: Measured, closed: Closed) -> list[Row]:
     """
     k, given = _constants(run, closed, paper)
     reach, steps = run.setting.reach(run.path.step_size), run.path.steps
-    bound_x, bound_y, change = (scaled(k[name], reach**2) for name in ("Cx", "Cy", "C1"))
+    bound_x, bound_y, change = (scaled(k.get(name, 0.0), reach * reach) for name in ("Cx", "Cy", "C1"))
     claims = global_rows(run, closed, "paper")
     if run.setting.threshold**2 * steps > 1 + 1e-12:
         claims = [_inapplicable(row) for row in claims]
@@ -69,7 +68,7 @@ def paper_rows(run: Measured, closed: Closed) -> list[Row]:
 def _constants(run: Measured, closed: Closed, chain: Chain) -> tuple[dict[str, float], Terms]:
     bound, label = usable_bound(run, closed)
     constants = chain.local_constants(run.setting, run.path.step_size, bound)
-    return constants, terms(max(constants["Lhat"], constants["L"]) < LARGEST, "g <= G", label)
+    return constants, terms(repaired.is_moderate(constants, run.path.step_size), "g <= G", label)
 
 
 def _recursions(
@@ -105,4 +104,5 @@ def _squared(run: Measured, length: Floats) -> Floats:
 
 
 def _inapplicable(row: Row) -> Row:
-    return replace(row, terms=row.terms._replace(precondition="not met", needs="certified, c0 <= 1/sqrt(K)"))
+    needs = f"{row.terms.needs}, c0 <= 1/sqrt(K)"
+    return replace(row, terms=row.terms._replace(precondition="not met", needs=needs))

@@ -11,7 +11,7 @@ import numpy as np
 
 from digrad.theory.closure import Evaluation
 from digrad.theory.setting import Setting, scaled
-from digrad.theory.sharp import LARGEST, clipped_step
+from digrad.theory.sharp import LARGEST, clipped_step, count_steps
 
 name = "repaired"
 
@@ -42,7 +42,7 @@ def zhang(c: float) -> tuple[float, float]:
 def evaluate(setting: Setting, step_size: float, grad_bound: float) -> Evaluation:
     """Return all constants of the chain, and its conditions S1 to S4 and (FB)."""
     k = local_constants(setting, step_size, grad_bound)
-    if not (k["Lhat"] < LARGEST and k["L"] < LARGEST):
+    if not is_moderate(k, step_size):
         return Evaluation(k, {"radius: exp(c) finite": math.inf}, math.inf, math.inf)
     n, uv, gap_R, gap_C = setting.n, setting.norms.uv, k["gap_R"], k["gap_C"]
     both, a, P, Q = gap_R * gap_C, step_size, k["P"], k["Q"]
@@ -50,8 +50,9 @@ def evaluate(setting: Setting, step_size: float, grad_bound: float) -> Evaluatio
     k["from_Y_to_X"] = 8 * a**2 * k["Cx1"] / both
     k["drive_X"] = 4 * a * k["Cx2"] / gap_R + 8 * a**3 * k["Cx1"] * k["Cy2"] / both  # A7
     k["drive_Y"] = 8 * a * k["Cx2"] * k["Cy1"] / both + 4 * a * k["Cy2"] / gap_C
-    start_X = 4 * setting.X0**2 / gap_R + k["from_Y_to_X"] * setting.Y0**2  # A3: with e_{x,0}
-    start_Y = 4 * setting.Y0**2 / gap_C + k["from_X_to_Y"] * setting.X0**2
+    X0_2, Y0_2 = setting.X0 * setting.X0, setting.Y0 * setting.Y0  # infinite where a power would raise
+    start_X = 4 * X0_2 / gap_R + k["from_Y_to_X"] * Y0_2  # A3: with e_{x,0}
+    start_Y = 4 * Y0_2 / gap_C + k["from_X_to_Y"] * X0_2
     k["V0"] = setting.D0 + a * P * start_Y + a * Q * start_X  # A1
     k["Sbar"] = 6 * n / uv * k["V0"]
     k["sum_X"] = start_X + k["drive_X"] * k["Sbar"]
@@ -74,7 +75,7 @@ def local_constants(setting: Setting, step_size: float, grad_bound: float) -> di
     )  # A12
     k["L"] = k["A"] * smooth.L0_F + k["B"] * smooth.L1_F * grad_bound
     k["G"] = grad_bound
-    if not (k["Lhat"] < LARGEST and k["L"] < LARGEST):
+    if not is_moderate(k, step_size):
         return k
     lip, s_C = k["Lhat"], norms.C.sigma
     spread_C = norms.C.tau**2 * norms.C.delta**2
@@ -99,9 +100,14 @@ def local_constants(setting: Setting, step_size: float, grad_bound: float) -> di
     return k
 
 
+def is_moderate(constants: dict[str, float], step_size: float) -> bool:
+    """Return whether curvatures and step are far enough from overflow for products of their powers."""
+    return max(constants["Lhat"], constants["L"], step_size) < LARGEST
+
+
 def iterations(setting: Setting, total: float, step_size: float, eps: float) -> float:
     """Return K(eps) = ceil((Sbar/alpha) max(1/eps^2, ||v||/(c0 eps)))."""
-    return float(np.ceil(total / step_size * max(1 / eps**2, setting.v_norm / (setting.threshold * eps))))
+    return count_steps(total / step_size, eps, setting.v_norm / setting.threshold)
 
 
 def smallest_gradient(setting: Setting, total: float, step_size: float, steps: Any) -> Any:

@@ -58,19 +58,28 @@ class Row:
 
     @property
     def max_ratio(self) -> float:
-        """The largest lhs/rhs; negative where lhs is, and 0 where both vanish to rounding."""
-        slack = ABSOLUTE + np.broadcast_to(self.rounding, self.lhs.shape)
+        """The largest lhs/rhs, above 1 exactly where the bound is violated.
+
+        It is negative where lhs is, 0 where both vanish to rounding, and 2 - lhs/rhs below a negative bound, which
+        also grows with lhs and is 1 where they agree.
+        """
+        lhs, rhs, slack = self.lhs, self.rhs, ABSOLUTE + np.broadcast_to(self.rounding, self.lhs.shape)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            ratio = np.where(
-                self.lhs <= slack, np.minimum(self.lhs, 0) / np.abs(self.rhs), self.lhs / self.rhs
-            )
-        ratio = np.where(np.isnan(ratio), np.where(np.isnan(self.lhs + self.rhs), np.inf, 0.0), ratio)
-        return float(ratio.max())
+            ratio = np.where(lhs <= slack, np.minimum(lhs, 0) / np.abs(rhs), lhs / rhs)
+            ratio = np.where(rhs < 0, 2 - lhs / rhs, ratio)
+            is_unknown = np.isnan(lhs) | np.isnan(rhs)
+        ratio = np.where(np.isnan(ratio), np.where(is_unknown, np.inf, 0.0), ratio)
+        return float(np.where(self.is_violated, ratio, np.minimum(ratio, 1.0)).max())
+
+    @property
+    def is_violated(self) -> npt.NDArray[np.bool_]:
+        """Which entries exceed the bound by more than rounding, or are not numbers."""
+        return ~(self.lhs <= self.rhs + RELATIVE * np.abs(self.rhs) + ABSOLUTE + self.rounding)
 
     @property
     def violations(self) -> int:
         """How many entries exceed the bound by more than rounding."""
-        return int(np.sum(~(self.lhs <= self.rhs + RELATIVE * np.abs(self.rhs) + ABSOLUTE + self.rounding)))
+        return int(np.sum(self.is_violated))
 
     @property
     def status(self) -> str:
@@ -95,8 +104,17 @@ class Row:
 
 
 def worst_agent(lhs: Floats, rhs: Floats) -> tuple[Floats, Floats]:
-    """Return, for each k, both sides of the agent whose lhs comes closest to its bound or exceeds it most."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where(rhs > 0, lhs / rhs, np.where(lhs > 0, np.inf, 0.0))
-    agent = np.argmax(ratio, axis=-1)[..., None]
+    """Return, for each k, both sides of the agent that exceeds its bound most, or else comes closest to it.
+
+    The excess is that of :attr:`Row.violations`, so that a violation is never hidden behind a bound of zero.
+
+    >>> lhs, rhs = worst_agent(np.array([[1e-17, 2.0]]), np.array([[0.0, 1.0]]))
+    >>> lhs.tolist(), rhs.tolist()
+    ([2.0], [1.0])
+    """
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        excess = lhs - rhs - RELATIVE * np.abs(rhs)
+        ratio = np.where(rhs > 0, lhs / rhs, 0.0)
+    is_exceeded = ~(excess.max(axis=-1, keepdims=True) <= ABSOLUTE)  # also where it is not a number
+    agent = np.argmax(np.where(is_exceeded, excess, ratio), axis=-1)[..., None]
     return np.take_along_axis(lhs, agent, -1)[..., 0], np.take_along_axis(rhs, agent, -1)[..., 0]

@@ -78,6 +78,13 @@ def scaled(factor: float, length: float) -> float:
     return factor * length if factor else 0.0
 
 
+def one_number(value: object, name: str, owner: str) -> None:
+    """Raise unless ``value`` is one number: neither a schedule nor an array with an entry per agent."""
+    if callable(value) or getattr(value, "ndim", 0) > 0:
+        kind = "a schedule" if callable(value) else f"an array of shape {getattr(value, 'shape', ())}"
+        raise ArgumentError(f"`{name}` of {owner} must be one constant number, but got {kind}.")
+
+
 def make_setting(
     problem: Problem, norms: Norms, smoothness: Smoothness, threshold: float, x0: Floats
 ) -> Setting:
@@ -91,13 +98,20 @@ def make_settings(
     """Return one setting for each of several constants; the losses are evaluated once.
 
     Raises:
-        ArgumentError: The lower bound of the constants lies above F at the start.
+        ArgumentError: The lower bound of the constants lies above F at the start, or F or its gradients are not
+            finite there.
     """
-    loss = float(problem.local_losses(norms.average(x0)).mean())
-    errors = {
-        "X0": float(norms.R.of(norms.consensus(x0))),
-        "Y0": float(norms.C.of(norms.tracking(problem.local_gradients(x0)))),
-    }
+    with np.errstate(over="ignore", invalid="ignore"):
+        loss = float(problem.local_losses(norms.average(x0)).mean())
+        errors = {
+            "X0": float(norms.R.of(norms.consensus(x0))),
+            "Y0": float(norms.C.of(norms.tracking(problem.local_gradients(x0)))),
+        }
+    if not np.isfinite([loss, *errors.values()]).all():
+        raise ArgumentError(
+            f"`x0` of the run must be a point where F and all gradients are finite, but F is {loss:.6g}, X0 is "
+            f"{errors['X0']:.6g} and Y0 is {errors['Y0']:.6g}; start elsewhere."
+        )
     return [
         Setting(norms, option, float(threshold), D0=_gap(loss, option.lower_bound), **errors)
         for option in options

@@ -109,8 +109,17 @@ def local_constants(setting: Setting, step_size: float, grad_bound: float) -> di
 
 def iterations(setting: Setting, total: float, step_size: float, eps: float) -> float:
     """Return K(eps) = ceil((Sbar/alpha) max(1/eps^2, max v/(c0 eps))) (section 3.5)."""
-    rate = max(1 / eps**2, setting.v_max / (setting.threshold * eps))
-    return float(np.ceil(total / step_size * rate))
+    return count_steps(total / step_size, eps, setting.v_max / setting.threshold)
+
+
+def count_steps(effort: float, eps: float, ratio: float) -> float:
+    """Return ceil(effort max(1/eps^2, ratio/eps)), at least 1: the start is an iterate too.
+
+    >>> count_steps(2.0, 0.5, 1.0), count_steps(0.0, 1e-3, 1.0), count_steps(1.0, 1e-200, 1.0)
+    (8.0, 1.0, inf)
+    """
+    rate = max(1 / eps / eps, ratio / eps)  # the square of a small eps would vanish
+    return max(1.0, float(np.ceil(effort * rate))) if effort > 0 else 1.0
 
 
 def smallest_gradient(setting: Setting, total: float, step_size: float, steps: Any) -> Any:
@@ -150,10 +159,16 @@ def _energy(system: Any, output: Any, start: Any, unit: float) -> float:
     balanced = system * scale / scale[:, None]
     weight = output * scale
     size = float(np.abs(weight).max()) or 1.0
+    if not math.isfinite(size):
+        return math.inf
     stein = np.eye(4) - np.kron(balanced.T, balanced.T)  # vec(M'QM) = (M' x M') vec(Q)
     gram = np.linalg.solve(stein, np.outer(weight, weight).ravel() / size**2).reshape(2, 2)
     state = start / scale
-    return size * math.sqrt(max(0.0, float(state @ gram @ state)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        energy = float(state @ gram @ state)
+    if not math.isfinite(energy):
+        return math.inf
+    return size * math.sqrt(max(0.0, energy))  # rounding may leave a zero slightly negative
 
 
 def _square(value: float) -> float:

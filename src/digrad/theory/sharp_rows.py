@@ -15,6 +15,8 @@ from digrad.theory.setting import scaled
 
 Floats = npt.NDArray[np.floating]
 
+ESTIMATES = "constants are estimates"  # why a row that needs proven constants does not apply
+
 
 def sharp_rows(run: Measured, closed: Closed) -> list[Row]:
     """Return the rows with the constants of the sharp chain; G is certified, or else measured."""
@@ -50,12 +52,15 @@ def a_posteriori(run: Measured, options: Sequence[Smoothness]) -> Row:
     progress = path.loss[0] - path.loss[1:]
     budget = progress + path.step_size * noise * np.cumsum(run.w[:-1] ** 2)
     reference = sharp.reference_steps(setting, path.step_size, run.g[:-1])
+    is_small, needs = 4 * path.step_size * curvature * top <= 1, "alpha <= 1/(4 LF(G_m) max v)"
+    if not all(option.is_certifiable for option in options):
+        is_small, needs = False, f"{needs}; {ESTIMATES}"
     return Row(
         "a-posteriori: sum of abar g^2",
         "sharp",
         np.cumsum(reference * run.g[:-1] ** 2),
         2 * n / setting.norms.uv * budget,
-        terms(4 * path.step_size * curvature * top <= 1, "alpha <= 1/(4 LF(G_m) max v)", "measured"),
+        terms(is_small, needs, "measured"),
         rounding=run.loss_rounding,
         first=1,
     )
@@ -70,7 +75,8 @@ def _curvature(smooth: Smoothness, reach: float, grad_norm: float) -> float:
 def global_rows(run: Measured, closed: Closed, chain: str) -> list[Row]:
     """Return the claims of a certificate: bounds of the gradient, of F, of three sums and of the best iterate."""
     setting, path, k = run.setting, run.path, closed.evaluation.constants
-    given = terms(closed.certified, "certified", "certified")
+    needs = f"certified; {closed.caveat}" if closed.caveat else "certified"
+    given = terms(closed.certified, needs, "certified")
     if "Sbar" not in k:  # a chain that fails early has no global claims
         k = {**k, "V0": math.inf, "Sbar": math.inf, "sum_X": math.inf, "sum_Y": math.inf}
     scale = setting.v_max if chain == "sharp" else setting.v_norm

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
+from digrad import checks
 from digrad.errors import ArgumentError
 from digrad.problems import Problem
 from digrad.problems.growth import Cosh, Quartic
@@ -40,7 +41,8 @@ def closed_form(problem: Problem, *, L1: float | None = None, excess: float = 1.
         excess: For ``quartic``: ell - 1 exceeds the relative spread of the scales by this, which lowers b.
 
     Raises:
-        ArgumentError: The problem is made of a user's loss; pass :class:`Smoothness` to ``certify`` instead.
+        ArgumentError: The problem is made of a user's loss (pass :class:`Smoothness` to ``certify`` instead), or a
+            parameter is not positive.
 
     Example:
         >>> from digrad.problems import cosh
@@ -48,6 +50,9 @@ def closed_form(problem: Problem, *, L1: float | None = None, excess: float = 1.
         >>> constants.L0.tolist(), constants.L1.tolist(), round(constants.ell, 3)
         ([2.0, 2.0], [1.0, 1.0], 1.462)
     """
+    if L1 is not None:
+        checks.positive(L1, "L1", "closed_form")
+    checks.positive(excess, "excess", "closed_form")
     return _constants(problem.local, problem, 1.0 if L1 is None else float(L1), float(excess))
 
 

@@ -15,7 +15,7 @@ from digrad.errors import ArgumentError
 from digrad.mixing import Network
 from digrad.problems import LocalLosses, Problem
 from digrad.simulation.executor import SimulatedNet, operators
-from digrad.theory.setting import start_array
+from digrad.theory.setting import one_number, start_array
 
 Floats = npt.NDArray[np.floating]
 
@@ -77,6 +77,13 @@ def run(
         ((301, 5, 2), True)
     """
     steps = checks.count(steps, "steps", "theory.run")
+    if not isinstance(network, Network):
+        raise ArgumentError(
+            f"`network` of theory.run must be one Network, because the theory has a fixed u and v, but got "
+            f"{type(network).__name__}; pass one of them."
+        )
+    for name, value in (("step_size", step_size), ("threshold", threshold)):
+        one_number(value, name, "theory.run")
     checks.positive(step_size, "step_size", "theory.run")
     checks.positive(threshold, "threshold", "theory.run", allow_inf=True)
     start = start_array(problem, x0, "theory.run")

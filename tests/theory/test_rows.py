@@ -1,0 +1,48 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from digrad.theory import Row
+from digrad.theory.rows import worst_agent
+
+SIDES = st.one_of(st.floats(-1e3, 1e3), st.sampled_from([0.0, 1e-17, -1e-17, 1.0, -1.0, np.inf, np.nan]))
+
+
+def row(lhs: list[float], rhs: list[float]) -> Row:
+    return Row("any", "all", np.array(lhs), np.array(rhs))
+
+
+@given(st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=4))
+def test_ratio_exceeds_one_exactly_where_a_row_fails(sides):
+    checked = row([lhs for lhs, _ in sides], [rhs for _, rhs in sides])
+    assert (checked.max_ratio > 1) == (checked.status == "FAIL")
+
+
+@pytest.mark.parametrize(
+    ("lhs", "rhs", "ratio"),
+    [
+        (1.0, 2.0, 0.5),
+        (-1.0, 2.0, -0.5),
+        (-1.0, -2.0, 1.5),
+        (-4.0, -2.0, 0.0),
+        (3.0, -1.0, 5.0),
+        (0.0, 0.0, 0.0),
+    ],
+)
+def test_ratio_grows_with_the_left_side_for_bounds_of_either_sign(lhs, rhs, ratio):
+    assert row([lhs], [rhs]).max_ratio == ratio
+
+
+@given(st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=4))
+def test_worst_agent_never_hides_a_violation(sides):
+    lhs, rhs = (np.array([side]) for side in zip(*sides, strict=True))
+    everyone = row(list(lhs[0]), list(rhs[0]))
+    assert Row("any", "all", *worst_agent(lhs, rhs)).status == everyone.status
+
+
+def test_worst_agent_is_not_the_one_with_a_bound_of_zero():
+    lhs, rhs = worst_agent(np.array([[1e-17, 2.0]]), np.array([[0.0, 1.0]]))
+    assert (lhs.tolist(), rhs.tolist()) == ([2.0], [1.0])
+    lhs, rhs = worst_agent(np.array([[0.0, 0.9, 5.0]]), np.array([[0.0, 1.0, 9.0]]))
+    assert (lhs.tolist(), rhs.tolist()) == ([0.9], [1.0])
