@@ -77,7 +77,9 @@ def _assert_cites_exactly(page: str, methods: set[str]) -> None:
     assert [reference for reference in absent if html.escape(reference) in page] == []
 
 
-@pytest.mark.parametrize("methods", [{"CGT", "AB"}, {"CGT", "DGDClip"}], ids=" and ".join)
+@pytest.mark.parametrize(
+    "methods", [{"CGT", "AB"}, {"CGT", "DGDClip"}], ids=["CGT and AB", "CGT and DGDClip"]
+)
 def test_run_cites_exactly_the_methods_used(tmp_path: Path, methods: set[str]) -> None:
     lines = tiny(steps=10).to_toml().split("[methods.")
     kept = [part for part in lines[1:] if part.split("]")[0] in methods]
