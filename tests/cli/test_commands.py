@@ -207,9 +207,14 @@ def test_ctrl_c_keeps_what_was_computed_and_resume_goes_on(monkeypatch, capsys, 
     (tmp_path / "long.toml").write_text(long)
     out = tmp_path / "out"
     words = [sys.executable, "-m", "digrad", "run", str(tmp_path / "long.toml"), "--out", str(out)]
-    process = subprocess.Popen(
-        words, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
+    # Background jobs of a shell ignore Ctrl-C, and so would their children; those of a terminal do not.
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        process = subprocess.Popen(
+            words, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
     deadline = time.monotonic() + 90
     while not list(out.glob("checkpoints/*")) and time.monotonic() < deadline:
         time.sleep(0.05)

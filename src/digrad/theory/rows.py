@@ -113,8 +113,11 @@ def worst_agent(lhs: Floats, rhs: Floats) -> tuple[Floats, Floats]:
     ([2.0], [1.0])
     """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        excess = lhs - rhs - RELATIVE * np.abs(rhs)
-        ratio = np.where(rhs > 0, lhs / rhs, 0.0)
-    is_exceeded = ~(excess.max(axis=-1, keepdims=True) <= ABSOLUTE)  # also where it is not a number
-    agent = np.argmax(np.where(is_exceeded, excess, ratio), axis=-1)[..., None]
+        excess = np.nan_to_num(lhs - rhs - RELATIVE * np.abs(rhs), nan=np.inf)
+        ratio = np.nan_to_num(np.where(rhs > 0, lhs / rhs, 0.0), nan=0.0)
+        is_violated = ~(lhs <= rhs + RELATIVE * np.abs(rhs) + ABSOLUTE)  # also where a side is not a number
+    of_violators = np.where(is_violated, excess, -np.inf)
+    agent = np.argmax(np.where(is_violated.any(axis=-1, keepdims=True), of_violators, ratio), axis=-1)[
+        ..., None
+    ]
     return np.take_along_axis(lhs, agent, -1)[..., 0], np.take_along_axis(rhs, agent, -1)[..., 0]
