@@ -24,7 +24,7 @@ VERDICTS: tuple[Verdict, ...] = ("converged", "running", "diverged")  # from bes
 HEADLINE = ("loss", "grad_norm", "consensus_error")  # the columns a summary reports
 _COUNTS = ("k", "bytes_sent")
 _REQUIRED = ("k", *HEADLINE, "bytes_sent")
-_OPTIONAL = ("tracking_error", "fraction_clipped")  # NaN for a method that has no such thing
+_OPTIONAL = ("tracking_error", "fraction_clipped")  # NaN where a method does not report it
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -96,12 +96,12 @@ class Trace:
 
     @property
     def tracking_error(self) -> npt.NDArray[np.float64]:
-        """How far the trackers are from the gradient they track; NaN for a method without trackers."""
+        """How far the trackers y are from agreeing on their mean; NaN for a state without a field y."""
         return self.columns["tracking_error"]
 
     @property
     def fraction_clipped(self) -> npt.NDArray[np.float64]:
-        """The share of agents whose direction was clipped; NaN for a method that does not clip."""
+        """The share of agents whose direction was clipped; NaN where the method does not report it."""
         return self.columns["fraction_clipped"]
 
     @property
