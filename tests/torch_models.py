@@ -51,6 +51,7 @@ def network_model(name: str, dtype: torch.dtype) -> nn.Module:
     torch.manual_seed(5)
     layers: dict[str, list[nn.Module]] = {
         "mlp": [nn.Linear(64, 33), nn.Tanh(), nn.Linear(33, 10)],
+        "wide": [nn.Linear(64, 8192), nn.Tanh(), nn.Linear(8192, 10)],
         "cnn": [
             nn.Unflatten(1, (1, 8, 8)),
             nn.Conv2d(1, 5, 3),
@@ -73,3 +74,32 @@ def network_loss(model: nn.Module, agent: int, k: int, dtype: torch.dtype) -> to
     images = torch.rand(12, 64, generator=generator, dtype=torch.float64).to(dtype)
     labels = torch.randint(0, 10, (12,), generator=generator)
     return nn.functional.cross_entropy(model(images), labels)
+
+
+_LABELS = ("CGT", "CGT-agents", "AB", "PushDIGing", "SGP", "FROST", "DSGT", "DAMSGrad", "CDSGDNesterov")
+BITWISE_METHODS = {case.label: case.method for case in CASES if case.label in _LABELS}
+BITWISE_STEPS = {"small": 20, "large": 6}
+
+
+def bitwise_settings(size: str) -> list[tuple[str, str, torch.dtype, torch.dtype | None]]:
+    """Return ``(method, model, dtype, message dtype)`` of runs whose every bit is compared.
+
+    Args:
+        size: ``small``: both networks with CGT, the other methods on one. ``large``: messages long enough to be
+            read from a neighbour's memory.
+    """
+    if size == "large":
+        return [
+            ("CGT", "wide", torch.float32, None),
+            ("CGT", "wide", torch.float64, None),
+            ("CGT", "wide", torch.float32, torch.bfloat16),
+            ("PushDIGing", "wide", torch.float32, None),  # sends its weights apart, over gloo
+            ("FROST", "wide", torch.float64, None),
+        ]
+    floats = (torch.float32, torch.float64)
+    return [
+        *(("CGT", model, dtype, None) for model in ("mlp", "cnn") for dtype in floats),
+        *((label, "mlp", torch.float32, None) for label in BITWISE_METHODS if label != "CGT"),
+        ("CGT", "mlp", torch.float32, torch.bfloat16),
+        ("SGP", "mlp", torch.float32, torch.float16),
+    ]

@@ -11,6 +11,7 @@ def test_agent_needs_at_most_nine_buffers() -> None:
     rows = {row.name: row for row in run_torch_bench(repeats=1)}
     assert set(rows) == {
         "exchange of one buffer",
+        "the same between hosts, over gloo",
         "exchange instead of the all_reduce of DDP",
         "CGT step without mixing",
         "communication hidden behind 0.5 s of compute",
@@ -25,8 +26,4 @@ def test_agent_needs_at_most_nine_buffers() -> None:
 @pytest.mark.slow
 def test_promises_of_speed_are_kept() -> None:
     rows = {row.name: row for row in run_torch_bench(repeats=9)}
-    ddp = rows.pop("exchange instead of the all_reduce of DDP")
     assert not [row for row in rows.values() if not row.ok]
-    # The promise is 1.5. On two shared cores both move the same bytes at the speed of raw TCP: 1.2 to 1.4.
-    assert ddp.ratio is not None
-    assert ddp.ratio > 1.0

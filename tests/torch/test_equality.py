@@ -1,5 +1,7 @@
 """The simulator, the replicas and real processes compute the same numbers."""
 
+import os
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,15 +15,34 @@ from digrad.mixing import Network
 from digrad.problems import logistic
 from digrad.simulation import simulate
 from digrad.torch import Replicas
-from torch_models import LogisticData, LogisticModel, cases, network_loss, network_model
-from torch_processes import WORKERS, Agents, run
+from torch_models import (
+    BITWISE_METHODS,
+    BITWISE_STEPS,
+    LogisticData,
+    LogisticModel,
+    bitwise_settings,
+    cases,
+    network_loss,
+    network_model,
+)
+from torch_processes import Agents, run
 
 pytestmark = pytest.mark.xdist_group("torch")
 
 STEPS = 200
 NORMALISED = ("NormalizedAB", "DNSGD", "GTNSGDm", "NSGDm")  # a short tracker amplifies rounding
-TRACKING = {"CGT", "CGT-agents", "SoftCGT", "AB", "PushPull", "AugPushPull", "NormalizedAB", "PushDIGing", "ADDOPT",
-            "DSGT"}  # fmt: skip
+# What a method tracks, by case: the sum of the first is the sum of the second.
+TRACKING = {
+    **dict.fromkeys(
+        ("CGT", "CGT-agents", "SoftCGT", "AB", "PushPull", "AugPushPull", "NormalizedAB"), ("y", "g")
+    ),
+    **dict.fromkeys(("PushDIGing", "ADDOPT", "DSGT", "FROST"), ("y", "g")),
+    "SONATA": ("s", "g"),
+    "DNSGD": ("v", "g"),
+    "GTNSGDm": ("y", "v"),
+    "DAMSGrad": ("u", "vhat"),
+    "DAdaGrad": ("u", "vhat"),
+}
 PUSH_SUM = ("SGP", "SubgradientPush", "PushDIGing", "ADDOPT", "SONATA")
 
 
@@ -130,10 +151,15 @@ def test_simulator_replicas_and_processes_agree_on_variants(problem: Any, data_p
 def test_trackers_of_processes_sum_to_the_gradients_at_every_step(
     label: str, agents: list[dict[str, np.ndarray]]
 ) -> None:
-    y = sum(agent[f"{label}/y"] for agent in agents)
-    g = sum(agent[f"{label}/g"] for agent in agents)
-    assert y.shape == (STEPS, 64)
-    assert abs(y - g).max() <= 1e-12 * max(1.0, abs(g).max())
+    # FROST has no column-stochastic matrix: it conserves the sum weighted by the Perron vector of R.
+    weights = Network(example5()).u if label == "FROST" else np.ones(5)
+    tracker, tracked = (
+        sum(weight * agent[f"{label}/{name}"] for weight, agent in zip(weights, agents, strict=True))
+        for name in TRACKING[label]
+    )
+    assert tracker.shape == (STEPS, 64)
+    assert abs(tracked).max() > 0.01
+    assert abs(tracker - tracked).max() <= 1e-12 * max(1.0, abs(tracked).max())
 
 
 @pytest.mark.parametrize("label", PUSH_SUM)
@@ -161,16 +187,39 @@ def test_processes_send_the_bytes_that_a_method_declares(
 
 
 def test_replicas_and_processes_agree_bitwise_on_networks(tmp_path: Path) -> None:
-    run("bitwise.py", 5, str(tmp_path))
-    agents = [load_file(tmp_path / f"agent{i}.safetensors") for i in range(5)]
-    module: dict[str, Any] = {"__name__": "bitwise"}
-    exec(compile((WORKERS / "bitwise.py").read_text(), "bitwise.py", "exec"), module)
-    for row, (label, name, dtype, message_dtype) in enumerate(module["settings"]()):
+    run("bitwise.py", 5, str(tmp_path), "small", "gloo")
+    check_bitwise(tmp_path, "small")
+
+
+@pytest.mark.parametrize("way", ["direct", "mixed"])
+def test_replicas_and_processes_agree_bitwise_on_large_messages(way: str, tmp_path: Path) -> None:
+    run("bitwise.py", 5, str(tmp_path), "large", way)
+    agents = check_bitwise(tmp_path, "large")
+    graph, elsewhere = example5(), {2} if way == "mixed" else set()
+    for agent, stored in enumerate(agents):
+        readable = set(graph.in_neighbors(agent)) - elsewhere
+        if agent in elsewhere or not neighbours_may_be_read():
+            readable = set()
+        assert set(stored["readable"].tolist()) == readable
+
+
+def neighbours_may_be_read() -> bool:
+    """Return whether this kernel lets a process read another one that it did not start."""
+    yama = Path("/proc/sys/kernel/yama/ptrace_scope")
+    return sys.platform == "linux" and (
+        os.getuid() == 0 or not yama.exists() or yama.read_text().strip() == "0"
+    )
+
+
+def check_bitwise(folder: Path, size: str) -> list[dict[str, torch.Tensor]]:
+    """Compare what the processes stored with replicas of the same runs; return what they stored."""
+    agents = [load_file(folder / f"agent{i}.safetensors") for i in range(5)]
+    for row, (label, name, dtype, message_dtype) in enumerate(bitwise_settings(size)):
         replicas = Replicas(
-            network_model(name, dtype), module["METHODS"][label], Network(example5()),
+            network_model(name, dtype), BITWISE_METHODS[label], Network(example5()),
             weight_decay=1e-3, message_dtype=message_dtype,
         )  # fmt: skip
-        for k in range(module["STEPS"]):
+        for k in range(BITWISE_STEPS[size]):
             replicas.zero_grad()
             for agent, model in enumerate(replicas.models):
                 network_loss(model, agent, k, dtype).backward()
@@ -189,3 +238,4 @@ def test_replicas_and_processes_agree_bitwise_on_networks(tmp_path: Path) -> Non
         for agent, model in enumerate(replicas.models):
             for key, value in model.named_buffers():
                 assert torch.equal(value, agents[agent][f"{row}/buffer/{key}"])
+    return agents

@@ -59,8 +59,11 @@ def test_wrong_number_of_processes_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("blow", [signal.SIGSTOP, signal.SIGKILL], ids=["stopped", "killed"])
-def test_silent_peer_is_an_error_on_all_others_that_names_a_neighbour(blow: int, tmp_path: Path) -> None:
-    with Agents("failing.py", 3, "train", str(tmp_path)) as agents:
+@pytest.mark.parametrize("way", ["train", "train_over_gloo"])
+def test_silent_peer_is_an_error_on_all_others_that_names_a_neighbour(
+    way: str, blow: int, tmp_path: Path
+) -> None:
+    with Agents("failing.py", 3, way, str(tmp_path)) as agents:
         deadline = time.monotonic() + 90
         while not all((tmp_path / f"training-{rank}").exists() for rank in range(3)):
             assert time.monotonic() < deadline

@@ -6,7 +6,7 @@ must stay as it is until :meth:`Round.finish`.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -17,12 +17,13 @@ import torch.distributed as dist
 from digrad.torch.failures import CommunicationError
 from digrad.torch.handshake import agents_text
 from digrad.torch.mixing_order import Share
+from digrad.torch.same_host import SameHost
 
 FUSED = 1 << 16  # numbers; several short arrays are copied into one message, long ones travel as they are
 TAGS = 1 << 16  # rounds are numbered modulo this, so that a message can only meet its own round
 
-
-Lane = Callable[[int, int, int], Any]
+Messages = list[tuple[int, torch.Tensor]]  # (neighbour, numbers)
+Works = list[tuple[int, Any]]  # (neighbour, what to wait for)
 
 
 @dataclass
@@ -41,7 +42,8 @@ class Round:
         parts: The arrays, in the same order on every agent.
         joined: The flat memory in which the parts follow one another, if they do; a run of parts for the same
             receiver is then one message.
-        lane: The process group, whose ranks are the agents, for ``(sender, receiver, bytes)``.
+        group: Whose ranks are the agents.
+        same_host: The neighbours whose memory can be read, if large messages are to be read there.
         buffers: Receive buffers to use again, by key.
         key: Of this round among the buffers.
         tag: Of the messages.
@@ -52,7 +54,8 @@ class Round:
         self,
         parts: Sequence[Part],
         joined: torch.Tensor | None,
-        lane: Lane,
+        group: Any,
+        same_host: SameHost | None,
         buffers: dict[Any, torch.Tensor],
         key: Any,
         tag: int,
@@ -64,13 +67,14 @@ class Round:
         ]
         outgoing = [(receiver, self._outbox(run)) for receiver, run in self._runs(receiving=False)]
         self.bytes_sent = sum(message.nbytes for _, message in outgoing)
-        agent = parts[0].share.agent
+        self._receives: Works = []
+        self._sends: Works = []
+        if same_host:
+            incoming, outgoing = self._post_direct(same_host, incoming, outgoing)
         post = _post_batch if batched else _post_each
-        self._receives, self._sends = post(
-            [(peer, message, lane(peer, agent, message.nbytes)) for peer, message in incoming],
-            [(peer, message, lane(agent, peer, message.nbytes)) for peer, message in outgoing],
-            self._tag,
-        )
+        receives, sends = post(incoming, outgoing, group, self._tag)
+        self._receives += receives
+        self._sends += sends
         self.is_finished = False
 
     def finish(self, timeout: float, k: int) -> None:
@@ -92,6 +96,24 @@ class Round:
                 if done is False:
                     raise CommunicationError(_reason(None, verb, peer, [peer], timeout, k))
         self.is_finished = True
+
+    def _post_direct(
+        self, same_host: SameHost, incoming: Messages, outgoing: Messages
+    ) -> tuple[Messages, Messages]:
+        """Post what is read from memory, and return the rest."""
+        for sender, message in incoming:
+            if same_host.receives(sender, message):
+                self._receives.append((sender, same_host.receive(sender, message, self._tag)))
+        for receiver, message in outgoing:
+            if same_host.sends(receiver, message):
+                try:
+                    self._sends.append((receiver, same_host.send(receiver, message, self._tag)))
+                except RuntimeError as error:
+                    raise _connection_lost(error) from error
+        return (
+            [one for one in incoming if not same_host.receives(*one)],
+            [one for one in outgoing if not same_host.sends(*one)],
+        )
 
     def _runs(self, *, receiving: bool) -> list[tuple[int, list[int]]]:
         """Return ``(peer, parts)`` for every message, by peer and then by position."""
@@ -127,35 +149,29 @@ class Round:
         return self._joined[first : first + sum(self.parts[i].wire.shape[1] for i in run)]
 
 
-Messages = list[tuple[int, torch.Tensor, Any]]
-Works = list[tuple[int, Any]]
-
-
-def _post_each(incoming: Messages, outgoing: Messages, tag: int) -> tuple[Works, Works]:
+def _post_each(incoming: Messages, outgoing: Messages, group: Any, tag: int) -> tuple[Works, Works]:
     try:
-        receives = [
-            (peer, dist.irecv(message, group=group, tag=tag, group_src=peer))
-            for peer, message, group in incoming
-        ]
-        sends = [
-            (peer, dist.isend(message, group=group, tag=tag, group_dst=peer))
-            for peer, message, group in outgoing
-        ]
+        receives = [(peer, dist.irecv(m, group=group, tag=tag, group_src=peer)) for peer, m in incoming]
+        sends = [(peer, dist.isend(m, group=group, tag=tag, group_dst=peer)) for peer, m in outgoing]
     except RuntimeError as error:
-        raise CommunicationError(
-            f"a neighbour's connection is lost ({_first_line(error)}); start all agents again."
-        ) from error
+        raise _connection_lost(error) from error
     return receives, sends
 
 
-def _post_batch(incoming: Messages, outgoing: Messages, tag: int) -> tuple[Works, Works]:
-    ops = [dist.P2POp(dist.irecv, m, group=group, tag=tag, group_peer=peer) for peer, m, group in incoming]
-    ops += [dist.P2POp(dist.isend, m, group=group, tag=tag, group_peer=peer) for peer, m, group in outgoing]
+def _post_batch(incoming: Messages, outgoing: Messages, group: Any, tag: int) -> tuple[Works, Works]:
+    ops = [dist.P2POp(dist.irecv, m, group=group, tag=tag, group_peer=peer) for peer, m in incoming]
+    ops += [dist.P2POp(dist.isend, m, group=group, tag=tag, group_peer=peer) for peer, m in outgoing]
     works = dist.batch_isend_irecv(ops) if ops else []
     if len(works) != len(ops):  # NCCL returns one handle for the whole batch
         return [(ops[0].group_peer, work) for work in works], []
     both = [(op.group_peer, work) for op, work in zip(ops, works, strict=True)]
     return both[: len(incoming)], both[len(incoming) :]
+
+
+def _connection_lost(error: RuntimeError) -> CommunicationError:
+    return CommunicationError(
+        f"a neighbour's connection is lost ({_first_line(error)}); start all agents again."
+    )
 
 
 def _reason(

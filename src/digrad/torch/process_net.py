@@ -8,7 +8,8 @@ import torch.distributed as dist
 
 from digrad.torch.exchange import FUSED, Part, Round
 from digrad.torch.mixing_order import Share, combine, shares, wire_dtype
-from digrad.torch.process_network import LANE_BYTES, ProcessNetwork
+from digrad.torch.process_network import ProcessNetwork
+from digrad.torch.same_host import LARGE
 
 
 class ProcessNet:
@@ -37,8 +38,8 @@ class ProcessNet:
         self._dimension, self._message_dtype = dimension, message_dtype
         self._batched = "nccl" in dist.get_backend(network.group)
         self._buffers: dict[Any, torch.Tensor] = {}
-        if dimension * torch.finfo(dtype).bits // 8 >= LANE_BYTES:
-            network.open_lanes()
+        if dimension * dtype.itemsize >= LARGE and device.type == "cpu":
+            network.open_memory()
         self._rounds = self.k = self.bytes_sent = 0
         self._early: Round | None = None
         self._early_fields: list[tuple[str, torch.Tensor]] = []
@@ -125,7 +126,10 @@ class ProcessNet:
             wires = wires if memory is None else [w[None] for w in memory.split([w.shape[1] for w in wires])]
         parts = [Part(self.shares[verb], wire) for (verb, _), wire in zip(fields, wires, strict=True)]
         self._rounds += 1
-        current = Round(parts, memory, self.network.lane, self._buffers, key, self._rounds, self._batched)
+        network = self.network
+        current = Round(
+            parts, memory, network.group, network.same_host, self._buffers, key, self._rounds, self._batched
+        )
         self.bytes_sent += current.bytes_sent
         return current
 

@@ -4,7 +4,6 @@ import hashlib
 import os
 import warnings
 from datetime import timedelta
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -19,13 +18,11 @@ from digrad.torch import security
 from digrad.torch.failures import CommunicationError
 from digrad.torch.handshake import Handshake
 from digrad.torch.launch import GRAPH_VARIABLE
+from digrad.torch.same_host import SameHost
 
 OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 LONGEST, SHORTEST, STEPS = 60.0, 10.0, 5  # seconds, seconds, and how many step times an agent waits
 CONNECT = 60.0  # seconds for all agents to arrive
-LANES = 3  # groups over which large messages are spread: each has an I/O thread of its own in every process
-LANE_BYTES = 1 << 20  # messages from this size on
-LANE_AGENTS = 32  # every lane connects every pair of agents; beyond this many agents there is only one
 _BACKENDS = ("gloo", "nccl", "cpu:gloo,cuda:nccl")
 
 _instances: dict[str, int] = {}  # networks made on each group so far, the same on every agent
@@ -47,6 +44,8 @@ class ProcessNetwork:
         backend: ``gloo``, or ``nccl`` for CUDA.
         interface: The network interface that gloo may use, for example ``lo`` or ``wg0``.
         tls: Refuse to run without TLS.
+        direct: Let agents of the same host and user read large messages from one another's memory where the
+            kernel allows it, which is several times faster than loopback.
 
     Raises:
         ArgumentError: The number of processes is not the number of agents, or a setting is impossible.
@@ -62,13 +61,15 @@ class ProcessNetwork:
         backend: str = "gloo",
         interface: str | None = None,
         tls: bool = False,
+        direct: bool = True,
     ) -> None:
         if timeout is not None:
             checks.positive(timeout, "timeout", "ProcessNetwork")
         checks.choice(backend, "backend", "ProcessNetwork", _BACKENDS)
         self.network = _as_network(network)
         self._timeout, self._longest_step = timeout, 0.0
-        self._lanes: list[Any] = []
+        self._direct = direct
+        self.same_host: SameHost | None = None
         security.bind(interface)
         security.require_tls(tls)
         _check_restart()
@@ -95,31 +96,15 @@ class ProcessNetwork:
             return LONGEST
         return min(LONGEST, max(SHORTEST, STEPS * self._longest_step))
 
-    def open_lanes(self) -> None:
-        """Connect the agents more than once, so that large messages do not share one thread; all must call."""
-        if self._lanes or self.n > LANE_AGENTS or "gloo" not in dist.get_backend(self.group):
-            return
-        ranks = dist.get_process_group_ranks(self.group)
-        limit, alone = timedelta(seconds=self._timeout or CONNECT), len(ranks) < dist.get_world_size()
-        self._lanes = [
-            dist.new_group(ranks, limit, "gloo", use_local_synchronization=alone) for _ in range(LANES)
-        ]
-
-    def lane(self, sender: int, receiver: int, size: int) -> dist.ProcessGroup:
-        """Return the group over which a message of ``size`` bytes travels, the same at both ends of the arc."""
-        if size < LANE_BYTES or not self._lanes:
-            return self.group
-        return self._lanes[self._colours.get((sender, receiver), (sender + receiver) % LANES)]
-
-    @cached_property
-    def _colours(self) -> dict[tuple[int, int], int]:
-        """A lane for every arc, such that the arcs of an agent are spread over the lanes."""
-        graphs_used = (self.network.graph, self.network.R.support, self.network.C.support)
-        colours: dict[tuple[int, int], int] = {}
-        for arc in sorted({arc for graph in graphs_used for arc in graph.edges}):
-            taken = [colour for other, colour in colours.items() if set(other) & set(arc)]
-            colours[arc] = min(range(LANES), key=lambda lane, taken=taken: (taken.count(lane), lane))
-        return colours
+    def open_memory(self) -> None:
+        """Connect the agents of each host so that they read large messages from one another; all must call."""
+        if self._direct and self.same_host is None:
+            network = self.network
+            used = (network.graph, network.R.support, network.C.support)
+            arcs = sorted({arc for graph in used for arc in graph.edges})
+            self.same_host = SameHost(
+                self.agent, arcs, lambda facts: self.exchange(facts, "same host"), self._timeout or CONNECT
+            )
 
     def note_step(self, seconds: float) -> None:
         """Take the duration of a step into account for later timeouts."""
@@ -150,6 +135,8 @@ class ProcessNetwork:
     def close(self) -> None:
         """Leave the group together; every agent must call."""
         self.handshake.exchange({}, self._timeout or CONNECT, "closing")
+        if self.same_host is not None:
+            self.same_host.close()
         self.handshake.leave_together()
         if self._owns_group and dist.is_initialized():
             dist.destroy_process_group()

@@ -68,9 +68,9 @@ def wrong_size(_: Path) -> None:
     report("size", lambda: ProcessNetwork(ring(4), timeout=5))
 
 
-def train(folder: Path) -> None:
-    """Train until a neighbour falls silent."""
-    network = ProcessNetwork(ring(3), timeout=4)
+def train(folder: Path, direct: bool = True) -> None:
+    """Train until a neighbour falls silent, with messages large enough to be read from memory."""
+    network = ProcessNetwork(ring(3), timeout=4, direct=direct)
     model = torch.nn.Linear(1000, 300)
     optimizer = DecentralizedOptimizer(model.parameters(), METHOD, network)
 
@@ -83,6 +83,10 @@ def train(folder: Path) -> None:
                 (folder / f"training-{RANK}").touch()
 
     report("train", forever)
+
+
+def train_over_gloo(folder: Path) -> None:
+    train(folder, direct=False)
 
 
 def checkpoint(folder: Path) -> None:
