@@ -3,7 +3,7 @@
     digrad launch --agents 3 examples/torch_finetune.py -- --folder run
 
 Parameter groups, a learning-rate scheduler, coupled weight decay, checkpoints that survive a killed agent (run
-it again, or kill an agent: it goes on), and TensorBoard if it is installed.
+it again, or kill an agent: it goes on), and TensorBoard (`tensorboard --logdir run`) if it is installed.
 """
 
 import argparse
@@ -74,7 +74,12 @@ def main() -> None:
             writer.add_scalar("bytes_sent", optimizer.bytes_sent, optimizer.k)
         if optimizer.k % 40 == 0:
             checkpoints.save()
+            distance = optimizer.consensus_error()  # costs two rounds, and every agent must ask for it
+            if writer:
+                writer.add_scalar("consensus_error", distance, optimizer.k)
     optimizer.close()
+    if writer:
+        writer.close()
 
     with optimizer.averaged_parameters(), torch.no_grad():
         recalibrate(model, images.split(256))  # statistics of the average, not of this agent

@@ -1,5 +1,6 @@
 """Starting agents as real processes on loopback, and making sure that none is left over."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -26,6 +27,24 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def listening_ports() -> set[int]:
+    """Return the TCP ports on which this process listens."""
+    inodes = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of this very listing
+            inodes.add(str(entry.readlink()))
+    lines = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/self/net/{name}").read_text().splitlines()[1:]
+    ]
+    return {
+        int(line[1].split(":")[1], 16)
+        for line in lines
+        if line[3] == "0A" and f"socket:[{line[9]}]" in inodes
+    }
 
 
 def environment(**extra: str) -> dict[str, str]:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from torch_processes import environment
 
@@ -52,6 +53,11 @@ def test_fine_tuning_learns(tmp_path: Path) -> None:
     output, _ = launch(3, "torch_finetune.py", "--folder", str(tmp_path))
     assert "started at step 0" in output
     assert accuracy(output) > 0.9
+    log = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    steps = {tag: [event.step for event in log.Scalars(tag)] for tag in log.Tags()["scalars"]}
+    every_step = list(range(1, 121))
+    assert steps == {"loss": every_step, "bytes_sent": every_step, "consensus_error": [40, 80, 120]}
+    assert log.Scalars("loss")[-1].value < 0.5 * log.Scalars("loss")[0].value
 
 
 @pytest.mark.slow

@@ -11,9 +11,10 @@ import torch
 from safetensors.torch import save_file
 
 from digrad import CGT
-from digrad.torch import Checkpoints, DecentralizedOptimizer, ProcessNetwork
+from digrad.torch import Checkpoints, DecentralizedOptimizer, ProcessNetwork, process_net, same_host
 from digrad.torch import checkpoint as checkpoint_module
 from torch_models import network_loss, network_model
+from torch_processes import listening_ports
 
 STEPS, EVERY = 20, 4
 write_atomically = checkpoint_module.write_atomically
@@ -27,9 +28,12 @@ def kill_myself(folder: Path) -> None:
 def main(out: str) -> None:
     folder, plan = Path(out), json.loads(os.environ.get("KILL", "{}"))
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    if plan.get("direct"):
+        same_host.LARGE = process_net.LARGE = 1  # every message is read from memory
     network = ProcessNetwork(timeout=20)
     with (folder / f"started-{attempt}-{network.agent}").open("w") as file:
-        file.write(f"{time.time()} {os.getpid()} {os.environ['MASTER_PORT']}")
+        ports = {int(os.environ["MASTER_PORT"])} | listening_ports()
+        file.write(" ".join(map(str, (time.time(), *ports))))
     doomed = attempt == 0 and plan.get("agent") == network.agent
 
     def write_half(path: Path, data: bytes | str) -> Path:
