@@ -60,6 +60,16 @@ def choice(value: Any, name: str, owner: str, options: Iterable[str]) -> None:
         )
 
 
+def one_or_column(value: Any, name: str, owner: str, n: int) -> None:
+    """Raise unless ``value`` is one number, a schedule, or an array ``[n, 1]`` with one number per agent."""
+    shape = getattr(value, "shape", ())
+    if shape not in ((), (n, 1)):
+        raise ArgumentError(
+            f"`{name}` of {owner} must be a number, or a column of shape ({n}, 1), one per agent, "
+            f"but its shape is {tuple(shape)}."
+        )
+
+
 def did_you_mean(value: Any, options: Iterable[str]) -> str:
     """Return a sentence that suggests the option nearest to ``value``, ignoring case, or an empty string.
 

@@ -32,3 +32,7 @@ class SpecError(DigradError, ValueError):
 
 class CheckpointError(DigradError, RuntimeError):
     """A checkpoint is corrupt, or belongs to another run."""
+
+
+class CommunicationError(DigradError, RuntimeError):
+    """An agent is silent, has gone, or disagrees with the others; the processes must be started again."""

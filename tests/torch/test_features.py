@@ -11,11 +11,11 @@ from torch import nn
 
 from digrad import AB, CGT, SGP
 from digrad.algorithms.cgt import CGTState
-from digrad.errors import ArgumentError
+from digrad.errors import ArgumentError, CommunicationError
 from digrad.graphs import from_edges, ring
 from digrad.mixing import Network
 from digrad.schedules import InverseSqrt
-from digrad.torch import CommunicationError, ProcessNetwork, Replicas, Shard, recalibrate
+from digrad.torch import ProcessNetwork, Replicas, Shard, recalibrate
 from digrad.torch.cgt_kernel import cgt_step
 from digrad.torch.exchange import Part
 from digrad.torch.launch import launch_command, launch_environment
@@ -246,6 +246,10 @@ def test_shards_draw_what_the_simulator_draws() -> None:
     ("arguments", "message"),
     [
         ({"method": CGT}, "must be a method such as"),
+        (
+            {"method": CGT(step_size=0.1, threshold=np.ones((5, 1)))},
+            r"`threshold` of CGT must be a number, or a column of shape \(3, 1\), one per agent",
+        ),
         ({"model": [nn.Linear(2, 1)]}, "must be one module, or 3 different ones"),
         ({"model": nn.Linear(2, 1).half()}, "must be float32 or float64"),
         ({"message_dtype": torch.int8}, "`message_dtype` of Replicas must be one of"),

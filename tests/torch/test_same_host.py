@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
+from digrad.errors import CommunicationError
 from digrad.torch import same_host
-from digrad.torch.failures import CommunicationError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reading memory is a facility of Linux")
 

@@ -5,6 +5,8 @@ import typing
 from functools import cache
 from typing import Any
 
+from digrad import checks
+
 
 def with_fields(method: Any, values: dict[str, Any]) -> Any:
     """Return a copy of ``method`` with other field values, without the checks of its constructor."""
@@ -26,3 +28,9 @@ def numeric_fields(method_type: type) -> tuple[str, ...]:
     hints = typing.get_type_hints(method_type)
     names = [field.name for field in dataclasses.fields(method_type)]
     return tuple(name for name in names if hints[name] is float or float in typing.get_args(hints[name]))
+
+
+def check_columns(method: Any, n: int) -> None:
+    """Raise unless every number of a method is one number, a schedule, or a column with one number per agent."""
+    for name in numeric_fields(type(method)):
+        checks.one_or_column(getattr(method, name), name, type(method).__name__, n)

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad import checks
-from digrad.algorithms.fields import numeric_fields
+from digrad.algorithms.fields import check_columns
 from digrad.errors import ArgumentError
 from digrad.mixing import Network
 from digrad.problems import Problem
@@ -55,13 +55,7 @@ def check_parts(method: Any, problem: Any, network: Any, name: str) -> None:
         raise ArgumentError(
             f"`network` has {network.n} agents, but `problem` has {problem.n_agents} losses; they must agree."
         )
-    for field in numeric_fields(type(method)):
-        shape = np.shape(getattr(method, field)) if not callable(getattr(method, field)) else ()
-        if shape not in ((), (network.n, 1)):
-            raise ArgumentError(
-                f"`{field}` of {name} must be a number, or a column of shape ({network.n}, 1), one per agent, but its "
-                f"shape is {shape}."
-            )
+    check_columns(method, network.n)
     network.require(method.needs, name)
 
 

@@ -1,6 +1,5 @@
 from .batch_norm import recalibrate as recalibrate
 from .checkpoint import Checkpoints as Checkpoints
-from .failures import CommunicationError as CommunicationError
 from .launch import launch as launch
 from .optimizer import DecentralizedOptimizer as DecentralizedOptimizer
 from .process_network import ProcessNetwork as ProcessNetwork

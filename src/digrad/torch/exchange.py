@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from digrad.torch.failures import CommunicationError
+from digrad.errors import CommunicationError
 from digrad.torch.handshake import agents_text
 from digrad.torch.mixing_order import Share
 from digrad.torch.same_host import SameHost

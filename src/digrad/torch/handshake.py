@@ -11,7 +11,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from digrad.torch.failures import CommunicationError
+from digrad.errors import CommunicationError
 
 LINGER = 5.0  # seconds that the owner of the store stays for the others when all are about to fail
 

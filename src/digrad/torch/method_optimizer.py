@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from digrad import checks
-from digrad.algorithms.fields import numeric_fields, with_fields
+from digrad.algorithms.fields import check_columns, numeric_fields, with_fields
 from digrad.errors import ArgumentError
 from digrad.mixing import Network
 from digrad.torch.flat import FlatParameters
@@ -301,6 +301,7 @@ def check_arguments(
             f"`message_dtype` of {owner} must be one of {', '.join(map(str, MESSAGE_DTYPES))}, "
             f"but got {message_dtype!r}."
         )
+    check_columns(method, network.n)
     network.require(method.needs, type(method).__name__)
 
 

@@ -11,11 +11,10 @@ import torch.distributed as dist
 
 import digrad
 from digrad import checks, graphs
-from digrad.errors import ArgumentError
+from digrad.errors import ArgumentError, CommunicationError
 from digrad.graphs import Digraph
 from digrad.mixing import Network
 from digrad.torch import security
-from digrad.torch.failures import CommunicationError
 from digrad.torch.handshake import Handshake
 from digrad.torch.launch import GRAPH_VARIABLE
 from digrad.torch.same_host import SameHost

@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from digrad.torch.failures import CommunicationError
+from digrad.errors import CommunicationError
 from digrad.torch.handshake import agents_text
 
 LARGE = 1 << 20  # bytes; shorter messages gain nothing that a training step would notice

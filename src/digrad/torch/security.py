@@ -5,8 +5,7 @@ import socket
 
 import torch.distributed as dist
 
-from digrad.errors import ArgumentError
-from digrad.torch.failures import CommunicationError
+from digrad.errors import ArgumentError, CommunicationError
 
 INTERFACE = "GLOO_SOCKET_IFNAME"
 TRANSPORT = "GLOO_DEVICE_TRANSPORT"
