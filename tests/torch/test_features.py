@@ -2,6 +2,7 @@
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -221,14 +222,66 @@ def test_kernel_of_a_lone_agent_with_no_tracker_stays_put() -> None:
     assert torch.equal(state.x, torch.full((1, 3), 2.0))
 
 
-def test_recalibrated_statistics_are_those_of_the_data() -> None:
-    model = nn.Sequential(nn.BatchNorm1d(2))
+def test_recalibrated_statistics_are_those_of_the_data_without_dropout() -> None:
+    model = nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(2))
     data = torch.randn(64, 2) * 3 + 5
-    model.eval()
+    model.train()
+    model[1].eval()  # as someone who fine-tunes with frozen statistics would
     recalibrate(model, [data])
-    assert torch.allclose(model[0].running_mean, data.mean(0), atol=1e-5)
-    assert not model.training
-    assert model[0].momentum == 0.1
+    assert torch.allclose(model[1].running_mean, data.mean(0), atol=1e-5)
+    assert torch.allclose(model[1].running_var, data.var(0), rtol=1e-5)
+    assert [module.training for module in model.modules()] == [True, True, False]
+    assert model[1].momentum == 0.1
+    before = model[1].running_mean.clone()
+    with pytest.raises(ArgumentError, match="`batches` of recalibrate is empty"):
+        recalibrate(model, [])
+    assert torch.equal(model[1].running_mean, before)
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [lambda m: m.double(), lambda m: m.to(memory_format=torch.channels_last)],
+    ids=["dtype", "layout"],
+)
+def test_model_converted_after_the_optimizer_was_built_is_an_error(convert: Any) -> None:
+    replicas = Replicas(nn.Conv2d(3, 4, 2), METHOD, NETWORK)
+    convert(replicas.models[1])
+    with pytest.raises(ArgumentError, match="has been moved or converted since the optimizer was built"):
+        replicas.step()
+
+
+def test_average_is_for_looking_at_only() -> None:
+    replicas = Replicas([nn.Linear(4, 1) for _ in range(3)], METHOD, NETWORK)
+    start = replicas.estimate().clone()
+    with replicas.averaged_parameters():
+        shown = [torch.cat([p.flatten() for p in model.parameters()]) for model in replicas.models]
+        assert all(torch.allclose(one, replicas.average(), atol=1e-7) for one in shown)
+        with pytest.raises(ArgumentError, match="must not be called inside averaged_parameters"):
+            replicas.step()
+        with pytest.raises(ArgumentError, match="cannot be nested"), replicas.averaged_parameters():
+            pass
+    assert torch.equal(replicas.estimate(), start)
+    replicas.step()
+
+
+@pytest.mark.parametrize(("name", "value"), [("lr", -0.1), ("weight_decay", float("nan"))])
+def test_impossible_settings_of_a_group_are_refused(name: str, value: float) -> None:
+    replicas = Replicas(nn.Linear(4, 1), METHOD, NETWORK)
+    replicas.param_groups[0][name] = value
+    with pytest.raises(ArgumentError, match=f"`{name}` of a parameter group of Replicas must be at least 0"):
+        replicas.step()
+
+
+def test_number_too_large_for_a_short_message_is_an_error_not_infinity() -> None:
+    model = nn.Linear(2, 1)
+    nn.init.constant_(model.weight, 1e5)
+    replicas = Replicas(model, METHOD, NETWORK, message_dtype=torch.float16)
+    with pytest.raises(ArgumentError, match="float16, which ends at 65504, but 1e"):
+        replicas.step()
+
+
+def test_digraph_will_do_as_a_network() -> None:
+    assert Replicas(nn.Linear(2, 1), METHOD, ring(3)).estimate().shape == (3, 3)
 
 
 def test_shards_draw_what_the_simulator_draws() -> None:

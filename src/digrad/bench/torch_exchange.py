@@ -159,14 +159,14 @@ def _all_reduce(own: Any) -> Callable[[], None]:
 def _exchange(network: Any, own: Any, same_host: Any) -> Callable[[], None]:
     from digrad.torch.exchange import Part, Round
     from digrad.torch.mixing_order import shares
+    from digrad.torch.route import Route
 
+    route = Route(network.group, same_host)
     share, buffers, count = shares(network.network, frozenset({"row"}), network.agent)["pull"], {}, [0]
 
     def run() -> None:
         count[0] += 1
-        Round([Part(share, own)], own[0], network.group, same_host, buffers, "bench", count[0], False).finish(
-            SECONDS, 0
-        )
+        Round([Part(share, own)], own[0], route, buffers, key="bench", tag=count[0], k=0).finish(SECONDS)
 
     return run
 

@@ -12,18 +12,14 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from digrad.errors import CommunicationError
-from digrad.torch.handshake import agents_text
 from digrad.torch.mixing_order import Share
-from digrad.torch.same_host import SameHost
+from digrad.torch.reasons import agents_text, first_line
+from digrad.torch.route import PostingError, Route
 
 FUSED = 1 << 16  # numbers; several short arrays are copied into one message, long ones travel as they are
 TAGS = 1 << 16  # rounds are numbered modulo this, so that a message can only meet its own round
-
-Messages = list[tuple[int, torch.Tensor]]  # (neighbour, numbers)
-Works = list[tuple[int, Any]]  # (neighbour, what to wait for)
 
 
 @dataclass
@@ -42,42 +38,40 @@ class Round:
         parts: The arrays, in the same order on every agent.
         joined: The flat memory in which the parts follow one another, if they do; a run of parts for the same
             receiver is then one message.
-        group: Whose ranks are the agents.
-        same_host: The neighbours whose memory can be read, if large messages are to be read there.
+        route: What carries the messages.
         buffers: Receive buffers to use again, by key.
         key: Of this round among the buffers.
         tag: Of the messages.
-        batched: Post everything in one call, as NCCL needs it.
+        k: The step, for messages.
+
+    Raises:
+        CommunicationError: A connection is lost.
     """
 
     def __init__(
         self,
         parts: Sequence[Part],
         joined: torch.Tensor | None,
-        group: Any,
-        same_host: SameHost | None,
+        route: Route,
         buffers: dict[Any, torch.Tensor],
+        *,
         key: Any,
         tag: int,
-        batched: bool,
+        k: int,
     ) -> None:
-        self.parts, self._joined, self._tag = parts, joined, tag % TAGS
+        self.parts, self._joined, self._k = parts, joined, k
         incoming = [
             (sender, self._inbox(run, sender, buffers, key)) for sender, run in self._runs(receiving=True)
         ]
         outgoing = [(receiver, self._outbox(run)) for receiver, run in self._runs(receiving=False)]
         self.bytes_sent = sum(message.nbytes for _, message in outgoing)
-        self._receives: Works = []
-        self._sends: Works = []
-        if same_host:
-            incoming, outgoing = self._post_direct(same_host, incoming, outgoing)
-        post = _post_batch if batched else _post_each
-        receives, sends = post(incoming, outgoing, group, self._tag)
-        self._receives += receives
-        self._sends += sends
+        try:
+            self._receives, self._sends = route.post(incoming, outgoing, tag % TAGS)
+        except PostingError as error:
+            raise CommunicationError(self._lost(error.peer, error)) from error
         self.is_finished = False
 
-    def finish(self, timeout: float, k: int) -> None:
+    def finish(self, timeout: float) -> None:
         """Wait until everything has arrived and left.
 
         Raises:
@@ -91,28 +85,25 @@ class Round:
                 try:
                     done = work.wait(timedelta(seconds=max(deadline - time.monotonic(), 0.001)))
                 except RuntimeError as error:
-                    silent = sorted({peer, *(p for p, w in works[position + 1 :] if not _is_done(w))})
-                    raise CommunicationError(_reason(error, verb, peer, silent, timeout, k)) from error
+                    if "imed out" not in str(error) and "imeout" not in str(error):
+                        raise CommunicationError(self._lost(peer, error)) from error
+                    done = False
                 if done is False:
-                    raise CommunicationError(_reason(None, verb, peer, [peer], timeout, k))
+                    waiting = sorted({peer, *(p for p, w in works[position + 1 :] if not _is_done(w))})
+                    raise CommunicationError(self._silent(verb, waiting, timeout))
         self.is_finished = True
 
-    def _post_direct(
-        self, same_host: SameHost, incoming: Messages, outgoing: Messages
-    ) -> tuple[Messages, Messages]:
-        """Post what is read from memory, and return the rest."""
-        for sender, message in incoming:
-            if same_host.receives(sender, message):
-                self._receives.append((sender, same_host.receive(sender, message, self._tag)))
-        for receiver, message in outgoing:
-            if same_host.sends(receiver, message):
-                try:
-                    self._sends.append((receiver, same_host.send(receiver, message, self._tag)))
-                except RuntimeError as error:
-                    raise _connection_lost(error) from error
+    def _silent(self, verb: str, silent: list[int], timeout: float) -> str:
         return (
-            [one for one in incoming if not same_host.receives(*one)],
-            [one for one in outgoing if not same_host.sends(*one)],
+            f"step {self._k}: nothing was {verb} {agents_text(silent)} within {timeout:.1f} s; it is dead, stopped, "
+            "slow or itself waiting: look at its log, raise `timeout` of ProcessNetwork if it is slow, and "
+            "start all agents again."
+        )
+
+    def _lost(self, peer: int | None, error: RuntimeError) -> str:
+        who = "a neighbour" if peer is None else f"agent {peer}"
+        return (
+            f"step {self._k}: the connection to {who} is lost ({first_line(error)}); start all agents again."
         )
 
     def _runs(self, *, receiving: bool) -> list[tuple[int, list[int]]]:
@@ -149,51 +140,8 @@ class Round:
         return self._joined[first : first + sum(self.parts[i].wire.shape[1] for i in run)]
 
 
-def _post_each(incoming: Messages, outgoing: Messages, group: Any, tag: int) -> tuple[Works, Works]:
-    try:
-        receives = [(peer, dist.irecv(m, group=group, tag=tag, group_src=peer)) for peer, m in incoming]
-        sends = [(peer, dist.isend(m, group=group, tag=tag, group_dst=peer)) for peer, m in outgoing]
-    except RuntimeError as error:
-        raise _connection_lost(error) from error
-    return receives, sends
-
-
-def _post_batch(incoming: Messages, outgoing: Messages, group: Any, tag: int) -> tuple[Works, Works]:
-    ops = [dist.P2POp(dist.irecv, m, group=group, tag=tag, group_peer=peer) for peer, m in incoming]
-    ops += [dist.P2POp(dist.isend, m, group=group, tag=tag, group_peer=peer) for peer, m in outgoing]
-    works = dist.batch_isend_irecv(ops) if ops else []
-    if len(works) != len(ops):  # NCCL returns one handle for the whole batch
-        return [(ops[0].group_peer, work) for work in works], []
-    both = [(op.group_peer, work) for op, work in zip(ops, works, strict=True)]
-    return both[: len(incoming)], both[len(incoming) :]
-
-
-def _connection_lost(error: RuntimeError) -> CommunicationError:
-    return CommunicationError(
-        f"a neighbour's connection is lost ({_first_line(error)}); start all agents again."
-    )
-
-
-def _reason(
-    error: RuntimeError | None, verb: str, peer: int, silent: list[int], timeout: float, k: int
-) -> str:
-    text = _first_line(error) if error else ""
-    timed_out = error is None or "imed out" in text or "imeout" in text
-    if timed_out:
-        return (
-            f"step {k}: nothing was {verb} {agents_text(silent)} within {timeout:.1f} s; it is dead, stopped, "
-            "slow or itself waiting: look at its log, raise `timeout` of ProcessNetwork if it is slow, and "
-            "start all agents again."
-        )
-    return f"step {k}: the connection to agent {peer} is lost ({text}); start all agents again."
-
-
 def _is_done(work: Any) -> bool:
     try:
         return work.is_completed()
     except RuntimeError:
         return False
-
-
-def _first_line(error: RuntimeError) -> str:
-    return str(error).strip().split("\n")[0][:200]

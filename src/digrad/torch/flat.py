@@ -45,6 +45,7 @@ class FlatParameters:
         self._grad_views = [
             _views(parameters, row) for parameters, row in zip(self._rows, self.grad, strict=True)
         ]
+        self._places: list[tuple[torch.Tensor, int]] = []  # where each parameter was put
         self.zero_grad()
 
     @property
@@ -74,9 +75,11 @@ class FlatParameters:
 
     def point_at(self, values: torch.Tensor) -> None:
         """Make the parameters views of ``values``, whose numbers they take."""
+        self._places = []
         for parameters, row in zip(self._rows, values, strict=True):
             for parameter, view in zip(parameters, _views(parameters, row), strict=True):
                 parameter.data = view
+                self._places.append((parameter, view.data_ptr()))
 
     def zero_grad(self) -> None:
         """Set every gradient to zero and make it a view of ``grad``."""
@@ -86,12 +89,22 @@ class FlatParameters:
                 parameter.grad = view
 
     def collect_grad(self, owner: str) -> torch.Tensor:
-        """Return ``grad``, completed by gradients that live elsewhere; a missing one is zero."""
+        """Return ``grad``, completed by gradients that live elsewhere; a missing one is zero.
+
+        Raises:
+            ArgumentError: A parameter has been unfrozen or converted since the optimizer was built.
+        """
         for parameter in self.frozen:
             if parameter.requires_grad:
                 raise ArgumentError(
                     f"`params` of {owner}: a parameter of shape {list(parameter.shape)} was frozen when the "
                     "optimizer was built, but is trainable now; build the optimizer after unfreezing."
+                )
+        for parameter, place in self._places:
+            if parameter.data_ptr() != place:
+                raise ArgumentError(
+                    f"`params` of {owner}: a parameter of shape {list(parameter.shape)} has been moved or converted "
+                    "since the optimizer was built; convert the model (device, dtype, memory format) before."
                 )
         for parameters, views in zip(self._rows, self._grad_views, strict=True):
             for parameter, view in zip(parameters, views, strict=True):

@@ -12,6 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 from digrad.errors import CommunicationError
+from digrad.torch.reasons import agents_text
 
 LINGER = 5.0  # seconds that the owner of the store stays for the others when all are about to fail
 
@@ -90,11 +91,6 @@ class Handshake:
 
     def _key(self, count: int, agent: int) -> str:
         return f"digrad/{self._prefix}/{count}/{agent}"
-
-
-def agents_text(agents: list[int]) -> str:
-    """Return ``agent 3`` or ``agents 1, 3``."""
-    return f"agent{'s' if len(agents) != 1 else ''} {', '.join(str(agent) for agent in agents)}"
 
 
 def _who(name: str, everyone: list[dict[str, Any]]) -> str:

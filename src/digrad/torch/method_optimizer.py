@@ -47,7 +47,7 @@ class MethodOptimizer(torch.optim.Optimizer):
         self._flat, self._network, self._net, self._agents = flat, network, net, tuple(agents)
         self._method = with_fields(method, _local_arrays(method, self._agents, flat))
         self.k = 0
-        self._is_built = False
+        self._is_built = self._is_averaged = False
         start = self._scheduled("step_size") if hasattr(method, "step_size") else 0.0
         super().__init__(groups, {"lr": start, "weight_decay": weight_decay})
         self._is_built = True
@@ -94,6 +94,8 @@ class MethodOptimizer(torch.optim.Optimizer):
         Returns:
             The loss of ``closure``, if there is one.
         """
+        if self._is_averaged:
+            raise ArgumentError(f"`step` of {self._name} must not be called inside averaged_parameters().")
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -117,13 +119,14 @@ class MethodOptimizer(torch.optim.Optimizer):
 
         Where estimates are pulled the weights are those of the Perron vector of R, else equal.
         """
-        return self._sum((self._perron() * self.estimate()).sum(0)) / self._network.n
+        total = (self._perron().T @ self.estimate())[0]
+        return self._sum(total).div_(self._network.n)
 
     @torch.no_grad()
     def consensus_error(self) -> float:
         """Return how far the agents are apart, ``||x - 1 xbar||_F / sqrt(n)``; every agent must call."""
         distance = self.estimate() - self.average()
-        return float((self._sum((distance**2).sum().reshape(1)) / self._network.n).sqrt())
+        return float((self._sum(distance.square_().sum().reshape(1)) / self._network.n).sqrt())
 
     @contextlib.contextmanager
     def averaged_parameters(self) -> Iterator[None]:
@@ -131,16 +134,22 @@ class MethodOptimizer(torch.optim.Optimizer):
 
         Running statistics of BatchNorm stay local: see :func:`digrad.torch.recalibrate`.
         """
-        rows = self._flat.empty()
-        rows.copy_(self.average().expand_as(rows))
-        self._flat.point_at(rows)  # not written in place: the parameters may be on their way to neighbours
+        if self._is_averaged:
+            raise ArgumentError(f"averaged_parameters() of {self._name} cannot be nested.")
+        # Not written in place: the parameters may be on their way to neighbours.
+        self._flat.point_at(self.average().expand(len(self._agents), -1))
+        self._is_averaged = True
         try:
             yield
         finally:
+            self._is_averaged = False
             self._flat.point_at(self._point)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return k, the method's state and the settings of the groups; messages under way are no state."""
+        """Return k, the method's state and the settings of the groups; messages under way are no state.
+
+        As with any torch optimizer the tensors are the live ones: copy them if training goes on.
+        """
         fields = {name: value for name, value in self._state._asdict().items()}
         settings = [{key: value for key, value in g.items() if key != "params"} for g in self.param_groups]
         state: dict[str, Any] = {"k": self.k, "method": type(self._method).__name__, "fields": fields}
@@ -209,6 +218,7 @@ class MethodOptimizer(torch.optim.Optimizer):
         """Make sure that the state may be overwritten."""
 
     def _sum(self, value: torch.Tensor) -> torch.Tensor:
+        """Return the sum over all processes, in the memory of ``value``."""
         return value
 
     def _perron(self) -> torch.Tensor:
@@ -231,6 +241,13 @@ class MethodOptimizer(torch.optim.Optimizer):
         return {name: self._scheduled(name) for name in names if callable(getattr(self._method, name))}
 
     def _step_size(self, scheduled: float | None) -> Any:
+        for group in self.param_groups:
+            for name in ("lr", "weight_decay"):
+                if not 0 <= group[name] < float("inf"):
+                    raise ArgumentError(
+                        f"`{name}` of a parameter group of {self._name} must be at least 0 and finite, but got "
+                        f"{group[name]!r}."
+                    )
         if scheduled is not None:
             if any(group["lr"] != self._mirrored for group in self.param_groups):
                 raise ArgumentError(
@@ -253,12 +270,13 @@ class MethodOptimizer(torch.optim.Optimizer):
         found_inf, scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
         if found_inf is not None and float(found_inf) > 0:
             return torch.zeros_like(grad) if self._last_grad is None else self._last_grad
-        if scale is not None:
-            grad = grad * scale.to(grad.device).double().reciprocal().to(grad.dtype)
+        if scale is not None:  # in place, as GradScaler.unscale_ does
+            grad.mul_(scale.to(grad.device).double().reciprocal().to(grad.dtype))
         if any(group["weight_decay"] for group in self.param_groups):
             grad = self._decayed(grad)
         if found_inf is not None:
-            self._last_grad = grad.clone()
+            self._last_grad = torch.empty_like(grad) if self._last_grad is None else self._last_grad
+            self._last_grad.copy_(grad)
         return grad
 
     def _decayed(self, grad: torch.Tensor) -> torch.Tensor:

@@ -110,7 +110,7 @@ class DecentralizedOptimizer(MethodOptimizer):
         self._processes.agree({"k": k}, "DecentralizedOptimizer")
 
     def _sum(self, value: torch.Tensor) -> torch.Tensor:
-        return self._processes.sum(value)
+        return self._processes.add_up(value)
 
     def _allocate(self, state: Any) -> Any:
         """Lay the state out in one piece: x first, then what is sent early, so that this is one message."""

@@ -7,8 +7,9 @@ import torch
 import torch.distributed as dist
 
 from digrad.torch.exchange import FUSED, Part, Round
-from digrad.torch.mixing_order import Share, combine, shares, wire_dtype
+from digrad.torch.mixing_order import Share, as_message, combine, shares
 from digrad.torch.process_network import ProcessNetwork
+from digrad.torch.route import Route
 from digrad.torch.same_host import LARGE
 
 
@@ -36,10 +37,11 @@ class ProcessNet:
         self.network = network
         self.shares: dict[str, Share] = shares(network.network, needs, network.agent)
         self._dimension, self._message_dtype = dimension, message_dtype
-        self._batched = "nccl" in dist.get_backend(network.group)
         self._buffers: dict[Any, torch.Tensor] = {}
         if dimension * dtype.itemsize >= LARGE and device.type == "cpu":
             network.open_memory()
+        batched = "nccl" in dist.get_backend(network.group)
+        self._route = Route(network.group, network.same_host, batched)
         self._rounds = self.k = self.bytes_sent = 0
         self._early: Round | None = None
         self._early_fields: list[tuple[str, torch.Tensor]] = []
@@ -78,7 +80,7 @@ class ProcessNet:
     def settle_early(self) -> None:
         """Wait until everything sent ahead has arrived and left; the next step finds it here."""
         if self._early:
-            self._early.finish(self.network.timeout, self.k)
+            self._early.finish(self.network.timeout)
 
     def finish_early(self) -> None:
         """Wait as well, and forget it: the step that mixes it is over."""
@@ -97,7 +99,7 @@ class ProcessNet:
         late = [(verb, array) for array, part in zip(arrays, parts, strict=True) if part is None]
         if late:
             current = self._post(late, None, tuple(array.shape[1] for _, array in late))
-            current.finish(self.network.timeout, self.k)
+            current.finish(self.network.timeout)
             fresh = iter(current.parts)
             parts = [part or next(fresh) for part in parts]
         mixed = tuple(
@@ -112,30 +114,23 @@ class ProcessNet:
             return None
         for position, (early_verb, array) in enumerate(self._early_fields):
             if early_verb == verb and array is x:
-                self._early.finish(self.network.timeout, self.k)
+                self._early.finish(self.network.timeout)
                 return self._early.parts[position]
         return None
 
     def _post(
         self, fields: Sequence[tuple[str, torch.Tensor]], memory: torch.Tensor | None, key: Any
     ) -> Round:
-        wires = [self._wire(array) for _, array in fields]
+        wires = [as_message(array, self._dimension, self._message_dtype) for _, array in fields]
         shortened = any(wire is not array for wire, (_, array) in zip(wires, fields, strict=True))
         if memory is None or shortened:
             memory = _joined(wires, always=shortened)
             wires = wires if memory is None else [w[None] for w in memory.split([w.shape[1] for w in wires])]
         parts = [Part(self.shares[verb], wire) for (verb, _), wire in zip(fields, wires, strict=True)]
         self._rounds += 1
-        network = self.network
-        current = Round(
-            parts, memory, network.group, network.same_host, self._buffers, key, self._rounds, self._batched
-        )
+        current = Round(parts, memory, self._route, self._buffers, key=key, tag=self._rounds, k=self.k)
         self.bytes_sent += current.bytes_sent
         return current
-
-    def _wire(self, x: torch.Tensor) -> torch.Tensor:
-        dtype = wire_dtype(x.shape[1], self._dimension, x.dtype, self._message_dtype)
-        return x.contiguous() if dtype == x.dtype else x.to(dtype)
 
 
 def _joined(wires: Sequence[torch.Tensor], *, always: bool) -> torch.Tensor | None:

@@ -78,7 +78,8 @@ class ProcessNetwork:
         self.group: dist.ProcessGroup = group or dist.group.WORLD  # pyright: ignore[reportAttributeAccessIssue]
         self.agent = dist.get_rank(self.group)
         self.handshake = _handshake(self.group, self.agent)
-        self.agree({"version": digrad.__version__, "graph": self.network.content_hash[:16]}, "ProcessNetwork")
+        graph = f"{self.n} agents, {self.network.graph.n_arcs} arcs, {self.network.content_hash[:16]}"
+        self.agree({"version": digrad.__version__, "graph": graph}, "ProcessNetwork")
         self._check_size()
 
     @property
@@ -119,9 +120,12 @@ class ProcessNetwork:
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """Return the sum over all agents, a new tensor; every agent must call."""
-        total = values.clone(memory_format=torch.contiguous_format)
+        return self.add_up(values.clone(memory_format=torch.contiguous_format))
+
+    def add_up(self, values: torch.Tensor) -> torch.Tensor:
+        """Replace ``values``, contiguous, by the sum over all agents, and return it; every agent must call."""
         try:
-            work = dist.all_reduce(total, group=self.group, async_op=True)
+            work = dist.all_reduce(values, group=self.group, async_op=True)
             assert work is not None
             work.wait(timedelta(seconds=self.timeout))
         except RuntimeError as error:
@@ -129,7 +133,7 @@ class ProcessNetwork:
                 f"the sum over all agents did not complete within {self.timeout:.1f} s: an agent is dead, stopped "
                 "or did not call; start all agents again."
             ) from error
-        return total
+        return values
 
     def close(self) -> None:
         """Leave the group together; every agent must call."""

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from digrad.mixing import Network
-from digrad.torch.mixing_order import combine, shares, wire_dtype
+from digrad.torch.mixing_order import as_message, combine, shares
 
 
 class ReplicaNet:
@@ -50,7 +50,7 @@ class ReplicaNet:
         return _each(x, self._mean)
 
     def _mix(self, verb: str, x: torch.Tensor) -> torch.Tensor:
-        wire = x.to(wire_dtype(x.shape[1], self._dimension, x.dtype, self._message_dtype))
+        wire = as_message(x, self._dimension, self._message_dtype)
         rows = []
         for agent, by_verb in enumerate(self._shares):
             share, row = by_verb[verb], slice(agent, agent + 1)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from digrad.errors import ArgumentError
+from digrad.graphs import Digraph
 from digrad.mixing import Network
 from digrad.torch.flat import FlatParameters, parameter_groups
 from digrad.torch.method_optimizer import MethodOptimizer, check_arguments
@@ -23,7 +24,7 @@ class Replicas(MethodOptimizer):
     Args:
         model: A module, copied for every agent, or a sequence with one module per agent.
         method: Any method of :mod:`digrad.algorithms`.
-        network: Graph and weights.
+        network: Graph and weights, or a digraph with uniform weights.
         groups: Returns the parameter groups of a module, as for torch optimizers; by default one group.
         weight_decay: Added to the gradient as ``weight_decay * x`` before it is tracked.
         message_dtype: Round messages to this format, as half the traffic would need it.
@@ -52,12 +53,13 @@ class Replicas(MethodOptimizer):
         self,
         model: torch.nn.Module | Sequence[torch.nn.Module],
         method: Method,
-        network: Network,
+        network: Network | Digraph,
         *,
         groups: Callable[[torch.nn.Module], Iterable[Any]] | None = None,
         weight_decay: float = 0.0,
         message_dtype: torch.dtype | None = None,
     ) -> None:
+        network = Network(network) if isinstance(network, Digraph) else network
         check_arguments(method, network, weight_decay, message_dtype, "Replicas")
         self.models = _models(model, network.n)
         found = [

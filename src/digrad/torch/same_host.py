@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from digrad.errors import CommunicationError
-from digrad.torch.handshake import agents_text
+from digrad.torch.reasons import agents_text
 
 LARGE = 1 << 20  # bytes; shorter messages gain nothing that a training step would notice
 _OFFER = struct.Struct("<qqq")  # tag, address, bytes
