@@ -1,8 +1,11 @@
 import json
+from pathlib import Path
 
 import pytest
 
 from digrad.cli import main
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "certify_digits.toml"
 
 SPEC = """
 name = "tiny"
@@ -49,12 +52,13 @@ def test_certify_prints_the_chains_and_the_inequalities_and_writes_the_certifica
     code, output = call(monkeypatch, capsys, "certify", spec, "--out", tmp_path / "out", "--steps", "5")
     assert code == 0, output.err
     lines = output.out.splitlines()
-    assert lines[0] == "fails: CGT with alpha = 0.05, c0 = 1"
+    assert lines[0] == "methods.CGT: fails: CGT with alpha = 0.05, c0 = 1"
     chains = [line.split()[0] for line in lines if "alpha_max = " in line]
     assert chains == ["sharp", "repaired", "paper"]
     assert "PASS: 5 steps checked" in output.out
     assert "inequality" in output.out
-    assert "a-posteriori" in output.out
+    assert "A posteriori" in output.out
+    assert "mini-batches" not in output.out
     stored = json.loads((tmp_path / "out" / "certificate.json").read_text())
     assert stored["certificate"]["verdict"] == "fails"
     assert stored["check"]["steps"] == 5
@@ -93,10 +97,158 @@ def test_smoothness_prints_a_line_per_loss_and_writes_its_figure(spec, monkeypat
     out = tmp_path / "out"
     code, output = call(monkeypatch, capsys, "smoothness", spec, "--out", out)
     assert code == 0, output.err
-    assert output.out.split()[:3] == ["loss", "L0", "L1"]
+    lines = output.out.splitlines()
+    assert lines[0].startswith("methods.CGT: ")
+    assert lines[1].split() == ["loss", "L0", "L1"]
+    assert any(line.endswith("indicative, not a certificate") for line in lines)
     code, output = call(monkeypatch, capsys, "smoothness", spec, "--out", out, "--json")
     assert code == 0
-    rows = json.loads(output.out)
-    assert rows == json.loads((out / "smoothness.json").read_text())
-    assert len(rows) == 4  # three agents and F
+    found = json.loads(output.out)
+    assert found == json.loads((out / "smoothness.json").read_text())
+    assert len(found["losses"]) == 4  # three agents and F
+    assert (found["method"], found["label"]) == ("CGT", "indicative, not a certificate")
+    assert found["ell"] >= 1
+    assert found["b"] >= 0
+    points = found["points"]
+    assert points["iterations"][0] == 0
+    assert {len(values) for values in points.values()} == {len(points["iterations"])}
     assert list(out.glob("smoothness.*"))
+
+
+TWO = """
+[methods.slow]
+method = "CGT"
+step_size = 0.01
+threshold = 2.0
+"""
+
+
+@pytest.mark.usefixtures("without_figures")
+@pytest.mark.parametrize("command", ["certify", "smoothness"])
+def test_method_chooses_among_several_cgt(command, spec, monkeypatch, capsys, tmp_path):
+    spec.write_text(spec.read_text() + TWO)
+    code, output = call(monkeypatch, capsys, command, spec, "--out", tmp_path / "a")
+    assert code == 0, output.err
+    assert output.out.startswith("methods.CGT: ")
+    code, output = call(monkeypatch, capsys, command, spec, "--out", tmp_path / "b", "--method", "slow")
+    assert code == 0, output.err
+    assert output.out.startswith("methods.slow: ")
+    if command == "certify":
+        stored = json.loads((tmp_path / "b" / "certificate.json").read_text())
+        assert stored["method"] == "slow"
+        assert (stored["check"]["step_size"], stored["check"]["threshold"]) == (0.01, 2.0)
+
+
+SOFT = """
+[methods.SoftCGT]
+step_size = 0.05
+threshold = 1.0
+"""
+
+
+@pytest.mark.parametrize("command", ["certify", "smoothness"])
+@pytest.mark.parametrize(
+    ("change", "arguments", "message"),
+    [
+        (("", TWO), ("--method", "fast"), "must be the label of a CGT (CGT, slow), but got 'fast'"),
+        (("threshold = 1.0", "threshold = [1.0, 2.0, 1.0]"), (), "`methods.CGT.threshold` is not covered"),
+        (("step_size = 0.05", "step_size = [0.1, 0.1, 0.1]"), (), "a list, one number per agent"),
+        (
+            ("step_size = 0.05", 'step_size = {schedule = "inverse", scale = 0.5}'),
+            (),
+            "`methods.CGT.step_size` is not covered: the theory is about a constant step size",
+        ),
+        (("[methods.CGT]", "[methods.SoftCGT]"), (), "not covered: SoftCGT clips smoothly"),
+        (("", SOFT), ("--method", "SoftCGT"), "must be the label of a CGT (CGT), but got 'SoftCGT'"),
+        (('kind = "cosh"', 'kind = "cash"'), (), "cosh"),
+        (('kind = "ring"\nn = 3', 'file = "split.txt"'), (), "no agent reaches all others"),
+    ],
+    ids=["label", "thresholds", "steps", "schedule", "soft", "soft label", "problem", "disconnected"],
+)
+def test_what_the_theory_does_not_cover_is_refused_in_one_line(
+    command, change, arguments, message, spec, monkeypatch, capsys, tmp_path
+):
+    old, new = change
+    text = spec.read_text()
+    spec.write_text(text.replace(old, new) if old else text + new)
+    (tmp_path / "split.txt").write_text("0 1\n1 0\n2 3\n3 2\n")
+    code, output = call(monkeypatch, capsys, command, spec, "--out", tmp_path / "out", *arguments)
+    errors = [line for line in output.err.splitlines() if not line.startswith("Certifying")]
+    assert code == 2
+    assert len(errors) == 1
+    assert message in errors[0]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", ["certify", "smoothness"])
+def test_missing_file_is_refused_in_one_line(command, monkeypatch, capsys, tmp_path):
+    code, output = call(monkeypatch, capsys, command, tmp_path / "none.toml", "--out", tmp_path / "out")
+    assert code == 2
+    assert len(output.err.splitlines()) == 1
+    assert "cannot be read (No such file or directory)" in output.err
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_mini_batches_are_named_as_not_checked(spec, monkeypatch, capsys, tmp_path):
+    (tmp_path / "few.svm").write_text(
+        "".join(f"{(-1) ** i} 1:{i % 5 + i % 2} 2:{i % 3}\n" for i in range(30))
+    )
+    problem = 'kind = "logistic"\ndata = "few.svm"\nreg_weight = 0.1'
+    text = spec.read_text().replace('kind = "cosh"\ncenter = [[0.5], [-0.5], [0.2]]', problem)
+    spec.write_text(text.replace("steps = 8", "steps = 8\nbatch_size = 8"))
+    code, output = call(monkeypatch, capsys, "certify", spec, "--out", tmp_path / "out")
+    assert code == 0, output.err
+    notice = "Full gradients were checked, not the specified run with mini-batches of 8: indicative, not a certificate."
+    assert notice in output.out.splitlines()
+    assert json.loads((tmp_path / "out" / "certificate.json").read_text())["notice"] == notice
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_example_of_the_theory_is_bounded_a_posteriori_within_a_factor_of_three(
+    monkeypatch, capsys, tmp_path
+):
+    code, output = call(monkeypatch, capsys, "certify", EXAMPLE, "--out", tmp_path / "out", "--steps", "150")
+    assert code == 0, output.err
+    stored = json.loads((tmp_path / "out" / "certificate.json").read_text())
+    assert stored["certificate"]["verdict"] == "fails"
+    found = stored["check"]["a_posteriori"]
+    assert found["measured"] <= found["bound"] < 3 * found["measured"]
+    (line,) = [line for line in output.out.splitlines() if line.startswith("A posteriori")]
+    assert f"{found['bound'] / found['measured']:.2f} times as much" in line
+
+
+@pytest.mark.usefixtures("without_figures")
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({'kind = "ring"\nn = 3': 'kind = "ring"\nn = 1', "[[0.5], [-0.5], [0.2]]": "[[0.5]]"}, "holds"),
+        (
+            {
+                'kind = "cosh"\ncenter = [[0.5], [-0.5], [0.2]]': 'kind = "quadratic"\n'
+                "curvature = [[1.0], [2.0], [1.0]]\nlinear = [[0.5], [1.0], [0.2]]",
+                "step_size = 0.05": "step_size = 1e-6",
+            },
+            "holds",
+        ),
+        (
+            {"[[0.5], [-0.5], [0.2]]": "[[0.0], [0.0], [0.0]]", "step_size = 0.05": "step_size = 1e-6"},
+            "holds",
+        ),
+        (
+            {"[problem]": '[mixing]\nR_file = "R.csv"\n\n[problem]', "step_size = 0.05": "step_size = 1e-9"},
+            "holds",
+        ),
+        ({"step_size = 0.05": "step_size = 1.0"}, "fails"),
+    ],
+    ids=["N = 1", "L1 = 0", "D0 = 0", "zeros in u", "alpha too large"],
+)
+def test_unusual_inputs_are_answered(changes, verdict, spec, monkeypatch, capsys, tmp_path):
+    text = spec.read_text()
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    spec.write_text(text)
+    (tmp_path / "R.csv").write_text("1, 0, 0\n0.5, 0.5, 0\n0, 0.5, 0.5\n")
+    code, output = call(monkeypatch, capsys, "certify", spec, "--out", tmp_path / "out", "--steps", "5")
+    assert code == 0, output.err
+    assert output.out.startswith(f"methods.CGT: {verdict}: ")

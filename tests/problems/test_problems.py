@@ -84,6 +84,22 @@ def test_logistic_is_the_corrected_loss_of_the_paper():
         assert problem.local_losses(x)[agent] == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize("power", [2, 2.5, 3, 4])
+def test_logistic_has_its_curvature_at_zero_too(power):
+    problem = dg.problems.logistic(data="digits", agents=2, reg_weight=[0.3, 0.0], reg_power=[power, 2])
+    local, x = problem.local, jnp.zeros((2, problem.dim))
+    arrays = problem.arrays(np.float64)
+    with jax.enable_x64():
+        direction = jnp.ones((2, problem.dim))
+        _, found = jax.jvp(
+            lambda point: local.gradients(arrays, point, None), (x.astype(float),), (direction,)
+        )
+    for i, (features, size) in enumerate(zip(local.features, local.sizes, strict=True)):
+        expected = 0.25 * features.T @ (features @ np.ones(problem.dim)) / size
+        expected += 2 * 0.3 * (power == 2 and i == 0)
+        np.testing.assert_allclose(found[i], expected, rtol=1e-12, atol=1e-13)
+
+
 def test_logistic_is_stable_for_huge_margins():
     problem = dg.problems.logistic(data=random_dataset(20, 4, seed=1), agents=2)
     assert np.isfinite(problem.local_losses(np.full(4, 1e5))).all()

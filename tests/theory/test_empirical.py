@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -63,6 +65,19 @@ def test_users_loss_is_measured_like_any_other():
     found = empirical_smoothness(problem, np.linspace(-2, 3, 21)[:, None])
     assert np.allclose(found.hessian_norms[:, 0], 3 * np.linspace(-2, 3, 21) ** 2, rtol=1e-6)
     assert found.line.slope > 0
+
+
+def test_estimates_are_stored_with_their_points():
+    points = np.random.default_rng(0).normal(size=(6, 2))
+    found = empirical_smoothness(problems.example_quartic(), points)
+    stored = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    constants = found.constants()
+    assert stored["label"] == "indicative, not a certificate"
+    assert (stored["ell"], stored["b"]) == (constants.ell, constants.b)
+    assert [row["loss"] for row in stored["losses"]] == [*(f"agent {i}" for i in range(5)), "F"]
+    assert np.shape(stored["points"]["hessian_norms"]) == (6, 5)
+    g, distance = (np.array(stored["points"][key]) for key in ("grad_norms_F", "dissimilarity"))
+    assert (distance <= (stored["ell"] - 1) * g + stored["b"] + 1e-9).all()
 
 
 def test_points_are_thinned_out_evenly():

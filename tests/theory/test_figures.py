@@ -23,7 +23,42 @@ def test_each_row_has_a_logarithmic_figure_of_both_sides(tmp_path):
 
 def test_row_without_positive_numbers_can_be_drawn():
     figure = row_figure(Row("nothing", "all", np.zeros(3), np.zeros(3)))
-    assert figure.axes[0].get_title() == "nothing (all): PASS"
+    assert figure.axes[0].get_title() == "nothing\nall: PASS"
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == [
+        "measured (0)",
+        "bound (0)",
+    ]
+
+
+def test_negative_side_is_drawn_below_zero():
+    row = Row("descent", "sharp", np.array([-1.0, -1e-5]), np.array([1e-2, 1e-8]))
+    axes = row_figure(row).axes[0]
+    assert axes.get_yscale() == "symlog"
+    assert axes.lines[0].get_ydata().tolist() == [-1.0, -1e-5]
+    low, high = axes.get_ylim()
+    assert low < -1
+    assert high > 1e-2
+
+
+def test_infinite_bound_is_named_in_the_legend():
+    axes = row_figure(Row("sum", "sharp", np.ones(3), np.full(3, np.inf))).axes[0]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["measured", "bound (infinite)"]
+
+
+def test_texts_of_each_figure_stay_inside_it():
+    check = check_run(
+        problems.example_quadratic(), Network(graphs.example5()), step_size=0.01, threshold=5.0, steps=20
+    )
+    row = max(check.rows, key=lambda each: len(each.name))
+    figure = row_figure(row)
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    for text in (axes.title, axes.xaxis.label, axes.yaxis.label):
+        box = text.get_window_extent()
+        assert box.x0 >= 0
+        assert box.y0 >= 0
+        assert box.x1 <= figure.bbox.x1
+        assert box.y1 <= figure.bbox.y1
 
 
 def test_smoothness_figure_shows_points_and_lines(tmp_path):
@@ -33,6 +68,11 @@ def test_smoothness_figure_shows_points_and_lines(tmp_path):
     figure = found.figures()["smoothness"]
     assert [axis.get_title() for axis in figure.axes] == ["Average loss", "Each agent"]
     assert len(figure.axes[1].lines) == 5
+    assert len({line.get_color() for line in figure.axes[1].lines}) == 5
+    assert [text.get_text()[:7] for text in figure.axes[1].get_legend().get_texts()] == [
+        f"agent {i}" for i in range(5)
+    ]
+    assert "indicative, not a certificate" in figure.get_suptitle()
     figure.savefig(tmp_path / "smoothness.png")
     assert (tmp_path / "smoothness.png").stat().st_size > 1000
 

@@ -3,7 +3,7 @@ import pytest
 
 from digrad import graphs
 from digrad.mixing import Network
-from digrad.theory import pointwise
+from digrad.theory import pointwise, repaired, sharp
 from digrad.theory.pointwise import States
 
 COUNT = 100_000
@@ -56,6 +56,18 @@ def test_reference_steps_are_ordered_on_random_states(states):
 def test_step_length_lemma_is_a_third_of_its_printed_bound(states):
     lhs, rhs = pointwise.step_length_printed(states)
     assert (lhs / rhs).max() < 0.34  # the specification reports 1/3: valid as printed
+
+
+def test_weights_of_the_trackers_error_are_those_of_the_page():
+    u, v, n = [0.5, 0.0, 2.5], [0.6, 0.9, 1.5], 3
+    assert sharp.noise_weight(np.array(u), np.array(v)) == pytest.approx(
+        max(u[i] * (4 / v[i] + 1 / (2 * 1.5)) for i in range(n)) / n
+    )
+    size, worst = sum(x**2 for x in v) ** 0.5, max(u[i] / v[i] ** 2 for i in range(n))
+    inner, quadratic = repaired.gamma_weights(np.array(u), np.array(v))
+    for L, alpha in ((0.0, 1.0), (2.0, 0.3)):
+        expected = worst * size / n * (2 + 3 * L * size * alpha)
+        assert inner + quadratic * L * alpha == pytest.approx(expected)
 
 
 def test_clipping_an_empty_tracker_changes_nothing():

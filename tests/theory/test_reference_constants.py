@@ -1,14 +1,20 @@
-"""The specification's formulas, transcribed once more and naively: the chains must give the same numbers."""
+"""The formulas of docs/theory.md, transcribed once more and naively: the chains must give the same numbers."""
 
+import re
 from math import exp, log, sqrt
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from digrad import graphs, problems
 from digrad.mixing import Network, row_stochastic
-from digrad.theory import Smoothness, closed_form, network_norms, repaired, sharp
+from digrad.theory import Smoothness, certify, check_run, closed_form, network_norms, repaired, sharp
+from digrad.theory.certificate import REFERENCES
 from digrad.theory.setting import make_setting
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
 
 RNG = np.random.default_rng(11)
 CENTER, SCALE = RNG.normal(size=(5, 3)), RNG.uniform(0.5, 2, 5)
@@ -52,7 +58,7 @@ SETTINGS = {
 
 
 def inputs(name):
-    """Return the named numbers that sections 2 and 3 start from, and the setting of the library."""
+    """Return the named numbers that both chains start from, and the setting of the library."""
     problem, network, smooth, x0, c0, alpha, G = SETTINGS[name]
     norms = network_norms(network)
     R, C, u, v, N = network.R.toarray(), network.C.toarray(), network.u, network.v, 5
@@ -85,8 +91,8 @@ def phi2(c):
     return sum(2 * c**k / np.prod(range(1, k + 3), dtype=float) for k in range(12))
 
 
-def section2(i, smooth):
-    """Return the constants and conditions of the repaired chain, in the specification's order."""
+def section_3(i, smooth):
+    """Return the constants and conditions of the repaired chain, in the order of section 3.1."""
     sR, sC, tR, tC, dR, dC = (i[key] for key in ("sR", "sC", "tR", "tC", "dR", "dC"))
     N, u, v, alpha, c0, G = (i[key] for key in ("N", "u", "v", "alpha", "c0", "G"))
     X0, Y0, D0 = i["X0"], i["Y0"], i["D0"]
@@ -142,8 +148,8 @@ def section2(i, smooth):
     return {key: found[key] for key in names.split()}, conditions
 
 
-def section3(i, smooth):
-    """Return the constants and conditions of the sharp chain; the l2 norms of free responses are summed."""
+def section_4(i, smooth):
+    """Return the constants and conditions of section 4; the l2 norms of free responses are summed."""
     sR, sC, kR, kC, N, u, v = (i[key] for key in ("sR", "sC", "kR", "kC", "N", "u", "v"))
     alpha, c0, G, X0, D0 = (i[key] for key in ("alpha", "c0", "G", "X0", "D0"))
     uv, vh = float(u @ v), max(v)
@@ -184,12 +190,12 @@ def section3(i, smooth):
 @pytest.mark.parametrize(
     ("chain", "reference", "intermediate"),
     [
-        (repaired, section2, {"gap_R", "gap_C", "from_X_to_Y", "from_Y_to_X", "drive_X", "drive_Y"}),
-        (sharp, section3, set()),
+        (repaired, section_3, {"gap_R", "gap_C", "from_X_to_Y", "from_Y_to_X", "drive_X", "drive_Y"}),
+        (sharp, section_4, set()),
     ],
     ids=["repaired", "sharp"],
 )
-def test_chain_has_the_constants_and_conditions_of_the_specification(name, chain, reference, intermediate):
+def test_chain_has_the_constants_and_conditions_of_the_page(name, chain, reference, intermediate):
     given, smooth, setting = inputs(name)
     found = chain.evaluate(setting, given["alpha"], given["G"])
     constants, conditions = reference(given, smooth)
@@ -202,7 +208,7 @@ def test_chain_has_the_constants_and_conditions_of_the_specification(name, chain
 
 @pytest.mark.parametrize(("chain", "factor"), [(repaired, 2), (sharp, 4 / 3)], ids=["repaired", "sharp"])
 @pytest.mark.parametrize("name", SETTINGS)
-def test_gradient_bound_and_iterations_are_those_of_the_specification(name, chain, factor):
+def test_gradient_bound_and_iterations_are_those_of_the_page(name, chain, factor):
     given, smooth, setting = inputs(name)
     slope = factor * smooth.L1_F * 3.0
     assert chain.gradient_bound(setting, 3.0) == pytest.approx(
@@ -212,3 +218,66 @@ def test_gradient_bound_and_iterations_are_those_of_the_specification(name, chai
     for eps in (1e-2, 100.0):
         expected = np.ceil(7.0 / 1e-3 * max(1 / eps**2, size / (given["c0"] * eps)))
         assert chain.iterations(setting, 7.0, 1e-3, eps) == expected
+
+
+def test_example_of_the_page_runs_and_has_the_printed_figures(capsys):
+    (block,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    names = {}
+    exec(compile(block, "docs/theory.md", "exec"), names)
+    assert capsys.readouterr().out.startswith("holds: CGT with alpha = ")
+    certificate, check = names["certificate"], names["check"]
+    assert check.verdict == "PASS"
+    steps = [f"{certificate.alpha_max[name]:.1e}".replace("e-0", "e-") for name in ("sharp", "repaired")]
+    assert "largest certified steps are {} (`sharp`) and {} (`repaired`)".format(*steps) in flat(PAGE)
+    row = check_run(names["problem"], names["network"], step_size=0.03, threshold=5.0, steps=1500).posterior
+    assert row.status == "PASS"
+    assert f"{row.lhs[-1]:.3f}, is proven to be at most {row.rhs[-1]:.3f}" in flat(PAGE)
+    assert f"({row.rhs[-1] / row.lhs[-1]:.1f} times in the example" in flat(PAGE)
+
+
+@pytest.mark.a9a
+def test_certified_steps_of_the_papers_problem_are_those_of_the_page(a9a_folder):
+    problem = problems.logistic(
+        data="a9a",
+        agents=5,
+        partition="iid",
+        reg_weight=[5e-4, 1e-3, 2e-3, 1e-3, 1e-3],
+        reg_power=[4, 5, 6, 5, 4],
+    )
+    steps = certify(problem, Network(graphs.example5()), 5.0).alpha_max
+    assert steps["sharp"] == pytest.approx(7.0e-5, rel=0.02)
+    assert steps["repaired"] == pytest.approx(6.3e-6, rel=0.02)
+    assert "7.0e-5 (`sharp`) and 6.3e-6 (`repaired`) for the paper's logistic regression on a9a" in flat(PAGE)
+
+
+def test_sections_that_the_code_cites_are_on_the_page():
+    files = [
+        ROOT / "src/digrad/theory" / f"{name}.py"
+        for name in ("certificate", "repaired", "sharp", "sharp_rows")
+    ]
+    sources = [path.read_text(encoding="utf-8") for path in files]
+    cited = set(re.findall(r"sections? (\d(?:\.\d)?)", "\n".join([*sources, *REFERENCES])))
+    headings = set(re.findall(r"^#{2,3} (\d(?:\.\d)?)", PAGE, re.MULTILINE))
+    assert {"2", "3", "4", "6"} <= cited
+    assert cited <= headings
+
+
+def test_tests_that_the_page_cites_exist():
+    written = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    cited = set(re.findall(r"`(test_[a-z0-9_]+)`", PAGE))
+    assert len(cited) > 10
+    assert [name for name in cited if f"def {name}(" not in written] == []
+
+
+def test_rows_of_a_run_are_in_the_table_of_the_page():
+    check = check_run(
+        problems.example_quadratic(), Network(graphs.example5()), step_size=0.01, threshold=5.0, steps=3
+    )
+    table = PAGE[PAGE.index("## 5. ") : PAGE.index("## 6. ")]
+    short = {re.split(r"[:,( <=]", row.name)[0] for row in check.rows}
+    assert {name for name in short if name not in table} == set()
+
+
+def flat(text):
+    """Return the text without line breaks."""
+    return " ".join(text.split())

@@ -3,13 +3,15 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from digrad import problems
+from digrad import graphs, problems
 from digrad.errors import ArgumentError
+from digrad.mixing import Network
 from digrad.problems import Problem
-from digrad.theory import Smoothness, closed_form
+from digrad.theory import Smoothness, certify, check_run, closed_form
 from digrad.theory.constants import from_dict
 from digrad.theory.smoothness import L1_GRID, candidates
 
@@ -89,6 +91,74 @@ def test_closed_form_of_logistic_regression_holds_on_a9a(a9a_folder):
     check_bounds(problem, closed_form(problem, L1=0.9), points)
 
 
+def test_constants_of_logistic_regression_are_the_formulas_of_the_page():
+    n, L1, weights, powers = 3, 0.7, [5e-4, 1e-3, 2e-3], [4, 5, 6]
+    problem = problems.logistic(data="digits", agents=n, reg_weight=weights, reg_power=powers)
+    found = closed_form(problem, L1=L1)
+    grams, steep = [], []
+    for block in problem.local.features:
+        H = np.asarray(block.todense() if scipy.sparse.issparse(block) else block, np.float64)
+        grams.append(sum(np.outer(h, h) for h in H) / len(H))
+        mean_length = sum(float(np.sqrt(h @ h)) for h in H) / len(H)
+        steep.append(min(mean_length, np.linalg.norm(grams[-1], 2) ** 0.5))
+    gram_F = sum(grams) / n
+    steep_F = min(sum(steep) / n, np.linalg.norm(gram_F, 2) ** 0.5)
+    assert found.ell == n
+    assert found.b == pytest.approx((n - 1) * steep_F + max(each + steep_F for each in steep), rel=1e-12)
+    for i in range(n):
+        pull = weights[i] * powers[i] * ((powers[i] - 2) / L1) ** (powers[i] - 2)
+        level = np.linalg.norm(grams[i], 2) / 4 + pull + L1 * steep[i]
+        assert found.L0[i] == pytest.approx(level, rel=1e-12)
+        assert found.L1[i] == L1
+    r = np.linspace(
+        0, 20, 200_001
+    )  # the averaged radial profile, whose largest value closed_form bounds from above
+    profile = sum(
+        w * p * ((p - 1) * r ** (p - 2) - L1 * r ** (p - 1)) for w, p in zip(weights, powers, strict=True)
+    )
+    level_F = np.linalg.norm(gram_F, 2) / 4 + max(profile) / n + L1 * steep_F
+    assert level_F * (1 - 1e-12) <= found.L0_F <= level_F * (1 + 1e-3)
+
+
+def in_other_units(kind: str, unit: float) -> Problem:
+    """Return F(x/unit), with x measured in other units: L1 changes by 1/unit, the losses do not."""
+    rng = np.random.default_rng(5)
+    center, scale = rng.normal(size=(3, 2)), rng.uniform(0.5, 2, 3)
+    if kind == "quartic":
+        return problems.quartic(center=unit * center, scale=scale / unit**4)
+    curvature = rng.uniform(0.1, 2, (3, 2))
+    return problems.quadratic(curvature=curvature / unit**2, linear=center / unit, quartic=scale / unit**4)
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1e6])
+@pytest.mark.parametrize("kind", ["quartic", "polynomial"])
+def test_certified_step_does_not_depend_on_the_unit_of_x(kind, unit):
+    network = Network(graphs.ring(3))
+    usual = certify(in_other_units(kind, 1.0), network, 1.0, np.ones(2))
+    other = certify(in_other_units(kind, unit), network, 1.0 / unit, unit * np.ones(2))
+    for chain in ("sharp", "repaired"):
+        assert other.alpha_max[chain] == pytest.approx(unit**2 * usual.alpha_max[chain], rel=1e-3)
+        assert other.chains[chain].setting.smoothness.L1.max() * unit == pytest.approx(
+            usual.chains[chain].setting.smoothness.L1.max(), rel=1e-6
+        )
+
+
+def test_a_posteriori_certificate_does_not_depend_on_the_unit_of_x():
+    network, ratios = Network(graphs.ring(3)), []
+    for scale in (1.0, 1e-6):
+        row = check_run(
+            in_other_units("quartic", scale),
+            network,
+            step_size=0.005 * scale**2,
+            threshold=1.0 / scale,
+            x0=scale * np.ones(2),
+            steps=50,
+        ).posterior
+        assert row.status == "PASS"
+        ratios.append(row.rhs[-1] / row.lhs[-1])
+    assert ratios[1] == pytest.approx(ratios[0], rel=1e-6)
+
+
 def test_quartic_regulariser_has_the_printed_trade_off():
     problem = problems.logistic(data="digits", agents=1, reg_weight=2e-3, reg_power=6)
     base = closed_form(problems.logistic(data="digits", agents=1, reg_weight=0.0), L1=0.5)
@@ -137,6 +207,9 @@ def test_constants_of_f_default_to_the_lemma_of_the_paper():
         ({"L1": [1.0]}, "one entry per agent"),
         ({"b": np.nan}, "b"),
         ({"L0_F": np.nan, "L1_F": 0.0}, "L0_F"),
+        ({"L0_F": 1.0}, "`L1_F` of Smoothness is missing, but `L0_F` is given"),
+        ({"L1_F": 1.0}, "`L0_F` of Smoothness is missing, but `L1_F` is given"),
+        ({"L0_F": 1.0, "L1_F": -2.0}, "`L1_F` of Smoothness must be finite and at least 0"),
         ({"source": "guessed"}, "source"),
     ],
 )

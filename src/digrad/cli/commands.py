@@ -15,6 +15,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON i
 resume_option = click.option(
     "--resume", is_flag=True, help="Go on where an earlier call with the same --out ended."
 )
+method_option = click.option(
+    "--method", metavar="LABEL", help="Which CGT of SPEC, if it has several; the first by default."
+)
 overwrite_option = click.option(
     "--overwrite", is_flag=True, help="Replace the results of another experiment in --out."
 )
@@ -320,8 +323,9 @@ def data_verify(name: str, as_json: bool) -> None:
 @click.argument("spec", type=click.Path(path_type=Path))
 @out_option
 @click.option("--steps", type=click.IntRange(min=1), help="Of the checked run; by default at most 1500.")
+@method_option
 @json_option
-def certify(spec: Path, out: Path | None, steps: int | None, as_json: bool) -> None:
+def certify(spec: Path, out: Path | None, steps: int | None, method: str | None, as_json: bool) -> None:
     """Certify the step size of the CGT in SPEC, and check every inequality of the theory along its run.
 
     Three chains of constants: paper (as printed; several are not valid), repaired, and sharp. Certified step sizes are
@@ -333,11 +337,13 @@ def certify(spec: Path, out: Path | None, steps: int | None, as_json: bool) -> N
     folder = out or Path("runs") / f"certify-{spec.stem}"
     loaded = load_spec(spec)
     click.echo("Certifying, then checking and drawing every inequality; about half a minute ...", err=True)
-    result = certify_spec(loaded, folder, steps=steps)
+    result = certify_spec(loaded, folder, steps=steps, method=method)
     if as_json:
         show.as_json(result.to_dict())
     else:
-        click.echo(str(result.certificate))
+        click.echo(f"methods.{result.method}: {result.certificate}")
+        if result.notice:
+            click.echo(result.notice)
         rows = [
             (
                 row["status"],
@@ -353,6 +359,7 @@ def certify(spec: Path, out: Path | None, steps: int | None, as_json: bool) -> N
         show.table(
             ("status", "chain", "inequality", "largest lhs/rhs", "violations", "needs"), rows, title=title
         )
+        click.echo(_a_posteriori_line(result.check.posterior))
         click.echo(f"  {folder}")
     if result.check.verdict == "FAIL":
         sys.exit(1)
@@ -361,17 +368,25 @@ def certify(spec: Path, out: Path | None, steps: int | None, as_json: bool) -> N
 @click.command()
 @click.argument("spec", type=click.Path(path_type=Path))
 @out_option
+@method_option
 @json_option
-def smoothness(spec: Path, out: Path | None, as_json: bool) -> None:
-    """Plot Hessian norm against gradient norm along the run of the CGT in SPEC, with the fitted (L0, L1) line."""
+def smoothness(spec: Path, out: Path | None, method: str | None, as_json: bool) -> None:
+    """Plot Hessian norm against gradient norm along the run of the CGT in SPEC, with the fitted (L0, L1) line.
+
+    The run uses full gradients. Estimates along a run are lower than the true constants: they certify nothing.
+    """
     from digrad.experiments import load_spec, smoothness_of_spec
 
-    result = smoothness_of_spec(load_spec(spec), out or Path("runs") / f"smoothness-{spec.stem}")
+    folder = out or Path("runs") / f"smoothness-{spec.stem}"
+    result = smoothness_of_spec(load_spec(spec), folder, method=method)
+    found = result.to_dict()
     if as_json:
-        show.as_json(result.found.table())
+        show.as_json(found)
         return
+    click.echo(f"methods.{result.method}: {len(result.iterations)} points of its run with full gradients")
     rows = [(row["loss"], f"{row['L0']:.4g}", f"{row['L1']:.4g}") for row in result.found.table()]
     show.table(("loss", "L0", "L1"), rows)
+    click.echo(f"ell = {found['ell']:.4g}, b = {found['b']:.4g}; all estimates: {found['label']}")
     for path in result.files:
         click.echo(f"  {path}")
 
@@ -441,6 +456,14 @@ def bench(part: str, repeats: int, as_json: bool) -> None:
 def report(directory: Path) -> None:
     """Write the report of a finished run in DIRECTORY anew: one HTML file without external parts."""
     click.echo(_write_report(directory))
+
+
+def _a_posteriori_line(row: Any) -> str:
+    if row.status == "INAPPLICABLE":
+        return f"A posteriori nothing is proven of this run: it needs {row.terms.needs}."
+    measured, bound = float(row.lhs[-1]), float(row.rhs[-1])
+    times = f", {bound / measured:.2f} times as much" if measured > 0 else ""
+    return f"A posteriori: the sum of abar_k ||grad F||^2 is {measured:.4g}, its proven bound {bound:.4g}{times}."
 
 
 def _run(spec: Any, out: Path, *, resume: bool, overwrite: bool, as_json: bool) -> None:

@@ -1,15 +1,15 @@
 """The theory applied to a specification: a certificate of its step size, a check of its run, its smoothness."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from digrad import plots
-from digrad.algorithms import CGT
+from digrad.algorithms import CGT, SoftCGT
 from digrad.errors import SpecError
 from digrad.experiments.spec import Built, Spec
 from digrad.experiments.store import write_json
@@ -23,6 +23,7 @@ from digrad.theory import (
     empirical_smoothness,
 )
 from digrad.theory import run as run_cgt
+from digrad.theory.constants import INDICATIVE
 
 CHECKED_STEPS = 1500  # of a run that keeps every iterate, unless told otherwise
 SMOOTHNESS_POINTS = 60  # points of the run at which Hessian norms are computed
@@ -30,26 +31,66 @@ SMOOTHNESS_POINTS = 60  # points of the run at which Hessian norms are computed
 
 @dataclass(frozen=True)
 class CertifiedRun:
-    """What :func:`certify_spec` found, and the files it wrote."""
+    """What :func:`certify_spec` found, and the files it wrote.
 
+    Attributes:
+        method: The label of the CGT that it is about.
+        certificate: What holds before the run.
+        check: What the run did, with full gradients.
+        notice: What separates the checked run from the specified one, or an empty string.
+        files: What was written.
+    """
+
+    method: str
     certificate: Certificate
     check: RunCheck
+    notice: str
     files: tuple[Path, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of ``certificate.json``."""
-        return {"certificate": self.certificate.to_dict(), "check": self.check.to_dict()}
+        return {
+            "method": self.method,
+            "notice": self.notice,
+            "certificate": self.certificate.to_dict(),
+            "check": self.check.to_dict(),
+        }
 
 
 @dataclass(frozen=True)
 class MeasuredSmoothness:
-    """What :func:`smoothness_of_spec` found, and the files it wrote."""
+    """What :func:`smoothness_of_spec` found, and the files it wrote.
 
+    Attributes:
+        method: The label of the CGT along whose run it was measured.
+        iterations: The k of each point, ``[K]``.
+        found: Gradient and Hessian norms there.
+        files: What was written.
+    """
+
+    method: str
+    iterations: npt.NDArray[np.int_]
     found: EmpiricalSmoothness
     files: tuple[Path, ...]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of ``smoothness.json``."""
+        found = self.found.to_dict()
+        points = {"iterations": self.iterations.tolist(), **found["points"]}
+        return {"method": self.method, **found, "points": points}
 
-def certify_spec(spec: Spec, out: str | os.PathLike[str], *, steps: int | None = None) -> CertifiedRun:
+
+class CoveredCGT(NamedTuple):
+    """The CGT of a specification, as the theory takes it."""
+
+    label: str
+    step_size: float
+    threshold: float
+
+
+def certify_spec(
+    spec: Spec, out: str | os.PathLike[str], *, steps: int | None = None, method: str | None = None
+) -> CertifiedRun:
     """Certify the step size of the CGT of a specification, and check every inequality along its run.
 
     The check runs with full gradients, as the theory does; a specification with mini-batches gets an indication.
@@ -58,8 +99,13 @@ def certify_spec(spec: Spec, out: str | os.PathLike[str], *, steps: int | None =
         spec: Holds a CGT with a constant step size and threshold.
         out: Where ``certificate.json`` and a figure per inequality go.
         steps: Of the checked run; those of the specification, at most 1500, by default.
+        method: The label of the CGT, if there are several; the first by default.
+
+    Raises:
+        SpecError: There is no such CGT, or the theory does not cover it.
     """
-    built, (step_size, threshold) = spec.build(), cgt_of(spec)
+    label, step_size, threshold = cgt_of(spec, method)
+    built = spec.build()
     x0 = start_of(spec, built)
     certificate = certify(
         built.problem,
@@ -75,24 +121,28 @@ def certify_spec(spec: Spec, out: str | os.PathLike[str], *, steps: int | None =
     )
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    result = CertifiedRun(certificate, check, ())
+    result = CertifiedRun(label, certificate, check, _notice(spec), ())
     write_json(folder / "certificate.json", result.to_dict())
     drawn = [
         path
         for name, figure in check.figures().items()
         for path in plots.save_figure(figure, folder / "figures" / name, formats=("png",))
     ]
-    return CertifiedRun(certificate, check, (folder / "certificate.json", *drawn))
+    return replace(result, files=(folder / "certificate.json", *drawn))
 
 
-def smoothness_of_spec(spec: Spec, out: str | os.PathLike[str]) -> MeasuredSmoothness:
+def smoothness_of_spec(
+    spec: Spec, out: str | os.PathLike[str], *, method: str | None = None
+) -> MeasuredSmoothness:
     """Measure Hessian norm against gradient norm along the run of the CGT of a specification.
 
     Args:
         spec: Holds a CGT with a constant step size and threshold; its run uses full gradients.
         out: Where the figure and ``smoothness.json`` go.
+        method: The label of the CGT, if there are several; the first by default.
     """
-    built, (step_size, threshold) = spec.build(), cgt_of(spec)
+    label, step_size, threshold = cgt_of(spec, method)
+    built = spec.build()
     steps = min(spec.steps, CHECKED_STEPS)
     x0 = start_of(spec, built)
     path = run_cgt(built.problem, built.network, step_size=step_size, threshold=threshold, x0=x0, steps=steps)
@@ -101,25 +151,46 @@ def smoothness_of_spec(spec: Spec, out: str | os.PathLike[str]) -> MeasuredSmoot
     found = empirical_smoothness(built.problem, path.average[chosen])
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "smoothness.json", found.table())
+    result = MeasuredSmoothness(label, chosen, found, ())
+    write_json(folder / "smoothness.json", result.to_dict())
     drawn = plots.save_figure(found.figure(), folder / "smoothness")
-    return MeasuredSmoothness(found, (folder / "smoothness.json", *drawn))
+    return replace(result, files=(folder / "smoothness.json", *drawn))
 
 
-def cgt_of(spec: Spec) -> tuple[float, float]:
-    """Return the step size and the threshold of the CGT of a specification; the theory covers numbers only."""
-    found = [
-        method for method in (table.build() for table in spec.methods.values()) if isinstance(method, CGT)
-    ]
-    if not found:
-        listed = ", ".join(spec.methods)
-        raise SpecError(f"The theory is about CGT, but `methods` holds {listed}; add a table [methods.CGT].")
-    step_size, threshold = found[0].step_size, found[0].threshold
-    if not (isinstance(step_size, int | float) and isinstance(threshold, int | float)):
+def cgt_of(spec: Spec, label: str | None = None) -> CoveredCGT:
+    """Return the CGT of a specification: the one with ``label``, or the first.
+
+    Raises:
+        SpecError: There is no such CGT, or its step size or threshold is not one number.
+    """
+    methods = {name: table.build() for name, table in spec.methods.items()}
+    labels = [name for name, method in methods.items() if isinstance(method, CGT)]
+    if label is not None and label not in labels:
         raise SpecError(
-            "The theory covers a constant step size and threshold, but a schedule or a list was given."
+            f"`method` must be the label of a CGT ({', '.join(labels) or 'none here'}), but got {label!r}."
         )
-    return step_size, threshold
+    if not labels:
+        soft = [name for name, method in methods.items() if isinstance(method, SoftCGT)]
+        reason = f"; not covered: {soft[0]} clips smoothly, which the proofs do not" if soft else ""
+        raise SpecError(
+            f"The theory is about CGT, but `methods` holds {', '.join(methods)}{reason}; add a table [methods.CGT]."
+        )
+    name = label or labels[0]
+    step_size, threshold = vars(methods[name])["step_size"], vars(methods[name])["threshold"]
+    for field, value in (("step_size", step_size), ("threshold", threshold)):
+        if not isinstance(value, int | float):
+            kind = "a schedule" if callable(value) else "a list, one number per agent"
+            raise SpecError(
+                f"`methods.{name}.{field}` is not covered: the theory is about a constant step size and threshold, "
+                f"but it is {kind}; use one number."
+            )
+    return CoveredCGT(name, step_size, threshold)
+
+
+def _notice(spec: Spec) -> str:
+    if spec.batch_size is None:
+        return ""
+    return f"Full gradients were checked, not the specified run with mini-batches of {spec.batch_size}: {INDICATIVE}."
 
 
 def start_of(spec: Spec, built: Built) -> npt.ArrayLike | None:

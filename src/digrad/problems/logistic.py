@@ -279,10 +279,13 @@ def _logistic_loss(z: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _regulariser(reg: tuple[jax.Array, jax.Array], x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return lambda_i ||x_i||^p_i ``[n]`` and its gradient; (x.x)^(p/2) has no singular derivative at 0."""
+    """Return lambda_i ||x_i||^p_i ``[n]`` and its gradient lambda_i p_i ||x_i||^(p_i - 2) x_i."""
     weight, power = reg
     square = jnp.sum(x**2, axis=-1)
-    return weight * square ** (power / 2), (weight * power * square ** (power / 2 - 1))[..., None] * x
+    # The derivative of square^(p/2 - 1) is infinite or not a number at 0, that of the gradient is neither.
+    nonzero = jnp.where(square > 0, square, 1)
+    scale = jnp.where(square > 0, nonzero ** (power / 2 - 1), power == 2)
+    return weight * square ** (power / 2), (weight * power * scale)[..., None] * x
 
 
 def _mean_regulariser(reg: tuple[jax.Array, jax.Array], point: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -27,7 +27,7 @@ REFERENCES = (
     "2020 ((L0, L1)-smoothness)",
     "S. Pu, W. Shi, J. Xu and A. Nedic, Push-pull gradient methods for distributed optimization in networks, 2020 "
     "(contraction norms)",
-    "docs/theory.md (errata; chains `repaired` and `sharp`)",
+    "docs/theory.md: section 2 (norms), section 3 (chain `repaired`), section 4 (chain `sharp`), section 6 (errata)",
 )
 
 

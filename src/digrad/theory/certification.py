@@ -1,8 +1,9 @@
 """Certified step sizes: whether CGT provably converges, and with which step."""
 
 import math
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,16 +15,17 @@ from digrad.problems import Problem
 from digrad.theory import sharp
 from digrad.theory.certificate import CHAINS, Certificate, ChainReport, Verdict
 from digrad.theory.closure import Chain, close, largest_step
-from digrad.theory.constants import Smoothness
+from digrad.theory.constants import INDICATIVE, Smoothness
 from digrad.theory.norms import Norms, network_norms
 from digrad.theory.setting import Setting, make_settings, start_array
-from digrad.theory.smoothness import candidates, has_closed_form
+from digrad.theory.smoothness import L1_GRID, candidates, decade_beyond, has_closed_form
 
 Floats = npt.NDArray[np.floating]
 
 VALID = ("sharp", "repaired")  # the printed constants never decide a verdict
-INDICATIVE = "indicative, not a certificate"
+Family: TypeAlias = Callable[[Sequence[float]], list[Smoothness]]  # constants for each value of a free L1
 COARSE = 0.02  # relative accuracy of alpha while the free parameter L1 is tuned
+WIDENINGS = 15  # factors of ten by which the grid of L1 may grow: room for lengths of 1e-15 to 1e15
 EMPIRICAL_STEPS = 200
 EMPIRICAL_STEP_SIZE = 0.01  # of the run along which constants are estimated when no step size is given
 
@@ -84,7 +86,8 @@ def certify(
     if batch_size is not None:
         caveats.append(f"gradients are mini-batches of {batch_size}: the proof needs full gradients")
     start = start_array(problem, x0, "certify")
-    options = _options(problem, static, threshold, start, step_size, constants)
+    family = _family(problem, static, threshold, start, step_size, constants)
+    options = family(L1_GRID)
     if not options:
         reason = f"no smoothness constants are known for {problem.name!r}; pass constants=Smoothness(...)"
         return _uncovered(reason, step_size, threshold)
@@ -93,9 +96,15 @@ def certify(
     if math.isinf(threshold) and any(option.L1.any() for option in options):
         return _uncovered("an infinite threshold is covered only if all L1 are 0; clip", step_size, threshold)
     norms = network_norms(static)
-    settings = make_settings(problem, norms, options, threshold, start)
     label = INDICATIVE if caveats else ""
-    reports = {name: _report(chain, settings, step_size, label) for name, chain in CHAINS.items()}
+
+    @cache  # all chains begin with the same grid
+    def settings(grid: tuple[float, ...]) -> list[Setting]:
+        return make_settings(problem, norms, family(grid), threshold, start)
+
+    reports = {
+        name: _report(_tuned(chain, settings), chain, step_size, label) for name, chain in CHAINS.items()
+    }
     return _decide(reports, norms, step_size, float(threshold), caveats)
 
 
@@ -105,42 +114,62 @@ def choose_constants(problem: Problem, norms: Norms, threshold: float, start: Fl
     Raises:
         ArgumentError: The problem has no closed form.
     """
-    options = candidates(problem)
-    if len(options) == 1:
+    if len(options := candidates(problem)) == 1:
         return options[0]
-    return _tuned(sharp, make_settings(problem, norms, options, threshold, start)).smoothness
+
+    def settings(grid: tuple[float, ...]) -> list[Setting]:
+        return make_settings(problem, norms, candidates(problem, grid=grid), threshold, start)
+
+    return _tuned(sharp, settings).smoothness
 
 
-def _options(
+def _family(
     problem: Problem,
     network: Network,
     threshold: float,
     start: Floats,
     step_size: float | None,
     constants: Smoothness | str | None,
-) -> list[Smoothness]:
+) -> Family:
     if isinstance(constants, Smoothness):
         if constants.L0.size != problem.n_agents:
             raise ArgumentError(
                 f"`constants` of certify has {constants.L0.size} agents, but the problem has {problem.n_agents}."
             )
-        return [constants]
+        return lambda grid: [constants]
     if constants is None:
-        return candidates(problem) if has_closed_form(problem) else []
+        known = has_closed_form(problem)
+        return lambda grid: candidates(problem, grid=grid) if known else []
     checks.choice(constants, "constants", "certify", ("empirical",))
     from digrad.theory.empirical import empirical_smoothness
     from digrad.theory.trajectory import run
 
     step = EMPIRICAL_STEP_SIZE if step_size is None else step_size
     path = run(problem, network, step_size=step, threshold=threshold, x0=start, steps=EMPIRICAL_STEPS)
-    return empirical_smoothness(problem, path.average).pareto()
+    found = empirical_smoothness(problem, path.average)
+    return lambda grid: found.pareto(grid=grid)
 
 
-def _tuned(chain: Chain, settings: list[Setting]) -> Setting:
-    """Return the setting whose free parameter certifies the largest step."""
-    if len(settings) == 1:
-        return settings[0]
-    best, step = settings[len(settings) // 2], 0.0
+def _tuned(chain: Chain, settings: Callable[[tuple[float, ...]], list[Setting]]) -> Setting:
+    """Return the setting whose free parameter certifies the largest step; the grid grows while an end is best."""
+    tried = settings(L1_GRID)
+    if len(tried) == 1:
+        return tried[0]
+    best, step = _best(chain, tried, None, 0.0)
+    for _ in range(WIDENINGS):
+        grid = decade_beyond([each.smoothness for each in tried], best.smoothness if best else None)
+        if not grid:
+            break
+        added = settings(grid)
+        tried = [*tried, *added]
+        best, step = _best(chain, added, best, step)
+    return best or tried[len(L1_GRID) // 2]
+
+
+def _best(
+    chain: Chain, settings: list[Setting], best: Setting | None, step: float
+) -> tuple[Setting | None, float]:
+    """Return the setting that certifies the largest step, and that step, if it is larger than ``step`` of ``best``."""
     for setting in settings:
         # Most candidates are dismissed by one look: they do not certify a slightly larger step.
         if step and not close(chain, setting, step * (1 + COARSE)).certified:
@@ -148,11 +177,10 @@ def _tuned(chain: Chain, settings: list[Setting]) -> Setting:
         found = largest_step(chain, setting, start=step or 1.0, tolerance=COARSE)
         if found and found.step_size > step:
             best, step = setting, found.step_size
-    return best
+    return best, step
 
 
-def _report(chain: Chain, settings: list[Setting], step_size: float | None, caveat: str) -> ChainReport:
-    setting = _tuned(chain, settings)
+def _report(setting: Setting, chain: Chain, step_size: float | None, caveat: str) -> ChainReport:
     best = largest_step(chain, setting)
     at_step = close(chain, setting, step_size or 1.0) if step_size or best is None else best
     return ChainReport(chain.name, setting, best, at_step, caveat)

@@ -13,6 +13,10 @@ from digrad.errors import ArgumentError
 Floats = npt.NDArray[np.floating]
 
 SOURCES = ("closed form", "given", "empirical")
+INDICATIVE = (
+    "indicative, not a certificate"  # the label of everything that rests on estimates or mini-batches
+)
+NOT_GIVEN = -1.0  # no constant is negative
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,8 +34,8 @@ class Smoothness:
         ell: At least 1.
         b: At least 0.
         lower_bound: A number that F never goes below.
-        L0_F: Of F; by default the mean of L0_i + b L1_i (the paper's Lemma 3).
-        L1_F: Of F; by default ell times the mean of L1_i.
+        L0_F: Of F, given together with L1_F; by default the mean of L0_i + b L1_i (the paper's Lemma 3).
+        L1_F: Of F, given together with L0_F; by default ell times the mean of L1_i.
         source: ``"closed form"`` and ``"given"`` can be certified; ``"empirical"`` cannot.
         note: Where the constants come from, for the report.
 
@@ -46,8 +50,8 @@ class Smoothness:
     ell: float
     b: float
     lower_bound: float
-    L0_F: float = -1.0
-    L1_F: float = -1.0
+    L0_F: float = NOT_GIVEN
+    L1_F: float = NOT_GIVEN
     source: str = "given"
     note: str = field(default="", repr=False)
 
@@ -70,16 +74,28 @@ class Smoothness:
                 "`ell`, `b` and `lower_bound` of Smoothness must be finite with ell >= 1 and b >= 0, but got "
                 f"{self.ell!r}, {self.b!r} and {self.lower_bound!r}."
             )
-        if not np.isfinite([self.L0_F, self.L1_F]).all():
-            raise ArgumentError(
-                f"`L0_F` and `L1_F` of Smoothness must be finite, but got {self.L0_F!r} and {self.L1_F!r}."
-            )
+        self._check_average()
         checks.choice(self.source, "source", "Smoothness", SOURCES)
         for name in ("ell", "b", "lower_bound", "L0_F", "L1_F"):
             object.__setattr__(self, name, float(getattr(self, name)))
-        if self.L0_F < 0 or self.L1_F < 0:
+        if self.L0_F == NOT_GIVEN:
             object.__setattr__(self, "L0_F", float(np.mean(self.L0 + self.b * self.L1)))
             object.__setattr__(self, "L1_F", float(self.ell * np.mean(self.L1)))
+
+    def _check_average(self) -> None:
+        pair = {"L0_F": self.L0_F, "L1_F": self.L1_F}
+        given = {name: value for name, value in pair.items() if value != NOT_GIVEN}
+        for name, value in given.items():
+            if not (np.isfinite(value) and value >= 0):
+                raise ArgumentError(
+                    f"`{name}` of Smoothness must be finite and at least 0, but got {value!r}."
+                )
+        if len(given) == 1:
+            (missing,) = pair.keys() - given.keys()
+            raise ArgumentError(
+                f"`{missing}` of Smoothness is missing, but `{next(iter(given))}` is given: F is bounded by both "
+                "together; give both, or neither."
+            )
 
     @property
     def is_certifiable(self) -> bool:

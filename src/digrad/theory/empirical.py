@@ -18,7 +18,7 @@ import numpy.typing as npt
 from digrad import checks
 from digrad.errors import ArgumentError
 from digrad.problems import LocalLosses, Problem
-from digrad.theory.constants import Smoothness
+from digrad.theory.constants import INDICATIVE, Smoothness
 from digrad.theory.sharp import phi1
 
 if TYPE_CHECKING:
@@ -112,6 +112,24 @@ class EmpiricalSmoothness:
             for i, each in enumerate(self.agent_lines)
         ]
         return [*rows, {"loss": "F", "L0": self.line.intercept, "L1": self.line.slope}]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the estimates and the points they were fitted to, ready for JSON."""
+        spread = self.dissimilarity_line
+        return {
+            "label": INDICATIVE,
+            "losses": self.table(),
+            "ell": 1 + spread.slope,
+            "b": spread.intercept,
+            "lower_bound": self.lower_bound,
+            "points": {
+                "grad_norms": self.grad_norms.tolist(),
+                "hessian_norms": self.hessian_norms.tolist(),
+                "grad_norms_F": self.grad_norms_F.tolist(),
+                "hessian_norms_F": self.hessian_norms_F.tolist(),
+                "dissimilarity": self.dissimilarity.tolist(),
+            },
+        }
 
     def figure(self) -> "Figure":
         """Return Hessian norm against gradient norm with the fitted line, for F and for every agent."""

@@ -11,7 +11,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from digrad.theory.sharp import clipped_step
+from digrad.theory.repaired import gamma_weights
+from digrad.theory.sharp import clipped_step, noise_weight
 
 Floats = npt.NDArray[np.floating]
 Sides = tuple[Floats, Floats]
@@ -113,7 +114,7 @@ def inner_product(states: States, *, printed: bool = False) -> Sides:
     The weight is (2||v||/N) max u_i/v_i^2; as ``printed`` in (temp10), 2 kuv^2 ||v||^2/(N u'v), it is too small.
     """
     n, size, uv = len(states.v), float(np.linalg.norm(states.v)), float(states.u @ states.v)
-    weight = 2 * size / n * float((states.u / states.v**2).max())
+    weight, _ = gamma_weights(states.u, states.v)
     if printed:
         weight = 2 * float((states.u / states.v).max()) ** 2 * size**2 / (n * uv)
     reference = states.reference(size)
@@ -123,10 +124,10 @@ def inner_product(states: States, *, printed: bool = False) -> Sides:
 
 def quadratic_term(states: States) -> Sides:
     """||move||^2/2 <= (3/2) ||v||^2 abar^2 g^2 + (3||v||^2/N) max(u_i/v_i^2) abar^2 w^2 (C5)."""
-    n, size = len(states.v), float(np.linalg.norm(states.v))
-    weight = 3 / n * float((states.u / states.v**2).max())
-    squares = 1.5 * states.g**2 + weight * states.w**2
-    return np.sum(states.move**2, axis=-1) / 2, (size * states.reference(size)) ** 2 * squares
+    size = float(np.linalg.norm(states.v))
+    _, weight = gamma_weights(states.u, states.v)
+    squares = 1.5 * (size * states.g) ** 2 + weight * states.w**2
+    return np.sum(states.move**2, axis=-1) / 2, states.reference(size) ** 2 * squares
 
 
 def descent_core(states: States) -> Sides:
@@ -136,7 +137,7 @@ def descent_core(states: States) -> Sides:
     """
     n, top, uv = len(states.v), float(states.v.max()), float(states.u @ states.v)
     curvature = 1 / (4 * states.step_size * top)
-    noise = float(np.max(states.u * (4 / states.v + 0.5 / top))) / n
+    noise = noise_weight(states.u, states.v)
     lhs = curvature / 2 * np.sum(states.move**2, axis=-1) - np.einsum(
         "...d,...d->...", states.grad, states.move
     )

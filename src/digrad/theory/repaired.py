@@ -1,17 +1,21 @@
 r"""The repaired chain: the structure of the paper's proof, with every constant put right.
 
-Each formula names the erratum it repairs; the paper's own constants are in :mod:`digrad.theory.paper`. The
-reference step is the paper's, :math:`\bar\alpha_k = \alpha \min(1, c_0/(\|v\| \|\nabla F\|))`.
+The formulas are those of docs/theory.md, section 3, and name the erratum they repair; the paper's own constants
+are in :mod:`digrad.theory.paper`. The reference step is the paper's,
+:math:`\bar\alpha_k = \alpha \min(1, c_0/(\|v\| \|\nabla F\|))`.
 """
 
 import math
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from digrad.theory.closure import Evaluation
 from digrad.theory.setting import Setting, scaled
-from digrad.theory.sharp import LARGEST, clipped_step, count_steps
+from digrad.theory.sharp import LARGEST, best_of, clipped_step, count_steps
+
+Floats = npt.NDArray[np.floating]
 
 name = "repaired"
 
@@ -37,6 +41,18 @@ def zhang(c: float) -> tuple[float, float]:
         return math.inf, math.inf
     slope = math.expm1(c) / c if c > 1e-8 else 1 + c / 2
     return 1 + math.exp(c) - slope, slope
+
+
+def gamma_weights(u: Floats, v: Floats) -> tuple[float, float]:
+    """Return (2||v||/N) kuvp and (3||v||^2/N) kuvp with kuvp = max_i u_i/v_i^2: Gamma = first + second L alpha.
+
+    The first is what w^2 costs the inner product of the descent (A4), the second what it costs the quadratic term (C5).
+
+    >>> gamma_weights(np.full(16, 1.0), np.full(16, 1.0))
+    (0.5, 3.0)
+    """
+    size, worst = float(np.linalg.norm(v)), float((u / v**2).max())
+    return 2 * size / len(v) * worst, 3 * size**2 / len(v) * worst
 
 
 def evaluate(setting: Setting, step_size: float, grad_bound: float) -> Evaluation:
@@ -81,9 +97,8 @@ def local_constants(setting: Setting, step_size: float, grad_bound: float) -> di
     spread_C = norms.C.tau**2 * norms.C.delta**2
     k["C1"] = 2 * lip**2 * (2 * n + (1 + 2 * norms.R.sigma**2) * k["Cx"])
     k["Cy"] = 2 * (1 + s_C**2) * spread_C / k["gap_C"] ** 2 * k["C1"]
-    k["Gamma"] = (
-        setting.kappa_uv2 * setting.v_norm / n * (2 + 3 * k["L"] * setting.v_norm * step_size)
-    )  # A4, C5
+    inner, quadratic = gamma_weights(norms.u, norms.v)
+    k["Gamma"] = inner + quadratic * k["L"] * step_size  # A4, C5
     k["Cf"] = k["Gamma"] * (2 * k["Cy"] + 2 * lip**2 * setting.v_norm**2 * k["Cx"] / n)
     k["S1"], k["S2"] = _recursion_steps(setting, lip, k)
     is_tracking = math.isfinite(k["S2"])  # a single agent tracks itself without error
@@ -112,8 +127,7 @@ def iterations(setting: Setting, total: float, step_size: float, eps: float) -> 
 
 def smallest_gradient(setting: Setting, total: float, step_size: float, steps: Any) -> Any:
     """Return eps_K, which the smallest of K gradient norms does not exceed."""
-    mean = total / (step_size * np.asarray(steps, np.float64))
-    return np.maximum(np.sqrt(mean), setting.v_norm / setting.threshold * mean)
+    return best_of(total / step_size, steps, setting.v_norm / setting.threshold)
 
 
 def _network_constants(setting: Setting) -> dict[str, float]:

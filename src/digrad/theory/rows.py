@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.floating]
 
-RELATIVE, ABSOLUTE = 1e-9, 1e-13  # a ratio of at most 1 + RELATIVE passes; section 9 of the specification
+RELATIVE, ABSOLUTE = 1e-9, 1e-13  # a ratio of at most 1 + RELATIVE passes; section 5 of docs/theory.md
 
 
 class Terms(NamedTuple):

@@ -59,11 +59,6 @@ class Setting:
         """The largest u_i/v_i."""
         return float((self.norms.u / self.norms.v).max())
 
-    @property
-    def kappa_uv2(self) -> float:
-        """The largest u_i/v_i^2 (errata A4, C5)."""
-        return float((self.norms.u / self.norms.v**2).max())
-
     def reach(self, step_size: float) -> float:
         """Return alpha c0, how far an agent moves by itself in one step."""
         return step_size * self.threshold

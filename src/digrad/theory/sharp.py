@@ -3,16 +3,19 @@ r"""The sharp chain: a tightened proof that covers any fixed threshold, with ten
 It differs from the paper's proof in four places: clipping is used as a projection (non-expansive), the
 consensus and tracking errors are followed as norms rather than squares (a positive 2 by 2 system), the
 reference step uses max v_i instead of ||v||, and the descent line applies Young's inequality per agent.
-Section numbers refer to the specification of this module, printed in the documentation page on the theory.
+Section numbers are those of docs/theory.md, where every formula below is printed.
 """
 
 import math
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from digrad.theory.closure import Evaluation
 from digrad.theory.setting import Setting, scaled
+
+Floats = npt.NDArray[np.floating]
 
 name = "sharp"
 LARGEST = 1e60  # a curvature beyond this is treated as infinite: products of constants would overflow
@@ -44,7 +47,7 @@ def phi2(c: float | Any) -> Any:
 
 
 def gradient_bound(setting: Setting, gap: float) -> float:
-    """Return Phi(D) = (4/3) L1 D + sqrt(((4/3) L1 D)^2 + 2 L0 D) (section 3.1; the paper has 2 for 4/3)."""
+    """Return Phi(D) = (4/3) L1 D + sqrt(((4/3) L1 D)^2 + 2 L0 D) (section 4.1; the paper has 2 for 4/3)."""
     slope = 4 / 3 * setting.smoothness.L1_F * gap
     return slope + math.hypot(slope, math.sqrt(2 * setting.smoothness.L0_F * gap))
 
@@ -59,12 +62,21 @@ def clipped_step(step_size: float, threshold: float, length: Any) -> Any:
     return step_size / np.maximum(1.0, np.asarray(length) / threshold)
 
 
+def noise_weight(u: Floats, v: Floats) -> float:
+    """Return Nw = (1/N) max_i u_i (4/v_i + 1/(2 max v)): what an error w^2 of the trackers costs the descent.
+
+    >>> noise_weight(np.array([1.0, 1.0]), np.array([1.5, 0.5]))  # (4/0.5 + 1/3)/2
+    4.166666666666667
+    """
+    return float(np.max(u * (4 / v + 0.5 / v.max()))) / len(v)
+
+
 def evaluate(setting: Setting, step_size: float, grad_bound: float) -> Evaluation:
-    """Return the constants of section 3.2 and the conditions of section 3.3."""
+    """Return the constants of section 4.2 and the conditions of section 4.3."""
     k = local_constants(setting, step_size, grad_bound)
     conditions = {"descent: 4 alpha LF max v": 4 * step_size * k["LF"] * setting.v_max}
     if not (k["Lhat"] < LARGEST and k["LF"] < LARGEST and k["rho_M"] < 1):
-        return Evaluation(k, {**conditions, "contraction: rho(M) < 1": math.inf}, math.inf, math.inf)
+        return Evaluation(k, {**conditions, "contraction: rho(M) < 1": k["rho_M"]}, math.inf, math.inf)
     system, source, output = _system(setting, k, step_size)
     inverse = np.linalg.inv(np.eye(2) - system)
     start = np.array([setting.X0, setting.Y0])
@@ -98,7 +110,7 @@ def local_constants(setting: Setting, step_size: float, grad_bound: float) -> di
         k["LF"] = float(phi2(k["cF"]) * (smooth.L0_F + smooth.L1_F * grad_bound))
         k["Lhat"], k["Lq"] = float(bounds.max()), float(np.sqrt(np.mean(bounds**2)))
     k["beta"] = setting.v_norm * k["Lq"] / math.sqrt(setting.n)
-    k["Nw"] = float(np.max(norms.u * (4 / norms.v + 0.5 / setting.v_max))) / setting.n
+    k["Nw"] = noise_weight(norms.u, norms.v)
     k["rho_M"] = math.inf
     if k["Lhat"] < LARGEST:
         (a, b), (c, d) = _system(setting, k, step_size, balanced=True)[0].tolist()
@@ -108,7 +120,7 @@ def local_constants(setting: Setting, step_size: float, grad_bound: float) -> di
 
 
 def iterations(setting: Setting, total: float, step_size: float, eps: float) -> float:
-    """Return K(eps) = ceil((Sbar/alpha) max(1/eps^2, max v/(c0 eps))) (section 3.5)."""
+    """Return K(eps) = ceil((Sbar/alpha) max(1/eps^2, max v/(c0 eps))) (section 4.5)."""
     return count_steps(total / step_size, eps, setting.v_max / setting.threshold)
 
 
@@ -123,15 +135,24 @@ def count_steps(effort: float, eps: float, ratio: float) -> float:
 
 
 def smallest_gradient(setting: Setting, total: float, step_size: float, steps: Any) -> Any:
-    """Return eps_K, which the smallest of K gradient norms does not exceed."""
-    mean = total / (step_size * np.asarray(steps, np.float64))
-    return np.maximum(np.sqrt(mean), setting.v_max / setting.threshold * mean)
+    """Return eps_K, which the smallest of K gradient norms does not exceed (section 4.5)."""
+    return best_of(total / step_size, steps, setting.v_max / setting.threshold)
+
+
+def best_of(effort: float, steps: Any, ratio: float) -> Any:
+    """Return max(sqrt(effort/K), ratio effort/K) for each K of ``steps``: the inverse of :func:`count_steps`.
+
+    >>> float(best_of(2.0, 8, 1.0)), float(best_of(2.0, 8, 4.0))
+    (0.5, 1.0)
+    """
+    mean = effort / np.asarray(steps, np.float64)
+    return np.maximum(np.sqrt(mean), ratio * mean if ratio else 0.0)  # without clipping, whatever the effort
 
 
 def joint_iterations(
     setting: Setting, constants: dict[str, float], step_size: float, eps: float, eps_x: float
 ) -> float:
-    """Return a K within which one iterate has gradient norm <= eps and squared consensus error <= eps_x (3.6)."""
+    """Return a K within which one iterate has gradient norm <= eps and squared consensus error <= eps_x (4.6)."""
     slow = constants["Sbar"] / (step_size * min(eps**2, setting.threshold * eps / setting.v_max))
     return float(np.floor(slow + constants["sum_X"] / eps_x) + 1)
 
@@ -139,7 +160,7 @@ def joint_iterations(
 def _system(
     setting: Setting, k: dict[str, float], step_size: float, *, balanced: bool = False
 ) -> tuple[Any, Any, Any]:
-    """Return M, n and q of section 3.2; ``balanced`` measures Y in units of Lhat."""
+    """Return M, n and q of section 4.2; ``balanced`` measures Y in units of Lhat."""
     unit = k["Lhat"] if balanced and k["Lhat"] > 0 else 1.0
     pull, push, lip = k["kR"] * step_size, k["kC"] * k["Lhat"], k["beta"]
     system = np.array(

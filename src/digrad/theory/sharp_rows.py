@@ -1,4 +1,4 @@
-"""The rows of the sharp chain (sections 3.4, 3.5 and 3.8 of the specification)."""
+"""The rows of the sharp chain: sections 4.4, 4.5 and 4.7 of docs/theory.md."""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from digrad.theory import pointwise, sharp
+from digrad.theory import pointwise, repaired, sharp
 from digrad.theory.closure import Closed
 from digrad.theory.constants import Smoothness
 from digrad.theory.measured import Measured
@@ -39,16 +39,18 @@ def usable_bound(run: Measured, closed: Closed) -> tuple[float, str]:
 
 
 def a_posteriori(run: Measured, options: Sequence[Smoothness]) -> Row:
-    """Return the certificate of a finished run (section 3.8): the sum of abar_k g^2 against what was measured.
+    """Return the certificate of a finished run (section 4.7): the sum of abar_k g^2 against what was measured.
 
     Args:
         run: The run.
-        options: Constants that all hold; the one that gives F the smallest curvature along the run is used.
+        options: Constants that all hold, as those of the setting do; the ones that give F the smallest curvature along
+            the run are used.
     """
     setting, path = run.setting, run.path
     n, top = setting.n, setting.v_max
+    options = (*options, setting.smoothness)
     curvature = min(_curvature(option, setting.reach(path.step_size), run.G) for option in options)
-    noise = float(np.max(setting.norms.u * (4 / setting.norms.v + 0.5 / top))) / n
+    noise = sharp.noise_weight(setting.norms.u, setting.norms.v)
     progress = path.loss[0] - path.loss[1:]
     budget = progress + path.step_size * noise * np.cumsum(run.w[:-1] ** 2)
     reference = sharp.reference_steps(setting, path.step_size, run.g[:-1])
@@ -79,13 +81,9 @@ def global_rows(run: Measured, closed: Closed, chain: str) -> list[Row]:
     given = terms(closed.certified, needs, "certified")
     if "Sbar" not in k:  # a chain that fails early has no global claims
         k = {**k, "V0": math.inf, "Sbar": math.inf, "sum_X": math.inf, "sum_Y": math.inf}
-    scale = setting.v_max if chain == "sharp" else setting.v_norm
+    scale, formulas = (setting.v_max, sharp) if chain == "sharp" else (setting.v_norm, repaired)
     progress = run.states.reference(scale)[:-1] * run.g[:-1] ** 2
-    count = np.arange(1, path.steps + 1)
-    mean = k["Sbar"] / (path.step_size * count)
-    best = np.sqrt(mean)
-    if math.isfinite(setting.threshold):
-        best = np.maximum(best, scale / setting.threshold * mean)
+    best = formulas.smallest_gradient(setting, k["Sbar"], path.step_size, np.arange(1, path.steps + 1))
     gap = path.loss - setting.smoothness.lower_bound
 
     def row(name: str, lhs: Floats, rhs: float | Floats, first: int = 0) -> Row:

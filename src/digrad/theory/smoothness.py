@@ -28,6 +28,7 @@ Floats = npt.NDArray[np.floating]
 Curve = Callable[[Floats], Floats]
 
 L1_GRID = tuple(float(value) for value in np.geomspace(0.03, 30.0, 25))
+PER_DECADE = 8  # values of L1_GRID in each factor of ten
 INTERVALS = 20_000  # of a one-dimensional supremum; the bound is too large by about 1/INTERVALS of itself
 QUARTIC_EXCESS = (0.25, 1.0, 3.0)  # how far ell - 1 is chosen above the spread of the leading coefficients
 
@@ -65,6 +66,33 @@ def candidates(problem: Problem, *, grid: Sequence[float] = L1_GRID) -> list[Smo
         isinstance(local, Logistic) and bool(((local.reg_power > 2) & (local.reg_weight > 0)).any())
     )
     return [closed_form(problem, L1=value) for value in grid] if is_free else [closed_form(problem)]
+
+
+def decade_beyond(tried: Sequence[Smoothness], best: Smoothness | None) -> tuple[float, ...]:
+    """Return the values of L1 to try next: the factor of ten beyond that end of the tried ones where the best lies.
+
+    L1 is the inverse of a length, so that no fixed grid suits every unit of x.
+
+    Args:
+        tried: Constants with a free L1.
+        best: The best of them, which is not at an end if there is nothing more to try; None looks beyond both ends.
+
+    Example:
+        >>> from digrad.problems import quartic
+        >>> tried = [closed_form(quartic(center=[[1.0], [0.0]]), L1=value) for value in (0.1, 1.0, 10.0)]
+        >>> [round(value, 2) for value in decade_beyond(tried, tried[2])]
+        [13.34, 17.78, 23.71, 31.62, 42.17, 56.23, 74.99, 100.0]
+        >>> decade_beyond(tried, tried[1])
+        ()
+    """
+    values = [float(each.L1.max()) for each in tried]
+    low, high = min(values), max(values)
+    if not 0 < low < high:
+        return ()
+    here = (low, high) if best is None else (float(best.L1.max()),)
+    decade = 10.0 ** (np.arange(1, PER_DECADE + 1) / PER_DECADE)
+    below = (low / decade).tolist() if low in here else []
+    return (*below, *((high * decade).tolist() if high in here else []))
 
 
 def has_closed_form(problem: Problem) -> bool:
@@ -177,8 +205,14 @@ def _quartic(local: Quartic, problem: Problem, L1: float, excess: float) -> Smoo
         rough = np.linalg.norm(linear[i] - linear.mean(axis=0), 2)
         rest = np.linalg.norm(constant[i] - constant.mean(axis=0))
         lead, bend = abs(a[i] - mean), 3 * np.linalg.norm(a[i] * delta[i])
-        room = (ell - 1) * mean - lead  # positive, unless all agents share one centre
-        until = max(1.0, (bend + rough + rest + (ell - 1) * offset) / room) if room > 0 else 1.0
+        room = (ell - 1) * mean - lead  # positive, because the agents do not share one centre
+        # Beyond it each of three terms is at most a third of room r^3.
+        terms = (
+            3 * bend / room,
+            (3 * rough / room) ** (1 / 2),
+            (3 * (rest + (ell - 1) * offset) / room) ** (1 / 3),
+        )
+        until = max(terms)
         return _supremum(
             lambda r: lead * r**3 + bend * r**2 + rough * r + rest, lambda r: (ell - 1) * steepness(r), until
         )
@@ -284,8 +318,8 @@ def _supremum(grows: Curve, pays: Curve, until: float) -> float:
 
 
 def _until(growth: float, L1: float, offset: float) -> float:
-    """Return a radius beyond which growth r^2 <= L1 (r^3 - offset), up to common factors: the supremum is before it."""
-    return 2 * max(growth / L1, offset ** (1 / 3), 1.0) + growth / L1
+    """Return a radius, above 1/L1, beyond which growth r^2 <= L1 (r^3 - offset): the supremum is before it."""
+    return 2 * max(growth / L1, offset ** (1 / 3))
 
 
 def _relative_spread(rows: Floats) -> float:
