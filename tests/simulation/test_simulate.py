@@ -472,6 +472,10 @@ def test_numpy_numbers_are_numbers(tmp_path):
         ({"checkpoint": "run.ckpt"}, "`checkpoint` must be a Checkpoint"),
         ({"method": dg.CGT(step_size=np.ones(5), threshold=1.0)}, r"column of shape \(5, 1\)"),
         ({"method": dg.DGD(step_size=np.ones((3, 1)))}, r"column of shape \(5, 1\)"),
+        (
+            {"method": dg.GD(step_size=np.ones((5, 1)))},
+            "`step_size` of GD must be one number, because all its agents",
+        ),
     ],
 )
 def test_odd_arguments_get_one_clear_line(change, message):

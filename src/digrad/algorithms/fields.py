@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from digrad import checks
+from digrad.errors import ArgumentError
 
 
 def with_fields(method: Any, values: dict[str, Any]) -> Any:
@@ -31,6 +32,15 @@ def numeric_fields(method_type: type) -> tuple[str, ...]:
 
 
 def check_columns(method: Any, n: int) -> None:
-    """Raise unless every number of a method is one number, a schedule, or a column with one number per agent."""
+    """Raise unless every number of a method is one number, a schedule, or a column with one number per agent.
+
+    A centralized method, which needs nothing but averages, has one number for all: its agents would part.
+    """
+    owner, centralized = type(method).__name__, method.needs == {"mean"}
     for name in numeric_fields(type(method)):
-        checks.one_or_column(getattr(method, name), name, type(method).__name__, n)
+        value = getattr(method, name)
+        checks.one_or_column(value, name, owner, n)
+        if centralized and getattr(value, "shape", ()):
+            raise ArgumentError(
+                f"`{name}` of {owner} must be one number, because all its agents take the same step."
+            )
