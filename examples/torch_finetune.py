@@ -1,6 +1,6 @@
 """Fine-tune the head of a frozen network, with everything a long run needs.
 
-    digrad launch --agents 3 examples/torch_finetune.py -- --folder run
+    digrad launch --agents 3 examples/torch_finetune.py --folder run
 
 Parameter groups, a learning-rate scheduler, coupled weight decay, checkpoints that survive a killed agent (run
 it again, or kill an agent: it goes on), and TensorBoard (`tensorboard --logdir run`) if it is installed.

@@ -36,3 +36,7 @@ class CheckpointError(DigradError, RuntimeError):
 
 class CommunicationError(DigradError, RuntimeError):
     """An agent is silent, has gone, or disagrees with the others; the processes must be started again."""
+
+
+class DisagreementError(CommunicationError):
+    """The agents were started with different settings: starting them again as they are is in vain."""

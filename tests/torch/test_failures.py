@@ -29,7 +29,7 @@ def test_disagreement_is_an_error_on_every_agent_within_seconds(tmp_path: Path) 
     for report in reports:
         assert set(report) == {"graph", "version", "dtype", "model", "method", "messages", "k"}
         for attempt, line in report.items():
-            assert line["error"].startswith("CommunicationError"), (attempt, line)
+            assert line["error"].startswith("DisagreementError"), (attempt, line)
             assert "the agents disagree on" in line["error"]
             assert attempt in line["error"]
             assert "agent 1 " in line["error"]

@@ -391,7 +391,7 @@ def smoothness(spec: Path, out: Path | None, method: str | None, as_json: bool) 
         click.echo(f"  {path}")
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--agents", type=click.IntRange(min=1), required=True, help="Processes on this machine.")
 @click.option("--graph", type=click.Path(path_type=Path), help="A graph file, which ProcessNetwork() reads.")
 @click.option(
@@ -414,12 +414,24 @@ def launch(
 ) -> None:
     """Run the training SCRIPT as one process per agent under torchrun, started again if one fails.
 
+    Options of launch come before SCRIPT; all that follows it is the script's own. Bad settings are not tried again.
+    Ctrl-C or SIGTERM ends all agents.
+
     \b
-    digrad launch --agents 5 train.py --epochs 3
-    digrad launch --agents 2 --nodes 3 --endpoint 10.8.0.1:29400 --interface wg0 --graph graph.json train.py
+    digrad launch --agents 5 train.py                      five agents on this machine
+    digrad launch --agents 5 train.py --epochs 3           --epochs is an option of train.py
+    digrad launch --agents 5 --graph links.json train.py   train.py calls ProcessNetwork() without a graph
+    digrad graph example5 --save links.json                makes such a file
+
+    Several machines, six agents: run this on each of three machines; 10.8.0.1 is the first one.
+
+    \b
+    digrad launch --agents 2 --nodes 3 --endpoint 10.8.0.1:29400 --interface wg0 --graph links.json train.py
     """
     from digrad.torch.launch import launch as launch_agents
 
+    if arguments[:1] == ("--",):  # as other programs want it between the script and its options
+        arguments = arguments[1:]
     code = launch_agents(
         script, arguments, agents=agents, graph=graph, max_restarts=max_restarts, nodes=nodes, endpoint=endpoint,
         interface=interface,

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from digrad.errors import CommunicationError
+from digrad.errors import CommunicationError, DisagreementError
 from digrad.torch.reasons import agents_text
 
 LINGER = 5.0  # seconds that the owner of the store stays for the others when all are about to fail
@@ -55,7 +55,7 @@ class Handshake:
         if differing:
             self.leave_together()
             listed = "; ".join(f"{name}: {_who(name, everyone)}" for name in differing)
-            raise CommunicationError(
+            raise DisagreementError(
                 f"{purpose}: the agents disagree on {listed}; start all of them with the same settings."
             )
 

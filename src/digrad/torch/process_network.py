@@ -16,10 +16,12 @@ from digrad.graphs import Digraph
 from digrad.mixing import Network
 from digrad.torch import security
 from digrad.torch.handshake import Handshake
-from digrad.torch.launch import GRAPH_VARIABLE
+from digrad.torch.launch import GRAPH_VARIABLE, record_failure
+from digrad.torch.reasons import first_line
 from digrad.torch.same_host import SameHost
 
-OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"  # a setting of torchrun, which only its c10d backend obeys
+SHARED_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # what torchrun tells the agents it has done
 LONGEST, SHORTEST, STEPS = 60.0, 10.0, 5  # seconds, seconds, and how many step times an agent waits
 CONNECT = 60.0  # seconds for all agents to arrive
 _BACKENDS = ("gloo", "nccl", "cpu:gloo,cuda:nccl")
@@ -62,6 +64,7 @@ class ProcessNetwork:
         tls: bool = False,
         direct: bool = True,
     ) -> None:
+        record_failure()
         if timeout is not None:
             checks.positive(timeout, "timeout", "ProcessNetwork")
         checks.choice(backend, "backend", "ProcessNetwork", _BACKENDS)
@@ -173,17 +176,18 @@ def _as_network(network: Network | Digraph | None) -> Network:
 
 
 def _check_restart() -> None:
-    if dist.is_initialized() or os.environ.get(OWN_STORE) == "1":
+    if dist.is_initialized() or os.environ.get(SHARED_STORE) == "False":
         return
+    remedy = f"start with `digrad launch`, or with `{OWN_STORE}=1 torchrun --rdzv-backend c10d`"
     if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0:
         raise CommunicationError(
-            f"torchrun has restarted the agents, but without {OWN_STORE}=1 they would look for the addresses of "
-            "the previous attempt; start with `digrad launch`, or set the variable before torchrun."
+            "torchrun has restarted the agents, but keeps one store for all attempts, where they would find the "
+            f"addresses of the previous one; {remedy}."
         )
     if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0:
         warnings.warn(
-            f"torchrun may restart the agents, but {OWN_STORE}=1 is not set, so a restart would fail; "
-            "start with `digrad launch`, or set the variable before torchrun.",
+            "torchrun may restart the agents, but keeps one store for all attempts, so a restart would fail; "
+            f"{remedy}.",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -201,9 +205,8 @@ def _join(backend: str, timeout: float) -> None:
     try:
         dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
     except (dist.DistError, RuntimeError, ValueError) as error:
-        reason = str(error).strip().split("\n")[0][:200]
         raise CommunicationError(
-            f"the {os.environ['WORLD_SIZE']} agents did not all come within {timeout:.0f} s ({reason}); "
+            f"the {os.environ['WORLD_SIZE']} agents did not all come within {timeout:.0f} s ({first_line(error)}); "
             "look at the logs of the missing ones, and start all agents again."
         ) from error
 

@@ -1,11 +1,12 @@
 """Which interface the processes use, and whether their traffic is encrypted: asked for, or refused."""
 
 import os
-import socket
 
 import torch.distributed as dist
 
 from digrad.errors import ArgumentError, CommunicationError
+from digrad.torch.launch import check_interface
+from digrad.torch.reasons import first_line
 
 INTERFACE = "GLOO_SOCKET_IFNAME"
 TRANSPORT = "GLOO_DEVICE_TRANSPORT"
@@ -20,11 +21,7 @@ def bind(interface: str | None) -> None:
     """
     if interface is None:
         return
-    names = [name for _, name in socket.if_nameindex()]
-    if interface not in names:
-        raise ArgumentError(
-            f"`interface` of ProcessNetwork must be one of {', '.join(names)}, but got {interface!r}."
-        )
+    check_interface(interface, "ProcessNetwork")
     if dist.is_initialized() and os.environ.get(INTERFACE) != interface:
         raise ArgumentError(
             f"`interface` of ProcessNetwork is {interface!r}, but the process group already exists; "
@@ -51,9 +48,8 @@ def require_tls(tls: bool) -> None:
     try:
         dist.ProcessGroupGloo.create_device(interface=os.environ.get(INTERFACE, "lo"))
     except RuntimeError as error:
-        reason = str(error).strip().split("\n")[0][:160]
         raise CommunicationError(
-            f"TLS is required, but this build of torch cannot provide it ({reason}); use a build with "
+            f"TLS is required, but this build of torch cannot provide it ({first_line(error)}); use a build with "
             f"USE_GLOO_WITH_OPENSSL and set {TRANSPORT}_TCP_TLS_PKEY, _CERT and _CA_FILE, or run inside "
             "WireGuard and leave `tls` out. Nothing was sent."
         ) from error

@@ -1,0 +1,115 @@
+"""What `digrad launch` refuses before it starts anything, and what it hands to torchrun."""
+
+import fcntl
+import subprocess
+import sys
+
+import pytest
+
+from digrad.cli import main
+from digrad.graphs import ring, write
+from digrad.torch.launch import launch_command
+
+
+def call(monkeypatch, capsys, *words):
+    monkeypatch.setattr("sys.argv", ["digrad", "launch", *map(str, words)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code, capsys.readouterr()
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text("")
+    return path
+
+
+REFUSED = {
+    "no agents": (["--agents", "0"], "0 is not in the range x>=1"),
+    "how many agents": ([], "Missing option '--agents'"),
+    "unknown option": (["--agent", "3"], "No such option"),
+    "missing graph file": (["--agents", "3", "--graph", "absent.json"], "absent.json"),
+    "wrong interface": (["--agents", "3", "--interface", "wg7"], "`interface` of launch must be one of lo"),
+    "no endpoint": (["--agents", "3", "--nodes", "2"], "`endpoint` of launch is required for 2 nodes"),
+    "endpoint without a port": (
+        ["--agents", "3", "--nodes", "2", "--endpoint", "127.0.0.1"],
+        "must be host:port, as in 10.8.0.1:29400, but got '127.0.0.1'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_is_one_line_and_starts_nothing(case, monkeypatch, capsys, script):
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
+    words, message = REFUSED[case]
+    code, output = call(monkeypatch, capsys, *words, script)
+    assert code == 2
+    assert output.err.startswith("digrad: ")
+    assert output.err.count("\n") == 1
+    assert message in output.err
+
+
+def test_missing_script_is_refused(monkeypatch, capsys, tmp_path):
+    code, output = call(monkeypatch, capsys, "--agents", "3", tmp_path / "absent.py")
+    assert code == 2
+    assert "absent.py` does not exist" in output.err
+
+
+def test_graph_of_another_size_is_refused(monkeypatch, capsys, script, tmp_path):
+    write(ring(4), tmp_path / "graph.json")
+    code, output = call(monkeypatch, capsys, "--agents", "3", "--graph", tmp_path / "graph.json", script)
+    assert code == 2
+    assert "has 4 agents, but 3 processes were asked for" in output.err
+
+
+def test_help_shows_how_to_start_agents_on_one_machine_and_on_several(monkeypatch, capsys):
+    code, output = call(monkeypatch, capsys, "--help")
+    assert code in (0, None)
+    assert "digrad launch --agents 5 train.py --epochs 3" in output.out
+    assert "--nodes 3 --endpoint 10.8.0.1:29400 --interface wg0" in output.out
+
+
+@pytest.mark.parametrize(
+    ("words", "handed"),
+    [
+        (["--help"], ["--help"]),
+        (["--agents", "7", "--graph=x", "-h"], ["--agents", "7", "--graph=x", "-h"]),
+        (["--", "--folder", "run"], ["--folder", "run"]),
+        (["a", "--", "b"], ["a", "--", "b"]),
+    ],
+)
+def test_all_that_follows_the_script_is_its_own(words, handed, monkeypatch, capsys, script):
+    commands = []
+
+    class Ended:
+        def __init__(self, command, **_):
+            commands.append(command)
+
+        def wait(self, _):
+            return 0
+
+    monkeypatch.setattr(subprocess, "Popen", Ended)
+    code, _ = call(monkeypatch, capsys, "--agents", "3", script, *words)
+    assert code == 0
+    assert commands[0][0] == sys.executable
+    assert commands[0][commands[0].index(str(script)) + 1 :] == handed
+    assert "--nproc-per-node=3" in commands[0]
+
+
+def test_address_of_the_interface_is_what_other_machines_are_told(script):
+    several = launch_command(script, agents=1, nodes=2, endpoint="10.0.0.1:29400", interface="lo")
+    assert "--local-addr=127.0.0.1" in several
+    by_name = launch_command(script, agents=1, nodes=2, endpoint="10.0.0.1:29400")
+    assert not [word for word in by_name if word.startswith("--local-addr")]
+
+
+def test_interface_without_an_address_is_refused(script, monkeypatch, capsys):
+    def no_address(*_):
+        raise OSError(99, "Cannot assign requested address")
+
+    monkeypatch.setattr(fcntl, "ioctl", no_address)
+    words = ["--agents", "1", "--nodes", "2", "--endpoint", "10.0.0.1:29400", "--interface", "lo", script]
+    code, output = call(monkeypatch, capsys, *words)
+    assert code == 2
+    assert "`interface` of launch is 'lo', which has no IPv4 address" in output.err

@@ -1,0 +1,218 @@
+"""What becomes of the agents when `digrad launch` is told to end, is set up wrongly, or runs on two machines."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from torch_processes import WORKERS, environment, free_port
+
+pytestmark = pytest.mark.xdist_group("torch")
+
+WORKER = str(WORKERS / "launched.py")
+STARTUP = 60.0  # seconds for the interpreters to load torch on a busy machine
+GONE = 30.0  # seconds that torchrun gives the agents before it kills them
+
+
+def remaining(token: str) -> list[int]:
+    """Return the processes that carry the token in their environment."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if token.encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+@contextmanager
+def started(folder: Path, *words: str, **variables: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Start a command whose descendants are known by a token, and leave none of them behind."""
+    token = f"digrad-test-{folder.name}-{os.getpid()}"
+    # Background jobs of a shell ignore Ctrl-C, and so would their children; those of a terminal do not.
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, *words],
+            env=environment(DIGRAD_TEST_TOKEN=token, **variables),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    try:
+        with process:
+            yield process, token
+    finally:
+        for pid in remaining(token):
+            os.kill(pid, signal.SIGKILL)
+
+
+def digrad_launch(*words: str) -> tuple[str, ...]:
+    return ("-m", "digrad", "launch", *words)
+
+
+def run(folder: Path, *words: str, **variables: str) -> tuple[int, str, float]:
+    """Return exit code, output and seconds of a command, and require that nothing remains."""
+    began = time.monotonic()
+    with started(folder, *words, **variables) as (process, token):
+        output, _ = process.communicate(timeout=STARTUP + 90)
+        seconds = time.monotonic() - began
+        assert not remaining(token)
+    return process.returncode, output, seconds
+
+
+def wait_for(folder: Path, pattern: str, count: int) -> None:
+    deadline = time.monotonic() + STARTUP
+    while len(list(folder.glob(pattern))) < count:
+        assert time.monotonic() < deadline, f"no {count} files {pattern}"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (signal.SIGINT, 130),
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow),
+    ],
+)
+def test_no_process_survives_when_launch_is_told_to_end(
+    number: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    with started(tmp_path, *digrad_launch("--agents", "2", WORKER, "forever", str(tmp_path))) as (
+        process,
+        token,
+    ):
+        wait_for(tmp_path, "training-*", 2)
+        assert len(remaining(token)) >= 4  # launch, torchrun and two agents
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=GONE)
+        assert process.returncode == code, output
+        assert not remaining(token)
+    assert "KeyboardInterrupt" not in output
+    assert "digrad/torch" not in output  # no traceback of ours
+    assert output.endswith("digrad: interrupted\n") == (number == signal.SIGINT)
+
+
+def test_launch_that_is_told_to_end_at_once_leaves_nothing(tmp_path: Path) -> None:
+    with started(tmp_path, *digrad_launch("--agents", "2", WORKER, "forever", str(tmp_path))) as (
+        process,
+        token,
+    ):
+        deadline = time.monotonic() + STARTUP
+        while len(remaining(token)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=GONE)
+        assert process.returncode == 143, output
+        assert not remaining(token)
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ("dtype", "the agents disagree on"),
+        pytest.param("size", "has 3 agents, but 2 processes were started", marks=pytest.mark.slow),
+    ],
+)
+def test_wrong_settings_are_not_tried_again_and_the_reason_is_the_last_line(
+    what: str, reason: str, tmp_path: Path
+) -> None:
+    code, output, _ = run(tmp_path, *digrad_launch("--agents", "2", WORKER, what, str(tmp_path)))
+    assert code == 2, output
+    last = output.splitlines()[-1]
+    assert last.startswith("digrad: agent 0 failed: ")
+    assert reason in last
+    tracebacks = [line for line in output.splitlines() if line.startswith("digrad.errors.")]
+    assert len(tracebacks) <= 2  # one per agent
+
+
+def test_last_line_names_the_cause_and_not_what_followed_from_it(tmp_path: Path) -> None:
+    words = digrad_launch("--agents", "2", "--max-restarts", "0", WORKER, "crash", str(tmp_path))
+    code, output, _ = run(tmp_path, *words)
+    assert code == 1, output
+    assert output.splitlines()[-1] == "digrad: agent 1 failed: ZeroDivisionError: agent 1 divides by zero"
+
+
+def test_busy_port_is_refused_within_seconds(tmp_path: Path) -> None:
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        endpoint = f"127.0.0.1:{busy.getsockname()[1]}"
+        words = ("--agents", "1", "--nodes", "2", "--endpoint", endpoint, "--interface", "lo", WORKER)
+        code, output, seconds = run(tmp_path, *digrad_launch(*words))
+    assert code == 2
+    assert output.splitlines() == [
+        f"digrad: `endpoint` of launch is '{endpoint}', but another program listens on this port; choose another."
+    ]
+    assert seconds < STARTUP
+
+
+@pytest.mark.slow
+def test_two_machines_train_together(tmp_path: Path) -> None:
+    folders = [tmp_path / "first", tmp_path / "second"]
+    endpoint = f"127.0.0.1:{free_port()}"
+    with_nodes = (
+        "--agents",
+        "2",
+        "--nodes",
+        "2",
+        "--endpoint",
+        endpoint,
+        "--interface",
+        "lo",
+        WORKER,
+        "short",
+    )
+    for folder in folders:
+        folder.mkdir()
+    first, second = (digrad_launch(*with_nodes, str(folder)) for folder in folders)
+    with started(folders[0], *first) as (one, _), started(folders[1], *second) as (two, _):
+        outputs = [process.communicate(timeout=STARTUP + 60)[0] for process in (one, two)]
+        assert (one.returncode, two.returncode) == (0, 0), outputs
+    averages = [[path.read_bytes() for path in folder.glob("average-*")] for folder in folders]
+    assert [len(found) for found in averages] == [2, 2]
+    assert len(set(averages[0] + averages[1])) == 1
+
+
+def torchrun(*words: str) -> tuple[str, ...]:
+    return ("-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1", *words, WORKER, "killed")
+
+
+C10D = ("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("backend", "own_store"), [("static", "1"), ("c10d", "0")])
+def test_plain_torchrun_says_why_its_restart_cannot_work(
+    backend: str, own_store: str, tmp_path: Path
+) -> None:
+    options = C10D if backend == "c10d" else ("--master-addr=127.0.0.1", f"--master-port={free_port()}")
+    words = (*torchrun(*options), str(tmp_path))
+    code, output, seconds = run(tmp_path, *words, TORCH_DISABLE_SHARE_RDZV_TCP_STORE=own_store)
+    assert code != 0
+    assert "RuntimeWarning: torchrun may restart the agents" in output
+    assert "torchrun has restarted the agents, but keeps one store for all attempts" in output
+    assert "`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --rdzv-backend c10d`" in output
+    assert "did not all come" not in output
+    assert seconds < STARTUP
+
+
+@pytest.mark.slow
+def test_plain_torchrun_restarts_the_agents_with_a_store_per_attempt(tmp_path: Path) -> None:
+    words = (*torchrun(*C10D), str(tmp_path))
+    code, output, _ = run(tmp_path, *words, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
+    assert code == 0, output
+    assert "keeps one store for all attempts" not in output
+    assert len(list(tmp_path.glob("average-*"))) == 2
