@@ -113,6 +113,9 @@ def test_any_agent_may_be_killed_at_any_step(trial: int, tmp_path: Path, five: l
     rng = random.Random(trial)
     plan: dict[str, Any] = {"agent": trial % 5, "k": rng.randrange(20), "direct": trial % 2 == 1}
     resumed = {plan["k"] // 4 * 4}
+    if trial % 4 == 1:
+        plan = {**plan, "k": rng.randrange(8), "seconds": rng.uniform(0.0, 0.01)}
+        resumed = set(range(plan["k"] // 4 * 4, 17, 4))
     if trial % 4 == 3:
         plan = {**plan, "k": 4 * rng.randrange(1, 6), "inside": rng.choice(["agent", "COMMITTED"])}
         # Whether the step counts depends on how far the others were with its marker.

@@ -1,31 +1,48 @@
-"""Checkpoints of a network of processes: one file per agent, all at the same step, valid together or not at all.
+"""Checkpoints of a network of processes: one file per process, all at the same step, valid together or not at all.
 
-A step is committed once every agent has written its file: a marker then lists the files with their checksums.
+A step is committed once every process has written its file: a marker then lists the files with their checksums.
 A kill at any moment leaves the previous committed step intact. Files are safetensors; nothing is pickled.
 """
 
 import hashlib
+import itertools
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NoReturn, Protocol
 
 import torch
+import torch.distributed as dist
 from safetensors import SafetensorError
-from safetensors.torch import load, save
 
 from digrad import checks
-from digrad.errors import CheckpointError
+from digrad.errors import ArgumentError, CheckpointError
 from digrad.files import write_atomically
+from digrad.torch.checkpoint_files import (
+    FORMAT,
+    MARKER,
+    Stored,
+    committed_steps,
+    read_file,
+    step_folder,
+    write_file,
+)
+from digrad.torch.handshake import Handshake
 from digrad.torch.optimizer import DecentralizedOptimizer
+from digrad.torch.process_network import CONNECT
+from digrad.torch.reasons import agents_text
+from digrad.torch.state_codec import decode, encode
 
-MARKER = "COMMITTED"
-FORMAT = 1
+TRACKING = "use resume('tracking restart')"
+
+
+_instances = itertools.count()  # checkpoints made so far where agents are groups, the same on every process
 
 
 class Stateful(Protocol):
-    """Anything with a state of plain numbers and texts, such as a learning-rate scheduler or a GradScaler."""
+    """Anything whose state is made of numbers, texts, tensors and containers of them, such as a scheduler."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state."""
@@ -39,12 +56,19 @@ class Stateful(Protocol):
 class Checkpoints:
     """The checkpoints of one agent's optimizer in a folder, shared between the agents or not.
 
+    Where an agent is a group of processes (DDP) each of them constructs it, saves and resumes, and has a file of
+    its own, because random numbers and buffers may differ inside the group. All processes must construct it.
+
     Args:
         folder: Holds one folder per step.
         optimizer: Whose state is stored.
         model: Its buffers, such as the statistics of BatchNorm, are stored too.
         others: Schedulers, scalers and the like, by name.
         keep: How many committed steps to keep.
+
+    Raises:
+        ArgumentError: The network has only some of the processes, and the rest are not other processes of the
+            same agents.
     """
 
     def __init__(
@@ -60,33 +84,50 @@ class Checkpoints:
         self._others = dict(others or {})
         self._keep = checks.count(keep, "keep", "Checkpoints")
         self._network = optimizer.network
+        self._handshake, self._process, self._processes = self._network.handshake, 0, 1
+        if dist.get_world_size() > self._network.n:
+            self._join_the_other_groups()
 
     def save(self) -> Path:
         """Write the current step and commit it together with all agents; every agent must call.
+
+        Saving a committed step again withdraws it until the new files are complete.
 
         Returns:
             The folder of the step.
 
         Raises:
-            CommunicationError: An agent did not write its file; the step is then not committed.
+            CheckpointError: The agents are at different steps, a state in ``others`` cannot be stored (nothing is
+                written then), or an agent cannot write its file; raised on every agent. The step is not committed.
+            CommunicationError: An agent has gone; the step is not committed.
         """
-        k, folder = self._optimizer.k, self._step_folder(self._optimizer.k)
-        folder.mkdir(parents=True, exist_ok=True)
-        content = save(self._tensors(), {"digrad": json.dumps(self._header())})
-        write_atomically(self._file(k), content)
-        written = self._network.exchange(
-            {"k": k, "sha256": hashlib.sha256(content).hexdigest()}, "checkpoint"
-        )
-        if any(one["k"] != k for one in written):
-            raise CheckpointError(
-                f"checkpoint: the agents are at different steps ({[one['k'] for one in written]}); call save at "
-                "the same step on all of them."
+        k, tensors, header, problem = self._optimizer.k, {}, {}, ""
+        try:
+            tensors, header = self._content()
+        except CheckpointError as error:
+            problem = str(error)
+        steps = [one["k"] for one in self._report(problem, "checkpoint", k=k)]
+        if any(step != k for step in steps):
+            self._fail(
+                f"the agents are at different steps ({steps}); call save at the same step on all of them",
+                "checkpoint",
             )
-        marker = {"format": FORMAT, "k": k, "sha256": [one["sha256"] for one in written]}
-        write_atomically(folder / MARKER, json.dumps(marker))
-        self._network.exchange({"k": k}, "checkpoint")  # nobody deletes before everybody has committed
+        path, digest = step_folder(self._folder, k) / self._name, ""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            (path.parent / MARKER).unlink(missing_ok=True)  # its checksums are about to be wrong
+            digest = write_file(path, tensors, {"digrad": json.dumps(header)})
+        except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
+            problem = f"`{path}` cannot be written ({error})"
+        written = self._report(problem, "checkpoint", name=path.name, sha256=digest)
+        marker = {"format": FORMAT, "k": k, "sha256": {one["name"]: one["sha256"] for one in written}}
+        try:
+            write_atomically(path.parent / MARKER, json.dumps(marker))
+        except OSError as error:
+            problem = f"`{path.parent / MARKER}` cannot be written ({error})"
+        self._report(problem, "checkpoint")  # nobody deletes before everybody has committed
         self._prune()
-        return folder
+        return path.parent
 
     def resume(self, mode: Literal["exact", "tracking restart"] = "exact") -> int | None:
         """Go on from the stored state; every agent must call.
@@ -94,153 +135,263 @@ class Checkpoints:
         Args:
             mode: ``"exact"``: from the last step that all agents have committed, as if nothing had happened.
                 ``"tracking restart"``: keep every agent's estimate and start its trackers anew, for a changed
-                graph, a lost file, or steps that differ between agents.
+                graph, a lost file, or steps that differ between agents. Each agent reads its newest file that is
+                not damaged, and also takes over random numbers, settings of the parameter groups, buffers and
+                ``others`` as far as they fit. An agent without a file keeps its new model, schedulers and all.
 
         Returns:
             The step reached, or None if there is no checkpoint.
 
         Raises:
-            CheckpointError: A file is corrupt or of another run; raised on every agent.
+            CheckpointError: A file is damaged or of another run; raised on every agent. A tracking restart passes
+                over damaged files, unless no agent has any other.
         """
         checks.choice(mode, "mode", "Checkpoints.resume", ("exact", "tracking restart"))
         return self._resume_exactly() if mode == "exact" else self._restart_tracking()
 
     def _resume_exactly(self) -> int | None:
-        everyone = self._network.exchange({"steps": self._committed()}, "resume")
-        common = set.intersection(*(set(_steps(one)) for one in everyone))
+        own = [
+            k for k in committed_steps(self._folder) if (step_folder(self._folder, k) / self._name).exists()
+        ]
+        everyone = self._exchange("resume", steps=own)
+        common = set.intersection(*(set(one["steps"]) for one in everyone))
         if not common:
-            if any(_steps(one) for one in everyone):
-                self._fail("the agents have no committed step in common; use mode='tracking restart'")
+            if any(one["steps"] for one in everyone):
+                self._fail(f"the agents have no committed step in common; {TRACKING}", "resume")
             return None
-        k = max(common)
-        problem, tensors, header = "", {}, {}
+        k, stored, problem = max(common), None, ""
         try:
-            tensors, header = self._read(k)
+            stored = read_file(self._folder, k, self._name)
+            problem = self._another_model(stored) or self._difference(stored)
         except CheckpointError as error:
-            problem = str(error)
-        self._report(problem)
-        self._restore(tensors, header)
+            problem = f"{error}; delete the folder of step {k} to go on from an older one, or {TRACKING}"
+        self._report(problem, "resume")
+        assert stored is not None
+        self._load_others(stored)
+        state = {"k": k, "method": stored.header["method"], "fields": stored.part("field/")}
+        if "last_grad" in stored.tensors:
+            state["last_grad"] = stored.tensors["last_grad"].to(self._optimizer.estimate())
+        self._optimizer.load_state_dict({"state": state, "param_groups": stored.groups})
+        self._load_buffers(stored)
+        torch.set_rng_state(stored.tensors["rng"])
         return k
 
     def _restart_tracking(self) -> int | None:
-        x, k = None, -1
-        for step in reversed(self._committed()):
-            try:
-                tensors, header = self._read(step)
-            except CheckpointError:
-                continue  # an older file is as good a start as any
-            fields = {
-                name.removeprefix("field/"): t for name, t in tensors.items() if name.startswith("field/")
-            }
-            x, k = self._optimizer.estimate_of(fields), header["k"]
-            break
-        latest = max(_whole(one, "k") for one in self._network.exchange({"k": k}, "resume"))
+        stored, damage = self._newest()
+        k = -1 if stored is None else stored.header["k"]
+        problem = "" if stored is None else self._another_model(stored)
+        everyone = self._report(problem, "resume", k=k, damage=damage)
+        found: dict[int, set[int]] = {}
+        for one in everyone:
+            found.setdefault(one["agent"], set()).add(one["k"])
+        for agent, steps in found.items():
+            if len(steps) > 1:
+                self._fail(
+                    f"the processes of agent {agent} found different steps ({sorted(steps)}, -1 is none); give "
+                    "them a folder that they share",
+                    "resume",
+                )
+        latest = max(one["k"] for one in everyone)
         if latest < 0:
+            self._report(damage, "resume")
             return None
+        current = self._optimizer.state_dict()
+        settings, x = current["param_groups"], None
+        if stored is not None:
+            x = self._optimizer.estimate_of(stored.part("field/")).to(self._optimizer.estimate())
+            settings = stored.groups if len(stored.header["groups"]) == len(settings) else settings
+        self._load_others(stored)
+        # A step size that follows a schedule must not take the restored `lr` for a change by the user;
+        # loading the settings together with the state as it is takes care of that.
+        self._optimizer.load_state_dict(
+            {"state": {**current["state"], "k": latest}, "param_groups": settings}
+        )
         self._optimizer.restart_tracking(x, k=latest)
+        if stored is not None:
+            self._load_buffers(stored)
+            if stored.path.name == self._name:  # two processes with the same random numbers are one too few
+                torch.set_rng_state(stored.tensors["rng"])
         return latest
 
-    def _tensors(self) -> dict[str, torch.Tensor]:
-        state = self._optimizer.state_dict()["state"]
-        tensors = {f"field/{name}": value for name, value in state["fields"].items()}
-        if "last_grad" in state:
-            tensors["last_grad"] = state["last_grad"]
-        if self._model is not None:
-            tensors |= {f"buffer/{name}": value for name, value in self._model.named_buffers()}
+    def _content(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Return what the file will hold, without copying the state."""
+        here = self._optimizer.state_dict()
+        tensors = {f"field/{name}": value for name, value in here["state"]["fields"].items()}
+        if "last_grad" in here["state"]:
+            tensors["last_grad"] = here["state"]["last_grad"]
+        tensors |= {f"buffer/{name}": value for name, value in self._buffers().items()}
         tensors["rng"] = torch.get_rng_state()
-        return {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-
-    def _header(self) -> dict[str, Any]:
-        stored = self._optimizer.state_dict()
-        return {
+        values: dict[str, torch.Tensor] = {}
+        header = {
             "format": FORMAT,
             "k": self._optimizer.k,
-            "method": stored["state"]["method"],
+            "method": here["state"]["method"],
+            "model": self._layout(),
+            "run": self._run(),
+            "groups": [
+                encode(group, f"param_groups[{i}]", values) for i, group in enumerate(here["param_groups"])
+            ],
+            "others": {
+                name: {
+                    "class": _class(other),
+                    "state": encode(other.state_dict(), f"others[{name!r}]", values),
+                }
+                for name, other in self._others.items()
+            },
+        }
+        tensors |= values
+        return {name: value.detach().cpu().contiguous() for name, value in tensors.items()}, header
+
+    def _run(self) -> dict[str, Any]:
+        """Return what must be the same for an exact resume."""
+        return {
+            "graph and weights": self._network.network.content_hash[:16],
+            "agents": self._network.n,
             "agent": self._network.agent,
-            "graph": self._network.network.content_hash,
-            "groups": stored["param_groups"],
-            "others": {name: other.state_dict() for name, other in self._others.items()},
+            "processes of each agent": self._processes,
+            "dtype": str(self._optimizer.estimate().dtype),
+            "parameters of each group": [len(group["params"]) for group in self._optimizer.param_groups],
         }
 
-    def _restore(self, tensors: dict[str, torch.Tensor], header: dict[str, Any]) -> None:
-        fields = {name.removeprefix("field/"): t for name, t in tensors.items() if name.startswith("field/")}
-        state = {"k": header["k"], "method": header["method"], "fields": fields}
-        if "last_grad" in tensors:
-            state["last_grad"] = tensors["last_grad"]
-        self._optimizer.load_state_dict({"state": state, "param_groups": header["groups"]})
-        for name, buffer in self._model.named_buffers() if self._model is not None else ():
-            buffer.copy_(tensors[f"buffer/{name}"])
+    def _layout(self) -> str:
+        """Return a hash of shapes and layouts: equal if the flat rows mean the same."""
+        parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
+        layout = [(tuple(p.shape), p.stride()) for p in parameters]
+        return hashlib.sha256(repr(layout).encode()).hexdigest()[:16]
+
+    def _buffers(self) -> dict[str, torch.Tensor]:
+        return {} if self._model is None else dict(self._model.named_buffers())
+
+    def _another_model(self, stored: Stored) -> str:
+        """Return why the estimate in the file cannot be used here, or nothing."""
+        state, header = self._optimizer.state_dict()["state"], stored.header
+        here, there = (state["method"], self._layout()), (header["method"], header["model"])
+        if here == there and set(stored.part("field/")) == set(state["fields"]):
+            return ""
+        return (
+            f"`{stored.path.parent}` belongs to another run: {there[0]} and model {there[1]} there, "
+            f"{here[0]} and model {here[1]} here; give another folder"
+        )
+
+    def _difference(self, stored: Stored) -> str:
+        """Return what makes an exact resume impossible, or nothing."""
+        pairs = [
+            *((name, stored.header["run"].get(name), value) for name, value in self._run().items()),
+            (
+                "state",
+                _shapes(stored.part("field/")),
+                _shapes(self._optimizer.state_dict()["state"]["fields"]),
+            ),
+            ("buffers", _shapes(stored.part("buffer/")), _shapes(self._buffers())),
+            (
+                "others",
+                {name: other["class"] for name, other in stored.header["others"].items()},
+                {name: _class(other) for name, other in self._others.items()},
+            ),
+        ]
+        differing = [_contrast(name, there, here) for name, there, here in pairs if there != here]
+        if not differing:
+            return ""
+        return f"`{stored.path.parent}` was stored by another network or program: {'; '.join(differing)}; {TRACKING}"
+
+    def _load_others(self, stored: Stored | None) -> None:
+        """Give every entry the state of the same name and class, if the file has it."""
+        problem, found = "", {} if stored is None else stored.header["others"]
         for name, other in self._others.items():
-            other.load_state_dict(header["others"][name])
-        torch.set_rng_state(tensors["rng"])
+            if stored is None or found.get(name, {}).get("class") != _class(other):
+                continue
+            try:
+                other.load_state_dict(decode(found[name]["state"], stored.tensors))
+            except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+                problem = f"`{stored.path}`: others[{name!r}] does not accept its state ({error!r})"
+        self._report(problem, "resume")
 
-    def _read(self, k: int) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        path, marker = self._file(k), json.loads((self._step_folder(k) / MARKER).read_text())
-        try:
-            content = path.read_bytes()
-            if hashlib.sha256(content).hexdigest() != marker["sha256"][self._network.agent]:
-                raise CheckpointError(
-                    f"`{path}` is truncated or was changed since it was committed; delete the folder of step {k} "
-                    "to go on from an older one."
-                )
-            tensors = load(content)
-            length = int.from_bytes(content[:8], "little")
-            header = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["digrad"])
-        except (OSError, KeyError, ValueError, IndexError, SafetensorError) as error:
-            if isinstance(error, CheckpointError):
-                raise
-            raise CheckpointError(f"`{path}` cannot be read ({error}).") from error
-        self._check(path, header, tensors)
-        return tensors, header
+    def _load_buffers(self, stored: Stored) -> None:
+        found = stored.part("buffer/")
+        for name, buffer in self._buffers().items():
+            if name in found and found[name].shape == buffer.shape:
+                buffer.copy_(found[name])
 
-    def _check(self, path: Path, header: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-        here = self._optimizer.state_dict()
-        expected = {f"field/{name}": value.shape for name, value in here["state"]["fields"].items()}
-        found = {name: value.shape for name, value in tensors.items() if name.startswith("field/")}
-        if header["method"] != here["state"]["method"] or expected != found:
-            raise CheckpointError(
-                f"`{path}` belongs to another run: method {header['method']} with {dict(found)} there, "
-                f"{here['state']['method']} with {expected} here; give another folder."
+    def _newest(self) -> tuple[Stored | None, str]:
+        """Return the newest file of this agent that can be read, and what was wrong with those that cannot."""
+        damage = []
+        for k in reversed(committed_steps(self._folder)):
+            paths = sorted(step_folder(self._folder, k).glob(f"agent-{self._network.agent}[.-]*safetensors"))
+            for name in sorted((path.name for path in paths), key=lambda name: name != self._name):
+                try:
+                    return read_file(self._folder, k, name), ""
+                except CheckpointError as error:
+                    damage.append(str(error))
+        return None, "; ".join(damage)
+
+    def _join_the_other_groups(self) -> None:
+        """Find this process among those of its agent; the groups of all of them commit together."""
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        # The same accessor as in `process_network`; a store of its own would need a port.
+        store = dist.distributed_c10d._get_default_store()
+        self._handshake = Handshake(
+            store, dist.get_rank(), dist.get_world_size(), f"{attempt}/checkpoints/{next(_instances)}"
+        )
+        own = dist.get_process_group_ranks(self._network.group)
+        groups = sorted({tuple(one["ranks"]) for one in self._exchange("Checkpoints", ranks=own)})
+        sizes = {len(group) for group in groups}
+        ranks = sorted(rank for group in groups for rank in group)
+        if len(sizes) > 1 or ranks != list(range(dist.get_world_size())):
+            self._handshake.leave_together()
+            raise ArgumentError(
+                f"`optimizer` of Checkpoints: the groups {groups} do not place every one of the {len(ranks)} "
+                "processes in one network of equal size; build them with init_device_mesh."
             )
+        self._process, self._processes = groups.index(tuple(own)), len(groups)
 
-    def _report(self, problem: str) -> None:
-        """Raise on every agent if one of them has a problem."""
-        everyone = self._network.exchange({"problem": problem}, "resume")
-        problems = [
-            f"agent {agent}: {one['problem']}" for agent, one in enumerate(everyone) if one["problem"]
-        ]
+    def _exchange(self, purpose: str, **facts: Any) -> list[dict[str, Any]]:
+        """Return the facts of every process of every agent."""
+        facts["agent"] = self._network.agent
+        if self._handshake is self._network.handshake:
+            return self._network.exchange(facts, purpose)
+        return self._handshake.exchange(facts, max(self._network.timeout, CONNECT), f"{purpose}, by rank")
+
+    def _report(self, problem: str, purpose: str, **facts: Any) -> list[dict[str, Any]]:
+        """Return the facts of every process; raise on all of them if one has a problem."""
+        everyone = self._exchange(purpose, problem=" ".join(problem.split()), **facts)
+        who: dict[str, set[int]] = {}
+        for one in everyone:
+            who.setdefault(one["problem"], set()).add(one["agent"])
+        problems = [f"{agents_text(sorted(agents))}: {text}" for text, agents in who.items() if text]
         if problems:
-            self._fail("; ".join(problems))
+            self._fail("; ".join(problems), purpose)
+        return everyone
 
-    def _fail(self, reason: str) -> None:
-        self._network.handshake.leave_together()
-        raise CheckpointError(f"resume: {reason}")
-
-    def _committed(self) -> list[int]:
-        """Return the steps that have a marker and this agent's file, ascending."""
-        steps = [
-            int(path.parent.name.removeprefix("step-")) for path in self._folder.glob(f"step-*/{MARKER}")
-        ]
-        return sorted(k for k in steps if self._file(k).exists())
+    def _fail(self, reason: str, purpose: str) -> NoReturn:
+        self._handshake.leave_together()
+        raise CheckpointError(f"{purpose}: {reason}.")
 
     def _prune(self) -> None:
-        """Delete this agent's files of older steps, and folders that nobody uses any more."""
-        for k in self._committed()[: -self._keep]:
-            self._file(k).unlink(missing_ok=True)
-            folder = self._step_folder(k)
+        """Delete this process's files of older steps, and folders that nobody uses any more."""
+        for k in committed_steps(self._folder)[: -self._keep]:
+            folder = step_folder(self._folder, k)
+            (folder / self._name).unlink(missing_ok=True)
             if not any(folder.glob("agent-*.safetensors")):
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _step_folder(self, k: int) -> Path:
-        return self._folder / f"step-{k:010d}"
-
-    def _file(self, k: int) -> Path:
-        return self._step_folder(k) / f"agent-{self._network.agent}.safetensors"
-
-
-def _steps(one: dict[str, Any]) -> list[int]:
-    return list(one["steps"])
+    @property
+    def _name(self) -> str:
+        """The name of this process's file."""
+        process = f"-process-{self._process}" if self._process else ""
+        return f"agent-{self._network.agent}{process}.safetensors"
 
 
-def _whole(one: dict[str, Any], name: str) -> int:
-    return int(one[name])
+def _class(value: Any) -> str:
+    return type(value).__qualname__
+
+
+def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, list[int]]:
+    return {name: list(value.shape) for name, value in tensors.items()}
+
+
+def _contrast(name: str, there: Any, here: Any) -> str:
+    """Return the difference between two values in words; of two dictionaries only what differs."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        keys = [key for key in {**there, **here} if there.get(key) != here.get(key)]
+        there, here = ({key: side.get(key, "absent") for key in keys} for side in (there, here))
+    return f"{name}: {there} there, {here} here"

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from digrad import checks, graphs
-from digrad.errors import ArgumentError, CommunicationError, DigradError, DisagreementError
+from digrad.errors import ArgumentError, CheckpointError, CommunicationError, DigradError, DisagreementError
 from digrad.files import write_atomically
 
 GRAPH_VARIABLE = "DIGRAD_GRAPH"
@@ -298,8 +298,9 @@ def _end_remaining(token: str) -> None:
 
 
 def _is_final(error: BaseException) -> bool:
-    """Return whether all attempts would end in this error: bad input, or settings that differ between agents."""
-    return isinstance(error, DigradError) and isinstance(error, ValueError | DisagreementError)
+    """Return whether all attempts would end in this error: bad input, different settings, a damaged checkpoint."""
+    final = ValueError | DisagreementError | CheckpointError
+    return isinstance(error, DigradError) and isinstance(error, final)
 
 
 def _read_failures(folder: Path) -> list[dict[str, Any]]:

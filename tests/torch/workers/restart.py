@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -11,7 +12,14 @@ import torch
 from safetensors.torch import save_file
 
 from digrad import CGT
-from digrad.torch import Checkpoints, DecentralizedOptimizer, ProcessNetwork, process_net, same_host
+from digrad.torch import (
+    Checkpoints,
+    DecentralizedOptimizer,
+    ProcessNetwork,
+    checkpoint_files,
+    process_net,
+    same_host,
+)
 from digrad.torch import checkpoint as checkpoint_module
 from torch_models import network_loss, network_model
 from torch_processes import listening_ports
@@ -36,15 +44,24 @@ def main(out: str) -> None:
         file.write(" ".join(map(str, (time.time(), *ports))))
     doomed = attempt == 0 and plan.get("agent") == network.agent
 
-    def write_half(path: Path, data: bytes | str) -> Path:
-        if doomed and optimizer.k >= plan["k"] and Path(path).name.startswith(plan["inside"]):
-            content = data if isinstance(data, bytes) else data.encode()
-            Path(path).with_name(".half.tmp").write_bytes(content[: len(content) // 2])
+    def is_the_end(written: str) -> bool:
+        return doomed and optimizer.k >= plan["k"] and plan["inside"] == written
+
+    def write_half(path: Path, data: str) -> Path:
+        if is_the_end("COMMITTED"):
+            Path(path).with_name(".half.tmp").write_text(data[: len(data) // 2])
             kill_myself(folder)
         return write_atomically(path, data)
 
+    def save_half(tensors: dict[str, torch.Tensor], path: Path, metadata: dict[str, str]) -> None:
+        save_file(tensors, path, metadata)
+        if is_the_end("agent"):
+            os.truncate(path, path.stat().st_size // 2)
+            kill_myself(folder)
+
     if "inside" in plan:
         checkpoint_module.write_atomically = write_half  # pyright: ignore
+        checkpoint_files.save_file = save_half
     torch.manual_seed(network.agent)
     model = network_model("cnn", torch.float32)
     optimizer = DecentralizedOptimizer(model.parameters(), CGT(step_size=0.05, threshold=1.0), network)
@@ -57,7 +74,9 @@ def main(out: str) -> None:
         (folder / f"resumed-{network.agent}").write_text(str(resumed))
     while optimizer.k < STEPS:
         if doomed and "inside" not in plan and optimizer.k == plan["k"]:
-            kill_myself(folder)
+            # A timer strikes wherever the agent is by then: computing, sending, receiving, writing.
+            threading.Timer(plan.get("seconds", 0.0), kill_myself, [folder]).start()
+            time.sleep(0.0 if "seconds" in plan else 60.0)
         optimizer.zero_grad()
         (network_loss(model, network.agent, optimizer.k, torch.float32) + 0 * torch.rand(())).backward()
         optimizer.step()

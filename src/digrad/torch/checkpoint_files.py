@@ -1,0 +1,104 @@
+"""The files of a checkpoint: a folder per step, a file per process, a marker once all of them are complete."""
+
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+
+from digrad.errors import CheckpointError
+from digrad.torch.state_codec import decode
+
+MARKER = "COMMITTED"
+FORMAT = 2
+
+_STEP = re.compile(r"step-([0-9]{10})")
+
+
+class Stored(NamedTuple):
+    """What one file holds."""
+
+    path: Path
+    tensors: dict[str, torch.Tensor]
+    header: dict[str, Any]
+
+    def part(self, prefix: str) -> dict[str, torch.Tensor]:
+        """Return the tensors whose names begin with ``prefix``, which is left out."""
+        return {
+            name.removeprefix(prefix): value
+            for name, value in self.tensors.items()
+            if name.startswith(prefix)
+        }
+
+    @property
+    def groups(self) -> list[dict[str, Any]]:
+        """The settings of the parameter groups."""
+        return [decode(group, self.tensors) for group in self.header["groups"]]
+
+
+def step_folder(folder: Path, k: int) -> Path:
+    """Return the folder of one step."""
+    return folder / f"step-{k:010d}"
+
+
+def committed_steps(folder: Path) -> list[int]:
+    """Return the steps that have a marker, ascending."""
+    found = (_STEP.fullmatch(path.parent.name) for path in folder.glob(f"step-*/{MARKER}"))
+    return sorted(int(match[1]) for match in found if match)
+
+
+def write_file(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> str:
+    """Write a file in one step, straight from the memory of the tensors; return its checksum.
+
+    The rename becomes durable with the marker, whose write forces the same folder to the disk.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        save_file(tensors, temporary, metadata)
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        digest = _digest(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return digest
+
+
+def read_file(folder: Path, k: int, name: str) -> Stored:
+    """Return what a file of a committed step holds.
+
+    Raises:
+        CheckpointError: The marker or the file is damaged, or of another format.
+    """
+    path = step_folder(folder, k) / name
+    marker = path.parent / MARKER
+    try:
+        committed = json.loads(marker.read_text())
+        if committed["format"] != FORMAT:
+            raise CheckpointError(
+                f"`{marker}` has format {committed['format']}, but this version reads {FORMAT}"
+            )
+        digest = committed["sha256"].get(name)
+    except (OSError, KeyError, ValueError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"`{marker}` is damaged ({error!r})") from error
+    try:
+        if _digest(path) != digest:
+            raise CheckpointError(f"`{path}` is truncated or was changed since it was committed")
+        with safe_open(path, "pt") as file:
+            header = json.loads(file.metadata()["digrad"])
+        tensors = load_file(path)
+        if header["k"] != k:
+            raise CheckpointError(f"`{path}` holds step {header['k']}")
+    except (OSError, KeyError, ValueError, TypeError, SafetensorError) as error:
+        raise CheckpointError(f"`{path}` cannot be read ({error!r})") from error
+    return Stored(path, tensors, header)
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,251 @@
+"""A checkpoint comes back as it was, or is refused in one line on every agent."""
+
+import json
+from collections import Counter, OrderedDict, defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.optim import lr_scheduler
+
+from digrad.errors import CheckpointError
+from digrad.torch.state_codec import decode, encode
+from torch_processes import Agents
+
+pytestmark = pytest.mark.xdist_group("torch")
+
+Lines = list[dict[str, Any]]  # what each agent printed, by agent
+
+
+def play(mode: str, n: int, folder: Path, *args: str) -> dict[str, Lines]:
+    """Run the worker on every agent; return what each printed, by attempt."""
+    with Agents("checkpoints.py", n, mode, str(folder), *args) as agents:
+        ended = agents.wait(120)
+    attempts: dict[str, Lines] = {}
+    for one in ended.values():
+        assert one.code == 0, one.output
+        for line in one.output.splitlines():
+            if line.startswith("{"):
+                found = json.loads(line)
+                attempts.setdefault(found.pop("attempt"), []).append(found)
+    assert all(len(lines) == n for lines in attempts.values())
+    return attempts
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("checkpoints")
+
+
+@pytest.fixture(scope="module")
+def attempts(folder: Path) -> dict[str, Lines]:
+    return play("three_agents", 3, folder)
+
+
+def errors(lines: Lines) -> list[str]:
+    """Return the error of each agent; they must be one and the same line."""
+    found = [line["error"] for line in lines]
+    assert all(error is not None and "\n" not in error for error in found), found
+    assert len(set(found)) == 1, found
+    return found
+
+
+def results(lines: Lines) -> list[Any]:
+    assert all(line["error"] is None for line in lines), lines
+    return [line["result"] for line in lines]
+
+
+# --- what is stored --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {10: 1, "10": 2, (1, "a"): 3, None: 4},
+        Counter({10: 1, 30: 2}),
+        OrderedDict([("b", 1), ("a", [1, (2, 3)])]),
+        {"nested": [({1, 2}, [], {}, ()), True, None, 1, 1.0, "1", 0.1, 2**70, float("inf")]},
+        {"list": [1], "tensor": "value/0", "dict": {}},  # keys that look like our own
+    ],
+)
+def test_state_comes_back_with_its_types_and_keys(value: Any) -> None:
+    found = decode(json.loads(json.dumps(encode(value, "state", {}))), {})
+    assert repr(found) == repr(value)  # tells 1 from True and 1.0, a list from a tuple, a dict from a Counter
+
+
+@pytest.mark.parametrize("factory", [int, list, None])
+def test_defaultdict_comes_back_with_its_factory(factory: Any) -> None:
+    value = defaultdict(factory, {3: 4})
+    assert repr(decode(json.loads(json.dumps(encode(value, "state", {}))), {})) == repr(value)
+
+
+def test_tensors_and_numpy_numbers_come_back_equal() -> None:
+    tensors: dict[str, torch.Tensor] = {}
+    value = {"ema": torch.arange(3.0), "milestones": Counter({np.int64(3): 1}), "best": np.float64(0.1)}
+    found = decode(json.loads(json.dumps(encode(value, "state", tensors))), tensors)
+    assert torch.equal(found.pop("ema"), torch.arange(3.0))
+    assert found == {"milestones": Counter({3: 1}), "best": 0.1}
+
+
+@pytest.mark.parametrize("value", [len, object(), np.float32(1), np.ones(2), 1j, torch.Size([1]), b"x"])
+def test_what_would_not_come_back_the_same_is_refused(value: Any) -> None:
+    with pytest.raises(CheckpointError, match=r"`others\['mine'\]\['inner'\]\[0\]` is of type"):
+        encode({"inner": [value]}, "others['mine']", {})
+
+
+def test_schedulers_go_on_as_if_uninterrupted(attempts: dict[str, Lines]) -> None:
+    public = set(lr_scheduler.__all__) - {"LRScheduler"}
+    names = public | {"LambdaLR with an object", "GradScaler"}
+    assert names <= set(attempts)
+    for name in sorted(names):
+        for line in attempts[name]:
+            assert line["resumed"] == line["uninterrupted"][-6:], name
+            assert len(set(line["resumed"])) > 1, name  # else nothing was tested
+
+
+@pytest.mark.parametrize("name", ["function", "object", "numpy", "itself"])
+def test_unstorable_entry_is_an_error_on_every_agent_before_anything_is_written(
+    name: str, attempts: dict[str, Lines]
+) -> None:
+    for error in errors(attempts[f"refused {name}"]):
+        assert error.startswith("CheckpointError: checkpoint: agent 1: `others['mine']['inner'][0]")
+    assert results(attempts[f"written {name}"]) == [False] * 3
+
+
+def test_agent_that_cannot_write_is_an_error_on_every_agent_and_nothing_is_committed(
+    attempts: dict[str, Lines],
+) -> None:
+    for error in errors(attempts["unwritable"]):
+        assert error.startswith("CheckpointError: checkpoint: agent 1: ")
+        assert "cannot be written" in error
+    assert results(attempts["marker"]) == [False] * 3
+
+
+def test_saving_at_different_steps_is_an_error_on_every_agent(attempts: dict[str, Lines]) -> None:
+    assert all("different steps ([5, 7, 5])" in error for error in errors(attempts["different steps"]))
+
+
+def test_saving_needs_no_copy_of_the_state(attempts: dict[str, Lines]) -> None:
+    assert max(results(attempts["memory"])) < 0.5  # flat buffers; the state has three
+
+
+# --- resuming --------------------------------------------------------------------------------------------------
+
+
+def check_taken_over(attempts: dict[str, Lines], attempt: str) -> None:
+    """Require that an attempt reached the last step with everything as it was when it was saved."""
+    for saved, found in zip(results(attempts["saved"]), results(attempts[attempt]), strict=True):
+        assert found["k"] == 3
+        assert found["x"] != found["new"]
+        for name in ("x", "lr", "scheduler", "mean", "rng"):
+            assert found[name] == saved[name], name
+
+
+@pytest.mark.parametrize("mode", ["exact", "tracking restart"])
+@pytest.mark.parametrize("scene", ["untouched", "old folder"])
+def test_resume_takes_everything_over(scene: str, mode: str, attempts: dict[str, Lines]) -> None:
+    check_taken_over(attempts, f"{scene}, {mode}")
+
+
+@pytest.mark.parametrize(
+    ("scene", "reason"),
+    [
+        ("truncated marker", "COMMITTED` is damaged"),
+        ("list as marker", "COMMITTED` is damaged"),
+        ("other format", "has format 1, but this version reads 2"),
+    ],
+)
+def test_damaged_marker_is_an_error_and_tracking_restart_takes_the_step_before(
+    scene: str, reason: str, attempts: dict[str, Lines]
+) -> None:
+    for error in errors(attempts[f"{scene}, exact"]):
+        assert error.startswith("CheckpointError: resume: agents 0, 1, 2: ")
+        assert reason in error
+        assert "delete the folder of step 3" in error
+    assert [found["k"] for found in results(attempts[f"{scene}, tracking restart"])] == [1] * 3
+
+
+@pytest.mark.parametrize(
+    ("scene", "reason"),
+    [
+        ("new entry", "others: {'scaler': 'absent'} there, {'scaler': 'GradScaler'} here"),
+        ("new buffer", "buffers: {'extra': 'absent'} there, {'extra': [2]} here"),
+        ("other dtype", "dtype: torch.float32 there, torch.float64 here"),
+        ("other graph", "graph and weights: "),
+    ],
+)
+def test_other_network_or_program_is_an_error_and_tracking_restart_keeps_what_fits(
+    scene: str, reason: str, attempts: dict[str, Lines]
+) -> None:
+    for error in errors(attempts[f"{scene}, exact"]):
+        assert error.startswith("CheckpointError: resume: agents 0, 1, 2: ")
+        assert reason in error
+        assert error.endswith("use resume('tracking restart').")
+    check_taken_over(attempts, f"{scene}, tracking restart")
+
+
+@pytest.mark.parametrize("mode", ["exact", "tracking restart"])
+@pytest.mark.parametrize("scene", ["other model", "other method"])
+def test_other_model_or_method_is_an_error_in_both_modes(
+    scene: str, mode: str, attempts: dict[str, Lines]
+) -> None:
+    for error in errors(attempts[f"{scene}, {mode}"]):
+        assert "belongs to another run" in error
+        assert error.endswith("give another folder.")
+
+
+def test_agent_without_a_file_keeps_its_new_model(attempts: dict[str, Lines]) -> None:
+    assert all("no committed step in common" in error for error in errors(attempts["lost files, exact"]))
+    saved, found = results(attempts["saved"]), results(attempts["lost files, tracking restart"])
+    assert [one["k"] for one in found] == [3] * 3
+    assert [found[agent]["x"] == saved[agent]["x"] for agent in range(3)] == [True, False, True]
+    assert found[1]["x"] == found[1]["new"]
+    assert (found[1]["scheduler"], found[1]["lr"]) == (0, [0.05])
+
+
+@pytest.mark.parametrize("mode", ["exact", "tracking restart"])
+def test_nothing_readable_is_an_error_in_both_modes(mode: str, attempts: dict[str, Lines]) -> None:
+    for error in errors(attempts[f"nothing readable, {mode}"]):
+        assert all(f"agent {agent}: " in error for agent in range(3))
+        assert "truncated" in error
+
+
+def test_tracking_restart_goes_on_with_the_schedule_of_the_method(attempts: dict[str, Lines]) -> None:
+    assert all(rate == scheduled for rate, scheduled in results(attempts["schedule"]))
+
+
+def test_other_number_of_agents_is_an_error_and_tracking_restart_accepts_it(
+    folder: Path, attempts: dict[str, Lines]
+) -> None:
+    again = play("two_agents", 2, folder)
+    for error in errors(again["exact"]):
+        assert "agents: 3 there, 2 here" in error
+        assert error.endswith("use resume('tracking restart').")
+    for saved, found in zip(results(attempts["saved"]), results(again["tracking restart"]), strict=False):
+        assert (found["k"], found["x"]) == (3, saved["x"])
+
+
+def test_agents_that_are_groups_of_processes_resume_bitwise(tmp_path: Path) -> None:
+    first = play("groups", 4, tmp_path, "uninterrupted")
+    assert results(first["exact"]) == [None] * 4
+    step = tmp_path / "steps" / "step-0000000004"
+    names = ["agent-0-process-1.safetensors", "agent-0.safetensors"]
+    names += ["agent-1-process-1.safetensors", "agent-1.safetensors"]
+    assert sorted(path.name for path in step.glob("agent-*")) == names
+    # One process of agent 0 lost its file of step 6: both processes of both agents go back to step 4.
+    second = play("groups", 4, tmp_path, "resumed")
+    assert results(second["exact"]) == [4] * 4
+    for agent in range(2):
+        ends = []
+        for process in range(2):
+            resumed = (tmp_path / f"resumed-{agent}-{process}.safetensors").read_bytes()
+            assert resumed == (tmp_path / f"uninterrupted-{agent}-{process}.safetensors").read_bytes()
+            ends.append(resumed)
+        assert ends[0] != ends[1]  # their random numbers and buffers differ
+    # In a tracking restart the process without a file reads that of the other.
+    for attempts in (first, second):
+        restarted = results(attempts["tracking restart"])
+        assert [k for k, _ in restarted] == [6] * 4
+        assert restarted[0] == restarted[1] != restarted[2] == restarted[3]
