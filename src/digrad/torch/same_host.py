@@ -169,6 +169,8 @@ class _Outgoing:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
+        self._poll = select.poll()  # select itself ends at 1024 open files
+        self._poll.register(connection, select.POLLIN)
         self._offers: deque[Offer] = deque()
 
     def post(self, message: torch.Tensor, tag: int) -> Offer:
@@ -181,7 +183,7 @@ class _Outgoing:
 
     def note_taken(self, seconds: float) -> bool:
         """Wait until the receiver has taken the oldest offer; return whether it has."""
-        if not select.select([self._connection], [], [], seconds)[0]:
+        if not self._poll.poll(1000 * seconds):
             return False
         _packet(self._connection, _TAKEN.size)
         self._offers.popleft().is_taken = True
