@@ -53,8 +53,13 @@ def test_certify_prints_the_chains_and_the_inequalities_and_writes_the_certifica
     assert code == 0, output.err
     lines = output.out.splitlines()
     assert lines[0] == "methods.CGT: fails: CGT with alpha = 0.05, c0 = 1"
-    chains = [line.split()[0] for line in lines if "alpha_max = " in line]
-    assert chains == ["sharp", "repaired", "paper"]
+    (header,) = [i for i, line in enumerate(lines) if "alpha_max" in line]
+    headings = ["chain", "alpha_max", "G", "K(0.1)", "K(0.01)", "K(0.001)", "why", "not", "this", "alpha"]
+    assert lines[header].split() == headings
+    chains = [line.split() for line in lines[header + 2 : header + 5]]
+    assert [words[0] for words in chains] == ["sharp", "repaired", "paper"]
+    assert len(chains[0]) > 6  # with G, three K and a reason
+    assert " ".join(chains[2][2:]) == "printed constants, not all valid"
     assert "PASS: 5 steps checked" in output.out
     assert "inequality" in output.out
     assert "A posteriori" in output.out
@@ -70,6 +75,39 @@ def test_certify_prints_the_stored_certificate_as_json(spec, monkeypatch, capsys
     code, output = call(monkeypatch, capsys, "certify", spec, "--out", tmp_path / "out", "--json")
     assert code == 0, output.err
     assert json.loads(output.out) == json.loads((tmp_path / "out" / "certificate.json").read_text())
+
+
+def test_run_that_diverges_is_a_result_and_keeps_the_certificate(spec, monkeypatch, capsys, tmp_path):
+    text = spec.read_text().replace('kind = "cosh"', 'kind = "quartic"').replace("= 0.05", "= 1e6")
+    spec.write_text(text.replace("threshold = 1.0", "threshold = 1e60"))
+    code, output = call(monkeypatch, capsys, "certify", spec, "--out", tmp_path / "out")
+    assert code == 0, output.err
+    assert output.out.startswith("methods.CGT: fails: ")
+    stored = json.loads((tmp_path / "out" / "certificate.json").read_text())
+    assert stored["certificate"]["verdict"] == "fails"
+    assert stored["check"] is None
+    assert f"The run diverged at k = {stored['diverged_at']}: no inequality was checked." in output.out
+    code, output = call(monkeypatch, capsys, "certify", spec, "--out", tmp_path / "out", "--json")
+    assert (code, json.loads(output.out)) == (0, stored)
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_certify_names_what_is_not_covered_at_all(spec, monkeypatch, capsys, tmp_path):
+    spec.write_text(spec.read_text().replace("threshold = 1.0", "threshold = inf"))
+    code, output = call(monkeypatch, capsys, "certify", spec, "--out", tmp_path / "out", "--steps", "2")
+    assert code == 0, output.err
+    assert "  an infinite threshold is covered only if all L1 are 0; clip" in output.out.splitlines()
+
+
+@pytest.mark.parametrize("command", ["certify", "smoothness"])
+def test_results_in_place_of_a_file_are_refused_before_anything_is_computed(
+    command, spec, monkeypatch, capsys, tmp_path
+):
+    monkeypatch.setattr("digrad.experiments.certified.certify", None)
+    monkeypatch.setattr("digrad.experiments.certified.run_cgt", None)
+    code, output = call(monkeypatch, capsys, command, spec, "--out", spec)
+    assert code == 2
+    assert "`out` must be a folder" in output.err.splitlines()[-1]
 
 
 def test_certify_draws_a_figure_per_inequality(spec, monkeypatch, capsys, tmp_path):

@@ -18,7 +18,7 @@ from digrad.theory import (
     run,
     sharp,
 )
-from digrad.theory.closure import close, largest_step
+from digrad.theory.closure import Evaluation, close, largest_step
 from digrad.theory.setting import make_setting
 
 
@@ -86,6 +86,56 @@ def test_every_smaller_step_is_certified_too(cosh, network):
         largest = largest_step(chain, setting).step_size
         assert all(close(chain, setting, largest * part).certified for part in (1.0, 0.9, 0.1, 1e-3, 1e-9))
         assert not close(chain, setting, largest * 1.001).certified
+
+
+def test_largest_step_is_found_where_the_map_of_the_gradient_bound_touches_the_diagonal():
+    """Plain iteration needs 40 000 steps there, and then finds 1.3490366e-6 (sharp) and 9.5666494e-8 (repaired)."""
+    rng = np.random.default_rng(0)
+    problem = problems.cosh(center=rng.normal(size=(5, 3)), scale=rng.uniform(0.5, 2, 5))
+    tree = row_stochastic(graphs.from_edges(5, [(0, 1), (1, 2), (2, 3), (3, 4)]))
+    x0 = 0.1 * np.random.default_rng(1).normal(size=(5, 3))
+    norms = network_norms(Network(graphs.example5(), R=tree))
+    setting = make_setting(problem, norms, closed_form(problem), 1.0, x0)
+    for chain, expected in ((sharp, 1.3490365547544575e-06), (repaired, 9.566649420266616e-08)):
+        found = largest_step(chain, setting)
+        assert found.step_size == pytest.approx(expected, rel=1e-6)
+        refused = close(chain, setting, found.step_size * (1 + 3e-6))
+        assert not refused.certified
+        for grad_bound in np.linspace(0.8, 1.2, 2001) * found.grad_bound:  # no G whatsoever serves it
+            budget = chain.evaluate(setting, refused.step_size, grad_bound).budget
+            assert chain.gradient_bound(setting, budget) > grad_bound
+        assert close(chain, setting, found.step_size * 0.9985).certified
+
+
+def test_iteration_that_does_not_settle_says_so_and_claims_nothing_else(cosh, network, monkeypatch):
+    setting = make_setting(cosh, network_norms(network), closed_form(cosh), 5.0, np.ones((5, 3)))
+    step_size = 0.9 * largest_step(sharp, setting).step_size
+    monkeypatch.setattr("digrad.theory.closure.ITERATIONS", 1)
+    closed = close(sharp, setting, step_size)
+    assert not closed.certified
+    assert closed.failed.startswith("the iteration for G did not settle")
+
+
+def test_secant_beyond_a_failing_condition_is_taken_back(cosh, network):
+    """T is concave, then constant: secants overshoot, and a condition fails just above the fixed point 4."""
+
+    class Bent:
+        name = "bent"
+
+        @staticmethod
+        def evaluate(setting, step_size, grad_bound):
+            return Evaluation({}, {"limit": grad_bound / 4.5}, budget=grad_bound, total=1.0)
+
+        @staticmethod
+        def gradient_bound(setting, gap):
+            return min(1 + 0.95 * gap, 3.6 + 0.1 * gap) if gap else 1.0
+
+    setting = dataclasses.replace(
+        make_setting(cosh, network_norms(network), closed_form(cosh), 5.0, np.ones((5, 3))), D0=0.0
+    )
+    closed = close(Bent, setting, 1.0)
+    assert closed.certified
+    assert closed.grad_bound == pytest.approx(4.0, rel=1e-6)
 
 
 def test_gradient_bound_is_a_fixed_point_from_above(cosh, network):
@@ -230,7 +280,7 @@ def test_accuracy_beyond_doubles_takes_infinitely_many_iterations(cosh, network)
     certificate = certify(cosh, network, 5.0)
     assert certificate.iterations(1e-200) == np.inf
     assert certificate.iterations(1e6) == 1
-    assert certificate.iterations(1e-200, chain="paper") == np.inf
+    assert certificate.iterations(1e-200, chain="repaired") == np.inf
 
 
 def test_paper_chain_uses_the_constants_of_lemma_3_in_its_gradient_bound(cosh, network):
@@ -253,6 +303,65 @@ def test_users_loss_is_not_covered_without_constants_and_certified_with_them():
     assert (estimated.verdict, estimated.label) == ("not covered", "indicative, not a certificate")
 
 
+def test_uncertified_step_reports_no_gradient_bound_but_that_of_the_largest_step(cosh, network):
+    certificate = certify(cosh, network, 5.0, step_size=0.05)
+    for name in ("sharp", "repaired"):
+        stored = certificate.to_dict()["chains"][name]
+        assert (stored["step_size"], stored["certified"], stored["conditions_hold"]) == (0.05, False, False)
+        assert stored["G"] is None
+        assert stored["constants"] == {}
+        assert set(stored["K"].values()) == {None}
+        largest = certificate.chains[name].largest
+        assert stored["at_alpha_max"]["G"] == largest.grad_bound
+        expected = certificate.chains[name].iterations_at_max(0.1)
+        assert stored["at_alpha_max"]["K"]["0.1"] == expected > 0
+        (row,) = [row for row in certificate.table() if row["chain"] == name]
+        assert (row["G"], row["K(0.1)"]) == (largest.grad_bound, expected)
+    assert f"G = {certificate.chains['sharp'].at_step.grad_bound:.4g}" not in str(certificate)
+
+
+def test_step_asked_for_and_largest_step_have_their_own_figures(cosh, network):
+    largest = certify(cosh, network, 5.0)
+    report = largest.chains["sharp"]
+    assert report.iterations(0.1) == report.iterations_at_max(0.1) == largest.iterations(0.1)
+    smaller = certify(cosh, network, 5.0, step_size=largest.alpha_max["sharp"] / 100)
+    asked = smaller.chains["sharp"]
+    assert asked.iterations_at_max(0.1) == report.iterations(0.1)
+    assert smaller.iterations(0.1) == asked.iterations(0.1) > 10 * report.iterations(0.1)
+    stored = asked.to_dict()
+    assert (stored["step_size"], stored["alpha_max"]) == (smaller.step_size, report.step_size_max)
+    assert stored["G"] < stored["at_alpha_max"]["G"]
+    assert f"sharp: at alpha = {smaller.step_size:.4g}, G = {stored['G']:.4g}, K(0.1) = " in str(smaller)
+    assert f"alpha_max = {report.step_size_max:.4g}, there G = " in str(smaller)
+
+
+def test_printed_constants_never_certify(cosh, network):
+    certificate = certify(cosh, network, 5.0, step_size=1e-9)
+    assert certificate.verdict == "holds"
+    stored = certificate.to_dict()["chains"]["paper"]
+    assert (stored["certified"], stored["conditions_hold"]) == (False, True)
+    assert stored["why_not"].startswith("printed constants")
+    assert stored["G"] is stored["at_alpha_max"]["G"] is None
+    assert set(stored["K"].values()) == set(stored["at_alpha_max"]["K"].values()) == {None}
+    assert certificate.iterations(0.1, chain="paper") is None
+    assert "paper     alpha_max = " in str(certificate)
+    assert str(certificate).endswith("(as printed; not valid)")
+
+
+def test_certificate_that_covers_nothing_promises_no_iterations(cosh, network):
+    nothing = certify(cosh, network, np.inf)
+    assert nothing.iterations(0.1) is nothing.iterations(0.1, chain="paper") is None
+    with pytest.raises(ArgumentError, match=r"`chain` of Certificate\.iterations"):
+        nothing.iterations(0.1, chain="blunt")
+
+
+def test_reasons_hold_no_figures_that_are_not_numbers(cosh, network):
+    for options in ({"threshold": 1.0, "step_size": 1e300}, {"threshold": 1e-200, "step_size": 1e200}):
+        text = " ".join(certify(cosh, network, **options).reasons)
+        assert "nan" not in text
+        assert "inf" not in text
+
+
 def test_certificate_is_json_and_readable(cosh, network):
     certificate = certify(cosh, network, 5.0, step_size=0.05)
     stored = json.loads(json.dumps(certificate.to_dict(), allow_nan=False))
@@ -270,6 +379,13 @@ def test_certificate_is_json_and_readable(cosh, network):
         ({"threshold": 0.0}, "threshold"),
         ({"threshold": 1.0, "step_size": -1.0}, "step_size"),
         ({"threshold": 1.0, "x0": [1.0]}, "x0"),
+        ({"threshold": 1.0, "x0": "normal"}, r"must be an array of shape \(5, 3\) .* but got 'normal'"),
+        ({"threshold": 1.0, "x0": [[1.0], [1.0, 2.0]]}, "but got \\[\\[1.0\\], \\[1.0, 2.0\\]\\]"),
+        ({"threshold": 1.0, "x0": [np.nan, 0.0, 0.0]}, "holds NaN or infinite entries"),
+        ({"threshold": 1.0, "batch_size": 0}, "batch_size"),
+        ({"threshold": 1.0, "batch_size": -3}, "batch_size"),
+        ({"threshold": 1.0, "problem": None}, "`problem` of certify must be a Problem"),
+        ({"threshold": 1.0, "network": None}, "must be a Network"),
         ({"threshold": 1.0, "constants": "guessed"}, "constants"),
         ({"threshold": 1.0, "constants": Smoothness([1.0], [0.0], 1.0, 0.0, 0.0)}, "1 agents"),
         ({"threshold": 1.0, "constants": Smoothness([1.0] * 5, [0.0] * 5, 1.0, 0.0, 1e9)}, "lower_bound"),
@@ -277,7 +393,12 @@ def test_certificate_is_json_and_readable(cosh, network):
 )
 def test_malformed_arguments_are_one_clear_error(cosh, network, change, message):
     with pytest.raises(ArgumentError, match=message):
-        certify(cosh, network, **change)
+        certify(**{"problem": cosh, "network": network, **change})
+
+
+def test_norms_of_a_digraph_without_weights_are_refused():
+    with pytest.raises(ArgumentError, match="must be a Network, but got Digraph"):
+        network_norms(graphs.ring(3))
 
 
 def test_network_of_another_size_is_refused(cosh):

@@ -7,7 +7,7 @@ from digrad import graphs, problems
 from digrad.errors import ArgumentError
 from digrad.mixing import Network
 from digrad.problems import Problem
-from digrad.theory import certify, check_run, closed_form
+from digrad.theory import RunDivergedError, Smoothness, certify, check_run, closed_form, sharp
 
 PAPER_REG = {"reg_weight": [5e-4, 1e-3, 2e-3, 1e-3, 1e-3], "reg_power": [4, 5, 6, 5, 4]}
 RING = Network(graphs.ring(5))
@@ -51,6 +51,69 @@ def test_estimated_constants_certify_no_row():
         "n.a.",
         "measured",
     }
+
+
+def test_empirical_constants_are_those_of_the_run_and_certify_no_row():
+    check = check_run(PROBLEMS["cosh"], RING, step_size=1e-6, threshold=1.0, steps=20, constants="empirical")
+    assert check.smoothness.source == "empirical"
+    assert not any(check.certified.values())
+    assert "constants are estimates" in check.row("gradient bound", "sharp").terms.needs
+    users = problems.from_loss(
+        lambda w, batch: ((w - batch) ** 2).mean(), [np.zeros((3, 1)), np.ones((2, 1))], 1
+    )
+    ring = Network(graphs.ring(2))
+    with pytest.raises(ArgumentError, match='constants="empirical"'):
+        check_run(users, ring, step_size=0.1, threshold=1.0, steps=5)
+    found = check_run(users, ring, step_size=0.1, threshold=1.0, steps=5, constants="empirical")
+    assert np.allclose(found.smoothness.L0, 2.0)
+
+
+def test_printed_constants_certify_no_run():
+    check = check_run(PROBLEMS["cosh"], RING, step_size=1e-9, threshold=0.1, steps=20)
+    assert check.certified == {"sharp": True, "repaired": True, "paper": False}
+    assert check.row("gradient bound", "paper").terms.needs == "conditions as printed"
+
+
+def test_sum_of_tracker_errors_needs_a_contraction_but_no_certificate():
+    options = {"threshold": 1.0, "x0": np.eye(5, 3), "steps": 200}
+    check = check_run(PROBLEMS["cosh"], RING, step_size=1e-4, **options)
+    row = check.row("sum of w^2", "sharp")
+    assert not check.certified["sharp"]
+    assert (row.status, row.terms.grad_bound) == ("PASS", "measured")
+    w, k = check.measured.w[:-1], sharp.evaluate(check.measured.setting, 1e-4, check.measured.G).constants
+    top = check.measured.setting.v_max
+    progress = check.measured.states.reference(top)[:-1] * check.measured.g[:-1] ** 2
+    bound = (k["tau0"] + k["gamma"] * np.sqrt(1e-4 * 5 * top * progress.sum())) ** 2
+    assert row.lhs[-1] == pytest.approx(np.sum(w**2))
+    assert row.rhs[-1] == pytest.approx(bound)
+    assert 1e-6 < row.max_ratio < 1
+    far = check_run(PROBLEMS["cosh"], RING, step_size=0.5, **options).row("sum of w^2", "sharp")
+    assert (far.status, far.terms.precondition) == ("INAPPLICABLE", "not met")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"constants": "guessed"}, "`constants` of check_run must be a Smoothness, 'empirical' or None"),
+        ({"constants": Smoothness([1.0], [0.0], 1.0, 0.0, 0.0)}, "has 1 agents, but the problem has 5"),
+        (
+            {"constants": Smoothness([1.0] * 3, [0.0] * 3, 1.0, 0.0, 0.0)},
+            "has 3 agents, but the problem has 5",
+        ),
+        ({"problem": None}, "`problem` of check_run must be a Problem"),
+        ({"x0": "zeros"}, "`x0` of theory.run must be an array"),
+    ],
+)
+def test_malformed_arguments_are_one_clear_error(change, message):
+    options = {"problem": PROBLEMS["cosh"], "network": RING, "step_size": 0.1, "threshold": 1.0, "steps": 3}
+    with pytest.raises(ArgumentError, match=message):
+        check_run(**{**options, **change})
+
+
+def test_extreme_steps_and_thresholds_overflow_nowhere():
+    for step_size, threshold in ((1e200, 1e-200), (1e-200, 1e200)):
+        check = check_run(PROBLEMS["cosh"], RING, step_size=step_size, threshold=threshold, steps=3)
+        assert check.verdict == "PASS"
 
 
 @pytest.mark.parametrize(
@@ -123,8 +186,9 @@ def test_check_speaks_as_table_dictionary_and_text():
 
 
 def test_run_that_overflows_is_one_clear_error():
-    with pytest.raises(ArgumentError, match="leaves double precision at k = "):
+    with pytest.raises(RunDivergedError, match="leaves double precision at k = ") as caught:
         check_run(PROBLEMS["quartic"], RING, step_size=1e6, threshold=1e60, steps=50)
+    assert str(caught.value).count(f"k = {caught.value.k};") == 1
 
 
 def test_single_agent_has_only_its_own_descent_to_prove():

@@ -2,11 +2,14 @@
 
 import dataclasses
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.linalg import null_space
 
 from digrad import graphs, problems
+from digrad.arrays import clip_factors
 from digrad.data import Dataset
 from digrad.mixing import Network
 from digrad.theory import (
@@ -176,6 +179,27 @@ def test_a8_printed_steps_leave_more_than_the_recursion_claims(quadratic_setting
         assert np.isclose((1 + 2 * s**2) / 3 + k[corrected] ** 2 * of_error, (1 + s**2) / 2)
 
 
+def test_a9_printed_source_of_the_consensus_error_is_exceeded_at_the_corrected_step(quadratic_setting):
+    """X+ = sR X + kick, with a kick as long as Lemma pre2 allows, part of it from X itself; Y = 0, nobody clipped.
+
+    The printed 1 + sR^2 in C_{x,2} would need all the slack of the contraction, of which the part from X takes some.
+    """
+    norms, n, nv = quadratic_setting.norms, quadratic_setting.n, quadratic_setting.v_norm
+    printed = paper.local_constants(quadratic_setting, 1e-6, 1.0)
+    k = repaired.local_constants(quadratic_setting, 1e-6, 1.0)
+    s, alpha, spread = k["sR"], k["S1"], (norms.R.tau * norms.R.delta) ** 2
+    X, kick = 1.0, (1 - s**2) / (2 * s)
+    w2 = 2 * nv**2 * k["Lhat"] ** 2 / n * X**2
+    from_X = spread * alpha**2 * 6 * quadratic_setting.kappa_v**2 * w2
+    g2 = (kick**2 - from_X) / (spread * alpha**2 * 3 * n * nv**2)
+    assert g2 > 0
+    claims = [(1 + s**2) / 2 * X**2 + alpha**2 * constants["Cx2"] * g2 for constants in (printed, k)]
+    assert (s * X + kick) ** 2 > 1.03 * claims[0]
+    assert (s * X + kick) ** 2 <= claims[1]
+    assert np.isclose(printed["Lhat"], k["Lhat"])
+    assert printed["Cy2"] >= k["Cy2"]  # valid as printed: kappa_v^2 more than makes up for 1 + sC^2
+
+
 @pytest.mark.parametrize(("unit", "printed_holds"), [(1.0, True), (1e-3, False)])
 def test_a10_whether_the_printed_descent_holds_depends_on_the_unit_of_f(unit, printed_holds):
     """F, its gradient, its curvature L and c0 in another unit, alpha in its inverse: the iterates are the same.
@@ -191,6 +215,36 @@ def test_a10_whether_the_printed_descent_holds_depends_on_the_unit_of_f(unit, pr
     printed, corrected = 3 * L * size / n + 2 / n, size / n * (2 + 3 * L * size * alpha)
     assert (progress + rise <= printed * cost) == printed_holds
     assert progress + rise <= corrected * cost
+
+
+def test_a12_averaged_curvature_is_exceeded_by_the_worst_agent(network):
+    """(grad_diff_1) with the L0 of F, the mean curvature, for L0; then with the largest of the agents."""
+    curvature = np.array([100.0, 1.0, 1.0, 1.0, 1.0])
+    problem = problems.quadratic(curvature=np.tile(curvature[:, None], 2), linear=np.zeros((5, 2)))
+    x0 = np.zeros((5, 2))
+    x0[0] = 1.0
+    path = run(problem, network, step_size=1e-6, threshold=5.0, x0=x0, steps=1)
+    change = ((path.grad[1] - path.grad[0]) ** 2).sum()
+    spread = ((path.x[:2] - path.average[0]) ** 2).sum()
+    assert change > 2 * 2 * curvature.mean() ** 2 * spread
+    assert change <= 2 * curvature.max() ** 2 * spread
+    true = closed_form(problem)
+    wrong = dataclasses.replace(true, L0=np.full(5, curvature.mean()))
+    status = [
+        check_run(problem, network, step_size=1e-6, threshold=5.0, x0=x0, steps=3, constants=constants)
+        .row("gradient difference", "sharp")
+        .status
+        for constants in (wrong, true)
+    ]
+    assert status == ["FAIL", "PASS"]
+
+
+def test_a12_mean_tracker_differs_from_the_gradient_by_the_curvature_of_agents_not_of_f():
+    """(temp11) bounds ||ybar - grad F(xbar)|| by L ||e_x||, L of F: curvatures 10 and -9 have a mean of 0.5."""
+    curvature, x = np.array([10.0, -9.0]), np.array([1.0, -1.0])  # u = v = 1, xbar = 0
+    difference, error = abs(np.mean(curvature * x)), np.linalg.norm(x)
+    assert difference > 10 * curvature.mean() * error
+    assert difference <= np.abs(curvature * x).mean() <= np.abs(curvature).max() * error / np.sqrt(2)
 
 
 def test_a13_the_set_whose_supremum_is_printed_is_unbounded(network, cosh):
@@ -224,6 +278,20 @@ def test_a14_printed_bound_taken_at_one_point_fails_at_another_of_the_same_level
     assert np.isclose(repaired.gradient_bound(setting, gap), 2 * gap + np.sqrt(4 * gap**2 + 2 * gap))
 
 
+def test_a15_printed_r_grad_is_smaller_than_the_sum_that_it_abbreviates(network):
+    """The descent lemma summed with (LTI3) and (LTI4), all as printed: the coefficient of ||e_{y,0}||^2."""
+    problem = problems.quadratic(curvature=np.ones((5, 2)), linear=np.arange(10.0).reshape(5, 2))
+    setting = make_setting(problem, network_norms(network), closed_form(problem), 5.0, np.ones((5, 2)))
+    k = paper.local_constants(setting, 1e-6, 1.0)
+    a = min(k[name] for name in ("C_1", "C_2", "C_3", "C_4", "C_5"))
+    k = paper.local_constants(setting, a, 1.0)
+    n, uv = setting.n, setting.norms.uv
+    of_Y = 6 * n / uv * a * k["P"] * 4 / k["gap_C"]
+    of_X = 6 * n / uv * a * k["Q"] * 8 * a**2 * k["Cx1"] / (k["gap_R"] * k["gap_C"])
+    assert of_Y + of_X > 1.02 * k["R_grad1"]
+    assert k["R_grad1"] - of_Y == pytest.approx(n * (a * k["L"] / k["Lhat"]) ** 2 * of_X, rel=1e-6, abs=0)
+
+
 def test_b1_only_the_average_weighted_by_u_obeys_the_averaged_dynamics(network, cosh):
     path = run(cosh, network, step_size=0.05, threshold=0.5, x0=np.eye(5, 3), steps=20)
     lengths = np.linalg.norm(path.y, axis=-1, keepdims=True)
@@ -247,3 +315,48 @@ def test_b2_printed_logistic_loss_is_unbounded_below_and_the_same_for_both_class
     losses = np.array([problem.local_losses(np.array([value])) for value in z])
     assert losses.min() >= 0
     assert np.allclose(losses, np.stack([np.logaddexp(0, z), np.logaddexp(0, z) - z], axis=1))
+
+
+def test_b3_logistic_loss_with_its_sign_put_right_is_convex_and_as_printed_is_not():
+    problem = problems.logistic(
+        data="breast_cancer", agents=5, reg_weight=[5e-4, 1e-3, 2e-3, 1e-3, 1e-3], reg_power=[4, 5, 6, 5, 4]
+    )
+    with jax.enable_x64(True):
+        arrays = problem.arrays(np.float64)
+
+        def gradients(point):
+            return problem.local.gradients(arrays, jnp.tile(point, (5, 1)), None)
+
+        hessian = jax.jit(jax.jacfwd(gradients))  # [5, d, d]
+        points = np.random.default_rng(0).normal(size=(20, problem.dim)) * np.logspace(-2, 1, 20)[:, None]
+        lowest = min(np.linalg.eigvalsh(hessian(point)).min() for point in points)
+    assert lowest > -1e-12
+    z = np.linspace(-3, 3, 13)
+    printed = z - np.logaddexp(0, z)  # of class 0: log e^z/(1 + e^z)
+    assert (np.diff(printed, 2) < 0).all()
+
+
+def test_b6_clip_factor_of_an_empty_tracker_is_one(network):
+    """c0/||y|| is not a number at y = 0; with the factor 1 the agents only mix, and abar at g = 0 is alpha."""
+    basis = null_space(np.stack([network.u, np.ones(5)]))
+    x0 = basis @ np.random.default_rng(0).normal(size=(3, 2))
+    problem = problems.quadratic(curvature=np.ones((5, 2)), linear=x0)  # minima of the f_i: the start
+    path = run(problem, network, step_size=0.1, threshold=1.0, x0=x0, steps=5)
+    assert (clip_factors(np.zeros((5, 2)), 1.0) == 1).all()
+    assert np.allclose(path.y[0], 0, atol=1e-15)
+    assert np.allclose(path.x[1], network.R.toarray() @ x0, atol=1e-15)
+    assert np.isfinite(path.x).all()
+    empty = States(network.u, network.v, np.zeros((5, 2)), np.zeros(2), 0.1, 1.0)
+    assert empty.reference(1.0) == 0.1
+    assert (empty.steps == 0.1).all()
+
+
+def test_b7_consensus_claim_bounds_the_squared_error_not_the_error(network, cosh):
+    x0 = 0.02 * np.random.default_rng(1).normal(size=(5, 3))
+    check = check_run(cosh, network, step_size=1e-4, threshold=1.0, x0=x0, steps=20)
+    errors = np.linalg.norm(
+        check.measured.path.x - check.measured.path.average[:, None], axis=-1
+    )  # [K + 1, n]
+    X2 = check.measured.X**2
+    assert ((errors**2).sum(axis=1) <= X2 * (1 + 1e-12)).all()
+    assert (errors.max(axis=1) > X2).all()

@@ -329,8 +329,8 @@ def certify(spec: Path, out: Path | None, steps: int | None, method: str | None,
     """Certify the step size of the CGT in SPEC, and check every inequality of the theory along its run.
 
     Three chains of constants: paper (as printed; several are not valid), repaired, and sharp. Certified step sizes are
-    far below practical ones; the last rows bound what a finished run did, at any step size. Writes certificate.json and
-    a figure per inequality. Exits with 1 if an inequality that must hold is violated.
+    far below practical ones; the last row bounds what a finished run did, at any step size. Writes certificate.json and
+    a figure per inequality. Exits with 1 if an inequality that must hold is violated; a run that diverges is a result.
     """
     from digrad.experiments import certify_spec, load_spec
 
@@ -341,27 +341,16 @@ def certify(spec: Path, out: Path | None, steps: int | None, method: str | None,
     if as_json:
         show.as_json(result.to_dict())
     else:
-        click.echo(f"methods.{result.method}: {result.certificate}")
+        click.echo(f"methods.{result.method}: {result.certificate.headline}")
         if result.notice:
             click.echo(result.notice)
-        rows = [
-            (
-                row["status"],
-                row["chain"],
-                row["row"],
-                f"{row['max_ratio']:.3g}",
-                row["violations"],
-                row["needs"],
-            )
-            for row in result.check.table()
-        ]
-        title = f"\n{result.check.verdict}: {result.check.steps} steps checked"
-        show.table(
-            ("status", "chain", "inequality", "largest lhs/rhs", "violations", "needs"), rows, title=title
-        )
-        click.echo(_a_posteriori_line(result.check.posterior))
+        _print_chains(result.certificate)
+        if result.check is None:
+            click.echo(f"\nThe run diverged at k = {result.diverged_at}: no inequality was checked.")
+        else:
+            _print_rows(result.check)
         click.echo(f"  {folder}")
-    if result.check.verdict == "FAIL":
+    if result.check is not None and result.check.verdict == "FAIL":
         sys.exit(1)
 
 
@@ -468,6 +457,43 @@ def bench(part: str, repeats: int, as_json: bool) -> None:
 def report(directory: Path) -> None:
     """Write the report of a finished run in DIRECTORY anew: one HTML file without external parts."""
     click.echo(_write_report(directory))
+
+
+def _print_chains(certificate: Any) -> None:
+    """Print a line per chain: its largest certified step, what it promises there, why the step of SPEC is refused."""
+    if not certificate.chains:
+        for reason in certificate.reasons:
+            click.echo(f"  {reason}")
+        return
+    counts = ("G", "K(0.1)", "K(0.01)", "K(0.001)")
+    rows = [
+        (
+            row["chain"],
+            "none" if row["alpha_max"] is None else f"{row['alpha_max']:.3g}",
+            *("" if row[name] is None else f"{row[name]:.3g}" for name in counts),
+            certificate.chains[row["chain"]].why_not_briefly,
+        )
+        for row in certificate.table()
+    ]
+    title = "\nThe largest certified step of each chain; G and K(eps) are those there"
+    show.table(("chain", "alpha_max", *counts, "why not this alpha"), rows, title=title)
+
+
+def _print_rows(check: Any) -> None:
+    """Print a line per inequality, and what is proven of the finished run."""
+    rows = [
+        (
+            row["status"] if row["status"] != "FAIL" else f"FAIL ({row['violations']})",
+            row["chain"],
+            row["row"],
+            "" if row["status"] == "INAPPLICABLE" else f"{row['max_ratio']:.3g}",
+            row["needs"],
+        )
+        for row in check.table()
+    ]
+    title = f"\n{check.verdict}: {check.steps} steps checked; INAPPLICABLE: what it needs is not given"
+    show.table(("status", "chain", "inequality", "lhs/rhs", "needs"), rows, title=title)
+    click.echo(_a_posteriori_line(check.posterior))
 
 
 def _a_posteriori_line(row: Any) -> str:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from digrad import plots
 from digrad.algorithms import CGT, SoftCGT
-from digrad.errors import SpecError
+from digrad.errors import ArgumentError, SpecError
 from digrad.experiments.spec import Built, Spec
 from digrad.experiments.store import write_json
 from digrad.sampling import normal_start
@@ -18,6 +18,7 @@ from digrad.theory import (
     Certificate,
     EmpiricalSmoothness,
     RunCheck,
+    RunDivergedError,
     certify,
     check_run,
     empirical_smoothness,
@@ -36,14 +37,16 @@ class CertifiedRun:
     Attributes:
         method: The label of the CGT that it is about.
         certificate: What holds before the run.
-        check: What the run did, with full gradients.
+        check: What the run did, with full gradients; None if it diverged.
+        diverged_at: The iteration at which that run left double precision, or None.
         notice: What separates the checked run from the specified one, or an empty string.
         files: What was written.
     """
 
     method: str
     certificate: Certificate
-    check: RunCheck
+    check: RunCheck | None
+    diverged_at: int | None
     notice: str
     files: tuple[Path, ...]
 
@@ -53,7 +56,8 @@ class CertifiedRun:
             "method": self.method,
             "notice": self.notice,
             "certificate": self.certificate.to_dict(),
-            "check": self.check.to_dict(),
+            "diverged_at": self.diverged_at,
+            "check": self.check.to_dict() if self.check else None,
         }
 
 
@@ -93,7 +97,8 @@ def certify_spec(
 ) -> CertifiedRun:
     """Certify the step size of the CGT of a specification, and check every inequality along its run.
 
-    The check runs with full gradients, as the theory does; a specification with mini-batches gets an indication.
+    The check runs with full gradients, as the theory does; a specification with mini-batches gets an indication. A run
+    that diverges is a result: the certificate is written, and says when.
 
     Args:
         spec: Holds a CGT with a constant step size and threshold.
@@ -103,7 +108,9 @@ def certify_spec(
 
     Raises:
         SpecError: There is no such CGT, or the theory does not cover it.
+        ArgumentError: ``out`` is a file.
     """
+    folder = _folder(out)
     label, step_size, threshold = cgt_of(spec, method)
     built = spec.build()
     x0 = start_of(spec, built)
@@ -116,16 +123,19 @@ def certify_spec(
         batch_size=spec.batch_size,
     )
     steps = steps or min(spec.steps, CHECKED_STEPS)
-    check = check_run(
-        built.problem, built.network, step_size=step_size, threshold=threshold, x0=x0, steps=steps
-    )
-    folder = Path(out)
+    check, diverged_at = None, None
+    try:
+        check = check_run(
+            built.problem, built.network, step_size=step_size, threshold=threshold, x0=x0, steps=steps
+        )
+    except RunDivergedError as error:
+        diverged_at = error.k
     folder.mkdir(parents=True, exist_ok=True)
-    result = CertifiedRun(label, certificate, check, _notice(spec), ())
+    result = CertifiedRun(label, certificate, check, diverged_at, _notice(spec), ())
     write_json(folder / "certificate.json", result.to_dict())
     drawn = [
         path
-        for name, figure in check.figures().items()
+        for name, figure in (check.figures() if check else {}).items()
         for path in plots.save_figure(figure, folder / "figures" / name, formats=("png",))
     ]
     return replace(result, files=(folder / "certificate.json", *drawn))
@@ -140,7 +150,13 @@ def smoothness_of_spec(
         spec: Holds a CGT with a constant step size and threshold; its run uses full gradients.
         out: Where the figure and ``smoothness.json`` go.
         method: The label of the CGT, if there are several; the first by default.
+
+    Raises:
+        SpecError: There is no such CGT, or the theory does not cover it.
+        ArgumentError: ``out`` is a file.
+        RunDivergedError: Its run leaves double precision.
     """
+    folder = _folder(out)
     label, step_size, threshold = cgt_of(spec, method)
     built = spec.build()
     steps = min(spec.steps, CHECKED_STEPS)
@@ -149,7 +165,6 @@ def smoothness_of_spec(
     # Most of the change is at the beginning: points equally spaced on a logarithmic scale.
     chosen = np.unique(np.geomspace(1, steps + 1, SMOOTHNESS_POINTS).astype(int) - 1)
     found = empirical_smoothness(built.problem, path.average[chosen])
-    folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     result = MeasuredSmoothness(label, chosen, found, ())
     write_json(folder / "smoothness.json", result.to_dict())
@@ -185,6 +200,14 @@ def cgt_of(spec: Spec, label: str | None = None) -> CoveredCGT:
                 f"but it is {kind}; use one number."
             )
     return CoveredCGT(name, step_size, threshold)
+
+
+def _folder(out: str | os.PathLike[str]) -> Path:
+    """Return the directory of the results, refused before anything is computed if it cannot be one."""
+    folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise ArgumentError(f"`out` must be a folder, but {folder} is a file; give another --out.")
+    return folder
 
 
 def _notice(spec: Spec) -> str:

@@ -21,7 +21,7 @@ from digrad.theory.figures import row_figure, row_figures, smoothness_figure
 from digrad.theory.norms import Norms, WeightedNorm, network_norms
 from digrad.theory.rows import Row
 from digrad.theory.smoothness import closed_form
-from digrad.theory.trajectory import Trajectory, run
+from digrad.theory.trajectory import RunDivergedError, Trajectory, run
 
 __all__ = [
     "Certificate",
@@ -31,6 +31,7 @@ __all__ = [
     "Norms",
     "Row",
     "RunCheck",
+    "RunDivergedError",
     "Smoothness",
     "Trajectory",
     "WeightedNorm",

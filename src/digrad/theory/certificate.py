@@ -12,6 +12,8 @@ from digrad.theory.setting import Setting
 Verdict = Literal["holds", "fails", "not covered"]
 
 CHAINS: dict[str, Chain] = {"sharp": sharp, "repaired": repaired, "paper": paper}
+VALID = ("sharp", "repaired")  # the printed constants never decide a verdict
+PRINTED = "printed constants, not all valid"
 ACCURACIES = (1e-1, 1e-2, 1e-3)
 ASSUMPTIONS = (
     "F is bounded below by the stated number",
@@ -23,8 +25,10 @@ ASSUMPTIONS = (
 REFERENCES = (
     "Y. Bo and Y. Wang, Provably convergent decentralized optimization over directed graphs under generalized "
     "smoothness, 2026, arXiv:2601.03566 (chain `paper`)",
+    "J. Zhang, T. He, S. Sra and A. Jadbabaie, Why gradient clipping accelerates training: a theoretical "
+    "justification for adaptivity, ICLR 2020, arXiv:1905.11881 ((L0, L1)-smoothness)",
     "B. Zhang, J. Jin, C. Fang and L. Wang, Improved analysis of clipping algorithms for non-convex optimization, "
-    "2020 ((L0, L1)-smoothness)",
+    "NeurIPS 2020 (the smoothness lemmas with A and B)",
     "S. Pu, W. Shi, J. Xu and A. Nedic, Push-pull gradient methods for distributed optimization in networks, 2020 "
     "(contraction norms)",
     "docs/theory.md: section 2 (norms), section 3 (chain `repaired`), section 4 (chain `sharp`), section 6 (errata)",
@@ -33,9 +37,15 @@ REFERENCES = (
 
 @dataclass(frozen=True, eq=False)
 class ChainReport:
-    """One chain of constants: its largest certified step, and the step that was asked for.
+    """One chain of constants, at two step sizes: the largest certified one, and that of the certificate.
 
-    With a ``caveat`` (mini-batches, estimated constants, a changing network) all figures are indicative.
+    Attributes:
+        name: Of the chain.
+        setting: The numbers that it starts from.
+        largest: The chain at its largest certified step, alpha_max; None if there is none.
+        at_step: The chain at the step that was asked for; if none was, at alpha_max (or at the smallest step tried).
+        caveat: Why all figures are no more than indicative (mini-batches, estimated constants, a changing network,
+            printed constants), or an empty string.
     """
 
     name: str
@@ -46,8 +56,13 @@ class ChainReport:
 
     @property
     def certified(self) -> bool:
-        """Whether the step of the certificate is proven to converge."""
-        return self.at_step.certified and not self.caveat
+        """Whether the step of ``at_step`` is proven to converge; never by the printed constants."""
+        return self.conditions_hold and not self.caveat
+
+    @property
+    def conditions_hold(self) -> bool:
+        """Whether the conditions of the chain hold at the step of ``at_step``, whatever they are worth."""
+        return self.at_step.certified
 
     @property
     def why_not(self) -> str:
@@ -55,28 +70,53 @@ class ChainReport:
         return "; ".join(reason for reason in (self.caveat, self.at_step.failed) if reason)
 
     @property
+    def why_not_briefly(self) -> str:
+        """The caveat, or else the names of the conditions that fail, or else :attr:`why_not`."""
+        return self.caveat or ", ".join(self.at_step.broken) or self.why_not
+
+    @property
     def step_size_max(self) -> float | None:
-        """The largest certified step size (indicative, if there is a caveat); None if there is none."""
+        """alpha_max: the largest step at which the conditions hold, certified unless there is a caveat; or None."""
         return self.largest.step_size if self.largest else None
 
     def iterations(self, eps: float) -> float | None:
-        """Return K(eps) at the step of the certificate, infinite beyond doubles; None if that is not certified."""
-        if not self.certified:
+        """Return K(eps) at the step of ``at_step``, infinite beyond doubles; None if that is not certified."""
+        return self._iterations(self.at_step, eps)
+
+    def iterations_at_max(self, eps: float) -> float | None:
+        """Return K(eps) at alpha_max; None if no step is certified."""
+        return self._iterations(self.largest, eps)
+
+    def _iterations(self, closed: Closed | None, eps: float) -> float | None:
+        if closed is None or not closed.certified or self.caveat:
             return None
-        total = self.at_step.evaluation.total
-        return CHAINS[self.name].iterations(self.setting, total, self.at_step.step_size, eps)
+        return CHAINS[self.name].iterations(self.setting, closed.evaluation.total, closed.step_size, eps)
+
+    def figures(self, closed: Closed | None) -> dict[str, Any]:
+        """Return G and K(eps) at ``largest`` or ``at_step``: what is not certified or is infinite becomes None."""
+        is_proven = closed is not None and closed.certified and not self.caveat
+        return {
+            "G": _finite(closed.grad_bound) if closed and is_proven else None,
+            "K": {f"{eps:g}": _finite(self._iterations(closed, eps)) for eps in ACCURACIES},
+        }
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures by name; what is infinite becomes None."""
-        constants = {key: _finite(value) for key, value in self.at_step.evaluation.constants.items()}
+        """Return the figures by name: those at alpha_max, then those at ``step_size``; what is infinite becomes None.
+
+        The constants are functions of G; without a G at which the conditions hold there are none.
+        """
+        evaluation = self.at_step.evaluation
+        constants = evaluation.constants if self.conditions_hold else {}
         return {
             "alpha_max": self.step_size_max,
+            "at_alpha_max": self.figures(self.largest),
+            "step_size": self.at_step.step_size,
             "certified": self.certified,
+            "conditions_hold": self.conditions_hold,
             "why_not": self.why_not,
-            "G": _finite(self.at_step.grad_bound),
-            "conditions": {key: _finite(value) for key, value in self.at_step.evaluation.conditions.items()},
-            "K": {f"{eps:g}": _finite(self.iterations(eps)) for eps in ACCURACIES},
-            "constants": constants,
+            **self.figures(self.at_step),
+            "conditions": {key: _finite(value) for key, value in evaluation.conditions.items()},
+            "constants": {key: _finite(value) for key, value in constants.items()},
             "smoothness": self.setting.smoothness.to_dict(),
         }
 
@@ -89,7 +129,7 @@ class Certificate:
         verdict: ``"holds"``, ``"fails"`` or ``"not covered"``.
         label: Empty, or ``"indicative, not a certificate"``.
         reasons: Why the verdict is not ``"holds"``, or why the figures are only indicative.
-        step_size: The step it is about: the one asked for, else the largest certified one.
+        step_size: The step it is about: the one asked for, else the largest certified one of the valid chains.
         threshold: c0.
         chains: The report of each chain; empty if nothing could be computed.
         network: Figures of the network and of its norms, by name.
@@ -111,28 +151,47 @@ class Certificate:
 
     @property
     def alpha_max(self) -> dict[str, float | None]:
-        """The largest certified step size of each chain; indicative, if the label says so."""
+        """The largest step of each chain: certified, unless the label says otherwise or the chain is ``paper``."""
         return {name: report.step_size_max for name, report in self.chains.items()}
 
     def iterations(self, eps: float, *, chain: str = "sharp") -> float | None:
-        """Return K(eps): after so many steps some iterate had ||grad F|| <= eps; None if the step is not certified."""
+        """Return K(eps): after so many steps some iterate had ||grad F|| <= eps.
+
+        It is about the step that was asked for, and if none was, about the largest certified one of the chain. None
+        if that step is not certified or nothing could be computed.
+        """
         checks.positive(eps, "eps", "Certificate.iterations")
-        checks.choice(chain, "chain", "Certificate.iterations", self.chains)
-        return self.chains[chain].iterations(eps)
+        checks.choice(chain, "chain", "Certificate.iterations", CHAINS)
+        return self.chains[chain].iterations(eps) if self.chains else None
 
     def table(self) -> list[dict[str, Any]]:
-        """Return one dictionary per chain, for tables."""
-        return [
-            {
-                "chain": name,
-                "alpha_max": report.step_size_max,
-                "certified": report.certified,
-                "G": _finite(report.at_step.grad_bound),
-                **{f"K({eps:g})": _finite(report.iterations(eps)) for eps in ACCURACIES},
-                "why_not": report.why_not,
-            }
-            for name, report in self.chains.items()
-        ]
+        """Return one dictionary per chain, for tables: G and K(eps) at alpha_max, and whether the step is certified."""
+        rows = []
+        for name, report in self.chains.items():
+            figures = report.figures(report.largest)
+            counts = {f"K({eps})": count for eps, count in figures["K"].items()}
+            rows.append(
+                {
+                    "chain": name,
+                    "alpha_max": report.step_size_max,
+                    "G": figures["G"],
+                    **counts,
+                    "certified": report.certified,
+                    "why_not": report.why_not,
+                }
+            )
+        return rows
+
+    @property
+    def headline(self) -> str:
+        """The verdict, what it is about, and G and K(eps) of each chain that certifies the step asked for."""
+        step = "none" if self.step_size is None else f"{self.step_size:.4g}"
+        head = f"{self.verdict}: CGT with alpha = {step}, c0 = {_show(self.threshold)}"
+        lines = [f"{head} ({self.label})" if self.label else head]
+        for name, report in self.chains.items():
+            if report.certified and report.at_step is not report.largest:
+                lines.append(f"  {name}: at alpha = {step}, {_line(report.figures(report.at_step))}")
+        return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, ready for JSON."""
@@ -152,19 +211,21 @@ class Certificate:
 
     def __str__(self) -> str:
         """Return the verdict, its reasons and one line per chain."""
-        step = "none" if self.step_size is None else f"{self.step_size:.4g}"
-        head = f"{self.verdict}: CGT with alpha = {step}, c0 = {_show(self.threshold)}"
-        lines = [
-            f"{head} ({self.label})" if self.label else head,
-            *(f"  {reason}" for reason in self.reasons),
-        ]
-        for row in self.table():
-            note = " (as printed; not valid)" if row["chain"] == "paper" else ""
-            counts = ", ".join(f"K({eps:g}) = {_show(row[f'K({eps:g})'])}" for eps in ACCURACIES)
-            lines.append(
-                f"{row['chain']:<9} alpha_max = {_show(row['alpha_max'])}, G = {_show(row['G'])}, {counts}{note}"
-            )
+        lines = [self.headline, *(f"  {reason}" for reason in self.reasons)]
+        for name, report in self.chains.items():
+            largest = f"{name:<9} alpha_max = {_show(report.step_size_max)}"
+            if name not in VALID:
+                lines.append(f"{largest} (as printed; not valid)")
+            elif report.largest is None or report.caveat:
+                lines.append(largest)
+            else:
+                lines.append(f"{largest}, there {_line(report.figures(report.largest))}")
         return "\n".join(lines)
+
+
+def _line(figures: dict[str, Any]) -> str:
+    counts = ", ".join(f"K({eps}) = {_show(count)}" for eps, count in figures["K"].items())
+    return f"G = {_show(figures['G'])}, {counts}"
 
 
 def _finite(value: float | None) -> float | None:

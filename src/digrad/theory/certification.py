@@ -13,16 +13,15 @@ from digrad.errors import ArgumentError
 from digrad.mixing import Network
 from digrad.problems import Problem
 from digrad.theory import sharp
-from digrad.theory.certificate import CHAINS, Certificate, ChainReport, Verdict
-from digrad.theory.closure import Chain, close, largest_step
+from digrad.theory.certificate import CHAINS, PRINTED, VALID, Certificate, ChainReport, Verdict
+from digrad.theory.closure import SMALLEST_STEP, Chain, close, largest_step
 from digrad.theory.constants import INDICATIVE, Smoothness
 from digrad.theory.norms import Norms, network_norms
-from digrad.theory.setting import Setting, make_settings, start_array
+from digrad.theory.setting import Setting, check_constants, check_problem, make_settings, start_array
 from digrad.theory.smoothness import L1_GRID, candidates, decade_beyond, has_closed_form
 
 Floats = npt.NDArray[np.floating]
 
-VALID = ("sharp", "repaired")  # the printed constants never decide a verdict
 Family: TypeAlias = Callable[[Sequence[float]], list[Smoothness]]  # constants for each value of a free L1
 COARSE = 0.02  # relative accuracy of alpha while the free parameter L1 is tuned
 WIDENINGS = 15  # factors of ten by which the grid of L1 may grow: room for lengths of 1e-15 to 1e15
@@ -68,6 +67,8 @@ def certify(
         >>> certify(example_quadratic(), network, threshold=5.0, step_size=1.0).verdict
         'fails'
     """
+    check_problem(problem, "certify")
+    check_constants(constants, problem, "certify")
     if callable(threshold) or callable(step_size):
         return _uncovered("schedules of the step size or the threshold are not covered", None, None)
     if getattr(threshold, "ndim", 0) or getattr(step_size, "ndim", 0):
@@ -84,6 +85,7 @@ def certify(
             "same agents."
         )
     if batch_size is not None:
+        checks.count(batch_size, "batch_size", "certify")
         caveats.append(f"gradients are mini-batches of {batch_size}: the proof needs full gradients")
     start = start_array(problem, x0, "certify")
     family = _family(problem, static, threshold, start, step_size, constants)
@@ -129,18 +131,13 @@ def _family(
     threshold: float,
     start: Floats,
     step_size: float | None,
-    constants: Smoothness | str | None,
+    constants: Smoothness | Literal["empirical"] | None,
 ) -> Family:
     if isinstance(constants, Smoothness):
-        if constants.L0.size != problem.n_agents:
-            raise ArgumentError(
-                f"`constants` of certify has {constants.L0.size} agents, but the problem has {problem.n_agents}."
-            )
         return lambda grid: [constants]
     if constants is None:
         known = has_closed_form(problem)
         return lambda grid: candidates(problem, grid=grid) if known else []
-    checks.choice(constants, "constants", "certify", ("empirical",))
     from digrad.theory.empirical import empirical_smoothness
     from digrad.theory.trajectory import run
 
@@ -182,8 +179,9 @@ def _best(
 
 def _report(setting: Setting, chain: Chain, step_size: float | None, caveat: str) -> ChainReport:
     best = largest_step(chain, setting)
-    at_step = close(chain, setting, step_size or 1.0) if step_size or best is None else best
-    return ChainReport(chain.name, setting, best, at_step, caveat)
+    at_step = best if best and step_size is None else close(chain, setting, step_size or SMALLEST_STEP)
+    caveats = (caveat, "" if chain.name in VALID else PRINTED)
+    return ChainReport(chain.name, setting, best, at_step, "; ".join(each for each in caveats if each))
 
 
 def _decide(

@@ -2,23 +2,24 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy.typing as npt
 
 from digrad.errors import ArgumentError
 from digrad.mixing import Network
 from digrad.problems import Problem
-from digrad.theory.certificate import CHAINS
+from digrad.theory.certificate import CHAINS, VALID
 from digrad.theory.certification import choose_constants
 from digrad.theory.closure import close, without_proof
 from digrad.theory.constants import Smoothness
+from digrad.theory.empirical import empirical_smoothness
 from digrad.theory.local_rows import local_rows
 from digrad.theory.measured import Measured
 from digrad.theory.norms import network_norms
 from digrad.theory.proof_rows import paper_rows, repaired_rows
 from digrad.theory.rows import Row
-from digrad.theory.setting import make_setting, start_array
+from digrad.theory.setting import check_constants, check_problem, make_setting, start_array
 from digrad.theory.sharp_rows import ESTIMATES, a_posteriori, sharp_rows
 from digrad.theory.smoothness import candidates
 from digrad.theory.trajectory import run
@@ -38,7 +39,7 @@ class RunCheck:
         threshold: c0.
         steps: K.
         smoothness: The constants used.
-        certified: Whether the step is certified, by chain.
+        certified: Whether the step is certified, by chain; never by the printed constants of ``paper``.
         measured: The trajectory and its norms, for further questions.
     """
 
@@ -129,7 +130,7 @@ def check_run(
     threshold: float,
     x0: npt.ArrayLike | None = None,
     steps: int = 1000,
-    constants: Smoothness | None = None,
+    constants: Smoothness | Literal["empirical"] | None = None,
 ) -> RunCheck:
     """Run CGT with full gradients and evaluate every inequality of the theory along it.
 
@@ -140,11 +141,12 @@ def check_run(
         threshold: c0.
         x0: The start, ``[n, d]`` or ``[d]``; the problem's own by default.
         steps: K.
-        constants: Smoothness constants; by default the closed form that certifies the largest step. With empirical
-            ones no row that needs a certificate applies.
+        constants: Smoothness constants; by default the closed form that certifies the largest step. ``"empirical"``
+            estimates them along the run itself. With estimates no row that needs a certificate applies.
 
     Raises:
-        ArgumentError: There are no constants, the network changes with time, or the run leaves double precision.
+        ArgumentError: There are no constants or those of other agents, or the network changes with time.
+        RunDivergedError: The run leaves double precision.
 
     Example:
         >>> from digrad.graphs import example5
@@ -153,7 +155,11 @@ def check_run(
         >>> check.verdict, check.row("descent", "sharp").status
         ('PASS', 'PASS')
     """
+    check_problem(problem, "check_run")
+    check_constants(constants, problem, "check_run")
     path = run(problem, network, step_size=step_size, threshold=threshold, x0=x0, steps=steps)
+    if isinstance(constants, str):
+        constants = empirical_smoothness(problem, path.average).constants()
     start = start_array(problem, x0, "check_run")
     norms = network_norms(network)
     smooth = constants or choose_constants(problem, norms, threshold, start)
@@ -170,7 +176,7 @@ def check_run(
         *paper_rows(measured, closed["paper"]),
         posterior,
     )
-    certified = {name: value.certified for name, value in closed.items()}
+    certified = {name: value.certified and name in VALID for name, value in closed.items()}
     return RunCheck(
         rows, posterior, float(step_size), float(threshold), path.steps, smooth, certified, measured
     )

@@ -2,7 +2,7 @@
 
 The constants of a chain depend on a bound G of the gradient, and G depends on the constants: the potential V0
 bounds F along the run, and a function Phi turns that into a bound of the gradient. G is the least fixed point of
-the increasing map G -> Phi(V0(G)). Read literally, the paper's supremum is infinite (erratum A13).
+the increasing map T: G -> Phi(V0(G)). Read literally, the paper's supremum is infinite (erratum A13).
 """
 
 import math
@@ -16,6 +16,8 @@ ITERATIONS = 400
 INFLATION = (
     1e-9  # each iterate is enlarged by this, so that the iteration ends strictly above the fixed point
 )
+SETTLED = 1e-7  # a bound above its image by more than this, relatively, is lowered
+LONGEST_STEP = 2.0  # a secant step goes at most to so many times the image
 BISECTIONS = 40
 SMALLEST_STEP = 1e-30
 
@@ -68,9 +70,15 @@ class Chain(Protocol):
 
 @dataclass(frozen=True)
 class Closed:
-    """A chain with its gradient bound: at ``step_size`` the run is certified if ``certified``.
+    """A chain at one step size, with its gradient bound.
 
-    ``caveat`` says why nothing is certified although the conditions may hold.
+    Attributes:
+        chain: Its name.
+        step_size: alpha.
+        grad_bound: G with Phi(V0(G)) <= G if ``certified``; else the last G tried, which bounds nothing.
+        evaluation: The constants and conditions at that G.
+        certified: Whether such a G was found and all conditions of the chain hold at it.
+        caveat: Why nothing is certified although the conditions may hold.
     """
 
     chain: str
@@ -81,6 +89,12 @@ class Closed:
     caveat: str = ""
 
     @property
+    def broken(self) -> tuple[str, ...]:
+        """The conditions that fail, each by the word before its formula."""
+        conditions = self.evaluation.conditions
+        return tuple(name.split(":")[0] for name, value in conditions.items() if not value <= 1)
+
+    @property
     def failed(self) -> str:
         """Which conditions fail, or what else stands against a certificate, or an empty string."""
         if self.certified:
@@ -88,30 +102,68 @@ class Closed:
         if self.caveat:
             return self.caveat
         broken = [
-            f"{name} ({value:.3g} > 1)"
+            f"{name} ({value:.3g} > 1)" if math.isfinite(value) else f"{name} (beyond double precision)"
             for name, value in self.evaluation.conditions.items()
             if not value <= 1
         ]
-        return ", ".join(broken) or "no bound of the gradient exists (the fixed point is infinite)"
+        if broken:
+            return ", ".join(broken)
+        if not self.evaluation.holds:
+            return "the bound V0 of F is beyond double precision"
+        return f"the iteration for G did not settle (last G = {self.grad_bound:.4g})"
 
 
 def close(chain: Chain, setting: Setting, step_size: float) -> Closed:
     """Return the least fixed point of the gradient bound, and whether all conditions hold there.
 
-    Conditions are increasing in G, so that one which fails below the fixed point fails at it, and the iteration
-    stops. An accepted G satisfies Phi(V0(G)) <= G, which is all that the induction needs.
+    An accepted G satisfies T(G) = Phi(V0(G)) <= G, which is all that the induction needs, however G was found. Plain
+    iteration from Phi(D0) stays below the least fixed point, but near the largest step, where T touches the diagonal,
+    it takes tens of thousands of steps. Secants through the last two iterates take a few dozen; where T is convex
+    they stay below the fixed point too. If one leads to where a condition fails, the iteration goes on without them.
     """
     grad_bound = chain.gradient_bound(setting, setting.D0)
     evaluation = chain.evaluate(setting, step_size, grad_bound)
+    before: tuple[float, float] | None = None  # the last G and its image
+    may_leap = True
     for _ in range(ITERATIONS):
         if not evaluation.holds:
-            break
-        image = chain.gradient_bound(setting, evaluation.budget)
-        if image <= grad_bound:
-            return Closed(chain.name, step_size, grad_bound, evaluation, certified=True)
+            if before is None or not may_leap:
+                break
+            may_leap, image = False, before[1]
+        else:
+            image = chain.gradient_bound(setting, evaluation.budget)
+            if image <= grad_bound:
+                return _lowered(Closed(chain.name, step_size, grad_bound, evaluation, True), chain, setting)
+            following = _leap(before, (grad_bound, image)) if may_leap else image
+            before, image = (grad_bound, image), following
         grad_bound = image * (1 + INFLATION)
         evaluation = chain.evaluate(setting, step_size, grad_bound)
     return Closed(chain.name, step_size, grad_bound, evaluation, certified=False)
+
+
+def _leap(before: tuple[float, float] | None, last: tuple[float, float]) -> float:
+    """Return where the secant of T through two points (G, T(G)) meets the diagonal, or T(G) if it does not."""
+    grad_bound, image = last
+    if before is None or not grad_bound > before[0]:
+        return image
+    slope = (image - before[1]) / (grad_bound - before[0])
+    if not 0 <= slope < 1:
+        return image
+    return min(grad_bound + (image - grad_bound) / (1 - slope), LONGEST_STEP * image)
+
+
+def _lowered(closed: Closed, chain: Chain, setting: Setting) -> Closed:
+    """Return the same with a smaller G, if a secant led far above the fixed point: T(G) <= G holds for T(G) too."""
+    for _ in range(ITERATIONS):
+        image = chain.gradient_bound(setting, closed.evaluation.budget)
+        if closed.grad_bound <= image * (1 + SETTLED):
+            break
+        smaller = image * (1 + INFLATION)
+        evaluation = chain.evaluate(setting, closed.step_size, smaller)
+        if not (evaluation.holds and chain.gradient_bound(setting, evaluation.budget) <= smaller):
+            break
+        closed = replace(closed, grad_bound=smaller, evaluation=evaluation)
+    return closed
 
 
 def without_proof(closed: Closed, caveat: str) -> Closed:

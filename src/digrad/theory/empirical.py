@@ -20,6 +20,7 @@ from digrad.errors import ArgumentError
 from digrad.problems import LocalLosses, Problem
 from digrad.theory.constants import INDICATIVE, Smoothness
 from digrad.theory.sharp import phi1
+from digrad.theory.smoothness import L1_GRID
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.floating]
 
 POWER_ITERATIONS = 50
-PARETO_GRID = tuple(float(value) for value in np.geomspace(0.03, 30.0, 25))
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class EmpiricalSmoothness:
             note=f"estimated at {len(self.grad_norms_F)} points",
         )
 
-    def pareto(self, *, grid: Sequence[float] = PARETO_GRID) -> list[Smoothness]:
+    def pareto(self, *, grid: Sequence[float] = L1_GRID) -> list[Smoothness]:
         """Return the constants of the tightest lines and of every L1 in a grid, for tuning."""
         return [self.constants(), *(self.constants(L1=value) for value in grid)]
 

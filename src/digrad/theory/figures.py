@@ -91,7 +91,8 @@ def row_figures(rows: Sequence[Row]) -> "dict[str, Figure]":
 def smoothness_figure(found: "EmpiricalSmoothness") -> "Figure":
     """Draw Hessian norm against gradient norm with the tightest line above, for F and for each agent.
 
-    This is the picture with which Zhang et al. (2020) argue for (L0, L1)-smoothness.
+    This is the picture with which J. Zhang, T. He, S. Sra and A. Jadbabaie, "Why gradient clipping accelerates
+    training" (ICLR 2020, arXiv:1905.11881), argue for (L0, L1)-smoothness.
     """
     figure, axes = panels(2, 2)
     _points_and_line(axes[0], found.grad_norms_F, found.hessian_norms_F, found.line, BLUE, RED, "F: ")

@@ -115,7 +115,7 @@ def network_norms(network: Network, *, kind: str = "auto", fraction: float | Non
         fraction: With ``"lyapunov"``: the target contraction rho + fraction (1 - rho).
 
     Raises:
-        ArgumentError: A diagonal norm is asked for and u has zeros, or the network has over 500 agents.
+        ArgumentError: It is no Network, a diagonal norm is asked for and u has zeros, or it has over 500 agents.
 
     Example:
         >>> from digrad.graphs import example5
@@ -123,6 +123,11 @@ def network_norms(network: Network, *, kind: str = "auto", fraction: float | Non
         >>> round(norms.R.sigma, 3), round(norms.C.sigma, 3)
         (0.762, 0.705)
     """
+    if not isinstance(network, Network):
+        raise ArgumentError(
+            f"`network` of network_norms must be a Network, but got {type(network).__name__}; build one with "
+            "Network(graph)."
+        )
     if network.n > DENSE_LIMIT:
         raise ArgumentError(
             f"`network` of network_norms must have at most {DENSE_LIMIT} agents, because norms are dense, "

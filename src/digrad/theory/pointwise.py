@@ -11,8 +11,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from digrad.theory.clipping import clipped_step
 from digrad.theory.repaired import gamma_weights
-from digrad.theory.sharp import clipped_step, noise_weight
+from digrad.theory.sharp import noise_weight
 
 Floats = npt.NDArray[np.floating]
 Sides = tuple[Floats, Floats]

@@ -25,7 +25,7 @@ def repaired_rows(run: Measured, closed: Closed) -> list[Row]:
     near = terms(is_close, "g <= G, X0^2 <= Cx alpha^2 c0^2", given.grad_bound)
     level, change = (scaled(k.get(name, 0.0), reach * reach) for name in ("Cy", "C1"))
     decay = ((1 + k["sC"] ** 2) / 2) ** np.arange(run.path.steps + 1) * run.setting.Y0 * run.setting.Y0
-    bound_x = max(run.setting.X0**2, scaled(k["Cx"], reach * reach))
+    bound_x = max(run.setting.X0 * run.setting.X0, scaled(k["Cx"], reach * reach))
     return [
         Row("unibound_x (A2, A3)", "repaired", run.X**2, np.full_like(run.X, bound_x)),
         Row(
@@ -53,7 +53,7 @@ def paper_rows(run: Measured, closed: Closed) -> list[Row]:
     reach, steps = run.setting.reach(run.path.step_size), run.path.steps
     bound_x, bound_y, change = (scaled(k.get(name, 0.0), reach * reach) for name in ("Cx", "Cy", "C1"))
     claims = global_rows(run, closed, "paper")
-    if run.setting.threshold**2 * steps > 1 + 1e-12:
+    if run.setting.threshold * run.setting.threshold * steps > 1 + 1e-12:
         claims = [_inapplicable(row) for row in claims]
     return [
         Row("unibound_x", "paper", run.X**2, np.full_like(run.X, bound_x)),

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from digrad.theory.clipping import best_of, clipped_step, count_steps
 from digrad.theory.closure import Evaluation
-from digrad.theory.setting import Setting, scaled
-from digrad.theory.sharp import LARGEST, best_of, clipped_step, count_steps
+from digrad.theory.setting import LARGEST_CURVATURE, Setting, scaled
 
 Floats = npt.NDArray[np.floating]
 
@@ -117,7 +117,7 @@ def local_constants(setting: Setting, step_size: float, grad_bound: float) -> di
 
 def is_moderate(constants: dict[str, float], step_size: float) -> bool:
     """Return whether curvatures and step are far enough from overflow for products of their powers."""
-    return max(constants["Lhat"], constants["L"], step_size) < LARGEST
+    return max(constants["Lhat"], constants["L"], step_size) < LARGEST_CURVATURE
 
 
 def iterations(setting: Setting, total: float, step_size: float, eps: float) -> float:

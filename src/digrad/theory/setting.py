@@ -1,5 +1,6 @@
 """What every chain of constants starts from: one run to be certified, reduced to numbers."""
 
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ from digrad.theory.constants import Smoothness
 from digrad.theory.norms import Norms
 
 Floats = npt.NDArray[np.floating]
+
+LARGEST_CURVATURE = 1e60  # beyond this it is treated as infinite: products of constants would overflow
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +83,27 @@ def one_number(value: object, name: str, owner: str) -> None:
         raise ArgumentError(f"`{name}` of {owner} must be one constant number, but got {kind}.")
 
 
+def check_problem(problem: object, owner: str) -> None:
+    """Raise unless ``problem`` is one."""
+    if not isinstance(problem, Problem):
+        raise ArgumentError(
+            f"`problem` of {owner} must be a Problem, as digrad.problems makes them, but got {type(problem).__name__}."
+        )
+
+
+def check_constants(constants: object, problem: Problem, owner: str) -> None:
+    """Raise unless ``constants`` are smoothness constants of all agents of a problem, ``"empirical"`` or None."""
+    if isinstance(constants, Smoothness):
+        if constants.L0.size != problem.n_agents:
+            raise ArgumentError(
+                f"`constants` of {owner} has {constants.L0.size} agents, but the problem has {problem.n_agents}."
+            )
+    elif constants is not None and not (isinstance(constants, str) and constants == "empirical"):
+        raise ArgumentError(
+            f"`constants` of {owner} must be a Smoothness, 'empirical' or None, but got {reprlib.repr(constants)}."
+        )
+
+
 def make_setting(
     problem: Problem, norms: Norms, smoothness: Smoothness, threshold: float, x0: Floats
 ) -> Setting:
@@ -125,10 +149,13 @@ def _gap(loss: float, lower_bound: float) -> float:
 def start_array(problem: Problem, x0: npt.ArrayLike | None, owner: str) -> Floats:
     """Return the start as ``[n, d]``: given for all agents, for each, or the problem's own."""
     shape = (problem.n_agents, problem.dim)
-    array = np.asarray(problem.start if x0 is None else x0, np.float64)
-    if array.shape not in (shape, shape[1:]) or not np.isfinite(array).all():
-        raise ArgumentError(
-            f"`x0` of {owner} must be finite and of shape {shape} or {shape[1:]} for {problem.name}, but got shape "
-            f"{array.shape}."
-        )
+    wanted = f"`x0` of {owner} must be an array of shape {shape} or {shape[1:]} for {problem.name}"
+    try:
+        array = np.asarray(problem.start if x0 is None else x0, np.float64)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"{wanted}, but got {reprlib.repr(x0)}.") from None
+    if array.shape not in (shape, shape[1:]):
+        raise ArgumentError(f"{wanted}, but got shape {array.shape}.")
+    if not np.isfinite(array).all():
+        raise ArgumentError(f"`x0` of {owner} must be finite, but it holds NaN or infinite entries.")
     return np.broadcast_to(array, shape).copy()

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from digrad.theory.clipping import best_of, clipped_step, count_steps
 from digrad.theory.closure import Evaluation
-from digrad.theory.setting import Setting, scaled
+from digrad.theory.setting import LARGEST_CURVATURE, Setting, scaled
 
 Floats = npt.NDArray[np.floating]
 
 name = "sharp"
-LARGEST = 1e60  # a curvature beyond this is treated as infinite: products of constants would overflow
+EXPONENT = 700.0  # exp of more than this is treated as infinite
 
 
 def phi1(c: float | Any) -> Any:
@@ -29,8 +30,9 @@ def phi1(c: float | Any) -> Any:
     """
     c = np.asarray(c, np.float64)
     safe = np.where(c > 1e-8, c, 1.0)
-    with np.errstate(over="ignore"):
-        return np.where(c > 1e-8, np.expm1(safe) / safe, 1 + c / 2)
+    with np.errstate(over="ignore", invalid="ignore"):
+        direct = np.where(safe < EXPONENT, np.expm1(safe) / safe, np.inf)
+        return np.where(c > 1e-8, direct, 1 + c / 2)
 
 
 def phi2(c: float | Any) -> Any:
@@ -41,8 +43,8 @@ def phi2(c: float | Any) -> Any:
     """
     c = np.asarray(c, np.float64)
     safe = np.where(c > 1e-3, c, 1.0)
-    with np.errstate(over="ignore"):
-        direct = 2 * (np.expm1(safe) - safe) / safe**2
+    with np.errstate(over="ignore", invalid="ignore"):
+        direct = np.where(safe < EXPONENT, 2 * (np.expm1(safe) - safe) / safe**2, np.inf)
     return np.where(c > 1e-3, direct, 1 + c / 3 + c**2 / 12 + c**3 / 50)  # 1/60 rounded up: an upper bound
 
 
@@ -55,11 +57,6 @@ def gradient_bound(setting: Setting, gap: float) -> float:
 def reference_steps(setting: Setting, step_size: float, grad_norm: Any) -> Any:
     """Return abar_k = alpha min(1, c0/(max v ||grad F||)) for each gradient norm."""
     return clipped_step(step_size, setting.threshold, setting.v_max * np.asarray(grad_norm))
-
-
-def clipped_step(step_size: float, threshold: float, length: Any) -> Any:
-    """Return alpha min(1, c0/length), and alpha at length 0."""
-    return step_size / np.maximum(1.0, np.asarray(length) / threshold)
 
 
 def noise_weight(u: Floats, v: Floats) -> float:
@@ -75,7 +72,7 @@ def evaluate(setting: Setting, step_size: float, grad_bound: float) -> Evaluatio
     """Return the constants of section 4.2 and the conditions of section 4.3."""
     k = local_constants(setting, step_size, grad_bound)
     conditions = {"descent: 4 alpha LF max v": 4 * step_size * k["LF"] * setting.v_max}
-    if not (k["Lhat"] < LARGEST and k["LF"] < LARGEST and k["rho_M"] < 1):
+    if not (k["Lhat"] < LARGEST_CURVATURE and k["LF"] < LARGEST_CURVATURE and k["rho_M"] < 1):
         return Evaluation(k, {**conditions, "contraction: rho(M) < 1": k["rho_M"]}, math.inf, math.inf)
     system, source, output = _system(setting, k, step_size)
     inverse = np.linalg.inv(np.eye(2) - system)
@@ -112,9 +109,10 @@ def local_constants(setting: Setting, step_size: float, grad_bound: float) -> di
     k["beta"] = setting.v_norm * k["Lq"] / math.sqrt(setting.n)
     k["Nw"] = noise_weight(norms.u, norms.v)
     k["rho_M"] = math.inf
-    if k["Lhat"] < LARGEST:
+    if k["Lhat"] < LARGEST_CURVATURE:
         (a, b), (c, d) = _system(setting, k, step_size, balanced=True)[0].tolist()
-        k["rho_M"] = (a + d + math.sqrt((a - d) ** 2 + 4 * b * c)) / 2  # of a nonnegative 2 by 2 matrix
+        root = math.hypot(a - d, 2 * math.sqrt(b) * math.sqrt(c))  # a square could overflow
+        k["rho_M"] = (a + d + root) / 2  # of a nonnegative 2 by 2 matrix
     k["G"] = grad_bound
     return k
 
@@ -124,29 +122,9 @@ def iterations(setting: Setting, total: float, step_size: float, eps: float) -> 
     return count_steps(total / step_size, eps, setting.v_max / setting.threshold)
 
 
-def count_steps(effort: float, eps: float, ratio: float) -> float:
-    """Return ceil(effort max(1/eps^2, ratio/eps)), at least 1: the start is an iterate too.
-
-    >>> count_steps(2.0, 0.5, 1.0), count_steps(0.0, 1e-3, 1.0), count_steps(1.0, 1e-200, 1.0)
-    (8.0, 1.0, inf)
-    """
-    rate = max(1 / eps / eps, ratio / eps)  # the square of a small eps would vanish
-    return max(1.0, float(np.ceil(effort * rate))) if effort > 0 else 1.0
-
-
 def smallest_gradient(setting: Setting, total: float, step_size: float, steps: Any) -> Any:
     """Return eps_K, which the smallest of K gradient norms does not exceed (section 4.5)."""
     return best_of(total / step_size, steps, setting.v_max / setting.threshold)
-
-
-def best_of(effort: float, steps: Any, ratio: float) -> Any:
-    """Return max(sqrt(effort/K), ratio effort/K) for each K of ``steps``: the inverse of :func:`count_steps`.
-
-    >>> float(best_of(2.0, 8, 1.0)), float(best_of(2.0, 8, 4.0))
-    (0.5, 1.0)
-    """
-    mean = effort / np.asarray(steps, np.float64)
-    return np.maximum(np.sqrt(mean), ratio * mean if ratio else 0.0)  # without clipping, whatever the effort
 
 
 def joint_iterations(

@@ -11,7 +11,7 @@ from digrad.theory.closure import Closed
 from digrad.theory.constants import Smoothness
 from digrad.theory.measured import Measured
 from digrad.theory.rows import Row, Terms, terms
-from digrad.theory.setting import scaled
+from digrad.theory.setting import LARGEST_CURVATURE, scaled
 
 Floats = npt.NDArray[np.floating]
 
@@ -25,8 +25,9 @@ def sharp_rows(run: Measured, closed: Closed) -> list[Row]:
     return [
         Row("unibound_x", "sharp", run.X, np.full_like(run.X, k["Ex"])),
         _radius(run, k),
-        *_recursions(run, k, terms(k["Lhat"] < sharp.LARGEST, "g <= G, exp(c) finite", label)),
+        *_recursions(run, k, terms(k["Lhat"] < LARGEST_CURVATURE, "g <= G, exp(c) finite", label)),
         _descent(run, k, label),
+        _tracker_energy(run, bound, label),
         *global_rows(run, closed, "sharp"),
     ]
 
@@ -77,7 +78,8 @@ def _curvature(smooth: Smoothness, reach: float, grad_norm: float) -> float:
 def global_rows(run: Measured, closed: Closed, chain: str) -> list[Row]:
     """Return the claims of a certificate: bounds of the gradient, of F, of three sums and of the best iterate."""
     setting, path, k = run.setting, run.path, closed.evaluation.constants
-    needs = f"certified; {closed.caveat}" if closed.caveat else "certified"
+    needs = "conditions as printed" if chain == "paper" else "certified"
+    needs = f"{needs}; {closed.caveat}" if closed.caveat else needs
     given = terms(closed.certified, needs, "certified")
     if "Sbar" not in k:  # a chain that fails early has no global claims
         k = {**k, "V0": math.inf, "Sbar": math.inf, "sum_X": math.inf, "sum_Y": math.inf}
@@ -110,7 +112,7 @@ def _radius(run: Measured, k: dict[str, float]) -> Row:
 def _recursions(run: Measured, k: dict[str, float], given: Terms) -> list[Row]:
     a, X, Y, s, rounding = run.path.step_size, run.X, run.Y, run.s, run.grad_rounding
     k = {
-        name: min(value, sharp.LARGEST) for name, value in k.items()
+        name: min(value, LARGEST_CURVATURE) for name, value in k.items()
     }  # an infinite Lhat times X = 0 is not a number
     top, push = run.setting.v_max, k["kC"] * k["Lhat"]
     h = np.sqrt(a * run.setting.n * top * run.states.reference(top)) * run.g
@@ -131,6 +133,20 @@ def _recursions(run: Measured, k: dict[str, float], given: Terms) -> list[Row]:
         row("x-recursion, system", X[1:], x_next[:-1], 1),
         row("y-recursion, system", Y[1:], y_next[:-1], 1),
     ]
+
+
+def _tracker_energy(run: Measured, bound: float, label: str) -> Row:
+    """Return sum w^2 <= (tau0 + gamma (alpha N max v sum p)^(1/2))^2: the impulse response of the 2 by 2 system."""
+    evaluation = sharp.evaluate(run.setting, run.path.step_size, bound)
+    k, top = evaluation.constants, run.setting.v_max
+    progress = np.cumsum(run.states.reference(top)[:-1] * run.g[:-1] ** 2)
+    drive = np.sqrt(run.path.step_size * run.setting.n * top * progress)
+    w = run.w[:-1]
+    rounding = np.cumsum(2 * w * run.grad_rounding[:-1] + run.grad_rounding[:-1] ** 2)
+    contracts = "gamma" in k
+    rhs = (k["tau0"] + k["gamma"] * drive) ** 2 if contracts else np.full_like(w, np.inf)
+    given = terms(contracts, "g <= G, rho(M) < 1", label)
+    return Row("sum of w^2", "sharp", np.cumsum(w**2), rhs, given, rounding, first=1)
 
 
 def _descent(run: Measured, k: dict[str, float], label: str) -> Row:

@@ -15,12 +15,21 @@ from digrad.errors import ArgumentError
 from digrad.mixing import Network
 from digrad.problems import LocalLosses, Problem
 from digrad.simulation.executor import SimulatedNet, operators
-from digrad.theory.setting import one_number, start_array
+from digrad.theory.setting import check_problem, one_number, start_array
 
 Floats = npt.NDArray[np.floating]
 
 CHUNK = 500  # points whose loss and gradient are evaluated in one product
-LARGEST = 1e100  # beyond it squares and products of an iterate are meaningless
+LARGEST_ENTRY = 1e100  # beyond it squares and products of an iterate are meaningless
+
+
+class RunDivergedError(ArgumentError):
+    """A run left the range in which the inequalities can be evaluated, at iteration ``k``."""
+
+    def __init__(self, message: str, k: int) -> None:
+        """Keep the iteration beside the message."""
+        super().__init__(message)
+        self.k = k
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +76,7 @@ def run(
     """Run CGT with full gradients and keep every iterate.
 
     Raises:
-        ArgumentError: The run leaves the range of double precision; take a smaller step size or threshold.
+        RunDivergedError: The run leaves the range of double precision; take a smaller step size or threshold.
 
     Example:
         >>> from digrad.graphs import example5
@@ -77,6 +86,7 @@ def run(
         ((301, 5, 2), True)
     """
     steps = checks.count(steps, "steps", "theory.run")
+    check_problem(problem, "theory.run")
     if not isinstance(network, Network):
         raise ArgumentError(
             f"`network` of theory.run must be one Network, because the theory has a fixed u and v, but got "
@@ -97,10 +107,12 @@ def run(
         hyper = jnp.asarray([step_size, threshold], jnp.float64)
         iterates = _scan(mixing, arrays, hyper, jnp.asarray(start), local=problem.local, steps=steps)
         x, y, grad = (np.asarray(array) for array in iterates)
-        if not (np.abs(x).max() < LARGEST and np.abs(y).max() < LARGEST):
-            raise ArgumentError(
-                f"`step_size` of theory.run is {step_size:g}, with which the run leaves double precision at k = "
-                f"{_first_huge(x, y)}; take a smaller step size or threshold."
+        if not (np.abs(x).max() < LARGEST_ENTRY and np.abs(y).max() < LARGEST_ENTRY):
+            k = _first_huge(x, y)
+            raise RunDivergedError(
+                f"`step_size` of theory.run is {step_size:g}, with which the run leaves double precision at k = {k}; "
+                "take a smaller step size or threshold.",
+                k,
             )
         average = np.einsum("i,kid->kd", network.u / network.n, x)
         loss, grad_F, local = _at_points(problem, average)
@@ -143,4 +155,4 @@ def _at_points(problem: Problem, points: Floats) -> tuple[Floats, Floats, Floats
 
 def _first_huge(x: Floats, y: Floats) -> int:
     size = np.maximum(np.abs(x).max(axis=(1, 2)), np.abs(y).max(axis=(1, 2)))
-    return int(np.argmax(~(size < LARGEST)))
+    return int(np.argmax(~(size < LARGEST_ENTRY)))
