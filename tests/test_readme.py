@@ -7,9 +7,9 @@ README = Path(__file__).parent.parent / "README.md"
 
 
 def test_python_example_shows_that_tracking_explodes_and_cgt_does_not(tmp_path, monkeypatch, capsys):
-    (block,) = re.findall(
+    block = re.findall(
         r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
-    )
+    )[0]
     shorter, replaced = re.subn(r"\bsteps=3000\b", "steps=200", block)
     assert replaced == 1
     monkeypatch.chdir(tmp_path)

@@ -1,6 +1,7 @@
 """What `digrad launch` refuses before it starts anything, and what it hands to torchrun."""
 
 import fcntl
+import importlib.util
 import subprocess
 import sys
 
@@ -48,6 +49,17 @@ def test_bad_input_is_one_line_and_starts_nothing(case, monkeypatch, capsys, scr
     assert output.err.startswith("digrad: ")
     assert output.err.count("\n") == 1
     assert message in output.err
+
+
+@pytest.mark.parametrize("command", ["launch", "bench"])
+def test_missing_torch_is_one_line_that_says_how_to_install_it(command, monkeypatch, capsys, script):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    words = ["launch", "--agents", "3", str(script)] if command == "launch" else ["bench", "torch"]
+    monkeypatch.setattr("sys.argv", ["digrad", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "needs PyTorch, which is not installed; install it with `pip install" in capsys.readouterr().err
 
 
 def test_missing_script_is_refused(monkeypatch, capsys, tmp_path):

@@ -18,10 +18,10 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 LIMIT = 60.0  # seconds promised for the digits
 
 
-def launch(agents: int, script: str, *arguments: str) -> tuple[str, float]:
+def launch(agents: int, script: Path, *arguments: str) -> tuple[str, float]:
     code = (
         "import sys; from digrad.torch.launch import launch; "
-        f"sys.exit(launch({str(EXAMPLES / script)!r}, sys.argv[1:], agents={agents}, max_restarts=0))"
+        f"sys.exit(launch({str(script)!r}, sys.argv[1:], agents={agents}, max_restarts=0))"
     )
     began = time.monotonic()
     done = subprocess.run(
@@ -43,14 +43,14 @@ def accuracy(output: str) -> float:
 
 
 def test_five_agents_learn_all_digits_although_each_sees_two_in_under_a_minute() -> None:
-    output, seconds = launch(5, "torch_digits_mlp.py")
+    output, seconds = launch(5, EXAMPLES / "torch_digits_mlp.py")
     assert accuracy(output) > 0.9
     busy = os.getloadavg()[0] / (os.cpu_count() or 1)
     assert seconds < LIMIT * max(1.0, busy)  # the promise is about a machine that is not busy otherwise
 
 
 def test_fine_tuning_learns(tmp_path: Path) -> None:
-    output, _ = launch(3, "torch_finetune.py", "--folder", str(tmp_path))
+    output, _ = launch(3, EXAMPLES / "torch_finetune.py", "--folder", str(tmp_path))
     assert "started at step 0" in output
     assert accuracy(output) > 0.9
     log = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
@@ -62,7 +62,26 @@ def test_fine_tuning_learns(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_fine_tuning_resumes_where_it_stopped(tmp_path: Path) -> None:
-    launch(3, "torch_finetune.py", "--folder", str(tmp_path), "--steps", "60")
-    output, _ = launch(3, "torch_finetune.py", "--folder", str(tmp_path))
+    launch(3, EXAMPLES / "torch_finetune.py", "--folder", str(tmp_path), "--steps", "60")
+    output, _ = launch(3, EXAMPLES / "torch_finetune.py", "--folder", str(tmp_path))
     assert "started at step 40" in output
     assert accuracy(output) > 0.9
+
+
+def test_lines_of_the_readme_train(tmp_path: Path) -> None:
+    readme = (EXAMPLES.parent / "README.md").read_text()
+    block = next(block for block in readme.split("```python\n") if "DecentralizedOptimizer" in block)
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\nimport digrad as dg\nmodel = torch.nn.Linear(2, 1)\n"
+        + block.split("```")[0]
+        + "for k in range(3):\n"
+        "    optimizer.zero_grad()\n"
+        "    model(torch.ones(1, 2)).square().sum().backward()\n"
+        "    optimizer.step()\n"
+        "optimizer.close()\n"
+        "print(f'agent {network.agent} took {optimizer.k} steps')\n"
+        "network.close()\n"
+    )
+    output, _ = launch(5, script)
+    assert sorted(output.split("\n")[:5]) == [f"agent {agent} took 3 steps" for agent in range(5)]

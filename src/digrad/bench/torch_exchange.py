@@ -20,6 +20,7 @@ from digrad import CGT, checks
 from digrad.bench.report import BenchRow
 from digrad.errors import DigradError
 from digrad.graphs import Digraph, from_edges
+from digrad.torch.launch import require_torch
 
 RESNET18 = 11_173_962  # parameters of ResNet-18 for ten classes
 GRAPH: Digraph = from_edges(5, [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (0, 2), (1, 3), (2, 4)])  # 8 arcs
@@ -40,6 +41,7 @@ def run_torch_bench(*, repeats: int = 7, dimension: int = RESNET18) -> list[Benc
     Raises:
         DigradError: A process failed; the message ends with its last line.
     """
+    require_torch("the torch benchmark")
     repeats = checks.count(repeats, "repeats", "run_torch_bench")
     found = _run_processes(repeats, dimension)
     times = {

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import importlib.util
 import json
 import os
 import signal
@@ -77,9 +78,10 @@ def launch(
         torchrun.
 
     Raises:
-        ArgumentError: A file is missing, settings contradict each other, or the endpoint cannot be used.
+        ArgumentError: A file or torch is missing, settings contradict each other, or the endpoint cannot be used.
         KeyboardInterrupt: Ctrl-C was pressed; all agents have ended.
     """
+    require_torch("launch")
     command = launch_command(
         script, arguments, agents=agents, max_restarts=max_restarts, nodes=nodes, endpoint=endpoint, interface=interface
     )  # fmt: skip
@@ -104,6 +106,19 @@ def launch(
         sys.stderr.write(f"digrad: agent {cause['agent']} failed: {cause['reason']}\n")
         return BAD_INPUT if cause["is_final"] else code
     return code
+
+
+def require_torch(owner: str) -> None:
+    """Raise unless torch is installed; digrad does not install it by itself.
+
+    Raises:
+        ArgumentError: It is not; the message says how to install it.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise ArgumentError(
+            f"{owner} needs PyTorch, which is not installed; install it with `pip install 'digrad[torch]'`, or "
+            "`pip install '.[torch]'` in a checkout."
+        )
 
 
 def record_failure() -> None:
