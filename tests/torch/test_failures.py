@@ -27,7 +27,7 @@ def test_disagreement_is_an_error_on_every_agent_within_seconds(tmp_path: Path) 
     with Agents("failing.py", 3, "disagree", str(tmp_path)) as agents:
         reports = [lines(ended) for ended in agents.wait(120).values()]
     for report in reports:
-        assert set(report) == {"graph", "version", "dtype", "model", "method", "messages", "k"}
+        assert set(report) == {"graph", "version", "direct", "dtype", "model", "method", "messages", "k"}
         for attempt, line in report.items():
             assert line["error"].startswith("DisagreementError"), (attempt, line)
             assert "the agents disagree on" in line["error"]
@@ -77,6 +77,28 @@ def test_silent_peer_is_an_error_on_all_others_that_names_a_neighbour(
         assert error.startswith("CommunicationError: step "), error
         assert any(f"agent {other}" in error for other in {0, 1, 2} - {rank}), error
     assert any("agent 1" in report["train"]["error"] for report in reports.values())
+
+
+def test_processes_end_soon_after_a_sum_that_an_agent_does_not_join(tmp_path: Path) -> None:
+    with Agents("failing.py", 3, "average", str(tmp_path)) as agents:
+        deadline = time.monotonic() + 90
+        while not all((tmp_path / f"training-{rank}").exists() for rank in range(3)):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.kill(agents.processes[1].pid, signal.SIGSTOP)
+        struck = time.monotonic()
+        reports = [lines(ended) for ended in agents.wait(60, [0, 2]).values()]
+        assert time.monotonic() - struck < 2 * 4 + MARGIN  # not the minute that the group allows
+    assert all("did not complete within 4.0 s" in report["train"]["error"] for report in reports)
+
+
+def test_optimizers_that_are_dropped_with_messages_under_way_do_not_disturb_the_next(tmp_path: Path) -> None:
+    with Agents("failing.py", 3, "abandon", str(tmp_path)) as agents:
+        reports = [lines(ended) for ended in agents.wait(90).values()]
+    for report in reports:
+        assert report["small"]["error"] is None
+        assert report["large"]["error"] is None
+        assert "cannot meet a second time; keep it open" in report["again"]["error"]
 
 
 def test_truncated_checkpoint_is_an_error_on_every_agent_and_tracking_restart_survives_it(

@@ -256,8 +256,10 @@ def test_average_is_for_looking_at_only() -> None:
     with replicas.averaged_parameters():
         shown = [torch.cat([p.flatten() for p in model.parameters()]) for model in replicas.models]
         assert all(torch.allclose(one, replicas.average(), atol=1e-7) for one in shown)
-        with pytest.raises(ArgumentError, match="must not be called inside averaged_parameters"):
+        with pytest.raises(ArgumentError, match="`step` of Replicas must not be called inside averaged_"):
             replicas.step()
+        with pytest.raises(ArgumentError, match="`restart_tracking` of Replicas must not be called inside"):
+            replicas.restart_tracking()
         with pytest.raises(ArgumentError, match="cannot be nested"), replicas.averaged_parameters():
             pass
     assert torch.equal(replicas.estimate(), start)

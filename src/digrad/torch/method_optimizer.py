@@ -94,8 +94,7 @@ class MethodOptimizer(torch.optim.Optimizer):
         Returns:
             The loss of ``closure``, if there is one.
         """
-        if self._is_averaged:
-            raise ArgumentError(f"`step` of {self._name} must not be called inside averaged_parameters().")
+        self._refuse_inside_average("step")
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -164,6 +163,7 @@ class MethodOptimizer(torch.optim.Optimizer):
         Raises:
             ArgumentError: It belongs to another method or model.
         """
+        self._refuse_inside_average("load_state_dict")
         stored = state_dict["state"]
         self._check_stored(stored, state_dict["param_groups"])
         self._settle(stored["k"])
@@ -186,12 +186,17 @@ class MethodOptimizer(torch.optim.Optimizer):
             x: ``[rows, dimension]``; by default the current answers.
             k: The iteration to go on with; by default the current one.
         """
+        self._refuse_inside_average("restart_tracking")
         start = (self.estimate() if x is None else x).clone()
         self._settle(self.k if k is None else k)
         self.k = self.k if k is None else k
         self._last_grad = None
         self._store(self._method_now().init(start, self._net))
         self._publish()
+
+    def _refuse_inside_average(self, what: str) -> None:
+        if self._is_averaged:
+            raise ArgumentError(f"`{what}` of {self._name} must not be called inside averaged_parameters().")
 
     @property
     def _name(self) -> str:

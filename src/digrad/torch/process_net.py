@@ -34,6 +34,7 @@ class ProcessNet:
         message_dtype: torch.dtype | None,
         device: torch.device,
     ) -> None:
+        network.settle_abandoned()
         self.network = network
         self.shares: dict[str, Share] = shares(network.network, needs, network.agent)
         self._dimension, self._message_dtype = dimension, message_dtype
@@ -41,7 +42,7 @@ class ProcessNet:
         if dimension * dtype.itemsize >= LARGE and device.type == "cpu":
             network.open_memory()
         batched = "nccl" in dist.get_backend(network.group)
-        self._route = Route(network.group, network.same_host, batched)
+        self._route = Route(network.group, network.same_host if device.type == "cpu" else None, batched)
         self._rounds = self.k = self.bytes_sent = 0
         self._early: Round | None = None
         self._early_fields: list[tuple[str, torch.Tensor]] = []
@@ -76,6 +77,8 @@ class ProcessNet:
         """
         self._early_fields = list(fields)
         self._early = self._post(fields, memory, "early") if fields else None
+        if self._early:
+            self.network.hold(self._early, self)
 
     def settle_early(self) -> None:
         """Wait until everything sent ahead has arrived and left; the next step finds it here."""

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import warnings
+import weakref
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +16,7 @@ from digrad.errors import ArgumentError, CommunicationError
 from digrad.graphs import Digraph
 from digrad.mixing import Network
 from digrad.torch import security
+from digrad.torch.exchange import Round
 from digrad.torch.handshake import Handshake
 from digrad.torch.launch import GRAPH_VARIABLE, record_failure
 from digrad.torch.reasons import first_line
@@ -24,8 +26,10 @@ OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"  # a setting of torchrun, which
 SHARED_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # what torchrun tells the agents it has done
 LONGEST, SHORTEST, STEPS = 60.0, 10.0, 5  # seconds, seconds, and how many step times an agent waits
 CONNECT = 60.0  # seconds for all agents to arrive
+GRACE = 2.0  # seconds
 _BACKENDS = ("gloo", "nccl", "cpu:gloo,cuda:nccl")
 
+_left: list[bool] = []  # whether this process has closed the group that it joined
 _instances: dict[str, int] = {}  # networks made on each group so far, the same on every agent
 
 
@@ -72,6 +76,7 @@ class ProcessNetwork:
         self._timeout, self._longest_step = timeout, 0.0
         self._direct = direct
         self.same_host: SameHost | None = None
+        self._under_way: list[tuple[Round, weakref.ref[Any]]] = []
         security.bind(interface)
         security.require_tls(tls)
         _check_restart()
@@ -82,7 +87,7 @@ class ProcessNetwork:
         self.agent = dist.get_rank(self.group)
         self.handshake = _handshake(self.group, self.agent)
         graph = f"{self.n} agents, {self.network.graph.n_arcs} arcs, {self.network.content_hash[:16]}"
-        self.agree({"version": digrad.__version__, "graph": graph}, "ProcessNetwork")
+        self.agree({"version": digrad.__version__, "graph": graph, "direct": direct}, "ProcessNetwork")
         self._check_size()
 
     @property
@@ -108,6 +113,18 @@ class ProcessNetwork:
             self.same_host = SameHost(
                 self.agent, arcs, lambda facts: self.exchange(facts, "same host"), self._timeout or CONNECT
             )
+            weakref.finalize(self, self.same_host.close)
+
+    def hold(self, sent: Round, owner: Any) -> None:
+        """Keep messages under way alive, with their memory, even if ``owner`` is dropped before they have arrived."""
+        self._under_way = [entry for entry in self._under_way if not entry[0].is_finished]
+        self._under_way.append((sent, weakref.ref(owner)))
+
+    def settle_abandoned(self) -> None:
+        """Wait for messages whose owner was dropped without ``close``: the next one must not meet them."""
+        for sent, owner in self._under_way:
+            if owner() is None:
+                sent.finish(self.timeout)
 
     def note_step(self, seconds: float) -> None:
         """Take the duration of a step into account for later timeouts."""
@@ -127,10 +144,12 @@ class ProcessNetwork:
 
     def add_up(self, values: torch.Tensor) -> torch.Tensor:
         """Replace ``values``, contiguous, by the sum over all agents, and return it; every agent must call."""
+        options = dist.AllreduceOptions()
+        # Its own timeout: under that of the group the process could not end before a minute has passed. Waiting
+        # a little longer than the operation lasts lets it end by itself.
+        options.timeout = timedelta(seconds=self.timeout)
         try:
-            work = dist.all_reduce(values, group=self.group, async_op=True)
-            assert work is not None
-            work.wait(timedelta(seconds=self.timeout))
+            self.group.allreduce([values], options).wait(timedelta(seconds=self.timeout + GRACE))
         except RuntimeError as error:
             raise CommunicationError(
                 f"the sum over all agents did not complete within {self.timeout:.1f} s: an agent is dead, stopped "
@@ -146,6 +165,7 @@ class ProcessNetwork:
         self.handshake.leave_together()
         if self._owns_group and dist.is_initialized():
             dist.destroy_process_group()
+            _left.append(True)
 
     def _check_size(self) -> None:
         size = dist.get_world_size(self.group)
@@ -194,6 +214,11 @@ def _check_restart() -> None:
 
 
 def _join(backend: str, timeout: float) -> None:
+    if _left:
+        raise ArgumentError(
+            "a ProcessNetwork of this process was closed, and the processes cannot meet a second time; keep it open "
+            "for the whole run: several optimizers may use it."
+        )
     missing = [
         name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ
     ]

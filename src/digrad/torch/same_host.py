@@ -111,8 +111,9 @@ class Reading:
 class Offer:
     """A message that waits to be taken, with the interface of a torch ``Work``."""
 
-    def __init__(self, arc: "_Outgoing") -> None:
-        self._arc, self.is_taken = arc, False
+    def __init__(self, arc: "_Outgoing", message: torch.Tensor, tag: int) -> None:
+        self._arc, self.tag, self.is_taken = arc, tag, False
+        self._message = message  # kept alive for its reader
 
     def wait(self, timeout: timedelta) -> bool:
         """Wait until it has been taken; return whether it has."""
@@ -178,15 +179,18 @@ class _Outgoing:
             self._connection.send(_OFFER.pack(tag, message.data_ptr(), message.nbytes))
         except OSError as error:
             raise MessageLostError(str(error)) from error
-        self._offers.append(Offer(self))
+        self._offers.append(Offer(self, message, tag))
         return self._offers[-1]
 
     def note_taken(self, seconds: float) -> bool:
         """Wait until the receiver has taken the oldest offer; return whether it has."""
         if not self._poll.poll(1000 * seconds):
             return False
-        _packet(self._connection, _TAKEN.size)
-        self._offers.popleft().is_taken = True
+        (tag,) = _TAKEN.unpack(_packet(self._connection, _TAKEN.size))
+        offer = self._offers.popleft()
+        if tag != offer.tag:
+            raise MessageLostError(f"round {tag} was taken instead of round {offer.tag}")
+        offer.is_taken = True
         return True
 
     def close(self) -> None:
@@ -202,16 +206,16 @@ def _meet(
     agent: int, arcs: Iterable[tuple[int, int]], exchange: Callable[[Facts], list[Facts]], timeout: float
 ) -> tuple[Readable, dict[int, socket.socket]]:
     """Connect with the neighbours of this host; return who can be read, and the connections of who reads."""
-    if sys.platform != "linux":
-        exchange({"host": None})
-        exchange({"reads": []})
-        return {}, {}
     nonce = ctypes.create_string_buffer(secrets.token_bytes(_NONCE), _NONCE)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        # The abstract namespace of Linux: no file is left behind, whatever ends this process.
-        listener.bind(f"\0digrad-{secrets.token_hex(_NONCE)}")
-        listener.listen(socket.SOMAXCONN)
-        everyone = exchange(_describe_self(listener, nonce))
+    with contextlib.ExitStack() as stack:
+        try:
+            listener = stack.enter_context(_listener())
+            facts = _describe_self(listener, nonce)
+        except OSError:  # a sandbox, or another system: this agent talks over gloo with everybody
+            exchange({"host": None})
+            exchange({"reads": []})
+            return {}, {}
+        everyone = exchange(facts)
         host = everyone[agent]["host"]
         senders = [s for s, r in arcs if r == agent and everyone[s]["host"] == host]
         connections = {s: _connect(everyone[s]) for s in senders}
@@ -219,6 +223,20 @@ def _meet(
         readers = exchange({"reads": sorted(readable)})  # from here on nobody needs the nonces
         expected = {everyone[r]["pid"]: r for r, facts in enumerate(readers) if agent in facts["reads"]}
         return readable, _accept(listener, expected, timeout)
+
+
+def _listener() -> socket.socket:
+    """Return a socket in the abstract namespace of Linux: no file is left behind, whatever ends this process."""
+    if _libc is None:
+        raise OSError("memory of other processes can be read on Linux only")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        listener.bind(f"\0digrad-{secrets.token_hex(_NONCE)}")
+        listener.listen(socket.SOMAXCONN)
+    except OSError:
+        listener.close()
+        raise
+    return listener
 
 
 def _describe_self(listener: socket.socket, nonce: Any) -> Facts:
@@ -296,7 +314,13 @@ class _Span(ctypes.Structure):
     _fields_ = (("address", ctypes.c_void_p), ("size", ctypes.c_size_t))
 
 
+_Spans = ctypes.POINTER(_Span)
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+if _libc is not None:
+    _libc.process_vm_readv.restype = ctypes.c_ssize_t
+    _libc.process_vm_readv.argtypes = (
+        ctypes.c_int, _Spans, ctypes.c_ulong, _Spans, ctypes.c_ulong, ctypes.c_ulong,
+    )  # fmt: skip
 
 
 def _read(pid: int, source: int, target: int, size: int) -> None:
@@ -307,6 +331,6 @@ def _read(pid: int, source: int, target: int, size: int) -> None:
         assert _libc is not None
         count = _libc.process_vm_readv(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
         if count <= 0:
-            code = ctypes.get_errno()
-            raise MessageLostError(f"process {pid} cannot be read: {os.strerror(code)}")
+            reason = os.strerror(ctypes.get_errno()) if count < 0 else "its memory ends"
+            raise MessageLostError(f"process {pid} cannot be read: {reason}")
         done += count

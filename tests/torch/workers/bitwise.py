@@ -10,10 +10,16 @@ from digrad.torch import DecentralizedOptimizer, ProcessNetwork, same_host
 from torch_models import BITWISE_METHODS, BITWISE_STEPS, bitwise_settings, network_loss, network_model
 
 
+def forbidden(*_: object) -> None:
+    raise PermissionError("not in this sandbox")
+
+
 def main(out: str, size: str, way: str) -> None:
     network, results = ProcessNetwork(example5(), direct=way != "gloo"), {}
-    if way == "mixed" and network.agent == 2:  # as if agent 2 lived on another host
+    if way == "mixed" and network.agent == 4:  # as if it lived on another host
         same_host._describe_self = lambda *_: {"host": "elsewhere"}
+    if way == "mixed" and network.agent == 2:  # as if it lived in a sandbox
+        same_host._describe_self = forbidden
     for row, (label, name, dtype, message_dtype) in enumerate(bitwise_settings(size)):
         model = network_model(name, dtype)
         optimizer = DecentralizedOptimizer(

@@ -39,6 +39,7 @@ def disagree(_: Path) -> None:
     digrad.__version__ = "0.0.odd" if odd else genuine
     report("version", lambda: ProcessNetwork(ring(3), timeout=10))
     digrad.__version__ = genuine
+    report("direct", lambda: ProcessNetwork(ring(3), timeout=10, direct=not odd))
     network = ProcessNetwork(ring(3), timeout=10)
     plain = torch.nn.Linear(4, 3)
     other = {"dtype": torch.nn.Linear(4, 3).double(), "model": torch.nn.Linear(5, 3)}
@@ -92,6 +93,35 @@ def train(folder: Path, direct: bool = True) -> None:
 
 def train_over_gloo(folder: Path) -> None:
     train(folder, direct=False)
+
+
+def abandon(folder: Path) -> None:
+    """Drop optimizers whose messages are under way, at different moments, and build the next ones."""
+    network = ProcessNetwork(ring(3), timeout=10)
+
+    def train(width: int) -> None:
+        model = torch.nn.Linear(width, 300)
+        optimizer = DecentralizedOptimizer(model.parameters(), METHOD, network)
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.ones(1, width)).square().mean().backward()
+            time.sleep(0.02 * RANK)  # some are dropped while neighbours have not read their messages yet
+            optimizer.step()
+
+    report("small", lambda: [train(10) for _ in range(4)])
+    report("large", lambda: [train(2000) for _ in range(4)])
+    network.close()
+    report("again", lambda: ProcessNetwork(ring(3), timeout=10))
+
+
+def average(folder: Path) -> None:
+    """Take averages until a neighbour falls silent."""
+    network = ProcessNetwork(ring(3), timeout=4)
+    optimizer = DecentralizedOptimizer(torch.nn.Linear(10, 3).parameters(), METHOD, network)
+    for _ in range(3):
+        optimizer.average()
+    (folder / f"training-{RANK}").touch()
+    report("train", lambda: [optimizer.average() for _ in range(100_000)])
 
 
 def checkpoint(folder: Path) -> None:
