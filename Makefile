@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Tests run on two processes; more threads than cores make timings worthless.
+# Tests run on two processes, a file on one of them; more threads than cores make timings worthless.
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
@@ -25,7 +25,7 @@ layers: $(VENV)/.installed-test
 	$(BIN)/lint-imports --no-cache
 
 pytest: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not slow"
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow"
 
 # The long runs, kept out of `make test`.
 slow: $(VENV)/.installed-test

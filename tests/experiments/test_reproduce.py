@@ -18,7 +18,6 @@ def smoke(a9a_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Reprodu
 
 
 @pytest.mark.a9a
-@pytest.mark.xdist_group("a9a")
 def test_smoke_judges_every_claim_and_writes_everything(smoke: Reproduction) -> None:
     assert smoke.table is not None
     assert json.loads((smoke.directory / "claims.json").read_text())["title"] == smoke.table.title
@@ -34,7 +33,6 @@ def test_smoke_judges_every_claim_and_writes_everything(smoke: Reproduction) -> 
 
 
 @pytest.mark.a9a
-@pytest.mark.xdist_group("a9a")
 def test_plain_gradient_tracking_explodes_only_from_the_large_start(smoke: Reproduction) -> None:
     assert smoke.table is not None
     large, zero, small = (claim for claim in smoke.table.claims if claim.number == 1)
@@ -49,7 +47,6 @@ def test_plain_gradient_tracking_explodes_only_from_the_large_start(smoke: Repro
 
 
 @pytest.mark.a9a
-@pytest.mark.xdist_group("a9a")
 def test_short_runs_do_not_decide_about_the_end_of_runs(smoke: Reproduction) -> None:
     assert smoke.table is not None
     assert {claim.holds for claim in smoke.table.claims if claim.number > 1} == {UNDECIDED}

@@ -5,7 +5,7 @@ import pytest
 
 import digrad as dg
 
-pytestmark = [pytest.mark.a9a, pytest.mark.xdist_group("a9a")]
+pytestmark = pytest.mark.a9a
 
 
 @pytest.fixture(scope="module")

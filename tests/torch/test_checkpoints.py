@@ -14,8 +14,6 @@ from digrad.errors import CheckpointError
 from digrad.torch.state_codec import decode, encode
 from torch_processes import Agents
 
-pytestmark = pytest.mark.xdist_group("torch")
-
 Lines = list[dict[str, Any]]  # what each agent printed, by agent
 
 

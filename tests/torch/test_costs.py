@@ -4,8 +4,6 @@ import pytest
 
 from digrad.bench.torch_exchange import run_torch_bench
 
-pytestmark = pytest.mark.xdist_group("torch")
-
 
 def test_agent_needs_at_most_nine_buffers() -> None:
     rows = {row.name: row for row in run_torch_bench(repeats=1)}

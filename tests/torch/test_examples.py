@@ -12,8 +12,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from torch_processes import environment
 
-pytestmark = pytest.mark.xdist_group("torch")
-
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LIMIT = 60.0  # seconds promised for the digits
 

@@ -11,8 +11,6 @@ import pytest
 
 from torch_processes import Agents, Ended
 
-pytestmark = pytest.mark.xdist_group("torch")
-
 MARGIN = 15.0  # seconds that a busy machine may add to a timeout
 
 

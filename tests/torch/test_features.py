@@ -24,8 +24,6 @@ from digrad.torch.mixing_order import Share, shares
 from digrad.torch.replica_net import ReplicaNet
 from torch_processes import run
 
-pytestmark = pytest.mark.xdist_group("torch")
-
 NETWORK = Network(from_edges(3, [(0, 1), (1, 2), (2, 0), (0, 2)]))
 METHOD = CGT(step_size=0.1, threshold=1.0)
 

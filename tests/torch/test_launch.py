@@ -14,8 +14,6 @@ import pytest
 
 from torch_processes import WORKERS, environment, free_port
 
-pytestmark = pytest.mark.xdist_group("torch")
-
 WORKER = str(WORKERS / "launched.py")
 STARTUP = 60.0  # seconds for the interpreters to load torch on a busy machine
 GONE = 30.0  # seconds that torchrun gives the agents before it kills them

@@ -16,8 +16,6 @@ from digrad import graphs
 from digrad.graphs import example5, ring
 from torch_processes import WORKERS, environment
 
-pytestmark = pytest.mark.xdist_group("torch")
-
 STARTUP = 60.0  # seconds for five interpreters to load torch on a busy machine
 
 
