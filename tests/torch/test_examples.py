@@ -82,4 +82,5 @@ def test_lines_of_the_readme_train(tmp_path: Path) -> None:
         "network.close()\n"
     )
     output, _ = launch(5, script)
-    assert sorted(output.split("\n")[:5]) == [f"agent {agent} took 3 steps" for agent in range(5)]
+    # Five processes write to one pipe: their lines may run into one another.
+    assert sorted(re.findall(r"agent (\d) took 3 steps", output)) == list("01234")
