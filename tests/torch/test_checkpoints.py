@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter, OrderedDict, defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch.optim import lr_scheduler
 
 from digrad.errors import CheckpointError
+from digrad.torch.checkpoint_files import MARKER, delete_file, step_folder
 from digrad.torch.state_codec import decode, encode
 from torch_processes import Agents
 
@@ -247,3 +249,19 @@ def test_agents_that_are_groups_of_processes_resume_bitwise(tmp_path: Path) -> N
         restarted = results(attempts["tracking restart"])
         assert [k for k, _ in restarted] == [6] * 4
         assert restarted[0] == restarted[1] != restarted[2] == restarted[3]
+
+
+def test_processes_delete_old_steps_at_the_same_time(tmp_path: Path) -> None:
+    folders = [step_folder(tmp_path, k) for k in range(300)]
+    for folder in folders:
+        folder.mkdir()
+        for name in (MARKER, *(f"agent-{agent}.safetensors" for agent in range(4))):
+            (folder / name).touch()
+
+    def delete(agent: int) -> None:
+        for folder in folders:
+            delete_file(folder / f"agent-{agent}.safetensors")
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(delete, range(4)))  # raises what a thread raised
+    assert not list(tmp_path.iterdir())

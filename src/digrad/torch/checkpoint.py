@@ -8,7 +8,6 @@ import hashlib
 import itertools
 import json
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Protocol
@@ -25,6 +24,7 @@ from digrad.torch.checkpoint_files import (
     MARKER,
     Stored,
     committed_steps,
+    delete_file,
     read_file,
     step_folder,
     write_file,
@@ -369,10 +369,7 @@ class Checkpoints:
     def _prune(self) -> None:
         """Delete this process's files of older steps, and folders that nobody uses any more."""
         for k in committed_steps(self._folder)[: -self._keep]:
-            folder = step_folder(self._folder, k)
-            (folder / self._name).unlink(missing_ok=True)
-            if not any(folder.glob("agent-*.safetensors")):
-                shutil.rmtree(folder, ignore_errors=True)
+            delete_file(step_folder(self._folder, k) / self._name)
 
     @property
     def _name(self) -> str:

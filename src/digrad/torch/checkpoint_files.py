@@ -1,9 +1,11 @@
 """The files of a checkpoint: a folder per step, a file per process, a marker once all of them are complete."""
 
+import contextlib
 import hashlib
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,6 +69,14 @@ def write_file(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str,
     finally:
         temporary.unlink(missing_ok=True)
     return digest
+
+
+def delete_file(path: Path) -> None:
+    """Delete a file, and the folder of its step after the last one; other processes are doing the same."""
+    path.unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError):  # another process was faster
+        if not any(entry.match("agent-*.safetensors") for entry in path.parent.iterdir()):
+            shutil.rmtree(path.parent, ignore_errors=True)
 
 
 def read_file(folder: Path, k: int, name: str) -> Stored:
