@@ -119,6 +119,7 @@ def test_locate_does_not_replace_a_given_path_that_is_missing(cache, data_folder
         ("toy.gz", gzip.compress(TEXT)),
         ("toy.txt", TEXT),
     ],
+    ids=["toy", "toy.bz2", "toy.gz", "toy.txt"],  # packed bytes hold the time, and test names must not
 )
 def test_locate_prefers_the_data_folder_to_the_cache(cache, data_folder, name, content):
     cache.mkdir()
