@@ -1,29 +1,22 @@
 """Starting one process per agent with torchrun, with the settings that make a restart work."""
 
 import contextlib
-import errno
-import fcntl
 import importlib.util
-import json
 import os
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any
 
 from digrad import checks, graphs
-from digrad.errors import ArgumentError, CheckpointError, CommunicationError, DigradError, DisagreementError
-from digrad.files import write_atomically
+from digrad.errors import ArgumentError
+from digrad.torch.addresses import check_endpoint, check_interface, published_address
+from digrad.torch.failure_records import FAILURES_VARIABLE, cause_of, read_failures
 
 GRAPH_VARIABLE = "DIGRAD_GRAPH"
-FAILURES_VARIABLE = "DIGRAD_FAILURES"  # the folder where agents leave the reason of their failure
 
 SETTINGS = {
     # Without it restarted agents read the addresses of the previous attempt and never connect (torch 2.13).
@@ -38,12 +31,6 @@ SETTINGS = {
 BAD_INPUT = 2  # exit code
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _PERIOD = 0.1  # seconds between two looks at torchrun
-_SIOCGIFADDR = 0x8915  # the Linux request for the IPv4 address of an interface
-# A foreign server accepts the connection and never answers; the alarm ends the process then.
-_CONNECT_TO_STORE = (
-    "import signal, sys; from torch.distributed import TCPStore; signal.alarm(5); "
-    "TCPStore(sys.argv[1], int(sys.argv[2]), is_master=False)"
-)
 
 
 def launch(
@@ -87,7 +74,7 @@ def launch(
     )  # fmt: skip
     environment = launch_environment(graph=graph, agents=agents, nodes=nodes, interface=interface)
     if endpoint is not None:
-        _check_endpoint(endpoint)
+        check_endpoint(endpoint)
     with tempfile.TemporaryDirectory(prefix="digrad-launch-") as folder, _ending_signals() as received:
         # In a session of its own torchrun gets one signal, from here; a terminal sends Ctrl-C to everybody.
         process = subprocess.Popen(
@@ -96,13 +83,13 @@ def launch(
         code = _wait(process, Path(folder), received, retry_always=nodes > 1)
         if code != 0:
             _end_remaining(folder)
-        failures = _read_failures(Path(folder))
+        failures = read_failures(Path(folder))
     if received:
         if received[0] == signal.SIGINT:
             raise KeyboardInterrupt
         return 128 + received[0]
     if code != 0 and failures:
-        cause = _cause(failures)
+        cause = cause_of(failures)
         sys.stderr.write(f"digrad: agent {cause['agent']} failed: {cause['reason']}\n")
         return BAD_INPUT if cause["is_final"] else code
     return code
@@ -119,32 +106,6 @@ def require_torch(owner: str) -> None:
             f"{owner} needs PyTorch, which is not installed; install it with `pip install 'digrad[torch]'`, or "
             "`pip install '.[torch]'` in a checkout."
         )
-
-
-def record_failure() -> None:
-    """Let an uncaught error of this agent be known to :func:`launch`, if that has started it."""
-    # Taken out, so that it happens once and processes started by the script do not report as the agent.
-    folder = os.environ.pop(FAILURES_VARIABLE, None)
-    if folder is None:
-        return
-    agent, attempt = os.environ.get("RANK", "0"), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    show = sys.excepthook
-
-    def show_and_record(
-        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
-    ) -> None:
-        show(kind, error, traceback)
-        entry = {
-            "agent": int(agent),
-            "attempt": int(attempt),
-            "reason": f"{kind.__name__}: {' '.join(str(error).split())}",
-            "is_final": _is_final(error),
-            "is_own": not isinstance(error, CommunicationError),  # not the silence of others
-        }
-        with contextlib.suppress(OSError):  # launch has gone, and nobody will ask
-            write_atomically(Path(folder) / f"{attempt}-{agent}.json", json.dumps(entry))
-
-    sys.excepthook = show_and_record
 
 
 def launch_command(
@@ -174,7 +135,7 @@ def launch_command(
         )
     if interface is not None:
         check_interface(interface, "launch")
-    local = "127.0.0.1" if nodes == 1 else _published_address(interface)
+    local = "127.0.0.1" if nodes == 1 else published_address(interface)
     return [
         sys.executable,
         "-m",
@@ -213,66 +174,6 @@ def launch_environment(
     return environment
 
 
-def check_interface(interface: str, owner: str) -> None:
-    """Require a network interface of this machine.
-
-    Raises:
-        ArgumentError: There is none of this name.
-    """
-    names = [name for _, name in socket.if_nameindex()]
-    if interface not in names:
-        raise ArgumentError(
-            f"`interface` of {owner} must be one of {', '.join(names)}, but got {interface!r}."
-        )
-
-
-def _published_address(interface: str | None) -> str | None:
-    """Return the address under which the others reach this machine; None leaves it to torch: the host name."""
-    if interface is None or sys.platform != "linux":
-        return None
-    request = struct.pack("256s", interface.encode())
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            answer = fcntl.ioctl(probe, _SIOCGIFADDR, request)
-        except OSError as error:
-            raise ArgumentError(
-                f"`interface` of launch is {interface!r}, which has no IPv4 address that other machines could use; "
-                "give it one, or name another interface."
-            ) from error
-    return socket.inet_ntoa(answer[20:24])  # the address in struct ifreq
-
-
-def _check_endpoint(endpoint: str) -> None:
-    """Refuse an endpoint that nobody can listen on; torchrun would try for minutes."""
-    host, _, port = endpoint.rpartition(":")
-    host = host.strip("[]")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise ArgumentError(
-            f"`endpoint` of launch must be host:port, as in 10.8.0.1:29400, but got {endpoint!r}."
-        )
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
-    except socket.gaierror as error:
-        raise ArgumentError(
-            f"`endpoint` of launch names the unknown host {host!r}; give the address of the first machine."
-        ) from error
-    with socket.socket(family, kind) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(address)
-        except OSError as error:  # also when the address is another machine's, which is as it should be
-            if error.errno == errno.EADDRINUSE and not _is_store(host, port):
-                raise ArgumentError(
-                    f"`endpoint` of launch is {endpoint!r}, but another program listens on this port; choose another."
-                ) from error
-
-
-def _is_store(host: str, port: str) -> bool:
-    """Return whether torchrun listens there: a second node on one machine finds that of the first."""
-    command = [sys.executable, "-c", _CONNECT_TO_STORE, host, port]
-    return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
-
-
 @contextlib.contextmanager
 def _ending_signals() -> Iterator[list[int]]:
     """Collect the signals that ask this process to end; those it was started to ignore stay ignored."""
@@ -297,7 +198,7 @@ def _wait(process: subprocess.Popen[bytes], folder: Path, received: list[int], *
             return code if code >= 0 else 128 - code
         except subprocess.TimeoutExpired:
             # One of several machines may not leave alone: the others would wait for it for ten minutes.
-            in_vain = not retry_always and any(failure["is_final"] for failure in _read_failures(folder))
+            in_vain = not retry_always and any(failure["is_final"] for failure in read_failures(folder))
             if not told and (received or in_vain):
                 process.terminate()
                 told = True
@@ -310,20 +211,3 @@ def _end_remaining(token: str) -> None:
         with contextlib.suppress(OSError):  # ended meanwhile, or somebody else's
             if mark in (entry / "environ").read_bytes().split(b"\0"):
                 os.kill(int(entry.name), signal.SIGKILL)
-
-
-def _is_final(error: BaseException) -> bool:
-    """Return whether all attempts would end in this error: bad input, different settings, a damaged checkpoint."""
-    final = ValueError | DisagreementError | CheckpointError
-    return isinstance(error, DigradError) and isinstance(error, final)
-
-
-def _read_failures(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-
-
-def _cause(failures: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the failure of the last attempt that explains the others."""
-    last = max(failure["attempt"] for failure in failures)
-    candidates = [failure for failure in failures if failure["attempt"] == last]
-    return min(candidates, key=lambda one: (not one["is_final"], not one["is_own"], one["agent"]))

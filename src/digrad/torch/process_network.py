@@ -17,8 +17,9 @@ from digrad.graphs import Digraph
 from digrad.mixing import Network
 from digrad.torch import security
 from digrad.torch.exchange import Round
+from digrad.torch.failure_records import record_failure
 from digrad.torch.handshake import Handshake
-from digrad.torch.launch import GRAPH_VARIABLE, record_failure
+from digrad.torch.launch import GRAPH_VARIABLE
 from digrad.torch.reasons import first_line
 from digrad.torch.same_host import SameHost
 

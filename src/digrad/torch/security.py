@@ -5,7 +5,7 @@ import os
 import torch.distributed as dist
 
 from digrad.errors import ArgumentError, CommunicationError
-from digrad.torch.launch import check_interface
+from digrad.torch.addresses import check_interface
 from digrad.torch.reasons import first_line
 
 INTERFACE = "GLOO_SOCKET_IFNAME"

@@ -1,0 +1,219 @@
+"""Commands that look something up: graph, methods, data.
+
+Everything heavy is imported inside a command, so that ``--help`` answers at once.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from digrad.cli import show
+from digrad.cli.options import json_option
+
+
+@click.command()
+@click.argument("graph")
+@click.argument("arguments", nargs=-1)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of random generators."
+)
+@click.option(
+    "--draw", type=click.Path(path_type=Path), help="Draw the digraph to this PNG, PDF or SVG file."
+)
+@click.option(
+    "--save", type=click.Path(path_type=Path), help="Write the digraph to this .json or edge-list file."
+)
+@json_option
+def graph(
+    graph: str, arguments: tuple[str, ...], seed: int, draw: Path | None, save: Path | None, as_json: bool
+) -> None:
+    """Describe, check and draw the digraph GRAPH: a file, or a generator with its ARGUMENTS.
+
+    \b
+    digrad graph example5                  the five-agent graph of the demo
+    digrad graph ring 8                    a directed ring of 8 agents
+    digrad graph random_digraph 20 0.1     a random strongly connected digraph
+    digrad graph links.txt --draw a.png    your own: one `sender receiver` pair per line, or JSON
+
+    Some agent must reach all others. If not all of them do, the graph has row-stochastic weights R, but no
+    column-stochastic weights C, and only R is described.
+    """
+    from digrad import graphs, plots
+    from digrad.mixing import describe
+
+    picture = plots.split_suffix(draw, "--draw", "digrad graph", default=("png",)) if draw else None
+    digraph = _read_graph(graph, arguments, seed)
+    if save:
+        graphs.write(digraph, save)
+    summary = describe(digraph)
+    if picture:
+        stem, formats = picture
+        plots.save_figure(plots.draw_graph(digraph, u=summary.u, v=summary.v), stem, formats=formats)
+    if as_json:
+        show.as_json(summary.to_dict())
+    else:
+        click.echo(str(summary))
+
+
+@click.command()
+@json_option
+@click.option("--bibtex", is_flag=True, help="Print the citations instead.")
+@click.option(
+    "--measure", is_flag=True, help="Run every method on the five-agent example and print where it ends."
+)
+@click.argument("names", nargs=-1)
+def methods(names: tuple[str, ...], as_json: bool, bibtex: bool, measure: bool) -> None:
+    """List all methods, or those NAMEd: what they need, send and converge to, and where they come from."""
+    from digrad.algorithms.catalog import bibtex_of, method_facts
+
+    if bibtex and (measure or as_json):
+        other = "--measure" if measure else "--json"
+        raise click.UsageError(f"--bibtex prints citations only and excludes {other}: give one of the two.")
+    if measure:
+        _measure_methods(names, as_json)
+        return
+    if bibtex:
+        click.echo(bibtex_of(names))
+        return
+    facts = method_facts(names)
+    if as_json:
+        show.as_json([row.to_dict() for row in facts])
+        return
+    rows = [
+        (
+            row.name,
+            " + ".join(row.needs),
+            row.vectors,
+            row.scalars,
+            row.all_reduces,
+            row.rounds,
+            row.converges,
+            "yes" if row.decentralized else "no",
+            row.source,
+        )
+        for row in facts
+    ]
+    headers = (
+        "method",
+        "needs",
+        "vectors/arc",
+        "scalars/arc",
+        "all-reduce",
+        "rounds",
+        "converges",
+        "decentralized",
+        "reference",
+    )
+    show.table(headers, rows)
+
+
+def _measure_methods(names: tuple[str, ...], as_json: bool) -> None:
+    from digrad.algorithms.catalog import method_facts
+    from digrad.experiments import convergence
+
+    chosen = {row.name for row in method_facts(names)}
+    rows = [convergence.measure(*row) for row in convergence.settings() if type(row[0]).__name__ in chosen]
+    if as_json:
+        show.as_json([row.to_dict() for row in rows])
+        return
+    headers = (
+        "method",
+        "matrices and hyper-parameters",
+        "steps",
+        "mean error",
+        "largest error",
+        "a tenth of the step",
+        "outcome",
+        "decentralized",
+    )
+    lines = [(r.method, r.setting, r.steps, *r.errors_shown(), r.outcome) for r in rows]
+    marks = ["yes" if row.decentralized else "no" for row in rows]
+    show.table(headers, [(*line, mark) for line, mark in zip(lines, marks, strict=True)])
+
+
+@click.group()
+def data() -> None:
+    """List, fetch and verify data sets."""
+
+
+@data.command("list")
+@json_option
+def data_list(as_json: bool) -> None:
+    """List the data sets that problems may name, and where they are on this machine."""
+    import dataclasses
+
+    from digrad.data import list_datasets
+
+    rows = list_datasets()
+    if as_json:
+        show.as_json([dataclasses.asdict(row) for row in rows])
+        return
+    show.table(
+        ("name", "samples", "features", "where", "description"),
+        [
+            (
+                r.name,
+                r.n_samples,
+                r.dim,
+                r.problem or r.location or "not here: digrad data get",
+                r.description,
+            )
+            for r in rows
+        ],
+    )
+
+
+@data.command("get")
+@click.argument("name")
+@json_option
+def data_get(name: str, as_json: bool) -> None:
+    """Find the data set NAME, downloading it to the cache if it is not on this machine."""
+    import dataclasses
+
+    from digrad.data import fetch
+    from digrad.data.download import progress_bar
+
+    with progress_bar(name) as progress:
+        found = fetch(name, progress=progress)
+    if as_json:
+        show.as_json(dataclasses.asdict(found))
+    elif found.source == "bundled":
+        click.echo(f"{name} is bundled with {found.location}: nothing to fetch.")
+    else:
+        click.echo(found.location)
+
+
+@data.command("verify")
+@click.argument("name")
+@json_option
+def data_verify(name: str, as_json: bool) -> None:
+    """Check that the data set NAME on this machine is the published one, by its SHA-256."""
+    import dataclasses
+
+    from digrad.data import verify
+
+    found = verify(name)
+    if as_json:
+        show.as_json(dataclasses.asdict(found))
+        return
+    click.echo(
+        f"{found.name}: {found.n_samples} samples, {found.dim} features, sha256 {found.sha256}, {found.location}"
+    )
+
+
+def _read_graph(name: str, arguments: tuple[str, ...], seed: int) -> Any:
+    from digrad.checks import did_you_mean
+    from digrad.graphs import GENERATORS, read
+    from digrad.graphs.words import from_words
+
+    if name in GENERATORS:
+        return from_words(name, arguments, seed=seed)
+    if not Path(name).exists():
+        listed = ", ".join(GENERATORS)
+        raise click.UsageError(
+            f"`{name}` is neither a file nor a generator ({listed}).{did_you_mean(name, GENERATORS)}"
+        )
+    if arguments:
+        raise click.UsageError(f"A graph file takes no further arguments, but got {' '.join(arguments)}.")
+    return read(name)
