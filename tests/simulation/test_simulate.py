@@ -299,6 +299,16 @@ def test_a_threshold_schedule_counts_what_it_clipped():
     assert trace.fraction_clipped.tolist() == [1.0] * 5 + [0.0] * 6
 
 
+def test_a_quadratic_does_not_diverge_in_float32_because_a_power_of_it_would():
+    trace = dg.simulate(
+        dg.DGD(step_size=0.05), QUADRATIC, NETWORK, steps=300, x0=np.full(2, 1e20), dtype="float32"
+    )
+    assert trace.verdict == "running"
+    assert np.isfinite(trace.grad_norm).all()
+    assert not np.isnan(trace.loss).any()
+    assert trace.loss[-1] < 0
+
+
 def test_a_new_step_size_does_not_compile_again():
     dg.simulate(CGT, QUADRATIC, NETWORK, steps=10)
     before = loop.run_chunk._cache_size()
