@@ -183,7 +183,7 @@ def test_from_loss_equals_the_hand_written_problem_for_unequal_sizes(sizes, seed
 def test_solve_says_when_there_is_no_minimum():
     problem = dg.Problem.from_loss(lambda w, batch: w.sum() + batch.mean(), [np.zeros(1)], 1)
     with pytest.raises(
-        ArgumentError, match="no minimum found of <lambda> .* best gradient norm reached is 1;"
+        ArgumentError, match=r"no minimum found of <lambda> .* best gradient norm reached is 1;"
     ):
         problem.solve()
 
@@ -280,7 +280,7 @@ def test_data_that_are_not_finite_are_named_by_agent_and_row(value):
         dataset = random_dataset(20, 4, seed=1, sparse=sparse)
         written = dataset.features.data if sparse else dataset.features[7:]
         written.flat[0] = value
-        with pytest.raises(DataError, match="of agent . .row . of random. is not; replace missing values"):
+        with pytest.raises(DataError, match=r"of agent . .row . of random. is not; replace missing values"):
             dg.problems.logistic(data=dataset, agents=3)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -91,7 +92,7 @@ def _stationary(
         lengths.append(float(np.linalg.norm(step)))
     # Newton's steps shrink near a minimum, however flat; along a tail such as exp(-x) or 1/x they do not.
     last = lengths[-4:]
-    is_tail = len(last) == 4 and all(b > 0.95 * a for a, b in zip(last[:-1], last[1:], strict=True))
+    is_tail = len(last) == 4 and all(b > 0.95 * a for a, b in pairwise(last))
     if is_tail and last[-1] > FLAT * (1 + np.linalg.norm(x)):
         raise NoMinimumError(
             f"the loss still falls at |x| = {np.abs(x).max():.3g}, towards its infimum at infinity"
