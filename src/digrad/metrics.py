@@ -1,12 +1,27 @@
 """What is measured of stacked estimates: pure functions of arrays, in NumPy or JAX.
 
 The average of the agents is weighted by the Perron vector u of the matrix that the estimates are mixed with,
-because that average obeys the dynamics of the method; u is all ones for doubly stochastic mixing and for
-push-sum.
+because that average obeys the dynamics of the method; u is all ones for doubly stochastic mixing. Push-sum
+methods conserve the sum of their weights w times their estimates, so that w takes the place of u.
 """
 
-from digrad.arrays import row_norm
-from digrad.types import Array
+from typing import Any
+
+import numpy as np
+
+from digrad.arrays import maximum, row_norm
+from digrad.mixing import Network
+from digrad.types import Array, State
+
+
+def perron_weights(method: Any, network: Network) -> Array:
+    """Return u ``[n]`` of the matrix that the estimates of a method are pulled with; ones if they are not."""
+    return network.u if "row" in method.needs else np.ones(network.n)
+
+
+def average_weights(method: Any, state: State, u: Array) -> Array:
+    """Return how much each estimate counts in the average, ``[n]``: what the method says, or else u."""
+    return method.average_weights(state)[:, 0] if hasattr(method, "average_weights") else u
 
 
 def perron_average(x: Array, u: Array) -> Array:
@@ -29,9 +44,14 @@ def tracking_error(y: Array, v: Array) -> Array:
     return _root_mean_square(y - v[:, None] * y.mean(0))
 
 
-def fraction_clipped(factors: Array) -> Array:
-    """Return the fraction of agents whose clip factor is below one."""
-    return (factors < 1).sum() / factors.shape[0]
+def fraction_clipped(ratios: Array) -> Array:
+    """Return the fraction of agents whose ratio ``[n, 1]`` of norm to threshold is above one; NaN if one is NaN.
+
+    >>> float(fraction_clipped(np.array([[0.5], [2.0], [1.0], [3.0]])))
+    0.5
+    """
+    share = (ratios > 1).sum() / ratios.shape[0]
+    return share + 0 * (1 / maximum(ratios, 1.0)).sum()  # NaN stays NaN, infinity counts as clipped
 
 
 def _root_mean_square(rows: Array) -> Array:

@@ -48,8 +48,10 @@ class Method(Protocol):
     ``needs`` names the weights it mixes with (``row``, ``column``, ``doubly``, ``mean``). Optional facts:
     ``early`` (``(verb, field)`` for each state field that ``step`` sends as it is, alone or in a tuple of
     such fields, so that it can travel before the gradient is known), ``rounds`` (dependent communication
-    rounds per step, default 1), and ``diagnostics(state, grad)``, per-agent figures
-    ``{"clip_factor": [n, 1]}`` of the step that led to ``state``.
+    rounds per step, default 1), ``average_weights(state)`` (``[n, 1]``, sum n: how much each estimate counts in
+    the average that the method conserves, where that is not the Perron vector of its mixing), and
+    ``diagnostics(state, grad, net)``, per-agent figures ``{"clip_ratio": [n, 1]}`` of the step that led to
+    ``state``: the norm of what it clips, relative to the threshold.
     """
 
     needs: ClassVar[frozenset[str]]

@@ -177,12 +177,21 @@ def _is_leaf(value: Any) -> bool:
 
 
 @pytest.mark.parametrize("case", CLIPPED, ids=[case.label for case in CLIPPED])
-def test_diagnostics_report_one_factor_in_the_unit_interval_per_agent(case: Case) -> None:
+def test_diagnostics_report_one_positive_ratio_per_agent(case: Case) -> None:
     method, net = case.method, network(GRAPH)
     state = run(method, net, PROBLEM.gradient, START, 1)[-1]
-    for values in method.diagnostics(state, PROBLEM.gradient(START)).values():
-        assert values.shape == (AGENTS, 1)
-        assert ((values > 0) & (values <= 1)).all()
+    ratios = method.diagnostics(state, PROBLEM.gradient(START), net)["clip_ratio"]
+    assert ratios.shape == (AGENTS, 1)
+    assert (ratios > 0).all()
+
+
+def test_every_method_with_a_threshold_reports_what_it_clips() -> None:
+    silent = [
+        case.label
+        for case in CASES
+        if hasattr(case.method, "threshold") and not hasattr(case.method, "diagnostics")
+    ]
+    assert not silent
 
 
 @every_class

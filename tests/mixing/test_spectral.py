@@ -104,12 +104,75 @@ def test_perron_vector_does_not_depend_on_the_labels_even_when_agent_0_holds_alm
 
 
 def test_a_singular_system_is_an_error_with_a_remedy(monkeypatch):
-    def singular(matrix, pin):
-        raise np.linalg.LinAlgError("Singular matrix")
+    def singular(matrix):
+        raise RuntimeError("Factor is exactly singular")
 
-    monkeypatch.setattr(spectral, "_dense_pinned", singular)
+    monkeypatch.setattr(spectral, "splu", singular)
+    monkeypatch.setattr(spectral, "DENSE_LIMIT", 2)
+    monkeypatch.setattr(spectral, "POWER_ITERATIONS", 1)
     with pytest.raises(MixingError, match="singular to machine precision; use a better connected graph"):
         perron_row(row_stochastic(EXAMPLE))
+
+
+@pytest.mark.parametrize("weak", [1e-8, 1e-14, 1e-200])
+def test_perron_vector_of_a_nearly_uncoupled_chain_is_right_to_rounding(weak):
+    matrix = [[1 - 2 * weak, 2 * weak], [weak, 1 - weak]]
+    np.testing.assert_allclose(perron_row(custom(matrix, "row")), [2 / 3, 4 / 3], rtol=1e-14)
+    np.testing.assert_allclose(
+        perron_column(custom(np.transpose(matrix), "column")), [2 / 3, 4 / 3], rtol=1e-14
+    )
+
+
+def two_blocks(size, weak):
+    """Two cliques, of which the first gives away twice as much as it gets."""
+    matrix = np.kron(np.eye(2), np.full((size, size), 1 / size))
+    matrix[0, [0, size]] = 1 / size - 2 * weak, 2 * weak
+    matrix[size, [size, 0]] = 1 / size - weak, weak
+    return custom(matrix, "row")
+
+
+def test_perron_vector_of_blocks_that_hardly_communicate_is_right_across_elimination_blocks():
+    u = perron_row(two_blocks(100, 1e-15))
+    np.testing.assert_allclose(u, np.repeat([2 / 3, 4 / 3], 100), rtol=1e-12)
+
+
+def test_a_large_network_whose_parts_hardly_communicate_is_refused_in_one_line(monkeypatch):
+    monkeypatch.setattr(spectral, "DENSE_LIMIT", 10)
+    with pytest.raises(MixingError, match="decided by weights below 1e-08 between 2 parts"):
+        perron_row(two_blocks(20, 1e-15))
+    np.testing.assert_allclose(perron_row(two_blocks(20, 1e-4)), np.repeat([2 / 3, 4 / 3], 20), rtol=1e-3)
+
+
+def lazy_de_bruijn(n):
+    plain = np.zeros((n, n))
+    for sender in range(n):
+        plain[[2 * sender % n, (2 * sender + 1) % n], sender] += 0.5
+    return custom((plain + np.eye(n)) / 2, "doubly")
+
+
+@pytest.mark.parametrize("n", [8, 64, 256])
+def test_mixing_speed_of_a_defective_matrix_is_the_center_of_its_cluster(n):
+    # All eigenvalues but one are 1/2, in Jordan blocks of up to log2(n), which rounding splits by a root of it.
+    assert rho(lazy_de_bruijn(n)) == pytest.approx(0.5, abs=1e-9)
+
+
+@pytest.mark.parametrize("graph", [graphs.ring(7), graphs.exponential(12), graphs.complete(5)])
+def test_mixing_speed_of_circulant_weights_agrees_with_dense_eigenvalues(graph):
+    mixing = row_stochastic(graph)
+    dense = np.abs(np.linalg.eigvals(mixing.toarray() - 1 / graph.n)).max()
+    assert rho(mixing) == pytest.approx(dense, abs=1e-12)
+
+
+def test_mixing_speed_of_a_ring_of_thousands_is_its_cosine():
+    assert rho(row_stochastic(graphs.ring(3000))) == pytest.approx(np.cos(np.pi / 3000), abs=1e-15)
+
+
+def test_mixing_speed_of_a_large_slow_graph_comes_from_the_eigenvalues_near_one(monkeypatch):
+    path = graphs.grid(1, 100)
+    exact = rho(row_stochastic(path))
+    monkeypatch.setattr(spectral, "DENSE_LIMIT", 10)
+    monkeypatch.setattr(spectral, "ARPACK_RESTARTS", 1)
+    assert rho(row_stochastic(path)) == pytest.approx(exact, abs=1e-9)
 
 
 def test_no_root_and_no_strong_connection_are_errors():
@@ -150,7 +213,7 @@ def test_large_network_path_agrees_with_the_dense_one(monkeypatch, graph):
 
 
 def test_a_wrong_perron_vector_is_never_returned(monkeypatch):
-    monkeypatch.setattr(spectral, "_dense_pinned", lambda matrix, pin: np.ones(matrix.shape[0]))
+    monkeypatch.setattr(spectral, "_eliminated", lambda flow: np.ones(len(flow)))
     with pytest.raises(MixingError, match="Perron vector of `R` could not be computed"):
         perron_row(row_stochastic(EXAMPLE))
 

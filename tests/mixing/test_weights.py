@@ -83,8 +83,24 @@ def test_sinkhorn_needs_a_strongly_connected_graph_and_names_a_pair():
 
 def test_sinkhorn_says_so_when_the_iterations_do_not_suffice(monkeypatch):
     monkeypatch.setattr(module, "SINKHORN_ITERATIONS", 3)
-    with pytest.raises(MixingError, match="did not balance the weights of `graph` in 3 iterations"):
+    monkeypatch.setattr(module, "NEWTON_ITERATIONS", 1)
+    with pytest.raises(MixingError, match="after 3 iterations of its own and 1 of Newton's method"):
         sinkhorn(graphs.example5())
+
+
+def test_sinkhorn_balances_a_long_path_with_feedback():
+    n = 1000
+    graph = graphs.from_edges(n, [(i, i + 1) for i in range(n - 1)] + [(i, 0) for i in range(1, n)])
+    weights = sinkhorn(graph).matrix
+    np.testing.assert_allclose(weights.sum(axis=0), 1, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=0, atol=1e-12)
+    assert weights.data.min() > 0
+
+
+def test_sinkhorn_by_newton_finds_the_same_weights(monkeypatch):
+    expected = sinkhorn(graphs.example5()).toarray()
+    monkeypatch.setattr(module, "SINKHORN_ITERATIONS", 1)
+    np.testing.assert_allclose(sinkhorn(graphs.example5()).toarray(), expected, rtol=0, atol=1e-12)
 
 
 @settings(max_examples=50, deadline=None)

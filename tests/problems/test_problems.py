@@ -182,8 +182,140 @@ def test_from_loss_equals_the_hand_written_problem_for_unequal_sizes(sizes, seed
 
 def test_solve_says_when_there_is_no_minimum():
     problem = dg.Problem.from_loss(lambda w, batch: w.sum() + batch.mean(), [np.zeros(1)], 1)
-    with pytest.raises(ArgumentError, match="best gradient norm reached on"):
+    with pytest.raises(
+        ArgumentError, match=r"no minimum found of <lambda> .* best gradient norm reached is 1;"
+    ):
         problem.solve()
+
+
+def of_parameters(loss, params):
+    return dg.Problem.from_loss(lambda w, batch: loss(w) + 0 * batch.mean(), [np.zeros(1)], params, name="f")
+
+
+@pytest.mark.parametrize(
+    ("loss", "params", "least"),
+    [
+        (lambda w: ((w**2 - 1) ** 2).sum(), 1, 0.0),
+        (lambda w: jnp.cos(w).sum(), 1, -1.0),
+        (lambda w: w[0] ** 2 - w[1] ** 2 + w[1] ** 4, 2, -0.25),
+        (lambda w: ((w**2 - 1) ** 2).sum(), 2100, 0.0),  # beyond dense Hessians
+        (lambda w: (w[0] + w[1] - 1) ** 2, 2, 0.0),
+        (lambda w: (w**4).sum(), np.ones(2), 0.0),
+    ],
+    ids=["maximum", "cosine", "saddle", "large", "flat", "quartic"],
+)
+def test_solve_goes_on_from_maxima_and_saddles_and_accepts_flat_minima(loss, params, least):
+    minimum = of_parameters(loss, params).solve()
+    assert minimum.loss == pytest.approx(least, abs=1e-10)
+    assert minimum.grad_norm <= 1e-10
+
+
+@pytest.mark.parametrize(
+    ("loss", "params", "reason"),
+    [
+        (lambda w: jnp.log1p(jnp.exp(-w)).sum(), 1, "still falls at |x| = 7"),
+        (lambda w: w[0] ** 2 + jnp.exp(-w[1]), 2, "towards its infimum at infinity"),
+        (lambda w: 1 / (1 + (w**2).sum()), np.array([0.5]), "towards its infimum at infinity"),
+        (lambda w: -(w**4).sum(), 1, "the loss is -inf"),
+        (lambda w: jnp.sqrt(w - 1).sum(), 1, "the loss is nan"),
+    ],
+    ids=["exponential", "one-direction", "rational", "unbounded", "nan"],
+)
+def test_solve_names_the_reason_why_there_is_no_minimum(loss, params, reason):
+    with pytest.raises(ArgumentError, match="no minimum found of f from its start: ") as error:
+        of_parameters(loss, params).solve()
+    assert reason in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("unit", [1e-20, 1.0, 1e20])
+def test_check_gradient_is_relative_in_every_unit(unit):
+    @jax.custom_jvp
+    def wrong(w):
+        return unit * (w**2).sum()
+
+    wrong.defjvp(lambda primals, tangents: (wrong(*primals), 3 * unit * (primals[0] * tangents[0]).sum()))
+    assert of_parameters(wrong, 3).check_gradient() > 0.1
+    assert of_parameters(lambda w: unit * (w**2).sum(), 3).check_gradient() < 1e-8
+
+
+def test_a_coefficient_of_zero_stays_zero_where_its_power_overflows():
+    quadratic = dg.problems.example_quadratic()
+    assert quadratic.loss(np.full(2, 1e78)) == pytest.approx(3e156)
+    assert quadratic.loss(np.array([1e200, -1e200])) == np.inf
+    assert np.isfinite(quadratic.gradient(np.full(2, 1e200))).all()
+    mixed = dg.problems.quadratic(curvature=[[0.0], [1.0]], linear=[[1.0], [1.0]], quartic=[0.0, 1.0])
+    assert mixed.local_losses([1e200]).tolist() == [-1e200, np.inf]
+    logistic = dg.problems.logistic(
+        data=random_dataset(20, 4, seed=1), agents=2, reg_weight=[0, 1], reg_power=4
+    )
+    assert np.isfinite(logistic.local_losses(np.full(4, 1e100))).tolist() == [True, False]
+    assert not np.isnan(logistic.local_gradients([1e200, 0.0, 0.0, 0.0])).any()
+    quartic = dg.problems.quartic(center=[[0.0, 1.0]])
+    assert quartic.gradient([1e200, 1.0]).tolist() == [np.inf, 0.0]
+
+
+def test_large_sparse_problems_have_local_losses_and_gradients(monkeypatch):
+    monkeypatch.setattr(sys.modules["digrad.problems.logistic"], "DENSE_LIMIT", 0)
+    settings = {"agents": 4, "reg_weight": 1e-3, "reg_power": 4}
+    sparse = dg.problems.logistic(data=random_dataset(31, 6, seed=2, sparse=True), **settings)
+    dense = dg.problems.logistic(data=random_dataset(31, 6, seed=2), **settings)
+    x = np.random.default_rng(1).standard_normal((4, 6))
+    assert sparse.check_gradient() < 1e-7
+    np.testing.assert_allclose(sparse.local_losses(x), dense.local_losses(x), rtol=1e-13)
+    np.testing.assert_allclose(sparse.local_gradients(x), dense.local_gradients(x), atol=1e-14)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_data_that_are_not_finite_are_named_by_agent_and_row(value):
+    data = [(np.ones((4, 2)), np.ones(4)) for _ in range(3)]
+    data[2][0][1, 0] = value
+
+    def loss(w, batch):
+        return ((batch[0] @ w - batch[1]) ** 2).mean()
+
+    with pytest.raises(DataError, match="row 1 of agent 2 is not"):
+        dg.Problem.from_loss(loss, data, 2)
+    for sparse in (False, True):
+        dataset = random_dataset(20, 4, seed=1, sparse=sparse)
+        written = dataset.features.data if sparse else dataset.features[7:]
+        written.flat[0] = value
+        with pytest.raises(DataError, match=r"of agent . .row . of random. is not; replace missing values"):
+            dg.problems.logistic(data=dataset, agents=3)
+
+
+def test_a_loss_may_expect_missing_values():
+    data = [np.array([1.0, np.nan]), np.array([3.0])]
+    problem = dg.Problem.from_loss(lambda w, b: ((w - jnp.where(jnp.isnan(b), w, b)) ** 2).sum(), data, 1)
+    assert problem.solve().x == pytest.approx([2.0])
+
+
+def test_many_sizes_are_padded_without_changing_losses_or_gradients():
+    generator = np.random.default_rng(0)
+    sizes = [3, 50, 7, 9, 11, 2]
+    data = [(generator.standard_normal((m, 4)), generator.standard_normal(m)) for m in sizes]
+
+    def loss(w, batch):
+        norms = jnp.sqrt((batch[0] ** 2).sum(axis=1))  # not differentiable at padding with zeros
+        return ((batch[0] @ w / norms - batch[1]) ** 2).mean() + 1e-3 * (w**2).sum()
+
+    problem = dg.Problem.from_loss(loss, data, 4)
+    assert len(problem.local.groups) < 4
+    x = generator.standard_normal((6, 4))
+    losses, gradients = [], []
+    for (features, targets), row in zip(data, x, strict=True):
+        unit = features / np.linalg.norm(features, axis=1, keepdims=True)
+        losses.append(((unit @ row - targets) ** 2).mean() + 1e-3 * row @ row)
+        gradients.append(2 * unit.T @ (unit @ row - targets) / len(targets) + 2e-3 * row)
+    np.testing.assert_allclose(problem.local_losses(x), losses, rtol=1e-12)
+    np.testing.assert_allclose(problem.local_gradients(x), gradients, rtol=0, atol=1e-12)
+
+
+def test_a_loss_that_is_no_mean_of_its_samples_is_never_padded():
+    data = [np.arange(m, dtype=float) for m in range(2, 7)]
+    problem = dg.Problem.from_loss(lambda w, batch: (w * batch.std()).sum() ** 2, data, 1)
+    assert len(problem.local.groups) == 5
+    np.testing.assert_allclose(problem.local_losses([2.0]), [(2 * block.std()) ** 2 for block in data])
 
 
 @pytest.mark.parametrize(

@@ -296,7 +296,50 @@ def test_schedules_are_evaluated_at_every_iteration():
 def test_a_threshold_schedule_counts_what_it_clipped():
     clipping = dg.CGT(step_size=0.05, threshold=lambda k: 1e-9 if k < 5 else 1e9)
     trace = dg.simulate(clipping, QUADRATIC, NETWORK, steps=10)
-    assert trace.fraction_clipped.tolist() == [1.0] * 5 + [0.0] * 6
+    assert trace.fraction_clipped[:-1].tolist() == [1.0] * 5 + [0.0] * 5
+    assert np.isnan(trace.fraction_clipped[-1])  # no step is taken there, so there is no threshold
+    rising = dg.CGT(step_size=0.05, threshold=lambda k: 1e9 if k < 10 else 1e-9)
+    assert np.isnan(dg.simulate(rising, QUADRATIC, NETWORK, steps=10).fraction_clipped[-1])
+
+
+@pytest.mark.parametrize(
+    "method", [dg.CGT, dg.SoftCGT, dg.DGDClip, dg.ClippedGD, dg.JiangClip], ids=lambda method: method.__name__
+)
+def test_fraction_clipped_counts_norms_above_the_threshold(method):
+    never, always = (
+        dg.simulate(method(step_size=0.05, threshold=c), QUADRATIC, NETWORK, steps=3, x0=[10.0, -10.0])
+        for c in (1e6, 1e-6)
+    )
+    assert never.fraction_clipped.tolist() == [0.0] * 4
+    assert always.fraction_clipped.tolist() == [1.0] * 4
+
+
+@pytest.mark.parametrize(
+    "method",
+    [dg.SGP, dg.SubgradientPush, dg.PushDIGing, dg.ADDOPT, dg.SONATA],
+    ids=lambda method: method.__name__,
+)
+def test_the_average_of_a_push_sum_method_is_the_one_it_conserves(method):
+    # With equal linear losses every agent steps by the same vector, so the conserved average moves by it exactly.
+    problem = dg.problems.quadratic(curvature=np.full((5, 1), 1e-300), linear=np.ones((5, 1)))
+    x0 = np.array([[1.0], [20.0], [-3.0], [4.0], [50.0]])
+    trace = dg.simulate(method(step_size=0.1), problem, NETWORK, steps=6, x0=x0, record_every=1)
+    average = -trace.loss
+    if method in (dg.SGP, dg.SubgradientPush):
+        np.testing.assert_allclose(average, x0.mean() + 0.1 * np.arange(7), rtol=1e-13)
+    else:
+        tracked = np.diff(average)
+        np.testing.assert_allclose(tracked, 0.1, rtol=1e-12)
+
+
+def test_a_quadratic_does_not_diverge_in_float32_because_a_power_of_it_would():
+    trace = dg.simulate(
+        dg.DGD(step_size=0.05), QUADRATIC, NETWORK, steps=300, x0=np.full(2, 1e20), dtype="float32"
+    )
+    assert trace.verdict == "running"
+    assert np.isfinite(trace.grad_norm).all()
+    assert not np.isnan(trace.loss).any()
+    assert trace.loss[-1] < 1
 
 
 def test_a_new_step_size_does_not_compile_again():

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from digrad import AB, CGT, SGP
+from digrad import AB, CGT, SGP, SONATA
 from digrad.algorithms.cgt import CGTState
 from digrad.errors import ArgumentError, CommunicationError
 from digrad.graphs import from_edges, ring
@@ -246,6 +246,20 @@ def test_model_converted_after_the_optimizer_was_built_is_an_error(convert: Any)
     convert(replicas.models[1])
     with pytest.raises(ArgumentError, match="has been moved or converted since the optimizer was built"):
         replicas.step()
+
+
+@pytest.mark.parametrize("method", [SGP, SONATA])
+def test_average_of_a_push_sum_method_is_the_one_it_conserves(method: Any) -> None:
+    replicas = Replicas([nn.Linear(4, 1).double() for _ in range(3)], method(step_size=0.1), NETWORK)
+    start = replicas.average()
+    for _ in range(3):
+        replicas.zero_grad()  # without a gradient the average does not move
+        replicas.step()
+    state = replicas.state_fields
+    assert (state.w - 1).abs().max() > 0.1
+    assert torch.allclose(replicas.average(), start, rtol=0, atol=1e-15)
+    distance = replicas.estimate() - start
+    assert replicas.consensus_error() == pytest.approx(float(distance.square().sum() / 3) ** 0.5, rel=1e-12)
 
 
 def test_average_is_for_looking_at_only() -> None:

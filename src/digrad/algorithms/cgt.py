@@ -5,7 +5,7 @@ from typing import ClassVar, NamedTuple
 
 from digrad import checks
 from digrad.algorithms.defaults import state_x
-from digrad.arrays import clip_factors, clip_rows, zeros_like
+from digrad.arrays import clip_rows, row_norm, zeros_like
 from digrad.errors import ArgumentError
 from digrad.types import Array, Hyper, Net
 
@@ -94,9 +94,9 @@ class CGT:
         x = net.pull(state.x) - self.step_size * clip_rows(y, self.threshold)  # (1)
         return CGTState(x=x, y=y, g=grad)
 
-    def diagnostics(self, state: CGTState, grad: Array) -> dict[str, Array]:
-        """Return the clip factors of the step that led to ``state``."""
-        return {"clip_factor": clip_factors(state.y, self.threshold)}
+    def diagnostics(self, state: CGTState, grad: Array, net: Net) -> dict[str, Array]:
+        """Return what was clipped in the step that led to ``state``, relative to the threshold."""
+        return {"clip_ratio": row_norm(state.y) / self.threshold}
 
 
 def scaled_thresholds(threshold: float, v: Array) -> Array:

@@ -5,7 +5,7 @@ from typing import ClassVar, NamedTuple
 
 from digrad import checks
 from digrad.algorithms.defaults import state_x
-from digrad.arrays import clip_rows
+from digrad.arrays import clip_rows, row_norm
 from digrad.types import Array, Hyper, Net
 
 
@@ -67,3 +67,7 @@ class ClippedGD:
     def step(self, state: ClippedGDState, grad: Array, net: Net) -> ClippedGDState:
         """Step along the clipped average gradient."""
         return ClippedGDState(x=state.x - self.step_size * clip_rows(net.mean(grad), self.threshold))  # (1)
+
+    def diagnostics(self, state: ClippedGDState, grad: Array, net: Net) -> dict[str, Array]:
+        """Return what was clipped in the step that led to ``state``, relative to the threshold."""
+        return {"clip_ratio": row_norm(net.mean(grad)) / self.threshold}

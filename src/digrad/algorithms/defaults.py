@@ -1,4 +1,4 @@
-"""What most methods answer when an engine asks for their estimate or where the next gradient is wanted."""
+"""What most methods answer when an engine asks for their estimate, its weight, or where a gradient is wanted."""
 
 from digrad.types import Array, State
 
@@ -11,3 +11,8 @@ def state_x(method: object, state: State) -> Array:
 def debiased_x(method: object, state: State) -> Array:
     """Return x/w, row by row: the answer of a push-sum method, whose x carries the weight w of its agent."""
     return state.x / state.w
+
+
+def state_w(method: object, state: State) -> Array:
+    """Return the w of the state, ``[n, 1]``: a push-sum method conserves the sum of w times its estimates."""
+    return state.w

@@ -7,7 +7,7 @@ from digrad import checks
 from digrad.algorithms import one_matrix
 from digrad.algorithms.defaults import state_x
 from digrad.algorithms.one_matrix import MixingChoice
-from digrad.arrays import clip_factors, clip_rows
+from digrad.arrays import clip_rows, row_norm
 from digrad.types import Array, Hyper, Net
 
 
@@ -94,6 +94,6 @@ class DGDClip:
         )  # (1)
         return DGDClipState(x=x)
 
-    def diagnostics(self, state: DGDClipState, grad: Array) -> dict[str, Array]:
-        """Return the clip factors of the step that led to ``state``."""
-        return {"clip_factor": clip_factors(grad, self.threshold)}
+    def diagnostics(self, state: DGDClipState, grad: Array, net: Net) -> dict[str, Array]:
+        """Return what was clipped in the step that led to ``state``, relative to the threshold."""
+        return {"clip_ratio": row_norm(grad) / self.threshold}

@@ -7,7 +7,7 @@ from digrad import checks
 from digrad.algorithms import one_matrix
 from digrad.algorithms.defaults import state_x
 from digrad.algorithms.one_matrix import MixingChoice
-from digrad.arrays import clip_factors
+from digrad.arrays import clip_factors, row_norm
 from digrad.types import Array, Hyper, Net
 
 
@@ -96,3 +96,7 @@ class JiangClip:
         factor = clip_factors(net.mean(grad), self.threshold)
         x = one_matrix.mix(net, self.mixing, state.x) - self.step_size * factor * grad  # (1)
         return JiangClipState(x=x)
+
+    def diagnostics(self, state: JiangClipState, grad: Array, net: Net) -> dict[str, Array]:
+        """Return what was clipped in the step that led to ``state``, relative to the threshold."""
+        return {"clip_ratio": row_norm(net.mean(grad)) / self.threshold}

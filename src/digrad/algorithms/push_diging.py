@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from digrad import checks
-from digrad.algorithms.defaults import debiased_x
+from digrad.algorithms.defaults import debiased_x, state_w
 from digrad.arrays import ones_column, zeros_like
 from digrad.types import Array, Hyper, Net
 
@@ -64,6 +64,7 @@ class PushDIGing:
     converges: ClassVar = "exact"
     reference: ClassVar = "nedic2017achieving"
     estimate = query = debiased_x
+    average_weights = state_w
 
     def __post_init__(self) -> None:
         """Check the hyper-parameters."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from digrad import checks
-from digrad.algorithms.defaults import debiased_x
+from digrad.algorithms.defaults import debiased_x, state_w
 from digrad.arrays import ones_column
 from digrad.types import Array, Hyper, Net
 
@@ -59,6 +59,7 @@ class SGP:
     converges: ClassVar = "biased"
     reference: ClassVar = "assran2019stochastic"
     estimate = query = debiased_x
+    average_weights = state_w
 
     def __post_init__(self) -> None:
         """Check the hyper-parameters."""

@@ -5,7 +5,7 @@ from typing import ClassVar, NamedTuple
 
 from digrad import checks
 from digrad.algorithms.defaults import state_x
-from digrad.arrays import soft_clip_factors, zeros_like
+from digrad.arrays import row_norm, soft_clip_factors, zeros_like
 from digrad.types import Array, Hyper, Net
 
 
@@ -80,6 +80,6 @@ class SoftCGT:
         x = net.pull(state.x) - self.step_size * y * soft_clip_factors(y, self.threshold)  # (1)
         return SoftCGTState(x=x, y=y, g=grad)
 
-    def diagnostics(self, state: SoftCGTState, grad: Array) -> dict[str, Array]:
-        """Return the clip factors of the step that led to ``state``."""
-        return {"clip_factor": soft_clip_factors(state.y, self.threshold)}
+    def diagnostics(self, state: SoftCGTState, grad: Array, net: Net) -> dict[str, Array]:
+        """Return what was clipped in the step that led to ``state``, relative to the norm that is halved."""
+        return {"clip_ratio": row_norm(state.y) / self.threshold}

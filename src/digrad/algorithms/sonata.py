@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from digrad import checks
-from digrad.algorithms.defaults import state_x
+from digrad.algorithms.defaults import state_w, state_x
 from digrad.arrays import ones_column, zeros_like
 from digrad.types import Array, Hyper, Net
 
@@ -66,6 +66,7 @@ class SONATA:
     converges: ClassVar = "exact"
     reference: ClassVar = "scutari2019distributed"
     estimate = query = state_x
+    average_weights = state_w
 
     def __post_init__(self) -> None:
         """Check the hyper-parameters."""

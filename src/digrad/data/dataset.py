@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from digrad.data.finite import not_finite_row
 from digrad.errors import DataError
 
 Features: TypeAlias = npt.NDArray[Any] | sp.csr_array
@@ -166,10 +167,13 @@ def _named(classes: npt.NDArray[Any]) -> str:
 
 
 def _check_values(features: Features, labels: npt.NDArray[Any], name: str) -> None:
-    values = features.data if isinstance(features, sp.csr_array) else features
-    if values.dtype.kind not in "biuf" or not np.isfinite(values).all():
+    if features.dtype.kind not in "biuf":
+        raise DataError(f"`features` of `Dataset` {name!r} must be finite numbers, but got {features.dtype}.")
+    row = not_finite_row(features)
+    if row is not None:
         raise DataError(
-            f"`features` of `Dataset` {name!r} must be finite numbers. Replace missing values first."
+            f"`features` of `Dataset` {name!r} must be finite numbers, but row {row} is not. "
+            "Replace missing values first."
         )
     if labels.dtype.kind == "O":
         raise DataError(f"`labels` of `Dataset` {name!r} must be numbers or strings, but got mixed objects.")

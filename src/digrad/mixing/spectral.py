@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_array, eye_array
+from scipy.linalg import lu_factor, lu_solve
+from scipy.sparse import csr_array, diags_array
+from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, eigsh, splu
 
 from digrad.errors import MixingError
@@ -19,9 +21,18 @@ POWER_ITERATIONS = 5000
 POWER_TOLERANCE = 1e-13
 PIN_ITERATIONS = 100
 PIN_RATIO = 1e3  # how much the largest entry may exceed the fixed one: costs three digits at most
-DOUBLY_TOLERANCE = 1e-12  # of the sums, to call a matrix doubly stochastic; spec/algorithms.md, section 12
+RATIO_STEPS = 10  # products over which the speed of the power iteration is measured
+COUPLED = 1e-8  # a power iteration may end before it sees what weights below this do
+GTH_BLOCK = 64  # states eliminated before the others are updated by one product of matrices
+LARGE = 1e200  # entries are scaled down before they overflow
 RESIDUAL_TOLERANCE = 1e-9
 ARPACK_TOLERANCE = 1e-6
+ARPACK_RESTARTS = 300  # a few seconds at 10 000 agents; slower graphs are left to an inverse iteration
+INVERSE_LIMIT = 20_000  # agents up to which sparse factors of a slowly mixing graph fit into memory
+INVERSE_COUNT = 24  # eigenvalues near 1 that an inverse iteration computes
+SHIFT = 1 + 1e-6  # where they are looked for: no eigenvalue is beyond 1
+DEFECTIVE = 1e-6  # an eigenvalue that rounding moves by more than this belongs to a cluster
+LARGEST_CLUSTER = 0.1  # radius beyond which eigenvalues are not taken for one
 
 Vector = npt.NDArray[np.float64]
 
@@ -30,11 +41,12 @@ def perron_row(R: Mixing) -> Vector:
     """Return u ``[n]`` with ``u @ R = u`` and sum n: how much each agent's value counts in the consensus.
 
     Exactly ones for doubly stochastic weights, and exactly zero for agents that are not roots. Otherwise, up
-    to 2000 roots: a dense linear solve. Beyond: power iteration (at most 5000 products, relative residual
-    1e-13), and a sparse LU factorization if that is not enough.
+    to 2000 roots: elimination without subtractions, which is right to rounding in every entry. Beyond: power
+    iteration (at most 5000 products), and a sparse LU factorization if that is not enough.
 
     Raises:
-        MixingError: No agent reaches all others, or the result leaves a residual above 1e-9.
+        MixingError: No agent reaches all others, the result leaves a residual above 1e-9, or more than 2000
+            roots form parts that are coupled by weights below 1e-8 only.
 
     Example:
         >>> from digrad.graphs import triangle
@@ -48,6 +60,8 @@ def perron_row(R: Mixing) -> Vector:
             "`R` of perron_row has no root: no agent reaches all others, so its Perron vector is not unique; "
             "add arcs until one agent reaches all."
         )
+    if R.kind == "doubly":
+        return np.ones(R.n)
     u = np.zeros(R.n)
     u[members] = _stationary(csr_array(R.matrix[members][:, members].T), "R")
     return u * (R.n / u.sum())
@@ -71,17 +85,18 @@ def perron_column(C: Mixing) -> Vector:
         raise MixingError(
             "`C` of perron_column must be strongly connected, else some agents lose all their mass; add arcs."
         )
-    return _stationary(C.matrix, "C")
+    return np.ones(C.n) if C.kind == "doubly" else _stationary(C.matrix, "C")
 
 
 def rho(M: Mixing) -> float:
     """Return how fast repeated mixing agrees: the spectral radius of ``M`` without its Perron part.
 
-    That is of R - 1 u'/n, C - v 1'/n or W - 1 1'/n. Dense eigenvalues up to 2000 agents, beyond it ARPACK
-    with tolerance 1e-6.
+    That is of R - 1 u'/n, C - v 1'/n or W - 1 1'/n. Circulant weights (rings, exponential graphs): a Fourier
+    transform. Else dense eigenvalues up to 2000 agents; beyond it ARPACK with tolerance 1e-6, and for up to
+    20 000 agents that mix too slowly for it, the eigenvalues near 1.
 
     Raises:
-        MixingError: ARPACK does not converge, as happens on large graphs that mix very slowly.
+        MixingError: Neither converges, or rounding alone decides the eigenvalue.
 
     Example:
         >>> from digrad.graphs import ring
@@ -89,11 +104,19 @@ def rho(M: Mixing) -> float:
         >>> round(rho(row_stochastic(ring(4))), 6)
         0.707107
     """
+    if _is_circulant(M.matrix):
+        return float(np.abs(np.fft.fft(M.matrix[:, [0]].toarray()[:, 0])[1:]).max(initial=0.0))
     left, right = _perron_pair(M)
     if M.n <= DENSE_LIMIT:
-        return float(np.abs(np.linalg.eigvals(M.toarray() - np.outer(right, left) / M.n)).max())
+        return _dense_radius(M.toarray() - np.outer(right, left) / M.n)
     deflated = _operator(M.n, lambda x: M.matrix @ x - right * (left @ x / M.n))
-    return float(np.abs(_largest(eigs, deflated)).max())
+    try:
+        return float(np.abs(_largest(eigs, deflated)).max())
+    except MixingError:
+        found = _radius_near_one(M) if M.n <= INVERSE_LIMIT else None
+        if found is None:
+            raise
+        return found
 
 
 def second_singular_value(W: Mixing) -> float:
@@ -119,6 +142,86 @@ def second_singular_value(W: Mixing) -> float:
     return float(np.sqrt(_largest(eigsh, _operator(W.n, gram)).max()))
 
 
+def _is_circulant(matrix: csr_array) -> bool:
+    # Row i is row 0, moved by i.
+    n = matrix.indptr.size - 1
+    counts = np.diff(matrix.indptr)
+    if (counts != counts[0]).any():
+        return False
+    offset = (matrix.indices.reshape(n, -1) - np.arange(n)[:, None]) % n
+    order = np.argsort(offset, axis=1)
+    moved = np.take_along_axis(offset, order, axis=1)
+    weights = np.take_along_axis(matrix.data.reshape(n, -1), order, axis=1)
+    return bool((moved == moved[0]).all() and (weights == weights[0]).all())
+
+
+def _dense_radius(matrix: npt.NDArray[np.float64]) -> float:
+    """Return the spectral radius; of an eigenvalue that is defective, the mean of those it splits into.
+
+    Rounding moves an eigenvalue by its condition number times the rounding of the matrix, and one with a Jordan
+    block of size s by the s-th root of rounding; the mean of the cluster stays.
+    """
+    values = np.linalg.eigvals(matrix)
+    largest = values[np.argmax(np.abs(values))]
+    uncertainty = _uncertainty(matrix, largest)
+    if uncertainty <= DEFECTIVE:
+        return float(np.abs(largest))
+    for radius in (min(factor * uncertainty, LARGEST_CLUSTER) for factor in (1, 3, 10)):
+        center = values[np.abs(values - largest) <= radius].mean()
+        distance = np.abs(values - center)
+        members = values[distance <= radius]
+        others = values[distance > radius]
+        is_alone = (np.abs(others - center) > 2 * radius).all() and len(members) > 1
+        if is_alone and np.abs(others).max(initial=0.0) < np.abs(center):
+            return float(np.abs(members.mean()))
+    raise MixingError(
+        f"the mixing speed of these {len(matrix)} agents could not be computed: rounding moves the second "
+        f"eigenvalue, about {np.abs(largest):.4g}, by {uncertainty:.1e}; use a better connected graph."
+    )
+
+
+def _uncertainty(matrix: npt.NDArray[np.float64], value: complex) -> float:
+    """Return how far rounding may move an eigenvalue: its condition number by inverse iteration, times eps."""
+    n, eps = len(matrix), float(np.finfo(np.float64).eps)
+    if n == 1 or value == 0:
+        return 0.0
+    factors = lu_factor(matrix - (value + 10 * eps) * np.eye(n), check_finite=False)
+    right = left = np.random.default_rng(0).standard_normal(n).astype(complex)
+    for _ in range(2):
+        right, left = lu_solve(factors, right), lu_solve(factors, left, trans=2)
+        right, left = right / np.linalg.norm(right), left / np.linalg.norm(left)
+    return eps * float(np.linalg.norm(matrix)) / max(float(np.abs(np.vdot(left, right))), eps)
+
+
+def _radius_near_one(M: Mixing) -> float | None:
+    """Return the spectral radius without the Perron part from the eigenvalues nearest to 1, if they suffice.
+
+    By Gershgorin all eigenvalues are in the disc |z - a| <= 1 - a with a the smallest diagonal entry. Those with
+    |z| >= r are therefore within sqrt((1 - r^2) (1/a - 1)) of 1, so none of them is missed if the farthest one
+    found is farther away; of a reversible chain all eigenvalues are real, and at least 2a - 1.
+    """
+    try:
+        values = eigs(
+            M.matrix.tocsc(), k=INVERSE_COUNT, sigma=SHIFT, tol=ARPACK_TOLERANCE, return_eigenvectors=False,
+            v0=np.random.default_rng(0).standard_normal(M.n),
+        )  # fmt: skip
+    except (ArpackNoConvergence, RuntimeError, MemoryError):
+        return None
+    distance = np.abs(1 - values)
+    others = np.abs(values[np.argsort(distance)[1:]])
+    radius, smallest = float(others.max()), float(M.matrix.diagonal().min())
+    reach = np.sqrt((1 - radius**2) * (1 / smallest - 1))
+    is_complete = radius >= 1 - 2 * smallest if _is_reversible(M) else distance.max() >= reach
+    return radius if is_complete else None
+
+
+def _is_reversible(M: Mixing) -> bool:
+    # Flows along both directions of an arc are equal, so that the eigenvalues are real.
+    left, right = _perron_pair(M)
+    flow = csr_array(diags_array(left) @ M.matrix @ diags_array(right))
+    return bool(np.abs(flow - flow.T).max() <= RESIDUAL_TOLERANCE * flow.max())
+
+
 def _perron_pair(M: Mixing) -> tuple[Vector, Vector]:
     ones = np.ones(M.n)
     if M.kind == "row":
@@ -129,9 +232,10 @@ def _perron_pair(M: Mixing) -> tuple[Vector, Vector]:
 def _stationary(matrix: csr_array, name: str) -> Vector:
     # matrix: column-stochastic and irreducible, [m, m]
     size = matrix.indptr.size - 1
-    if np.abs(matrix.sum(axis=1) - 1.0).max() <= DOUBLY_TOLERANCE:
+    flow = _without_diagonal(matrix)
+    if np.array_equal(flow.sum(axis=1), flow.sum(axis=0)):  # as much comes in as goes out
         return np.ones(size)
-    vector = _pinned(matrix, _dense_pinned) if size <= DENSE_LIMIT else _large_stationary(matrix)
+    vector = _eliminated(flow.T.toarray()) if size <= DENSE_LIMIT else _large_stationary(matrix, name)
     vector = vector * (size / vector.sum())
     residual = np.abs(matrix @ vector - vector).max() / vector.max()
     if not (residual <= RESIDUAL_TOLERANCE and (vector > 0).all()):
@@ -142,47 +246,94 @@ def _stationary(matrix: csr_array, name: str) -> Vector:
     return vector
 
 
-def _large_stationary(matrix: csr_array) -> Vector:
+def _eliminated(flow: npt.NDArray[np.float64]) -> Vector:
+    """Return the left Perron vector of a row-stochastic matrix by the elimination of GTH, in blocks.
+
+    Grassmann, Taksar and Heyman (1985) remove one state after the other and never subtract: what leaves a state
+    is summed from the entries beside the diagonal, so that every entry of the result is right to rounding, also
+    when parts of the chain hardly communicate. ``flow`` is overwritten.
+    """
+    n = len(flow)
+    for end in range(n, 1, -GTH_BLOCK):
+        first = max(1, end - GTH_BLOCK)
+        for k in range(end - 1, first - 1, -1):
+            flow[k, :k] += flow[k, k + 1 : end] @ flow[k + 1 : end, :k]
+            flow[:k, k] += flow[:k, k + 1 : end] @ flow[k + 1 : end, k]
+            flow[:k, k] /= flow[k, :k].sum()
+        flow[:first, :first] += flow[:first, first:end] @ flow[first:end, :first]
+    vector = np.ones(n)
+    for k in range(1, n):
+        vector[k] = vector[:k] @ flow[:k, k]
+        if vector[k] > LARGE:
+            vector[: k + 1] /= vector[k]
+    return vector
+
+
+def _without_diagonal(matrix: csr_array) -> csr_array:
+    flow = matrix.copy()
+    flow.setdiag(0)
+    flow.eliminate_zeros()
+    return flow
+
+
+def _large_stationary(matrix: csr_array, name: str) -> Vector:
+    _check_coupled(matrix, name)
     vector = np.ones(matrix.indptr.size - 1)
+    changes: list[float] = []
     for _ in range(POWER_ITERATIONS):
         following = matrix @ vector
-        if np.abs(following - vector).max() <= POWER_TOLERANCE * following.max():
-            return following
+        changes.append(float(np.abs(following - vector).max() / following.max()))
+        if changes[-1] <= POWER_TOLERANCE:
+            # What is still to come is a geometric series of changes.
+            ratio = (
+                (changes[-1] / changes[-RATIO_STEPS]) ** (1 / RATIO_STEPS)
+                if len(changes) > RATIO_STEPS
+                else 0
+            )
+            if changes[-1] <= (1 - ratio) * RESIDUAL_TOLERANCE:
+                return following
+            break
         vector = following
-    return _pinned(matrix, _sparse_pinned)
+    return _pinned(matrix)
 
 
-def _pinned(matrix: csr_array, solve: Any) -> Vector:
-    # Fixing one entry to 1 leaves an M-matrix with a non-negative right-hand side: elimination never
-    # subtracts to get an off-diagonal number, so tiny entries stay positive. The system is nearly singular
-    # if the fixed entry is tiny, hence a few products to find a large one, and a second solve if the first
-    # finds a larger.
+def _check_coupled(matrix: csr_array, name: str) -> None:
+    """Raise if tiny weights alone decide how much the parts of a large network count: only elimination can tell."""
+    strong = csr_array(matrix * (matrix > COUPLED))
+    count, part = connected_components(strong, directed=True, connection="strong")
+    receiver, sender = strong.nonzero()
+    closed = count - len(np.unique(part[sender[part[sender] != part[receiver]]]))
+    if closed > 1:
+        raise MixingError(
+            f"the Perron vector of `{name}` is decided by weights below {COUPLED:g} between {closed} parts, which is "
+            f"computed for at most {DENSE_LIMIT} agents; use larger weights between them."
+        )
+
+
+def _pinned(matrix: csr_array) -> Vector:
+    # Fixing one entry to 1 leaves an M-matrix with a non-negative right-hand side. The system is nearly
+    # singular if the fixed entry is tiny, hence a few products to find a large one, and a second solve if the
+    # first finds a larger.
     vector = np.ones(matrix.indptr.size - 1)
     for _ in range(PIN_ITERATIONS):
         vector = matrix @ vector
     pin = int(np.argmax(vector))
     try:
-        vector = solve(matrix, pin)
+        vector = _sparse_pinned(matrix, pin)
         largest = int(np.argmax(vector))
-        return vector if vector[largest] < PIN_RATIO else solve(matrix, largest)
-    except (np.linalg.LinAlgError, RuntimeError):  # RuntimeError: splu's word for singular
+        return vector if vector[largest] < PIN_RATIO else _sparse_pinned(matrix, largest)
+    except RuntimeError:  # splu's word for singular
         raise MixingError(
             f"the Perron vector of these {vector.size} agents could not be computed: the linear system is "
             "singular to machine precision; use a better connected graph or less extreme weights."
         ) from None
 
 
-def _dense_pinned(matrix: csr_array, pin: int) -> Vector:
-    dense = matrix.toarray()
-    others = np.delete(np.arange(len(dense)), pin)
-    system = np.eye(len(others)) - dense[np.ix_(others, others)]
-    return np.insert(np.linalg.solve(system, dense[others, pin]), pin, 1.0)
-
-
 def _sparse_pinned(matrix: csr_array, pin: int) -> Vector:
     others = np.delete(np.arange(matrix.indptr.size - 1), pin)
-    system = eye_array(len(others), format="csc") - matrix[others][:, others].tocsc()
-    column = matrix[others][:, [pin]].toarray()[:, 0]
+    flow = _without_diagonal(matrix)
+    system = diags_array(flow.sum(axis=0)[others]) - flow[others][:, others]
+    column = flow[others][:, [pin]].toarray()[:, 0]
     return np.insert(splu(system.tocsc()).solve(column), pin, 1.0)
 
 
@@ -193,7 +344,10 @@ def _operator(n: int, product: Any) -> LinearOperator:
 def _largest(solver: Any, operator: LinearOperator) -> npt.NDArray[Any]:
     start = np.random.default_rng(0).standard_normal(operator.shape[0])
     try:
-        return solver(operator, k=1, which="LM", v0=start, tol=ARPACK_TOLERANCE, return_eigenvectors=False)
+        return solver(
+            operator, k=1, which="LM", v0=start, tol=ARPACK_TOLERANCE, maxiter=ARPACK_RESTARTS,
+            return_eigenvectors=False,
+        )  # fmt: skip
     except ArpackNoConvergence:
         raise MixingError(
             f"the mixing speed of these {operator.shape[0]} agents could not be computed: ARPACK did not "

@@ -99,7 +99,9 @@ class Quartic:
     def gradients(self, arrays: Any, x: jax.Array, index: object = None) -> jax.Array:
         """Return a_i ||x_i - m_i||^2 (x_i - m_i), ``[n, d]``."""
         a, m = arrays
-        return a * jnp.sum((x - m) ** 2, axis=-1, keepdims=True) * (x - m)
+        square = jnp.sum((x - m) ** 2, axis=-1, keepdims=True)
+        # Beyond overflow a coordinate at its center would be inf 0, which is not a number.
+        return jnp.where(jnp.isinf(square) & (x == m), 0, a * square * (x - m))
 
     def objective(self, arrays: Any, points: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return F and its gradient at ``points``."""

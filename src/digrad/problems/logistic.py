@@ -13,6 +13,7 @@ import scipy.sparse
 
 from digrad import checks, data
 from digrad.data import Dataset, Partition
+from digrad.data.finite import not_finite_row
 from digrad.errors import ArgumentError, DataError
 from digrad.problems.problem import Floats, Problem, as_floats
 
@@ -151,8 +152,10 @@ def logistic(
         _per_agent(reg_weight, agents, "reg_weight", 0.0),
         _per_agent(reg_power, agents, "reg_power", 2.0),
     )
+    features = tuple(dataset.features[index] for index in split.indices)
+    _check_finite(features, split, dataset.name)
     local = Logistic(
-        features=tuple(dataset.features[index] for index in split.indices),
+        features=features,
         targets=tuple(targets[index] for index in split.indices),
         reg_weight=weight,
         reg_power=power,
@@ -191,6 +194,17 @@ def _partition(partition: str | Partition, targets: Floats, agents: int, seed: i
             )
         return partition
     return data.partition(targets, agents, scheme=partition, seed=seed)
+
+
+def _check_finite(features: tuple[Any, ...], split: Partition, name: str) -> None:
+    # A Dataset is finite when it is made, but its arrays may have been written to since.
+    for agent, block in enumerate(features):
+        row = not_finite_row(block)
+        if row is not None:
+            raise DataError(
+                f"`data` of logistic must be finite, but sample {row} of agent {agent} (row "
+                f"{split.indices[agent][row]} of {name}) is not; replace missing values first."
+            )
 
 
 def _per_agent(value: npt.ArrayLike, agents: int, name: str, minimum: float) -> Floats:
@@ -281,11 +295,13 @@ def _logistic_loss(z: jax.Array) -> tuple[jax.Array, jax.Array]:
 def _regulariser(reg: tuple[jax.Array, jax.Array], x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return lambda_i ||x_i||^p_i ``[n]`` and its gradient lambda_i p_i ||x_i||^(p_i - 2) x_i."""
     weight, power = reg
+    x = jnp.where((weight > 0)[..., None], x, 0)  # 0 ||x||^p is not a number once ||x||^p overflows
     square = jnp.sum(x**2, axis=-1)
     # The derivative of square^(p/2 - 1) is infinite or not a number at 0, that of the gradient is neither.
     nonzero = jnp.where(square > 0, square, 1)
     scale = jnp.where(square > 0, nonzero ** (power / 2 - 1), power == 2)
-    return weight * square ** (power / 2), (weight * power * scale)[..., None] * x
+    factor = (weight * power * scale)[..., None]
+    return weight * square ** (power / 2), jnp.where(jnp.isinf(factor) & (x == 0), 0, factor * x)
 
 
 def _mean_regulariser(reg: tuple[jax.Array, jax.Array], point: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -10,68 +11,166 @@ import numpy as np
 import numpy.typing as npt
 
 Objective = Callable[[Any, Any], tuple[Any, Any]]
+Vector = npt.NDArray[np.float64]
 
 HESSIAN_BATCH = 16  # columns of the Hessian computed together: one product of matrices, at little memory
-DENSE_HESSIAN_LIMIT = 2000  # above this dimension Newton's equation is solved by conjugate gradients
+DENSE_HESSIAN_LIMIT = 2000  # above this dimension only products with the Hessian are computed
+LANCZOS_STEPS = 60
+NEWTON_STEPS = 50
+DESCENTS = 20  # from a saddle or a maximum to the next stationary point, each lower than the one before
+ROUNDING = 1e-10  # of losses, relative to 1 + |F|: a smaller difference says nothing
+STATIONARY = 1e-6  # a larger gradient says itself that the point is no minimum
+FLAT = 1e-8  # a curvature below this, relative to the largest, is zero to rounding
 
 
 @dataclass(frozen=True, eq=False)
 class Minimum:
-    """A point where the gradient of F vanishes to rounding."""
+    """A point where the gradient of F vanishes to rounding, and from which no direction leads down."""
 
-    x: npt.NDArray[np.float64]  # [d]
+    x: Vector  # [d]
     loss: float
     grad_norm: float
 
 
-def minimise(objective: Objective, arrays: Any, start: npt.NDArray[np.float64]) -> Minimum:
+class NoMinimumError(Exception):
+    """The reason why no minimum was found; for the caller, who knows what the problem is called."""
+
+
+def minimise(objective: Objective, arrays: Any, start: Vector) -> Minimum:
     """Return the minimum that L-BFGS finds from ``start``, polished by Newton steps.
 
     L-BFGS stalls where differences of F are lost to rounding, around a gradient of 1e-8; Newton's steps are
-    accepted by the gradient norm instead, which rounding leaves alone until about 1e-14.
+    accepted by the gradient norm instead, which rounding leaves alone until about 1e-14. Both stop at saddles
+    and maxima too: there the search goes on along the direction of least curvature.
 
     Args:
         objective: Maps arrays and points ``[K, d]`` to F ``[K]`` and its gradients ``[K, d]``, in JAX.
         arrays: The first argument of ``objective``.
         start: Where to begin, ``[d]``.
-    """
-    from scipy.optimize import minimize
 
+    Raises:
+        NoMinimumError: The loss is not finite, falls without end, or cannot be left for lower ground.
+    """
     evaluate = jax.jit(objective)
 
-    def value_and_gradient(x: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
+    def value_and_gradient(x: Vector) -> tuple[float, Vector]:
         loss, gradient = evaluate(arrays, x[None])
         return float(loss[0]), np.asarray(gradient[0])
 
+    hessian = _Hessian(objective, arrays, start.size)
+    x = start
+    for _ in range(DESCENTS):
+        found = _stationary(value_and_gradient, hessian, x)
+        lower = _lower_point(value_and_gradient, hessian, found)
+        if lower is None:
+            return found
+        x = lower
+    raise NoMinimumError(f"after {DESCENTS} descents from saddles the loss still falls, to {found.loss:.3g}")
+
+
+def _stationary(
+    value_and_gradient: Callable[[Vector], tuple[float, Vector]], hessian: "_Hessian", start: Vector
+) -> Minimum:
+    from scipy.optimize import minimize
+
     options = {"maxiter": 5000, "maxfun": 10_000, "ftol": 0, "gtol": 1e-9}
-    x = minimize(value_and_gradient, start, jac=True, method="L-BFGS-B", options=options).x
+    with np.errstate(over="ignore", invalid="ignore"):  # a loss may fall to -inf; that is looked at below
+        x = minimize(value_and_gradient, start, jac=True, method="L-BFGS-B", options=options).x
     loss, gradient = value_and_gradient(x)
-    newton = _newton_direction(objective, arrays, x.size)
-    for _ in range(50):
-        candidate = x - newton(x, gradient)
-        candidate_loss, candidate_gradient = value_and_gradient(candidate)
-        if not np.linalg.norm(candidate_gradient) < 0.9 * np.linalg.norm(gradient):
+    if not (np.isfinite(loss) and np.isfinite(gradient).all()):
+        raise NoMinimumError(
+            f"at |x| = {np.abs(x).max():.3g} the loss is {loss:g} and its gradient reaches {np.abs(gradient).max():g}"
+        )
+    lengths: list[float] = []
+    for _ in range(NEWTON_STEPS):
+        step = hessian.newton_step(x, gradient)
+        new_loss, new_gradient = value_and_gradient(x - step)
+        is_better = np.linalg.norm(new_gradient) < 0.9 * np.linalg.norm(gradient)
+        if not (is_better and new_loss <= loss + ROUNDING * (1 + abs(loss))):
             break
-        x, loss, gradient = candidate, candidate_loss, candidate_gradient
+        x, loss, gradient = x - step, new_loss, new_gradient
+        lengths.append(float(np.linalg.norm(step)))
+    # Newton's steps shrink near a minimum, however flat; along a tail such as exp(-x) or 1/x they do not.
+    last = lengths[-4:]
+    is_tail = len(last) == 4 and all(b > 0.95 * a for a, b in pairwise(last))
+    if is_tail and last[-1] > FLAT * (1 + np.linalg.norm(x)):
+        raise NoMinimumError(
+            f"the loss still falls at |x| = {np.abs(x).max():.3g}, towards its infimum at infinity"
+        )
     return Minimum(x=x, loss=loss, grad_norm=float(np.linalg.norm(gradient)))
 
 
-def _newton_direction(
-    objective: Objective, arrays: Any, dim: int
-) -> Callable[[Any, Any], npt.NDArray[np.float64]]:
-    def product(arrays: Any, x: jax.Array, direction: jax.Array) -> jax.Array:
-        return jax.jvp(lambda x: objective(arrays, x[None])[1][0], (x,), (direction,))[1]
+def _lower_point(
+    value_and_gradient: Callable[[Vector], tuple[float, Vector]], hessian: "_Hessian", found: Minimum
+) -> Vector | None:
+    """Return a point below a stationary one along its direction of least curvature; None if it is a minimum."""
+    if found.grad_norm > STATIONARY:
+        return None
+    curvature, direction, largest = hessian.least_curvature(found.x)
+    if curvature > FLAT * largest:
+        return None
+    width = 1 + float(np.linalg.norm(found.x))
+    for length in (1e-4, 1e-3, 1e-2, 0.1, 1.0):
+        for point in (found.x + length * width * direction, found.x - length * width * direction):
+            if value_and_gradient(point)[0] < found.loss - ROUNDING * (1 + abs(found.loss)):
+                return point
+    if curvature < -FLAT * largest:
+        raise NoMinimumError(
+            f"the gradient vanishes where the curvature is {curvature:.3g}, and no lower point was found near it"
+        )
+    return None
 
-    @jax.jit
-    def hessian(arrays: Any, x: jax.Array) -> jax.Array:
-        return jax.lax.map(lambda e: product(arrays, x, e), jnp.eye(dim), batch_size=HESSIAN_BATCH)
 
-    @jax.jit
-    def conjugate_gradients(arrays: Any, x: jax.Array, gradient: jax.Array) -> jax.Array:
-        return jax.scipy.sparse.linalg.cg(lambda p: product(arrays, x, p), gradient, tol=1e-12, maxiter=1000)[
-            0
-        ]
+class _Hessian:
+    """The second derivative of F, dense in small dimensions and as products in large ones."""
 
-    if dim > DENSE_HESSIAN_LIMIT:
-        return lambda x, gradient: np.asarray(conjugate_gradients(arrays, x, gradient))
-    return lambda x, gradient: np.linalg.lstsq(np.asarray(hessian(arrays, x)), gradient)[0]
+    def __init__(self, objective: Objective, arrays: Any, dim: int) -> None:
+        def product(arrays: Any, x: jax.Array, direction: jax.Array) -> jax.Array:
+            return jax.jvp(lambda x: objective(arrays, x[None])[1][0], (x,), (direction,))[1]
+
+        @jax.jit
+        def dense(arrays: Any, x: jax.Array) -> jax.Array:
+            return jax.lax.map(lambda e: product(arrays, x, e), jnp.eye(dim), batch_size=HESSIAN_BATCH)
+
+        @jax.jit
+        def conjugate_gradients(arrays: Any, x: jax.Array, gradient: jax.Array) -> jax.Array:
+            solve = jax.scipy.sparse.linalg.cg
+            return solve(lambda p: product(arrays, x, p), gradient, tol=1e-12, maxiter=1000)[0]
+
+        self._is_dense = dim <= DENSE_HESSIAN_LIMIT
+        self._dense = lambda x: np.asarray(dense(arrays, x))
+        self._solve = lambda x, gradient: np.asarray(conjugate_gradients(arrays, x, gradient))
+        compiled = jax.jit(product)
+        self._product = lambda x, direction: np.asarray(compiled(arrays, x, direction))
+
+    def newton_step(self, x: Vector, gradient: Vector) -> Vector:
+        """Return H^-1 gradient."""
+        return np.linalg.lstsq(self._dense(x), gradient)[0] if self._is_dense else self._solve(x, gradient)
+
+    def least_curvature(self, x: Vector) -> tuple[float, Vector, float]:
+        """Return the smallest eigenvalue, its direction, and the largest absolute eigenvalue."""
+        if self._is_dense:
+            dense = self._dense(x)
+            values, vectors = np.linalg.eigh((dense + dense.T) / 2)
+        else:
+            values, vectors = _lanczos(lambda direction: self._product(x, direction), x.size)
+        return float(values[0]), vectors[:, 0], float(np.abs(values).max())
+
+
+def _lanczos(product: Callable[[Vector], Vector], dim: int) -> tuple[Vector, Vector]:
+    """Return Ritz values, ascending, and vectors ``[d, steps]``: the smallest value bounds that of H from above."""
+    basis = np.zeros((LANCZOS_STEPS, dim))
+    image = np.zeros((LANCZOS_STEPS, dim))
+    vector = np.random.default_rng(0).standard_normal(dim)
+    for k in range(LANCZOS_STEPS):
+        for _ in range(2):  # orthogonal to rounding
+            vector = vector - basis[:k].T @ (basis[:k] @ vector)
+        norm = np.linalg.norm(vector)
+        if norm <= FLAT * max(1.0, float(np.linalg.norm(image[k - 1])) if k else 0.0):
+            basis, image = basis[:k], image[:k]  # an invariant subspace
+            break
+        basis[k] = vector / norm
+        image[k] = vector = product(basis[k])
+    small = basis @ image.T
+    values, coordinates = np.linalg.eigh((small + small.T) / 2)
+    return values, basis.T @ coordinates

@@ -42,19 +42,16 @@ class Polynomial:
 
     def losses(self, arrays: Any, x: jax.Array, index: object = None) -> jax.Array:
         """Return f_i(x_i), ``[n]``."""
-        a, b, q = arrays
-        return jnp.sum(a * x**2 / 2 - b * x + q * x**4 / 4, axis=-1)
+        return _loss(*arrays, x)
 
     def gradients(self, arrays: Any, x: jax.Array, index: object = None) -> jax.Array:
         """Return a_i x_i - b_i + q_i x_i^3, ``[n, d]``."""
-        a, b, q = arrays
-        return a * x - b + q * x**3
+        return _gradient(*arrays, x)
 
     def objective(self, arrays: Any, points: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return F and its gradient at ``points``: the polynomial with averaged coefficients."""
         a, b, q = (array.mean(axis=0) for array in arrays)
-        gradient = a * points - b + q * points**3
-        return jnp.sum(a * points**2 / 2 - b * points + q * points**4 / 4, axis=-1), gradient
+        return _loss(a, b, q, points), _gradient(a, b, q, points)
 
     def fingerprint(self) -> str:
         """Return a hash of the coefficients."""
@@ -109,6 +106,20 @@ def example_quartic() -> Problem:
     array([0.322185, 0.322185])
     """
     return _example(quartic=1.0)
+
+
+def _loss(a: jax.Array, b: jax.Array, q: jax.Array, x: jax.Array) -> jax.Array:
+    # By Horner's rule: a x^2 - b x could overflow to inf - inf, and 0 x^2 to 0 inf.
+    return jnp.sum(x * (a * x / 2 - b + q * _where_quartic(q, x) ** 3 / 4), axis=-1)
+
+
+def _gradient(a: jax.Array, b: jax.Array, q: jax.Array, x: jax.Array) -> jax.Array:
+    return a * x - b + q * _where_quartic(q, x) ** 3
+
+
+def _where_quartic(q: jax.Array, x: jax.Array) -> jax.Array:
+    """Return x, or 0 where there is no quartic term: 0 x^3 is not a number once x^3 overflows."""
+    return jnp.where(q > 0, x, 0)
 
 
 def _example(quartic: float) -> Problem:

@@ -7,12 +7,13 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
 from digrad.data import Partition
 from digrad.errors import ArgumentError
-from digrad.problems.minimum import Minimum, minimise
+from digrad.problems.minimum import Minimum, NoMinimumError, minimise
 from digrad.types import Array
 
 Floats = npt.NDArray[np.floating]
@@ -130,12 +131,12 @@ class Problem:
     def local_losses(self, x: npt.ArrayLike) -> Floats:
         """Return f_i(x_i) ``[n]`` for stacked x ``[n, d]`` or one common point ``[d]``."""
         with jax.enable_x64(True):
-            return np.asarray(self.local.losses(self._arrays, self._stacked(x), None))
+            return np.asarray(self.local.losses(self._arrays, jnp.asarray(self._stacked(x)), None))
 
     def local_gradients(self, x: npt.ArrayLike) -> Floats:
         """Return the gradients of f_i at x_i ``[n, d]`` for stacked x ``[n, d]`` or one point ``[d]``."""
         with jax.enable_x64(True):
-            return np.asarray(self.local.gradients(self._arrays, self._stacked(x), None))
+            return np.asarray(self.local.gradients(self._arrays, jnp.asarray(self._stacked(x)), None))
 
     def solve(self, *, tolerance: float = 1e-10) -> Minimum:
         """Return a minimum of F with a gradient norm of at most ``tolerance`` (computed once).
@@ -143,15 +144,24 @@ class Problem:
         Raises:
             ArgumentError: no such point was found from ``start``; F may have no minimum.
         """
-        if self._minimum.grad_norm > tolerance:
+        try:
+            minimum = self._minimum
+        except NoMinimumError as error:
             raise ArgumentError(
-                f"`tolerance` of Problem.solve is {tolerance:g}, but the best gradient norm reached on "
-                f"{self.name} is {self._minimum.grad_norm:.3g}; ask for less, or check that the loss has a minimum."
+                f"no minimum found of {self.name} from its start: {error}; add a regulariser, or start elsewhere."
+            ) from None
+        if minimum.grad_norm > tolerance:
+            raise ArgumentError(
+                f"no minimum found of {self.name} from its start: `tolerance` of Problem.solve is {tolerance:g}, but "
+                f"the best gradient norm reached is {minimum.grad_norm:.3g}; ask for less, or check that the loss "
+                "has a minimum."
             )
-        return self._minimum
+        return minimum
 
     def check_gradient(self, x: npt.ArrayLike | None = None, *, seed: int = 0) -> float:
-        """Return the largest relative error of the gradients against central differences of the losses.
+        """Return the largest error of the gradients against central differences, relative to their norms.
+
+        What rounding of the losses explains is not counted.
 
         Args:
             x: Where to check, ``[n, d]`` or ``[d]``; standard normal by default.
@@ -162,15 +172,18 @@ class Problem:
         direction = generator.standard_normal((self.n_agents, self.dim))
         direction /= np.linalg.norm(direction, axis=1, keepdims=True)
         width = 1e-5 * (1 + np.abs(point).max())  # balances truncation and rounding of a central difference
-        measured = (
-            self.local_losses(point + width * direction) - self.local_losses(point - width * direction)
-        ) / (2 * width)
-        claimed = np.sum(self.local_gradients(point) * direction, axis=1)
+        ahead, behind = (self.local_losses(point + sign * width * direction) for sign in (1, -1))
+        gradients = self.local_gradients(point)
         common = point.mean(axis=0)
-        average = self.local_gradients(common).mean(axis=0)
-        errors = np.abs(measured - claimed) / (1 + np.abs(measured))
-        gap = np.abs(average - self.gradient(common)).max() / (1 + np.abs(average).max())
-        return float(max(errors.max(), gap))
+        average, claimed = self.local_gradients(common).mean(axis=0), self.gradient(common)
+        # Rounding of the losses is no fault of the gradients.
+        rounding = np.finfo(np.float64).eps * (np.abs(ahead) + np.abs(behind)) / width
+        errors = np.abs((ahead - behind) / (2 * width) - np.sum(gradients * direction, axis=1)) - rounding
+        norms = np.linalg.norm(gradients, axis=1)
+        return max(
+            _relative(np.maximum(errors, 0), np.maximum(norms, np.abs(ahead - behind) / (2 * width))),
+            _relative(np.linalg.norm(average - claimed), np.linalg.norm(average)),
+        )
 
     def arrays(self, dtype: npt.DTypeLike) -> Any:
         """Return the arrays of the losses on the device, in ``dtype``; made once."""
@@ -209,3 +222,8 @@ class Problem:
                 f"but got {point.shape}."
             )
         return np.broadcast_to(point, (self.n_agents, self.dim))
+
+
+def _relative(errors: Any, sizes: Any) -> float:
+    """Return the largest error relative to its size; an error of something that is zero is infinite."""
+    return float(np.max(np.where(errors == 0, 0, errors / np.where(errors == 0, 1, sizes))))

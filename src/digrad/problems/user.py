@@ -11,16 +11,23 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad import checks
-from digrad.errors import ArgumentError
+from digrad.data.finite import not_finite_row
+from digrad.errors import ArgumentError, DataError
 from digrad.fingerprints import fingerprint
 from digrad.problems.problem import Problem
+
+DISTINCT_SIZES = 4  # up to this many the loss is traced once per size; each costs about a second
+LARGEST_PADDING = 2  # samples of a padded group, repeated ones included, relative to those that count
+PROBED = 64  # samples on which a loss is asked whether it is a mean
+PROBE_TOLERANCE = 1e-10  # rounding of that mean, relative
 
 
 @dataclass(frozen=True, eq=False)
 class UserLosses:
     """f_i(x) = loss(unravel(x), data of agent i), differentiated by JAX.
 
-    Agents of equal size are stacked, so that the loss is traced once per size and never sees padding.
+    The agents of a group are stacked, so that the loss is traced once per group. Where their sizes differ, the
+    last sample of the smaller ones is repeated with weight zero, and the loss is evaluated sample by sample.
     """
 
     loss: Callable[[Any, Any], jax.Array]
@@ -28,6 +35,7 @@ class UserLosses:
     sizes: tuple[int, ...]
     dim: int
     unravel: Callable[[Any], Any]
+    groups: tuple[tuple[int, ...], ...]  # which agents are stacked together
 
     @property
     def n_agents(self) -> int:
@@ -35,20 +43,22 @@ class UserLosses:
         return len(self.data)
 
     def arrays(self, dtype: npt.DTypeLike) -> dict[str, Any]:
-        """Return the data stacked by size, and padded to one stack for mini-batches."""
+        """Return the data stacked by group, and padded to one stack for mini-batches."""
         cast = [jax.tree.map(lambda leaf: _cast(leaf, dtype), block) for block in self.data]
-        groups = {str(size): _stack([cast[i] for i in agents]) for size, agents in self._groups().items()}
         longest = max(self.sizes)
         padded = [jax.tree.map(lambda leaf: np.pad(leaf, _to_length(leaf, longest)), block) for block in cast]
-        return {"groups": groups, "rows": _stack(padded)}
+        return {
+            "groups": [self._stacked(cast, group, dtype) for group in self.groups],
+            "rows": _stack(padded),
+        }
 
     def losses(self, arrays: Any, x: jax.Array, index: jax.Array | None) -> jax.Array:
         """Return f_i(x_i), ``[n]``."""
-        return self._mapped(self._flat_loss, arrays, x, index)
+        return self._mapped(lambda function: function, arrays, x, index)
 
     def gradients(self, arrays: Any, x: jax.Array, index: jax.Array | None) -> jax.Array:
         """Return the gradients, ``[n, d]``, by automatic differentiation."""
-        return self._mapped(jax.grad(self._flat_loss), arrays, x, index)
+        return self._mapped(jax.grad, arrays, x, index)
 
     def objective(self, arrays: Any, points: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return F and its gradient, point after point: the loss of a whole data set may be large."""
@@ -66,19 +76,31 @@ class UserLosses:
     def _flat_loss(self, x: jax.Array, batch: Any) -> jax.Array:
         return self.loss(self.unravel(x), batch)
 
-    def _groups(self) -> dict[int, list[int]]:
-        return {size: [i for i, s in enumerate(self.sizes) if s == size] for size in sorted(set(self.sizes))}
+    def _weighted_loss(self, x: jax.Array, batch: tuple[Any, jax.Array]) -> jax.Array:
+        samples, weights = batch
+        return weights @ _sample_losses(lambda sample: self._flat_loss(x, sample), samples)
+
+    def _stacked(self, cast: list[Any], group: tuple[int, ...], dtype: npt.DTypeLike) -> Any:
+        sizes = [self.sizes[i] for i in group]
+        if len(set(sizes)) == 1:
+            return _stack([cast[i] for i in group])
+        sample = np.arange(max(sizes))
+        weights = np.array([(sample < size) / size for size in sizes], dtype)
+        return _stack([_take(cast[i], np.minimum(sample, self.sizes[i] - 1)) for i in group]), weights
 
     def _mapped(
-        self, function: Callable[..., jax.Array], arrays: Any, x: jax.Array, index: jax.Array | None
+        self, transform: Callable[[Any], Any], arrays: Any, x: jax.Array, index: jax.Array | None
     ) -> jax.Array:
         if index is not None:
             agent = jnp.arange(self.n_agents)[:, None]
-            return jax.vmap(function)(x, jax.tree.map(lambda leaf: leaf[agent, index], arrays["rows"]))
+            batches = jax.tree.map(lambda leaf: leaf[agent, index], arrays["rows"])
+            return jax.vmap(transform(self._flat_loss))(x, batches)
         parts, order = [], []
-        for size, agents in self._groups().items():
-            parts.append(jax.vmap(function)(x[np.array(agents)], arrays["groups"][str(size)]))
-            order.extend(agents)
+        for group, stacked in zip(self.groups, arrays["groups"], strict=True):
+            is_padded = len({self.sizes[i] for i in group}) > 1
+            function = transform(self._weighted_loss if is_padded else self._flat_loss)
+            parts.append(jax.vmap(function)(x[np.array(group)], stacked))
+            order.extend(group)
         return jnp.concatenate(parts)[np.argsort(order)]
 
 
@@ -116,12 +138,20 @@ def from_loss(
     _check_alike(blocks)
     template = _template(params)
     _check_scalar(loss, template, blocks[0])
+    _check_finite(loss, template, blocks)
 
     def unravel(x: Any) -> Any:
         return _unravel(x, template)
 
     start = np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(template)])
-    local = UserLosses(loss=loss, data=blocks, sizes=sizes, dim=start.size, unravel=unravel)
+    local = UserLosses(
+        loss=loss,
+        data=blocks,
+        sizes=sizes,
+        dim=start.size,
+        unravel=unravel,
+        groups=_groups(sizes, lambda: _is_mean(loss, template, blocks[int(np.argmax(sizes))])),
+    )
     return Problem(
         name=name or getattr(loss, "__name__", "user loss"), local=local, start=start, unravel=unravel
     )
@@ -151,6 +181,57 @@ def _check_scalar(loss: Callable[[Any, Any], Any], template: Any, batch: Any) ->
         raise ArgumentError(
             f"`loss` of from_loss must return a scalar, but on agent 0 it returns {result}; take the mean."
         )
+
+
+def _check_finite(loss: Callable[[Any, Any], Any], template: Any, blocks: tuple[Any, ...]) -> None:
+    """Raise if a sample that is not finite makes the loss of its agent so: a loss may also expect such samples."""
+    for agent, block in enumerate(blocks):
+        rows = [row for leaf in jax.tree.leaves(block) if (row := not_finite_row(leaf)) is not None]
+        if not rows:
+            continue
+        with jax.enable_x64(True):
+            values = jax.tree.leaves(jax.value_and_grad(loss)(jax.tree.map(jnp.asarray, template), block))
+        if not all(np.isfinite(value).all() for value in map(np.asarray, values)):
+            raise DataError(
+                f"`data` of from_loss must be finite, but row {min(rows)} of agent {agent} is not, and so the loss "
+                "of this agent at `params` is not either; replace missing values first."
+            )
+
+
+def _groups(sizes: tuple[int, ...], is_mean: Callable[[], bool]) -> tuple[tuple[int, ...], ...]:
+    """Return the agents that are stacked together: of one size each, or of many sizes if the loss is a mean."""
+    by_size = {size: [i for i, s in enumerate(sizes) if s == size] for size in sorted(set(sizes))}
+    if len(by_size) <= DISTINCT_SIZES or not is_mean():
+        return tuple(map(tuple, by_size.values()))
+    groups: list[list[int]] = []
+    longest = samples = 0
+    for size, agents in reversed(by_size.items()):
+        total = samples + size * len(agents)
+        if groups and longest * (len(groups[-1]) + len(agents)) <= LARGEST_PADDING * total:
+            groups[-1].extend(agents)
+            samples = total
+        else:
+            groups.append(list(agents))
+            longest, samples = size, size * len(agents)
+    return tuple(map(tuple, groups))
+
+
+def _is_mean(loss: Callable[[Any, Any], Any], template: Any, block: Any) -> bool:
+    """Return whether the loss of some samples is the mean of the losses of each, as it should be."""
+    generator = np.random.default_rng(0)
+    point = jax.tree.map(lambda leaf: leaf + generator.standard_normal(leaf.shape), template)
+    few = jax.tree.map(lambda leaf: leaf[:PROBED], block)
+    try:
+        with jax.enable_x64(True):
+            together = np.asarray(loss(point, few))
+            apart = np.asarray(_sample_losses(lambda sample: loss(point, sample), few))
+    except (TypeError, ValueError, jax.errors.JAXTypeError):  # it cannot take a single sample
+        return False
+    return bool(abs(apart.mean() - together) <= PROBE_TOLERANCE * abs(apart).mean())
+
+
+def _sample_losses(loss: Callable[[Any], jax.Array], samples: Any) -> jax.Array:
+    return jax.vmap(lambda sample: loss(jax.tree.map(lambda leaf: leaf[None], sample)))(samples)
 
 
 def _check_alike(blocks: tuple[Any, ...]) -> None:
@@ -187,6 +268,10 @@ def _size(block: Any, agent: int) -> int:
 
 def _cast(leaf: Any, dtype: npt.DTypeLike) -> Any:
     return leaf.astype(dtype) if np.issubdtype(leaf.dtype, np.floating) else leaf
+
+
+def _take(block: Any, index: npt.NDArray[np.int64]) -> Any:
+    return jax.tree.map(lambda leaf: leaf[index], block)
 
 
 def _stack(blocks: list[Any]) -> Any:

@@ -55,9 +55,9 @@ def split_schedules(method: Any, dtype: npt.DTypeLike) -> tuple[Any, dict[str, S
 def evaluate(
     schedules: dict[str, Schedule], owner: str, ks: range, length: int, dtype: npt.DTypeLike
 ) -> dict[str, Any]:
-    """Return each schedule at the iterations ``ks``, all positive, the last value repeated up to ``length``."""
+    """Return each schedule at the iterations ``ks``, all positive, and NaN beyond them up to ``length``."""
     return {
-        name: np.pad(_values(schedule, name, owner, ks, dtype), (0, length - len(ks)), mode="edge")
+        name: np.pad(_values(schedule, name, owner, ks, dtype), (0, length - len(ks)), constant_values=np.nan)
         for name, schedule in schedules.items()
     }
 

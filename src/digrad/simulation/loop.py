@@ -33,7 +33,7 @@ class Setting(NamedTuple):
 class Rows(NamedTuple):
     """What the loop stores at recorded iterations; the last row is scratch, for all other iterations."""
 
-    point: jax.Array  # [rows + 1, d] average weighted by u
+    point: jax.Array  # [rows + 1, d] average, weighted as the method conserves it
     mean: jax.Array  # [rows + 1, d] plain average
     consensus_error: jax.Array  # [rows + 1]
     tracking_error: jax.Array  # [rows + 1]
@@ -87,11 +87,12 @@ def run_chunk(
         inner, table = carry
         is_recorded = inner.k % every == 0
         row = jnp.where(is_recorded, inner.k // every - (first + every - 1) // every, rows)
-        table = _write_estimates(table, row, setting.method.estimate(inner.state), setting.u)
+        weights = metrics.average_weights(setting.method, inner.state, setting.u)
+        table = _write_estimates(table, row, setting.method.estimate(inner.state), weights)
         target = jnp.minimum(jnp.where(is_recorded, inner.k + 1, (inner.k // every + 1) * every), end)
         inner = lax.while_loop(lambda c: (c.k < target) & ~c.diverged, step, inner)
         method, _ = at_iteration(setting.method, inputs, inner.k - 1 - first)
-        return inner, _write_trackers(table, row, method, setting.v, inner)
+        return inner, _write_trackers(table, row, method, setting.v, inner, net)
 
     start = _Inner(jnp.asarray(first), state, jnp.zeros_like(setting.method.query(state)), jnp.asarray(False))
     inner, table = lax.while_loop(
@@ -142,12 +143,14 @@ def _write_estimates(table: Rows, row: jax.Array, x: jax.Array, u: jax.Array) ->
     )
 
 
-def _write_trackers(table: Rows, row: jax.Array, method: Any, v: jax.Array, inner: _Inner) -> Rows:
+def _write_trackers(
+    table: Rows, row: jax.Array, method: Any, v: jax.Array, inner: _Inner, net: SimulatedNet
+) -> Rows:
     if hasattr(inner.state, "y"):
         error = metrics.tracking_error(inner.state.y, v)
         table = table._replace(tracking_error=table.tracking_error.at[row].set(error))
     if hasattr(method, "diagnostics"):
-        factors = method.diagnostics(inner.state, inner.grad)["clip_factor"]
-        fraction = metrics.fraction_clipped(factors).astype(factors.dtype)
+        ratios = method.diagnostics(inner.state, inner.grad, net)["clip_ratio"]
+        fraction = metrics.fraction_clipped(ratios).astype(ratios.dtype)
         table = table._replace(fraction_clipped=table.fraction_clipped.at[row].set(fraction))
     return table

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
+from digrad.arrays import row_norm
 from digrad.problems import LocalLosses
 from digrad.simulation.loop import Rows
 
@@ -99,4 +100,6 @@ class Recorder:
 def evaluate(local: LocalLosses, arrays: Any, points: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return F and the norm of its gradient at ``points``, ``[K]`` each."""
     loss, gradient = local.objective(arrays, points)
-    return loss, jnp.linalg.norm(gradient, axis=-1)
+    norm = jnp.linalg.norm(gradient, axis=-1)
+    is_overflow = jnp.isinf(norm) & jnp.isfinite(gradient).all(axis=-1)  # of the squares only
+    return loss, jnp.where(is_overflow, row_norm(gradient)[:, 0], norm)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
+from digrad import metrics
 from digrad.errors import CheckpointError
 from digrad.mixing import Network
 from digrad.problems import Problem
@@ -176,8 +177,7 @@ class Run:
     ) -> tuple[Any, Any, Any, loop.Rows]:
         setting = self.setting._replace(record_every=record_every)
         # The closing call takes one step more than was asked for, whose schedules need not exist.
-        last = self.plan.steps - 1
-        ks = range(min(first, last), min(end - 1, last) + 1)
+        ks = range(first, min(end, self.plan.steps))
         inputs: dict[str, Any] = {
             "schedules": hyper.evaluate(self.schedules, self.name, ks, self.length, self.x0.dtype)
         }
@@ -254,7 +254,7 @@ def _setting(
         method=method,
         operators=mixing,
         arrays=problem.arrays(x0.dtype),
-        u=jnp.asarray(network.u if "row" in method.needs else ones, x0.dtype),
+        u=jnp.asarray(metrics.perron_weights(method, network), x0.dtype),
         v=jnp.asarray(network.v if "column" in method.needs else ones, x0.dtype),
         limit=jnp.asarray(limit, x0.dtype),
         record_every=record_every,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from digrad import checks
+from digrad import checks, metrics
 from digrad.algorithms.fields import check_columns, numeric_fields, with_fields
 from digrad.errors import ArgumentError
 from digrad.mixing import Network
@@ -116,9 +116,11 @@ class MethodOptimizer(torch.optim.Optimizer):
     def average(self) -> torch.Tensor:
         """Return the average of all agents' answers, ``[dimension]``; every agent must call.
 
-        Where estimates are pulled the weights are those of the Perron vector of R, else equal.
+        Where estimates are pulled the weights are those of the Perron vector of R, for push-sum those it carries,
+        else equal.
         """
-        total = (self._perron().T @ self.estimate())[0]
+        weights = metrics.average_weights(self._method, self._state, self._perron())
+        total = weights @ self.estimate()
         return self._sum(total).div_(self._network.n)
 
     @torch.no_grad()
@@ -227,8 +229,8 @@ class MethodOptimizer(torch.optim.Optimizer):
         return value
 
     def _perron(self) -> torch.Tensor:
-        u = self._network.u if "row" in self._method.needs else np.ones(self._network.n)
-        return torch.tensor(u[list(self._agents)], dtype=self._flat.dtype, device=self._flat.device)[:, None]
+        u = metrics.perron_weights(self._method, self._network)
+        return torch.tensor(u[list(self._agents)], dtype=self._flat.dtype, device=self._flat.device)
 
     def _scheduled(self, field: str) -> Any:
         value: Any = getattr(self._method, field)
