@@ -95,7 +95,7 @@ class Spec(Table):
     Args:
         name: What reports call the run.
         steps: Steps of each method.
-        batch_size: Samples per agent and step; None uses all of them.
+        batch_size: Samples per agent and step; left out, all of them are used.
         seed: Of the samples and of a random start.
         seeds: How many runs of each method, with seeds ``seed``, ``seed + 1``, ...
         start: ``"zeros"``, ``"normal"`` (standard normal, different for every agent), or the point ``[d]``.

@@ -177,7 +177,7 @@ def _agents(value: int, name: str, owner: str) -> int:
 def _check_arcs(count: float, owner: str) -> None:
     if count > MOST_ARCS:
         raise ArgumentError(
-            f"{owner} would have {count:.3g} arcs, but at most {MOST_ARCS:.3g} can be handled; use fewer agents or arcs."
+            f"{owner} would have {count:.3g} arcs, but at most {MOST_ARCS:.3g} can be handled; use fewer."
         )
 
 
