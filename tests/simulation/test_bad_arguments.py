@@ -36,11 +36,17 @@ REFUSED = {
         r"`momentum` of CDSGDPolyak is a schedule, and at k = 1: .* below 1, but got 1\.5",
     ),
     "no methods": (lambda: dg.compare([], PROBLEM, NETWORK, steps=3), "not empty, but got"),
-    "data": (lambda: dg.Problem.from_loss(lambda w, b: w.sum(), None, 1), "one batch per agent, but got NoneType"),
+    "data": (
+        lambda: dg.Problem.from_loss(lambda w, b: w.sum(), None, 1),
+        "one batch per agent, but got NoneType",
+    ),
     "params": (lambda: dg.Problem.from_loss(lambda w, b: w.sum(), DATA, "a"), "`params` of from_loss"),
     "int": (lambda: dg.Problem.from_loss(lambda w, b: 3, DATA, 1), "a real number with a gradient"),
     "complex": (lambda: dg.Problem.from_loss(lambda w, b: w[0] * 1j, DATA, 1), "returns complex128"),
-    "other arrays": (lambda: dg.Problem.from_loss(lambda w, b: w.detach(), DATA, 1), "must be a JAX function"),
+    "other arrays": (
+        lambda: dg.Problem.from_loss(lambda w, b: w.detach(), DATA, 1),
+        "must be a JAX function",
+    ),
 }
 
 

@@ -187,7 +187,7 @@ class Spec(Table):
     def _check_batch(self, problem: Problem) -> None:
         if self.batch_size is None or problem.sizes is None:
             return
-        if self.batch_size > max(problem.sizes):
+        if self.sampling != "epoch" and self.batch_size > max(problem.sizes):
             raise self._refusal(
                 "batch_size",
                 f"must be at most {max(problem.sizes)}, the samples of the largest agent, but got {self.batch_size}; "

@@ -125,7 +125,7 @@ def make_sampler(
         raise ArgumentError(
             f"`batch_size` is {batch_size}, but {problem.name} has no samples to draw from; leave it out."
         )
-    if batch_size > max(problem.sizes):
+    if sampling == "replacement" and batch_size > max(problem.sizes):
         raise ArgumentError(
             f"`batch_size` is {batch_size}, but no agent has more than {max(problem.sizes)} samples; use at most as "
             "many, or leave it out to use all of them."
