@@ -16,8 +16,8 @@ def read(path: str | Path) -> Digraph:
     """Read a digraph from a file.
 
     A ``.json`` file holds ``{"n": 5, "edges": [[sender, receiver], ...]}`` and perhaps ``"names"``. Any other file
-    is a text list: one ``sender receiver`` pair per line, ``#`` starts a comment, and a first line ``# n=5`` gives the number
-    of agents; without it, there are as many agents as the largest number plus one.
+    is a text list: one ``sender receiver`` pair per line, ``#`` starts a comment, and a first line ``# n=5`` gives
+    the number of agents; without it, there are as many agents as the largest number plus one.
 
     Raises:
         GraphError: The file cannot be read, or is malformed; the message names the file and, in a text list,
