@@ -1,4 +1,7 @@
 import os
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,3 +18,19 @@ def a9a_folder() -> Path:
     if os.environ.get("DIGRAD_REQUIRE_A9A") == "1":
         pytest.fail(f"DIGRAD_REQUIRE_A9A=1: {reason}")
     pytest.skip(reason)
+
+
+@pytest.fixture
+def full_disk() -> Callable[..., AbstractContextManager[None]]:
+    """A block in which the kernel refuses to write more than ``after`` bytes to a file, as a full disk does."""
+
+    @contextmanager
+    def limited(*, after: int) -> Iterator[None]:
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (after, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return limited

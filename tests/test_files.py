@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from digrad.files import file_stem, write_atomically
+from digrad.errors import ArgumentError, StorageError
+from digrad.files import file_stem, locked, write_atomically
 
 
 def test_write_atomically_replaces_content_and_leaves_no_other_file(tmp_path):
@@ -30,6 +31,36 @@ def test_write_atomically_keeps_old_content_when_writing_fails(tmp_path, monkeyp
     assert os.listdir(tmp_path) == ["a.bin"]
 
 
+def test_write_atomically_names_the_file_and_leaves_nothing_when_the_disk_is_full(tmp_path, full_disk):
+    path = tmp_path / "a.bin"
+    write_atomically(path, b"old")
+    with (
+        full_disk(after=100),
+        pytest.raises(StorageError, match=r"a\.bin cannot be written \(File too large\)"),
+    ):
+        write_atomically(path, bytes(1000))
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["a.bin"]
+
+
+def test_locked_folder_keeps_others_out_until_it_is_released(tmp_path):
+    with locked(tmp_path / "out"):
+        with pytest.raises(
+            ArgumentError, match=r"Another process is writing to .*out; wait until it has ended"
+        ):
+            locked(tmp_path / "out").__enter__()
+        assert os.listdir(tmp_path / "out") == [".lock"]
+    assert os.listdir(tmp_path / "out") == []
+    with locked(tmp_path / "out"):
+        pass
+
+
+def test_lock_of_a_killed_process_does_not_count(tmp_path):
+    (tmp_path / ".lock").write_text("")
+    with locked(tmp_path):
+        assert os.listdir(tmp_path) == [".lock"]
+
+
 def test_write_atomically_gives_the_permissions_of_an_ordinary_file(tmp_path):
     ordinary = tmp_path / "ordinary"
     ordinary.write_bytes(b"")
@@ -38,7 +69,7 @@ def test_write_atomically_gives_the_permissions_of_an_ordinary_file(tmp_path):
 
 
 def test_write_atomically_raises_when_folder_is_missing(tmp_path):
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(StorageError, match=r"none/a cannot be written \(No such file or directory\)"):
         write_atomically(tmp_path / "none" / "a", b"")
 
 

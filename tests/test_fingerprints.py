@@ -1,11 +1,15 @@
 import functools
 import subprocess
 import sys
+import threading
+import types
 from pathlib import Path
 
 import jax
 import numpy as np
+import pytest
 
+from digrad.errors import ArgumentError
 from digrad.fingerprints import fingerprint
 
 FACTOR = 3.0
@@ -52,3 +56,79 @@ def test_fingerprints_are_the_same_in_another_process():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [fingerprint(function) for function in made(1.0).values()]
+
+
+SETTINGS = {"factor": 3.0}
+
+
+class Config:
+    factor = 3.0
+
+
+def named_in_a_dictionary(x):
+    return SETTINGS["factor"] * x
+
+
+def named_in_a_class(x):
+    return Config.factor * x
+
+
+def named_in_an_inner_function(x):
+    def inner(y):
+        return FACTOR * y
+
+    return inner(x)
+
+
+def named_in_a_module(x):
+    return test_module.factor * x
+
+
+test_module = types.ModuleType("test_module")
+test_module.factor = 3.0
+
+HELD = {
+    "dictionary": (named_in_a_dictionary, lambda patch, value: patch.setitem(SETTINGS, "factor", value)),
+    "class": (named_in_a_class, lambda patch, value: patch.setattr(Config, "factor", value)),
+    "inner function": (
+        named_in_an_inner_function,
+        lambda patch, value: patch.setitem(globals(), "FACTOR", value),
+    ),
+    "module": (named_in_a_module, lambda patch, value: patch.setattr(test_module, "factor", value)),
+    "method": (
+        Callable(1.0),
+        lambda patch, value: patch.setattr(Callable, "__call__", lambda self, x: self.factor * x + value),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_fingerprint_sees_what_a_function_names_elsewhere(name, monkeypatch):
+    function, change = HELD[name]
+    before = fingerprint(function)
+    change(monkeypatch, 4.0)
+    assert fingerprint(function) != before
+    monkeypatch.undo()
+    assert fingerprint(function) == before
+
+
+def test_fingerprint_sees_the_rule_of_a_custom_derivative_and_the_array_of_a_bound_method():
+    def with_rule(factor):
+        function = jax.custom_jvp(lambda x: x)
+        function.defjvp(lambda primals, tangents: (primals[0], factor * tangents[0]))
+        return function
+
+    assert fingerprint(with_rule(1.0)) == fingerprint(with_rule(1.0)) != fingerprint(with_rule(2.0))
+    assert fingerprint(np.ones(2).dot) == fingerprint(np.ones(2).dot) != fingerprint(np.zeros(2).dot)
+
+
+def test_fingerprint_of_something_recursive_ends():
+    itself = [1.0]
+    itself.append(itself)
+    assert fingerprint(itself) == fingerprint(itself)
+
+
+@pytest.mark.parametrize("hidden", [(k for k in range(3)), threading.Lock()], ids=["generator", "lock"])
+def test_fingerprint_refuses_what_it_cannot_read(hidden):
+    with pytest.raises(ArgumentError, match="whose content cannot be compared between processes"):
+        fingerprint(lambda x: hidden)

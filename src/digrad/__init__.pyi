@@ -2,6 +2,7 @@
 from . import data as data
 from . import graphs as graphs
 from . import mixing as mixing
+from . import plots as plots
 from . import problems as problems
 from . import schedules as schedules
 from . import theory as theory

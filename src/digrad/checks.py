@@ -31,8 +31,13 @@ def positive(value: Any, name: str, owner: str, *, allow_inf: bool = False) -> N
 
 
 def fraction(value: Any, name: str, owner: str) -> None:
-    """Raise unless a concrete number ``value`` is in [0, 1)."""
-    if _is_concrete(value) and not 0 <= value < 1:
+    """Raise unless a concrete number ``value`` is in [0, 1); of a NumPy array, every entry."""
+    if _is_numpy_array(value):
+        if not ((value >= 0) & (value < 1)).all():
+            raise ArgumentError(
+                f"`{name}` of {owner} must be at least 0 and below 1 in every entry, but got {value.tolist()!r}."
+            )
+    elif _is_concrete(value) and not 0 <= value < 1:
         raise ArgumentError(f"`{name}` of {owner} must be at least 0 and below 1, but got {value!r}.")
     _reject_non_number(value, name, owner)
 

@@ -34,6 +34,14 @@ class CheckpointError(DigradError, RuntimeError):
     """A checkpoint is corrupt, or belongs to another run."""
 
 
+class StorageError(DigradError, OSError):
+    """A file cannot be written: the disk is full, or the place does not exist or belongs to someone else."""
+
+    def __str__(self) -> str:
+        """Return one line that names the file."""
+        return f"{self.filename} cannot be written ({self.strerror}); make room, or give another place."
+
+
 class CommunicationError(DigradError, RuntimeError):
     """An agent is silent, has gone, or disagrees with the others; the processes must be started again."""
 

@@ -1,10 +1,18 @@
-"""Writing files so that a reader sees the old content or the new, never half of it."""
+"""Writing files so that a reader sees the old content or the new, never half of it, and from one process at a time."""
 
+import errno
+import fcntl
 import hashlib
 import os
 import re
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from digrad.errors import ArgumentError, StorageError
+
+LOCK = ".lock"  # in a folder while a process writes there
 
 _LONGEST_STEM = 80  # file systems allow 255 bytes; the rest is for prefixes and suffixes
 _SAFE_NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -24,7 +32,7 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> Path:
         The path written.
 
     Raises:
-        OSError: The folder is missing or not writable, or the disk is full; ``path`` is then unchanged.
+        StorageError: The folder is missing or not writable, or the disk is full; ``path`` is then unchanged.
 
     Example:
         >>> import tempfile
@@ -40,10 +48,68 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> Path:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        raise _not_written(path, error) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
     _sync_folder(path.parent)
     return path
+
+
+def make_folder(path: str | os.PathLike[str]) -> Path:
+    """Make a folder and those above it, unless they are there.
+
+    Raises:
+        StorageError: It cannot be made, or is a file.
+    """
+    path = Path(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _not_written(path, error) from error
+    return path
+
+
+@contextmanager
+def locked(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Make a folder and keep other processes that lock it out; a lock ends with its process, however that ends.
+
+    Raises:
+        ArgumentError: Another process has locked it.
+        StorageError: It cannot be made or written to.
+    """
+    path = make_folder(folder) / LOCK
+    descriptor = _open_lock(path)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _open_lock(path: Path) -> int:
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise _not_written(path, error) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(descriptor).st_nlink:
+                return descriptor
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                raise ArgumentError(
+                    f"Another process is writing to {path.parent}; wait until it has ended, or give another --out."
+                ) from None
+            raise _not_written(path, error) from error
+        os.close(descriptor)  # the one who held it has just removed it: make a new one
+
+
+def _not_written(path: Path, error: OSError) -> StorageError:
+    return StorageError(error.errno, error.strerror or str(error), str(path))
 
 
 def file_stem(name: str) -> str:

@@ -69,7 +69,15 @@ COMMANDS = {
         ["graph", "grid", "10000", "10000"],
         "`rows * columns` of grid must be at most 10000000",
     ),
-    "too many arcs": (["graph", "complete", "10000000"], "not enough memory for this size"),
+    "too many arcs": (
+        ["graph", "complete", "20000"],
+        "would have 4e+08 arcs, but at most 5e+07 can be handled",
+    ),
+    "negative agents": (
+        ["graph", "ring", "-3"],
+        "`n` of ring must be a whole number of at least 1, but got -3",
+    ),
+    "unknown option of graph": (["graph", "ring", "3", "--drw"], "No such option '--drw'"),
     "unknown format": (
         ["graph", "example5", "--draw", "x.foo"],
         "`--draw` of digrad graph must end in .png, .pdf or",
@@ -150,6 +158,18 @@ SPECS = {
         'step_size = {schedule = "inverse", scale = 1e-323}',
         "`methods.CGT.step_size`: at k = 4, `step_size` of CGT must be positive and finite, but got 0.0.",
     ),
+    "batch above all agents": (
+        "seed = 0",
+        "seed = 0\nbatch_size = 1000000",
+        "`batch_size` must be at most 360, the samples of the largest agent, but got 1000000",
+    ),
+    "endless": ("steps = 5", "steps = 100000000000000000000", "must be at most 1000000000000, but got 1000"),
+    "rows beyond memory": (
+        "steps = 5",
+        "steps = 1000000000",
+        "`record_every` of tiny must be at least 10 for",
+    ),
+    "empty label": ("[methods.CGT]", '[methods.""]\nmethod = "CGT"', "has a label that is empty"),
     "batch of nothing": ("seed = 0", "seed = 0\nbatch_size = 0", "batch_size"),
 }
 

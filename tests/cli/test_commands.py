@@ -191,7 +191,7 @@ def test_run_writes_the_directory_of_the_design(monkeypatch, capsys, tmp_path):
         "figures",
     ):
         assert (out / name).exists(), name
-    table = call(monkeypatch, capsys, "run", tmp_path / "tiny.toml", "--out", out)
+    table = call(monkeypatch, capsys, "run", tmp_path / "tiny.toml", "--out", out, "--resume")
     assert "diverged at k = " in table
 
 

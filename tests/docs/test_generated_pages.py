@@ -25,6 +25,12 @@ def test_the_methods_page_is_what_the_classes_say(generate):
     )
 
 
+def test_the_specs_page_describes_every_key_of_the_tables(generate):
+    page = (DOCS / "specs.md").read_text()
+    assert page == generate.specs_page(), "run `python docs/generate.py specs`"
+    assert not re.findall(r"^\| `\w+` \| [^|]* \|  \|$", page, re.MULTILINE), "a key has no description"
+
+
 def test_the_convergence_page_measures_every_method(generate):
     page = (DOCS / "convergence.md").read_text()
     settings = [

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from digrad.errors import SpecError
+from digrad.errors import ArgumentError, SpecError
 from digrad.experiments import certify_spec, parse_spec, smoothness_of_spec
 
 TEXT = """
@@ -63,3 +63,13 @@ def test_the_theory_is_about_cgt(tmp_path):
     schedule = TEXT.replace("step_size = 0.05", 'step_size = {schedule = "inverse", scale = 0.5}')
     with pytest.raises(SpecError, match="constant step size"):
         certify_spec(parse_spec(schedule), tmp_path / "out")
+
+
+@pytest.mark.parametrize("write", [certify_spec, smoothness_of_spec])
+def test_folder_of_other_files_is_left_alone(write, tmp_path):
+    (tmp_path / "certificate.json").write_text('{"mine": 1}')
+    with pytest.raises(ArgumentError, match="holds other files; give another --out"):
+        write(parse_spec(TEXT), tmp_path)
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [
+        ("certificate.json", '{"mine": 1}')
+    ]

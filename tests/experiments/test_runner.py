@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from digrad.errors import ArgumentError, CheckpointError, DataError
+from digrad.errors import ArgumentError, CheckpointError, DataError, StorageError
 from digrad.experiments import (
     Built,
     RunResult,
@@ -24,6 +24,7 @@ from digrad.experiments import (
     runner,
     store,
 )
+from digrad.files import locked
 from digrad.trace import Ensemble, Trace
 from experiment_specs import sampled, tiny
 
@@ -90,6 +91,7 @@ def test_run_directory_holds_what_the_design_says(finished: Path) -> None:
     }
     records = {f"trace-{name}.json" for name in ("CGT", "AB", "DGDClip")}
     others = {"spec.toml", "summary.json", "environment.json"}
+    others |= {f"checkpoints/{name}-seed0.npz" for name in ("CGT", "DGDClip")}  # AB diverged: it cannot go on
     assert files == {f"{trace}.parquet" for trace in traces} | figures | records | others
 
 
@@ -145,7 +147,6 @@ def test_interrupted_run_stores_what_was_computed_and_resumes_bit_for_bit(
     resumed = run_again(sampled(), tmp_path, resume=True)
     assert not resumed.interrupted
     assert numbers(tmp_path) == numbers(uninterrupted)
-    assert not (tmp_path / "checkpoints").exists()
 
 
 def test_interrupted_ensemble_resumes_bit_for_bit(tmp_path: Path) -> None:
@@ -198,21 +199,62 @@ def test_finished_methods_are_not_run_again_on_resume(finished: Path) -> None:
     assert numbers(finished) == before
 
 
-def test_equal_specification_is_run_again_with_the_same_numbers(tmp_path: Path, finished: Path) -> None:
+def test_finished_run_is_not_recomputed_silently(tmp_path: Path, finished: Path) -> None:
+    before = numbers(finished)
+    with pytest.raises(
+        ArgumentError, match=r"a finished run .* with --resume, .* --overwrite, or give another --out"
+    ):
+        run_again(tiny(), finished)
+    assert numbers(finished) == before
     run_again(tiny(), tmp_path)
+    run_again(tiny(), tmp_path, overwrite=True)
+    assert numbers(tmp_path) == before
+
+
+def test_interrupted_run_is_not_restarted_silently(tmp_path: Path) -> None:
+    run_again(sampled(), tmp_path, progress=Recorder(act_after=3))
+    (checkpoint,) = (tmp_path / "checkpoints").glob("*.npz")
+    before = checkpoint.read_bytes()
+    with pytest.raises(ArgumentError, match=r"a run that has not ended .* go on with --resume"):
+        run_again(sampled(), tmp_path)
+    assert checkpoint.read_bytes() == before
+    with pytest.raises(ArgumentError, match="--resume keeps what --overwrite deletes"):
+        run_again(sampled(), tmp_path, resume=True, overwrite=True)
+
+
+def test_more_steps_extend_a_finished_run_bit_for_bit(tmp_path: Path) -> None:
+    whole = run_again(tiny(steps=73), tmp_path / "whole").directory
+    part = run_again(tiny(steps=31), tmp_path / "part").directory
     observer = Recorder()
-    run_again(tiny(), tmp_path, progress=observer)
-    assert observer.calls > 0
-    assert numbers(tmp_path) == numbers(finished)
+    run_again(tiny(steps=73), part, resume=True, progress=observer)
+    assert numbers(part) == numbers(whole)
+    assert find_run(part).spec.steps == 73
+    with pytest.raises(ArgumentError, match="steps: 73 there, 50 here"):
+        run_again(tiny(), part, resume=True)
+
+
+def test_second_run_into_one_folder_is_refused(tmp_path: Path) -> None:
+    with locked(tmp_path), pytest.raises(ArgumentError, match="Another process is writing to"):
+        run_again(tiny(), tmp_path)
+
+
+def test_full_disk_names_the_file_and_leaves_nothing_truncated(tmp_path: Path, full_disk: Any) -> None:
+    with (
+        full_disk(after=2500),
+        pytest.warns(UserWarning, match="goes on without a checkpoint"),
+        pytest.raises(StorageError, match=r"trace-CGT\.parquet cannot be written"),
+    ):
+        run_again(tiny(steps=500), tmp_path)
+    assert not [path for path in tmp_path.rglob("*") if path.suffix in (".tmp", ".npz", ".parquet")]
 
 
 @pytest.mark.parametrize("resume", [False, True])
 def test_directory_of_another_specification_is_refused(finished: Path, resume: bool) -> None:
     before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
     with pytest.raises(
-        ArgumentError, match=r"\(steps: 50 there, 60 here\); give another --out, or --overwrite"
+        ArgumentError, match=r"\(steps: 50 there, 40 here\); give another --out, or --overwrite"
     ):
-        run_again(tiny(steps=60), finished, resume=resume)
+        run_again(tiny(steps=40), finished, resume=resume)
     assert {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()} == before
 
 

@@ -70,7 +70,7 @@ class Workload:
     @cached_property
     def setting(self) -> loop.Setting:
         """The compiled loop's fixed arguments."""
-        method, _ = hyper.split_schedules(METHOD, self.dtype)
+        method = hyper.without_schedules(METHOD, self.dtype)
         u, v = (jnp.asarray(weights, self.dtype) for weights in (self.network.u, self.network.v))
         mixing, _ = operators(self.network, METHOD.needs, self.dtype)
         limit = jnp.asarray(1e12, self.dtype)

@@ -73,7 +73,7 @@ def run(
     type=click.Choice(get_args(Preset)),
     default="full",
     show_default=True,
-    help="How much to compute.",
+    help="How much to compute: on two busy cores smoke takes 1 minute, small 4, full 9, medium less than full.",
 )
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of starts and samples."

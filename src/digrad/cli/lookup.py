@@ -12,7 +12,7 @@ from digrad.cli import show
 from digrad.cli.options import json_option
 
 
-@click.command()
+@click.command(context_settings={"ignore_unknown_options": True})  # or -3 would be an option
 @click.argument("graph")
 @click.argument("arguments", nargs=-1)
 @click.option(
@@ -207,6 +207,9 @@ def _read_graph(name: str, arguments: tuple[str, ...], seed: int) -> Any:
     from digrad.graphs import GENERATORS, read
     from digrad.graphs.words import from_words
 
+    for word in arguments:
+        if word.startswith("-") and not word[1:2].isdigit():
+            raise click.NoSuchOption(word)
     if name in GENERATORS:
         return from_words(name, arguments, seed=seed)
     if not Path(name).exists():

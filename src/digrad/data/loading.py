@@ -167,7 +167,8 @@ def _catalog_row(name: str) -> DatasetRow:
 
 def _raise_unknown(source: str | Path) -> NoReturn:
     names = [*BUNDLED, *CATALOG]
+    alike = [name for name in names if name[0] == str(source)[:1].lower()]  # iris is no misspelt digits
     raise DataError(
         f"No data set and no file {str(source)!r}. Data sets: {', '.join(names)}; or give the path of a "
-        f"LIBSVM file.{did_you_mean(source, names)}"
+        f"LIBSVM file.{did_you_mean(source, alike)}"
     )

@@ -10,9 +10,10 @@ import numpy.typing as npt
 
 from digrad import plots
 from digrad.algorithms import CGT, SoftCGT
-from digrad.errors import ArgumentError, SpecError
+from digrad.errors import ArgumentError, DataError, SpecError
 from digrad.experiments.spec import Built, Spec
-from digrad.experiments.store import write_json
+from digrad.experiments.store import check_folder, is_empty, read_json, write_json
+from digrad.files import make_folder
 from digrad.sampling import normal_start
 from digrad.theory import (
     Certificate,
@@ -27,6 +28,7 @@ from digrad.theory import run as run_cgt
 from digrad.theory.constants import INDICATIVE
 
 CHECKED_STEPS = 1500  # of a run that keeps every iterate, unless told otherwise
+CERTIFICATE, SMOOTHNESS = "certificate.json", "smoothness.json"
 SMOOTHNESS_POINTS = 60  # points of the run at which Hessian norms are computed
 
 
@@ -102,15 +104,15 @@ def certify_spec(
 
     Args:
         spec: Holds a CGT with a constant step size and threshold.
-        out: Where ``certificate.json`` and a figure per inequality go.
+        out: Where ``certificate.json`` and a figure per inequality go: new, empty, or of an earlier certificate.
         steps: Of the checked run; those of the specification, at most 1500, by default.
         method: The label of the CGT, if there are several; the first by default.
 
     Raises:
         SpecError: There is no such CGT, or the theory does not cover it.
-        ArgumentError: ``out`` is a file.
+        ArgumentError: ``out`` is a file, or a folder of something else.
     """
-    folder = _folder(out)
+    folder = _folder(out, CERTIFICATE)
     label, step_size, threshold = cgt_of(spec, method)
     built = spec.build()
     x0 = start_of(spec, built)
@@ -130,15 +132,15 @@ def certify_spec(
         )
     except RunDivergedError as error:
         diverged_at = error.k
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     result = CertifiedRun(label, certificate, check, diverged_at, _notice(spec), ())
-    write_json(folder / "certificate.json", result.to_dict())
+    write_json(folder / CERTIFICATE, result.to_dict())
     drawn = [
         path
         for name, figure in (check.figures() if check else {}).items()
         for path in plots.save_figure(figure, folder / "figures" / name, formats=("png",))
     ]
-    return replace(result, files=(folder / "certificate.json", *drawn))
+    return replace(result, files=(folder / CERTIFICATE, *drawn))
 
 
 def smoothness_of_spec(
@@ -148,15 +150,15 @@ def smoothness_of_spec(
 
     Args:
         spec: Holds a CGT with a constant step size and threshold; its run uses full gradients.
-        out: Where the figure and ``smoothness.json`` go.
+        out: Where the figure and ``smoothness.json`` go: new, empty, or of an earlier measurement.
         method: The label of the CGT, if there are several; the first by default.
 
     Raises:
         SpecError: There is no such CGT, or the theory does not cover it.
-        ArgumentError: ``out`` is a file.
+        ArgumentError: ``out`` is a file, or a folder of something else.
         RunDivergedError: Its run leaves double precision.
     """
-    folder = _folder(out)
+    folder = _folder(out, SMOOTHNESS)
     label, step_size, threshold = cgt_of(spec, method)
     built = spec.build()
     steps = min(spec.steps, CHECKED_STEPS)
@@ -165,11 +167,11 @@ def smoothness_of_spec(
     # Most of the change is at the beginning: points equally spaced on a logarithmic scale.
     chosen = np.unique(np.geomspace(1, steps + 1, SMOOTHNESS_POINTS).astype(int) - 1)
     found = empirical_smoothness(built.problem, path.average[chosen])
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     result = MeasuredSmoothness(label, chosen, found, ())
-    write_json(folder / "smoothness.json", result.to_dict())
+    write_json(folder / SMOOTHNESS, result.to_dict())
     drawn = plots.save_figure(found.figure(), folder / "smoothness")
-    return replace(result, files=(folder / "smoothness.json", *drawn))
+    return replace(result, files=(folder / SMOOTHNESS, *drawn))
 
 
 def cgt_of(spec: Spec, label: str | None = None) -> CoveredCGT:
@@ -202,12 +204,23 @@ def cgt_of(spec: Spec, label: str | None = None) -> CoveredCGT:
     return CoveredCGT(name, step_size, threshold)
 
 
-def _folder(out: str | os.PathLike[str]) -> Path:
+def _folder(out: str | os.PathLike[str], record: str) -> Path:
     """Return the directory of the results, refused before anything is computed if it cannot be one."""
     folder = Path(out)
-    if folder.exists() and not folder.is_dir():
-        raise ArgumentError(f"`out` must be a folder, but {folder} is a file; give another --out.")
+    check_folder(folder, resume=False, overwrite=False)
+    if not is_empty(folder) and "method" not in _record(folder / record):
+        raise ArgumentError(
+            f"`out` must be empty or hold the {record} of an earlier call, but {folder} holds other files; "
+            "give another --out."
+        )
     return folder
+
+
+def _record(path: Path) -> dict[str, Any]:
+    try:
+        return read_json(path)
+    except DataError:
+        return {}
 
 
 def _notice(spec: Spec) -> str:

@@ -68,7 +68,15 @@ class PartitionTable(Table):
 
 
 class LogisticTable(Table):
-    """``kind = "logistic"``: see :func:`digrad.problems.logistic`; ``data`` is a name or a LIBSVM file."""
+    """``kind = "logistic"``: see :func:`digrad.problems.logistic`.
+
+    Args:
+        kind: ``"logistic"``.
+        data: The name of a data set (``digrad data list``), or a LIBSVM file.
+        partition: A scheme, or the table below.
+        reg_weight: lambda, a number or one per agent.
+        reg_power: p, a number or one per agent, at least 2.
+    """
 
     kind: Literal["logistic"]
     data: str
@@ -108,7 +116,14 @@ class _Analytic(Table):
 
 
 class QuadraticTable(_Analytic):
-    """``kind = "quadratic"``: see :func:`digrad.problems.quadratic`."""
+    """``kind = "quadratic"``: see :func:`digrad.problems.quadratic`.
+
+    Args:
+        kind: ``"quadratic"``.
+        curvature: One list of numbers per agent.
+        linear: One list of numbers per agent.
+        quartic: A number, or one per agent.
+    """
 
     kind: Literal["quadratic"]
     curvature: Matrix
@@ -121,7 +136,14 @@ class QuadraticTable(_Analytic):
 
 
 class CoshTable(_Analytic):
-    """``kind = "cosh"``: see :func:`digrad.problems.cosh`."""
+    """``kind = "cosh"``: see :func:`digrad.problems.cosh`.
+
+    Args:
+        kind: ``"cosh"``.
+        center: One list of numbers per agent.
+        scale: A positive number, or one per agent.
+        sharpness: A positive number, or one per agent.
+    """
 
     kind: Literal["cosh"]
     center: Matrix
@@ -134,7 +156,13 @@ class CoshTable(_Analytic):
 
 
 class QuarticTable(_Analytic):
-    """``kind = "quartic"``: see :func:`digrad.problems.quartic`."""
+    """``kind = "quartic"``: see :func:`digrad.problems.quartic`.
+
+    Args:
+        kind: ``"quartic"``.
+        center: One list of numbers per agent.
+        scale: A positive number, or one per agent.
+    """
 
     kind: Literal["quartic"]
     center: Matrix
@@ -146,7 +174,11 @@ class QuarticTable(_Analytic):
 
 
 class ExampleTable(_Analytic):
-    """``kind = "example_quadratic"`` or ``"example_quartic"``: the five-agent oracles of the tests."""
+    """``kind = "example_quadratic"`` or ``"example_quartic"``: the five-agent oracles of the tests.
+
+    Args:
+        kind: ``"example_quadratic"`` or ``"example_quartic"``.
+    """
 
     kind: Literal["example_quadratic", "example_quartic"]
 

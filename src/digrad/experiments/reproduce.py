@@ -13,8 +13,8 @@ from digrad.experiments.claims import ClaimTable
 from digrad.experiments.presets import preset as load_preset
 from digrad.experiments.runner import Observer, RunResult, members, run
 from digrad.experiments.spec import Spec
-from digrad.experiments.store import read_json, write_json
-from digrad.files import write_atomically
+from digrad.experiments.store import check_folder, has_results, is_empty, read_json, write_json
+from digrad.files import locked, write_atomically
 
 Scale: TypeAlias = Literal["smoke", "small", "medium", "full"]
 Report: TypeAlias = Callable[[Path], object]
@@ -23,6 +23,7 @@ MARKER = "reproduction.json"
 STARTS = ("logistic-explosion", "logistic-zero-start", "logistic-small-start")
 SAMPLED = ("logistic-sorted", "logistic-iid")
 FULL_BATCH = "logistic-fullbatch"
+SETTINGS = (*STARTS, *SAMPLED, FULL_BATCH)
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,8 @@ def reproduce_logistic(
         preset: How many iterations and seeds: ``smoke``, ``small``, ``medium`` or ``full``.
         seed: The first seed.
         progress: Is told how each run goes.
-        resume: Keep what is done.
-        overwrite: Also replace a reproduction of another size or seed.
+        resume: Keep what is done; without it, or the next, an earlier reproduction is refused.
+        overwrite: Delete an earlier reproduction, also of another size or seed.
         report: Called with each run directory, and at last with ``out``, e.g. :func:`digrad.report.write_report`.
 
     Raises:
@@ -92,10 +93,23 @@ def reproduce_logistic(
     """
     checks.choice(preset, "preset", "reproduce_logistic", SIZES)
     folder = Path(out)
-    _open(folder, {"experiment": "logistic", "preset": preset, "seed": seed}, overwrite)
-    specs = {
-        name: _sized(load_preset(name), name, SIZES[preset], seed) for name in (*STARTS, *SAMPLED, FULL_BATCH)
-    }
+    check_folder(folder, resume=resume, overwrite=overwrite)
+    with locked(folder):
+        identity = {"experiment": "logistic", "preset": preset, "seed": seed}
+        _open(folder, identity, resume=resume, overwrite=overwrite)
+        return _reproduce(folder, preset, seed, progress, resume, overwrite, report)
+
+
+def _reproduce(
+    folder: Path,
+    preset: Scale,
+    seed: int,
+    progress: Observer | None,
+    resume: bool,
+    overwrite: bool,
+    report: Report | None,
+) -> Reproduction:
+    specs = {name: _sized(load_preset(name), name, SIZES[preset], seed) for name in SETTINGS}
     done: dict[str, RunResult] = {}
     for name, spec in specs.items():
         done[name] = run(
@@ -123,10 +137,8 @@ def reproduce_logistic(
     )
 
 
-def _open(folder: Path, identity: dict[str, Any], overwrite: bool) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise ArgumentError(f"`out` must be a folder, but {folder} is a file; give another --out.")
-    if folder.is_dir() and any(folder.iterdir()):
+def _open(folder: Path, identity: dict[str, Any], *, resume: bool, overwrite: bool) -> None:
+    if not is_empty(folder):
         if not (folder / MARKER).is_file():
             raise ArgumentError(
                 f"`out` must be empty or a reproduction of digrad, but {folder} holds other files; give another --out."
@@ -137,7 +149,11 @@ def _open(folder: Path, identity: dict[str, Any], overwrite: bool) -> None:
                 f"`out` {folder} holds the reproduction of {stored}, not of {identity}; give another --out, "
                 "or --overwrite."
             )
-    folder.mkdir(parents=True, exist_ok=True)
+        if not (resume or overwrite) and any(has_results(folder / name) for name in SETTINGS):
+            raise ArgumentError(
+                f"`out` {folder} holds this reproduction already; go on with --resume, begin anew with --overwrite, or "
+                "give another --out."
+            )
     write_json(folder / MARKER, identity)
 
 

@@ -11,7 +11,8 @@ import numpy as np
 from digrad import plots
 from digrad.errors import CheckpointError
 from digrad.experiments.spec import Built, Spec
-from digrad.experiments.store import Result, RunDirectory, open_run
+from digrad.experiments.store import Result, RunDirectory, check_folder, open_run
+from digrad.files import locked
 from digrad.mixing import Network
 from digrad.problems import Problem
 from digrad.simulation import Checkpoint, Progress, simulate
@@ -75,10 +76,11 @@ def run(
 
     Args:
         spec: What to run.
-        out: The run directory: new, empty, or of an equal specification.
-        resume: Keep the methods that are done and go on with the one that was under way; the numbers are those of
-            an uninterrupted run, bit for bit.
-        overwrite: Also replace the run of another specification.
+        out: The run directory: new or empty, or of an earlier run, which is then refused unless one of the next two
+            says what should become of it.
+        resume: Keep the methods that are done and go on with the one that was under way; with more steps in ``spec``
+            than before, extend all of them. The numbers are those of an uninterrupted run, bit for bit.
+        overwrite: Delete the earlier run.
         progress: Is told how the run goes.
         report: Called with the directory at the end, e.g. :func:`digrad.report.write_report`.
         built: What ``spec.build()`` gives, when the caller has it already.
@@ -89,11 +91,23 @@ def run(
 
     Raises:
         SpecError: The specification cannot be built; nothing is written then.
-        ArgumentError: ``out`` cannot be used.
+        ArgumentError: ``out`` cannot be used, or another process is writing to it.
         CheckpointError: Data or graph have changed since the results that ``resume`` found.
+        StorageError: A file cannot be written, e.g. because the disk is full.
     """
     built = built or spec.build()
-    store = open_run(out, spec, resume=resume, overwrite=overwrite)
+    check_folder(Path(out), resume=resume, overwrite=overwrite)
+    with locked(out):
+        return _run(open_run(out, spec, resume=resume, overwrite=overwrite), built, progress, report, formats)
+
+
+def _run(
+    store: RunDirectory,
+    built: Built,
+    progress: Observer | None,
+    report: Callable[[Path], object] | None,
+    formats: Sequence[str],
+) -> RunResult:
     results = _run_methods(store, built, progress)
     interrupted = any(trace.interrupted for result in results.values() for trace in members(result))
     store.write_summary(results)
@@ -102,7 +116,9 @@ def run(
         store.mark_finished()
     if report:
         report(store.path)
-    return RunResult(store.path, spec, results, interrupted, built.problem, built.network, tuple(figures))
+    return RunResult(
+        store.path, store.spec, results, interrupted, built.problem, built.network, tuple(figures)
+    )
 
 
 def draw_figures(
@@ -190,6 +206,7 @@ def _stored(store: RunDirectory, built: Built, label: str, seed: int) -> Trace |
     changed = [key.removesuffix("_hash") for key in now if trace.facts.get(key) != now[key]]
     if changed:
         raise CheckpointError(
-            f"The {' and the '.join(changed)} of {store.path} changed since {label} was stored; run without --resume."
+            f"The {' and the '.join(changed)} of {store.path} changed since {label} was stored; "
+            "begin anew with --overwrite."
         )
     return trace

@@ -53,6 +53,7 @@ from digrad.experiments.problem_table import PROBLEM_TABLES, PartitionTable, Pro
 from digrad.mixing import Network
 from digrad.problems import Problem
 from digrad.sampling import normal_start
+from digrad.simulation.arguments import make_steps
 from digrad.types import Method
 
 # A list of numbers that the writer has spread over several lines, one number each.
@@ -80,6 +81,8 @@ def _check_start(value: Any) -> Any:
 def _name_methods(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
+    if any(not label.strip() for label in value):
+        raise refuse("has a label that is empty; name it after its method, as in [methods.CGT].")
     return {
         label: {"method": label, **table} if isinstance(table, dict) else table
         for label, table in value.items()
@@ -92,7 +95,7 @@ class Spec(Table):
     Args:
         name: What reports call the run.
         steps: Steps of each method.
-        batch_size: Samples per agent and step; None uses all of them.
+        batch_size: Samples per agent and step; left out, all of them are used.
         seed: Of the samples and of a random start.
         seeds: How many runs of each method, with seeds ``seed``, ``seed + 1``, ...
         start: ``"zeros"``, ``"normal"`` (standard normal, different for every agent), or the point ``[d]``.
@@ -163,7 +166,8 @@ class Spec(Table):
             )
         if self.batch_size is not None and problem.sizes is None:
             raise self._refusal("batch_size", f"{problem.name} has no samples to draw from; leave it out.")
-        self._check_epochs(problem)
+        self._at("steps", lambda: make_steps(self.steps, self.record_every, self.name))
+        self._check_batch(problem)
         if isinstance(self.start, list) and len(self.start) != problem.dim:
             raise self._refusal(
                 "start", f"must have {problem.dim} numbers for {problem.name}, not {len(self.start)}."
@@ -180,8 +184,16 @@ class Spec(Table):
                     self._check_schedule(method, name, f"{key}.{name}")
         return Built(methods, problem, network, self.options(problem, self.seed))
 
-    def _check_epochs(self, problem: Problem) -> None:
-        if self.batch_size is None or self.sampling != "epoch" or problem.sizes is None:
+    def _check_batch(self, problem: Problem) -> None:
+        if self.batch_size is None or problem.sizes is None:
+            return
+        if self.sampling != "epoch" and self.batch_size > max(problem.sizes):
+            raise self._refusal(
+                "batch_size",
+                f"must be at most {max(problem.sizes)}, the samples of the largest agent, but got {self.batch_size}; "
+                "leave it out to use all samples.",
+            )
+        if self.sampling != "epoch":
             return
         smallest = min(problem.sizes)
         if self.batch_size > smallest:

@@ -1,7 +1,8 @@
 """The run directory: what a run leaves on disk, recognised and protected.
 
 A run directory holds ``spec.toml``, ``environment.json``, ``summary.json``, a trace per method, ``figures/``,
-``report.html``, and ``checkpoints/`` while a method is under way. Every file is replaced atomically.
+``report.html``, and ``checkpoints/``, from which a run goes on after an interruption, or when more steps are asked for.
+Every file is replaced atomically.
 """
 
 import json
@@ -17,7 +18,7 @@ from typing import Any, TypeAlias
 
 from digrad.errors import ArgumentError, DataError, SpecError
 from digrad.experiments.spec import Spec, load_spec
-from digrad.files import file_stem, write_atomically
+from digrad.files import LOCK, file_stem, make_folder, write_atomically
 from digrad.trace import Ensemble, Trace
 
 Result: TypeAlias = Trace | Ensemble
@@ -72,21 +73,19 @@ class RunDirectory:
         return label if self.spec.seeds == 1 else f"{label}-seed{seed}"
 
     def save_member(self, trace: Trace, seed: int) -> None:
-        """Store the run of one seed, and drop its checkpoint if it is complete."""
+        """Store the run of one seed, and drop its checkpoint if more steps would change nothing."""
         replace(trace, name=self.member(trace.name, seed)).save(self.path)
-        if not trace.interrupted:
-            path = self.checkpoint(trace.name, seed)
-            path.unlink(missing_ok=True)
-            if not any(path.parent.iterdir()):
-                path.parent.rmdir()
+        if _has_ended(trace):
+            self.checkpoint(trace.name, seed).unlink(missing_ok=True)
 
     def load_member(self, label: str, seed: int) -> Trace | None:
-        """Return the complete run of one seed, or None if there is none."""
+        """Return the complete run of one seed, or None if there is none, or more steps are wanted."""
         name = self.member(label, seed)
         if not (self.path / f"trace-{file_stem(name)}.json").is_file():
             return None
         trace = Trace.load(self.path, name)
-        return None if trace.interrupted else replace(trace, name=label)
+        is_complete = not trace.interrupted and (trace.steps >= self.spec.steps or _has_ended(trace))
+        return replace(trace, name=label) if is_complete else None
 
     def mark_finished(self) -> None:
         """Note in ``environment.json`` when the run ended."""
@@ -98,36 +97,47 @@ def open_run(
 ) -> RunDirectory:
     """Make or reuse the directory ``out`` for a run of ``spec``.
 
-    A directory of an equal specification is reused: emptied of old results, unless ``resume``. So is the directory
-    of a run that left neither a trace nor a checkpoint, whatever its specification.
+    A directory with results is kept with ``resume``, if its specification differs in nothing but fewer steps, and
+    emptied of them with ``overwrite``. The directory of a run that left neither a trace nor a checkpoint is reused,
+    whatever its specification.
 
     Raises:
-        ArgumentError: ``out`` is a file, holds something else than a run, or a run of another specification
-            and ``overwrite`` is false.
+        ArgumentError: ``out`` is a file, holds something else than a run, or results, and neither ``resume`` nor
+            ``overwrite`` allows for them.
     """
     path = Path(out)
-    if path.exists() and not path.is_dir():
-        raise ArgumentError(f"`out` must be a folder, but {path} is a file; give another --out.")
-    keep = False
-    if path.is_dir() and any(path.iterdir()):
+    check_folder(path, resume=resume, overwrite=overwrite)
+    if not is_empty(path):
         if not _is_run(path):
             raise ArgumentError(
                 f"`out` must be empty or a digrad run directory, but {path} holds other files; give another --out."
             )
-        difference = _difference(path, spec)
-        if difference and not overwrite and _has_results(path):
-            raise ArgumentError(
-                f"`out` {path} holds the run of another specification ({difference}); give another --out, "
-                "or --overwrite."
-            )
-        keep = resume and not difference
-    path.mkdir(parents=True, exist_ok=True)
-    if not keep:
+        if has_results(path) and not overwrite:
+            _check_resumable(path, spec, resume)
+    make_folder(path)
+    if not resume:
         _clear(path)
     # The environment comes first: it marks the directory as ours from the first file on.
     write_json(path / "environment.json", environment())
     write_atomically(path / "spec.toml", spec.to_toml())
     return RunDirectory(path, spec)
+
+
+def check_folder(path: Path, *, resume: bool, overwrite: bool) -> None:
+    """Raise unless ``path`` may become or be the folder of results.
+
+    Raises:
+        ArgumentError: It is a file, or both ``resume`` and ``overwrite`` are wanted.
+    """
+    if path.exists() and not path.is_dir():
+        raise ArgumentError(f"`out` must be a folder, but {path} is a file; give another --out.")
+    if resume and overwrite:
+        raise ArgumentError("--resume keeps what --overwrite deletes; give one of the two.")
+
+
+def is_empty(path: Path) -> bool:
+    """Whether nothing is there, or a folder that holds nothing."""
+    return not path.exists() or all(file.name == LOCK for file in path.iterdir())
 
 
 def find_run(path: str | os.PathLike[str]) -> RunDirectory:
@@ -186,12 +196,32 @@ def _is_run(path: Path) -> bool:
         return False
 
 
-def _has_results(path: Path) -> bool:
+def has_results(path: Path) -> bool:
+    """Whether a folder holds what would be lost if it were emptied."""
     return any(any(path.glob(pattern)) for pattern in ("trace-*", "checkpoints/*.npz"))
 
 
+def _has_ended(trace: Trace) -> bool:
+    return trace.verdict == "diverged" or trace.stopped_early
+
+
+def _check_resumable(path: Path, spec: Spec, resume: bool) -> None:
+    difference = _difference(path, spec)
+    if difference:
+        raise ArgumentError(
+            f"`out` {path} holds the run of another specification ({difference}); give another --out, or --overwrite."
+        )
+    if not resume:
+        finished = read_json(path / "environment.json").get("finished")
+        state = "a finished run" if finished else "a run that has not ended"
+        raise ArgumentError(
+            f"`out` {path} holds {state} of this specification; go on with --resume, begin anew with --overwrite, or "
+            "give another --out."
+        )
+
+
 def _difference(path: Path, spec: Spec) -> str:
-    """Return how the stored specification differs, or an empty string if it does not or was not yet written."""
+    """Return how the stored specification differs, or an empty string if it does not, save that it has fewer steps."""
     if not (path / "spec.toml").exists():
         return ""
     try:
@@ -199,6 +229,8 @@ def _difference(path: Path, spec: Spec) -> str:
     except SpecError as error:
         return f"its spec.toml is not valid: {error}"
     wanted = dict(_flat(spec.model_dump(exclude_none=True)))
+    if stored["steps"] < wanted["steps"]:
+        stored["steps"] = wanted["steps"]
     keys = [key for key in {**stored, **wanted} if stored.get(key) != wanted.get(key)]
     shown = [
         f"{key}: {stored.get(key, 'absent')} there, {wanted.get(key, 'absent')} here" for key in keys[:3]

@@ -4,7 +4,7 @@ Arcs are written ``(sender, receiver)``. Every agent also hears itself; self loo
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 LARGEST_GRAPH = 10_000_000  # agents; a few arcs each then take gigabytes
+MOST_ARCS = 50_000_000  # to build and sort them takes seconds and gigabytes
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -31,9 +32,12 @@ class Digraph:
         n: Number of agents, from 1 to 10 million.
         arcs: ``[m, 2]`` whole numbers, one row ``(sender, receiver)`` per arc, in any order. They are stored
             read-only and sorted by receiver, then sender, so the in-neighbours of an agent are contiguous.
+        names: What tables and figures call the agents, all different; None for their numbers. Names are no part of
+            the value: graphs that differ only in them are equal.
 
     Raises:
-        GraphError: An arc names an agent that does not exist, is a self loop, or is listed twice.
+        GraphError: An arc names an agent that does not exist, is a self loop, or is listed twice; or the names are
+            not n different strings.
 
     Example:
         >>> graph = Digraph(3, np.array([(0, 1), (1, 2), (2, 0), (0, 2)]))
@@ -45,6 +49,7 @@ class Digraph:
 
     n: int
     arcs: npt.NDArray[np.int64]
+    names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         """Validate, sort and freeze the arcs."""
@@ -53,6 +58,8 @@ class Digraph:
         _check_arcs(self.n, arcs)
         object.__setattr__(self, "arcs", _sorted_unique(self.n, arcs))
         self.arcs.flags.writeable = False
+        if self.names is not None:
+            object.__setattr__(self, "names", _checked_names(self.names, self.n))
 
     def __eq__(self, other: object) -> bool:
         """Return whether the other graph has the same agents and arcs."""
@@ -105,7 +112,11 @@ class Digraph:
     def symmetrized(self) -> "Digraph":
         """Return the graph with the reverse of every arc added: links that may not exist in reality."""
         keys = np.unique(np.concatenate([_keys(self.n, self.arcs), _keys(self.n, self.arcs[:, ::-1])]))
-        return Digraph(self.n, _from_keys(self.n, keys))
+        return Digraph(self.n, _from_keys(self.n, keys), self.names)
+
+    def name_of(self, agent: int) -> str:
+        """Return what tables and figures call an agent."""
+        return self.names[agent] if self.names else str(agent)
 
     def relabeled(self, permutation: npt.ArrayLike) -> "Digraph":
         """Return the same graph with agent i renamed to ``permutation[i]``.
@@ -117,13 +128,14 @@ class Digraph:
             >>> from_edges(3, [(0, 1)]).relabeled([2, 0, 1]).edges
             ((2, 0),)
         """
-        names = np.asarray(permutation)
-        if names.shape != (self.n,) or not np.array_equal(np.sort(names), np.arange(self.n)):
+        numbers = np.asarray(permutation)
+        if numbers.shape != (self.n,) or not np.array_equal(np.sort(numbers), np.arange(self.n)):
             raise ArgumentError(
                 f"`permutation` of Digraph.relabeled must hold each of 0 to {self.n - 1} once, "
                 f"but got {permutation!r}."
             )
-        return Digraph(self.n, names.astype(np.int64)[self.arcs])
+        names = tuple(self.names[agent] for agent in np.argsort(numbers)) if self.names else None
+        return Digraph(self.n, numbers.astype(np.int64)[self.arcs], names)
 
     @cached_property
     def content_hash(self) -> str:
@@ -133,12 +145,13 @@ class Digraph:
         return digest.hexdigest()
 
     def to_networkx(self) -> "networkx.DiGraph":
-        """Return a ``networkx.DiGraph`` with nodes 0, ..., n - 1 and edges sender to receiver."""
+        """Return a ``networkx.DiGraph`` with edges sender to receiver; its nodes are the names, or 0, ..., n - 1."""
         import networkx
 
         graph = networkx.DiGraph()
-        graph.add_nodes_from(range(self.n))
-        graph.add_edges_from(self.edges)
+        nodes = self.names or range(self.n)
+        graph.add_nodes_from(nodes)
+        graph.add_edges_from((nodes[sender], nodes[receiver]) for sender, receiver in self.edges)
         return graph
 
     def to_adjacency(self) -> "scipy.sparse.csr_array":
@@ -150,7 +163,7 @@ class Digraph:
 
     @cached_property
     def _reversed(self) -> "Digraph":
-        return Digraph(self.n, self.arcs[:, ::-1])
+        return Digraph(self.n, self.arcs[:, ::-1], self.names)
 
     def _agent(self, agent: int, owner: str) -> int:
         if checks.count(agent, "agent", f"Digraph.{owner}", minimum=0) >= self.n:
@@ -161,8 +174,10 @@ class Digraph:
         return int(agent)
 
 
-def from_edges(n: int, edges: Iterable[tuple[int, int]] | npt.NDArray[np.integer]) -> Digraph:
-    """Return the digraph of ``n`` agents with the given ``(sender, receiver)`` pairs.
+def from_edges(
+    n: int, edges: Iterable[tuple[int, int]] | npt.NDArray[np.integer], *, names: Sequence[str] | None = None
+) -> Digraph:
+    """Return the digraph of ``n`` agents with the given ``(sender, receiver)`` pairs, and perhaps names.
 
     Raises:
         GraphError: The edges are not pairs; or an arc names an agent that does not exist, is a self loop, or
@@ -178,13 +193,13 @@ def from_edges(n: int, edges: Iterable[tuple[int, int]] | npt.NDArray[np.integer
             "give [] for no arcs."
         )
     pairs: Any = edges if isinstance(edges, np.ndarray) else list(edges)
-    return Digraph(n, pairs)
+    return Digraph(n, pairs, None if names is None else tuple(names))
 
 
 def from_networkx(graph: "networkx.Graph") -> Digraph:
     """Return the digraph of a networkx graph; an undirected edge becomes two arcs, a self loop is dropped.
 
-    Nodes that are exactly 0, ..., n - 1 keep their names; other nodes are numbered in the graph's order.
+    Nodes that are exactly 0, ..., n - 1 keep their numbers; others are numbered in the graph's order and become names.
 
     Raises:
         GraphError: It is no networkx graph, is a multigraph, or has no nodes.
@@ -206,7 +221,7 @@ def from_networkx(graph: "networkx.Graph") -> Digraph:
     pairs = [(number[sender], number[receiver]) for sender, receiver in graph.edges if sender != receiver]
     if not graph.is_directed():
         pairs += [(receiver, sender) for sender, receiver in pairs]
-    return from_edges(len(nodes), pairs)
+    return from_edges(len(nodes), pairs, names=None if named else [str(node) for node in nodes])
 
 
 def from_adjacency(matrix: Any) -> Digraph:
@@ -252,6 +267,15 @@ def _check_finite(data: npt.NDArray[Any], receiver: npt.NDArray[Any], sender: np
         raise GraphError(
             f"`matrix` of from_adjacency has {data[bad[0]]} at {where}; use 0 where there is no arc."
         )
+
+
+def _checked_names(names: Any, n: int) -> tuple[str, ...]:
+    given = tuple(names)
+    if len(given) != n or len(set(given)) != n or not all(isinstance(name, str) and name for name in given):
+        raise GraphError(
+            f"`names` of Digraph must be {n} different strings, one per agent, but got {names!r}."
+        )
+    return given
 
 
 def _as_pairs(arcs: Any) -> npt.NDArray[np.int64]:

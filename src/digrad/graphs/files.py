@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from digrad.errors import ArgumentError, GraphError
+from digrad.files import write_atomically
 from digrad.graphs.digraph import Digraph, from_edges
 
 _HEADER = re.compile(r"#\s*n\s*=\s*(\d+)\s*")
@@ -14,9 +15,9 @@ _HEADER = re.compile(r"#\s*n\s*=\s*(\d+)\s*")
 def read(path: str | Path) -> Digraph:
     """Read a digraph from a file.
 
-    A ``.json`` file holds ``{"n": 5, "edges": [[sender, receiver], ...]}``. Any other file is a text list:
-    one ``sender receiver`` pair per line, ``#`` starts a comment, and a first line ``# n=5`` gives the number
-    of agents; without it, there are as many agents as the largest number plus one.
+    A ``.json`` file holds ``{"n": 5, "edges": [[sender, receiver], ...]}`` and perhaps ``"names"``. Any other file
+    is a text list: one ``sender receiver`` pair per line, ``#`` starts a comment, and a first line ``# n=5`` gives
+    the number of agents; without it, there are as many agents as the largest number plus one.
 
     Raises:
         GraphError: The file cannot be read, or is malformed; the message names the file and, in a text list,
@@ -28,40 +29,42 @@ def read(path: str | Path) -> Digraph:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a UTF-8 text file"
         raise GraphError(f"graph file {path}: cannot be read ({reason}).") from None
-    n, edges = _parse_json(path, text) if path.suffix == ".json" else _parse_lines(path, text)
+    n, edges, names = _parse_json(path, text) if path.suffix == ".json" else (*_parse_lines(path, text), None)
     try:
-        return from_edges(n, edges)
+        return from_edges(n, edges, names=names)
     except (ArgumentError, GraphError) as error:
         raise GraphError(f"graph file {path}: {error}") from None
 
 
 def write(graph: Digraph, path: str | Path) -> None:
-    """Write a digraph to a file for :func:`read`: JSON when it ends in ``.json``, else a text list."""
+    """Write a digraph to a file for :func:`read`: JSON when it ends in ``.json``, else a text list without names."""
     path = Path(path)
     if path.suffix == ".json":
-        text = json.dumps({"n": graph.n, "edges": graph.arcs.tolist()})
+        names = {"names": list(graph.names)} if graph.names else {}
+        text = json.dumps({"n": graph.n, "edges": graph.arcs.tolist(), **names})
     else:
         text = "\n".join(
             [f"# n={graph.n}", *(f"{sender} {receiver}" for sender, receiver in graph.arcs.tolist())]
         )
-    path.write_text(text + "\n", encoding="utf-8")
+    write_atomically(path, text + "\n")
 
 
-def _parse_json(path: Path, text: str) -> tuple[int, list[Any]]:
+def _parse_json(path: Path, text: str) -> tuple[int, list[Any], list[str] | None]:
     try:
         content = json.loads(text)
     except json.JSONDecodeError as error:
         raise GraphError(f"graph file {path}, line {error.lineno}: not valid JSON ({error.msg}).") from None
     if (
         not isinstance(content, dict)
-        or set(content) != {"n", "edges"}
+        or set(content) - {"names"} != {"n", "edges"}
         or not isinstance(content["edges"], list)
+        or not isinstance(content.get("names", []), list)
     ):
         raise GraphError(
-            f"graph file {path}: must hold one object with exactly the keys `n` and `edges`, "
+            f"graph file {path}: must hold one object with the keys `n`, `edges` and perhaps `names`, "
             'as in {"n": 2, "edges": [[0, 1], [1, 0]]}.'
         )
-    return content["n"], content["edges"]
+    return content["n"], content["edges"], content.get("names")
 
 
 def _parse_lines(path: Path, text: str) -> tuple[int, list[tuple[int, int]]]:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from digrad import checks
 from digrad.errors import ArgumentError
-from digrad.graphs.digraph import LARGEST_GRAPH, Digraph, from_edges
+from digrad.graphs.digraph import LARGEST_GRAPH, MOST_ARCS, Digraph, from_edges
 
 
 def ring(n: int) -> Digraph:
@@ -66,6 +66,7 @@ def random_digraph(n: int, p: float, *, seed: int) -> Digraph:
     n = _agents(n, "n", "random_digraph")
     if isinstance(p, bool) or not isinstance(p, int | float | np.floating) or not 0 <= p <= 1:
         raise ArgumentError(f"`p` of random_digraph must be a probability from 0 to 1, but got {p!r}.")
+    _check_arcs(n + n * max(n - 2, 0) * float(p), "random_digraph")
     generator = _generator(seed, "random_digraph")
     following = _random_cycle(n, generator)
     picked = _bernoulli_positions(n * max(n - 2, 0), float(p), generator)
@@ -94,6 +95,7 @@ def k_out(n: int, k: int, *, seed: int) -> Digraph:
         raise ArgumentError(
             f"`k` of k_out must be at most n - 1 = {n - 1}, the number of others, but got {k}."
         )
+    _check_arcs(n * k, "k_out")
     generator = _generator(seed, "k_out")
     following = _random_cycle(n, generator)
     agents = np.arange(n)[:, None]
@@ -172,6 +174,13 @@ def _agents(value: int, name: str, owner: str) -> int:
     return checks.count(value, name, owner, maximum=LARGEST_GRAPH)
 
 
+def _check_arcs(count: float, owner: str) -> None:
+    if count > MOST_ARCS:
+        raise ArgumentError(
+            f"{owner} would have {count:.3g} arcs, but at most {MOST_ARCS:.3g} can be handled; use fewer."
+        )
+
+
 def _rectangle(rows: int, columns: int, owner: str) -> npt.NDArray[np.int64]:
     rows, columns = _agents(rows, "rows", owner), _agents(columns, "columns", owner)
     _agents(rows * columns, "rows * columns", owner)
@@ -187,6 +196,7 @@ def _without_loops(arcs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def _circulant(n: int, offsets: list[int] | range) -> Digraph:
+    _check_arcs(n * len(offsets), "The graph")
     senders = np.arange(n)[:, None]
     receivers = (senders + np.array(offsets, dtype=np.int64)) % n
     return Digraph(n, _without_loops(_arcs(np.broadcast_to(senders, receivers.shape), receivers)))

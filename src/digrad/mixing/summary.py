@@ -45,6 +45,7 @@ class NetworkSummary:
     rho_W: float | None  # noqa: N815
     norm_W: float | None  # noqa: N815
     no_column: str | None = None
+    names: tuple[str, ...] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures by name, ready for JSON; ``roots``, ``u`` and ``v`` are lists."""
@@ -83,12 +84,14 @@ class NetworkSummary:
 
     def _show_roots(self) -> str:
         few = self.roots is not None and self.n <= _LISTED
-        return f"{self.n_roots} ({', '.join(map(str, self.roots or ()))})" if few else str(self.n_roots)
+        named = [self.names[root] if self.names else str(root) for root in self.roots or ()]
+        return f"{self.n_roots} ({', '.join(named)})" if few else str(self.n_roots)
 
     def _show_vector(self, vector: tuple[float, ...] | None, smallest: float, largest: float) -> str:
         if vector is None or self.n > _LISTED:
             return f"{smallest:.6g} to {largest:.6g}"
-        return ", ".join(f"{entry:.4g}" for entry in vector)
+        names = [f"{name} " for name in self.names] if self.names else [""] * self.n
+        return ", ".join(f"{name}{entry:.4g}" for name, entry in zip(names, vector, strict=True))
 
     def _show(self, figure: float | None, absent: str) -> str:
         if figure is None:
@@ -131,4 +134,5 @@ def summarize(
         rho_W=rho(W) if W else None,
         norm_W=second_singular_value(W) if W else None,
         no_column=no_column,
+        names=graph.names,
     )

@@ -1,6 +1,6 @@
 """Drawings of digraphs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from digrad.checks import choice
 from digrad.errors import ArgumentError
-from digrad.plots.style import BLUE, FONT, PANEL
+from digrad.plots.style import BLUE, FONT, PANEL, plain_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,7 +44,7 @@ def draw_graph(
     Raises:
         ArgumentError: A weight vector has not one entry per agent.
     """
-    from matplotlib.figure import Figure
+    from digrad.plots.figure import Figure
 
     choice(layout, "layout", "draw_graph", ("auto", "circular", "spring"))
     weights = [_weights(values, name, graph.n) for values, name in ((u, "u"), (v, "v"))]
@@ -57,7 +57,8 @@ def draw_graph(
     if graph.n > _LARGEST_DRAWING:
         _dot_picture(ax, graph.n, arcs)
     else:
-        _node_link_drawing(ax, arcs, _positions(graph, layout), *weights)
+        names = getattr(graph, "names", None) or [str(agent) for agent in range(graph.n)]
+        _node_link_drawing(ax, arcs, _positions(graph, layout), names, *weights)
     return figure
 
 
@@ -79,7 +80,7 @@ def _positions(graph: Any, layout: str) -> Floats:
     import networkx as nx
 
     places = nx.kamada_kawai_layout(graph.to_networkx().to_undirected())
-    return np.array([places[agent] for agent in range(graph.n)])
+    return np.array(list(places.values()))  # in the order of the nodes, which is that of the agents
 
 
 def _dot_picture(ax: "Axes", n: int, arcs: npt.NDArray[Any]) -> None:
@@ -100,7 +101,12 @@ def _dot_picture(ax: "Axes", n: int, arcs: npt.NDArray[Any]) -> None:
 
 
 def _node_link_drawing(
-    ax: "Axes", arcs: npt.NDArray[Any], places: Floats, u: Floats | None, v: Floats | None
+    ax: "Axes",
+    arcs: npt.NDArray[Any],
+    places: Floats,
+    names: Sequence[str],
+    u: Floats | None,
+    v: Floats | None,
 ) -> None:
     heard = np.bincount(arcs[:, 1], minlength=len(places))
     radius = (7 + 5 * heard / max(1, heard.max())) * min(1.0, 4.5 / len(places) ** 0.5)  # points
@@ -111,7 +117,7 @@ def _node_link_drawing(
     for agent, place in enumerate(places):
         is_dark = u is not None and u[agent] < (u.min() + u.max()) / 2
         size = min(FONT["label"], 1.1 * radius[agent])
-        _write(ax, place, (0.0, 0.0), str(agent), size, "white" if is_dark else "black")
+        _write(ax, place, (0.0, 0.0), plain_text(names[agent]), size, "white" if is_dark else "black")
         if v is not None:
             outward = place / (np.hypot(*place) or 1.0)
             _write(ax, place, (radius[agent] + 3) * outward, f"{v[agent]:.3g}", FONT["tick"], "0.2")

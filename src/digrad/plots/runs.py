@@ -33,7 +33,7 @@ Run: TypeAlias = Any  # a Trace or an Ensemble, by duck typing
 
 def curves(
     traces: Mapping[str, Run],
-    metrics: Sequence[str] = ("loss", "grad_norm"),
+    metrics: Sequence[str] | str = ("loss", "grad_norm"),
     *,
     x: str = "k",
     columns: int | None = None,
@@ -47,7 +47,7 @@ def curves(
 
     Args:
         traces: The runs by the label to show.
-        metrics: Names of columns.
+        metrics: Names of columns, or one name.
         x: What to draw them over: ``"k"`` or ``"bytes_sent"``.
         columns: Panels side by side; at most two unless told.
 
@@ -58,6 +58,7 @@ def curves(
         ArgumentError: There is nothing to draw, or a run lacks a metric.
     """
     choice(x, "x", "curves", ("k", "bytes_sent"))
+    metrics = (metrics,) if isinstance(metrics, str) else metrics
     if not traces or not metrics:
         raise ArgumentError("`traces` and `metrics` of curves must not be empty.")
     for run, metric in (

@@ -2,20 +2,16 @@
 
 import io
 import os
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from digrad.checks import choice
 from digrad.errors import ArgumentError
-from digrad.files import write_atomically
+from digrad.files import make_folder, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_saving = threading.Lock()
-
 
 FORMATS = ("png", "pdf", "svg")
 
@@ -62,17 +58,16 @@ def save_figure(
     Returns:
         The paths written.
     """
-    import matplotlib
+    from digrad.plots.figure import publishable
 
     stem = Path(path_without_suffix)
-    stem.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(stem.parent)
     written = []
     for kind in formats:
         choice(kind, "formats", "save_figure", FORMATS)
         metadata = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}[kind]
         buffer = io.BytesIO()
-        # Journals refuse Type 3 fonts, and SVG ids are random; both can be set only globally, hence the lock.
-        with _saving, matplotlib.rc_context({"pdf.fonttype": 42, "svg.hashsalt": "digrad"}):
+        with publishable():
             figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
         written.append(write_atomically(stem.with_name(f"{stem.name}.{kind}"), buffer.getvalue()))
     return written

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 Dashes: TypeAlias = Literal["-", "--", ":", "-."]
 
 PANEL = (3.5, 2.6)  # inches
+LEGEND_ROW = 0.17  # inches
 FONT = {"title": 9, "label": 9, "tick": 8, "legend": 8}  # points
 RED, BLUE = "#c1272d", "#0067a5"
 RESERVED = {"CGT": (RED, "o"), "AB": (BLUE, "v")}  # the protagonists look the same in every figure
@@ -69,8 +70,9 @@ def byte_unit(largest: float) -> tuple[int, str]:
 
 def panels(count: int, columns: int | None, *, height: float = PANEL[1]) -> tuple["Figure", list["Axes"]]:
     """Return a figure of ``count`` panels, ``columns`` (at most two unless told) side by side."""
-    from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    from digrad.plots.figure import Figure
 
     across = min(count, columns or 2)
     down = -(-count // across)
@@ -115,6 +117,8 @@ def legend(figure: "Figure", entries: Mapping[str, LineStyle]) -> None:
     ]
     room = figure.get_figwidth() / (0.065 * max(len(label) for label in entries) + 0.6)  # inches per letter
     ncols = max(1, min(len(handles), int(room)))
+    rows = -(-len(handles) // ncols)
+    figure.set_figheight(figure.get_figheight() + LEGEND_ROW * (rows - 1))  # or the panels would pay for them
     figure.legend(
         handles=handles, loc="outside lower center", ncols=ncols, fontsize=FONT["legend"], frameon=False
     )

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from os import PathLike
 from typing import Any
 
@@ -102,6 +103,10 @@ class Logistic:
 
     def fingerprint(self) -> str:
         """Return a hash of samples, labels and regularisers."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
         digest = hashlib.sha256(self.reg_weight.tobytes() + self.reg_power.tobytes())
         for block, target in zip(self.features, self.targets, strict=True):
             parts = (block.data, block.indices, block.indptr) if scipy.sparse.issparse(block) else (block,)

@@ -66,7 +66,7 @@ class LocalLosses(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Problem:
     """n private losses on R^d, made by a function of :mod:`digrad.problems` or by :meth:`from_loss`.
 
@@ -100,6 +100,11 @@ class Problem:
 
         return from_loss(loss, data, params, name=name)
 
+    def __repr__(self) -> str:
+        """Return the name and the sizes, never the data."""
+        samples = "" if self.sizes is None else f", n_samples={sum(self.sizes)}"
+        return f"Problem({self.name!r}, n_agents={self.n_agents}, dim={self.dim}{samples})"
+
     @property
     def n_agents(self) -> int:
         """The number n of agents."""
@@ -115,9 +120,13 @@ class Problem:
         """Samples per agent; None when the losses are not averages over samples."""
         return self.local.sizes
 
-    @cached_property
+    @property
     def content_hash(self) -> str:
-        """A hash of everything a run depends on."""
+        """A hash of everything a run depends on.
+
+        Raises:
+            ArgumentError: The user's loss holds something that has no fingerprint, or has changed.
+        """
         return hashlib.sha256(f"{self.name}{self.local.fingerprint()}".encode()).hexdigest()
 
     def loss(self, x: npt.ArrayLike) -> float:

@@ -1,7 +1,8 @@
 """Problems made of a user's own JAX loss, with any pytree of parameters and data."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Integral
 from typing import Any
 
@@ -14,7 +15,7 @@ from digrad import checks
 from digrad.data.finite import not_finite_row
 from digrad.errors import ArgumentError, DataError
 from digrad.fingerprints import fingerprint
-from digrad.problems.problem import Problem
+from digrad.problems.problem import Problem, as_floats
 
 DISTINCT_SIZES = 4  # up to this many the loss is traced once per size; each costs about a second
 LARGEST_PADDING = 2  # samples of a padded group, repeated ones included, relative to those that count
@@ -36,6 +37,7 @@ class UserLosses:
     dim: int
     unravel: Callable[[Any], Any]
     groups: tuple[tuple[int, ...], ...]  # which agents are stacked together
+    made_of: str | None  # fingerprint of the loss when the problem was made; None: it has none
 
     @property
     def n_agents(self) -> int:
@@ -70,8 +72,23 @@ class UserLosses:
         return jax.lax.map(at, points)
 
     def fingerprint(self) -> str:
-        """Return a hash of the data and of what the loss computes."""
-        return fingerprint((self.loss, *jax.tree.leaves(self.data)))
+        """Return a hash of the data and of what the loss computes.
+
+        Raises:
+            ArgumentError: The loss holds something that has no fingerprint, or is not what it was: what is compiled
+                may then hold the old values.
+        """
+        now = fingerprint(self.loss)
+        if now != self.made_of:
+            raise ArgumentError(
+                "the loss, or something that it names, changed after the problem was made; make the problem anew"
+            )
+        return f"{now}{self._data_fingerprint}"
+
+    @cached_property
+    def _data_fingerprint(self) -> str:
+        params = jax.eval_shape(self.unravel, jax.ShapeDtypeStruct((self.dim,), np.float32))
+        return fingerprint((str(params), str(jax.tree.structure(self.data)), *jax.tree.leaves(self.data)))
 
     def _flat_loss(self, x: jax.Array, batch: Any) -> jax.Array:
         return self.loss(self.unravel(x), batch)
@@ -112,7 +129,7 @@ def from_loss(
     Args:
         loss: ``loss(params, batch)`` returns a scalar, the mean over the samples of the batch, written in
             jax.numpy.
-        data: One batch per agent: a pytree of arrays that share their first axis, the samples.
+        data: One batch per agent: a pytree of arrays that share their first axis, the samples. They are copied.
         params: A pytree of arrays with the shapes of the parameters, from which runs start; or the dimension
             d of a parameter vector, which then starts at zero.
         name: What reports call the problem; the name of the function by default.
@@ -131,12 +148,13 @@ def from_loss(
     """
     if not callable(loss):
         raise ArgumentError(f"`loss` of from_loss must be a function loss(params, batch), but got {loss!r}.")
-    blocks = tuple(jax.tree.map(np.asarray, block) for block in data)
+    blocks = tuple(jax.tree.map(_frozen_copy, block) for block in _batches(data))
     if not blocks:
         raise ArgumentError("`data` of from_loss must hold one batch per agent, but it is empty.")
     sizes = tuple(_size(block, i) for i, block in enumerate(blocks))
     _check_alike(blocks)
     template = _template(params)
+    made_of = _fingerprint_or_none(loss)
     _check_scalar(loss, template, blocks[0])
     _check_finite(loss, template, blocks)
 
@@ -150,6 +168,7 @@ def from_loss(
         sizes=sizes,
         dim=start.size,
         unravel=unravel,
+        made_of=made_of,
         groups=_groups(sizes, lambda: _is_mean(loss, template, blocks[int(np.argmax(sizes))])),
     )
     return Problem(
@@ -157,10 +176,31 @@ def from_loss(
     )
 
 
+def _batches(data: Any) -> list[Any]:
+    if not isinstance(data, Iterable) or isinstance(data, str | bytes | Mapping):
+        raise ArgumentError(
+            f"`data` of from_loss must be a list with one batch per agent, but got {type(data).__name__} {data!r:.60}."
+        )
+    return list(data)
+
+
+def _frozen_copy(leaf: Any) -> npt.NDArray[Any]:
+    copy = np.array(leaf)
+    copy.flags.writeable = False
+    return copy
+
+
+def _fingerprint_or_none(loss: Callable[[Any, Any], Any]) -> str | None:
+    try:
+        return fingerprint(loss)
+    except ArgumentError:
+        return None
+
+
 def _template(params: Any) -> Any:
     if isinstance(params, Integral) and not isinstance(params, bool):
         return np.zeros(checks.count(params, "params", "from_loss"))
-    template = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+    template = jax.tree.map(lambda leaf: as_floats(leaf, "params", "from_loss"), params)
     if not jax.tree.leaves(template):
         raise ArgumentError(
             f"`params` of from_loss must be a pytree of arrays or a dimension, but got {params!r}."
@@ -172,7 +212,7 @@ def _check_scalar(loss: Callable[[Any, Any], Any], template: Any, batch: Any) ->
     try:
         with jax.enable_x64(True):
             result = jax.eval_shape(loss, template, batch)
-    except (TypeError, ValueError, jax.errors.JAXTypeError) as error:
+    except (AttributeError, TypeError, ValueError, jax.errors.JAXTypeError) as error:
         reason = str(error).strip().split("\n")[0]
         raise ArgumentError(
             f"`loss` of from_loss must be a JAX function of (params, batch), but on agent 0 it fails: {reason}"
@@ -180,6 +220,11 @@ def _check_scalar(loss: Callable[[Any, Any], Any], template: Any, batch: Any) ->
     if getattr(result, "shape", None) != ():
         raise ArgumentError(
             f"`loss` of from_loss must return a scalar, but on agent 0 it returns {result}; take the mean."
+        )
+    if not np.issubdtype(result.dtype, np.floating):
+        raise ArgumentError(
+            f"`loss` of from_loss must return a real number with a gradient, but on agent 0 it returns {result.dtype}; "
+            "return a float."
         )
 
 

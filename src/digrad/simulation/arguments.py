@@ -17,16 +17,18 @@ from digrad.simulation.checkpoint import Checkpoint
 from digrad.types import Method
 
 LARGEST_SEED = 2**63 - 1
+MOST_STEPS = 10**12  # even a microsecond for each would take days
+MOST_ROWS = 10**8  # recorded iterations; each takes about 60 bytes
 
 
 def labelled(methods: Mapping[str, Method] | Sequence[Method]) -> dict[str, Method]:
     """Return methods by label; a sequence is labelled by class, which must then be different for each."""
+    if not isinstance(methods, Mapping | Sequence) or isinstance(methods, str) or not methods:
+        raise ArgumentError(
+            f"`methods` must be a list of methods or a mapping from labels, not empty, but got {methods!r}."
+        )
     if isinstance(methods, Mapping):
         return dict(methods)
-    if not isinstance(methods, Sequence):
-        raise ArgumentError(
-            f"`methods` must be a list of methods or a mapping from labels, but got {methods!r}."
-        )
     labels = [type(method).__name__ for method in methods]
     twice = sorted({label for label in labels if labels.count(label) > 1})
     if twice:
@@ -34,6 +36,27 @@ def labelled(methods: Mapping[str, Method] | Sequence[Method]) -> dict[str, Meth
             f"`methods` holds {twice[0]} more than once; pass a mapping from labels to methods instead."
         )
     return dict(zip(labels, methods, strict=True))
+
+
+def make_name(name: Any, method: Any) -> str:
+    """Return the name of the trace: the one given, or the class of the method."""
+    if name is None:
+        return type(method).__name__
+    if not isinstance(name, str) or not name:
+        raise ArgumentError(f"`name` of simulate must be a non-empty string, but got {name!r}.")
+    return name
+
+
+def make_steps(steps: Any, record_every: Any, name: str) -> tuple[int, int]:
+    """Return how many steps to take and how many lie between two recorded rows; refuse what would never end."""
+    steps = checks.count(steps, "steps", name, maximum=MOST_STEPS)
+    record_every = checks.count(record_every, "record_every", name)
+    if steps // record_every > MOST_ROWS:
+        raise ArgumentError(
+            f"`record_every` of {name} must be at least {-(-steps // MOST_ROWS)} for {steps} steps, or the recorded "
+            f"rows do not fit in memory, but got {record_every}."
+        )
+    return steps, record_every
 
 
 def check_parts(method: Any, problem: Any, network: Any, name: str) -> None:
@@ -83,10 +106,12 @@ def make_dtype(dtype: Any) -> np.dtype[Any]:
     return found
 
 
-def check_checkpoint(checkpoint: Any) -> None:
-    """Raise unless it is a Checkpoint, or None."""
+def check_watchers(checkpoint: Any, callback: Any) -> None:
+    """Raise unless they are a Checkpoint and a function, or None."""
     if not isinstance(checkpoint, Checkpoint | None):
         raise ArgumentError(f"`checkpoint` must be a Checkpoint(path, every=...), but got {checkpoint!r}.")
+    if callback is not None and not callable(callback):
+        raise ArgumentError(f"`callback` of simulate must be a function of a Progress, but got {callback!r}.")
 
 
 def make_sampler(
@@ -99,6 +124,11 @@ def make_sampler(
     if problem.sizes is None:
         raise ArgumentError(
             f"`batch_size` is {batch_size}, but {problem.name} has no samples to draw from; leave it out."
+        )
+    if sampling == "replacement" and batch_size > max(problem.sizes):
+        raise ArgumentError(
+            f"`batch_size` is {batch_size}, but no agent has more than {max(problem.sizes)} samples; use at most as "
+            "many, or leave it out to use all of them."
         )
     if sampling == "replacement":
         return WithReplacement(problem.sizes, batch_size, seed)

@@ -4,8 +4,10 @@ One file holds the state, what has been recorded, and a fingerprint of everythin
 It is a NumPy archive without pickle, whose members carry checksums.
 """
 
+import errno
 import io
 import json
+import os
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +17,8 @@ import jax
 import numpy as np
 
 from digrad import checks
-from digrad.errors import CheckpointError
-from digrad.files import write_atomically
+from digrad.errors import ArgumentError, CheckpointError, StorageError
+from digrad.files import make_folder, write_atomically
 
 FORMAT = 1
 
@@ -28,16 +30,45 @@ class Checkpoint:
     Args:
         path: The file.
         every: Steps between two writes.
-        resume: Go on from the file if it is there; otherwise it is overwritten.
+        resume: Go on from the file if it is there; more ``steps`` then extend a run that has ended.
+        overwrite: Begin anew even if the file is there; without either, it is refused.
     """
 
     path: Path | str
     every: int = 1000
     resume: bool = False
+    overwrite: bool = False
 
     def __post_init__(self) -> None:
         """Check the fields."""
+        if not isinstance(self.path, str | os.PathLike):
+            raise ArgumentError(f"`path` of Checkpoint must be the path of a file, but got {self.path!r}.")
         checks.count(self.every, "every", "Checkpoint")
+        if self.resume and self.overwrite:
+            raise ArgumentError(
+                "`resume` and `overwrite` of Checkpoint exclude each other; give one of the two."
+            )
+
+
+def prepare(checkpoint: Checkpoint) -> bool:
+    """Return whether there is a run to go on with, after making sure that one can be stored.
+
+    Raises:
+        ArgumentError: The path is a folder, or a run is there and neither ``resume`` nor ``overwrite`` is given.
+        StorageError: Nothing can be written there.
+    """
+    path = Path(checkpoint.path)
+    if path.is_dir():
+        raise ArgumentError(f"`path` of Checkpoint must be a file, but {path} is a folder.")
+    make_folder(path.parent)
+    if not os.access(path.parent, os.W_OK):
+        raise StorageError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    if path.exists() and not (checkpoint.resume or checkpoint.overwrite):
+        raise ArgumentError(
+            f"`path` of Checkpoint: {path} is there already; go on with resume=True, begin anew with overwrite=True, "
+            "or give another path."
+        )
+    return checkpoint.resume and path.exists()
 
 
 def save(
@@ -87,13 +118,13 @@ def load(
             for key in differing
         )
         raise CheckpointError(
-            f"`{path}` belongs to another run ({listed}); give another folder, or run without --resume."
+            f"`{path}` belongs to another run ({listed}); give another place, or begin anew with overwrite."
         )
     leaves, structure = jax.tree.flatten(state)
     stored = [arrays.get(f"state/{i}") for i in range(len(leaves))]
     if any(old is None or old.shape != new.shape for old, new in zip(stored, leaves, strict=True)):
         raise CheckpointError(
-            f"`{path}` does not hold a state of this method; delete it, or run without --resume."
+            f"`{path}` does not hold a state of this method; delete it, or begin anew with overwrite."
         )
     columns = {
         name.removeprefix("column/"): array for name, array in arrays.items() if name.startswith("column/")
@@ -109,12 +140,12 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         k, seconds, stored = int(header["k"]), float(header["seconds"]), dict(header["fingerprint"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
         raise CheckpointError(
-            f"`{path}` is not a readable checkpoint ({error}); delete it, or run without --resume."
+            f"`{path}` is not a readable checkpoint ({error}); delete it, or begin anew with overwrite."
         ) from error
     if header.get("format") != FORMAT:
         raise CheckpointError(
             f"`{path}` has format {header.get('format')}, but this version reads {FORMAT}; "
-            "run without --resume."
+            "begin anew with overwrite."
         )
     return {"k": k, "seconds": seconds, "fingerprint": stored}, arrays
 

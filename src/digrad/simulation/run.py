@@ -2,6 +2,7 @@
 
 import hashlib
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad import metrics
-from digrad.errors import CheckpointError
+from digrad.errors import ArgumentError, CheckpointError, StorageError
+from digrad.fingerprints import fingerprint
 from digrad.mixing import Network
 from digrad.problems import Problem
 from digrad.sampling import EpochPermutations, WithReplacement
@@ -86,7 +88,7 @@ class Run:
         facts: dict[str, Any],
     ) -> None:
         self.name, self.problem, self.x0, self.sampler, self.plan = name, problem, x0, sampler, plan
-        numeric, self.schedules = hyper.split_schedules(method, x0.dtype)
+        self.method, numeric = method, hyper.without_schedules(method, x0.dtype)
         mixing, n_arcs = operators(network, method.needs, x0.dtype)
         self.setting = _setting(numeric, problem, network, mixing, x0, plan.record_every)
         self.length = plan.chunk or _longest_chunk(x0, sampler, plan.record_every)
@@ -123,19 +125,16 @@ class Run:
 
     def _resume(self) -> None:
         checkpoint = self.plan.checkpoint
-        if checkpoint is None:
+        if checkpoint is None or not checkpoints.prepare(checkpoint):
             return
         path = Path(checkpoint.path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not (checkpoint.resume and path.exists()):
-            return
         loaded = checkpoints.load(path, state=self.state, fingerprint=self.facts)
         self.k, state, self.recorder.columns, self.seconds = loaded
         self.state = jax.device_put(state)
         if self.k > self.plan.steps:
             raise CheckpointError(
                 f"`{path}` is at k = {self.k}, beyond steps = {self.plan.steps}; ask for at least {self.k} steps, "
-                "or run without --resume."
+                "or begin anew with overwrite."
             )
 
     def _loop(self, is_interrupted: Callable[[], bool]) -> None:
@@ -178,9 +177,8 @@ class Run:
         setting = self.setting._replace(record_every=record_every)
         # The closing call takes one step more than was asked for, whose schedules need not exist.
         ks = range(first, min(end, self.plan.steps))
-        inputs: dict[str, Any] = {
-            "schedules": hyper.evaluate(self.schedules, self.name, ks, self.length, self.x0.dtype)
-        }
+        schedules = hyper.evaluate(self.method, self.name, ks, self.length, self.x0.dtype)
+        inputs: dict[str, Any] = {"schedules": schedules}
         if self.sampler:
             drawn = self.sampler.batches(first, max(1, end - first))
             inputs["index"] = np.pad(drawn, ((0, self.length - len(drawn)), (0, 0), (0, 0)))
@@ -209,7 +207,9 @@ class Run:
             self._save()
 
     def _save(self) -> None:
-        if self.plan.checkpoint:
+        if not self.plan.checkpoint:
+            return
+        try:
             checkpoints.save(
                 self.plan.checkpoint.path,
                 k=self.k,
@@ -218,6 +218,8 @@ class Run:
                 seconds=self._elapsed(),
                 fingerprint=self.facts,
             )
+        except StorageError as error:  # hours of work are worth more than the file that was to protect them
+            warnings.warn(f"{self.name} goes on without a checkpoint at k = {self.k}: {error}", stacklevel=2)
 
     def _elapsed(self) -> float:
         return self.seconds + time.perf_counter() - self.began
@@ -272,11 +274,23 @@ def _facts(
     method: Any, problem: Problem, network: Network, x0: npt.NDArray[np.floating], plan: Plan
 ) -> dict[str, Any]:
     """Return everything that determines the numbers, except the seed and how samples are drawn."""
+
+    def recognised(make: Callable[[], Any], what: str) -> Any:
+        try:
+            return make()
+        except ArgumentError as error:
+            if plan.checkpoint is None:
+                return None
+            raise ArgumentError(
+                f"`checkpoint` of simulate must know its run again, but {what} cannot be recognised: {error}."
+            ) from error
+
     return {
         "method": type(method).__name__,
-        "hyper_parameters": hyper.describe(method),
+        "method_hash": recognised(lambda: fingerprint(type(method)), "the class of the method"),
+        "hyper_parameters": recognised(lambda: hyper.describe(method), "a hyper-parameter"),
         "problem": problem.name,
-        "problem_hash": problem.content_hash,
+        "problem_hash": recognised(lambda: problem.content_hash, "the problem"),
         "network_hash": network.content_hash,
         "start_hash": hashlib.sha256(x0.tobytes()).hexdigest(),
         "dtype": x0.dtype.name,

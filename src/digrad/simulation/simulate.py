@@ -10,14 +10,16 @@ from digrad import checks
 from digrad.mixing import Network
 from digrad.problems import Problem
 from digrad.simulation.arguments import (
-    check_checkpoint,
     check_parts,
+    check_watchers,
     labelled,
     make_batch_size,
     make_dtype,
+    make_name,
     make_sampler,
     make_seed,
     make_start,
+    make_steps,
 )
 from digrad.simulation.checkpoint import Checkpoint
 from digrad.simulation.run import Plan, Progress, Run
@@ -83,14 +85,15 @@ def simulate(
         >>> trace.verdict, trace.diverged_at  # plain gradient tracking overflows
         ('diverged', 4)
     """
-    name = name or type(method).__name__
+    name = make_name(name, method)
     check_parts(method, problem, network, name)
-    check_checkpoint(checkpoint)
+    check_watchers(checkpoint, callback)
     checks.positive(tolerance, "tolerance", name)
     seed, batch_size = make_seed(seed), make_batch_size(batch_size)
+    steps, record_every = make_steps(steps, record_every, name)
     plan = Plan(
-        steps=checks.count(steps, "steps", name),
-        record_every=checks.count(record_every, "record_every", name),
+        steps=steps,
+        record_every=record_every,
         tolerance=tolerance,
         stop_at_tolerance=stop_at_tolerance,
         plain_mean=plain_mean,

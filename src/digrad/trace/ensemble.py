@@ -121,7 +121,7 @@ class Ensemble:
         return pd.concat(frames, ignore_index=True)
 
     def plot(
-        self, metrics: Sequence[str] = ("loss", "grad_norm"), path: str | os.PathLike[str] | None = None
+        self, metrics: Sequence[str] | str = ("loss", "grad_norm"), path: str | os.PathLike[str] | None = None
     ) -> "Figure":
         """Draw the median and the band of ``metrics`` over the iterations; see :meth:`Trace.plot`."""
         return plot_run(self, metrics, path)

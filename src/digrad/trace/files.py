@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad.checks import did_you_mean
-from digrad.errors import ArgumentError, DataError
+from digrad.errors import ArgumentError, DataError, StorageError
 from digrad.files import file_stem, write_atomically
 
 FORMAT = 1  # raised when an older digrad could no longer read the files
@@ -96,6 +96,8 @@ def _create(folder: Path) -> None:
         raise ArgumentError(
             f"`directory` of save must be a folder, but {folder} is a file or below one."
         ) from error
+    except OSError as error:
+        raise StorageError(error.errno, error.strerror, str(folder)) from error
 
 
 def _encode(value: Any) -> Any:

@@ -138,12 +138,12 @@ class Trace:
         return pd.DataFrame(dict(self.columns))
 
     def plot(
-        self, metrics: Sequence[str] = ("loss", "grad_norm"), path: str | os.PathLike[str] | None = None
+        self, metrics: Sequence[str] | str = ("loss", "grad_norm"), path: str | os.PathLike[str] | None = None
     ) -> "Figure":
         """Draw ``metrics`` over the iterations.
 
         Args:
-            metrics: Names of columns, one panel each.
+            metrics: Names of columns, one panel each, or one name.
             path: Where to save the figure: as its suffix (.png, .pdf or .svg) says, without one as PNG and PDF.
 
         Returns:
@@ -273,7 +273,7 @@ def headline(summary: Mapping[str, Any]) -> str:
     )
 
 
-def plot_run(run: Any, metrics: Sequence[str], path: str | os.PathLike[str] | None) -> "Figure":
+def plot_run(run: Any, metrics: Sequence[str] | str, path: str | os.PathLike[str] | None) -> "Figure":
     """Draw a trace or an ensemble, and save the figure if a path is given; see :meth:`Trace.plot`."""
     if path is None:
         return plots.curves({run.name: run}, metrics)

@@ -1,0 +1,62 @@
+"""What cannot work is refused at the door, in one line, before anything is computed."""
+
+import numpy as np
+import pytest
+
+import digrad as dg
+from digrad.errors import ArgumentError
+
+NETWORK, METHOD = dg.Network(dg.graphs.ring(2)), dg.CGT(step_size=0.05, threshold=5.0)
+DATA = [np.ones(3), np.ones(2)]
+PROBLEM = dg.Problem.from_loss(lambda w, batch: ((w - batch) ** 2).mean(), DATA, 1)
+
+
+def simulate(method=METHOD, **options):
+    return dg.simulate(method, PROBLEM, NETWORK, **{"steps": 3, **options})
+
+
+def polyak(momentum):
+    return dg.CDSGDPolyak(step_size=0.1, momentum=momentum)
+
+
+REFUSED = {
+    "name": (lambda: simulate(name=3), "`name` of simulate must be a non-empty string, but got 3"),
+    "callback": (lambda: simulate(callback=3), "`callback` of simulate must be a function"),
+    "checkpoint": (lambda: dg.Checkpoint(3), "`path` of Checkpoint must be the path of a file"),
+    "steps": (lambda: simulate(steps=1e20), "`steps` of CGT must be at most 1000000000000"),
+    "rows": (lambda: simulate(steps=10**9), "`record_every` of CGT must be at least 10"),
+    "batch": (lambda: simulate(batch_size=10**9), "no agent has more than 3 samples"),
+    "schedule": (
+        lambda: simulate(dg.CGT(step_size=lambda k, j: 0.1, threshold=5.0)),
+        "must be a function of the iteration k alone",
+    ),
+    "momentum array": (lambda: polyak(np.array([[1.5], [0.5]])), "at least 0 and below 1 in every entry"),
+    "momentum schedule": (
+        lambda: simulate(polyak(lambda k: 0.5 + k)),
+        r"`momentum` of CDSGDPolyak is a schedule, and at k = 1: .* below 1, but got 1\.5",
+    ),
+    "no methods": (lambda: dg.compare([], PROBLEM, NETWORK, steps=3), "not empty, but got"),
+    "data": (
+        lambda: dg.Problem.from_loss(lambda w, b: w.sum(), None, 1),
+        "one batch per agent, but got NoneType",
+    ),
+    "params": (lambda: dg.Problem.from_loss(lambda w, b: w.sum(), DATA, "a"), "`params` of from_loss"),
+    "int": (lambda: dg.Problem.from_loss(lambda w, b: 3, DATA, 1), "a real number with a gradient"),
+    "complex": (lambda: dg.Problem.from_loss(lambda w, b: w[0] * 1j, DATA, 1), "returns complex128"),
+    "other arrays": (
+        lambda: dg.Problem.from_loss(lambda w, b: w.detach(), DATA, 1),
+        "must be a JAX function",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_bad_argument_is_refused_in_one_line(name):
+    call, message = REFUSED[name]
+    with pytest.raises(ArgumentError, match=message) as refusal:
+        call()
+    assert "\n" not in str(refusal.value)
+
+
+def test_momentum_schedule_may_be_zero():
+    assert simulate(polyak(lambda k: 0.0)).steps == 3
