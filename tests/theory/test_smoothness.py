@@ -104,11 +104,12 @@ def test_constants_of_logistic_regression_are_the_formulas_of_the_page():
     gram_F = sum(grams) / n
     steep_F = min(sum(steep) / n, np.linalg.norm(gram_F, 2) ** 0.5)
     assert found.ell == n
-    assert found.b == pytest.approx((n - 1) * steep_F + max(each + steep_F for each in steep), rel=1e-12)
+    bound = (n - 1) * steep_F + max(each + steep_F for each in steep)
+    assert bound <= found.b <= bound * (1 + 1e-10)  # rounded outwards
     for i in range(n):
         pull = weights[i] * powers[i] * ((powers[i] - 2) / L1) ** (powers[i] - 2)
         level = np.linalg.norm(grams[i], 2) / 4 + pull + L1 * steep[i]
-        assert found.L0[i] == pytest.approx(level, rel=1e-12)
+        assert level <= found.L0[i] <= level * (1 + 1e-10)
         assert found.L1[i] == L1
     r = np.linspace(
         0, 20, 200_001
@@ -175,7 +176,8 @@ def test_quadratics_are_ordinarily_smooth():
     constants = closed_form(problems.example_quadratic())
     assert constants.L0.tolist() == [5, 4, 3, 4, 5]
     assert constants.L1.tolist() == [0] * 5
-    assert (constants.L0_F, constants.L1_F) == (3, 0)
+    assert 3 <= constants.L0_F <= 3 * (1 + 1e-11)
+    assert constants.L1_F == 0
     assert np.isclose(constants.ell, 1 + 2 / 3)
     assert np.isclose(constants.b, 4.268749, atol=1e-6)  # the largest local gradient at the minimum
 
