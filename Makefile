@@ -27,9 +27,9 @@ layers: $(VENV)/.installed-test
 pytest: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow"
 
-# The long runs, kept out of `make test`.
+# The long runs, kept out of `make test`, and property tests on examples of their own choice.
 slow: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -q -m slow
+	$(BIN)/python -m pytest -q -m "slow or hypothesis" --hypothesis-profile=default
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("digrad needs Python 3.11 or newer, but $(PYTHON) is " + sys.version.split()[0] + "; call make PYTHON=python3.11")'

@@ -5,6 +5,11 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Property tests try the same examples in every run; `make slow` explores with `--hypothesis-profile=default`.
+settings.register_profile("gate", derandomize=True)
+settings.load_profile("gate")
 
 
 @pytest.fixture(scope="session")

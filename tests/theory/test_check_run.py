@@ -158,6 +158,51 @@ def test_wrong_constants_are_exposed():
     assert any(row.name.startswith("pre4") for row in check.failures)
 
 
+def quadratic_in_units(x_unit: float, loss_unit: float) -> tuple[Problem, dict[str, float]]:
+    """Return a quadratic with x and F measured in other units, and a step and a threshold in the same."""
+    rng = np.random.default_rng(4)
+    curvature, linear = rng.uniform(0.5, 2, (5, 2)), rng.normal(size=(5, 2))
+    problem = problems.quadratic(
+        curvature=curvature * loss_unit / x_unit**2, linear=linear * loss_unit / x_unit
+    )
+    return problem, {"step_size": 0.02 * x_unit**2 / loss_unit, "threshold": 1.0 * loss_unit / x_unit}
+
+
+@pytest.mark.parametrize(("x_unit", "loss_unit"), [(1.0, 1.0), (1.0, 1e-20), (1e-12, 1e-12), (1e9, 1e12)])
+def test_rows_expose_wrong_constants_in_every_unit(x_unit, loss_unit):
+    problem, options = quadratic_in_units(x_unit, loss_unit)
+    right = closed_form(problem)
+    options |= {"x0": np.eye(5, 2) * 2 * x_unit, "steps": 20}
+    assert check_run(problem, RING, constants=right, **options).verdict == "PASS"
+    check = check_run(problem, RING, constants=replace(right, L0=right.L0 * 0.1, b=0.1 * right.b), **options)
+    failed = " ".join(row.name for row in check.failures)
+    assert "pre4" in failed
+    assert "dissimilarity" in failed
+
+
+@pytest.mark.parametrize("loss_unit", [1.0, 1e-20])
+def test_run_below_the_lower_bound_fails_and_is_not_certified(loss_unit):
+    problem, options = quadratic_in_units(1.0, loss_unit)
+    right = closed_form(problem)
+    start = float(problem.loss(np.zeros(2)))
+    wrong = replace(right, lower_bound=(right.lower_bound + start) / 2)
+    options |= {"step_size": 1e-3 / loss_unit, "steps": 3000}
+    check = check_run(problem, RING, constants=wrong, **options)
+    row = check.row("lower bound", "all")
+    assert (check.verdict, row.status) == ("FAIL", "FAIL")
+    assert row.violations == int(np.sum(check.measured.path.loss < wrong.lower_bound))
+    assert not any(check.certified.values())
+    assert check.row("gradient bound", "sharp").status == "INAPPLICABLE"
+    assert "the run refutes the constants" in check.row("gradient bound", "sharp").terms.needs
+    fine = check_run(problem, RING, constants=right, **options)
+    assert (fine.verdict, fine.row("lower bound", "all").status) == ("PASS", "PASS")
+
+
+def test_estimated_lower_bound_is_no_promise():
+    check = check_run(PROBLEMS["cosh"], RING, step_size=0.1, threshold=1.0, steps=20, constants="empirical")
+    assert check.row("lower bound", "all").status == "INAPPLICABLE"
+
+
 def test_a_posteriori_bound_is_within_three_times_the_measured_sum_from_zero():
     problem = problems.logistic(data="digits", agents=5, partition="iid", **PAPER_REG)
     network = Network(graphs.example5())

@@ -31,7 +31,7 @@ class Logistic:
     samples. Rows of sparse data are index lists, whose places point into the stacked x ``[n * d]``.
     """
 
-    features: tuple[Any, ...]  # per agent [m_i, d], dense or scipy sparse
+    features: tuple[Any, ...]  # per agent [m_i, d], dense or CSR, float64
     targets: tuple[Floats, ...]  # per agent [m_i], 0 or 1
     reg_weight: Floats  # [n] lambda
     reg_power: Floats  # [n] p
@@ -157,7 +157,8 @@ def logistic(
         _per_agent(reg_weight, agents, "reg_weight", 0.0),
         _per_agent(reg_power, agents, "reg_power", 2.0),
     )
-    features = tuple(dataset.features[index] for index in split.indices)
+    samples = _float_features(dataset)
+    features = tuple(samples[index] for index in split.indices)
     _check_finite(features, split, dataset.name)
     local = Logistic(
         features=features,
@@ -179,6 +180,18 @@ def _dataset(source: str | Dataset) -> Dataset:
             f"{type(source).__name__}."
         )
     return data.load(source)
+
+
+def _float_features(dataset: Dataset) -> Any:
+    """Return the features in float64: products of small integers wrap, those of half precision overflow."""
+    with np.errstate(over="ignore"):
+        features: Any = dataset.features.astype(np.float64, copy=False)
+    if not np.isfinite(features.data if dataset.is_sparse else features).all():
+        raise DataError(
+            f"`data` of logistic must have features within double precision, but {dataset.name!r} of "
+            f"{dataset.features.dtype} has larger ones; scale them."
+        )
+    return features
 
 
 def _binary(dataset: Dataset) -> Floats:

@@ -126,7 +126,7 @@ class Certificate:
     """The answer of :func:`digrad.theory.certify`.
 
     Attributes:
-        verdict: ``"holds"``, ``"fails"`` or ``"not covered"``.
+        verdict: ``"holds"``, ``"fails"`` (the proof does, which says nothing of a run) or ``"not covered"``.
         label: Empty, or ``"indicative, not a certificate"``.
         reasons: Why the verdict is not ``"holds"``, or why the figures are only indicative.
         step_size: The step it is about: the one asked for, else the largest certified one of the valid chains.
@@ -186,7 +186,9 @@ class Certificate:
     def headline(self) -> str:
         """The verdict, what it is about, and G and K(eps) of each chain that certifies the step asked for."""
         step = "none" if self.step_size is None else f"{self.step_size:.4g}"
-        head = f"{self.verdict}: CGT with alpha = {step}, c0 = {_show(self.threshold)}"
+        word = "not certified" if self.verdict == "fails" else self.verdict
+        head = f"{word}: CGT with alpha = {step}, c0 = {_show(self.threshold)}"
+        head += "; that does not mean that it fails" if self.verdict == "fails" else ""
         lines = [f"{head} ({self.label})" if self.label else head]
         for name, report in self.chains.items():
             if report.certified and report.at_step is not report.largest:

@@ -18,19 +18,24 @@ from digrad.theory.local_rows import local_rows
 from digrad.theory.measured import Measured
 from digrad.theory.norms import network_norms
 from digrad.theory.proof_rows import paper_rows, repaired_rows
-from digrad.theory.rows import Row
+from digrad.theory.rows import ESTIMATES, Row
 from digrad.theory.setting import check_constants, check_problem, make_setting, start_array
-from digrad.theory.sharp_rows import ESTIMATES, a_posteriori, sharp_rows
+from digrad.theory.sharp_rows import a_posteriori, sharp_rows
 from digrad.theory.smoothness import candidates
 from digrad.theory.trajectory import run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+REFUTED = "the run refutes the constants"
+
 
 @dataclass(frozen=True, eq=False)
 class RunCheck:
     """What the theory promised and what the run did.
+
+    A run that violates an assumption on the losses (its lower bound, dissimilarity, smoothness) refutes the constants:
+    nothing is certified then, whatever the step.
 
     Attributes:
         rows: One per inequality.
@@ -39,7 +44,8 @@ class RunCheck:
         threshold: c0.
         steps: K.
         smoothness: The constants used.
-        certified: Whether the step is certified, by chain; never by the printed constants of ``paper``.
+        certified: Whether the step is certified, by chain; never by the printed constants of ``paper``, nor with
+            constants that the run refutes.
         measured: The trajectory and its norms, for further questions.
     """
 
@@ -165,12 +171,15 @@ def check_run(
     smooth = constants or choose_constants(problem, norms, threshold, start)
     setting = make_setting(problem, norms, smooth, threshold, start)
     measured = Measured(path, setting)
+    assumptions = local_rows(measured)
     closed = {chain.name: close(chain, setting, step_size) for chain in CHAINS.values()}
     if not smooth.is_certifiable:
         closed = {name: without_proof(value, ESTIMATES) for name, value in closed.items()}
+    elif any(row.status == "FAIL" for row in assumptions):
+        closed = {name: without_proof(value, REFUTED) for name, value in closed.items()}
     posterior = a_posteriori(measured, [constants] if constants else candidates(problem))
     rows = (
-        *local_rows(measured),
+        *assumptions,
         *sharp_rows(measured, closed["sharp"]),
         *repaired_rows(measured, closed["repaired"]),
         *paper_rows(measured, closed["paper"]),

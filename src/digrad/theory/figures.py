@@ -10,7 +10,7 @@ import numpy as np
 
 from digrad.plots.style import BLUE, FONT, RED, panels, style_of
 from digrad.theory.constants import INDICATIVE
-from digrad.theory.rows import ABSOLUTE, Row
+from digrad.theory.rows import Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +33,7 @@ def row_figure(row: Row) -> "Figure":
     figure, (ax,) = panels(1, 1)
     k = np.arange(row.first, row.first + row.lhs.size)
     sides = [np.where(np.isfinite(side), side, np.nan) for side in (row.lhs, row.rhs)]
-    is_signed = any(np.nanmin(side, initial=0.0) < -ABSOLUTE for side in sides)
+    is_signed = any(np.nanmin(side, initial=0.0) < -np.max(row.rounding) for side in sides)
     if not is_signed:
         sides = [np.where(side > 0, side, np.nan) for side in sides]
     looks = (

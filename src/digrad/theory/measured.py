@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad.theory.pointwise import States
-from digrad.theory.setting import Setting
+from digrad.theory.setting import LARGEST_CURVATURE, Setting
 from digrad.theory.trajectory import Trajectory
 
 Floats = npt.NDArray[np.floating]
@@ -69,14 +69,49 @@ class Measured:
         return np.diff(self.path.loss)
 
     @cached_property
+    def x_rounding(self) -> Floats:
+        """What rounding can do to a difference of iterates in the R-norm, ``[K + 1]``: a few units of all of them."""
+        lengths = np.linalg.norm(self.path.x, axis=(-2, -1))
+        return (
+            64 * EPS * self.setting.norms.R.delta * np.maximum(lengths, np.append(lengths[:1], lengths[:-1]))
+        )
+
+    @cached_property
     def loss_rounding(self) -> Floats:
-        """What rounding can do to F_{k+1} - F_k, ``[K]``: a few units in the last place of F."""
-        return 16 * EPS * (1 + np.abs(self.path.loss[1:]) + np.abs(self.path.loss[:-1]))
+        """What rounding can do to F, ``[K + 1]``: a few units of F, and of the terms that make it up.
+
+        They are not known of every loss; of a quadratic they are at most |F|, ||x|| ||grad f|| and L0 ||x||^2.
+        """
+        size = np.linalg.norm(self.path.average, axis=-1)
+        slopes = np.linalg.norm(self.path.local, axis=-1).mean(axis=-1)
+        return 16 * EPS * (np.abs(self.path.loss) + size * (slopes + self.setting.smoothness.L0_F * size))
+
+    @cached_property
+    def descent_rounding(self) -> Floats:
+        """What rounding can do to F_{k+1} - F_k, ``[K]``."""
+        return self.loss_rounding[1:] + self.loss_rounding[:-1]
 
     @cached_property
     def grad_rounding(self) -> Floats:
-        """What rounding can do to a difference of gradients, ``[K + 1]``: a few units of all of them."""
-        largest = np.maximum(
-            np.linalg.norm(self.path.grad, axis=-1), np.linalg.norm(self.path.local, axis=-1)
-        )
-        return 64 * EPS * largest.sum(axis=-1)
+        """What rounding can do to a difference of gradients or trackers, ``[K + 1]``: a few units of all of them.
+
+        A gradient is a sum of terms that may cancel: L ||x||, and (L |F|)^(1/2), which is what a slope costs in F. A
+        tracker keeps what rounding did to it in every step before.
+        """
+        smooth, path = self.setting.smoothness, self.path
+        largest = np.maximum(np.linalg.norm(path.grad, axis=-1), np.linalg.norm(path.local, axis=-1))
+        curvature = np.minimum(smooth.L0 + smooth.L1 * largest, LARGEST_CURVATURE)
+        length = np.linalg.norm(path.x, axis=-1) + np.linalg.norm(path.average, axis=-1)[:, None]
+        terms = largest + curvature * length + np.sqrt(curvature * np.abs(path.loss)[:, None])
+        size = terms.sum(axis=-1)
+        return EPS * (64 * np.maximum(size, np.append(size[:1], size[:-1])) + np.cumsum(size))
+
+    @property
+    def y_rounding(self) -> Floats:
+        """The same in the C-norm."""
+        return self.setting.norms.C.delta * self.grad_rounding
+
+
+def squared(length: Floats, rounding: Floats) -> Floats:
+    """Return what rounding does to the square of a length that it can change by ``rounding``."""
+    return 2 * length * rounding + rounding**2

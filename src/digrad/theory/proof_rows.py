@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from digrad.theory import paper, pointwise, repaired
 from digrad.theory.closure import Chain, Closed
-from digrad.theory.measured import Measured
+from digrad.theory.measured import EPS, Measured, squared
 from digrad.theory.rows import Row, Terms, terms
 from digrad.theory.setting import scaled
 from digrad.theory.sharp_rows import global_rows, usable_bound
@@ -27,18 +27,33 @@ def repaired_rows(run: Measured, closed: Closed) -> list[Row]:
     decay = ((1 + k["sC"] ** 2) / 2) ** np.arange(run.path.steps + 1) * run.setting.Y0 * run.setting.Y0
     bound_x = max(run.setting.X0 * run.setting.X0, scaled(k["Cx"], reach * reach))
     return [
-        Row("unibound_x (A2, A3)", "repaired", run.X**2, np.full_like(run.X, bound_x)),
+        Row(
+            "unibound_x (A2, A3)", "repaired", run.X**2, np.full_like(run.X, bound_x), rounding=_x_noise(run)
+        ),
         Row(
             "gradient difference C_1",
             "repaired",
             run.gradient_change**2,
             np.full(run.path.steps, change),
             near,
+            _change_noise(run),
         ),
-        Row("unibound_y (A1)", "repaired", run.Y**2, decay + level, near, _squared(run, run.Y)),
-        Row("inner product (A4)", "repaired", *pointwise.inner_product(run.states)),
-        Row("quadratic term (C5)", "repaired", *pointwise.quadratic_term(run.states)),
-        Row("pre2a: step length (C6)", "repaired", *pointwise.step_length_printed(run.states)),
+        Row("unibound_y (A1)", "repaired", run.Y**2, decay + level, near, _y_noise(run)),
+        Row(
+            "inner product (A4)", "repaired", *pointwise.inner_product(run.states), rounding=_slope_noise(run)
+        ),
+        Row(
+            "quadratic term (C5)",
+            "repaired",
+            *pointwise.quadratic_term(run.states),
+            rounding=16 * EPS * run.s**2,
+        ),
+        Row(
+            "pre2a: step length (C6)",
+            "repaired",
+            *pointwise.step_length_printed(run.states),
+            rounding=16 * EPS * run.s**2,
+        ),
         *_recursions(run, k, given, "repaired", ("S1", "S2", "S4")),
         *global_rows(run, closed, "repaired"),
     ]
@@ -56,10 +71,22 @@ def paper_rows(run: Measured, closed: Closed) -> list[Row]:
     if run.setting.threshold * run.setting.threshold * steps > 1 + 1e-12:
         claims = [_inapplicable(row) for row in claims]
     return [
-        Row("unibound_x", "paper", run.X**2, np.full_like(run.X, bound_x)),
-        Row("gradient difference C_1", "paper", run.gradient_change**2, np.full(steps, change), given),
-        Row("unibound_y", "paper", run.Y**2, np.full_like(run.Y, bound_y), given),
-        Row("inner product (temp10)", "paper", *pointwise.inner_product(run.states, printed=True)),
+        Row("unibound_x", "paper", run.X**2, np.full_like(run.X, bound_x), rounding=_x_noise(run)),
+        Row(
+            "gradient difference C_1",
+            "paper",
+            run.gradient_change**2,
+            np.full(steps, change),
+            given,
+            _change_noise(run),
+        ),
+        Row("unibound_y", "paper", run.Y**2, np.full_like(run.Y, bound_y), given, _y_noise(run)),
+        Row(
+            "inner product (temp10)",
+            "paper",
+            *pointwise.inner_product(run.states, printed=True),
+            rounding=_slope_noise(run),
+        ),
         *_recursions(run, k, given, "paper", ("C_1", "C_2", "C_4")),
         *claims,
     ]
@@ -92,15 +119,27 @@ def _recursions(
     descent = uv / (3 * n) * progress[:-1] + run.descent
     errors = (reference * (k["P"] * Y2 + k["Q"] * X2))[:-1]
     return [
-        row("x-recursion", bounds[0], X2[1:], x_next[:-1], 1, 0.0),
-        row("y-recursion", bounds[1], Y2[1:], y_next[:-1], 1, _squared(run, run.Y)[1:]),
-        row("descent", bounds[2], descent, errors, 0, run.loss_rounding),
+        row("x-recursion", bounds[0], X2[1:], x_next[:-1], 1, _x_noise(run)[1:]),
+        row("y-recursion", bounds[1], Y2[1:], y_next[:-1], 1, _y_noise(run)[1:]),
+        row("descent", bounds[2], descent, errors, 0, run.descent_rounding),
     ]
 
 
-def _squared(run: Measured, length: Floats) -> Floats:
-    """Return what rounding of gradients does to the square of a length made of them."""
-    return 2 * length * run.grad_rounding + run.grad_rounding**2
+def _x_noise(run: Measured) -> Floats:
+    return squared(run.X, run.x_rounding)
+
+
+def _y_noise(run: Measured) -> Floats:
+    return squared(run.Y, run.y_rounding)
+
+
+def _change_noise(run: Measured) -> Floats:
+    return squared(run.gradient_change, run.grad_rounding[1:])
+
+
+def _slope_noise(run: Measured) -> Floats:
+    """Return what rounding does to <grad F, move>."""
+    return 16 * EPS * run.g * run.s
 
 
 def _inapplicable(row: Row) -> Row:

@@ -8,7 +8,12 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.floating]
 
-RELATIVE, ABSOLUTE = 1e-9, 1e-13  # a ratio of at most 1 + RELATIVE passes; section 5 of docs/theory.md
+RELATIVE = 1e-9  # a ratio of at most 1 + RELATIVE passes; section 5 of docs/theory.md
+
+
+JUST_ABOVE = (
+    1 + RELATIVE
+)  # the least ratio of a violated row: against a bound near zero lhs/rhs may round to 1
 
 
 class Terms(NamedTuple):
@@ -26,6 +31,7 @@ class Terms(NamedTuple):
 
 
 UNCONDITIONAL = Terms()
+ESTIMATES = "constants are estimates"  # why a row that needs proven constants does not apply
 
 
 def terms(is_met: bool, needs: str, grad_bound: str = "n.a.") -> Terms:
@@ -43,8 +49,7 @@ class Row:
         lhs: One entry per k; of per-agent inequalities the entry of the worst agent.
         rhs: The bound.
         terms: Its precondition, and which G its constants use.
-        rounding: What the arithmetic of lhs can be wrong by, beyond ``ABSOLUTE``; 0 unless it subtracts close
-            numbers.
+        rounding: What the arithmetic of lhs can be wrong by: a number, or one per k, in the units of lhs.
         first: The k of the first entry.
     """
 
@@ -63,18 +68,18 @@ class Row:
         It is negative where lhs is, 0 where both vanish to rounding, and 2 - lhs/rhs below a negative bound, which
         also grows with lhs and is 1 where they agree.
         """
-        lhs, rhs, slack = self.lhs, self.rhs, ABSOLUTE + np.broadcast_to(self.rounding, self.lhs.shape)
+        lhs, rhs, slack = self.lhs, self.rhs + 0.0, np.broadcast_to(self.rounding, self.lhs.shape)  # no -0.0
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             ratio = np.where(lhs <= slack, np.minimum(lhs, 0) / np.abs(rhs), lhs / rhs)
             ratio = np.where(rhs < 0, 2 - lhs / rhs, ratio)
-            is_unknown = np.isnan(lhs) | np.isnan(rhs)
-        ratio = np.where(np.isnan(ratio), np.where(is_unknown, np.inf, 0.0), ratio)
-        return float(np.where(self.is_violated, ratio, np.minimum(ratio, 1.0)).max())
+        # What is left are infinite sides, 0/0 and what is no number: all decided by whether the row is violated.
+        ratio = np.where(np.isnan(ratio), np.where(self.is_violated, np.inf, 0.0), ratio)
+        return float(np.where(self.is_violated, np.maximum(ratio, JUST_ABOVE), np.minimum(ratio, 1.0)).max())
 
     @property
     def is_violated(self) -> npt.NDArray[np.bool_]:
         """Which entries exceed the bound by more than rounding, or are not numbers."""
-        return ~(self.lhs <= self.rhs + RELATIVE * np.abs(self.rhs) + ABSOLUTE + self.rounding)
+        return _exceeds(self.lhs, self.rhs, self.rounding)
 
     @property
     def violations(self) -> int:
@@ -103,10 +108,15 @@ class Row:
         }
 
 
-def worst_agent(lhs: Floats, rhs: Floats) -> tuple[Floats, Floats]:
+def worst_agent(lhs: Floats, rhs: Floats, rounding: Any = 0.0) -> tuple[Floats, Floats]:
     """Return, for each k, both sides of the agent that exceeds its bound most, or else comes closest to it.
 
     The excess is that of :attr:`Row.violations`, so that a violation is never hidden behind a bound of zero.
+
+    Args:
+        lhs: ``[..., n]``.
+        rhs: ``[..., n]``.
+        rounding: That of the row, a number or one per k.
 
     >>> lhs, rhs = worst_agent(np.array([[1e-17, 2.0]]), np.array([[0.0, 1.0]]))
     >>> lhs.tolist(), rhs.tolist()
@@ -115,9 +125,16 @@ def worst_agent(lhs: Floats, rhs: Floats) -> tuple[Floats, Floats]:
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         excess = np.nan_to_num(lhs - rhs - RELATIVE * np.abs(rhs), nan=np.inf)
         ratio = np.nan_to_num(np.where(rhs > 0, lhs / rhs, 0.0), nan=0.0)
-        is_violated = ~(lhs <= rhs + RELATIVE * np.abs(rhs) + ABSOLUTE)  # also where a side is not a number
+    is_violated = _exceeds(lhs, rhs, np.asarray(rounding)[..., None])
     of_violators = np.where(is_violated, excess, -np.inf)
     agent = np.argmax(np.where(is_violated.any(axis=-1, keepdims=True), of_violators, ratio), axis=-1)[
         ..., None
     ]
     return np.take_along_axis(lhs, agent, -1)[..., 0], np.take_along_axis(rhs, agent, -1)[..., 0]
+
+
+def _exceeds(lhs: Floats, rhs: Floats, rounding: Any) -> npt.NDArray[np.bool_]:
+    """Return where lhs is above rhs by more than rounding, or a side is no number; nothing exceeds infinity."""
+    with np.errstate(invalid="ignore"):
+        bound = np.where(np.isinf(rhs), rhs, rhs + RELATIVE * np.abs(rhs) + rounding)  # not -inf + inf
+        return ~(lhs <= bound)

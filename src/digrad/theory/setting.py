@@ -121,24 +121,27 @@ def make_settings(
             finite there.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        loss = float(problem.local_losses(norms.average(x0)).mean())
+        losses, gradients = problem.local_losses(norms.average(x0)), problem.local_gradients(x0)
+        loss = float(losses.mean())
         errors = {
             "X0": float(norms.R.of(norms.consensus(x0))),
-            "Y0": float(norms.C.of(norms.tracking(problem.local_gradients(x0)))),
+            "Y0": float(norms.C.of(norms.tracking(gradients))),
         }
+        terms = float(np.abs(losses).mean() + np.linalg.norm(x0) * np.linalg.norm(gradients))
     if not np.isfinite([loss, *errors.values()]).all():
         raise ArgumentError(
             f"`x0` of the run must be a point where F and all gradients are finite, but F is {loss:.6g}, X0 is "
             f"{errors['X0']:.6g} and Y0 is {errors['Y0']:.6g}; start elsewhere."
         )
     return [
-        Setting(norms, option, float(threshold), D0=_gap(loss, option.lower_bound), **errors)
+        Setting(norms, option, float(threshold), D0=_gap(loss, option.lower_bound, terms), **errors)
         for option in options
     ]
 
 
-def _gap(loss: float, lower_bound: float) -> float:
-    if loss - lower_bound < -1e-9 * (1 + abs(lower_bound)):
+def _gap(loss: float, lower_bound: float, terms: float) -> float:
+    """Return F minus its lower bound, which may be negative by rounding of the terms of F."""
+    if loss - lower_bound < -1e-9 * max(terms, abs(lower_bound)):
         raise ArgumentError(
             f"`lower_bound` of Smoothness must not exceed F anywhere, but it is {lower_bound:.6g} and F at the start "
             f"is {loss:.6g}; lower it."

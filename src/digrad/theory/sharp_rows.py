@@ -9,13 +9,11 @@ import numpy.typing as npt
 from digrad.theory import pointwise, repaired, sharp
 from digrad.theory.closure import Closed
 from digrad.theory.constants import Smoothness
-from digrad.theory.measured import Measured
-from digrad.theory.rows import Row, Terms, terms
+from digrad.theory.measured import EPS, Measured, squared
+from digrad.theory.rows import ESTIMATES, Row, Terms, terms
 from digrad.theory.setting import LARGEST_CURVATURE, scaled
 
 Floats = npt.NDArray[np.floating]
-
-ESTIMATES = "constants are estimates"  # why a row that needs proven constants does not apply
 
 
 def sharp_rows(run: Measured, closed: Closed) -> list[Row]:
@@ -23,7 +21,7 @@ def sharp_rows(run: Measured, closed: Closed) -> list[Row]:
     bound, label = usable_bound(run, closed)
     k = sharp.local_constants(run.setting, run.path.step_size, bound)
     return [
-        Row("unibound_x", "sharp", run.X, np.full_like(run.X, k["Ex"])),
+        Row("unibound_x", "sharp", run.X, np.full_like(run.X, k["Ex"]), rounding=run.x_rounding),
         _radius(run, k),
         *_recursions(run, k, terms(k["Lhat"] < LARGEST_CURVATURE, "g <= G, exp(c) finite", label)),
         _descent(run, k, label),
@@ -64,7 +62,7 @@ def a_posteriori(run: Measured, options: Sequence[Smoothness]) -> Row:
         np.cumsum(reference * run.g[:-1] ** 2),
         2 * n / setting.norms.uv * budget,
         terms(is_small, needs, "measured"),
-        rounding=run.loss_rounding,
+        rounding=2 * n / setting.norms.uv * (run.loss_rounding[:1] + run.loss_rounding[1:]),
         first=1,
     )
 
@@ -87,17 +85,20 @@ def global_rows(run: Measured, closed: Closed, chain: str) -> list[Row]:
     progress = run.states.reference(scale)[:-1] * run.g[:-1] ** 2
     best = formulas.smallest_gradient(setting, k["Sbar"], path.step_size, np.arange(1, path.steps + 1))
     gap = path.loss - setting.smoothness.lower_bound
+    noise = run.grad_rounding
+    progress_noise = np.cumsum(path.step_size * squared(run.g, noise)[:-1])
+    sums = {"X": np.cumsum(squared(run.X, run.x_rounding)), "Y": np.cumsum(squared(run.Y, run.y_rounding))}
 
-    def row(name: str, lhs: Floats, rhs: float | Floats, first: int = 0) -> Row:
-        return Row(name, chain, lhs, np.broadcast_to(rhs, lhs.shape).astype(float), given, first=first)
+    def row(name: str, lhs: Floats, rhs: float | Floats, rounding: Floats, first: int = 0) -> Row:
+        return Row(name, chain, lhs, np.broadcast_to(rhs, lhs.shape).astype(float), given, rounding, first)
 
     return [
-        row("gradient bound: g_k <= G", run.g, closed.grad_bound),
-        row("potential: F_k - f_inf <= V0", gap, k["V0"]),
-        row("sum of abar g^2 <= Sbar", np.cumsum(progress), k["Sbar"], 1),
-        row("sum of X^2", np.cumsum(run.X**2), k["sum_X"]),
-        row("sum of Y^2", np.cumsum(run.Y**2), k["sum_Y"]),
-        row("smallest gradient <= eps_K", np.minimum.accumulate(run.g[:-1]), best, 1),
+        row("gradient bound: g_k <= G", run.g, closed.grad_bound, noise),
+        row("potential: F_k - f_inf <= V0", gap, k["V0"], run.loss_rounding),
+        row("sum of abar g^2 <= Sbar", np.cumsum(progress), k["Sbar"], progress_noise, 1),
+        row("sum of X^2", np.cumsum(run.X**2), k["sum_X"], sums["X"]),
+        row("sum of Y^2", np.cumsum(run.Y**2), k["sum_Y"], sums["Y"]),
+        row("smallest gradient <= eps_K", np.minimum.accumulate(run.g[:-1]), best, noise[:-1], 1),
     ]
 
 
@@ -105,12 +106,14 @@ def _radius(run: Measured, k: dict[str, float]) -> Row:
     x, average = run.path.x, run.path.average
     after = np.linalg.norm(x[1:] - average[:-1, None], axis=-1).max(axis=-1)
     before = np.linalg.norm(x[:-1] - average[:-1, None], axis=-1).max(axis=-1)
-    lhs = float(run.setting.smoothness.L1.max()) * np.maximum(after, before)
-    return Row("radius of the smoothness lemmas", "sharp", lhs, np.full_like(lhs, k["c"]))
+    steepest = float(run.setting.smoothness.L1.max())
+    lhs = steepest * np.maximum(after, before)
+    rounding = steepest * run.x_rounding[1:]
+    return Row("radius of the smoothness lemmas", "sharp", lhs, np.full_like(lhs, k["c"]), rounding=rounding)
 
 
 def _recursions(run: Measured, k: dict[str, float], given: Terms) -> list[Row]:
-    a, X, Y, s, rounding = run.path.step_size, run.X, run.Y, run.s, run.grad_rounding
+    a, X, Y, s = run.path.step_size, run.X, run.Y, run.s
     k = {
         name: min(value, LARGEST_CURVATURE) for name, value in k.items()
     }  # an infinite Lhat times X = 0 is not a number
@@ -121,17 +124,26 @@ def _recursions(run: Measured, k: dict[str, float], given: Terms) -> list[Row]:
     x_next = (k["sR"] + k["kR"] * a * k["beta"]) * X + k["kR"] * a * Y + k["kR"] * h
     y_next = push * (1 + k["sR"] + a * k["beta"]) * X + (k["sC"] + push * a) * Y + push * h
 
-    def row(name: str, lhs: Floats, rhs: Floats, first: int = 0) -> Row:
-        return Row(name, "sharp", lhs, rhs, given, rounding[first:], first)
+    def row(name: str, lhs: Floats, rhs: Floats, rounding: Floats) -> Row:
+        return Row(name, "sharp", lhs, rhs, given, rounding[1:], 1)
 
+    x_noise, y_noise = run.x_rounding, run.y_rounding
+    one_step = (k["sR"] * X + k["kR"] * s)[:-1]
     return [
-        Row("gradient difference", "sharp", run.gradient_change, change, given, rounding[1:]),
-        Row("pre2a: step length", "sharp", *pointwise.step_length(run.states), given),
-        row("pre2b: distance to the ideal tracker", run.w, Y + k["beta"] * X),
-        Row("x-recursion, one step", "sharp", X[1:], (k["sR"] * X + k["kR"] * s)[:-1], first=1),
-        row("y-recursion, one step", Y[1:], tracked, 1),
-        row("x-recursion, system", X[1:], x_next[:-1], 1),
-        row("y-recursion, system", Y[1:], y_next[:-1], 1),
+        Row("gradient difference", "sharp", run.gradient_change, change, given, run.grad_rounding[1:]),
+        Row("pre2a: step length", "sharp", *pointwise.step_length(run.states), given, 16 * EPS * s),
+        Row(
+            "pre2b: distance to the ideal tracker",
+            "sharp",
+            run.w,
+            Y + k["beta"] * X,
+            given,
+            run.grad_rounding,
+        ),
+        Row("x-recursion, one step", "sharp", X[1:], one_step, rounding=x_noise[1:], first=1),
+        row("y-recursion, one step", Y[1:], tracked, y_noise),
+        row("x-recursion, system", X[1:], x_next[:-1], x_noise),
+        row("y-recursion, system", Y[1:], y_next[:-1], y_noise),
     ]
 
 
@@ -142,7 +154,7 @@ def _tracker_energy(run: Measured, bound: float, label: str) -> Row:
     progress = np.cumsum(run.states.reference(top)[:-1] * run.g[:-1] ** 2)
     drive = np.sqrt(run.path.step_size * run.setting.n * top * progress)
     w = run.w[:-1]
-    rounding = np.cumsum(2 * w * run.grad_rounding[:-1] + run.grad_rounding[:-1] ** 2)
+    rounding = np.cumsum(squared(w, run.grad_rounding[:-1]))
     contracts = "gamma" in k
     rhs = (k["tau0"] + k["gamma"] * drive) ** 2 if contracts else np.full_like(w, np.inf)
     given = terms(contracts, "g <= G, rho(M) < 1", label)
@@ -158,5 +170,5 @@ def _descent(run: Measured, k: dict[str, float], label: str) -> Row:
         uv / (2 * n) * reference * run.g[:-1] ** 2 + run.descent,
         a * k["Nw"] * run.w[:-1] ** 2,
         terms(4 * a * k["LF"] * top <= 1, "alpha <= 1/(4 LF max v), g <= G", label),
-        rounding=run.loss_rounding,
+        rounding=run.descent_rounding,
     )
