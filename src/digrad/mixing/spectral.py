@@ -201,8 +201,9 @@ def _radius_near_one(M: Mixing) -> float | None:
     found is farther away; of a reversible chain all eigenvalues are real, and at least 2a - 1.
     """
     try:
-        values = eigs(
-            M.matrix.tocsc(), k=INVERSE_COUNT, sigma=SHIFT, tol=ARPACK_TOLERANCE, return_eigenvectors=False,
+        values: npt.NDArray[np.complex128] = eigs(  # pyright: ignore[reportAssignmentType, reportCallIssue]
+            M.matrix.tocsc(), k=INVERSE_COUNT, sigma=SHIFT, tol=ARPACK_TOLERANCE,  # pyright: ignore[reportArgumentType]
+             return_eigenvectors=False,
             v0=np.random.default_rng(0).standard_normal(M.n),
         )  # fmt: skip
     except (ArpackNoConvergence, RuntimeError, MemoryError):

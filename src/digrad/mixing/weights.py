@@ -159,10 +159,10 @@ def _sinkhorn_tolerance(graph: Digraph) -> float:
 
 def _balance(ones: csr_array, tolerance: float) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     transposed = ones.T.tocsr()
-    error = np.inf
     row_sums: npt.NDArray[np.float64] = ones.sum(axis=1)
+    rows, columns = np.ones_like(row_sums), np.ones_like(row_sums)
     for _ in range(SINKHORN_ITERATIONS):
-        rows: npt.NDArray[np.float64] = 1.0 / row_sums
+        rows = 1.0 / row_sums
         columns = 1.0 / (transposed @ rows)
         row_sums = ones @ columns
         error = float(np.abs(rows * row_sums - 1.0).max())
@@ -190,7 +190,7 @@ def _balance_by_newton(
         if error < tolerance:
             return np.exp(r), np.exp(c)
         # Adding a number to r and taking it from c changes nothing: the last c is held.
-        hessian = block_array([[diags_array(rows), W], [W.T, diags_array(columns)]], format="csc")
+        hessian: Any = block_array([[diags_array(rows), W], [W.T, diags_array(columns)]], format="csc")
         step = np.append(splu(hessian[:-1, :-1]).solve(gap[:-1]), 0.0)
         decrement = float(np.sqrt(max(0.0, step @ gap)))
         step = step / (1 + decrement) if decrement > 0.1 else step

@@ -65,7 +65,8 @@ def minimise(objective: Objective, arrays: Any, start: Vector) -> Minimum:
         if lower is None:
             return found
         x = lower
-    raise NoMinimumError(f"after {DESCENTS} descents from saddles the loss still falls, to {found.loss:.3g}")
+    lowest = value_and_gradient(x)[0]
+    raise NoMinimumError(f"after {DESCENTS} descents from saddles the loss still falls, to {lowest:.3g}")
 
 
 def _stationary(
@@ -145,7 +146,8 @@ class _Hessian:
 
     def newton_step(self, x: Vector, gradient: Vector) -> Vector:
         """Return H^-1 gradient."""
-        return np.linalg.lstsq(self._dense(x), gradient)[0] if self._is_dense else self._solve(x, gradient)
+        step = np.linalg.lstsq(self._dense(x), gradient)[0] if self._is_dense else self._solve(x, gradient)
+        return np.asarray(step, np.float64)
 
     def least_curvature(self, x: Vector) -> tuple[float, Vector, float]:
         """Return the smallest eigenvalue, its direction, and the largest absolute eigenvalue."""

@@ -42,11 +42,13 @@ class Polynomial:
 
     def losses(self, arrays: Any, x: jax.Array, index: object = None) -> jax.Array:
         """Return f_i(x_i), ``[n]``."""
-        return _loss(*arrays, x)
+        a, b, q = arrays
+        return _loss(a, b, q, x)
 
     def gradients(self, arrays: Any, x: jax.Array, index: object = None) -> jax.Array:
         """Return a_i x_i - b_i + q_i x_i^3, ``[n, d]``."""
-        return _gradient(*arrays, x)
+        a, b, q = arrays
+        return _gradient(a, b, q, x)
 
     def objective(self, arrays: Any, points: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return F and its gradient at ``points``: the polynomial with averaged coefficients."""
