@@ -36,6 +36,7 @@ from digrad.torch.reasons import agents_text
 from digrad.torch.state_codec import decode, encode
 
 TRACKING = "use resume('tracking restart')"
+EARLIER = {"messages": "None"}  # what files do not say that were written before it could be otherwise
 
 
 _instances = itertools.count()  # checkpoints made so far where agents are groups, the same on every process
@@ -171,6 +172,9 @@ class Checkpoints:
         state = {"k": k, "method": stored.header["method"], "fields": stored.part("field/")}
         if "last_grad" in stored.tensors:
             state["last_grad"] = stored.tensors["last_grad"].to(self._optimizer.estimate())
+        state["references"] = {
+            name: value.to(self._optimizer.estimate()) for name, value in stored.part("reference/").items()
+        }
         self._optimizer.load_state_dict({"state": state, "param_groups": stored.groups})
         self._load_buffers(stored)
         torch.set_rng_state(stored.tensors["rng"])
@@ -219,6 +223,7 @@ class Checkpoints:
         tensors = {f"field/{name}": value for name, value in here["state"]["fields"].items()}
         if "last_grad" in here["state"]:
             tensors["last_grad"] = here["state"]["last_grad"]
+        tensors |= {f"reference/{name}": v for name, v in here["state"].get("references", {}).items()}
         tensors |= {f"buffer/{name}": value for name, value in self._buffers().items()}
         tensors["rng"] = torch.get_rng_state()
         values: dict[str, torch.Tensor] = {}
@@ -251,6 +256,7 @@ class Checkpoints:
             "processes of each agent": self._processes,
             "dtype": str(self._optimizer.estimate().dtype),
             "parameters of each group": [len(group["params"]) for group in self._optimizer.param_groups],
+            "messages": str(self._optimizer.message_dtype),
         }
 
     def _layout(self) -> str:
@@ -276,7 +282,10 @@ class Checkpoints:
     def _difference(self, stored: Stored) -> str:
         """Return what makes an exact resume impossible, or nothing."""
         pairs = [
-            *((name, stored.header["run"].get(name), value) for name, value in self._run().items()),
+            *(
+                (name, {**EARLIER, **stored.header["run"]}.get(name), value)
+                for name, value in self._run().items()
+            ),
             (
                 "state",
                 _shapes(stored.part("field/")),

@@ -72,6 +72,11 @@ class MethodOptimizer(torch.optim.Optimizer):
         """Bytes that the agents of this process have sent so far."""
         return self._net.bytes_sent
 
+    @property
+    def message_dtype(self) -> torch.dtype | None:
+        """The format of messages, if it is shorter than that of the numbers."""
+        return self._net.message_dtype
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set all gradients to zero; they stay views of one flat row, so none becomes ``None``."""
         self._flat.zero_grad()
@@ -99,7 +104,9 @@ class MethodOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._advance(self._method_now(), self._gradient())
+        grad = self._gradient()
+        self._net.begin_step()
+        self._advance(self._method_now(), grad)
         self.k += 1
         self._publish()
         return loss
@@ -145,8 +152,9 @@ class MethodOptimizer(torch.optim.Optimizer):
             self._flat.point_at(self._point)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return k, the method's state and the settings of the groups; messages under way are no state.
+        """Return k, the method's state, what short messages refer to, and the settings of the groups.
 
+        Messages under way are no state: they are sent again.
         As with any torch optimizer the tensors are the live ones: copy them if training goes on.
         """
         fields = {name: value for name, value in self._state._asdict().items()}
@@ -154,6 +162,8 @@ class MethodOptimizer(torch.optim.Optimizer):
         state: dict[str, Any] = {"k": self.k, "method": type(self._method).__name__, "fields": fields}
         if self._last_grad is not None:
             state["last_grad"] = self._last_grad
+        if self._net.references:
+            state["references"] = self._net.references
         return {"state": state, "param_groups": settings}
 
     @torch.no_grad()
@@ -166,7 +176,9 @@ class MethodOptimizer(torch.optim.Optimizer):
         self._refuse_inside_average("load_state_dict")
         stored = state_dict["state"]
         self._check_stored(stored, state_dict["param_groups"])
-        self._settle(stored["k"])
+        references = stored.get("references", {})
+        self._settle(stored["k"], references)
+        self._net.set_references(references)
         for group, settings in zip(self.param_groups, state_dict["param_groups"], strict=True):
             group.update(settings)
         self.k = int(stored["k"])
@@ -188,7 +200,8 @@ class MethodOptimizer(torch.optim.Optimizer):
         """
         self._refuse_inside_average("restart_tracking")
         start = (self.estimate() if x is None else x).clone()
-        self._settle(self.k if k is None else k)
+        self._settle(self.k if k is None else k, {})
+        self._net.set_references({})
         self.k = self.k if k is None else k
         self._last_grad = None
         self._store(self._method_now().init(start, self._net))
@@ -219,7 +232,7 @@ class MethodOptimizer(torch.optim.Optimizer):
             method = with_fields(self._method, self._scheduled_fields())
             self._point.copy_(method.query(self._state))
 
-    def _settle(self, k: int) -> None:
+    def _settle(self, k: int, references: Mapping[str, torch.Tensor]) -> None:
         """Make sure that the state may be overwritten."""
 
     def _sum(self, value: torch.Tensor) -> torch.Tensor:

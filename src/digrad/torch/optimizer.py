@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ class DecentralizedOptimizer(MethodOptimizer):
         method: Any method of :mod:`digrad.algorithms`.
         network: The processes.
         weight_decay: Added to the gradient as ``weight_decay * x`` before it is tracked.
-        message_dtype: Send in this format, for example ``torch.bfloat16``; sums are conserved all the same.
+        message_dtype: Send in this format, for example ``torch.bfloat16``, without a bias of the answer.
 
     Raises:
         ArgumentError: An argument cannot be used.
@@ -62,6 +63,7 @@ class DecentralizedOptimizer(MethodOptimizer):
             "messages": str(message_dtype or flat.dtype),
         }
         network.agree(facts, "DecentralizedOptimizer")
+        message_dtype = None if message_dtype == flat.dtype else message_dtype
         net = ProcessNet(network, method.needs, flat.dimension, flat.dtype, message_dtype, flat.device)
         groups = [{**group, "params": list(dict.fromkeys(group["params"]))} for group in groups]
         self._last_end: float | None = None
@@ -105,9 +107,10 @@ class DecentralizedOptimizer(MethodOptimizer):
             [(verb, getattr(self._state, name)) for verb, name in self._early], self._early_memory
         )
 
-    def _settle(self, k: int) -> None:
+    def _settle(self, k: int, references: Mapping[str, torch.Tensor]) -> None:
         self._net.settle_early()
-        self._processes.agree({"k": k}, "DecentralizedOptimizer")
+        places = sorted({name.partition(" of ")[0] for name in references})
+        self._processes.agree({"k": k, "references": ", ".join(places)}, "DecentralizedOptimizer")
 
     def _sum(self, value: torch.Tensor) -> torch.Tensor:
         return self._processes.add_up(value)

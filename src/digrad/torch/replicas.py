@@ -27,7 +27,7 @@ class Replicas(MethodOptimizer):
         network: Graph and weights, or a digraph with uniform weights.
         groups: Returns the parameter groups of a module, as for torch optimizers; by default one group.
         weight_decay: Added to the gradient as ``weight_decay * x`` before it is tracked.
-        message_dtype: Round messages to this format, as half the traffic would need it.
+        message_dtype: Round messages to this format, as processes that send half the bytes do.
 
     Raises:
         ArgumentError: The number of modules is not the number of agents, or they differ in shape.
@@ -70,6 +70,7 @@ class Replicas(MethodOptimizer):
             {**settings, "params": list(dict.fromkeys(p for one in found for p in one[i]["params"]))}
             for i, settings in enumerate(found[0])
         ]
+        message_dtype = None if message_dtype == flat.dtype else message_dtype
         net = ReplicaNet(network, method.needs, flat.dimension, message_dtype, flat.device)
         super().__init__(flat, merged, method, network, net, range(network.n), weight_decay)
 
