@@ -1,19 +1,22 @@
 """A method of digrad driven like any torch optimizer: what both torch engines share."""
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 
 from digrad import checks
 from digrad.algorithms.fields import check_columns, numeric_fields, with_fields
-from digrad.errors import ArgumentError
+from digrad.errors import ArgumentError, NonFiniteError
 from digrad.mixing import Network
+from digrad.torch.finite import broken_rows
 from digrad.torch.flat import FlatParameters
 from digrad.torch.memory import release_free_memory
 from digrad.torch.mixing_order import CHUNK
+from digrad.torch.reasons import agents_text
 from digrad.types import Method
 
 MESSAGE_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -30,6 +33,7 @@ class MethodOptimizer(torch.optim.Optimizer):
         net: The executor.
         agents: The number of the agent of each row.
         weight_decay: Added to the gradient as ``weight_decay * x`` before it is tracked.
+        non_finite: What to do about a gradient that is not finite.
     """
 
     _step_supports_amp_scaling = True  # GradScaler then calls step even on overflow: neighbours are waiting
@@ -43,8 +47,11 @@ class MethodOptimizer(torch.optim.Optimizer):
         net: Any,
         agents: Sequence[int],
         weight_decay: float,
+        non_finite: str,
     ) -> None:
+        self._non_finite = non_finite
         self._flat, self._network, self._net, self._agents = flat, network, net, tuple(agents)
+        self._has_own_rate = np.ndim(getattr(method, "step_size", 0.0)) > 0
         self._method = with_fields(method, _local_arrays(method, self._agents, flat))
         self.k = 0
         self._is_built = self._is_averaged = False
@@ -98,6 +105,9 @@ class MethodOptimizer(torch.optim.Optimizer):
 
         Returns:
             The loss of ``closure``, if there is one.
+
+        Raises:
+            NonFiniteError: A gradient is not finite, and nothing has changed; or a state is not after the step.
         """
         self._refuse_inside_average("step")
         loss = None
@@ -107,6 +117,7 @@ class MethodOptimizer(torch.optim.Optimizer):
         grad = self._gradient()
         self._net.begin_step()
         self._advance(self._method_now(), grad)
+        self._check_state()
         self.k += 1
         self._publish()
         return loss
@@ -125,14 +136,14 @@ class MethodOptimizer(torch.optim.Optimizer):
 
         Where estimates are pulled the weights are those of the Perron vector of R, else equal.
         """
-        total = (self._perron().T @ self.estimate())[0]
-        return self._sum(total).div_(self._network.n)
+        return self._average("average")
 
     @torch.no_grad()
     def consensus_error(self) -> float:
         """Return how far the agents are apart, ``||x - 1 xbar||_F / sqrt(n)``; every agent must call."""
-        distance = self.estimate() - self.average()
-        return float((self._sum(distance.square_().sum().reshape(1)) / self._network.n).sqrt())
+        distance = self.estimate() - self._average("consensus_error")
+        total = self._sum(distance.square_().sum().reshape(1), "consensus_error")
+        return float((total / self._network.n).sqrt())
 
     @contextlib.contextmanager
     def averaged_parameters(self) -> Iterator[None]:
@@ -143,7 +154,7 @@ class MethodOptimizer(torch.optim.Optimizer):
         if self._is_averaged:
             raise ArgumentError(f"averaged_parameters() of {self._name} cannot be nested.")
         # Not written in place: the parameters may be on their way to neighbours.
-        self._flat.point_at(self.average().expand(len(self._agents), -1))
+        self._flat.point_at(self._average("averaged_parameters").expand(len(self._agents), -1))
         self._is_averaged = True
         try:
             yield
@@ -207,6 +218,16 @@ class MethodOptimizer(torch.optim.Optimizer):
         self._store(self._method_now().init(start, self._net))
         self._publish()
 
+    def settings(self) -> dict[str, Any]:
+        """Return the rates and schedules of this step that all agents must share: those not given per agent."""
+        shown: dict[str, Any] = {
+            name: [float(group[key]) for group in self.param_groups]
+            for name, key in (("lr", "lr"), ("weight decay", "weight_decay"))
+        }
+        if self._has_own_rate:
+            del shown["lr"]
+        return shown | {name: np.asarray(v, float).tolist() for name, v in self._scheduled_fields().items()}
+
     def _refuse_inside_average(self, what: str) -> None:
         if self._is_averaged:
             raise ArgumentError(f"`{what}` of {self._name} must not be called inside averaged_parameters().")
@@ -235,8 +256,13 @@ class MethodOptimizer(torch.optim.Optimizer):
     def _settle(self, k: int, references: Mapping[str, torch.Tensor]) -> None:
         """Make sure that the state may be overwritten."""
 
-    def _sum(self, value: torch.Tensor) -> torch.Tensor:
-        """Return the sum over all processes, in the memory of ``value``."""
+    @torch.no_grad()
+    def _average(self, call: str) -> torch.Tensor:
+        total = (self._perron().T @ self.estimate())[0]
+        return self._sum(total, call).div_(self._network.n)
+
+    def _sum(self, value: torch.Tensor, call: str) -> torch.Tensor:
+        """Return the sum over all processes, in the memory of ``value``; ``call`` is what the user has called."""
         return value
 
     def _perron(self) -> torch.Tensor:
@@ -292,10 +318,38 @@ class MethodOptimizer(torch.optim.Optimizer):
             grad.mul_(scale.to(grad.device).double().reciprocal().to(grad.dtype))
         if any(group["weight_decay"] for group in self.param_groups):
             grad = self._decayed(grad)
-        if found_inf is not None:
+        broken = broken_rows(grad)
+        if broken and self._non_finite == "error":
+            self._fail(
+                f"step {self.k}: the gradient of {self._named(broken)} is not finite; look at the batch of that step, "
+                "or pass non_finite='repeat' to repeat the gradient before."
+            )
+        if broken:
+            warnings.warn(
+                f"step {self.k}: the gradient of {self._named(broken)} is not finite; the one before is repeated.",
+                RuntimeWarning,
+                stacklevel=6,
+            )
+            grad[broken] = 0.0 if self._last_grad is None else self._last_grad[broken]
+        if found_inf is not None or self._non_finite == "repeat":
             self._last_grad = torch.empty_like(grad) if self._last_grad is None else self._last_grad
             self._last_grad.copy_(grad)
         return grad
+
+    def _check_state(self) -> None:
+        broken = broken_rows(self._state.x)
+        if broken:
+            self._fail(
+                f"step {self.k}: the state of {self._named(broken)} is not finite any more; lower `lr`, and go on from "
+                "a checkpoint."
+            )
+
+    def _named(self, rows: Sequence[int]) -> str:
+        return agents_text(self._agents[row] for row in rows)
+
+    def _fail(self, reason: str) -> NoReturn:
+        """Raise on every agent."""
+        raise NonFiniteError(reason)
 
     def _decayed(self, grad: torch.Tensor) -> torch.Tensor:
         total = grad.clone()
@@ -323,9 +377,15 @@ class MethodOptimizer(torch.optim.Optimizer):
 
 
 def check_arguments(
-    method: Any, network: Network, weight_decay: float, message_dtype: torch.dtype | None, owner: str
+    method: Any,
+    network: Network,
+    weight_decay: float,
+    message_dtype: torch.dtype | None,
+    non_finite: str,
+    owner: str,
 ) -> None:
     """Raise unless the arguments that both engines share can be used."""
+    checks.choice(non_finite, "non_finite", owner, ("error", "repeat"))
     if isinstance(method, type) or not isinstance(method, Method):
         raise ArgumentError(
             f"`method` of {owner} must be a method such as CGT(step_size=0.05, threshold=5.0), but got {method!r}."

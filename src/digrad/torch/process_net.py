@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from digrad.errors import CommunicationError
 from digrad.torch.exchange import FUSED, Part, Round
 from digrad.torch.mixing_order import Share, combine, shares
 from digrad.torch.process_network import ProcessNetwork
@@ -102,7 +103,7 @@ class ProcessNet:
     def settle_early(self) -> None:
         """Wait until everything sent ahead has arrived and left; the next step finds it here."""
         if self._early:
-            self._early.finish(self.network.timeout)
+            self._finish(self._early)
 
     def finish_early(self) -> None:
         """Wait as well, and forget it: the step that mixes it is over."""
@@ -122,7 +123,7 @@ class ProcessNet:
         if late:
             widths = tuple(array.shape[1] for _, array in late)
             current = self._post(late, self._places(len(late)), None, widths, is_pair=isinstance(x, tuple))
-            current.finish(self.network.timeout)
+            self._finish(current)
             fresh = (self._decoded(part) for part in current.parts)
             parts = [part or next(fresh) for part in parts]
         mixed = tuple(
@@ -137,10 +138,16 @@ class ProcessNet:
             return None
         for position, (early_verb, array) in enumerate(self._early_fields):
             if early_verb == verb and array is x:
-                self._early.finish(self.network.timeout)
+                self._finish(self._early)
                 self._early.parts[position] = self._decoded(self._early.parts[position])
                 return self._early.parts[position]
         return None
+
+    def _finish(self, sent: Round) -> None:
+        try:
+            sent.finish(self.network.timeout)
+        except CommunicationError as error:
+            raise self.network.reason_of(error) from error
 
     def _places(self, count: int) -> Sequence[str | None]:
         """Name the next arrays of this step, so that each finds its references; none are rounded outside of it."""
@@ -191,7 +198,10 @@ class ProcessNet:
             for (verb, _), wire, (_, name) in zip(fields, wires, encoded, strict=True)
         ]
         self._rounds += 1
-        current = Round(parts, memory, self._route, self._buffers, key=key, tag=self._rounds, k=self.k)
+        try:
+            current = Round(parts, memory, self._route, self._buffers, key=key, tag=self._rounds, k=self.k)
+        except CommunicationError as error:
+            raise self.network.reason_of(error) from error
         self.bytes_sent += current.bytes_sent
         return current
 
