@@ -76,7 +76,18 @@ def network_loss(model: nn.Module, agent: int, k: int, dtype: torch.dtype) -> to
     return nn.functional.cross_entropy(model(images), labels)
 
 
-_LABELS = ("CGT", "CGT-agents", "AB", "PushDIGing", "SGP", "FROST", "DSGT", "DAMSGrad", "CDSGDNesterov")
+_LABELS = (
+    "CGT",
+    "CGT-agents",
+    "AB",
+    "PushDIGing",
+    "ADDOPT",
+    "SGP",
+    "FROST",
+    "DSGT",
+    "DAMSGrad",
+    "CDSGDNesterov",
+)
 BITWISE_METHODS = {case.label: case.method for case in CASES if case.label in _LABELS}
 BITWISE_STEPS = {"small": 20, "large": 6}
 
@@ -100,6 +111,10 @@ def bitwise_settings(size: str) -> list[tuple[str, str, torch.dtype, torch.dtype
     return [
         *(("CGT", model, dtype, None) for model in ("mlp", "cnn") for dtype in floats),
         *((label, "mlp", torch.float32, None) for label in BITWISE_METHODS if label != "CGT"),
-        ("CGT", "mlp", torch.float32, torch.bfloat16),
+        *(
+            (label, "mlp", torch.float32, torch.bfloat16)
+            for label in ("CGT", "AB", "PushDIGing", "ADDOPT", "FROST", "DSGT")
+        ),
+        ("CGT", "mlp", torch.float64, torch.float32),
         ("SGP", "mlp", torch.float32, torch.float16),
     ]

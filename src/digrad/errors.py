@@ -48,3 +48,7 @@ class CommunicationError(DigradError, RuntimeError):
 
 class DisagreementError(CommunicationError):
     """The agents were started with different settings: starting them again as they are is in vain."""
+
+
+class NonFiniteError(DigradError, RuntimeError):
+    """A gradient or a state of an agent holds infinities or numbers that are none; it was not mixed."""

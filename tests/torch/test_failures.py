@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
+from digrad.torch.checkpoint_files import committed_steps, step_folder
 from torch_processes import Agents, Ended
 
 MARGIN = 15.0  # seconds that a busy machine may add to a timeout
@@ -90,6 +92,71 @@ def test_processes_end_soon_after_a_sum_that_an_agent_does_not_join(tmp_path: Pa
     assert all("did not complete within 4.0 s" in report["train"]["error"] for report in reports)
 
 
+def play(mode: str, n: int, folder: Path, *args: str) -> list[dict[str, dict[str, Any]]]:
+    with Agents("failing.py", n, mode, str(folder), *args) as agents:
+        return [lines(ended) for ended in agents.wait(90).values()]
+
+
+@pytest.mark.parametrize("culprit", [0, 1])  # agent 0 keeps the store in which the others find the reason
+def test_gradient_that_is_not_finite_is_an_error_on_every_agent_and_spoils_nothing(
+    culprit: int, tmp_path: Path
+) -> None:
+    reports = play("poisoned", 4, tmp_path, str(culprit))
+    for report in reports:
+        error = report["poisoned"]["error"]
+        assert error.startswith(f"NonFiniteError: step 7: the gradient of agent {culprit} is not finite"), (
+            error
+        )
+        assert report["poisoned"]["seconds"] < MARGIN  # nobody waits for the timeout of 30 s
+        assert report["state"]["finite"]
+    assert reports[culprit]["state"]["k"] == 7
+    assert all(7 <= report["state"]["k"] <= 8 for report in reports)  # step 8 needs the checkpoint of all
+    steps = committed_steps(tmp_path / "steps")
+    assert steps == [2, 4, 6]
+    for path in step_folder(tmp_path / "steps", 6).glob("agent-*"):
+        assert all(value.isfinite().all() for name, value in load_file(path).items() if name != "rng")
+
+
+def test_gradient_that_is_not_finite_is_replaced_by_the_one_before_on_request(tmp_path: Path) -> None:
+    reports = play("repeated", 3, tmp_path)
+    assert [report["same"]["same"] for report in reports] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        ("save", "Checkpoints.save()"),
+        ("consensus_error", "DecentralizedOptimizer.consensus_error()"),
+        ("averaged_parameters", "DecentralizedOptimizer.averaged_parameters()"),
+    ],
+)
+def test_call_that_only_one_agent_makes_is_named_on_every_agent(call: str, name: str, tmp_path: Path) -> None:
+    reports = [report["alone"]["error"] for report in play("alone", 3, tmp_path, call)]
+    step = "DecentralizedOptimizer.step()"
+    for agent in (0, 2):
+        wanted = f"DisagreementError: {step}: this agent waits here, but agent 1 in {name}; "
+        assert reports[agent].startswith(wanted), reports
+    wanted = f"DisagreementError: {name}: this agent waits here, but agents 0, 2 in {step}; "
+    assert reports[1].startswith(wanted), reports
+
+
+@pytest.mark.parametrize(
+    ("name", "shown", "saves", "found"),
+    [("lr", "lr", "", 103), ("weight_decay", "weight decay", "saves", 40)],
+)
+def test_rates_that_differ_between_agents_are_an_error_on_every_agent(
+    name: str, shown: str, saves: str, found: int, tmp_path: Path
+) -> None:
+    reports = play("rates", 3, tmp_path, name, saves)
+    for report in reports:
+        error = report["rates"]["error"]
+        assert error.startswith("DisagreementError: "), error
+        assert f"the agents disagree on {shown}: agents 0, 2 [0.0" in error
+        assert "agent 1 [0.125]" in error
+        assert found - 2 <= report["k"]["k"] <= found + 2
+    assert not committed_steps(tmp_path)
+
+
 def test_optimizers_that_are_dropped_with_messages_under_way_do_not_disturb_the_next(tmp_path: Path) -> None:
     with Agents("failing.py", 3, "abandon", str(tmp_path)) as agents:
         reports = [lines(ended) for ended in agents.wait(90).values()]
@@ -105,6 +172,6 @@ def test_truncated_checkpoint_is_an_error_on_every_agent_and_tracking_restart_su
     with Agents("failing.py", 3, "checkpoint", str(tmp_path)) as agents:
         reports = [lines(ended) for ended in agents.wait(90).values()]
     for report in reports:
-        assert report["truncated"]["error"].startswith("CheckpointError: resume: agent 1:")
+        assert report["truncated"]["error"].startswith("CheckpointError: Checkpoints.resume(): agent 1:")
         assert "truncated" in report["truncated"]["error"]
         assert report["tracking restart"]["error"] is None

@@ -12,7 +12,7 @@ from torch import nn
 
 from digrad import AB, CGT, SGP, SONATA
 from digrad.algorithms.cgt import CGTState
-from digrad.errors import ArgumentError, CommunicationError
+from digrad.errors import ArgumentError, CommunicationError, NonFiniteError
 from digrad.graphs import from_edges, ring
 from digrad.mixing import Network
 from digrad.schedules import InverseSqrt
@@ -286,12 +286,47 @@ def test_impossible_settings_of_a_group_are_refused(name: str, value: float) -> 
         replicas.step()
 
 
-def test_number_too_large_for_a_short_message_is_an_error_not_infinity() -> None:
-    model = nn.Linear(2, 1)
-    nn.init.constant_(model.weight, 1e5)
-    replicas = Replicas(model, METHOD, NETWORK, message_dtype=torch.float16)
-    with pytest.raises(ArgumentError, match="float16, which ends at 65504, but 1e"):
+def test_gradient_that_is_not_finite_names_agent_and_step_and_changes_nothing() -> None:
+    replicas = Replicas(nn.Linear(4, 1), METHOD, NETWORK)
+    gradients(replicas)
+    replicas.step()
+    before = copy.deepcopy(replicas.state_dict())
+    replicas.models[2].weight.grad[0, 1] = float("nan")
+    with pytest.raises(NonFiniteError, match="step 1: the gradient of agent 2 is not finite"):
         replicas.step()
+    assert replicas.k == 1
+    after = replicas.state_dict()["state"]["fields"]
+    assert all(torch.equal(value, after[name]) for name, value in before["state"]["fields"].items())
+
+
+def test_gradient_that_is_not_finite_is_replaced_by_the_one_before_on_request() -> None:
+    replicas = Replicas(nn.Linear(4, 1), METHOD, NETWORK, non_finite="repeat")
+    gradients(replicas)
+    replicas.step()
+    last = replicas.state_fields.g.clone()
+    replicas.zero_grad()
+    gradients(replicas, 1)
+    replicas.models[2].weight.grad.fill_(float("inf"))
+    with pytest.warns(RuntimeWarning, match="step 1: the gradient of agent 2 is not finite; the one before"):
+        replicas.step()
+    assert torch.equal(replicas.state_fields.g[2], last[2])
+    assert not torch.equal(replicas.state_fields.g[0], last[0])
+
+
+def test_state_that_overflows_is_an_error_that_names_agent_and_step() -> None:
+    replicas = Replicas(nn.Linear(4, 1), AB(step_size=1e30), NETWORK)
+    replicas.models[1].weight.grad.fill_(1e30)
+    with pytest.raises(
+        NonFiniteError, match="step 0: the state of agent 1 is not finite any more; lower `lr`"
+    ):
+        replicas.step()
+
+
+def test_sum_of_large_gradients_is_not_mistaken_for_infinity() -> None:
+    replicas = Replicas(nn.Linear(4, 1), METHOD, NETWORK)
+    replicas.models[1].weight.grad.fill_(3e38)
+    replicas.step()
+    assert replicas.k == 1
 
 
 def test_digraph_will_do_as_a_network() -> None:
@@ -318,6 +353,8 @@ def test_shards_draw_what_the_simulator_draws() -> None:
             r"`threshold` of CGT must be a number, or a column of shape \(3, 1\), one per agent",
         ),
         ({"model": [nn.Linear(2, 1)]}, "must be one module, or 3 different ones"),
+        ({"model": nn.Flatten()}, "`params` of Replicas is empty: the model has no parameters"),
+        ({"non_finite": "skip"}, "`non_finite` of Replicas must be one of"),
         ({"model": nn.Linear(2, 1).half()}, "must be float32 or float64"),
         ({"message_dtype": torch.int8}, "`message_dtype` of Replicas must be one of"),
         ({"weight_decay": -1.0}, "`weight_decay` of Replicas must be positive"),

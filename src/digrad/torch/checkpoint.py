@@ -17,8 +17,9 @@ import torch.distributed as dist
 from safetensors import SafetensorError
 
 from digrad import checks
-from digrad.errors import ArgumentError, CheckpointError
+from digrad.errors import ArgumentError, CheckpointError, DisagreementError
 from digrad.files import write_atomically
+from digrad.torch.alone import ALL
 from digrad.torch.checkpoint_files import (
     FORMAT,
     MARKER,
@@ -29,13 +30,17 @@ from digrad.torch.checkpoint_files import (
     step_folder,
     write_file,
 )
-from digrad.torch.handshake import Handshake
+from digrad.torch.finite import broken_rows
+from digrad.torch.handshake import Handshake, difference
 from digrad.torch.optimizer import DecentralizedOptimizer
-from digrad.torch.process_network import CONNECT
+from digrad.torch.process_network import CONNECT, ProcessNetwork
 from digrad.torch.reasons import agents_text
+from digrad.torch.replicas import Replicas
 from digrad.torch.state_codec import decode, encode
 
+SAVE, RESUME = "Checkpoints.save()", "Checkpoints.resume()"
 TRACKING = "use resume('tracking restart')"
+EARLIER = {"messages": "None"}  # what files do not say that were written before it could be otherwise
 
 
 _instances = itertools.count()  # checkpoints made so far where agents are groups, the same on every process
@@ -54,7 +59,7 @@ class Stateful(Protocol):
 
 
 class Checkpoints:
-    """The checkpoints of one agent's optimizer in a folder, shared between the agents or not.
+    """The checkpoints of one agent's optimizer, or of replicas, in a folder, shared between the agents or not.
 
     Where an agent is a group of processes (DDP) each of them constructs it, saves and resumes, and has a file of
     its own, because random numbers and buffers may differ inside the group. All processes must construct it.
@@ -62,30 +67,38 @@ class Checkpoints:
     Args:
         folder: Holds one folder per step.
         optimizer: Whose state is stored.
-        model: Its buffers, such as the statistics of BatchNorm, are stored too.
+        model: Its buffers, such as the statistics of BatchNorm, are stored too; replicas have their models.
         others: Schedulers, scalers and the like, by name.
         keep: How many committed steps to keep.
 
     Raises:
-        ArgumentError: The network has only some of the processes, and the rest are not other processes of the
-            same agents.
+        ArgumentError: The optimizer is of another kind, or the network has only some of the processes, and the
+            rest are not other processes of the same agents.
     """
 
     def __init__(
         self,
         folder: Path | str,
-        optimizer: DecentralizedOptimizer,
+        optimizer: DecentralizedOptimizer | Replicas,
         *,
         model: torch.nn.Module | None = None,
         others: Mapping[str, Stateful] | None = None,
         keep: int = 3,
     ) -> None:
+        if not isinstance(optimizer, DecentralizedOptimizer | Replicas):
+            raise ArgumentError(
+                "`optimizer` of Checkpoints must be a DecentralizedOptimizer or Replicas, but got "
+                f"{type(optimizer).__name__}; put torch optimizers and schedulers into `others`."
+            )
         self._folder, self._optimizer, self._model = Path(folder), optimizer, model
+        if isinstance(optimizer, Replicas) and model is None:
+            self._model = torch.nn.ModuleList(optimizer.models)
         self._others = dict(others or {})
         self._keep = checks.count(keep, "keep", "Checkpoints")
         self._network = optimizer.network
-        self._handshake, self._process, self._processes = self._network.handshake, 0, 1
-        if dist.get_world_size() > self._network.n:
+        self._handshake: Any = self._network.handshake
+        self._process, self._processes = 0, 1
+        if isinstance(self._network, ProcessNetwork) and dist.get_world_size() > self._network.n:
             self._join_the_other_groups()
 
     def save(self) -> Path:
@@ -97,21 +110,27 @@ class Checkpoints:
             The folder of the step.
 
         Raises:
-            CheckpointError: The agents are at different steps, a state in ``others`` cannot be stored (nothing is
+            CheckpointError: The agents are at different steps, a state is not finite or cannot be stored (nothing is
                 written then), or an agent cannot write its file; raised on every agent. The step is not committed.
+            DisagreementError: Rates or schedules differ between the agents; nothing is written.
             CommunicationError: An agent has gone; the step is not committed.
         """
-        k, tensors, header, problem = self._optimizer.k, {}, {}, ""
+        k, tensors, header, problem = self._optimizer.k, {}, {}, self._broken()
         try:
             tensors, header = self._content()
         except CheckpointError as error:
-            problem = str(error)
-        steps = [one["k"] for one in self._report(problem, "checkpoint", k=k)]
+            problem = problem or str(error)
+        everyone = self._report(problem, SAVE, k=k, settings=self._optimizer.settings())
+        steps = [one["k"] for one in everyone]
         if any(step != k for step in steps):
             self._fail(
                 f"the agents are at different steps ({steps}); call save at the same step on all of them",
-                "checkpoint",
+                SAVE,
             )
+        differing = difference([one["settings"] for one in everyone], [one["agent"] for one in everyone])
+        if differing:
+            self._handshake.leave_together()
+            raise DisagreementError(f"{SAVE}: {differing}")
         path, digest = step_folder(self._folder, k) / self._name, ""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -119,13 +138,13 @@ class Checkpoints:
             digest = write_file(path, tensors, {"digrad": json.dumps(header)})
         except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
             problem = f"`{path}` cannot be written ({error})"
-        written = self._report(problem, "checkpoint", name=path.name, sha256=digest)
+        written = self._report(problem, SAVE, name=path.name, sha256=digest)
         marker = {"format": FORMAT, "k": k, "sha256": {one["name"]: one["sha256"] for one in written}}
         try:
             write_atomically(path.parent / MARKER, json.dumps(marker))
         except OSError as error:
             problem = f"`{path.parent / MARKER}` cannot be written ({error})"
-        self._report(problem, "checkpoint")  # nobody deletes before everybody has committed
+        self._report(problem, SAVE)  # nobody deletes before everybody has committed
         self._prune()
         return path.parent
 
@@ -137,7 +156,8 @@ class Checkpoints:
                 ``"tracking restart"``: keep every agent's estimate and start its trackers anew, for a changed
                 graph, a lost file, or steps that differ between agents. Each agent reads its newest file that is
                 not damaged, and also takes over random numbers, settings of the parameter groups, buffers and
-                ``others`` as far as they fit. An agent without a file keeps its new model, schedulers and all.
+                ``others`` as far as they fit. An agent without a file of the latest step takes the settings and
+                ``others`` of one that has it; without any file it keeps its new model.
 
         Returns:
             The step reached, or None if there is no checkpoint.
@@ -153,11 +173,11 @@ class Checkpoints:
         own = [
             k for k in committed_steps(self._folder) if (step_folder(self._folder, k) / self._name).exists()
         ]
-        everyone = self._exchange("resume", steps=own)
+        everyone = self._exchange(RESUME, steps=own)
         common = set.intersection(*(set(one["steps"]) for one in everyone))
         if not common:
             if any(one["steps"] for one in everyone):
-                self._fail(f"the agents have no committed step in common; {TRACKING}", "resume")
+                self._fail(f"the agents have no committed step in common; {TRACKING}", RESUME)
             return None
         k, stored, problem = max(common), None, ""
         try:
@@ -165,12 +185,15 @@ class Checkpoints:
             problem = self._another_model(stored) or self._difference(stored)
         except CheckpointError as error:
             problem = f"{error}; delete the folder of step {k} to go on from an older one, or {TRACKING}"
-        self._report(problem, "resume")
+        self._report(problem, RESUME)
         assert stored is not None
         self._load_others(stored)
         state = {"k": k, "method": stored.header["method"], "fields": stored.part("field/")}
         if "last_grad" in stored.tensors:
             state["last_grad"] = stored.tensors["last_grad"].to(self._optimizer.estimate())
+        state["references"] = {
+            name: value.to(self._optimizer.estimate()) for name, value in stored.part("reference/").items()
+        }
         self._optimizer.load_state_dict({"state": state, "param_groups": stored.groups})
         self._load_buffers(stored)
         torch.set_rng_state(stored.tensors["rng"])
@@ -180,7 +203,8 @@ class Checkpoints:
         stored, damage = self._newest()
         k = -1 if stored is None else stored.header["k"]
         problem = "" if stored is None else self._another_model(stored)
-        everyone = self._report(problem, "resume", k=k, damage=damage)
+        shared = {} if stored is None else {name: stored.header[name] for name in ("groups", "others")}
+        everyone = self._report(problem, RESUME, k=k, damage=damage, shared=shared)
         found: dict[int, set[int]] = {}
         for one in everyone:
             found.setdefault(one["agent"], set()).add(one["k"])
@@ -189,18 +213,22 @@ class Checkpoints:
                 self._fail(
                     f"the processes of agent {agent} found different steps ({sorted(steps)}, -1 is none); give "
                     "them a folder that they share",
-                    "resume",
+                    RESUME,
                 )
         latest = max(one["k"] for one in everyone)
         if latest < 0:
-            self._report(damage, "resume")
+            self._report(damage, RESUME)
             return None
         current = self._optimizer.state_dict()
-        settings, x = current["param_groups"], None
+        settings, x, newest = current["param_groups"], None, stored
         if stored is not None:
             x = self._optimizer.estimate_of(stored.part("field/")).to(self._optimizer.estimate())
-            settings = stored.groups if len(stored.header["groups"]) == len(settings) else settings
-        self._load_others(stored)
+        if stored is None or k < latest:  # rates and schedules are those of the step that all go on with
+            header = next(one["shared"] for one in everyone if one["k"] == latest)
+            newest = Stored(self._folder, {}, _without_tensors(header))
+        assert newest is not None
+        settings = newest.groups if len(newest.header["groups"]) == len(settings) else settings
+        self._load_others(newest)
         # A step size that follows a schedule must not take the restored `lr` for a change by the user;
         # loading the settings together with the state as it is takes care of that.
         self._optimizer.load_state_dict(
@@ -213,12 +241,21 @@ class Checkpoints:
                 torch.set_rng_state(stored.tensors["rng"])
         return latest
 
+    def _broken(self) -> str:
+        """Return why the state is not worth storing, or nothing."""
+        fields = self._optimizer.state_fields._asdict()
+        names = [name for name, value in fields.items() if broken_rows(value)]
+        if not names:
+            return ""
+        return f"{', '.join(names)} of the state are not finite; what is stored already is left as it is"
+
     def _content(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return what the file will hold, without copying the state."""
         here = self._optimizer.state_dict()
         tensors = {f"field/{name}": value for name, value in here["state"]["fields"].items()}
         if "last_grad" in here["state"]:
             tensors["last_grad"] = here["state"]["last_grad"]
+        tensors |= {f"reference/{name}": v for name, v in here["state"].get("references", {}).items()}
         tensors |= {f"buffer/{name}": value for name, value in self._buffers().items()}
         tensors["rng"] = torch.get_rng_state()
         values: dict[str, torch.Tensor] = {}
@@ -251,6 +288,7 @@ class Checkpoints:
             "processes of each agent": self._processes,
             "dtype": str(self._optimizer.estimate().dtype),
             "parameters of each group": [len(group["params"]) for group in self._optimizer.param_groups],
+            "messages": str(self._optimizer.message_dtype),
         }
 
     def _layout(self) -> str:
@@ -276,7 +314,10 @@ class Checkpoints:
     def _difference(self, stored: Stored) -> str:
         """Return what makes an exact resume impossible, or nothing."""
         pairs = [
-            *((name, stored.header["run"].get(name), value) for name, value in self._run().items()),
+            *(
+                (name, {**EARLIER, **stored.header["run"]}.get(name), value)
+                for name, value in self._run().items()
+            ),
             (
                 "state",
                 _shapes(stored.part("field/")),
@@ -294,17 +335,17 @@ class Checkpoints:
             return ""
         return f"`{stored.path.parent}` was stored by another network or program: {'; '.join(differing)}; {TRACKING}"
 
-    def _load_others(self, stored: Stored | None) -> None:
+    def _load_others(self, stored: Stored) -> None:
         """Give every entry the state of the same name and class, if the file has it."""
-        problem, found = "", {} if stored is None else stored.header["others"]
+        problem, found = "", stored.header["others"]
         for name, other in self._others.items():
-            if stored is None or found.get(name, {}).get("class") != _class(other):
+            if found.get(name, {}).get("class") != _class(other):
                 continue
             try:
                 other.load_state_dict(decode(found[name]["state"], stored.tensors))
             except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
                 problem = f"`{stored.path}`: others[{name!r}] does not accept its state ({error!r})"
-        self._report(problem, "resume")
+        self._report(problem, RESUME)
 
     def _load_buffers(self, stored: Stored) -> None:
         found = stored.part("buffer/")
@@ -332,6 +373,7 @@ class Checkpoints:
         self._handshake = Handshake(
             store, dist.get_rank(), dist.get_world_size(), f"{attempt}/checkpoints/{next(_instances)}"
         )
+        assert isinstance(self._network, ProcessNetwork)
         own = dist.get_process_group_ranks(self._network.group)
         groups = sorted({tuple(one["ranks"]) for one in self._exchange("Checkpoints", ranks=own)})
         sizes = {len(group) for group in groups}
@@ -347,8 +389,9 @@ class Checkpoints:
     def _exchange(self, purpose: str, **facts: Any) -> list[dict[str, Any]]:
         """Return the facts of every process of every agent."""
         facts["agent"] = self._network.agent
-        if self._handshake is self._network.handshake:
+        if not isinstance(self._network, ProcessNetwork) or self._handshake is self._network.handshake:
             return self._network.exchange(facts, purpose)
+        self._network.handshake.announce(purpose)  # for agents that wait for this one in a step
         return self._handshake.exchange(facts, max(self._network.timeout, CONNECT), f"{purpose}, by rank")
 
     def _report(self, problem: str, purpose: str, **facts: Any) -> list[dict[str, Any]]:
@@ -357,7 +400,11 @@ class Checkpoints:
         who: dict[str, set[int]] = {}
         for one in everyone:
             who.setdefault(one["problem"], set()).add(one["agent"])
-        problems = [f"{agents_text(sorted(agents))}: {text}" for text, agents in who.items() if text]
+        problems = [
+            f"{agents_text(sorted(agents))}: {text}".removeprefix(f"agent {ALL}: ")
+            for text, agents in who.items()
+            if text
+        ]
         if problems:
             self._fail("; ".join(problems), purpose)
         return everyone
@@ -376,6 +423,15 @@ class Checkpoints:
         """The name of this process's file."""
         process = f"-process-{self._process}" if self._process else ""
         return f"agent-{self._network.agent}{process}.safetensors"
+
+
+def _without_tensors(header: dict[str, Any]) -> dict[str, Any]:
+    """Return what one agent's file can tell another in short texts: no settings and entries that hold tensors."""
+    texts = {name: json.dumps(other) for name, other in header["others"].items()}
+    return {
+        "groups": [] if '"tensor"' in json.dumps(header["groups"]) else header["groups"],
+        "others": {name: header["others"][name] for name, text in texts.items() if '"tensor"' not in text},
+    }
 
 
 def _class(value: Any) -> str:

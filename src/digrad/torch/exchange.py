@@ -6,7 +6,6 @@ must stay as it is until :meth:`Round.finish`.
 """
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -29,6 +28,7 @@ class Part:
     share: Share
     wire: torch.Tensor  # [1, width], in the format of the message
     received: dict[int, torch.Tensor] = field(default_factory=dict)  # [1, width] by sender
+    reference: str | None = None  # the name of what the message changes, if it is a change
 
 
 class Round:
@@ -50,7 +50,7 @@ class Round:
 
     def __init__(
         self,
-        parts: Sequence[Part],
+        parts: list[Part],
         joined: torch.Tensor | None,
         route: Route,
         buffers: dict[Any, torch.Tensor],

@@ -121,7 +121,13 @@ def parameter_groups(params: Any, owner: str) -> list[dict[str, Any]]:
     Raises:
         ArgumentError: It is neither parameters nor groups of them.
     """
-    items = list(params) if isinstance(params, Iterable) and not isinstance(params, torch.Tensor) else []
+    items: list[Any] = (
+        list(params) if isinstance(params, Iterable) and not isinstance(params, torch.Tensor) else []
+    )
+    if not items and isinstance(params, Iterable):
+        raise ArgumentError(
+            f"`params` of {owner} is empty: the model has no parameters; there is nothing to train."
+        )
     groups = [dict(item) for item in items] if all(isinstance(i, Mapping) for i in items) else []
     if items and not groups:
         groups = [{"params": items}]

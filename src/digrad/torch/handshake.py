@@ -2,19 +2,26 @@
 
 Disagreement must be an error everywhere within seconds. Messages of different lengths would instead be
 accepted silently or end a process, so everything that decides a message is compared before the first one.
+
+The calls in which all agents must take part are numbered. An agent says in the store which call it has entered
+under the next number, and one that gives up says where; so whoever waits in vain can tell where the others are.
 """
 
 import json
 import time
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
 
-from digrad.errors import CommunicationError, DisagreementError
+from digrad.errors import CommunicationError, DigradError, DisagreementError, NonFiniteError
 from digrad.torch.reasons import agents_text
 
+GRACE = 2.0  # seconds for agents that wait elsewhere to notice that something is wrong
 LINGER = 5.0  # seconds that the owner of the store stays for the others when all are about to fail
+
+_FAILURES = {kind.__name__: kind for kind in (DisagreementError, NonFiniteError)}
 
 
 class Handshake:
@@ -30,6 +37,9 @@ class Handshake:
     def __init__(self, store: Any, agent: int, n: int, prefix: str) -> None:
         self._store, self._agent, self._n, self._prefix = store, agent, n, prefix
         self._count = 0
+        self.hang_up: Callable[[], None] = lambda: (
+            None
+        )  # lets those who wait for this agent know that it fails
 
     def exchange(self, facts: dict[str, Any], timeout: float, purpose: str) -> list[dict[str, Any]]:
         """Return the facts of every agent, by agent.
@@ -37,27 +47,83 @@ class Handshake:
         Raises:
             CommunicationError: An agent did not come within ``timeout`` seconds; the message names it.
         """
+        self.announce(purpose, facts)
+        deadline = time.monotonic() + timeout
+        found = []
+        for agent in range(self._n):
+            found.append(json.loads(self._read(agent, deadline, timeout, purpose)))
+            if found[-1]["call"] != purpose:
+                raise self.why(purpose, GRACE) or CommunicationError(f"{purpose}: agent {agent} has gone.")
+        return [one["facts"] for one in found]
+
+    def announce(self, call: str, facts: dict[str, Any] | None = None) -> None:
+        """Say which call of all agents this one has entered."""
         self._count += 1
-        self._store.set(self._key(self._count, self._agent), json.dumps(facts))
+        self._store.set(self._key(self._count, self._agent), json.dumps({"call": call, "facts": facts}))
         if self._count > 2:  # everybody has read what is two exchanges old
             self._store.delete_key(self._key(self._count - 2, self._agent))
-        deadline = time.monotonic() + timeout
-        return [json.loads(self._read(agent, deadline, timeout, purpose)) for agent in range(self._n)]
+
+    def fail(self, error: DigradError) -> None:
+        """Let all agents fail with ``error``, which is known to this one only, as soon as they ask."""
+        self.announce(type(error).__name__, {"reason": str(error)})
+
+    def why(self, call: str, grace: float = 0.0) -> DigradError | None:
+        """Return what keeps the others from taking part in ``call``, which this agent gives up, if they have said it.
+
+        Args:
+            call: Which must have been announced.
+            grace: Seconds to wait for what they say.
+        """
+        found = self._announced(grace)
+        failed = [one for one in found.values() if one["call"] in _FAILURES]
+        elsewhere: dict[str, list[int]] = {}
+        for agent, one in found.items():
+            if one["call"] != call:
+                elsewhere.setdefault(one["call"], []).append(agent)
+        if not elsewhere:
+            return None
+        self.hang_up()
+        self.leave_together()
+        if failed:
+            return _FAILURES[failed[0]["call"]](failed[0]["facts"]["reason"])
+        listed = ", ".join(f"{agents_text(agents)} in {other}" for other, agents in elsewhere.items())
+        return DisagreementError(
+            f"{call}: this agent waits here, but {listed}; what concerns all agents must be called by all of them."
+        )
+
+    def post(self, name: str, facts: dict[str, Any]) -> None:
+        """Leave facts for whoever reads them later; nobody waits."""
+        self._store.set(f"digrad/{self._prefix}/{name}/{self._agent}", json.dumps(facts))
+
+    def posted(self, name: str) -> list[dict[str, Any]]:
+        """Return what all agents have left under a name, which they must have reached; one round to the store."""
+        keys = [f"digrad/{self._prefix}/{name}/{agent}" for agent in range(self._n)]
+        return [json.loads(one) for one in self._store.multi_get(keys)]
+
+    def withdraw(self, name: str) -> None:
+        """Delete what this agent has left."""
+        self._store.delete_key(f"digrad/{self._prefix}/{name}/{self._agent}")
+
+    def _announced(self, grace: float) -> dict[int, dict[str, Any]]:
+        """Return what the agents have said under the present number, by agent."""
+        found: dict[int, dict[str, Any]] = {}
+        deadline = time.monotonic() + grace
+        for agent in range(self._n):
+            key = self._key(self._count, agent)
+            try:
+                self._store.wait([key], timedelta(seconds=max(deadline - time.monotonic(), 0.001)))
+                found[agent] = json.loads(self._store.get(key))
+            except (dist.DistError, RuntimeError):
+                continue  # it has said nothing
+        return found
 
     def agree(self, facts: dict[str, Any], timeout: float, purpose: str) -> None:
         """Raise on every agent unless all have the same facts."""
         everyone = self.exchange(facts, timeout, purpose)
-        differing = [
-            name
-            for name in sorted({name for one in everyone for name in one})
-            if len({json.dumps(one.get(name)) for one in everyone}) > 1
-        ]
+        differing = difference(everyone, range(self._n))
         if differing:
             self.leave_together()
-            listed = "; ".join(f"{name}: {_who(name, everyone)}" for name in differing)
-            raise DisagreementError(
-                f"{purpose}: the agents disagree on {listed}; start all of them with the same settings."
-            )
+            raise DisagreementError(f"{purpose}: {differing}")
 
     def leave_together(self) -> None:
         """Let the owner of the store go last, so that the others can still read the reason."""
@@ -76,9 +142,15 @@ class Handshake:
             self._store.wait([key], timedelta(seconds=remaining))
             return self._store.get(key).decode()
         except (dist.DistError, RuntimeError) as error:
-            raise CommunicationError(
+            raise self._reason(purpose) or CommunicationError(
                 f"{purpose}: {self._missing(timeout)}; look at their logs, and start all agents again."
             ) from error
+
+    def _reason(self, purpose: str) -> DigradError | None:
+        try:
+            return self.why(purpose, GRACE)
+        except (dist.DistError, RuntimeError):
+            return None
 
     def _missing(self, timeout: float) -> str:
         try:
@@ -93,8 +165,25 @@ class Handshake:
         return f"digrad/{self._prefix}/{count}/{agent}"
 
 
-def _who(name: str, everyone: list[dict[str, Any]]) -> str:
+def difference(everyone: Sequence[dict[str, Any]], agents: Sequence[int]) -> str:
+    """Return the facts on which the agents differ in one line, or nothing.
+
+    >>> difference([{"lr": 0.1}, {"lr": 0.2}, {"lr": 0.1}], range(3))
+    'the agents disagree on lr: agents 0, 2 0.1, agent 1 0.2; start all of them with the same settings.'
+    """
+    differing = [
+        name
+        for name in sorted({name for one in everyone for name in one})
+        if len({json.dumps(one.get(name)) for one in everyone}) > 1
+    ]
+    if not differing:
+        return ""
+    listed = "; ".join(f"{name}: {_who(name, everyone, agents)}" for name in differing)
+    return f"the agents disagree on {listed}; start all of them with the same settings."
+
+
+def _who(name: str, everyone: Sequence[dict[str, Any]], agents: Sequence[int]) -> str:
     values: dict[str, list[int]] = {}
-    for agent, one in enumerate(everyone):
+    for agent, one in zip(agents, everyone, strict=True):
         values.setdefault(str(one.get(name)), []).append(agent)
-    return ", ".join(f"{agents_text(agents)} {value}" for value, agents in values.items())
+    return ", ".join(f"{agents_text(sorted(set(found)))} {value}" for value, found in values.items())

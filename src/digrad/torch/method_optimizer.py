@@ -1,19 +1,22 @@
 """A method of digrad driven like any torch optimizer: what both torch engines share."""
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 
 from digrad import checks, metrics
 from digrad.algorithms.fields import check_columns, numeric_fields, with_fields
-from digrad.errors import ArgumentError
+from digrad.errors import ArgumentError, NonFiniteError
 from digrad.mixing import Network
+from digrad.torch.finite import broken_rows
 from digrad.torch.flat import FlatParameters
 from digrad.torch.memory import release_free_memory
 from digrad.torch.mixing_order import CHUNK
+from digrad.torch.reasons import agents_text
 from digrad.types import Method
 
 MESSAGE_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -30,6 +33,7 @@ class MethodOptimizer(torch.optim.Optimizer):
         net: The executor.
         agents: The number of the agent of each row.
         weight_decay: Added to the gradient as ``weight_decay * x`` before it is tracked.
+        non_finite: What to do about a gradient that is not finite.
     """
 
     _step_supports_amp_scaling = True  # GradScaler then calls step even on overflow: neighbours are waiting
@@ -43,8 +47,11 @@ class MethodOptimizer(torch.optim.Optimizer):
         net: Any,
         agents: Sequence[int],
         weight_decay: float,
+        non_finite: str,
     ) -> None:
+        self._non_finite = non_finite
         self._flat, self._network, self._net, self._agents = flat, network, net, tuple(agents)
+        self._has_own_rate = np.ndim(getattr(method, "step_size", 0.0)) > 0
         self._method = with_fields(method, _local_arrays(method, self._agents, flat))
         self.k = 0
         self._is_built = self._is_averaged = False
@@ -72,6 +79,11 @@ class MethodOptimizer(torch.optim.Optimizer):
         """Bytes that the agents of this process have sent so far."""
         return self._net.bytes_sent
 
+    @property
+    def message_dtype(self) -> torch.dtype | None:
+        """The format of messages, if it is shorter than that of the numbers."""
+        return self._net.message_dtype
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set all gradients to zero; they stay views of one flat row, so none becomes ``None``."""
         self._flat.zero_grad()
@@ -93,13 +105,19 @@ class MethodOptimizer(torch.optim.Optimizer):
 
         Returns:
             The loss of ``closure``, if there is one.
+
+        Raises:
+            NonFiniteError: A gradient is not finite, and nothing has changed; or a state is not after the step.
         """
         self._refuse_inside_average("step")
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._advance(self._method_now(), self._gradient())
+        grad = self._gradient()
+        self._net.begin_step()
+        self._advance(self._method_now(), grad)
+        self._check_state()
         self.k += 1
         self._publish()
         return loss
@@ -119,15 +137,14 @@ class MethodOptimizer(torch.optim.Optimizer):
         Where estimates are pulled the weights are those of the Perron vector of R, for push-sum those it carries,
         else equal.
         """
-        weights = metrics.average_weights(self._method, self._state, self._perron())
-        total = weights @ self.estimate()
-        return self._sum(total).div_(self._network.n)
+        return self._average("average")
 
     @torch.no_grad()
     def consensus_error(self) -> float:
         """Return how far the agents are apart, ``||x - 1 xbar||_F / sqrt(n)``; every agent must call."""
-        distance = self.estimate() - self.average()
-        return float((self._sum(distance.square_().sum().reshape(1)) / self._network.n).sqrt())
+        distance = self.estimate() - self._average("consensus_error")
+        total = self._sum(distance.square_().sum().reshape(1), "consensus_error")
+        return float((total / self._network.n).sqrt())
 
     @contextlib.contextmanager
     def averaged_parameters(self) -> Iterator[None]:
@@ -138,7 +155,7 @@ class MethodOptimizer(torch.optim.Optimizer):
         if self._is_averaged:
             raise ArgumentError(f"averaged_parameters() of {self._name} cannot be nested.")
         # Not written in place: the parameters may be on their way to neighbours.
-        self._flat.point_at(self.average().expand(len(self._agents), -1))
+        self._flat.point_at(self._average("averaged_parameters").expand(len(self._agents), -1))
         self._is_averaged = True
         try:
             yield
@@ -147,8 +164,9 @@ class MethodOptimizer(torch.optim.Optimizer):
             self._flat.point_at(self._point)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return k, the method's state and the settings of the groups; messages under way are no state.
+        """Return k, the method's state, what short messages refer to, and the settings of the groups.
 
+        Messages under way are no state: they are sent again.
         As with any torch optimizer the tensors are the live ones: copy them if training goes on.
         """
         fields = {name: value for name, value in self._state._asdict().items()}
@@ -156,6 +174,8 @@ class MethodOptimizer(torch.optim.Optimizer):
         state: dict[str, Any] = {"k": self.k, "method": type(self._method).__name__, "fields": fields}
         if self._last_grad is not None:
             state["last_grad"] = self._last_grad
+        if self._net.references:
+            state["references"] = self._net.references
         return {"state": state, "param_groups": settings}
 
     @torch.no_grad()
@@ -168,7 +188,9 @@ class MethodOptimizer(torch.optim.Optimizer):
         self._refuse_inside_average("load_state_dict")
         stored = state_dict["state"]
         self._check_stored(stored, state_dict["param_groups"])
-        self._settle(stored["k"])
+        references = stored.get("references", {})
+        self._settle(stored["k"], references)
+        self._net.set_references(references)
         for group, settings in zip(self.param_groups, state_dict["param_groups"], strict=True):
             group.update(settings)
         self.k = int(stored["k"])
@@ -190,11 +212,22 @@ class MethodOptimizer(torch.optim.Optimizer):
         """
         self._refuse_inside_average("restart_tracking")
         start = (self.estimate() if x is None else x).clone()
-        self._settle(self.k if k is None else k)
+        self._settle(self.k if k is None else k, {})
+        self._net.set_references({})
         self.k = self.k if k is None else k
         self._last_grad = None
         self._store(self._method_now().init(start, self._net))
         self._publish()
+
+    def settings(self) -> dict[str, Any]:
+        """Return the rates and schedules of this step that all agents must share: those not given per agent."""
+        shown: dict[str, Any] = {
+            name: [float(group[key]) for group in self.param_groups]
+            for name, key in (("lr", "lr"), ("weight decay", "weight_decay"))
+        }
+        if self._has_own_rate:
+            del shown["lr"]
+        return shown | {name: np.asarray(v, float).tolist() for name, v in self._scheduled_fields().items()}
 
     def _refuse_inside_average(self, what: str) -> None:
         if self._is_averaged:
@@ -221,11 +254,16 @@ class MethodOptimizer(torch.optim.Optimizer):
             method = with_fields(self._method, self._scheduled_fields())
             self._point.copy_(method.query(self._state))
 
-    def _settle(self, k: int) -> None:
+    def _settle(self, k: int, references: Mapping[str, torch.Tensor]) -> None:
         """Make sure that the state may be overwritten."""
 
-    def _sum(self, value: torch.Tensor) -> torch.Tensor:
-        """Return the sum over all processes, in the memory of ``value``."""
+    @torch.no_grad()
+    def _average(self, call: str) -> torch.Tensor:
+        weights = metrics.average_weights(self._method, self._state, self._perron())
+        return self._sum(weights @ self.estimate(), call).div_(self._network.n)
+
+    def _sum(self, value: torch.Tensor, call: str) -> torch.Tensor:
+        """Return the sum over all processes, in the memory of ``value``; ``call`` is what the user has called."""
         return value
 
     def _perron(self) -> torch.Tensor:
@@ -281,10 +319,38 @@ class MethodOptimizer(torch.optim.Optimizer):
             grad.mul_(scale.to(grad.device).double().reciprocal().to(grad.dtype))
         if any(group["weight_decay"] for group in self.param_groups):
             grad = self._decayed(grad)
-        if found_inf is not None:
+        broken = broken_rows(grad)
+        if broken and self._non_finite == "error":
+            self._fail(
+                f"step {self.k}: the gradient of {self._named(broken)} is not finite; look at the batch of that step, "
+                "or pass non_finite='repeat' to repeat the gradient before."
+            )
+        if broken:
+            warnings.warn(
+                f"step {self.k}: the gradient of {self._named(broken)} is not finite; the one before is repeated.",
+                RuntimeWarning,
+                stacklevel=6,
+            )
+            grad[broken] = 0.0 if self._last_grad is None else self._last_grad[broken]
+        if found_inf is not None or self._non_finite == "repeat":
             self._last_grad = torch.empty_like(grad) if self._last_grad is None else self._last_grad
             self._last_grad.copy_(grad)
         return grad
+
+    def _check_state(self) -> None:
+        broken = broken_rows(self._state.x)
+        if broken:
+            self._fail(
+                f"step {self.k}: the state of {self._named(broken)} is not finite any more; lower `lr`, and go on from "
+                "a checkpoint."
+            )
+
+    def _named(self, rows: Sequence[int]) -> str:
+        return agents_text(self._agents[row] for row in rows)
+
+    def _fail(self, reason: str) -> NoReturn:
+        """Raise on every agent."""
+        raise NonFiniteError(reason)
 
     def _decayed(self, grad: torch.Tensor) -> torch.Tensor:
         total = grad.clone()
@@ -312,9 +378,15 @@ class MethodOptimizer(torch.optim.Optimizer):
 
 
 def check_arguments(
-    method: Any, network: Network, weight_decay: float, message_dtype: torch.dtype | None, owner: str
+    method: Any,
+    network: Network,
+    weight_decay: float,
+    message_dtype: torch.dtype | None,
+    non_finite: str,
+    owner: str,
 ) -> None:
     """Raise unless the arguments that both engines share can be used."""
+    checks.choice(non_finite, "non_finite", owner, ("error", "repeat"))
     if isinstance(method, type) or not isinstance(method, Method):
         raise ArgumentError(
             f"`method` of {owner} must be a method such as CGT(step_size=0.05, threshold=5.0), but got {method!r}."

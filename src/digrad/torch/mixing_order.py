@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import torch
 
-from digrad.errors import ArgumentError
 from digrad.mixing import Mixing, Network
 
 VERBS = {"row": "pull", "column": "push", "doubly": "mix"}  # what a need of a method is called on the net
@@ -126,20 +125,3 @@ def _weigh(values: torch.Tensor, weight: float, out: torch.Tensor) -> None:
         torch.mul(values, weight, out=out)
     else:
         out.copy_(values).mul_(weight)
-
-
-def as_message(x: torch.Tensor, dimension: int, dtype: torch.dtype | None) -> torch.Tensor:
-    """Return rows in the format in which they travel; only whole vectors ``[rows, dimension]`` are shortened.
-
-    Raises:
-        ArgumentError: A finite number is too large for the format.
-    """
-    if dtype is None or dtype == x.dtype or x.shape[1] != dimension:
-        return x.contiguous()
-    message = x.to(dtype)
-    if dtype == torch.float16 and message.isinf().any() and not x.isinf().any():
-        raise ArgumentError(
-            f"`message_dtype` is torch.float16, which ends at 65504, but {float(x.abs().max()):.3g} is to be sent; use "
-            "torch.bfloat16."
-        )
-    return message

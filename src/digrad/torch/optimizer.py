@@ -2,18 +2,22 @@
 
 import dataclasses
 import time
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal, NoReturn
 
 import torch
 
 from digrad.algorithms import CGT
-from digrad.errors import ArgumentError
+from digrad.errors import ArgumentError, DisagreementError, NonFiniteError
 from digrad.torch.cgt_kernel import cgt_step
 from digrad.torch.flat import FlatParameters, parameter_groups
+from digrad.torch.handshake import difference
 from digrad.torch.method_optimizer import MethodOptimizer, check_arguments
 from digrad.torch.process_net import ProcessNet
 from digrad.torch.process_network import ProcessNetwork
 from digrad.types import Method
+
+COMPARED = 100  # steps between two comparisons of rates and schedules
 
 
 class DecentralizedOptimizer(MethodOptimizer):
@@ -29,7 +33,9 @@ class DecentralizedOptimizer(MethodOptimizer):
         method: Any method of :mod:`digrad.algorithms`.
         network: The processes.
         weight_decay: Added to the gradient as ``weight_decay * x`` before it is tracked.
-        message_dtype: Send in this format, for example ``torch.bfloat16``; sums are conserved all the same.
+        message_dtype: Send in this format, for example ``torch.bfloat16``, without a bias of the answer.
+        non_finite: What becomes of a gradient with infinities or numbers that are none: ``"error"`` on every agent, or
+            ``"repeat"`` that agent's gradient before (zero at the first step), with a warning.
 
     Raises:
         ArgumentError: An argument cannot be used.
@@ -44,13 +50,16 @@ class DecentralizedOptimizer(MethodOptimizer):
         *,
         weight_decay: float = 0.0,
         message_dtype: torch.dtype | None = None,
+        non_finite: Literal["error", "repeat"] = "error",
     ) -> None:
         if not isinstance(network, ProcessNetwork):
             raise ArgumentError(
                 f"`network` of DecentralizedOptimizer must be a ProcessNetwork, but got {type(network).__name__}; "
                 "wrap it: ProcessNetwork(graph)."
             )
-        check_arguments(method, network.network, weight_decay, message_dtype, "DecentralizedOptimizer")
+        check_arguments(
+            method, network.network, weight_decay, message_dtype, non_finite, "DecentralizedOptimizer"
+        )
         self._processes = network
         groups = parameter_groups(params, "DecentralizedOptimizer")
         flat = FlatParameters([[group["params"] for group in groups]], "DecentralizedOptimizer")
@@ -60,12 +69,19 @@ class DecentralizedOptimizer(MethodOptimizer):
             "model": flat.signature,
             "dtype": str(flat.dtype),
             "messages": str(message_dtype or flat.dtype),
+            "non_finite": non_finite,
         }
         network.agree(facts, "DecentralizedOptimizer")
+        message_dtype = None if message_dtype == flat.dtype else message_dtype
         net = ProcessNet(network, method.needs, flat.dimension, flat.dtype, message_dtype, flat.device)
         groups = [{**group, "params": list(dict.fromkeys(group["params"]))} for group in groups]
         self._last_end: float | None = None
-        super().__init__(flat, groups, method, network.network, net, (network.agent,), weight_decay)
+        self._number = network.count_optimizer()
+        self._posted: list[int] = []  # steps whose settings have been left for comparison
+        self._read: list[str] = []
+        super().__init__(
+            flat, groups, method, network.network, net, (network.agent,), weight_decay, non_finite
+        )
 
     @property
     def network(self) -> ProcessNetwork:
@@ -79,11 +95,30 @@ class DecentralizedOptimizer(MethodOptimizer):
         self._last_end = time.monotonic()
         if began is not None:
             self._processes.note_step(self._last_end - began)
+        self._compare_settings()
         return loss
 
     def close(self) -> None:
         """Finish the messages under way; every agent must call, before the process group ends."""
         self._net.settle_early()
+
+    def _compare_settings(self) -> None:
+        """Compare rates and schedules now and then, without waiting: what is read was left n steps ago.
+
+        An agent that has taken k + n steps has heard, over at most n - 1 others, of k + 1 steps of every agent.
+        """
+        network = self._processes
+        if self.k % COMPARED == 0:
+            network.handshake.post(f"settings {self._number} {self.k}", self.settings())
+            self._posted.append(self.k)
+        if self._posted and self._posted[0] + network.n == self.k:
+            name = f"settings {self._number} {self._posted.pop(0)}"
+            differing = difference(network.handshake.posted(name), range(network.n))
+            if differing:
+                network.fail(DisagreementError(f"step {self.k}: {differing}"))
+            self._read.append(name)
+            if len(self._read) > 1 + network.n // COMPARED:  # nobody reads that any more
+                network.handshake.withdraw(self._read.pop(0))
 
     def _advance(self, method: Any, grad: torch.Tensor) -> None:
         if type(method) is CGT:
@@ -105,12 +140,17 @@ class DecentralizedOptimizer(MethodOptimizer):
             [(verb, getattr(self._state, name)) for verb, name in self._early], self._early_memory
         )
 
-    def _settle(self, k: int) -> None:
+    def _settle(self, k: int, references: Mapping[str, torch.Tensor]) -> None:
         self._net.settle_early()
-        self._processes.agree({"k": k}, "DecentralizedOptimizer")
+        self._posted = []
+        places = sorted({name.partition(" of ")[0] for name in references})
+        self._processes.agree({"k": k, "references": ", ".join(places)}, "DecentralizedOptimizer")
 
-    def _sum(self, value: torch.Tensor) -> torch.Tensor:
-        return self._processes.add_up(value)
+    def _sum(self, value: torch.Tensor, call: str) -> torch.Tensor:
+        return self._processes.add_up(value, f"{self._name}.{call}()")
+
+    def _fail(self, reason: str) -> NoReturn:
+        self._processes.fail(NonFiniteError(reason))
 
     def _allocate(self, state: Any) -> Any:
         """Lay the state out in one piece: x first, then what is sent early, so that this is one message."""

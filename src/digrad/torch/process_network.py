@@ -1,24 +1,26 @@
 """A network whose agents are processes, connected by torch.distributed."""
 
+import contextlib
 import hashlib
 import os
+import threading
 import warnings
 import weakref
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 
 import digrad
 from digrad import checks, graphs
-from digrad.errors import ArgumentError, CommunicationError
+from digrad.errors import ArgumentError, CommunicationError, DigradError
 from digrad.graphs import Digraph
 from digrad.mixing import Network
 from digrad.torch import security
-from digrad.torch.exchange import Round
+from digrad.torch.exchange import TAGS, Round
 from digrad.torch.failure_records import record_failure
-from digrad.torch.handshake import Handshake
+from digrad.torch.handshake import GRACE, LINGER, Handshake
 from digrad.torch.launch import GRAPH_VARIABLE
 from digrad.torch.reasons import first_line
 from digrad.torch.same_host import SameHost
@@ -27,7 +29,7 @@ OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"  # a setting of torchrun, which
 SHARED_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # what torchrun tells the agents it has done
 LONGEST, SHORTEST, STEPS = 60.0, 10.0, 5  # seconds, seconds, and how many step times an agent waits
 CONNECT = 60.0  # seconds for all agents to arrive
-GRACE = 2.0  # seconds
+STEP = "DecentralizedOptimizer.step()"
 _BACKENDS = ("gloo", "nccl", "cpu:gloo,cuda:nccl")
 
 _left: list[bool] = []  # whether this process has closed the group that it joined
@@ -75,7 +77,7 @@ class ProcessNetwork:
         checks.choice(backend, "backend", "ProcessNetwork", _BACKENDS)
         self.network = _as_network(network)
         self._timeout, self._longest_step = timeout, 0.0
-        self._direct = direct
+        self._direct, self._optimizers = direct, 0
         self.same_host: SameHost | None = None
         self._under_way: list[tuple[Round, weakref.ref[Any]]] = []
         security.bind(interface)
@@ -87,6 +89,7 @@ class ProcessNetwork:
         self.group: dist.ProcessGroup = group or dist.group.WORLD  # pyright: ignore[reportAttributeAccessIssue]
         self.agent = dist.get_rank(self.group)
         self.handshake = _handshake(self.group, self.agent)
+        self.handshake.hang_up = self._hang_up
         graph = f"{self.n} agents, {self.network.graph.n_arcs} arcs, {self.network.content_hash[:16]}"
         self.agree({"version": digrad.__version__, "graph": graph, "direct": direct}, "ProcessNetwork")
         self._check_size()
@@ -127,6 +130,11 @@ class ProcessNetwork:
             if owner() is None:
                 sent.finish(self.timeout)
 
+    def count_optimizer(self) -> int:
+        """Return the number of an optimizer of this network, the same on every agent."""
+        self._optimizers += 1
+        return self._optimizers
+
     def note_step(self, seconds: float) -> None:
         """Take the duration of a step into account for later timeouts."""
         self._longest_step = max(self._longest_step, seconds)
@@ -143,8 +151,15 @@ class ProcessNetwork:
         """Return the sum over all agents, a new tensor; every agent must call."""
         return self.add_up(values.clone(memory_format=torch.contiguous_format))
 
-    def add_up(self, values: torch.Tensor) -> torch.Tensor:
-        """Replace ``values``, contiguous, by the sum over all agents, and return it; every agent must call."""
+    def add_up(self, values: torch.Tensor, call: str | None = None) -> torch.Tensor:
+        """Replace ``values``, contiguous, by the sum over all agents, and return it; every agent must call.
+
+        Args:
+            values: Of this agent.
+            call: What the user has called, for those who wait elsewhere; by default it is part of a step.
+        """
+        if call is not None:
+            self.handshake.announce(call)
         options = dist.AllreduceOptions()
         # Its own timeout: under that of the group the process could not end before a minute has passed. Waiting
         # a little longer than the operation lasts lets it end by itself.
@@ -152,15 +167,59 @@ class ProcessNetwork:
         try:
             self.group.allreduce([values], options).wait(timedelta(seconds=self.timeout + GRACE))
         except RuntimeError as error:
-            raise CommunicationError(
-                f"the sum over all agents did not complete within {self.timeout:.1f} s: an agent is dead, stopped "
-                "or did not call; start all agents again."
-            ) from error
+            silent = CommunicationError(
+                f"{call or 'mean'}: the sum over all agents did not complete within {self.timeout:.1f} s: an agent is "
+                "dead, stopped or did not call; start all agents again."
+            )
+            raise self.reason_of(silent, call) from error
         return values
+
+    def reason_of(self, error: CommunicationError, call: str | None = None) -> DigradError:
+        """Return why nothing came from the others, if they have said it, else ``error``.
+
+        Args:
+            error: What this agent has noticed.
+            call: What it has announced; by default nothing, because it was in a step.
+        """
+        found: list[DigradError | None] = []
+
+        def ask() -> None:
+            try:
+                if call is None:
+                    self.handshake.announce(STEP)
+                found.append(self.handshake.why(call or STEP, GRACE if call else 0.0))
+            except (dist.DistError, RuntimeError):
+                found.append(None)  # the store has gone with agent 0
+
+        # In a thread, because the store does not answer at all where agent 0 is stopped.
+        thread = threading.Thread(target=ask, name="digrad-reason", daemon=True)
+        thread.start()
+        thread.join(GRACE + LINGER + 1.0)
+        return next((reason for reason in found if reason is not None), error)
+
+    def fail(self, error: DigradError) -> NoReturn:
+        """Raise ``error`` here, and on every other agent in its next step or call."""
+        self.handshake.fail(error)
+        self._hang_up()
+        self.handshake.leave_together()
+        raise error
+
+    def _hang_up(self) -> None:
+        """Close the connections, so that nobody waits for the timeout; only this agent's store is still there."""
+        if self.same_host is not None:
+            self.same_host.close()
+        if "gloo" not in dist.get_backend(self.group):
+            self.group.abort()
+        elif self.n > 1:
+            # gloo closes all connections of a group after a receive that has waited too long, and only then.
+            options = {"group": self.group, "group_src": (self.agent + 1) % self.n, "tag": TAGS}
+            with contextlib.suppress(RuntimeError):
+                late: Any = dist.irecv(torch.empty(1), **options)
+                late.wait(timedelta(milliseconds=1))
 
     def close(self) -> None:
         """Leave the group together; every agent must call."""
-        self.handshake.exchange({}, self._timeout or CONNECT, "closing")
+        self.handshake.exchange({}, self._timeout or CONNECT, "ProcessNetwork.close()")
         if self.same_host is not None:
             self.same_host.close()
         self.handshake.leave_together()

@@ -2,13 +2,14 @@
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from digrad.errors import ArgumentError
 from digrad.graphs import Digraph
 from digrad.mixing import Network
+from digrad.torch.alone import Alone
 from digrad.torch.flat import FlatParameters, parameter_groups
 from digrad.torch.method_optimizer import MethodOptimizer, check_arguments
 from digrad.torch.replica_net import ReplicaNet
@@ -27,7 +28,9 @@ class Replicas(MethodOptimizer):
         network: Graph and weights, or a digraph with uniform weights.
         groups: Returns the parameter groups of a module, as for torch optimizers; by default one group.
         weight_decay: Added to the gradient as ``weight_decay * x`` before it is tracked.
-        message_dtype: Round messages to this format, as half the traffic would need it.
+        message_dtype: Round messages to this format, as processes that send half the bytes do.
+        non_finite: What becomes of a gradient with infinities or numbers that are none: ``"error"`` on every agent, or
+            ``"repeat"`` that agent's gradient before (zero at the first step), with a warning.
 
     Raises:
         ArgumentError: The number of modules is not the number of agents, or they differ in shape.
@@ -58,9 +61,10 @@ class Replicas(MethodOptimizer):
         groups: Callable[[torch.nn.Module], Iterable[Any]] | None = None,
         weight_decay: float = 0.0,
         message_dtype: torch.dtype | None = None,
+        non_finite: Literal["error", "repeat"] = "error",
     ) -> None:
         network = Network(network) if isinstance(network, Digraph) else network
-        check_arguments(method, network, weight_decay, message_dtype, "Replicas")
+        check_arguments(method, network, weight_decay, message_dtype, non_finite, "Replicas")
         self.models = _models(model, network.n)
         found = [
             parameter_groups(m.parameters() if groups is None else groups(m), "Replicas") for m in self.models
@@ -70,8 +74,14 @@ class Replicas(MethodOptimizer):
             {**settings, "params": list(dict.fromkeys(p for one in found for p in one[i]["params"]))}
             for i, settings in enumerate(found[0])
         ]
+        message_dtype = None if message_dtype == flat.dtype else message_dtype
         net = ReplicaNet(network, method.needs, flat.dimension, message_dtype, flat.device)
-        super().__init__(flat, merged, method, network, net, range(network.n), weight_decay)
+        super().__init__(flat, merged, method, network, net, range(network.n), weight_decay, non_finite)
+
+    @property
+    def network(self) -> Alone:
+        """The agents, all in this process."""
+        return Alone(self._network)
 
 
 def _models(model: torch.nn.Module | Sequence[torch.nn.Module], n: int) -> list[torch.nn.Module]:

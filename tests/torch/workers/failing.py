@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -114,6 +115,94 @@ def abandon(folder: Path) -> None:
     report("again", lambda: ProcessNetwork(ring(3), timeout=10))
 
 
+def poisoned(folder: Path, culprit: str = "1") -> None:
+    """One agent has a batch that is no number at step 7, and all of them checkpoints at every other step."""
+    network = ProcessNetwork(ring(4), timeout=30)
+    model = torch.nn.Linear(3, 2)
+    optimizer = DecentralizedOptimizer(model.parameters(), METHOD, network)
+    checkpoints = Checkpoints(folder / "steps", optimizer)
+
+    def train() -> None:
+        while optimizer.k < 30:
+            optimizer.zero_grad()
+            value = float("nan") if optimizer.k == 7 and int(culprit) == RANK else 1.0
+            model(torch.full((1, 3), value)).square().mean().backward()
+            optimizer.step()
+            if optimizer.k % 2 == 0:
+                checkpoints.save()
+
+    report("poisoned", train)
+    finite = all(bool(value.isfinite().all()) for value in optimizer.state_fields)
+    print(json.dumps({"attempt": "state", "error": None, "finite": finite, "k": optimizer.k}), flush=True)
+
+
+def repeated(_: Path) -> None:
+    """The same batch, but the gradient before it is repeated."""
+    network = ProcessNetwork(ring(3), timeout=10)
+    model = torch.nn.Linear(3, 2)
+    optimizer = DecentralizedOptimizer(model.parameters(), METHOD, network, non_finite="repeat")
+    grads = []
+    for k in range(4):
+        optimizer.zero_grad()
+        model(torch.full((1, 3), float("nan") if (k, RANK) == (2, 1) else 1.0)).square().mean().backward()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            optimizer.step()
+        grads.append(optimizer.state_fields.g.clone())
+        told = [str(one.message) for one in caught]
+        assert len(told) == (1 if (k, RANK) == (2, 1) else 0), told
+        assert all(text.startswith("step 2: the gradient of agent 1 is not finite; the one") for text in told)
+    sums = [network.sum(value) for value in (optimizer.state_fields.y, optimizer.state_fields.g)]
+    assert torch.allclose(*sums, atol=1e-6)
+    print(json.dumps({"attempt": "same", "error": None, "same": torch.equal(grads[1], grads[2])}), flush=True)
+    optimizer.close()
+    network.close()
+
+
+def alone(folder: Path, call: str) -> None:
+    """Agent 1 calls something at step 3 that concerns all agents; the others go on training."""
+    network = ProcessNetwork(ring(3), timeout=4)
+    model = torch.nn.Linear(3, 2)
+    optimizer = DecentralizedOptimizer(model.parameters(), METHOD, network)
+    checkpoints = Checkpoints(folder, optimizer)
+    calls = {
+        "save": checkpoints.save,
+        "consensus_error": optimizer.consensus_error,
+        "averaged_parameters": optimizer.averaged_parameters().__enter__,
+    }
+
+    def train() -> None:
+        while optimizer.k < 100:
+            if (optimizer.k, RANK) == (3, 1):
+                calls[call]()
+            optimizer.zero_grad()
+            model(torch.ones(1, 3)).square().mean().backward()
+            optimizer.step()
+
+    report("alone", train)
+
+
+def rates(folder: Path, name: str, saves: str) -> None:
+    """Agent 1 changes a rate at step 30."""
+    network = ProcessNetwork(ring(3), timeout=20)
+    model = torch.nn.Linear(3, 2)
+    optimizer = DecentralizedOptimizer(model.parameters(), METHOD, network)
+    checkpoints = Checkpoints(folder, optimizer)
+
+    def train() -> None:
+        while optimizer.k < 250:
+            if (optimizer.k, RANK) == (30, 1):
+                optimizer.param_groups[0][name] = 0.125
+            optimizer.zero_grad()
+            model(torch.ones(1, 3)).square().mean().backward()
+            optimizer.step()
+            if saves == "saves" and optimizer.k == 40:
+                checkpoints.save()
+
+    report("rates", train)
+    print(json.dumps({"attempt": "k", "error": None, "k": optimizer.k}), flush=True)
+
+
 def average(folder: Path) -> None:
     """Take averages until a neighbour falls silent."""
     network = ProcessNetwork(ring(3), timeout=4)
@@ -140,4 +229,4 @@ def checkpoint(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    globals()[sys.argv[1]](Path(sys.argv[2]))
+    globals()[sys.argv[1]](Path(sys.argv[2]), *sys.argv[3:])
