@@ -149,8 +149,8 @@ def test_error_before_the_first_step_is_tried_once_more_and_the_last_line_says_s
     assert code == 1, output
     assert output.count("[0] begun\n") == 2
     assert output.endswith(
-        "digrad: agent 0 failed: ModuleNotFoundError: No module named 'absent_module'; an earlier attempt failed in the "
-        "same way before the first step, so it is not tried again\n"
+        "digrad: agent 0 failed: ModuleNotFoundError: No module named 'absent_module'; an earlier attempt failed in "
+        "the same way before the first step, so it is not tried again\n"
     )
 
 

@@ -43,7 +43,7 @@ def launch(
 ) -> None:
     """Run the training SCRIPT as one process per agent under torchrun, started again if one fails.
 
-    Options of launch come before SCRIPT; all that follows it is the script's own. Every line of an agent begins with its
+    Options of launch come before SCRIPT; all that follows it is the script's own. Each line of an agent begins with its
     number. Bad settings are not tried again, nor an error that happens twice at the same step. Ctrl-C or SIGTERM ends
     all agents.
 

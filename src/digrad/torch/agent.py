@@ -31,7 +31,10 @@ def main() -> None:
         raise
     except Exception as error:
         record_failure(folder, error, script)
-        sys.exit(1)
+        # Not sys.exit: Python keeps the frames of an uncaught error to the end, and without them torch would wait for
+        # the messages under way as it drops the group.
+        sys.excepthook = lambda *_: None
+        raise
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """How an agent tells ``digrad launch`` why it failed: a small file in a folder that launch has named."""
 
 import contextlib
+import io
 import json
 import os
 import sys
@@ -27,16 +28,9 @@ def note_step(k: int) -> None:
 
 
 def record_failure(folder: Path, error: BaseException, script: str) -> None:
-    """Let an error that ends this agent be known to :func:`launch`, which shows it.
-
-    An excepthook of the script still shows it in its own way.
-    """
+    """Let an error that ends this agent be known to :func:`launch`, which shows it."""
     agent, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
     frames = _frames_of(error, script)
-    is_shown = isinstance(error, SystemExit)
-    if not is_shown and sys.excepthook is not sys.__excepthook__:
-        sys.excepthook(type(error), error, frames)
-        is_shown = True
     step = _steps[0] if _steps else None
     places = [f"{place.filename}:{place.lineno}" for place in traceback.extract_tb(frames)]
     entry = {
@@ -45,13 +39,22 @@ def record_failure(folder: Path, error: BaseException, script: str) -> None:
         "time": time.monotonic(),
         "step": step,
         "reason": f"{type(error).__name__}: {' '.join(str(error).split())}",
-        "traceback": "" if is_shown else "".join(traceback.format_exception(type(error), error, frames)),
+        "traceback": "" if isinstance(error, SystemExit) else _as_shown(error, frames),
         "is_final": _is_final(error),
         "is_own": not isinstance(error, CommunicationError),  # not the silence of others
         "mark": None if _is_consequence(error) else json.dumps([type(error).__name__, places, step]),
     }
     with contextlib.suppress(OSError):  # launch has gone, and nobody will ask
         write_atomically(folder / f"{attempt}-{agent}.json", json.dumps(entry))
+
+
+def _as_shown(error: BaseException, frames: TracebackType | None) -> str:
+    """Return what the hook of the script would show; that of torch only adds the rank, as launch does."""
+    is_torch = sys.excepthook.__module__.startswith("torch.")
+    with contextlib.redirect_stderr(io.StringIO()) as shown:
+        hook = sys.__excepthook__ if is_torch else sys.excepthook
+        hook(type(error), error.with_traceback(frames), frames)
+    return shown.getvalue()
 
 
 def _frames_of(error: BaseException, script: str) -> TracebackType | None:

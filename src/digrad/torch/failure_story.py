@@ -60,7 +60,8 @@ class Story:
         others = [one for one in failures if one["attempt"] == cause["attempt"] and one is not cause]
         for other in others:
             self._output.show(other["agent"], f"{other['reason']}\n")
-        self._output.show(cause["agent"], cause["traceback"])
+        if cause["traceback"]:
+            self._output.show(cause["agent"], cause["traceback"])
         sys.stderr.write(f"digrad: {agents_text([cause['agent']])} failed: {cause['reason']}{hint}\n")
         sys.stderr.flush()
         return cause
