@@ -8,14 +8,12 @@ import os
 import socket
 from datetime import timedelta
 
-import torch.distributed as dist
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from digrad.torch.addresses import is_address, listening_socket
 
 
-def host_store(
-    listener: socket.socket, *, world_size: int | None = None, timeout: float = 60.0
-) -> dist.TCPStore:
+def host_store(listener: socket.socket, *, world_size: int | None = None, timeout: float = 60.0) -> TCPStore:
     """Return a store that others reach through ``listener``, which belongs to it from now on.
 
     Args:
@@ -24,7 +22,7 @@ def host_store(
         timeout: Seconds to wait for them.
     """
     host, port = listener.getsockname()[:2]
-    return dist.TCPStore(
+    return TCPStore(
         host,
         port,
         world_size,
@@ -35,7 +33,7 @@ def host_store(
     )
 
 
-def store_of_group(timeout: float) -> dist.TCPStore | None:
+def store_of_group(timeout: float) -> TCPStore | None:
     """Return the store that the environment names, hosted by rank 0 on that address only.
 
     None leaves it to torch: if torchrun hosts it, or if the environment gives a name, which may not be the address
@@ -49,4 +47,4 @@ def store_of_group(timeout: float) -> dist.TCPStore | None:
         with contextlib.suppress(OSError):  # behind a translated address, which only others can use
             return host_store(listening_socket(host, port), world_size=size, timeout=timeout)
         return None
-    return dist.TCPStore(host, port, size, is_master=False, timeout=timedelta(seconds=timeout))
+    return TCPStore(host, port, size, is_master=False, timeout=timedelta(seconds=timeout))
