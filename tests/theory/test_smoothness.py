@@ -158,17 +158,15 @@ def test_certificate_of_bytes_bounds_the_measured_gradient():
 
 def test_constants_of_single_precision_data_are_not_below_those_of_exact_sums():
     features = np.random.default_rng(1).normal(size=(3000, 2)).astype(np.float32)
-    problem = logistic_of(features)
-    smooth = closed_form(problem, L1=0.5)
-    pull = 1e-3 * 4 * (2 / 0.5) ** 2
+    dataset = Dataset("made up", features, np.arange(3000) % 2)
+    problem = problems.logistic(data=dataset, agents=10, partition="iid")
+    smooth = closed_form(problem)  # without a regulariser L0 is a quarter of the largest eigenvalue
     for i, block in enumerate(problem.local.features):
-        (a, b), (_, d) = [
-            [sum(Fraction(x) * Fraction(y) for x, y in zip(p, q, strict=True)) for q in block.T.tolist()]
-            for p in block.T.tolist()
-        ]
-        root = Fraction(math.isqrt(int(((a - d) ** 2 + 4 * b * b) * 10**40))) / 10**20
+        x, y = ([Fraction(value) for value in column] for column in block.T.tolist())
+        a, b, d = (sum(p * q for p, q in zip(*pair, strict=True)) for pair in ((x, x), (x, y), (y, y)))
+        root = Fraction(math.isqrt(int(((a - d) ** 2 + 4 * b * b) * 10**40)), 10**20)
         largest = (a + d + root) / 2 / len(block)
-        assert Fraction(float(smooth.L0[i] - pull)) >= largest / 4
+        assert largest <= 4 * Fraction(float(smooth.L0[i])) <= largest * (1 + Fraction(1, 10**10))
 
 
 def test_features_beyond_double_precision_are_one_clear_error():

@@ -256,7 +256,7 @@ def _quartic(local: Quartic, problem: Problem, L1: float, excess: float) -> Smoo
         L1_F=L1,
         ell=ell,
         b=0.0 if is_shared else max(dissimilarity(i) for i in range(local.n_agents)),
-        lower_bound=_quartic_bound(problem, local, mean, center, slack),
+        lower_bound=_quartic_bound(problem, local, center, slack),
         source="closed form",
         note=f"quartic: L0 = 4 a/L1^2 with L1 = {L1:.3g}, ell - 1 = spread of a + {excess:.3g}",
     )
@@ -267,13 +267,14 @@ def _coordinates(rows: Floats) -> Floats:
     n, d = rows.shape
     if d <= n + 1:
         return rows
-    triangle: Floats = np.linalg.qr(rows.T, mode="r")  # pyright: ignore[reportAssignmentType]
-    return np.hstack([triangle.T, np.zeros((n, 1))])
+    return np.hstack([np.linalg.qr(rows.T)[1].T, np.zeros((n, 1))])
 
 
-def _quartic_bound(problem: Problem, local: Quartic, mean: float, center: Floats, slack: float) -> float:
+def _quartic_bound(problem: Problem, local: Quartic, center: Floats, slack: float) -> float:
     minimum = problem.solve(tolerance=np.inf)
-    radius = (4 * minimum.loss / mean) ** 0.25  # F(y) >= mean/4 ||y - center||^4 by Jensen's inequality
+    radius = (
+        4 * minimum.loss / local.scale.mean()
+    ) ** 0.25  # F(y) >= mean/4 ||y - center||^4 by Jensen's inequality
     distance = _up(radius + float(np.linalg.norm(minimum.x - center)) + slack)
     away = np.linalg.norm(minimum.x - local.center, axis=1) + _largest_length(local.center)
     error = OUTWARD * float(np.max(local.scale[:, 0] * away**3))

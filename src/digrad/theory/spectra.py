@@ -51,8 +51,9 @@ def gram_bound(blocks: Sequence[Any]) -> float:
     else:
 
         def product(x: Floats) -> Floats:
-            parts = [w * (block.T @ (block @ x)) for w, block in zip(weights, scaled, strict=True)]
-            return np.sum(parts, axis=0)
+            return np.sum(
+                [w * (block.T @ (block @ x)) for w, block in zip(weights, scaled, strict=True)], axis=0
+            )
 
         largest = min(lanczos_bound(product, d, trace), trace)
     # Rounding of sums of products, and of a backward stable eigenvalue: (rows + d) units of the sum of all squares.
