@@ -1,13 +1,14 @@
 """Starting agents as real processes on loopback, and making sure that none is left over."""
 
 import contextlib
+import ipaddress
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,20 +32,30 @@ def free_port() -> int:
 
 def listening_ports() -> set[int]:
     """Return the TCP ports on which this process listens."""
+    return {port for _, port in listening([os.getpid()])}
+
+
+def listening(processes: Iterable[int]) -> set[tuple[str, int]]:
+    """Return the TCP addresses and ports on which processes listen."""
     inodes = set()
-    for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # the descriptor of this very listing
-            inodes.add(str(entry.readlink()))
+    for pid in processes:
+        with contextlib.suppress(FileNotFoundError):  # ended meanwhile
+            for descriptor in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                    inodes.add(os.readlink(f"/proc/{pid}/fd/{descriptor}"))
     lines = [
         line.split()
         for name in ("tcp", "tcp6")
         for line in Path(f"/proc/self/net/{name}").read_text().splitlines()[1:]
     ]
-    return {
-        int(line[1].split(":")[1], 16)
-        for line in lines
-        if line[3] == "0A" and f"socket:[{line[9]}]" in inodes
-    }
+    sockets = [line[1].split(":") for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in inodes]
+    return {(_address(words), int(port, 16)) for words, port in sockets}
+
+
+def _address(words: str) -> str:
+    """Return an address that the kernel shows as 32-bit words of this machine's byte order."""
+    parts = [int(words[i : i + 8], 16).to_bytes(4, sys.byteorder) for i in range(0, len(words), 8)]
+    return str(ipaddress.ip_address(b"".join(parts)))
 
 
 def environment(**extra: str) -> dict[str, str]:

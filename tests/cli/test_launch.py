@@ -2,6 +2,7 @@
 
 import fcntl
 import importlib.util
+import socket
 import subprocess
 import sys
 
@@ -37,6 +38,22 @@ REFUSED = {
         ["--agents", "3", "--nodes", "2", "--endpoint", "127.0.0.1"],
         "must be host:port, as in 10.8.0.1:29400, but got '127.0.0.1'",
     ),
+    "endpoint of one machine": (
+        ["--agents", "3", "--endpoint", "127.0.0.1:29400"],
+        "`endpoint` of launch is where several nodes meet; leave it out for one",
+    ),
+    "endpoint in a network": (
+        ["--agents", "3", "--nodes", "2", "--endpoint", "10.8.0.1:29400"],
+        "whoever reaches it can run programs as you on all machines",
+    ),
+    "endpoint with a name": (
+        ["--agents", "3", "--nodes", "2", "--endpoint", f"{socket.gethostname()}:29400"],
+        "say --insecure",
+    ),
+    "unknown host": (
+        ["--agents", "3", "--nodes", "2", "--insecure", "--endpoint", "nobody.invalid:29400"],
+        "names the unknown host 'nobody.invalid'",
+    ),
 }
 
 
@@ -68,6 +85,13 @@ def test_missing_script_is_refused(monkeypatch, capsys, tmp_path):
     assert "absent.py` does not exist" in output.err
 
 
+@pytest.mark.parametrize("words", [["--agents", "2"], ["--epochs", "3", "--agents=2"]])
+def test_options_after_the_script_are_said_to_come_before_it(words, monkeypatch, capsys, script):
+    code, output = call(monkeypatch, capsys, script, *words)
+    assert code == 2
+    assert "Missing option '--agents'; options of launch come before the script." in output.err
+
+
 def test_graph_of_another_size_is_refused(monkeypatch, capsys, script, tmp_path):
     write(ring(4), tmp_path / "graph.json")
     code, output = call(monkeypatch, capsys, "--agents", "3", "--graph", tmp_path / "graph.json", script)
@@ -79,7 +103,8 @@ def test_help_shows_how_to_start_agents_on_one_machine_and_on_several(monkeypatc
     code, output = call(monkeypatch, capsys, "--help")
     assert code in (0, None)
     assert "digrad launch --agents 5 train.py --epochs 3" in output.out
-    assert "--nodes 3 --endpoint 10.8.0.1:29400 --interface wg0" in output.out
+    assert "--nodes 3 --endpoint 10.8.0.1:29400 --interface wg0 --insecure" in output.out
+    assert "unpickles" in output.out
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from torch_processes import WORKERS, environment, free_port
+from torch_processes import WORKERS, environment, free_port, listening
 
 WORKER = str(WORKERS / "launched.py")
 STARTUP = 60.0  # seconds for the interpreters to load torch on a busy machine
@@ -132,8 +132,7 @@ def test_wrong_settings_are_not_tried_again_and_the_reason_is_the_last_line(
     last = output.splitlines()[-1]
     assert last.startswith("digrad: agent 0 failed: ")
     assert reason in last
-    tracebacks = [line for line in output.splitlines() if line.startswith("digrad.errors.")]
-    assert len(tracebacks) <= 2  # one per agent
+    assert output.count("Traceback (most recent call last)") == 1
 
 
 def test_last_line_names_the_cause_and_not_what_followed_from_it(tmp_path: Path) -> None:
@@ -141,6 +140,93 @@ def test_last_line_names_the_cause_and_not_what_followed_from_it(tmp_path: Path)
     code, output, _ = run(tmp_path, *words)
     assert code == 1, output
     assert output.splitlines()[-1] == "digrad: agent 1 failed: ZeroDivisionError: agent 1 divides by zero"
+
+
+def test_error_before_the_first_step_is_tried_once_more_and_the_last_line_says_so(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print('begun')\nimport absent_module\n")
+    code, output, _ = run(tmp_path, *digrad_launch("--agents", "1", str(script)))
+    assert code == 1, output
+    assert output.count("[0] begun\n") == 2
+    assert output.endswith(
+        "digrad: agent 0 failed: ModuleNotFoundError: No module named 'absent_module'; an earlier attempt failed in "
+        "the same way before the first step, so it is not tried again\n"
+    )
+
+
+def test_error_that_repeats_at_the_same_step_is_not_tried_again(tmp_path: Path) -> None:
+    code, output, _ = run(tmp_path, *digrad_launch("--agents", "2", WORKER, "crash", str(tmp_path)))
+    assert code == 1, output
+    assert output.splitlines()[-1] == (
+        "digrad: agent 1 failed: ZeroDivisionError: agent 1 divides by zero; an earlier attempt failed in the same way "
+        "at step 1, so it is not tried again"
+    )
+    again = "digrad: agent 1 failed: ZeroDivisionError: agent 1 divides by zero; all agents have been started again"
+    assert output.splitlines().count(again) == 1
+
+
+@pytest.mark.slow
+def test_forgotten_collective_is_not_tried_for_ever(tmp_path: Path) -> None:
+    words = digrad_launch("--agents", "2", "--max-restarts", "9", WORKER, "alone", str(tmp_path))
+    code, output, _ = run(tmp_path, *words)
+    assert code == 1, output
+    assert "so it is not tried again" in output.splitlines()[-1]
+    assert output.count("all agents have been started again") <= 3
+
+
+def test_traceback_of_the_cause_is_shown_and_those_of_the_others_are_folded(tmp_path: Path) -> None:
+    words = digrad_launch("--agents", "3", "--max-restarts", "0", WORKER, "crash", str(tmp_path))
+    _, output, _ = run(tmp_path, *words)
+    assert output.count("Traceback (most recent call last)") == 1
+    lines = output.splitlines()
+    first = lines.index("[1] Traceback (most recent call last):")
+    assert WORKER in lines[first + 1]
+    assert lines[-2:] == [
+        "[1] ZeroDivisionError: agent 1 divides by zero",
+        "digrad: agent 1 failed: ZeroDivisionError: agent 1 divides by zero",
+    ]
+
+
+CHATTER = """
+import os, subprocess, sys
+print(sys.argv[1:], __name__, os.path.basename(sys.path[0]))
+for i in range(3000):
+    print(f"line {i}")
+    if i % 1000 == 0:
+        print(f"error {i}", file=sys.stderr)
+sys.stdout.write("a bar\\rover it\\n")
+subprocess.run(["echo", "from a child"])
+os.write(1, b"no line end")
+"""
+
+
+def test_lines_of_agents_carry_their_number_and_none_is_lost_or_torn(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(CHATTER)
+    command = [sys.executable, *digrad_launch("--agents", "2", str(script), "--epochs", "3")]
+    done = subprocess.run(command, env=environment(), capture_output=True, timeout=STARTUP + 60, check=False)
+    assert done.returncode == 0, done.stderr
+    expected = [f"['--epochs', '3'] __main__ {tmp_path.name}".encode()]
+    expected += [f"line {i}".encode() for i in range(3000)]
+    expected += [b"a bar", b"over it", b"from a child", b"no line end"]
+    for prefix in (b"[0] ", b"[1] "):
+        own = [line for line in done.stdout.splitlines() if line.startswith(prefix)]
+        assert own == [prefix + line for line in expected]
+        errors = [line for line in done.stderr.splitlines() if line.startswith(prefix)]
+        assert errors == [prefix + line for line in (b"error 0", b"error 1000", b"error 2000")]
+    assert len(done.stdout.splitlines()) == 2 * len(expected)
+
+
+def test_nothing_listens_beyond_loopback_on_one_machine(tmp_path: Path) -> None:
+    with started(tmp_path, *digrad_launch("--agents", "2", WORKER, "forever", str(tmp_path))) as (
+        process,
+        token,
+    ):
+        wait_for(tmp_path, "training-*", 2)
+        addresses = {address for address, _ in listening(remaining(token))}
+        process.terminate()
+        process.communicate(timeout=GONE)
+    assert addresses == {"127.0.0.1"}
 
 
 def test_busy_port_is_refused_within_seconds(tmp_path: Path) -> None:
@@ -176,9 +262,14 @@ def test_two_machines_train_together(tmp_path: Path) -> None:
     for folder in folders:
         folder.mkdir()
     first, second = (digrad_launch(*with_nodes, str(folder)) for folder in folders)
-    with started(folders[0], *first) as (one, _), started(folders[1], *second) as (two, _):
+    with started(folders[0], *first) as (one, token), started(folders[1], *second) as (two, _):
+        addresses = set()
+        while one.poll() is None:
+            addresses |= {address for address, _ in listening(remaining(token))}
+            time.sleep(0.05)
         outputs = [process.communicate(timeout=STARTUP + 60)[0] for process in (one, two)]
         assert (one.returncode, two.returncode) == (0, 0), outputs
+    assert addresses == {"127.0.0.1"}
     averages = [[path.read_bytes() for path in folder.glob("average-*")] for folder in folders]
     assert [len(found) for found in averages] == [2, 2]
     assert len(set(averages[0] + averages[1])) == 1

@@ -1,7 +1,9 @@
 """Interfaces and endpoints of this machine, checked before torch would try them for minutes; torch is not loaded."""
 
+import contextlib
 import errno
 import fcntl
+import ipaddress
 import socket
 import struct
 import subprocess
@@ -46,32 +48,97 @@ def published_address(interface: str | None) -> str | None:
     return socket.inet_ntoa(answer[20:24])  # the address in struct ifreq
 
 
-def check_endpoint(endpoint: str) -> None:
-    """Refuse an endpoint that nobody can listen on; torchrun would try for minutes."""
+def is_address(host: str) -> bool:
+    """Return whether ``host`` means the same address everywhere; a name may be another one on this machine.
+
+    >>> is_address("127.0.0.1"), is_address("::1"), is_address("node1.example")
+    (True, True, False)
+    """
+    with contextlib.suppress(ValueError):
+        return bool(ipaddress.ip_address(host))
+    return host == "localhost"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether ``host`` can be reached from this machine only, whatever its name service says.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("10.8.0.1"), is_loopback("node1.example")
+    (True, True, False, False)
+    """
+    return is_address(host) and (host == "localhost" or ipaddress.ip_address(host).is_loopback)
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on ``host`` only.
+
+    Raises:
+        OSError: The address is another machine's, or the port is taken.
+    """
+    family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen()
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def endpoint_parts(endpoint: str) -> tuple[str, int]:
+    """Return host and port of an endpoint.
+
+    >>> endpoint_parts("10.8.0.1:29400"), endpoint_parts("[::1]:29400")
+    (('10.8.0.1', 29400), ('::1', 29400))
+
+    Raises:
+        ArgumentError: It is not of the form host:port.
+    """
     host, _, port = endpoint.rpartition(":")
     host = host.strip("[]")
     if not host or not port.isdecimal() or int(port) > 65535:
         raise ArgumentError(
             f"`endpoint` of launch must be host:port, as in 10.8.0.1:29400, but got {endpoint!r}."
         )
+    return host, int(port)
+
+
+def check_trust(host: str, *, insecure: bool) -> None:
+    """Refuse an endpoint that strangers could reach unless somebody has said that there are none.
+
+    Raises:
+        ArgumentError: Nobody has.
+    """
+    if not insecure and not is_loopback(host):
+        raise ArgumentError(
+            f"`endpoint` of launch is on {host}, where whoever reaches it can run programs as you on all machines, "
+            "because torchrun unpickles what it finds there and asks for no password; say --insecure "
+            "(`insecure=True`) if only machines that you trust reach it, as inside WireGuard or behind a firewall."
+        )
+
+
+def listen_at(host: str, port: int) -> socket.socket | None:
+    """Return a socket that listens there, or None if another machine or another launch of this one does.
+
+    Raises:
+        ArgumentError: Nobody knows the host, or another program listens there; torchrun would try for minutes.
+    """
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
+        return listening_socket(host, port)
     except socket.gaierror as error:
         raise ArgumentError(
             f"`endpoint` of launch names the unknown host {host!r}; give the address of the first machine."
         ) from error
-    with socket.socket(family, kind) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(address)
-        except OSError as error:  # also when the address is another machine's, which is as it should be
-            if error.errno == errno.EADDRINUSE and not _is_store(host, port):
-                raise ArgumentError(
-                    f"`endpoint` of launch is {endpoint!r}, but another program listens on this port; choose another."
-                ) from error
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE and not _is_store(host, port):
+            raise ArgumentError(
+                f"`endpoint` of launch is '{host}:{port}', but another program listens on this port; choose another."
+            ) from error
+        return None
 
 
-def _is_store(host: str, port: str) -> bool:
+def _is_store(host: str, port: int) -> bool:
     """Return whether torchrun listens there: a second node on one machine finds that of the first."""
-    command = [sys.executable, "-c", _CONNECT_TO_STORE, host, port]
+    command = [sys.executable, "-c", _CONNECT_TO_STORE, host, str(port)]
     return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0

@@ -15,7 +15,7 @@ import torch
 
 from digrad.errors import CommunicationError
 from digrad.torch.mixing_order import Share
-from digrad.torch.reasons import agents_text, first_line
+from digrad.torch.reasons import agents_text, first_line, is_timeout
 from digrad.torch.route import PostingError, Route
 
 FUSED = 1 << 16  # numbers; several short arrays are copied into one message, long ones travel as they are
@@ -85,7 +85,7 @@ class Round:
                 try:
                     done = work.wait(timedelta(seconds=max(deadline - time.monotonic(), 0.001)))
                 except RuntimeError as error:
-                    if "imed out" not in str(error) and "imeout" not in str(error):
+                    if not is_timeout(error):
                         raise CommunicationError(self._lost(peer, error)) from error
                     done = False
                 if done is False:

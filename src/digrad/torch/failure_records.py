@@ -1,9 +1,12 @@
 """How an agent tells ``digrad launch`` why it failed: a small file in a folder that launch has named."""
 
 import contextlib
+import io
 import json
 import os
 import sys
+import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -11,34 +14,61 @@ from typing import Any
 
 from digrad.errors import CheckpointError, CommunicationError, DigradError, DisagreementError
 from digrad.files import write_atomically
+from digrad.torch.reasons import is_timeout
 
 FAILURES_VARIABLE = "DIGRAD_FAILURES"  # the folder where agents leave the reason of their failure
 
 
-def record_failure() -> None:
-    """Let an uncaught error of this agent be known to :func:`launch`, if that has started it."""
-    # Taken out, so that it happens once and processes started by the script do not report as the agent.
-    folder = os.environ.pop(FAILURES_VARIABLE, None)
-    if folder is None:
-        return
-    agent, attempt = os.environ.get("RANK", "0"), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    show = sys.excepthook
+_steps: list[int] = []  # the one that this agent has reached, once there is one
 
-    def show_and_record(
-        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
-    ) -> None:
-        show(kind, error, traceback)
-        entry = {
-            "agent": int(agent),
-            "attempt": int(attempt),
-            "reason": f"{kind.__name__}: {' '.join(str(error).split())}",
-            "is_final": _is_final(error),
-            "is_own": not isinstance(error, CommunicationError),  # not the silence of others
-        }
-        with contextlib.suppress(OSError):  # launch has gone, and nobody will ask
-            write_atomically(Path(folder) / f"{attempt}-{agent}.json", json.dumps(entry))
 
-    sys.excepthook = show_and_record
+def note_step(k: int) -> None:
+    """Remember the step that this agent has reached: two attempts that fail alike at one step fail for ever."""
+    _steps[:] = [k]
+
+
+def record_failure(folder: Path, error: BaseException, script: str) -> None:
+    """Let an error that ends this agent be known to :func:`launch`, which shows it."""
+    agent, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+    frames = _frames_of(error, script)
+    step = _steps[0] if _steps else None
+    places = [f"{place.filename}:{place.lineno}" for place in traceback.extract_tb(frames)]
+    entry = {
+        "agent": int(agent),
+        "attempt": int(attempt),
+        "time": time.monotonic(),
+        "step": step,
+        "reason": f"{type(error).__name__}: {' '.join(str(error).split())}",
+        "traceback": "" if isinstance(error, SystemExit) else _as_shown(error, frames),
+        "is_final": _is_final(error),
+        "is_own": not isinstance(error, CommunicationError),  # not the silence of others
+        "mark": None if _is_consequence(error) else json.dumps([type(error).__name__, places, step]),
+    }
+    with contextlib.suppress(OSError):  # launch has gone, and nobody will ask
+        write_atomically(folder / f"{attempt}-{agent}.json", json.dumps(entry))
+
+
+def _as_shown(error: BaseException, frames: TracebackType | None) -> str:
+    """Return what the hook of the script would show; that of torch only adds the rank, as launch does."""
+    is_torch = sys.excepthook.__module__.startswith("torch.")
+    with contextlib.redirect_stderr(io.StringIO()) as shown:
+        hook = sys.__excepthook__ if is_torch else sys.excepthook
+        hook(type(error), error.with_traceback(frames), frames)
+    return shown.getvalue()
+
+
+def _frames_of(error: BaseException, script: str) -> TracebackType | None:
+    """Return the traceback from the script on: how launch runs it is no part of it."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename != script:
+        frames = frames.tb_next
+    return frames
+
+
+def _is_consequence(error: BaseException) -> bool:
+    """Return whether another agent has gone, for a reason of its own; silence may also be a forgotten call."""
+    cause = error.__cause__
+    return isinstance(error, CommunicationError) and cause is not None and not is_timeout(cause)
 
 
 def _is_final(error: BaseException) -> bool:
@@ -49,11 +79,26 @@ def _is_final(error: BaseException) -> bool:
 
 def read_failures(folder: Path) -> list[dict[str, Any]]:
     """Return what the agents have left in ``folder`` so far, in the order of attempts."""
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    failures = [json.loads(path.read_text()) for path in folder.glob("*.json")]
+    return sorted(failures, key=lambda failure: (failure["attempt"], failure["agent"]))
 
 
 def cause_of(failures: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the failure of the last attempt that explains the others."""
+    """Return the failure of the last attempt that explains the others: the first that did not follow from another."""
     last = max(failure["attempt"] for failure in failures)
     candidates = [failure for failure in failures if failure["attempt"] == last]
-    return min(candidates, key=lambda one: (not one["is_final"], not one["is_own"], one["agent"]))
+    return min(candidates, key=lambda one: (not one["is_final"], not one["is_own"], _order(one)))
+
+
+def _order(failure: dict[str, Any]) -> float:
+    return failure["agent"] if failure["is_final"] else failure["time"]  # all agents have those at once
+
+
+def repeated_failure(failures: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return a failure that an earlier attempt has had in the same place of the program at the same step."""
+    first: dict[str, int] = {}
+    for failure in failures:
+        mark = failure["mark"]
+        if mark is not None and first.setdefault(mark, failure["attempt"]) < failure["attempt"]:
+            return failure
+    return None

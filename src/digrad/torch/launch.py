@@ -10,11 +10,21 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from digrad import checks, graphs
 from digrad.errors import ArgumentError
-from digrad.torch.addresses import check_endpoint, check_interface, published_address
-from digrad.torch.failure_records import FAILURES_VARIABLE, cause_of, read_failures
+from digrad.torch.addresses import (
+    check_interface,
+    check_trust,
+    endpoint_parts,
+    is_address,
+    listen_at,
+    published_address,
+)
+from digrad.torch.agent_output import AgentOutput
+from digrad.torch.failure_records import FAILURES_VARIABLE
+from digrad.torch.failure_story import Story
 
 GRAPH_VARIABLE = "DIGRAD_GRAPH"
 
@@ -28,9 +38,11 @@ SETTINGS = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
 }
 
-BAD_INPUT = 2  # exit code
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # which interface they use
+
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _PERIOD = 0.1  # seconds between two looks at torchrun
+_PATIENCE = 2.0  # seconds that a reader of our output gets once we are told to end
 
 
 def launch(
@@ -43,11 +55,14 @@ def launch(
     nodes: int = 1,
     endpoint: str | None = None,
     interface: str | None = None,
+    insecure: bool = False,
 ) -> int:
     """Run a training script as one process per agent, and start all of them again if one fails.
 
-    Bad settings are not tried again: on one machine the first attempt is the last. If the run fails and an agent
-    knows why, the last line on standard error says so. When this process is told to end, the agents end first.
+    Every line that an agent writes begins with its number. On one machine bad settings are not tried again, nor an
+    error that has happened before at the same place and step. If the run fails and an agent knows why, its traceback is
+    shown, those of the others are one line each, and the last line on standard error says it again. When this process
+    is told to end, the agents end first.
 
     Args:
         script: A Python file that constructs a :class:`digrad.torch.ProcessNetwork`.
@@ -59,6 +74,8 @@ def launch(
         endpoint: ``host:port`` of the first machine, required for more than one.
         interface: The network interface to use; by default loopback on a single machine. Between machines its
             IPv4 address is the one that the others are told.
+        insecure: Only trusted machines reach the endpoint. Whoever reaches it can run programs as you on all
+            machines, so that several are refused without this word, unless the endpoint is loopback.
 
     Returns:
         0 if all agents succeeded, 2 if a setting was wrong, 128 + the signal that ended it, else the exit code of
@@ -69,29 +86,30 @@ def launch(
         KeyboardInterrupt: Ctrl-C was pressed; all agents have ended.
     """
     require_torch("launch")
-    command = launch_command(
-        script, arguments, agents=agents, max_restarts=max_restarts, nodes=nodes, endpoint=endpoint, interface=interface
-    )  # fmt: skip
     environment = launch_environment(graph=graph, agents=agents, nodes=nodes, interface=interface)
-    if endpoint is not None:
-        check_endpoint(endpoint)
     with tempfile.TemporaryDirectory(prefix="digrad-launch-") as folder, _ending_signals() as received:
-        # In a session of its own torchrun gets one signal, from here; a terminal sends Ctrl-C to everybody.
-        process = subprocess.Popen(
-            command, env={**environment, FAILURES_VARIABLE: folder}, start_new_session=True
-        )
-        code = _wait(process, Path(folder), received, retry_always=nodes > 1)
+        command = launch_command(
+            script, arguments, agents=agents, max_restarts=max_restarts, nodes=nodes, endpoint=endpoint,
+            interface=interface, folder=folder,
+        )  # fmt: skip
+        store = None if endpoint is None else _host(endpoint, insecure)
+        output = AgentOutput(Path(folder))
+        variables = {**environment, **output.variables, FAILURES_VARIABLE: folder}
+        with output.of_torchrun() as errors:
+            # In a session of its own torchrun gets one signal, from here; a terminal sends Ctrl-C to everybody.
+            process = subprocess.Popen(command, env=variables, stderr=errors, start_new_session=True)
+        story = Story(output, Path(folder), may_give_up=nodes == 1)
+        code = _wait(process, story, received)
+        del store
         if code != 0:
             _end_remaining(folder)
-        failures = read_failures(Path(folder))
+        output.close(_PATIENCE if received else None)
+        if not received:
+            code = story.end(code)
     if received:
         if received[0] == signal.SIGINT:
             raise KeyboardInterrupt
         return 128 + received[0]
-    if code != 0 and failures:
-        cause = cause_of(failures)
-        sys.stderr.write(f"digrad: agent {cause['agent']} failed: {cause['reason']}\n")
-        return BAD_INPUT if cause["is_final"] else code
     return code
 
 
@@ -117,8 +135,9 @@ def launch_command(
     nodes: int = 1,
     endpoint: str | None = None,
     interface: str | None = None,
+    folder: str | Path = "",
 ) -> list[str]:
-    """Return the torchrun command of :func:`launch`.
+    """Return the torchrun command of :func:`launch`; on one machine its processes meet in a file of ``folder``.
 
     Example:
         >>> launch_command(__file__, ["--steps", "5"], agents=5)[1:6]
@@ -133,6 +152,8 @@ def launch_command(
         raise ArgumentError(
             f"`endpoint` of launch is required for {nodes} nodes; give host:port of the first machine."
         )
+    if nodes == 1 and endpoint is not None:
+        raise ArgumentError("`endpoint` of launch is where several nodes meet; leave it out for one.")
     if interface is not None:
         check_interface(interface, "launch")
     local = "127.0.0.1" if nodes == 1 else published_address(interface)
@@ -144,11 +165,37 @@ def launch_command(
         f"--nproc-per-node={agents}",
         f"--max-restarts={max_restarts}",
         "--rdzv-backend=c10d",
-        f"--rdzv-endpoint={endpoint or '127.0.0.1:0'}",
+        *_meeting_place(endpoint, folder),
         *([f"--local-addr={local}"] if local else []),
+        "--module",
+        "digrad.torch.agent",
         str(script),
         *arguments,
     ]
+
+
+def _meeting_place(endpoint: str | None, folder: str | Path) -> list[str]:
+    if endpoint is None:
+        return ["--rdzv-conf=store_type=file", f"--rdzv-endpoint={Path(folder) / 'rendezvous'}"]
+    hosted = is_address(endpoint_parts(endpoint)[0])  # by launch, on this address only
+    return [f"--rdzv-endpoint={endpoint}", *(["--rdzv-conf=is_host=0"] if hosted else [])]
+
+
+def _host(endpoint: str, insecure: bool) -> Any:
+    """Host the store of several machines if this is the first of them; it lives as long as what is returned.
+
+    Of a name torchrun is the host, on all interfaces: here it may mean another address than elsewhere.
+    """
+    host, port = endpoint_parts(endpoint)
+    check_trust(host, insecure=insecure)
+    from digrad.torch.bound_store import (
+        host_store,
+    )  # loads torch: before others connect, who would wait for it
+
+    listener = listen_at(host, port)
+    if listener is not None and is_address(host):
+        return host_store(listener)
+    return None if listener is None else listener.close()
 
 
 def launch_environment(
@@ -161,8 +208,8 @@ def launch_environment(
     """
     environment = {**SETTINGS, **os.environ}
     environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-    if interface is not None or nodes == 1:
-        environment["GLOO_SOCKET_IFNAME"] = interface or os.environ.get("GLOO_SOCKET_IFNAME", "lo")
+    for name in _INTERFACES if interface is not None or nodes == 1 else ():
+        environment[name] = interface or os.environ.get(name, "lo")
     if graph is not None:
         found = graphs.read(graph).n
         if found != agents * nodes:
@@ -189,7 +236,7 @@ def _ending_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _wait(process: subprocess.Popen[bytes], folder: Path, received: list[int], *, retry_always: bool) -> int:
+def _wait(process: subprocess.Popen[bytes], story: Story, received: list[int]) -> int:
     """Return the exit code of torchrun, which is told once to end if this process is, or if retrying is in vain."""
     told = False
     while True:
@@ -197,9 +244,8 @@ def _wait(process: subprocess.Popen[bytes], folder: Path, received: list[int], *
             code = process.wait(_PERIOD)
             return code if code >= 0 else 128 - code
         except subprocess.TimeoutExpired:
-            # One of several machines may not leave alone: the others would wait for it for ten minutes.
-            in_vain = not retry_always and any(failure["is_final"] for failure in read_failures(folder))
-            if not told and (received or in_vain):
+            story.go_on()
+            if not told and (received or story.is_hopeless):
                 process.terminate()
                 told = True
 

@@ -9,6 +9,7 @@ import torch
 from digrad.algorithms import CGT
 from digrad.errors import ArgumentError
 from digrad.torch.cgt_kernel import cgt_step
+from digrad.torch.failure_records import note_step
 from digrad.torch.flat import FlatParameters, parameter_groups
 from digrad.torch.method_optimizer import MethodOptimizer, check_arguments
 from digrad.torch.process_net import ProcessNet
@@ -101,6 +102,7 @@ class DecentralizedOptimizer(MethodOptimizer):
     def _publish(self) -> None:
         super()._publish()
         self._net.k = self.k
+        note_step(self.k)
         self._net.start_early(
             [(verb, getattr(self._state, name)) for verb, name in self._early], self._early_memory
         )

@@ -16,8 +16,8 @@ from digrad.errors import ArgumentError, CommunicationError
 from digrad.graphs import Digraph
 from digrad.mixing import Network
 from digrad.torch import security
+from digrad.torch.bound_store import store_of_group
 from digrad.torch.exchange import Round
-from digrad.torch.failure_records import record_failure
 from digrad.torch.handshake import Handshake
 from digrad.torch.launch import GRAPH_VARIABLE
 from digrad.torch.reasons import first_line
@@ -69,7 +69,6 @@ class ProcessNetwork:
         tls: bool = False,
         direct: bool = True,
     ) -> None:
-        record_failure()
         if timeout is not None:
             checks.positive(timeout, "timeout", "ProcessNetwork")
         checks.choice(backend, "backend", "ProcessNetwork", _BACKENDS)
@@ -229,7 +228,13 @@ def _join(backend: str, timeout: float) -> None:
             "`digrad launch --agents N SCRIPT` or torchrun."
         )
     try:
-        dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+        dist.init_process_group(
+            backend,
+            store=store_of_group(timeout),
+            rank=int(os.environ["RANK"]),
+            world_size=int(os.environ["WORLD_SIZE"]),
+            timeout=timedelta(seconds=timeout),
+        )
     except (dist.DistError, RuntimeError, ValueError) as error:
         raise CommunicationError(
             f"the {os.environ['WORLD_SIZE']} agents did not all come within {timeout:.0f} s ({first_line(error)}); "

@@ -20,3 +20,8 @@ def first_line(error: BaseException) -> str:
     """Return the first line of a message, shortened between words."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return textwrap.shorten(lines[0], LONGEST, placeholder=" ...")
+
+
+def is_timeout(error: BaseException) -> bool:
+    """Return whether torch has waited in vain, in one of the ways that it says so."""
+    return "imed out" in str(error) or "imeout" in str(error)

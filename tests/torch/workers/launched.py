@@ -16,7 +16,7 @@ STEPS = 6
 
 def main(what: str, folder: str) -> None:
     size = int(os.environ["WORLD_SIZE"])
-    network = ProcessNetwork(ring(size + 1 if what == "size" else size), timeout=20)
+    network = ProcessNetwork(ring(size + 1 if what == "size" else size), timeout=3 if what == "alone" else 20)
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 3)
     if what == "dtype" and network.agent == 1:
@@ -30,6 +30,8 @@ def main(what: str, folder: str) -> None:
             (Path(folder) / f"training-{network.agent}").touch()
         if what == "killed" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and network.agent == 1:
             os.kill(os.getpid(), signal.SIGKILL)
+        if what == "alone" and optimizer.k == 3 and network.agent == 1:
+            optimizer.consensus_error()
         if what == "crash" and network.agent == 1:
             raise ZeroDivisionError("agent 1 divides by zero")
     optimizer.close()

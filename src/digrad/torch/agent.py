@@ -1,0 +1,41 @@
+"""One agent as ``digrad launch`` starts it: ``python -m digrad.torch.agent SCRIPT ARGUMENTS``.
+
+Its output and the reason of its failure go to launch, also if it fails before it has constructed anything.
+"""
+
+import os
+import runpy
+import sys
+from pathlib import Path
+
+from digrad.torch.agent_output import hand_over_output
+from digrad.torch.failure_records import FAILURES_VARIABLE, record_failure
+
+_NO_FAILURE = (0, *range(129, 256))  # exit codes; the others mean that somebody told the agent to end
+
+
+def main() -> None:
+    """Run the script of the command line as Python itself would."""
+    # Taken out, so that processes started by the script do not report as the agent.
+    folder = Path(os.environ.pop(FAILURES_VARIABLE))
+    hand_over_output(folder)
+    del sys.argv[0]
+    script = sys.argv[0]
+    if not sys.flags.safe_path:
+        sys.path[0] = str(Path(script).resolve().parent)
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as error:
+        if error.code is not None and error.code not in _NO_FAILURE:
+            record_failure(folder, error, script)
+        raise
+    except Exception as error:
+        record_failure(folder, error, script)
+        # Not sys.exit: Python keeps the frames of an uncaught error to the end, and without them torch would wait for
+        # the messages under way as it drops the group.
+        sys.excepthook = lambda *_: None
+        raise
+
+
+if __name__ == "__main__":
+    main()

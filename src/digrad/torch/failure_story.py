@@ -1,0 +1,71 @@
+"""What ``digrad launch`` tells of failures: the first cause in full, what followed from it in one line each."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from digrad.torch.agent_output import AgentOutput
+from digrad.torch.failure_records import cause_of, read_failures, repeated_failure
+from digrad.torch.reasons import agents_text
+
+FAILED, BAD_INPUT = 1, 2  # exit codes
+
+
+class Story:
+    """The failures of one run, told attempt by attempt.
+
+    Args:
+        output: Where the agents are heard.
+        folder: Where they leave the reasons of their failures.
+        may_give_up: One of several machines may not leave alone: the others would wait for it for ten minutes.
+    """
+
+    def __init__(self, output: AgentOutput, folder: Path, *, may_give_up: bool) -> None:
+        self._output, self._folder, self._may_give_up = output, folder, may_give_up
+        self._told = -1  # the last attempt of which everything is told
+        self.is_hopeless = False
+
+    def go_on(self) -> None:
+        """Tell the attempts that are over, and find out whether another would end like them."""
+        failures = read_failures(self._folder)
+        is_final = any(failure["is_final"] for failure in failures)
+        self.is_hopeless = self._may_give_up and (is_final or repeated_failure(failures) is not None)
+        if not self.is_hopeless and self._output.attempt > self._told + 1:
+            over = [one for one in failures if self._told < one["attempt"] < self._output.attempt]
+            self._told = self._output.attempt - 1
+            if over:
+                self._tell(over, "; all agents have been started again")
+
+    def end(self, code: int) -> int:
+        """Tell why the run has ended, and return its exit code."""
+        failures = read_failures(self._folder)
+        if not self.is_hopeless:  # else another attempt may have begun before torchrun was told
+            failures = [failure for failure in failures if failure["attempt"] >= self._output.attempt]
+        if code == 0 or not failures:
+            self._output.show_torchrun()
+            return code
+        repeated = repeated_failure(read_failures(self._folder))
+        hint = (
+            ""
+            if repeated is None
+            else f"; an earlier attempt failed in the same way {_place(repeated)}, so it is not tried again"
+        )
+        cause = self._tell(failures, hint)
+        if cause["is_final"]:
+            return BAD_INPUT
+        return FAILED if self.is_hopeless else code  # that of torchrun says that it was told to end
+
+    def _tell(self, failures: list[dict[str, Any]], hint: str) -> dict[str, Any]:
+        cause = cause_of(failures)
+        others = [one for one in failures if one["attempt"] == cause["attempt"] and one is not cause]
+        for other in others:
+            self._output.show(other["agent"], f"{other['reason']}\n")
+        if cause["traceback"]:
+            self._output.show(cause["agent"], cause["traceback"])
+        sys.stderr.write(f"digrad: {agents_text([cause['agent']])} failed: {cause['reason']}{hint}\n")
+        sys.stderr.flush()
+        return cause
+
+
+def _place(failure: dict[str, Any]) -> str:
+    return "before the first step" if failure["step"] is None else f"at step {failure['step']}"
