@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from digrad.data import Dataset, binary_labels, breast_cancer, digits
+from digrad.data import Dataset, binary_labels, breast_cancer, digits, load
 from digrad.errors import ArgumentError, DataError
 
 
@@ -132,3 +132,11 @@ def test_breast_cancer_is_standardised():
     data = breast_cancer()
     assert (data.n_samples, data.dim) == (569, 30)
     np.testing.assert_allclose(data.features.std(axis=0), 1, atol=1e-12)
+
+
+def test_a_name_that_is_no_misspelling_gets_no_wild_guess():
+    with pytest.raises(DataError) as caught:
+        load("iris")
+    assert "Did you mean" not in str(caught.value)
+    with pytest.raises(DataError, match="Did you mean `digits`"):
+        load("digit")

@@ -86,3 +86,11 @@ def test_reproduction_of_another_size_is_refused(tmp_path: Path) -> None:
     (tmp_path / "reproduction.json").write_text('{"experiment": "logistic", "preset": "full", "seed": 0}')
     with pytest.raises(ArgumentError, match=r"give another --out, or --overwrite"):
         reproduce_logistic(tmp_path, preset="smoke")
+
+
+@pytest.mark.a9a
+def test_a_finished_reproduction_is_not_computed_again_unasked(smoke: Reproduction) -> None:
+    with pytest.raises(
+        ArgumentError, match=r"go on with --resume, begin anew with --overwrite, or give another"
+    ):
+        reproduce_logistic(smoke.directory, preset="smoke")

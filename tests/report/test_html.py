@@ -146,3 +146,13 @@ def test_a_method_that_needs_the_average_is_marked_in_the_tables(tmp_path: Path)
     page = run(spec, tmp_path / "gd", report=write_report).directory / "report.html"
     assert "GD (not decentralized)" in page.read_text()
     assert "CGT (not decentralized)" not in page.read_text()
+
+
+def test_damaged_traces_are_refused_and_the_old_page_stays(directory: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(directory, tmp_path / "copy")
+    before = (copy / "report.html").read_bytes()
+    trace = next(copy.glob("trace-*.parquet"))
+    trace.write_bytes(trace.read_bytes()[:-200])
+    with pytest.raises(DataError, match=re.escape(trace.name)):
+        write_report(copy)
+    assert (copy / "report.html").read_bytes() == before
