@@ -310,6 +310,7 @@ def local_rows(r: SimpleNamespace) -> dict[tuple[str, str], Sides]:
     t = norm(moved, axis=1)
     ideal = r.own[:, :, None] * np.array([np.outer(r.v, grad) for grad in r.grad_F])
     rows = {
+        "lower bound: f_inf <= F_k": Sides(np.full(r.K + 1, r.smooth.lower_bound), r.F),
         "dissimilarity (Assumption 3)": Sides(
             norm(r.local - r.grad_F[:, None], axis=2).max(axis=1), (r.smooth.ell - 1) * r.g + r.smooth.b
         ),
@@ -326,7 +327,8 @@ def local_rows(r: SimpleNamespace) -> dict[tuple[str, str], Sides]:
         "pre1: clipped steps": Sides(abs(r.steps - r.own) * norm(r.y, axis=2), r.own * r.w_i),
         "step difference": Sides(norm(r.moves - ideal, axis=2), np.minimum(r.alpha, 2 * r.own) * r.w_i),
         "invariant: the y_i sum to the gradients": Sides(
-            norm(r.y.sum(axis=1) - r.grad.sum(axis=1), axis=1), 1e-9 * (1 + norm(r.grad, axis=2).sum(axis=1))
+            norm(r.y.sum(axis=1) - r.grad.sum(axis=1), axis=1),
+            1e-9 * np.maximum.accumulate(norm(r.grad, axis=2).sum(axis=1)),
         ),
     }
     return {("all", name): sides for name, sides in rows.items()}

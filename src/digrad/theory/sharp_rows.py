@@ -82,11 +82,11 @@ def global_rows(run: Measured, closed: Closed, chain: str) -> list[Row]:
     if "Sbar" not in k:  # a chain that fails early has no global claims
         k = {**k, "V0": math.inf, "Sbar": math.inf, "sum_X": math.inf, "sum_Y": math.inf}
     scale, formulas = (setting.v_max, sharp) if chain == "sharp" else (setting.v_norm, repaired)
-    progress = run.states.reference(scale)[:-1] * run.g[:-1] ** 2
+    reference = run.states.reference(scale)[:-1]
     best = formulas.smallest_gradient(setting, k["Sbar"], path.step_size, np.arange(1, path.steps + 1))
     gap = path.loss - setting.smoothness.lower_bound
     noise = run.grad_rounding
-    progress_noise = np.cumsum(path.step_size * squared(run.g, noise)[:-1])
+    progress, progress_noise = reference * run.g[:-1] ** 2, reference * squared(run.g, noise)[:-1]
     sums = {"X": np.cumsum(squared(run.X, run.x_rounding)), "Y": np.cumsum(squared(run.Y, run.y_rounding))}
 
     def row(name: str, lhs: Floats, rhs: float | Floats, rounding: Floats, first: int = 0) -> Row:
@@ -95,7 +95,7 @@ def global_rows(run: Measured, closed: Closed, chain: str) -> list[Row]:
     return [
         row("gradient bound: g_k <= G", run.g, closed.grad_bound, noise),
         row("potential: F_k - f_inf <= V0", gap, k["V0"], run.loss_rounding),
-        row("sum of abar g^2 <= Sbar", np.cumsum(progress), k["Sbar"], progress_noise, 1),
+        row("sum of abar g^2 <= Sbar", np.cumsum(progress), k["Sbar"], np.cumsum(progress_noise), 1),
         row("sum of X^2", np.cumsum(run.X**2), k["sum_X"], sums["X"]),
         row("sum of Y^2", np.cumsum(run.Y**2), k["sum_Y"], sums["Y"]),
         row("smallest gradient <= eps_K", np.minimum.accumulate(run.g[:-1]), best, noise[:-1], 1),
