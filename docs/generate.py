@@ -12,10 +12,10 @@ from pathlib import Path
 from digrad.algorithms import METHODS
 from digrad.algorithms.catalog import method_facts, section
 from digrad.experiments.convergence import Outcome, convergence_table
-from digrad.experiments.graph_table import GraphTable, MixingTable
+from digrad.experiments.graph_table import GraphTable, LinksTable, MixingTable
 from digrad.experiments.problem_table import PROBLEM_TABLES, PartitionTable
 from digrad.experiments.spec import Spec
-from digrad.graphs import GENERATORS
+from digrad.graphs.words import NAMED
 from digrad.schedules import SCHEDULES
 
 HERE = Path(__file__).parent
@@ -41,10 +41,12 @@ tests: five agents, seven one-way arcs, f_i(x) = x'diag(a_i)x/2 - b_i'x, minimum
 start (10, -10). R is uniform row-stochastic, C uniform column-stochastic, W Sinkhorn's doubly stochastic
 matrix on the same arcs, M Metropolis' matrix on the symmetrized graph (which uses arcs that do not exist).
 **exact**: every agent within 1e-6 of the minimum. Otherwise the run is repeated with a tenth of the step size
-and ten times the steps. **biased**: at rest, and the error shrinks with the step size. **neighbourhood**:
-still moving, and the error shrinks with the step size alpha; where it stands at the end depends on rounding,
-so a bound is shown. **wrong point**: the error does not vanish with the step size. Hyper-parameters that are
-not shown have their defaults. A method that is not decentralized uses the true average of all agents.
+and ten times the steps. **biased**: at rest, and the error shrinks with the step size. **drifting**: the error
+still grows with the steps, after four times as many by more than a hundredth; shown is where it stands after
+those stated. **neighbourhood**: still moving, and the error shrinks with the step size alpha; where it stands at
+the end depends on rounding, so a bound is shown. **wrong point**: the error does not vanish with the step size.
+Hyper-parameters that are not shown have their defaults. A method that is not decentralized uses the true average
+of all agents.
 
 | method | matrices and hyper-parameters | steps | mean error | largest error | at alpha/10 | outcome | decentralized |
 |---|---|---|---|---|---|---|---|
@@ -62,6 +64,7 @@ Relative paths are relative to the file.
 def specs_page() -> str:
     """Return specs.md."""
     tables: dict[str, type] = {"At the top": Spec, "[graph]": GraphTable, "[mixing]": MixingTable}
+    tables |= {"[links]": LinksTable}
     tables |= {f'[problem] with kind = "{kind}"': table for kind, table in PROBLEM_TABLES.items()}
     tables |= {"[problem.partition]": PartitionTable}
     lines = [*SPECS_HEAD.splitlines()]
@@ -71,7 +74,7 @@ def specs_page() -> str:
         for key, field in table.model_fields.items():
             default = "required" if field.is_required() else _default(field.get_default())
             lines.append(f"| `{key}` | {default} | {documented.get(key, '')} |")
-    generators = [f"`{name}{inspect.signature(make)}`".split(" ->")[0] for name, make in GENERATORS.items()]
+    generators = [f"`{name}{inspect.signature(make)}`".split(" ->")[0] for name, make in NAMED.items()]
     lines += ["", "Generators: " + ", ".join(f"{text.rstrip('`')}`" for text in generators) + "."]
     lines += [
         "",
@@ -98,7 +101,7 @@ def _arguments(table: type) -> dict[str, str]:
 
 
 def _default(value: object) -> str:
-    if value is None or value == MixingTable():
+    if value is None or value in (MixingTable(), LinksTable()):
         return "none"
     return '`"sorted"`' if isinstance(value, PartitionTable) else f"`{value!r}`".replace("'", '"')
 
@@ -121,6 +124,8 @@ def methods_page() -> str:
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     for row in method_facts():
         method = METHODS[row.name]
+        if method.__name__ != row.name:  # another name of a method that has its section
+            continue
         lines += ["", f"## {row.name}", "", row.summary, "", "```math", *_equation(method), "```", ""]
         for title in ("Communication", "Converges", "Invariant", "Also known as", "Deviations", "Reference"):
             lines.append(f"- **{title}**: {_markdown(section(method, title))}")

@@ -48,8 +48,6 @@ CASES = (
     Case("DGDATC-row", dg.DGDATC(0.05, mixing="row"), ROW, (1, 0)),
     Case("DGDClip", dg.DGDClip(0.05, 1.0), DOUBLY, (1, 0)),
     Case("DGDClip-row", dg.DGDClip(0.05, 1.0, mixing="row"), ROW, (1, 0)),
-    Case("CDSGD", dg.CDSGD(0.05), DOUBLY, (1, 0)),
-    Case("CDSGD-row", dg.CDSGD(0.05, mixing="row"), ROW, (1, 0)),
     Case("CDSGDPolyak", dg.CDSGDPolyak(0.02, 0.3), DOUBLY, (1, 0)),
     Case("CDSGDPolyak-row", dg.CDSGDPolyak(0.02, 0.3, mixing="row"), ROW, (1, 0)),
     Case("CDSGDNesterov", dg.CDSGDNesterov(0.02, 0.3), DOUBLY, (1, 0)),

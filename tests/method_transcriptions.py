@@ -337,7 +337,6 @@ TRANSCRIPTIONS: dict[str, Callable[..., Iterator[Stack]]] = {
     "DGD": dgd,
     "DGDATC": dgd_atc,
     "DGDClip": dgd_clip,
-    "CDSGD": dgd,
     "CDSGDPolyak": cdsgd_polyak,
     "CDSGDNesterov": cdsgd_nesterov,
     "DAMSGrad": damsgrad,

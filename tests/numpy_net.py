@@ -29,6 +29,14 @@ class NumPyNet:
         net.matrices = {verb: matrix if verb in allowed else None for verb, matrix in self.matrices.items()}
         return net
 
+    def bound(self, method: Any) -> "NumPyNet":
+        """Return a net, with the same record of calls, whose ``mix`` is the single matrix that a method has chosen."""
+        if getattr(method, "mixing", None) != "row" or self.matrices["pull"] is None:
+            return self
+        net = NumPyNet(len(self.one_hot))
+        net.matrices, net.calls = {**self.matrices, "mix": self.matrices["pull"]}, self.calls
+        return net
+
     def pull(self, x: Any) -> Any:
         return self._mix("pull", x)
 
@@ -112,6 +120,7 @@ def network(graph: Digraph) -> NumPyNet:
 
 def run(method: Any, net: Any, gradient: Callable[[Any], Any], x0: Any, steps: int) -> list[Any]:
     """Return the states before and after each step."""
+    net = net.bound(method)
     state = method.init(x0, net)
     states = [state]
     for _ in range(steps):
@@ -122,6 +131,7 @@ def run(method: Any, net: Any, gradient: Callable[[Any], Any], x0: Any, steps: i
 
 def final(method: Any, net: Any, gradient: Callable[[Any], Any], x0: Any, steps: int) -> np.ndarray:
     """Return the estimates after the last step."""
+    net = net.bound(method)
     state = method.init(x0, net)
     for _ in range(steps):
         state = method.step(state, gradient(method.query(state)), net)

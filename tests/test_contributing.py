@@ -79,3 +79,12 @@ def test_it_runs_in_the_simulator_like_any_other(example):
     trace = simulate(example.LazyDGD(step_size=0.01), dg.problems.example_quadratic(), network, steps=1500)
     error = abs(trace.final_x.mean(axis=0) - dg.problems.example_quadratic().solve().x).max()
     assert 1e-4 < error < 0.05
+
+
+def test_it_runs_unchanged_on_a_network_that_changes_with_time(example):
+    problem = dg.problems.example_quadratic()
+    method = example.LazyDGD(step_size=0.01)
+    for graph in (dg.graphs.every(2, dg.graphs.example5()), dg.graphs.one_peer_exponential(5)):
+        trace = simulate(method, problem, dg.Network(graph), steps=1500)
+        error = abs(trace.final_x.mean(axis=0) - problem.solve().x).max()
+        assert 1e-4 < error < 0.1

@@ -1,11 +1,16 @@
 """Models and data of the torch tests: the same in this process and in every worker."""
 
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
+from digrad import AB, CGT, DGD, PushDIGing
+from digrad.graphs import every, example5, one_peer_exponential, random_arcs, split
+from digrad.links import rounded
+from digrad.mixing import Network
 from digrad.sampling import WithReplacement
 from method_cases import CASES, Case
 
@@ -92,8 +97,13 @@ BITWISE_METHODS = {case.label: case.method for case in CASES if case.label in _L
 BITWISE_STEPS = {"small": 20, "large": 6}
 
 
-def bitwise_settings(size: str) -> list[tuple[str, str, torch.dtype, torch.dtype | None]]:
-    """Return ``(method, model, dtype, message dtype)`` of runs whose every bit is compared.
+def bitwise_network(messages: str | None) -> Network:
+    """Return the network of a run whose every bit is compared."""
+    return Network(example5(), links=rounded(messages) if messages else None)
+
+
+def bitwise_settings(size: str) -> list[tuple[str, str, torch.dtype, str | None]]:
+    """Return ``(method, model, dtype, format of messages)`` of runs whose every bit is compared.
 
     Args:
         size: ``small``: both networks with CGT, the other methods on one. ``large``: messages long enough to be
@@ -103,7 +113,7 @@ def bitwise_settings(size: str) -> list[tuple[str, str, torch.dtype, torch.dtype
         return [
             ("CGT", "wide", torch.float32, None),
             ("CGT", "wide", torch.float64, None),
-            ("CGT", "wide", torch.float32, torch.bfloat16),
+            ("CGT", "wide", torch.float32, "bfloat16"),
             ("PushDIGing", "wide", torch.float32, None),  # sends its weights apart, over gloo
             ("FROST", "wide", torch.float64, None),
         ]
@@ -112,9 +122,68 @@ def bitwise_settings(size: str) -> list[tuple[str, str, torch.dtype, torch.dtype
         *(("CGT", model, dtype, None) for model in ("mlp", "cnn") for dtype in floats),
         *((label, "mlp", torch.float32, None) for label in BITWISE_METHODS if label != "CGT"),
         *(
-            (label, "mlp", torch.float32, torch.bfloat16)
+            (label, "mlp", torch.float32, "bfloat16")
             for label in ("CGT", "AB", "PushDIGing", "ADDOPT", "FROST", "DSGT")
         ),
-        ("CGT", "mlp", torch.float64, torch.float32),
-        ("SGP", "mlp", torch.float32, torch.float16),
+        ("CGT", "mlp", torch.float64, "float32"),
+        ("SGP", "mlp", torch.float32, "float16"),
+    ]
+
+
+class TurnCase(NamedTuple):
+    """A method on a network that changes with the iteration, or on one whose links change the messages."""
+
+    label: str
+    method: Any
+    network: Network
+
+
+class Point(nn.Module):
+    """A point of the plane, where agent i minimises half of x' diag(a_i) x minus b_i' x of the example."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.x = nn.Parameter(torch.tensor(START, dtype=torch.float64))
+
+    def differentiate(self, agent: int) -> None:
+        """Set the gradient."""
+        i = agent % 5
+        curvature = torch.tensor([1.0 + i, 5.0 - i], dtype=torch.float64)
+        linear = torch.tensor([(1, 0), (0, 2), (-3, 1), (4, 4), (3, -2)][i], dtype=torch.float64)
+        self.x.grad = curvature * self.x.detach() - linear
+
+
+START = (3.1, -2.7)
+TURN_STEPS = 60
+
+
+def turn_cases(n: int) -> list[TurnCase]:
+    """Return the cases with n agents."""
+    methods = {
+        "CGT": CGT(step_size=0.02, threshold=2.0),
+        "AB": AB(step_size=0.02),
+        "PushDIGing": PushDIGing(step_size=0.01),
+    }
+    graphs = {
+        5: {
+            "split": split(example5(), 3),
+            "random arcs": random_arcs(example5(), 0.5),
+            "local steps": every(5, example5()),
+        },
+        8: {"one peer": one_peer_exponential(8)},
+    }
+    short = {"constant": example5(), "split": graphs[5]["split"], "random arcs": graphs[5]["random arcs"]}
+    found = [
+        TurnCase(f"{name}, {label}", method, Network(graph))
+        for label, graph in graphs[n].items()
+        for name, method in methods.items()
+    ]
+    if n == 8:
+        return found
+    rows = DGD(step_size=0.02, mixing="row")
+    found += [TurnCase(f"DGD, {label}", rows, Network(graph)) for label, graph in graphs[5].items()]
+    return found + [
+        TurnCase(f"{name}, {label}, short", method, Network(graph, links=rounded("bfloat16")))
+        for label, graph in short.items()
+        for name, method in {**methods, "DGD": rows}.items()
     ]

@@ -1,6 +1,7 @@
 # The public names of digrad, one by one: read by type checkers, and at run time by lazy_loader.
 from . import data as data
 from . import graphs as graphs
+from . import links as links
 from . import mixing as mixing
 from . import plots as plots
 from . import problems as problems
@@ -35,11 +36,13 @@ from .algorithms import PushDIGing as PushDIGing
 from .algorithms import PushPull as PushPull
 from .algorithms import SoftCGT as SoftCGT
 from .algorithms import SubgradientPush as SubgradientPush
+from .compilation import keep_compiled as keep_compiled
 from .data import Dataset as Dataset
 from .errors import DigradError as DigradError
 from .graphs import Digraph as Digraph
 from .mixing import Mixing as Mixing
 from .mixing import Network as Network
+from .mixing import NetworkSequence as NetworkSequence
 from .problems import Problem as Problem
 from .simulation import Checkpoint as Checkpoint
 from .simulation import compare as compare

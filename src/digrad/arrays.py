@@ -29,6 +29,21 @@ def cast_like(x: Array, like: Array) -> Array:
     return x.astype(like.dtype) if hasattr(x, "astype") else x.to(like.dtype)
 
 
+def cast(x: Array, dtype: str) -> Array:
+    """Return ``x`` in the format called ``dtype``, for example ``"float16"``.
+
+    >>> import numpy as np
+    >>> cast(np.array([1 / 3]), "float16")
+    array([0.3333], dtype=float16)
+    """
+    return x.astype(dtype) if hasattr(x, "astype") else x.to(getattr(_namespace(x), dtype))
+
+
+def where(condition: Array, x: Array, y: Array) -> Array:
+    """Return x where the condition holds and y elsewhere."""
+    return _namespace(x).where(condition, x, y)
+
+
 def maximum(x: Array, y: Array) -> Array:
     """Return the elementwise maximum of two arrays, or of an array and a number."""
     namespace = _namespace(x)

@@ -7,16 +7,8 @@ methods conserve the sum of their weights w times their estimates, so that w tak
 
 from typing import Any
 
-import numpy as np
-
 from digrad.arrays import maximum, row_norm
-from digrad.mixing import Network
 from digrad.types import Array, State
-
-
-def perron_weights(method: Any, network: Network) -> Array:
-    """Return u ``[n]`` of the matrix that the estimates of a method are pulled with; ones if they are not."""
-    return network.u if "row" in method.needs else np.ones(network.n)
 
 
 def average_weights(method: Any, state: State, u: Array) -> Array:
@@ -47,6 +39,7 @@ def tracking_error(y: Array, v: Array) -> Array:
 def fraction_clipped(ratios: Array) -> Array:
     """Return the fraction of agents whose ratio ``[n, 1]`` of norm to threshold is above one; NaN if one is NaN.
 
+    >>> import numpy as np
     >>> float(fraction_clipped(np.array([[0.5], [2.0], [1.0], [3.0]])))
     0.5
     """

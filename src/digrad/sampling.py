@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-SAMPLES, STARTS, PERMUTATIONS = 1, 2, 3  # independent streams of one seed: the second word of the Philox key
+# Independent streams of one seed: the second word of the Philox key.
+SAMPLES, STARTS, PERMUTATIONS, ARCS, AUGMENTATIONS = 1, 2, 3, 9, 10
 WORDS = 4  # 64-bit numbers per Philox counter value
 
 
@@ -69,3 +70,15 @@ class EpochPermutations:
 def normal_start(n: int, d: int, seed: int) -> npt.NDArray[np.float64]:
     """Return a standard normal start for every agent, ``[n, d]``."""
     return np.random.Generator(np.random.Philox(key=[seed, STARTS])).standard_normal((n, d))
+
+
+def uniforms(seed: int, stream: int, first: int, length: int, numbers: int) -> npt.NDArray[np.float64]:
+    """Return ``numbers`` uniform numbers in [0, 1) for each of the steps first, ..., ``[length, numbers]``.
+
+    >>> bool((uniforms(0, ARCS, 0, 8, 7)[5] == uniforms(0, ARCS, 5, 1, 7)[0]).all())
+    True
+    """
+    counters = -(-numbers // WORDS)
+    generator = np.random.Philox(key=[seed, stream]).advance(first * counters)
+    raw = generator.random_raw(length * counters * WORDS).reshape(length, -1)[:, :numbers]
+    return (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53

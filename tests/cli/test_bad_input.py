@@ -58,6 +58,10 @@ COMMANDS = {
     "no agents": (["graph", "ring", "0"], "at least 1, but got 0"),
     "probability": (["graph", "random_digraph", "5", "1.5"], "1.5"),
     "not a power of two": (["graph", "de_bruijn", "6"], "power of two"),
+    "saved sequence": (
+        ["graph", "one_peer_exponential", "4", "--save", "g.json"],
+        "must be a Digraph, but got",
+    ),
     "unknown method": (["methods", "CTG"], "Did you mean `CGT`?"),
     "unknown data": (["data", "get", "a9b"], "Did you mean `a9a`?"),
     "method in another case": (["methods", "cgt"], "Did you mean `CGT`?"),
@@ -151,17 +155,17 @@ SPECS = {
     "batch above the smallest agent": (
         "seed = 0",
         'seed = 0\nbatch_size = 400\nsampling = "epoch"',
-        "`batch_size` must be at most 359 with sampling = 'epoch', the samples of agent 2, but got 400",
+        "`batch_size` is 400, but agent 2 has only 359 samples, fewer than one batch per epoch",
     ),
     "schedule that underflows": (
         "step_size = 0.05",
         'step_size = {schedule = "inverse", scale = 1e-323}',
-        "`methods.CGT.step_size`: at k = 4, `step_size` of CGT must be positive and finite, but got 0.0.",
+        "`methods.CGT`: `step_size` of CGT is a schedule, and at k = 4: `step_size` of CGT must be positive",
     ),
     "batch above all agents": (
         "seed = 0",
         "seed = 0\nbatch_size = 1000000",
-        "`batch_size` must be at most 360, the samples of the largest agent, but got 1000000",
+        "`batch_size` is 1000000, but no agent has more than 360 samples",
     ),
     "endless": ("steps = 5", "steps = 100000000000000000000", "must be at most 1000000000000, but got 1000"),
     "rows beyond memory": (

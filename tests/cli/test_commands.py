@@ -236,3 +236,12 @@ def test_demo_shows_that_tracking_explodes_and_cgt_converges(monkeypatch, capsys
     assert summary["DGDClip"]["verdict"] == "running"
     assert summary["DGDClip"]["final"]["grad_norm"] > 100 * summary["CGT"]["final"]["grad_norm"]
     assert (out / "figures" / "loss_and_gradient.png").exists()
+
+
+def test_graph_describes_and_draws_the_union_of_one_that_changes_with_time(monkeypatch, capsys, tmp_path):
+    picture = tmp_path / "graph.svg"
+    text = call(monkeypatch, capsys, "graph", "one_peer_exponential", "4", "--draw", picture)
+    assert text.splitlines()[0].split(maxsplit=3)[3].startswith("with period 2; the figures are those of all")
+    assert "v = " not in picture.read_text()
+    found = json.loads(call(monkeypatch, capsys, "graph", "one_peer_exponential", "4", "--json"))
+    assert (found["n_arcs"], found["changes"].split(";")[0]) == (8, "with period 2")

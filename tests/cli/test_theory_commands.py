@@ -41,7 +41,7 @@ def spec(tmp_path):
 
 @pytest.fixture
 def without_figures(monkeypatch):
-    # Thirty drawings take seconds; tests/theory/test_figures.py draws them.
+    # Thirty drawings take seconds; tests/theory/test_drawing.py draws them.
     monkeypatch.setattr("digrad.theory.RunCheck.figures", lambda check: {})
 
 
@@ -291,3 +291,26 @@ def test_unusual_inputs_are_answered(changes, verdict, spec, monkeypatch, capsys
     code, output = call(monkeypatch, capsys, "certify", spec, "--out", tmp_path / "out", "--steps", "5")
     assert code == 0, output.err
     assert output.out.startswith(f"methods.CGT: {verdict}: ")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("n = 3", "n = 3\nsplit = 2"), "the network changes with time"),
+        (("[problem]", '[links]\nrounded = "bfloat16"\n\n[problem]'), "its links alter messages"),
+    ],
+)
+def test_certify_says_in_one_line_that_a_network_is_not_covered(
+    change, reason, spec, monkeypatch, capsys, tmp_path
+):
+    spec.write_text(spec.read_text().replace(*change))
+    code, output = call(monkeypatch, capsys, "certify", spec, "--out", tmp_path / "out")
+    assert code == 0, output.err
+    assert output.out.startswith("methods.CGT: not covered: CGT with alpha = 0.05, c0 = 1\n")
+    assert reason in output.out
+    assert "Not covered: no inequality was checked." in output.out
+    stored = json.loads((tmp_path / "out" / "certificate.json").read_text())
+    assert (stored["certificate"]["verdict"], stored["check"]) == ("not covered", None)
+    code, output = call(monkeypatch, capsys, "smoothness", spec, "--out", tmp_path / "other")
+    assert code == 2
+    assert f"`network` of theory.run is not covered: {reason}" in output.err

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from digrad.experiments.claims import Claim, ClaimTable, Verdict
+from digrad.experiments.claims import Claim, ClaimTable, Ruling
 from digrad.experiments.measures import (
     iterations_to,
     largest_over_initial,
@@ -57,7 +57,7 @@ def test_median_over_seeds_is_absent_when_half_have_none() -> None:
 
 def test_claim_table_shows_every_claim_rule_and_choice() -> None:
     claim = Claim(1, "it explodes", "a start", "run", "at 3", "holds", "it diverges", {"diverged_at": 3})
-    table = ClaimTable("Title", [claim], [Verdict(1, "it explodes", "holds")], {"graph": "a ring"})
+    table = ClaimTable("Title", [claim], [Ruling(1, "it explodes", "holds")], {"graph": "a ring"})
     text = table.to_markdown()
     assert "| (1) it explodes | a start | at 3 | **holds** |" in text
     assert "- (1) it explodes: it diverges" in text

@@ -26,7 +26,7 @@ from digrad.experiments import (
 )
 from digrad.files import locked
 from digrad.trace import Ensemble, Trace
-from experiment_specs import sampled, tiny
+from experiment_specs import TEXT, sampled, tiny
 
 
 class Recorder:
@@ -298,7 +298,7 @@ def test_foreign_directory_is_refused_and_left_alone(tmp_path: Path) -> None:
 
 def test_specification_that_cannot_be_built_writes_nothing(tmp_path: Path) -> None:
     spec = parse_spec(tiny().to_toml().replace("[10.0, 10.0]", "[10.0]"), "tiny.toml")
-    with pytest.raises(ValueError, match=r"tiny.toml: `start` must have 2 numbers"):
+    with pytest.raises(ValueError, match=r"tiny.toml: `start`: `x0` must have shape"):
         run(spec, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -324,3 +324,31 @@ def test_demo_shows_what_it_promises(tmp_path: Path) -> None:
     assert cgt.loss[-1] - result.problem.solve().loss < 1e-3
     tail = slice(-1000, None)
     assert np.mean(clipped.grad_norm[tail]) > 2 * np.mean(cgt.grad_norm[tail])
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        'graph = {kind = "example5", split = 3}',
+        'graph = {kind = "example5", random_arcs = 0.5}',
+        'graph = {kind = "out_star", n = 5}',
+    ],
+    ids=["split", "random", "rooted"],
+)
+def test_graph_without_u_or_v_is_drawn_with_what_there_is(graph: str, tmp_path: Path) -> None:
+    text = TEXT.format(steps=5, seeds=1).split("methods.")[0]
+    text = text.replace('graph = {kind = "example5"}', graph) + "methods.FROST = {step_size = 0.01}"
+    built = parse_spec(text, "changing.toml").build()
+    figure = runner._drawing(built.network)
+    assert figure.axes[0].get_title() == f"5 agents, {built.network.union.n_arcs} one-way links"
+
+
+def test_run_on_a_network_that_changes_with_time_is_resumed_bit_for_bit(tmp_path: Path) -> None:
+    text = TEXT.format(steps=40, seeds=1).replace('"example5"', '"example5", split = 3, every = 2')
+    spec = parse_spec(text, "changing.toml")
+    whole = run(spec, tmp_path / "whole")
+    assert whole.results["CGT"].verdict != "diverged"
+    stopped = run(spec, tmp_path / "stopped", progress=Recorder(act_after=1))
+    assert stopped.interrupted
+    run(spec, tmp_path / "stopped", resume=True)
+    assert numbers(tmp_path / "stopped") == numbers(tmp_path / "whole")

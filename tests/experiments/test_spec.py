@@ -12,6 +12,8 @@ from digrad import graphs
 from digrad.errors import SpecError
 from digrad.experiments import load_spec, parse_spec, preset, preset_names
 from digrad.experiments.graph_table import GraphTable
+from digrad.graphs.words import NAMED
+from digrad.links import rounded
 from digrad.schedules import InverseSqrt
 
 BASE = {
@@ -40,13 +42,21 @@ BAD = [
     ("seed", "seed = -1", "`seed` must be at least 0, but got -1."),
     ("dtype", 'dtype = "float16"', "`dtype` must be one of 'float64', 'float32', but got 'float16'."),
     ("start", 'start = "normla"', "`start` must be 'zeros', 'normal' or a list .* Did you mean `normal`?"),
-    ("start", "start = [1, 2, 3]", "`start` must have 2 numbers for quadratic, not 3."),
+    (
+        "start",
+        "start = [1, 2, 3]",
+        "`start`: `x0` must have shape (5, 2) or (2,) for quadratic, but got (3,).",
+    ),
     ("tolerance", "tolerance = nan", "`tolerance` must be a finite number, but got nan."),
-    ("batch_size", "batch_size = 8", "`batch_size`: quadratic has no samples to draw from; leave it out."),
+    (
+        "batch_size",
+        "batch_size = 8",
+        "`batch_size` is 8, but quadratic has no samples to draw from; leave it out.",
+    ),
     (
         "problem",
         f'batch_size = 400\nsampling = "epoch"\n{LOGISTIC}}}',
-        "`batch_size` must be at most 359 with sampling = 'epoch', the samples of agent 2, but got 400; use",
+        "`batch_size` is 400, but agent 2 has only 359 samples, fewer than one batch per epoch; use",
     ),
     ("graph", "graph = 3", "`graph` must be a table, but got 3."),
     ("graph", "graph = {}", "`graph` needs either `kind`, the name of a generator, or `file`, and not both."),
@@ -54,9 +64,37 @@ BAD = [
     ("graph", 'graph = {kind = "ring"}', "`graph.n` is required, but it is missing; ring takes n."),
     ("graph", 'graph = {kind = "ring", n = 5, k = 2}', "`graph.k`: ring takes n, so remove it."),
     ("graph", 'graph = {kind = "ring", n = 0}', "`graph`: `n` of ring must be a whole number of at least 1"),
-    ("graph", 'graph = {kind = "ring", n = 3}', "`problem` has 5 losses, but the graph has 3 agents"),
+    (
+        "graph",
+        'graph = {kind = "ring", n = 3}',
+        "`graph`: `network` has 3 agents, but `problem` has 5 losses",
+    ),
     ("graph", 'graph = {file = "absent.json"}', "`graph`: graph file .*absent.json: cannot be read"),
-    ("graph", 'graph = {kind = "out_star", n = 5}', "`graph`: .* agent 1 cannot reach agent 0"),
+    (
+        "graph",
+        'graph = {kind = "out_star", n = 5}',
+        "`methods.CGT`: .* agent 1 cannot reach agent 0",
+    ),
+    (
+        "graph",
+        'graph = {kind = "example5", split = 2, random_arcs = 0.5}',
+        "`graph` of random_arcs must be a Digraph, but got GraphSequence.",
+    ),
+    ("graph", 'graph = {kind = "example5", random_arcs = 1.5}', "`graph`: `p` of random_arcs must be a prob"),
+    ("graph", 'graph = {kind = "example5", split = 0}', "`graph.split` must be at least 1, but got 0."),
+    (
+        "graph",
+        'graph = {kind = "example5", every = 2.5}',
+        "`graph.every` must be a whole number, but got 2.5",
+    ),
+    ("graph", 'graph = {kind = "example5", arcs_seed = 1}', "`graph.arcs_seed` is for `random_arcs`, so rem"),
+    ("graph", 'graph = {kind = "example5", evry = 2}', "`graph.evry` is not a known key; .* mean `every`?"),
+    (
+        "links",
+        'links = {rounded = "int8"}',
+        "`links.rounded` must be one of 'bfloat16', 'float16', 'float32'",
+    ),
+    ("links", 'links = {round = "bfloat16"}', "`links.round` is not a known key; .* Did you mean `rounded`?"),
     (
         "mixing",
         'mixing = {R_file = "absent.csv"}',
@@ -102,7 +140,7 @@ BAD = [
     (
         "methods",
         "methods.AB = {step_size = [1, 2]}",
-        "`methods.AB.step_size` must have one number per agent, 5",
+        "`methods.AB`: `step_size` of AB must be a number, or a column of shape (5, 1), one per agent",
     ),
     (
         "methods",
@@ -117,17 +155,17 @@ BAD = [
     (
         "methods",
         'methods.AB = {step_size = {schedule = "inverse", scale = 1e-322}}',
-        "`methods.AB.step_size`: at k = 49, `step_size` of AB must be positive and finite, but got 0.0.",
+        "`methods.AB`: .* is a schedule, and at k = 49: `step_size` of AB must be positive and finite, but got 0.0.",
     ),
     (
         "methods",
         'methods.AB = {step_size = {schedule = "inverse", scale = 1e300, offset = 1e-300}}',
-        "`methods.AB.step_size`: at k = 0, `step_size` of AB must be positive and finite, but got inf.",
+        "`methods.AB`: .* is a schedule, and at k = 0: `step_size` of AB must be positive and finite, but got inf.",
     ),
     (
         "methods",
         'dtype = "float32"\nmethods.AB = {step_size = {schedule = "constant", value = 1e-60}}',
-        "`methods.AB.step_size`: at k = 0, `step_size` of AB must be positive and finite, but got 0.0.",
+        "`methods.AB`: .* is a schedule, and at k = 0: `step_size` of AB must be positive and finite, but got 0.0.",
     ),
     (
         "methods",
@@ -242,8 +280,35 @@ def test_normal_start_is_scaled_and_differs_between_seeds() -> None:
 
 
 def test_graph_table_has_a_key_for_every_argument_of_every_generator() -> None:
-    arguments = {name for make in graphs.GENERATORS.values() for name in inspect.signature(make).parameters}
+    arguments = {name for make in NAMED.values() for name in inspect.signature(make).parameters}
     assert arguments <= set(GraphTable.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("keys", "arcs"),
+    [
+        ('kind = "one_peer_exponential", n = 5', [5, 5, 5, 5]),
+        ('kind = "example5", split = 3', [3, 2, 2, 3]),
+        ('kind = "example5", every = 2', [7, 0, 7, 0]),
+        ('kind = "example5", split = 3, every = 2', [3, 0, 2, 0]),
+        ('kind = "example5", random_arcs = 0.5, arcs_seed = 1', None),
+    ],
+)
+def test_graph_that_changes_with_time_reaches_the_network(keys: str, arcs: list[int] | None) -> None:
+    spec = parse_spec(text_with(graph=f"graph = {{{keys}}}"))
+    network = spec.build().network
+    found = [network.at(k).union.n_arcs for k in range(4)]
+    expected = graphs.random_arcs(graphs.example5(), 0.5, seed=1)
+    assert found == (arcs or [expected.at(k).n_arcs for k in range(4)])
+    assert network.period != 1
+    assert parse_spec(spec.to_toml()) == spec
+
+
+def test_links_reach_the_network() -> None:
+    spec = parse_spec(text_with(links='links = {rounded = "bfloat16"}'))
+    assert spec.build().network.links == rounded("bfloat16")
+    assert parse_spec(spec.to_toml()) == spec
+    assert parse_spec(text_with()).build().network.links is None
 
 
 def test_unknown_preset_is_refused_with_the_nearest_name() -> None:

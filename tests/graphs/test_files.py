@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from digrad.errors import GraphError
-from digrad.graphs import example5, from_edges, out_star, read, write
+from digrad.errors import ArgumentError, GraphError
+from digrad.graphs import example5, from_edges, out_star, read, split, write
 
 
 @pytest.mark.parametrize("name", ["graph.json", "graph.txt", "graph.edges"])
@@ -67,3 +67,9 @@ def test_a_missing_or_binary_file_is_a_graph_error(tmp_path):
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(GraphError, match="not a UTF-8 text file"):
         read(tmp_path / "binary.txt")
+
+
+def test_a_sequence_is_not_written_as_if_it_were_a_graph(tmp_path):
+    with pytest.raises(ArgumentError, match=r"must be a Digraph, but got GraphSequence; .* graph\.at\(k\)"):
+        write(split(example5(), 3), tmp_path / "graph.json")
+    assert not list(tmp_path.iterdir())

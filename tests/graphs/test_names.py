@@ -5,7 +5,7 @@ import pytest
 
 import digrad as dg
 from digrad.errors import GraphError
-from digrad.mixing import describe
+from digrad.mixing import Network
 
 
 def named():
@@ -33,7 +33,7 @@ def test_names_follow_their_agents():
 def test_names_are_written_read_and_shown(tmp_path):
     dg.graphs.write(named(), tmp_path / "a.json")
     assert dg.graphs.read(tmp_path / "a.json").names == named().names
-    assert "3 (oslo, rome, bern)" in str(describe(named()))
+    assert "3 (oslo, rome, bern)" in str(Network(named()).describe())
     drawn = {text.get_text() for text in dg.plots.draw_graph(named()).axes[0].texts}
     assert {"oslo", "rome", "bern"} <= drawn
 

@@ -124,7 +124,7 @@ def test_logistic_layouts_agree_on_batches_and_sums(dtype):
 
 def test_logistic_keeps_index_lists_when_a_dense_copy_would_be_too_large(monkeypatch):
     dense = dg.problems.logistic(data=random_dataset(31, 6, seed=2), agents=4, reg_weight=1e-3, reg_power=4)
-    monkeypatch.setattr(sys.modules["digrad.problems.logistic"], "DENSE_LIMIT", 0)
+    monkeypatch.setattr(sys.modules["digrad.problems.logistic"], "LARGEST_DENSE_COPY", 0)
     sparse = dg.problems.logistic(
         data=random_dataset(31, 6, seed=2, sparse=True), agents=4, reg_weight=1e-3, reg_power=4
     )
@@ -256,7 +256,7 @@ def test_a_coefficient_of_zero_stays_zero_where_its_power_overflows():
 
 
 def test_large_sparse_problems_have_local_losses_and_gradients(monkeypatch):
-    monkeypatch.setattr(sys.modules["digrad.problems.logistic"], "DENSE_LIMIT", 0)
+    monkeypatch.setattr(sys.modules["digrad.problems.logistic"], "LARGEST_DENSE_COPY", 0)
     settings = {"agents": 4, "reg_weight": 1e-3, "reg_power": 4}
     sparse = dg.problems.logistic(data=random_dataset(31, 6, seed=2, sparse=True), **settings)
     dense = dg.problems.logistic(data=random_dataset(31, 6, seed=2), **settings)

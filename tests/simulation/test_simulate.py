@@ -10,7 +10,7 @@ import pytest
 
 import digrad as dg
 from digrad.errors import ArgumentError, CheckpointError, MixingError
-from digrad.simulation import loop
+from digrad.simulation.advance import advance
 from method_cases import CASES
 from numpy_net import NumPyNet
 
@@ -344,9 +344,9 @@ def test_a_quadratic_does_not_diverge_in_float32_because_a_power_of_it_would():
 
 def test_a_new_step_size_does_not_compile_again():
     dg.simulate(CGT, QUADRATIC, NETWORK, steps=10)
-    before = loop.run_chunk._cache_size()
+    before = advance._cache_size()
     dg.simulate(dg.CGT(step_size=0.01, threshold=7.0), QUADRATIC, NETWORK, steps=999, x0=[1.0, 2.0], seed=3)
-    assert loop.run_chunk._cache_size() == before
+    assert advance._cache_size() == before
 
 
 @pytest.mark.parametrize(
@@ -363,7 +363,7 @@ def test_one_agent_works_everywhere(case):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
 def test_the_simulator_runs_the_same_mathematics_as_numpy(case):
     x0 = np.random.default_rng(1).standard_normal((5, 2))
-    net = NumPyNet(5, R=NETWORK.R.toarray(), C=NETWORK.C.toarray(), W=NETWORK.W.toarray())
+    net = NumPyNet(5, R=NETWORK.R.toarray(), C=NETWORK.C.toarray(), W=NETWORK.W.toarray()).bound(case.method)
     state = case.method.init(x0, net)
     for _ in range(25):
         state = case.method.step(state, QUADRATIC.local_gradients(case.method.query(state)), net)
@@ -398,7 +398,7 @@ def test_many_agents_run_on_the_sparse_executor():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"method": dg.CGT}, "`method` must be a method such as"),
+        ({"method": dg.CGT}, "`method` of simulate must be a method such as"),
         ({"problem": "digits"}, "`problem` must be a digrad Problem"),
         ({"network": dg.graphs.ring(5)}, r"wrap a graph: Network\(graph\)"),
         ({"network": dg.Network(dg.graphs.ring(3))}, "3 agents, but `problem` has 5"),
@@ -413,7 +413,10 @@ def test_many_agents_run_on_the_sparse_executor():
         ({"tolerance": 0}, "`tolerance`"),
         ({"seed": -1}, "`seed`"),
         ({"sampling": "epochs"}, "Did you mean `epoch`"),
-        ({"method": dg.CGT(step_size=lambda k: 1 - k, threshold=1.0), "steps": 5}, "gave 0 at k = 1"),
+        (
+            {"method": dg.CGT(step_size=lambda k: 1 - k, threshold=1.0), "steps": 5},
+            "and at k = 1: `step_size` of CGT must",
+        ),
     ],
 )
 def test_bad_arguments_get_one_clear_line(change, message):
@@ -474,7 +477,7 @@ def test_resume_with_fewer_steps_than_stored_is_refused(tmp_path):
 def test_slow_steps_report_progress_about_twice_a_second(monkeypatch):
     seen = []
     times = iter(np.arange(0, 10000, 2.0))
-    monkeypatch.setattr("digrad.simulation.run.time.perf_counter", lambda: next(times))
+    monkeypatch.setattr("digrad.simulation.drive.time.perf_counter", lambda: next(times))
     dg.simulate(CGT, QUADRATIC, NETWORK, steps=60, callback=lambda progress: seen.append(progress.k))
     assert len(seen) >= 6  # chunks get short when every look at the clock is two seconds later
 

@@ -14,6 +14,8 @@ from torch.optim import lr_scheduler
 from digrad import CGT
 from digrad.errors import ArgumentError, CheckpointError
 from digrad.graphs import ring
+from digrad.links import rounded
+from digrad.mixing import Network
 from digrad.torch import Checkpoints, Replicas
 from digrad.torch.checkpoint_files import MARKER, delete_file, step_folder
 from digrad.torch.state_codec import decode, encode
@@ -259,10 +261,10 @@ def test_agents_that_are_groups_of_processes_resume_bitwise(tmp_path: Path) -> N
 # --- replicas --------------------------------------------------------------------------------------------------
 
 
-def replicas_with(folder: Path, **settings: Any) -> tuple[Replicas, Checkpoints]:
+def replicas_with(folder: Path, links: Any = None) -> tuple[Replicas, Checkpoints]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout(0.5), nn.Linear(3, 1))
-    replicas = Replicas(model, CGT(step_size=0.1, threshold=1.0), ring(3), **settings)
+    replicas = Replicas(model, CGT(step_size=0.1, threshold=1.0), Network(ring(3), links=links))
     scheduler = lr_scheduler.StepLR(replicas, 3)
     return replicas, Checkpoints(folder, replicas, others={"scheduler": scheduler}, keep=2)
 
@@ -278,12 +280,12 @@ def train(replicas: Replicas, checkpoints: Checkpoints, last: int) -> None:
             checkpoints.save()
 
 
-@pytest.mark.parametrize("message_dtype", [None, torch.bfloat16])
-def test_replicas_resume_bitwise(message_dtype: torch.dtype | None, tmp_path: Path) -> None:
-    first, checkpoints = replicas_with(tmp_path, message_dtype=message_dtype)
+@pytest.mark.parametrize("links", [None, rounded("bfloat16")])
+def test_replicas_resume_bitwise(links: Any, tmp_path: Path) -> None:
+    first, checkpoints = replicas_with(tmp_path, links)
     assert checkpoints.resume() is None
     train(first, checkpoints, 7)
-    second, checkpoints = replicas_with(tmp_path, message_dtype=message_dtype)
+    second, checkpoints = replicas_with(tmp_path, links)
     assert checkpoints.resume() == 6
     train(second, checkpoints, 7)
     assert all(torch.equal(a, b) for a, b in zip(first.state_fields, second.state_fields, strict=True))
@@ -292,12 +294,12 @@ def test_replicas_resume_bitwise(message_dtype: torch.dtype | None, tmp_path: Pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-0000000004", "step-0000000006"]
 
 
-def test_replicas_with_other_messages_go_on_by_a_tracking_restart_only(tmp_path: Path) -> None:
+def test_replicas_with_other_links_go_on_by_a_tracking_restart_only(tmp_path: Path) -> None:
     first, checkpoints = replicas_with(tmp_path)
     train(first, checkpoints, 2)
-    second, checkpoints = replicas_with(tmp_path, message_dtype=torch.bfloat16)
+    second, checkpoints = replicas_with(tmp_path, rounded("bfloat16"))
     with pytest.raises(
-        CheckpointError, match=r"messages: None there, torch.bfloat16 here; use resume\('tracking"
+        CheckpointError, match=r"links: None there, Rounded\(dtype='bfloat16'\) here; use resume\('tracking"
     ):
         checkpoints.resume()
     assert checkpoints.resume("tracking restart") == 2

@@ -20,6 +20,7 @@ from torch_models import (
     BITWISE_STEPS,
     LogisticData,
     LogisticModel,
+    bitwise_network,
     bitwise_settings,
     cases,
     network_loss,
@@ -212,11 +213,10 @@ def neighbours_may_be_read() -> bool:
 def check_bitwise(folder: Path, size: str) -> list[dict[str, torch.Tensor]]:
     """Compare what the processes stored with replicas of the same runs; return what they stored."""
     agents = [load_file(folder / f"agent{i}.safetensors") for i in range(5)]
-    for row, (label, name, dtype, message_dtype) in enumerate(bitwise_settings(size)):
+    for row, (label, name, dtype, messages) in enumerate(bitwise_settings(size)):
         replicas = Replicas(
-            network_model(name, dtype), BITWISE_METHODS[label], Network(example5()),
-            weight_decay=1e-3, message_dtype=message_dtype,
-        )  # fmt: skip
+            network_model(name, dtype), BITWISE_METHODS[label], bitwise_network(messages), weight_decay=1e-3
+        )
         for k in range(BITWISE_STEPS[size]):
             replicas.zero_grad()
             for agent, model in enumerate(replicas.models):
@@ -229,7 +229,7 @@ def check_bitwise(folder: Path, size: str) -> list[dict[str, torch.Tensor]]:
                     label,
                     name,
                     dtype,
-                    message_dtype,
+                    messages,
                     field,
                     agent,
                 )

@@ -12,15 +12,17 @@ from torch import nn
 
 from digrad import AB, CGT, SGP, SONATA
 from digrad.algorithms.cgt import CGTState
+from digrad.engine.verbs import bindings
 from digrad.errors import ArgumentError, CommunicationError, NonFiniteError
-from digrad.graphs import from_edges, ring
+from digrad.graphs import from_edges, ring, split
+from digrad.links import rounded
 from digrad.mixing import Network
 from digrad.schedules import InverseSqrt
 from digrad.torch import ProcessNetwork, Replicas, Shard, recalibrate
 from digrad.torch.cgt_kernel import cgt_step
 from digrad.torch.exchange import Part
 from digrad.torch.launch import launch_command, launch_environment
-from digrad.torch.mixing_order import Share, shares
+from digrad.torch.mixing_order import Share, Turns
 from digrad.torch.replica_net import ReplicaNet
 from torch_processes import run
 
@@ -38,8 +40,18 @@ def test_features_work_between_processes(tmp_path: Path) -> None:
     run("features.py", 3, str(tmp_path))
     stored = [load_file(tmp_path / f"large{agent}.st") for agent in range(3)]
     starts = torch.cat([one["start"] for one in stored])
-    net = ReplicaNet(NETWORK, METHOD.needs, starts.shape[1], None, torch.device("cpu"))
+    net = ReplicaNet(NETWORK, bindings(METHOD), starts.shape[1], torch.device("cpu"))
     assert torch.equal(torch.cat([one["end"] for one in stored]), net.pull(starts))
+    turns = Network(split(NETWORK.union, 2), links=rounded("bfloat16"))
+    models = []
+    for agent in range(3):
+        torch.manual_seed(agent)
+        models.append(nn.Linear(1000, 700))
+    replicas = Replicas(models, CGT(step_size=0.05, threshold=1.0), turns)
+    for _ in range(4):
+        replicas.step()
+    ends = [load_file(tmp_path / f"turns{agent}.st")["end"] for agent in range(3)]
+    assert torch.equal(torch.cat(ends), replicas.estimate())
 
 
 def test_agent_may_be_a_ddp_group(tmp_path: Path) -> None:
@@ -199,11 +211,11 @@ def test_kernel_of_cgt_is_bitwise_the_pure_step(dtype: torch.dtype, threshold: f
     d = 300_001  # several pieces and an odd rest
     x, y, g, grad = (torch.randn(3, d, generator=generator, dtype=dtype) for _ in range(4))
     method = CGT(step_size=0.3, threshold=threshold)
-    net = ReplicaNet(NETWORK, method.needs, d, None, torch.device("cpu"))
+    net = ReplicaNet(NETWORK, bindings(method), d, torch.device("cpu"))
     expected = method.step(CGTState(x=x, y=y, g=g), grad, net)
     for agent in range(3):
         mine = CGTState(*(row[agent : agent + 1].clone() for row in (x, y, g)))
-        by_verb = shares(NETWORK, method.needs, agent)
+        by_verb = {verb: everyone[agent] for verb, everyone in Turns(NETWORK, bindings(method)).at(0).items()}
         parts = {
             verb: Part(share, own, {j: rows[j : j + 1].clone() for j, _ in share.senders if j != agent})
             for (verb, share), own, rows in zip(by_verb.items(), (mine.x, mine.y), (x, y), strict=True)
@@ -356,7 +368,7 @@ def test_shards_draw_what_the_simulator_draws() -> None:
         ({"model": nn.Flatten()}, "`params` of Replicas is empty: the model has no parameters"),
         ({"non_finite": "skip"}, "`non_finite` of Replicas must be one of"),
         ({"model": nn.Linear(2, 1).half()}, "must be float32 or float64"),
-        ({"message_dtype": torch.int8}, "`message_dtype` of Replicas must be one of"),
+        ({"network": Network(ring(3), partial=True)}, "is one step of a sequence"),
         ({"weight_decay": -1.0}, "`weight_decay` of Replicas must be positive"),
     ],
 )

@@ -4,14 +4,13 @@ from digrad.algorithms.ab import AB
 from digrad.algorithms.adam import Adam
 from digrad.algorithms.addopt import ADDOPT
 from digrad.algorithms.aug_push_pull import AugPushPull
-from digrad.algorithms.cdsgd import CDSGD
 from digrad.algorithms.cdsgd_nesterov import CDSGDNesterov
 from digrad.algorithms.cdsgd_polyak import CDSGDPolyak
 from digrad.algorithms.cgt import CGT, scaled_thresholds
 from digrad.algorithms.clipped_gd import ClippedGD
 from digrad.algorithms.dadagrad import DAdaGrad
 from digrad.algorithms.damsgrad import DAMSGrad
-from digrad.algorithms.dgd import DGD
+from digrad.algorithms.dgd import CDSGD, DGD
 from digrad.algorithms.dgd_atc import DGDATC
 from digrad.algorithms.dgd_clip import DGDClip
 from digrad.algorithms.dnsgd import DNSGD, chebyshev_momentum
@@ -49,7 +48,6 @@ METHODS: dict[str, type] = {
         DGD,
         DGDATC,
         DGDClip,
-        CDSGD,
         CDSGDPolyak,
         CDSGDNesterov,
         DAMSGrad,
@@ -63,6 +61,7 @@ METHODS: dict[str, type] = {
         Adam,
     )
 }
+METHODS["CDSGD"] = CDSGD  # DGD under the paper's name
 
 __all__ = [
     "AB",

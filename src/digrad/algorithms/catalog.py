@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from digrad.algorithms import METHODS
-from digrad.algorithms.fields import with_fields
 from digrad.algorithms.references import BIBTEX
 from digrad.checks import choice
 
@@ -24,9 +23,7 @@ class MethodFacts:
     scalars: int | str  # further numbers per arc and step
     all_reduces: int  # d-vectors averaged over all agents per step
     rounds: str  # dependent rounds per step
-    converges: (
-        str  # exact, biased or neighbourhood; "exact (row: wrong point)" when the user chooses the matrix
-    )
+    converges: str  # what METHODS declare; "exact (row: wrong point)" when the user chooses the matrix
     decentralized: bool  # False for a method that needs the true average of all agents
     source: str  # where it was published, or what it is instead
 
@@ -41,12 +38,12 @@ def method_facts(names: Iterable[str] = ()) -> list[MethodFacts]:
     >>> [(row.name, row.needs, row.vectors) for row in method_facts(["CGT", "DGD"])]
     [('CGT', ('row', 'column'), 2), ('DGD', ('doubly or row',), 1)]
     """
-    return [_facts(method) for method in _chosen(names)]
+    return [_facts(name, method) for name, method in _chosen(names).items()]
 
 
 def bibtex_of(names: Iterable[str] = ()) -> str:
     """Return the BibTeX entries that the named methods cite, each once, or those of all methods."""
-    keys = dict.fromkeys(method.reference for method in _chosen(names))
+    keys = dict.fromkeys(method.reference for method in _chosen(names).values())
     return "\n\n".join(BIBTEX[key].strip() for key in keys)
 
 
@@ -60,16 +57,16 @@ def section(method: type, title: str) -> str:
     return " ".join(found.group(1).split()) if found else ""
 
 
-def _chosen(names: Iterable[str]) -> list[Any]:
+def _chosen(names: Iterable[str]) -> dict[str, Any]:
     names = list(names)
     for name in names:
         choice(name, "method", "digrad", METHODS)
-    return [METHODS[name] for name in names or METHODS]
+    return {name: METHODS[name] for name in names or METHODS}
 
 
-def _facts(method: Any) -> MethodFacts:
+def _facts(name: str, method: Any) -> MethodFacts:
     return MethodFacts(
-        name=method.__name__,
+        name=name,
         summary=(method.__doc__ or "").strip().splitlines()[0],
         needs=_needs(method),
         vectors=method.traffic[0] if isinstance(method.traffic, tuple) else "2K",
@@ -83,20 +80,17 @@ def _facts(method: Any) -> MethodFacts:
 
 
 def _needs(method: Any) -> tuple[str, ...]:
-    if isinstance(method.needs, frozenset):
-        return tuple(sorted(method.needs, key="row column doubly mean".index))
-    return ("doubly or row", *sorted(_with_mixing(method, "sinkhorn").needs - {"doubly"}))
+    needs = sorted(method.needs, key="row column doubly mean".index)
+    return tuple("doubly or row" if need == "doubly" and _chooses(method) else need for need in needs)
 
 
 def _converges(method: Any) -> str:
-    if isinstance(method.converges, str):
-        return method.converges
-    return f"{_with_mixing(method, 'sinkhorn').converges} (row: {_with_mixing(method, 'row').converges})"
+    return f"{method.converges} (row: wrong point)" if _chooses(method) else method.converges
 
 
-def _with_mixing(method: Any, mixing: str) -> Any:
-    """Return a blank method with this matrix, of which the facts that depend on the matrix can be asked."""
-    return with_fields(object.__new__(method), {"mixing": mixing})
+def _chooses(method: Any) -> bool:
+    """Return whether the user chooses the matrix."""
+    return "mixing" in method.__dataclass_fields__
 
 
 def _short(entry: str) -> str:

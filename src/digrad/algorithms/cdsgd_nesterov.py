@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from digrad import checks
-from digrad.algorithms import one_matrix
 from digrad.algorithms.defaults import state_x
-from digrad.algorithms.one_matrix import MixingChoice
+from digrad.algorithms.one_matrix import MIXINGS, MixingChoice
 from digrad.arrays import zeros_like
 from digrad.types import Array, Hyper, Net
 
@@ -60,8 +59,11 @@ class CDSGDNesterov:
     momentum: float = 0.9
     mixing: MixingChoice = "sinkhorn"
 
+    needs: ClassVar = frozenset({"doubly"})
+    early: ClassVar = (("mix", "x"),)
     rounds: ClassVar = 1
     traffic: ClassVar = (1, 0)
+    converges: ClassVar = "biased"
     reference: ClassVar = "jiang2021consensus"
     estimate = state_x
 
@@ -69,22 +71,7 @@ class CDSGDNesterov:
         """Check the hyper-parameters."""
         checks.positive(self.step_size, "step_size", "CDSGDNesterov")
         checks.fraction(self.momentum, "momentum", "CDSGDNesterov")
-        one_matrix.check(self.mixing, "CDSGDNesterov")
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """The weights that P stands for."""
-        return one_matrix.needs(self.mixing)
-
-    @property
-    def converges(self) -> str:
-        """Where it ends with this P."""
-        return one_matrix.converges(self.mixing, "biased")
-
-    @property
-    def early(self) -> tuple[tuple[str, str], ...]:
-        """X is known before the gradient."""
-        return ((one_matrix.verb(self.mixing), "x"),)
+        checks.choice(self.mixing, "mixing", "CDSGDNesterov", MIXINGS)
 
     def init(self, x0: Array, net: Net) -> CDSGDNesterovState:
         """Start at x0, at rest."""
@@ -97,5 +84,5 @@ class CDSGDNesterov:
     def step(self, state: CDSGDNesterovState, grad: Array, net: Net) -> CDSGDNesterovState:
         """Accelerate, then mix and move."""
         v = self.momentum * state.v - self.step_size * grad  # (1)
-        x = one_matrix.mix(net, self.mixing, state.x) + v  # (2)
+        x = net.mix(state.x) + v  # (2)
         return CDSGDNesterovState(x=x, v=v)

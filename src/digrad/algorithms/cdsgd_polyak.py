@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from digrad import checks
-from digrad.algorithms import one_matrix
 from digrad.algorithms.defaults import state_x
-from digrad.algorithms.one_matrix import MixingChoice
+from digrad.algorithms.one_matrix import MIXINGS, MixingChoice
 from digrad.arrays import zeros_like
 from digrad.types import Array, Hyper, Net
 
@@ -60,8 +59,11 @@ class CDSGDPolyak:
     momentum: float = 0.9
     mixing: MixingChoice = "sinkhorn"
 
+    needs: ClassVar = frozenset({"doubly"})
+    early: ClassVar = (("mix", "x"),)
     rounds: ClassVar = 1
     traffic: ClassVar = (1, 0)
+    converges: ClassVar = "biased"
     reference: ClassVar = "jiang2017collaborative"
     estimate = query = state_x
 
@@ -69,22 +71,7 @@ class CDSGDPolyak:
         """Check the hyper-parameters."""
         checks.positive(self.step_size, "step_size", "CDSGDPolyak")
         checks.fraction(self.momentum, "momentum", "CDSGDPolyak")
-        one_matrix.check(self.mixing, "CDSGDPolyak")
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """The weights that P stands for."""
-        return one_matrix.needs(self.mixing)
-
-    @property
-    def converges(self) -> str:
-        """Where it ends with this P."""
-        return one_matrix.converges(self.mixing, "biased")
-
-    @property
-    def early(self) -> tuple[tuple[str, str], ...]:
-        """X is known before the gradient."""
-        return ((one_matrix.verb(self.mixing), "x"),)
+        checks.choice(self.mixing, "mixing", "CDSGDPolyak", MIXINGS)
 
     def init(self, x0: Array, net: Net) -> CDSGDPolyakState:
         """Start at x0, at rest."""
@@ -93,5 +80,5 @@ class CDSGDPolyak:
     def step(self, state: CDSGDPolyakState, grad: Array, net: Net) -> CDSGDPolyakState:
         """Accelerate, then mix and move."""
         v = self.momentum * state.v - self.step_size * grad  # (1)
-        x = one_matrix.mix(net, self.mixing, state.x) + v  # (2)
+        x = net.mix(state.x) + v  # (2)
         return CDSGDPolyakState(x=x, v=v)

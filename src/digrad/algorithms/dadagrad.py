@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from digrad import checks
-from digrad.algorithms import one_matrix
 from digrad.algorithms.defaults import state_x
-from digrad.algorithms.one_matrix import MixingChoice
+from digrad.algorithms.one_matrix import MIXINGS, MixingChoice
 from digrad.arrays import maximum, ones_column, zeros_like
 from digrad.types import Array, Hyper, Net
 
@@ -48,8 +47,8 @@ class DAdaGrad:
 
     Communication: 2d numbers per edge and step; 1 dependent round (both known before the gradient when
         delayed).
-    Converges: to a point at distance O(alpha/sqrt(u)) from the minimum, which drifts because the average u
-        decreases while the gradients do (with ``mixing="row"``: of the Perron-weighted loss).
+    Converges: to no point: it stays at distance O(alpha/sqrt(u)) from the minimum (with ``mixing="row"``: of the
+        Perron-weighted loss), which grows with the steps, because the average u decreases while the gradients do.
     Invariant: the u_i sum to the vhat_i at every step (with ``"row"``: both weighted by u of R).
     Also known as: D-AdaGrad.
     Deviations: no symmetry of P is asked for. A public code under this name weights with (t-2)/t, which is
@@ -73,8 +72,10 @@ class DAdaGrad:
     delayed: bool = True
     mixing: MixingChoice = "sinkhorn"
 
+    needs: ClassVar = frozenset({"doubly"})
     rounds: ClassVar = 1
     traffic: ClassVar = (2, 0)
+    converges: ClassVar = "drifting"
     reference: ClassVar = "chen2023convergence"
     estimate = query = state_x
 
@@ -83,23 +84,12 @@ class DAdaGrad:
         checks.positive(self.step_size, "step_size", "DAdaGrad")
         checks.fraction(self.momentum, "momentum", "DAdaGrad")
         checks.positive(self.epsilon, "epsilon", "DAdaGrad")
-        one_matrix.check(self.mixing, "DAdaGrad")
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """The weights that P stands for."""
-        return one_matrix.needs(self.mixing)
-
-    @property
-    def converges(self) -> str:
-        """Where it ends with this P."""
-        return one_matrix.converges(self.mixing, "biased")
+        checks.choice(self.mixing, "mixing", "DAdaGrad", MIXINGS)
 
     @property
     def early(self) -> tuple[tuple[str, str], ...]:
         """In the delayed form both messages are known before the gradient."""
-        verb = one_matrix.verb(self.mixing)
-        return ((verb, "x"), (verb, "u")) if self.delayed else ()
+        return (("mix", "x"), ("mix", "u")) if self.delayed else ()
 
     def init(self, x0: Array, net: Net) -> DAdaGradState:
         """Start at x0 with empty moments."""
@@ -112,6 +102,6 @@ class DAdaGrad:
         m = self.momentum * state.m + (1 - self.momentum) * grad  # (1)
         vhat = (t - 1) / t * state.vhat + grad**2 / t  # (2)
         news = vhat - state.vhat
-        x, u = one_matrix.mix(net, self.mixing, (state.x, state.u if self.delayed else state.u + news))  # (3)
+        x, u = net.mix((state.x, state.u if self.delayed else state.u + news))  # (3)
         x = x - self.step_size * m / maximum(u, self.epsilon) ** 0.5  # (4)
         return DAdaGradState(x=x, m=m, vhat=vhat, u=u + news if self.delayed else u, t=t)  # (5)

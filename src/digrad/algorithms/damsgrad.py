@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from digrad import checks
-from digrad.algorithms import one_matrix
 from digrad.algorithms.defaults import state_x
-from digrad.algorithms.one_matrix import MixingChoice
+from digrad.algorithms.one_matrix import MIXINGS, MixingChoice
 from digrad.arrays import maximum, zeros_like
 from digrad.types import Array, Hyper, Net
 
@@ -81,8 +80,10 @@ class DAMSGrad:
     delayed: bool = True
     mixing: MixingChoice = "sinkhorn"
 
+    needs: ClassVar = frozenset({"doubly"})
     rounds: ClassVar = 1
     traffic: ClassVar = (2, 0)
+    converges: ClassVar = "biased"
     reference: ClassVar = "chen2023convergence"
     estimate = query = state_x
 
@@ -92,23 +93,12 @@ class DAMSGrad:
         checks.fraction(self.momentum, "momentum", "DAMSGrad")
         checks.fraction(self.second_momentum, "second_momentum", "DAMSGrad")
         checks.positive(self.epsilon, "epsilon", "DAMSGrad")
-        one_matrix.check(self.mixing, "DAMSGrad")
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """The weights that P stands for."""
-        return one_matrix.needs(self.mixing)
-
-    @property
-    def converges(self) -> str:
-        """Where it ends with this P."""
-        return one_matrix.converges(self.mixing, "biased")
+        checks.choice(self.mixing, "mixing", "DAMSGrad", MIXINGS)
 
     @property
     def early(self) -> tuple[tuple[str, str], ...]:
         """In the delayed form both messages are known before the gradient."""
-        verb = one_matrix.verb(self.mixing)
-        return ((verb, "x"), (verb, "u")) if self.delayed else ()
+        return (("mix", "x"), ("mix", "u")) if self.delayed else ()
 
     def init(self, x0: Array, net: Net) -> DAMSGradState:
         """Start at x0 with empty moments."""
@@ -121,6 +111,6 @@ class DAMSGrad:
         v = self.second_momentum * state.v + (1 - self.second_momentum) * grad**2  # (2)
         vhat = maximum(state.vhat, v)  # (2)
         news = vhat - state.vhat
-        x, u = one_matrix.mix(net, self.mixing, (state.x, state.u if self.delayed else state.u + news))  # (3)
+        x, u = net.mix((state.x, state.u if self.delayed else state.u + news))  # (3)
         x = x - self.step_size * m / maximum(u, self.epsilon) ** 0.5  # (4)
         return DAMSGradState(x=x, m=m, v=v, vhat=vhat, u=u + news if self.delayed else u)  # (5)

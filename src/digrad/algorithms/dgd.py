@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from digrad import checks
-from digrad.algorithms import one_matrix
 from digrad.algorithms.defaults import state_x
-from digrad.algorithms.one_matrix import MixingChoice
+from digrad.algorithms.one_matrix import MIXINGS, MixingChoice
 from digrad.types import Array, Hyper, Net
 
 
@@ -38,7 +37,8 @@ class DGD:
         (with ``mixing="row"``: of the Perron-weighted loss).
     Invariant: the mean estimate moves by alpha times the mean local gradient (with ``"row"``: both weighted
         by u).
-    Also known as: DSGD and D-PSGD with mini-batches.
+    Also known as: DSGD and D-PSGD with mini-batches; CDSGD (Jiang et al. 2017) on deep networks, the name under
+        which the CGT paper compares it: ``digrad.CDSGD`` is this class.
     Deviations: none.
     Reference: A. Nedic and A. Ozdaglar, "Distributed subgradient methods for multi-agent optimization", IEEE
         Transactions on Automatic Control 54(1):48-61, 2009.
@@ -54,30 +54,18 @@ class DGD:
     step_size: Hyper
     mixing: MixingChoice = "sinkhorn"
 
+    needs: ClassVar = frozenset({"doubly"})
+    early: ClassVar = (("mix", "x"),)
     rounds: ClassVar = 1
     traffic: ClassVar = (1, 0)
+    converges: ClassVar = "biased"
     reference: ClassVar = "nedic2009distributed"
     estimate = query = state_x
 
     def __post_init__(self) -> None:
         """Check the hyper-parameters."""
         checks.positive(self.step_size, "step_size", "DGD")
-        one_matrix.check(self.mixing, "DGD")
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """The weights that P stands for."""
-        return one_matrix.needs(self.mixing)
-
-    @property
-    def converges(self) -> str:
-        """Where it ends with this P."""
-        return one_matrix.converges(self.mixing, "biased")
-
-    @property
-    def early(self) -> tuple[tuple[str, str], ...]:
-        """X is known before the gradient."""
-        return ((one_matrix.verb(self.mixing), "x"),)
+        checks.choice(self.mixing, "mixing", "DGD", MIXINGS)
 
     def init(self, x0: Array, net: Net) -> DGDState:
         """Start at x0."""
@@ -85,5 +73,8 @@ class DGD:
 
     def step(self, state: DGDState, grad: Array, net: Net) -> DGDState:
         """Mix, then step along the local gradient."""
-        x = one_matrix.mix(net, self.mixing, state.x) - self.step_size * grad  # (1)
+        x = net.mix(state.x) - self.step_size * grad  # (1)
         return DGDState(x=x)
+
+
+CDSGD = DGD  # the name of the deep-learning literature, and of the CGT paper

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from digrad import checks
-from digrad.algorithms import one_matrix
 from digrad.algorithms.defaults import state_x
-from digrad.algorithms.one_matrix import MixingChoice
+from digrad.algorithms.one_matrix import MIXINGS, MixingChoice
 from digrad.types import Array, Hyper, Net
 
 
@@ -55,26 +54,18 @@ class DGDATC:
     step_size: Hyper
     mixing: MixingChoice = "sinkhorn"
 
+    needs: ClassVar = frozenset({"doubly"})
     early: ClassVar = ()
     rounds: ClassVar = 1
     traffic: ClassVar = (1, 0)
+    converges: ClassVar = "biased"
     reference: ClassVar = "cattivelli2010diffusion"
     estimate = query = state_x
 
     def __post_init__(self) -> None:
         """Check the hyper-parameters."""
         checks.positive(self.step_size, "step_size", "DGDATC")
-        one_matrix.check(self.mixing, "DGDATC")
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """The weights that P stands for."""
-        return one_matrix.needs(self.mixing)
-
-    @property
-    def converges(self) -> str:
-        """Where it ends with this P."""
-        return one_matrix.converges(self.mixing, "biased")
+        checks.choice(self.mixing, "mixing", "DGDATC", MIXINGS)
 
     def init(self, x0: Array, net: Net) -> DGDATCState:
         """Start at x0."""
@@ -82,5 +73,5 @@ class DGDATC:
 
     def step(self, state: DGDATCState, grad: Array, net: Net) -> DGDATCState:
         """Step along the local gradient, then mix."""
-        x = one_matrix.mix(net, self.mixing, state.x - self.step_size * grad)  # (1)
+        x = net.mix(state.x - self.step_size * grad)  # (1)
         return DGDATCState(x=x)

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from digrad import checks
-from digrad.algorithms import one_matrix
 from digrad.algorithms.defaults import state_x
-from digrad.algorithms.one_matrix import MixingChoice
+from digrad.algorithms.one_matrix import MIXINGS, MixingChoice
 from digrad.arrays import clip_rows, row_norm
 from digrad.types import Array, Hyper, Net
 
@@ -57,8 +56,11 @@ class DGDClip:
     threshold: Hyper
     mixing: MixingChoice = "sinkhorn"
 
+    needs: ClassVar = frozenset({"doubly"})
+    early: ClassVar = (("mix", "x"),)
     rounds: ClassVar = 1
     traffic: ClassVar = (1, 0)
+    converges: ClassVar = "biased"
     reference: ClassVar = "bo2026provably"
     estimate = query = state_x
 
@@ -66,22 +68,7 @@ class DGDClip:
         """Check the hyper-parameters."""
         checks.positive(self.step_size, "step_size", "DGDClip")
         checks.positive(self.threshold, "threshold", "DGDClip", allow_inf=True)
-        one_matrix.check(self.mixing, "DGDClip")
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """The weights that P stands for."""
-        return one_matrix.needs(self.mixing)
-
-    @property
-    def converges(self) -> str:
-        """Where it ends with this P."""
-        return one_matrix.converges(self.mixing, "biased")
-
-    @property
-    def early(self) -> tuple[tuple[str, str], ...]:
-        """X is known before the gradient."""
-        return ((one_matrix.verb(self.mixing), "x"),)
+        checks.choice(self.mixing, "mixing", "DGDClip", MIXINGS)
 
     def init(self, x0: Array, net: Net) -> DGDClipState:
         """Start at x0."""
@@ -89,9 +76,7 @@ class DGDClip:
 
     def step(self, state: DGDClipState, grad: Array, net: Net) -> DGDClipState:
         """Mix, then step along the clipped local gradient."""
-        x = one_matrix.mix(net, self.mixing, state.x) - self.step_size * clip_rows(
-            grad, self.threshold
-        )  # (1)
+        x = net.mix(state.x) - self.step_size * clip_rows(grad, self.threshold)  # (1)
         return DGDClipState(x=x)
 
     def diagnostics(self, state: DGDClipState, grad: Array, net: Net) -> dict[str, Array]:

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from digrad import checks
-from digrad.algorithms import one_matrix
 from digrad.algorithms.defaults import state_x
-from digrad.algorithms.one_matrix import MixingChoice
+from digrad.algorithms.one_matrix import MIXINGS, MixingChoice
 from digrad.arrays import normalize_rows, zeros_like
 from digrad.types import Array, Hyper, Net
 
@@ -67,7 +66,9 @@ class DNSGD:
     chebyshev: float = 0.0
     mixing: MixingChoice = "sinkhorn"
 
+    needs: ClassVar = frozenset({"doubly"})
     early: ClassVar = ()
+    converges: ClassVar = "neighbourhood"
     reference: ClassVar = "luo2025decentralized"
     estimate = query = state_x
 
@@ -76,17 +77,7 @@ class DNSGD:
         checks.positive(self.step_size, "step_size", "DNSGD")
         checks.count(self.gossip_rounds, "gossip_rounds", "DNSGD")
         checks.fraction(self.chebyshev, "chebyshev", "DNSGD")
-        one_matrix.check(self.mixing, "DNSGD")
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """The weights that P stands for."""
-        return one_matrix.needs(self.mixing)
-
-    @property
-    def converges(self) -> str:
-        """Where it ends with this P."""
-        return one_matrix.converges(self.mixing, "neighbourhood")
+        checks.choice(self.mixing, "mixing", "DNSGD", MIXINGS)
 
     @property
     def rounds(self) -> int:
@@ -111,7 +102,7 @@ class DNSGD:
     def _gossip(self, z: Array, net: Net) -> Array:
         previous = z
         for _ in range(self.gossip_rounds):
-            mixed = one_matrix.mix(net, self.mixing, z)
+            mixed = net.mix(z)
             previous, z = z, (1 + self.chebyshev) * mixed - self.chebyshev * previous  # (3)
         return z
 

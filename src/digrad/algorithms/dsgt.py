@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from digrad import checks
-from digrad.algorithms import one_matrix
 from digrad.algorithms.defaults import state_x
-from digrad.algorithms.one_matrix import MixingChoice
+from digrad.algorithms.one_matrix import MIXINGS, MixingChoice
 from digrad.arrays import zeros_like
 from digrad.types import Array, Hyper, Net
 
@@ -58,30 +57,18 @@ class DSGT:
     step_size: Hyper
     mixing: MixingChoice = "sinkhorn"
 
+    needs: ClassVar = frozenset({"doubly"})
+    early: ClassVar = (("mix", "y"),)
     rounds: ClassVar = 2
     traffic: ClassVar = (2, 0)
+    converges: ClassVar = "exact"
     reference: ClassVar = "pu2021distributed"
     estimate = query = state_x
 
     def __post_init__(self) -> None:
         """Check the hyper-parameters."""
         checks.positive(self.step_size, "step_size", "DSGT")
-        one_matrix.check(self.mixing, "DSGT")
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """The weights that P stands for."""
-        return one_matrix.needs(self.mixing)
-
-    @property
-    def converges(self) -> str:
-        """Where it ends with this P."""
-        return one_matrix.converges(self.mixing, "exact")
-
-    @property
-    def early(self) -> tuple[tuple[str, str], ...]:
-        """The trackers are known before the gradient."""
-        return ((one_matrix.verb(self.mixing), "y"),)
+        checks.choice(self.mixing, "mixing", "DSGT", MIXINGS)
 
     def init(self, x0: Array, net: Net) -> DSGTState:
         """Start at x0 with empty trackers."""
@@ -89,6 +76,6 @@ class DSGT:
 
     def step(self, state: DSGTState, grad: Array, net: Net) -> DSGTState:
         """Track, then mix the stepped estimates."""
-        y = one_matrix.mix(net, self.mixing, state.y) + grad - state.g  # (2)
-        x = one_matrix.mix(net, self.mixing, state.x - self.step_size * y)  # (1)
+        y = net.mix(state.y) + grad - state.g  # (2)
+        x = net.mix(state.x - self.step_size * y)  # (1)
         return DSGTState(x=x, y=y, g=grad)

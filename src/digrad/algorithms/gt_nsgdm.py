@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from digrad import checks
-from digrad.algorithms import one_matrix
 from digrad.algorithms.defaults import state_x
-from digrad.algorithms.one_matrix import MixingChoice
+from digrad.algorithms.one_matrix import MIXINGS, MixingChoice
 from digrad.arrays import normalize_rows, zeros_like
 from digrad.types import Array, Hyper, Net
 
@@ -61,9 +60,11 @@ class GTNSGDm:
     momentum: float = 0.9
     mixing: MixingChoice = "sinkhorn"
 
+    needs: ClassVar = frozenset({"doubly"})
     early: ClassVar = ()
     rounds: ClassVar = 2
     traffic: ClassVar = (2, 0)
+    converges: ClassVar = "neighbourhood"
     reference: ClassVar = "yu2025decentralized"
     estimate = query = state_x
 
@@ -71,17 +72,7 @@ class GTNSGDm:
         """Check the hyper-parameters."""
         checks.positive(self.step_size, "step_size", "GTNSGDm")
         checks.fraction(self.momentum, "momentum", "GTNSGDm")
-        one_matrix.check(self.mixing, "GTNSGDm")
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """The weights that P stands for."""
-        return one_matrix.needs(self.mixing)
-
-    @property
-    def converges(self) -> str:
-        """Where it ends with this P."""
-        return one_matrix.converges(self.mixing, "neighbourhood")
+        checks.choice(self.mixing, "mixing", "GTNSGDm", MIXINGS)
 
     def init(self, x0: Array, net: Net) -> GTNSGDmState:
         """Start at x0, at rest, with empty trackers."""
@@ -90,6 +81,6 @@ class GTNSGDm:
     def step(self, state: GTNSGDmState, grad: Array, net: Net) -> GTNSGDmState:
         """Update the momentum, track it, then move a fixed distance."""
         v = self.momentum * state.v + (1 - self.momentum) * grad  # (1)
-        y = one_matrix.mix(net, self.mixing, state.y + v - state.v)  # (2)
-        x = one_matrix.mix(net, self.mixing, state.x - self.step_size * normalize_rows(y))  # (3)
+        y = net.mix(state.y + v - state.v)  # (2)
+        x = net.mix(state.x - self.step_size * normalize_rows(y))  # (3)
         return GTNSGDmState(x=x, y=y, v=v)

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from digrad import checks
-from digrad.algorithms import one_matrix
 from digrad.algorithms.defaults import state_x
-from digrad.algorithms.one_matrix import MixingChoice
+from digrad.algorithms.one_matrix import MIXINGS, MixingChoice
 from digrad.arrays import clip_factors, row_norm
 from digrad.types import Array, Hyper, Net
 
@@ -59,9 +58,12 @@ class JiangClip:
     threshold: Hyper
     mixing: MixingChoice = "sinkhorn"
 
+    needs: ClassVar = frozenset({"doubly", "mean"})
+    early: ClassVar = (("mix", "x"),)
     rounds: ClassVar = 1
     traffic: ClassVar = (1, 0)
     all_reduces: ClassVar = 1
+    converges: ClassVar = "biased"
     reference: ClassVar = "jiang2025decentralized"
     attribution: ClassVar = "after Jiang et al. 2025, interpretation"
     estimate = query = state_x
@@ -70,22 +72,7 @@ class JiangClip:
         """Check the hyper-parameters."""
         checks.positive(self.step_size, "step_size", "JiangClip")
         checks.positive(self.threshold, "threshold", "JiangClip", allow_inf=True)
-        one_matrix.check(self.mixing, "JiangClip")
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """The weights that P stands for, and the true average."""
-        return one_matrix.needs(self.mixing) | {"mean"}
-
-    @property
-    def converges(self) -> str:
-        """Where it ends with this P."""
-        return one_matrix.converges(self.mixing, "biased")
-
-    @property
-    def early(self) -> tuple[tuple[str, str], ...]:
-        """X is known before the gradient."""
-        return ((one_matrix.verb(self.mixing), "x"),)
+        checks.choice(self.mixing, "mixing", "JiangClip", MIXINGS)
 
     def init(self, x0: Array, net: Net) -> JiangClipState:
         """Start at x0."""
@@ -94,7 +81,7 @@ class JiangClip:
     def step(self, state: JiangClipState, grad: Array, net: Net) -> JiangClipState:
         """Mix, then step along the local gradient with the common clip factor."""
         factor = clip_factors(net.mean(grad), self.threshold)
-        x = one_matrix.mix(net, self.mixing, state.x) - self.step_size * factor * grad  # (1)
+        x = net.mix(state.x) - self.step_size * factor * grad  # (1)
         return JiangClipState(x=x)
 
     def diagnostics(self, state: JiangClipState, grad: Array, net: Net) -> dict[str, Array]:

@@ -164,7 +164,7 @@ def _exchange(network: Any, own: Any, same_host: Any) -> Callable[[], None]:
     from digrad.torch.route import Route
 
     route = Route(network.group, same_host)
-    share, buffers, count = shares(network.network, frozenset({"row"}), network.agent)["pull"], {}, [0]
+    share, buffers, count = shares(network.network.R, conserves=False)[network.agent], {}, [0]
 
     def run() -> None:
         count[0] += 1

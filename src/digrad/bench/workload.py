@@ -1,14 +1,14 @@
 """The workload that is timed: CGT on the paper's logistic regression, five agents, one compiled chunk."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
-from jax import lax
 
 from digrad import metrics
 from digrad.algorithms import CGT
@@ -16,10 +16,10 @@ from digrad.bench.numpy_loop import Gradient, NumpyLogistic, run_cgt
 from digrad.errors import DigradError
 from digrad.graphs import example5
 from digrad.mixing import Network
-from digrad.problems import LocalLosses, Problem, logistic
+from digrad.problems import Problem, logistic
 from digrad.sampling import WithReplacement, normal_start
-from digrad.simulation import hyper, loop
-from digrad.simulation.executor import SimulatedNet, operators
+from digrad.simulation.advance import Inputs
+from digrad.simulation.prepare import Prepared, prepare
 from digrad.simulation.recorder import Recorder
 
 STEP_SIZE, THRESHOLD = 0.05, 5.0  # of the paper
@@ -68,47 +68,61 @@ class Workload:
         return WithReplacement(self.problem.sizes, self.batch_size, 0).batches(0, self.steps)
 
     @cached_property
-    def setting(self) -> loop.Setting:
-        """The compiled loop's fixed arguments."""
-        method = hyper.without_schedules(METHOD, self.dtype)
-        u, v = (jnp.asarray(weights, self.dtype) for weights in (self.network.u, self.network.v))
-        mixing, _ = operators(self.network, METHOD.needs, self.dtype)
-        limit = jnp.asarray(1e12, self.dtype)
-        return loop.Setting(method, mixing, self.problem.arrays(self.dtype), u, v, limit, NEVER)
+    def prepared(self) -> Prepared:
+        """The run, ready to advance all steps in one call."""
+        return self._prepare(None)
+
+    def run(self, end: int | None = None) -> Any:
+        """Run digrad's compiled loop to iteration ``end``, without recording; return the state."""
+        run = self.prepared
+        end = self.steps if end is None else end
+        return run.call(run.start, end, record_every=NEVER, inputs=self.inputs)[0].state
 
     @cached_property
-    def inputs(self) -> dict[str, Any]:
-        """The compiled loop's samples."""
-        return {"schedules": {}, **({} if self.batches is None else {"index": jnp.asarray(self.batches)})}
-
-    @cached_property
-    def start(self) -> Any:
-        """The method's state before the first step."""
-        net = SimulatedNet(self.setting.operators, self.problem.n_agents)
-        return loop.start_state(self.setting.method, jnp.asarray(self.x0), net)
-
-    def run(self, end: int | None = None, record_every: int = NEVER) -> tuple[Any, loop.Rows]:
-        """Run digrad's compiled loop to iteration ``end``; return the state and the recorded rows."""
-        setting = self.setting._replace(record_every=record_every)
-        end, rows = self.steps if end is None else end, self.steps // record_every + 2
-        result = loop.run_chunk(setting, self.start, 0, end, self.inputs, local=self.problem.local, rows=rows)
-        state, _, _, table = jax.block_until_ready(result)
-        return state, table
+    def inputs(self) -> Inputs:
+        """The samples of all steps, on the device."""
+        return jax.device_put(self.prepared.inputs(0, self.steps))
 
     def run_deferred(self, record_every: int) -> npt.NDArray[np.float64]:
         """Run with digrad's recording: averages stored in the loop, evaluated afterwards; return the losses."""
-        _, table = self.run(record_every=record_every)
-        recorder = Recorder(
-            self.problem.local, self.setting.arrays, bytes_per_step=0, bytes_at_start=0, with_plain_mean=False
-        )
-        recorder.append(np.arange(0, self.steps, record_every), table)
+        run = self.prepared
+        _, rows = run.call(run.start, self.steps, record_every=record_every, inputs=self.inputs)
+        recorder = Recorder(self.problem.code, run.fixed.arrays, run.traffic, with_plain_mean=False)
+        recorder.append(np.arange(0, self.steps, record_every), rows)
         return np.asarray(recorder.columns["loss"], np.float64)
 
+    @cached_property
+    def evaluating(self) -> Prepared:
+        """The run with loss and gradient evaluated inside the loop at recorded iterations."""
+        local, u = self.problem.local, jnp.asarray(self.network.u, self.dtype)
+
+        def evaluate(method: Any, before: Any, after: Any, grad: Any, arrays: Any) -> Any:
+            point = metrics.perron_average(method.estimate(before), u)
+            loss, gradient = local.objective(arrays, point[None])
+            return loss[0], jnp.linalg.norm(gradient[0])
+
+        return self._prepare(evaluate)
+
     def run_inside(self, record_every: int) -> npt.NDArray[np.float64]:
-        """Run with loss and gradient evaluated inside the compiled loop, and nothing else; return the losses."""
-        arguments = (self.setting, self.start, self.inputs)
-        losses, _ = _run_inside(*arguments, self.problem.local, self.steps // record_every, record_every)
-        return np.asarray(jax.block_until_ready(losses), np.float64)
+        """Run with loss and gradient evaluated inside the compiled loop; return the losses."""
+        run = self.evaluating
+        _, rows = run.call(run.start, self.steps, record_every=record_every, inputs=self.inputs)
+        return np.asarray(rows.kept[0], np.float64)[: self.steps // record_every]
+
+    def _prepare(self, keep: Callable[..., Any] | None) -> Prepared:
+        sampler = None
+        if self.batch_size is not None and self.problem.sizes is not None:
+            sampler = WithReplacement(self.problem.sizes, self.batch_size, 0)
+        return prepare(
+            METHOD,
+            self.problem,
+            self.network,
+            self.x0,
+            name="CGT",
+            sampler=sampler,
+            length=self.steps,
+            keep=keep,
+        )
 
     def run_numpy(self, gradient: Gradient, end: int | None = None) -> npt.NDArray[Any]:
         """Run a NumPy loop to iteration ``end``; return its x."""
@@ -130,7 +144,7 @@ class Workload:
             DigradError: it exceeds :data:`AGREEMENT`, so that the times would not be of the same computation.
         """
         ends = sorted({1, min(10, self.steps), self.steps})
-        ours = {end: np.asarray(self.run(end)[0].x) for end in ends}
+        ours = {end: np.asarray(self.run(end).x) for end in ends}
         gaps = {
             name: max(float(np.abs(self.run_numpy(gradient, end) - ours[end]).max()) for end in ends)
             for name, gradient in self.layouts().items()
@@ -142,22 +156,3 @@ class Workload:
                 f"must be at most {AGREEMENT:g}; the benchmark is void, please report it."
             )
         return gaps[worst]
-
-
-@partial(jax.jit, static_argnums=(3, 4, 5))
-def _run_inside(
-    setting: loop.Setting, start: Any, inputs: dict[str, Any], local: LocalLosses, records: int, every: int
-) -> tuple[jax.Array, jax.Array]:
-    net = SimulatedNet(setting.operators, setting.u.shape[0])
-
-    def step(k: Any, state: Any) -> Any:
-        method, index = loop.at_iteration(setting.method, inputs, k)
-        return loop.one_step(method, state, net, local, setting.arrays, index)[0]
-
-    def record(state: Any, j: Any) -> tuple[Any, tuple[jax.Array, jax.Array]]:
-        point = metrics.perron_average(setting.method.estimate(state), setting.u)
-        loss, gradient = local.objective(setting.arrays, point[None])
-        state = lax.fori_loop(j * every, (j + 1) * every, step, state)
-        return state, (loss[0], jnp.linalg.norm(gradient[0]))
-
-    return lax.scan(record, start, jnp.arange(records))[1]

@@ -34,22 +34,25 @@ def graph(
     digrad graph example5                  the five-agent graph of the demo
     digrad graph ring 8                    a directed ring of 8 agents
     digrad graph random_digraph 20 0.1     a random strongly connected digraph
+    digrad graph one_peer_exponential 8    one that changes with time: the union of its arcs
     digrad graph links.txt --draw a.png    your own: one `sender receiver` pair per line, or JSON
 
     Some agent must reach all others. If not all of them do, the graph has row-stochastic weights R, but no
     column-stochastic weights C, and only R is described.
     """
     from digrad import graphs, plots
-    from digrad.mixing import describe
+    from digrad.mixing import Network
 
     picture = plots.split_suffix(draw, "--draw", "digrad graph", default=("png",)) if draw else None
     digraph = _read_graph(graph, arguments, seed)
     if save:
         graphs.write(digraph, save)
-    summary = describe(digraph)
+    network = Network(digraph)
+    summary = network.describe()
     if picture:
         stem, formats = picture
-        plots.save_figure(plots.draw_graph(digraph, u=summary.u, v=summary.v), stem, formats=formats)
+        u, v = (None, None) if summary.changes else (summary.u, summary.v)
+        plots.save_figure(plots.draw_graph(network.union, u=u, v=v), stem, formats=formats)
     if as_json:
         show.as_json(summary.to_dict())
     else:
@@ -204,18 +207,18 @@ def data_verify(name: str, as_json: bool) -> None:
 
 def _read_graph(name: str, arguments: tuple[str, ...], seed: int) -> Any:
     from digrad.checks import did_you_mean
-    from digrad.graphs import GENERATORS, read
-    from digrad.graphs.words import from_words
+    from digrad.graphs import read
+    from digrad.graphs.words import NAMED, from_words
 
     for word in arguments:
         if word.startswith("-") and not word[1:2].isdigit():
             raise click.NoSuchOption(word)
-    if name in GENERATORS:
+    if name in NAMED:
         return from_words(name, arguments, seed=seed)
     if not Path(name).exists():
-        listed = ", ".join(GENERATORS)
+        listed = ", ".join(NAMED)
         raise click.UsageError(
-            f"`{name}` is neither a file nor a generator ({listed}).{did_you_mean(name, GENERATORS)}"
+            f"`{name}` is neither a file nor a generator ({listed}).{did_you_mean(name, NAMED)}"
         )
     if arguments:
         raise click.UsageError(f"A graph file takes no further arguments, but got {' '.join(arguments)}.")

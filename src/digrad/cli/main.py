@@ -6,6 +6,7 @@ from typing import NoReturn
 import click
 
 from digrad.cli import commands
+from digrad.compilation import keep_compiled
 from digrad.errors import DigradError
 
 HELP = """Decentralized optimization over directed graphs that does not blow up.
@@ -34,6 +35,7 @@ for command in commands.COMMANDS:
 
 def main() -> NoReturn:
     """Run the command line; bad input becomes one line on standard error and exit code 2."""
+    keep_compiled()
     try:
         code = digrad.main(prog_name="digrad", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:

@@ -40,7 +40,9 @@ def certify(spec: Path, out: Path | None, steps: int | None, method: str | None,
             click.echo(result.notice)
         _print_chains(result.certificate)
         if result.check is None:
-            click.echo(f"\nThe run diverged at k = {result.diverged_at}: no inequality was checked.")
+            at = result.diverged_at
+            reason = "Not covered" if at is None else f"The run diverged at k = {at}"
+            click.echo(f"\n{reason}: no inequality was checked.")
         else:
             _print_rows(result.check)
         click.echo(f"  {folder}")

@@ -9,6 +9,7 @@ from digrad.data.catalog import CATALOG, CatalogEntry
 from digrad.data.download import Progress, download
 from digrad.data.libsvm import open_unpacked
 from digrad.errors import DataError
+from digrad.folders import cache_folder
 
 LIBSVM_URL = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
 
@@ -66,16 +67,6 @@ def find_local(name: str) -> Path | None:
     """
     entry = catalog_entry(name)
     return _in_data_folder(entry, []) or _in_cache(entry, [])
-
-
-def cache_folder() -> Path:
-    """Return the folder of downloads: ``DIGRAD_CACHE``, else the user's cache folder of the platform."""
-    override = os.environ.get("DIGRAD_CACHE")
-    if override:
-        return Path(override).expanduser()
-    from platformdirs import user_cache_dir
-
-    return Path(user_cache_dir("digrad", appauthor=False))
 
 
 def catalog_entry(name: str) -> CatalogEntry:

@@ -25,7 +25,8 @@ from digrad.theory import (
     empirical_smoothness,
 )
 from digrad.theory import run as run_cgt
-from digrad.theory.constants import INDICATIVE
+from digrad.theory.constants.assumptions import INDICATIVE
+from digrad.theory.constants.coverage import uncovered
 
 CHECKED_STEPS = 1500  # of a run that keeps every iterate, unless told otherwise
 CERTIFICATE, SMOOTHNESS = "certificate.json", "smoothness.json"
@@ -39,7 +40,7 @@ class CertifiedRun:
     Attributes:
         method: The label of the CGT that it is about.
         certificate: What holds before the run.
-        check: What the run did, with full gradients; None if it diverged.
+        check: What the run did, with full gradients; None if it diverged, or the theory does not cover its network.
         diverged_at: The iteration at which that run left double precision, or None.
         notice: What separates the checked run from the specified one, or an empty string.
         files: What was written.
@@ -127,9 +128,10 @@ def certify_spec(
     steps = steps or min(spec.steps, CHECKED_STEPS)
     check, diverged_at = None, None
     try:
-        check = check_run(
-            built.problem, built.network, step_size=step_size, threshold=threshold, x0=x0, steps=steps
-        )
+        if not uncovered(built.network, "certify_spec"):
+            check = check_run(
+                built.problem, built.network, step_size=step_size, threshold=threshold, x0=x0, steps=steps
+            )
     except RunDivergedError as error:
         diverged_at = error.k
     make_folder(folder)

@@ -34,7 +34,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Ruling:
     """What all settings together say about one claim."""
 
     number: int
@@ -55,7 +55,7 @@ class ClaimTable:
 
     title: str
     claims: Sequence[Claim]
-    verdicts: Sequence[Verdict]
+    verdicts: Sequence[Ruling]
     choices: Mapping[str, str]
 
     def to_dict(self) -> dict[str, Any]:

@@ -23,6 +23,7 @@ _TYPES = {
     "model_type": "a table",
     "model_attributes_type": "a table",
 }
+_KEYS = {"x0": "start", "network": "graph"}  # arguments of the library that a specification calls otherwise
 _BOUNDS = {
     "greater_than": ("gt", "more than"),
     "greater_than_equal": ("ge", "at least"),
@@ -68,11 +69,17 @@ def dotted(location: Sequence[str | int]) -> str:
 def join(key: str, reason: str) -> str:
     """Return a sentence of a key and what is wrong with it, which may begin with a verb or be a sentence itself.
 
+    A sentence of the library names its argument first, which is then not named twice.
+
     Example:
         >>> join("steps", "must be positive."), join("graph", "`n` of ring must be positive.")
         ('`steps` must be positive.', '`graph`: `n` of ring must be positive.')
+        >>> join("", "`steps` of CGT must be positive."), join("", "`x0` must be finite.")
+        ('`steps` of CGT must be positive.', '`start`: `x0` must be finite.')
     """
-    if not key:
+    argument = re.match(r"`(\w*)`", reason)
+    key = _KEYS.get(argument[1], key) if argument else key
+    if not key or (argument and argument[1] == key):
         return reason
     return f"`{key}`{'' if reason.split()[0] in _VERBS else ':'} {reason}"
 

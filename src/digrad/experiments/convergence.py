@@ -16,6 +16,7 @@ from digrad.simulation import simulate
 
 EXACT = 1e-6  # largest distance of any agent from the minimum
 SHRINKS = 0.35  # error after a tenth of the step size, relative to the error before, that counts as vanishing with it
+GROWS = 1.01  # error after four times the steps, relative to the error before, that counts as still growing
 STILL = 1e-3  # an iterate that moves less than this in a step, relative to its error, has come to rest
 TAIL = 5  # last iterates whose largest error counts if they have not come to rest
 BAND = 5  # an iterate that keeps moving is shown to be within this many step sizes (or tens of it): where it
@@ -34,7 +35,7 @@ class Outcome:
     mean_error: float  # of the agents' mean
     largest_error: float  # of the farthest agent
     largest_error_tenth: float  # the same with a tenth of the step size
-    outcome: str  # exact, biased, neighbourhood, or wrong point
+    outcome: str  # exact, biased, drifting, neighbourhood, or wrong point
     decentralized: bool  # False for a method that needs the true average of all agents
 
     def to_dict(self) -> dict[str, Any]:
@@ -76,7 +77,6 @@ def settings() -> list[tuple[Any, str, int]]:
         (dg.DGDClip(0.05, 5.0), "W", 6000),
         (dg.DGDClip(0.05, 1.0), "W", 12000),
         (dg.DGDClip(0.05, 5.0, mixing="row"), "R", 6000),
-        (dg.CDSGD(0.05), "W", 6000),
         (dg.CDSGDPolyak(0.02, 0.3), "W", 6000),
         (dg.CDSGDNesterov(0.02, 0.3), "W", 6000),
         (dg.DAMSGrad(0.1, delayed=False), "W", 60000),
@@ -116,7 +116,9 @@ def measure(method: Any, matrix: str, steps: int) -> Outcome:
         mean_error=mean,
         largest_error=largest,
         largest_error_tenth=tenth,
-        outcome=_outcome(largest, tenth, moves=moves),
+        outcome=_outcome(
+            largest, tenth, moves=moves, grows=not moves and _grows(method, network, steps, largest)
+        ),
         decentralized="mean" not in method.needs,
     )
 
@@ -145,6 +147,11 @@ def _moves(method: Any, network: Network, steps: int, x: npt.NDArray[np.floating
     return float(np.abs(x - _final(method, network, steps - 1)).max()) > STILL * largest
 
 
+def _grows(method: Any, network: Network, steps: int, largest: float) -> bool:
+    """Return whether the error of a method that hardly moves is larger still after four times the steps."""
+    return largest > EXACT and _errors(_final(method, network, 4 * steps))[1] > GROWS * largest
+
+
 def _worst(method: Any, network: Network, steps: int, tail: int = TAIL) -> tuple[float, float]:
     errors = [_errors(_final(method, network, steps - back)) for back in range(tail)]
     return max(mean for mean, _ in errors), max(largest for _, largest in errors)
@@ -166,9 +173,11 @@ def _errors(x: npt.NDArray[np.floating]) -> tuple[float, float]:
     return float(np.linalg.norm(x.mean(axis=0) - minimum)), float(np.linalg.norm(x - minimum, axis=1).max())
 
 
-def _outcome(largest: float, tenth: float, *, moves: bool) -> str:
+def _outcome(largest: float, tenth: float, *, moves: bool, grows: bool) -> str:
     if largest <= EXACT:
         return "exact"
+    if grows:
+        return "drifting"
     if tenth > SHRINKS * largest:
         return "wrong point"
     return "neighbourhood" if moves else "biased"

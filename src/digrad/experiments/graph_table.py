@@ -1,8 +1,9 @@
 """The tables ``[graph]`` and ``[mixing]`` of a specification: who hears whom, with which weights."""
 
 import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -11,15 +12,18 @@ from pydantic import Field, model_validator
 from digrad import graphs
 from digrad.errors import DigradError, SpecError
 from digrad.experiments.complaints import Table, refuse, require_choice
-from digrad.graphs import GENERATORS, Digraph
+from digrad.graphs import Digraph, GraphSequence
+from digrad.graphs.words import NAMED
+from digrad.links import Link, rounded
 from digrad.mixing import Network
 
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
+IN_TIME = ("split", "random_arcs", "arcs_seed", "every")  # keys that let the graph change with time
 
 
 class GraphTable(Table):
-    """``[graph]``: the name of a generator with its arguments, or a file.
+    """``[graph]``: the name of a generator with its arguments, or a file; the last four keys let it change with time.
 
     Args:
         kind: A generator of :mod:`digrad.graphs`, e.g. ``"ring"``; the other keys are its arguments.
@@ -30,6 +34,10 @@ class GraphTable(Table):
         rows: Of a grid.
         columns: Of a grid.
         seed: Of a random graph; 0 by default.
+        split: Turns that the arcs are dealt out to, one turn per iteration.
+        random_arcs: Probability of each arc, drawn anew at every iteration.
+        arcs_seed: Of these draws; 0 by default.
+        every: Local steps: one iteration in so many mixes, the others send nothing.
     """
 
     kind: str | None = None
@@ -40,17 +48,23 @@ class GraphTable(Table):
     rows: int | None = None
     columns: int | None = None
     seed: Seed | None = None
+    split: Count | None = None
+    random_arcs: float | None = None
+    arcs_seed: Seed | None = None
+    every: Count | None = None
 
     @model_validator(mode="after")
     def _check(self) -> "GraphTable":
         if (self.kind is None) == (self.file is None):
             raise refuse("needs either `kind`, the name of a generator, or `file`, and not both.")
+        if self.arcs_seed is not None and self.random_arcs is None:
+            raise refuse("is for `random_arcs`, so remove it.", "arcs_seed")
         if self.kind is None:
             if self._arguments():
                 raise refuse(f"`{next(iter(self._arguments()))}` is for generators, but `file` is given.")
             return self
-        require_choice(self.kind, GENERATORS, "kind")
-        parameters = inspect.signature(GENERATORS[self.kind]).parameters
+        require_choice(self.kind, NAMED, "kind")
+        parameters = inspect.signature(NAMED[self.kind]).parameters
         takes = f"{self.kind} takes {', '.join(parameters) or 'no arguments'}"
         for name in self._arguments():
             if name not in parameters:
@@ -61,17 +75,22 @@ class GraphTable(Table):
         return self
 
     def _arguments(self) -> dict[str, float]:
-        return self.model_dump(exclude={"kind", "file"}, exclude_none=True)
+        return self.model_dump(exclude={"kind", "file", *IN_TIME}, exclude_none=True)
 
     def resolved(self, base: Path) -> "GraphTable":
         """Return the table with its file relative to ``base`` made absolute."""
         return self if self.file is None else self.model_copy(update={"file": absolute(self.file, base)})
 
-    def build(self) -> Digraph:
-        """Return the digraph."""
-        if self.kind is None:
-            return graphs.read(str(self.file))
-        generator = GENERATORS[self.kind]
+    def build(self) -> Digraph | GraphSequence:
+        """Return the digraph, or one per iteration."""
+        graph: Any = graphs.read(str(self.file)) if self.kind is None else self._generated(NAMED[self.kind])
+        if self.split is not None:
+            graph = graphs.split(graph, self.split)
+        if self.random_arcs is not None:
+            graph = graphs.random_arcs(graph, self.random_arcs, seed=self.arcs_seed or 0)
+        return graph if self.every is None else graphs.every(self.every, graph)
+
+    def _generated(self, generator: Callable[..., Any]) -> Any:
         takes_seed = "seed" in inspect.signature(generator).parameters
         return generator(**{**({"seed": 0} if takes_seed else {}), **self._arguments()})
 
@@ -94,19 +113,33 @@ class MixingTable(Table):
         given = self.model_dump(exclude_none=True)
         return self.model_copy(update={key: absolute(file, base) for key, file in given.items()})
 
-    def build(self, graph: Digraph) -> Network:
-        """Return the network of ``graph`` with these weights.
+    def build(self, graph: Digraph | GraphSequence, links: Link | None = None) -> Network:
+        """Return the network of ``graph`` with these weights and ``links``.
 
         Raises:
             SpecError: A file cannot be read, or its weights are refused; the message begins with the key.
         """
-        matrices = {
+        matrices: dict[str, Any] = {
             key[0]: _read_matrix(file, key) for key, file in self.model_dump(exclude_none=True).items()
         }
         try:
-            return Network(graph, **matrices)
+            return Network(graph, **matrices, links=links)
         except DigradError as error:
             raise SpecError(f"`{'mixing' if matrices else 'graph'}`: {error}") from error
+
+
+class LinksTable(Table):
+    """``[links]``: what happens to messages on their way; without it they arrive as sent.
+
+    Args:
+        rounded: ``"bfloat16"``, ``"float16"`` or ``"float32"``: the format that numbers travel in.
+    """
+
+    rounded: Literal["bfloat16", "float16", "float32"] | None = None
+
+    def build(self) -> Link | None:
+        """Return the links of a network."""
+        return None if self.rounded is None else rounded(self.rounded)
 
 
 def absolute(file: str, base: Path) -> str:

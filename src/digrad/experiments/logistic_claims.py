@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from digrad.experiments.claims import FAILS, HOLDS, UNDECIDED, Claim, Verdict, figure
+from digrad.experiments.claims import FAILS, HOLDS, UNDECIDED, Claim, Ruling, figure
 from digrad.experiments.measures import (
     Oscillation,
     iterations_to,
@@ -144,7 +144,7 @@ def is_long_enough(done: RunResult) -> bool:
     return arrived is not None and arrived <= done.spec.steps / 2
 
 
-def verdicts(claims: Sequence[Claim]) -> list[Verdict]:
+def verdicts(claims: Sequence[Claim]) -> list[Ruling]:
     """Return what all settings together say about each claim."""
     judged = []
     for number, claim in sorted({(claim.number, claim.claim) for claim in claims}):
@@ -159,7 +159,7 @@ def verdicts(claims: Sequence[Claim]) -> list[Verdict]:
         )
         absent = UNDECIDED if any(row.holds == UNDECIDED for row in rows) else FAILS
         overall = HOLDS if len(holding) == len(rows) else f"holds only for: {where}" if where else absent
-        judged.append(Verdict(number, claim, overall))
+        judged.append(Ruling(number, claim, overall))
     return judged
 
 

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from digrad import plots
-from digrad.errors import CheckpointError
+from digrad.errors import CheckpointError, MixingError
 from digrad.experiments.spec import Built, Spec
 from digrad.experiments.store import Result, RunDirectory, check_folder, open_run
 from digrad.files import locked
+from digrad.graphs import Digraph
 from digrad.mixing import Network
 from digrad.problems import Problem
 from digrad.simulation import Checkpoint, Progress, simulate
+from digrad.simulation.compare import run_each
 from digrad.trace import Ensemble, Trace
 
 if TYPE_CHECKING:
@@ -129,7 +131,7 @@ def draw_figures(
         **_explosion(results),
         "loss_and_gradient": plots.curves(results, ("loss", "grad_norm")),
         "consensus": plots.curves(results, _consensus_metrics(results)),
-        "graph": plots.draw_graph(network.graph, u=network.u, v=network.v),
+        "graph": _drawing(network),
     }
     written = [plots.save_figure(figure, folder / name, formats=formats) for name, figure in figures.items()]
     return [path for paths in written for path in paths]
@@ -140,6 +142,16 @@ def _explosion(results: Mapping[str, Result]) -> dict[str, "Figure"]:
     exploded = next((trace for trace in traces if trace.verdict == "diverged"), None)
     calm = next((trace for trace in traces if trace.verdict != "diverged"), None)
     return {"explosion": plots.twin_explosion(exploded, calm)} if exploded and calm else {}
+
+
+def _drawing(network: Network) -> "Figure":
+    if not isinstance(network.graph, Digraph):  # there is no one R or C, hence no u or v
+        return plots.draw_graph(network.union)
+    try:
+        v = network.v
+    except MixingError:
+        v = None
+    return plots.draw_graph(network.graph, u=network.u, v=v)
 
 
 def _consensus_metrics(results: Mapping[str, Result]) -> tuple[str, ...]:
@@ -154,32 +166,21 @@ def members(result: Result) -> tuple[Trace, ...]:
 
 
 def _run_methods(store: RunDirectory, built: Built, progress: Observer | None) -> dict[str, Result]:
-    results: dict[str, Result] = {}
-    for label in built.methods:
-        traces = _run_seeds(store, built, label, progress)
-        if store.spec.seeds == 1:
-            results[label] = traces[0]
-        else:
-            results[label] = Ensemble(tuple(traces))
-            results[label].save(store.path)
-        if traces[-1].interrupted:
-            break
-    return results
-
-
-def _run_seeds(store: RunDirectory, built: Built, label: str, progress: Observer | None) -> list[Trace]:
     spec = store.spec
-    traces: list[Trace] = []
-    for seed in range(spec.seed, spec.seed + spec.seeds):
+
+    def run_or_load(label: str, seed: int) -> Trace:
         if progress:
             progress.on_method_start(label if spec.seeds == 1 else f"{label}, seed {seed}", spec.steps)
         trace = _stored(store, built, label, seed) or _run_one(store, built, label, seed, progress)
-        traces.append(trace)
         if progress:
             progress.on_method_end(trace)
-        if trace.interrupted:
-            break
-    return traces
+        return trace
+
+    results = run_each(built.methods, range(spec.seed, spec.seed + spec.seeds), run_or_load)
+    for result in results.values():
+        if isinstance(result, Ensemble):
+            result.save(store.path)
+    return results
 
 
 def _run_one(store: RunDirectory, built: Built, label: str, seed: int, progress: Observer | None) -> Trace:

@@ -18,6 +18,9 @@
     [mixing]                         # optional: files of weights instead of uniform ones
     R_file = "R.csv"
 
+    [links]                          # optional: what happens to messages on their way
+    rounded = "bfloat16"
+
     [problem]
     kind = "logistic"                # or quadratic, cosh, quartic, example_quadratic, example_quartic
     data = "digits"
@@ -32,10 +35,10 @@
 Relative paths are relative to the file. A number may not be written as a string, nor a key be unknown.
 """
 
-import dataclasses
 import os
 import re
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -45,15 +48,16 @@ import tomli_w
 from pydantic import BeforeValidator, Field, PlainValidator, PrivateAttr, ValidationError
 
 from digrad.checks import did_you_mean
+from digrad.engine.hyper import tables
 from digrad.errors import DigradError, SpecError
 from digrad.experiments.complaints import Table, complaint, dotted, first_line, join, refuse
-from digrad.experiments.graph_table import Count, GraphTable, MixingTable, Seed
+from digrad.experiments.graph_table import Count, GraphTable, LinksTable, MixingTable, Seed
 from digrad.experiments.method_table import MethodTable
 from digrad.experiments.problem_table import PROBLEM_TABLES, PartitionTable, ProblemTable, is_number
 from digrad.mixing import Network
 from digrad.problems import Problem
 from digrad.sampling import normal_start
-from digrad.simulation.arguments import make_steps
+from digrad.simulation.arguments import check_parts, make_sampler, make_start, make_steps
 from digrad.types import Method
 
 # A list of numbers that the writer has spread over several lines, one number each.
@@ -108,6 +112,7 @@ class Spec(Table):
         checkpoint_every: Steps between two checkpoints.
         graph: Who hears whom.
         mixing: Weights from files.
+        links: What happens to messages on their way.
         problem: The private losses.
         methods: What to run, by label.
     """
@@ -127,6 +132,7 @@ class Spec(Table):
     checkpoint_every: Count = 1000
     graph: GraphTable
     mixing: MixingTable = MixingTable()
+    links: LinksTable = LinksTable()
     problem: ProblemTable
     methods: Annotated[dict[str, MethodTable], BeforeValidator(_name_methods), Field(min_length=1)]
 
@@ -153,66 +159,27 @@ class Spec(Table):
         Raises:
             SpecError: A part is refused; the line names the key and keeps the reason.
         """
-        network = self._at("", lambda: self.mixing.build(self._at("graph", self.graph.build)))
+        graph = self._at("graph", self.graph.build)
+        network = self._at("", lambda: self.mixing.build(graph, self.links.build()))
         problem = self._at("problem", lambda: self.problem.build(network.n))
         return self.build_on(problem, network)
 
     def build_on(self, problem: Problem, network: Network) -> Built:
         """Build the rest, as :meth:`build`, on a problem and a network that exist already."""
-        if problem.n_agents != network.n:
-            raise self._refusal(
-                "problem",
-                f"has {problem.n_agents} losses, but the graph has {network.n} agents; they must agree.",
-            )
-        if self.batch_size is not None and problem.sizes is None:
-            raise self._refusal("batch_size", f"{problem.name} has no samples to draw from; leave it out.")
-        self._at("steps", lambda: make_steps(self.steps, self.record_every, self.name))
-        self._check_batch(problem)
-        if isinstance(self.start, list) and len(self.start) != problem.dim:
-            raise self._refusal(
-                "start", f"must have {problem.dim} numbers for {problem.name}, not {len(self.start)}."
-            )
+        options = self.options(problem, self.seed)
         methods = {label: table.build() for label, table in self.methods.items()}
         for label, method in methods.items():
-            key = dotted(["methods", label])
-            self._at(key, lambda method=method, label=label: network.require(method.needs, label))
-            for name, values in vars(method).items():
-                if isinstance(values, np.ndarray) and len(values) != network.n:
-                    reason = f"must have one number per agent, {network.n}, not {len(values)}."
-                    raise self._refusal(f"{key}.{name}", reason)
-                if callable(values):
-                    self._check_schedule(method, name, f"{key}.{name}")
-        return Built(methods, problem, network, self.options(problem, self.seed))
+            self._at(dotted(["methods", label]), partial(self._check_method, label, method, problem, network))
+        self._at("", lambda: make_steps(self.steps, self.record_every, self.name))
+        self._at("", lambda: make_sampler(problem, self.batch_size, self.sampling, self.seed))
+        self._at("", lambda: make_start(options["x0"], problem, self.seed))
+        return Built(methods, problem, network, options)
 
-    def _check_batch(self, problem: Problem) -> None:
-        if self.batch_size is None or problem.sizes is None:
-            return
-        if self.sampling != "epoch" and self.batch_size > max(problem.sizes):
-            raise self._refusal(
-                "batch_size",
-                f"must be at most {max(problem.sizes)}, the samples of the largest agent, but got {self.batch_size}; "
-                "leave it out to use all samples.",
-            )
-        if self.sampling != "epoch":
-            return
-        smallest = min(problem.sizes)
-        if self.batch_size > smallest:
-            agent = problem.sizes.index(smallest)
-            raise self._refusal(
-                "batch_size",
-                f"must be at most {smallest} with sampling = 'epoch', the samples of agent {agent}, but got "
-                f"{self.batch_size}; use a smaller batch or sampling = 'replacement'.",
-            )
-
-    def _check_schedule(self, method: Any, name: str, key: str) -> None:
+    def _check_method(self, label: str, method: Method, problem: Problem, network: Network) -> None:
+        check_parts(method, problem, network, label)
         # Schedules of a specification are monotone, so that their ends show whether a value is out of range.
         for k in sorted({0, self.steps - 1}):
-            with np.errstate(over="ignore", under="ignore"):
-                value = float(np.float64(getattr(method, name)(k)).astype(self.dtype))
-            try:
-                dataclasses.replace(method, **{name: value})
-            except DigradError as error:
-                raise self._refusal(key, f"at k = {k}, {error}") from error
+            tables(method, label, range(k, k + 1), 1, self.dtype)
 
     def options(self, problem: Problem, seed: int) -> dict[str, Any]:
         """Return the keyword arguments of :func:`digrad.simulate` for one seed."""
@@ -296,8 +263,9 @@ def parse_spec(text: str, source: str = "specification", *, base: str | os.PathL
 
 
 def _known_keys() -> dict[str, list[str]]:
-    tables = {"": Spec, "graph": GraphTable, "mixing": MixingTable, "problem.partition": PartitionTable}
-    keys = {path: list(table.model_fields) for path, table in tables.items()}
+    at = {"": Spec, "graph": GraphTable, "mixing": MixingTable, "links": LinksTable}
+    at |= {"problem.partition": PartitionTable}
+    keys = {path: list(table.model_fields) for path, table in at.items()}
     keys |= {f"problem:{kind}": list(table.model_fields) for kind, table in PROBLEM_TABLES.items()}
     keys["problem"] = sorted({key for table in PROBLEM_TABLES.values() for key in table.model_fields})
     return keys

@@ -38,6 +38,10 @@ def read(path: str | Path) -> Digraph:
 
 def write(graph: Digraph, path: str | Path) -> None:
     """Write a digraph to a file for :func:`read`: JSON when it ends in ``.json``, else a text list without names."""
+    if not isinstance(graph, Digraph):
+        raise ArgumentError(
+            f"`graph` of write must be a Digraph, but got {type(graph).__name__}; write one of a sequence: graph.at(k)."
+        )
     path = Path(path)
     if path.suffix == ".json":
         names = {"names": list(graph.names)} if graph.names else {}

@@ -1,7 +1,7 @@
-"""The network that a run is given: a digraph with validated weights R, C and W."""
+"""The network that a run is given: a digraph, or one per iteration, with validated weights R, C and W."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -10,13 +10,15 @@ import numpy.typing as npt
 
 from digrad import checks
 from digrad.errors import ArgumentError, MixingError
-from digrad.graphs import Digraph, roots, unreachable_pair
+from digrad.graphs import Digraph, GraphSequence, roots, unreachable_pair
+from digrad.links import Link
 from digrad.mixing.spectral import DENSE_LIMIT, perron_column, perron_row
 from digrad.mixing.summary import NetworkSummary, summarize
 from digrad.mixing.validation import ADJECTIVES, BUILDERS, check_connected, custom, no_column, no_root
 from digrad.mixing.weights import Kind, Mixing, column_stochastic, row_stochastic, sinkhorn
 
 NEEDS = ("row", "column", "doubly", "mean")
+LETTERS = {"row": "R", "column": "C", "doubly": "W"}  # the matrix that serves a need
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
@@ -24,10 +26,13 @@ class Network:
     """A digraph and the weights on it: a description, from which each engine builds its executor.
 
     Args:
-        graph: Who hears whom.
+        graph: Who hears whom; a sequence (:func:`digrad.graphs.split` and others) changes with the iteration, with
+            uniform weights recomputed from the degrees of each.
         R: Row-stochastic weights for ``pull``; by default :func:`row_stochastic` of ``graph``.
-        C: Column-stochastic weights for ``push``; by default :func:`column_stochastic` of ``graph``.
+        C: Column-stochastic weights for ``push``; by default :func:`column_stochastic` of ``graph``, on first use.
         W: Doubly stochastic weights for ``mix``; by default :func:`sinkhorn` of ``graph``, on first use.
+        links: What happens to messages on their way, for example :func:`digrad.links.rounded`; by default nothing.
+        partial: One step of a :class:`NetworkSequence`, whose arcs need not connect the agents alone.
 
     Weights given as an array must live on the arcs of ``graph``. Given as :class:`Mixing`, they bring their
     own graph, so R and C may use different arcs; doubly stochastic weights may serve as R or C.
@@ -37,46 +42,109 @@ class Network:
             names the agents and the remedy.
 
     Example:
-        >>> from digrad.graphs import example5
+        >>> from digrad.graphs import example5, split
         >>> network = Network(example5())
         >>> network
         Network(n=5, n_arcs=7)
         >>> 27 * network.u
         array([40., 30., 15., 20., 30.])
+        >>> Network(split(example5(), 3)).at(4)
+        Network(n=5, n_arcs=2)
     """
 
-    graph: Digraph
-    R: Mixing
-    C: Mixing
-    _given_doubly: Mixing | None
+    graph: Digraph | GraphSequence
+    links: Link | None
+    partial: bool
+    _given: dict[str, Mixing]
+    _steps: dict[int, "Network"] = field(default_factory=dict)
 
-    def __init__(self, graph: Digraph, *, R: Any = None, C: Any = None, W: Any = None) -> None:
-        """Validate what is given and build R and C."""
-        if not isinstance(graph, Digraph):
+    def __init__(
+        self,
+        graph: Digraph | GraphSequence,
+        *,
+        R: Any = None,
+        C: Any = None,
+        W: Any = None,
+        links: Link | None = None,
+        partial: bool = False,
+    ) -> None:
+        """Validate what is given."""
+        if not isinstance(graph, Digraph | GraphSequence):
             raise ArgumentError(
                 f"`graph` of Network must be a Digraph, but got {type(graph).__name__}; "
                 "use digrad.graphs.from_edges, from_adjacency or from_networkx."
             )
+        given = {name: weights for name, weights in (("R", R), ("C", C), ("W", W)) if weights is not None}
+        if isinstance(graph, GraphSequence) and given:
+            raise ArgumentError(
+                f"`{min(given)}` of Network is one matrix, but the graph changes with the iteration; give those of "
+                "every step: NetworkSequence([Network(graph, R=..., C=..., partial=True), ...])."
+            )
         object.__setattr__(self, "graph", graph)
-        object.__setattr__(self, "R", _default_row(graph) if R is None else _accept(R, "row", graph, "R"))
-        object.__setattr__(
-            self, "C", _default_column(graph) if C is None else _accept(C, "column", graph, "C")
-        )
-        object.__setattr__(self, "_given_doubly", None if W is None else _accept(W, "doubly", graph, "W"))
+        object.__setattr__(self, "links", links)
+        object.__setattr__(self, "partial", partial)
+        accepted = {name: _accept(weights, self.union, name, partial) for name, weights in given.items()}
+        object.__setattr__(self, "_given", accepted)
+        object.__setattr__(self, "_steps", {})
+        if "R" not in accepted and not partial:
+            _check_root(self.union)
 
     def __repr__(self) -> str:
         """Return the sizes; ``describe()`` tells more."""
-        return f"Network(n={self.n}, n_arcs={self.graph.n_arcs})"
+        changing = "" if self.period == 1 else ", changes with time"
+        return f"Network(n={self.n}, n_arcs={self.union.n_arcs}{changing})"
 
     @property
     def n(self) -> int:
         """Number of agents."""
         return self.graph.n
 
+    @property
+    def union(self) -> Digraph:
+        """All arcs that are ever used."""
+        return self.graph.union if isinstance(self.graph, GraphSequence) else self.graph
+
+    @property
+    def period(self) -> int | None:
+        """Iterations after which the network repeats: 1 if it never changes, None if it never repeats."""
+        return self.graph.period if isinstance(self.graph, GraphSequence) else 1
+
+    def at(self, k: int) -> "Network":
+        """Return the network of iteration k."""
+        if not isinstance(self.graph, GraphSequence):
+            return self
+        if self.period is None:
+            return Network(self.graph.at(k), partial=True)
+        turn = k % self.period
+        if turn not in self._steps:
+            self._steps[turn] = Network(self.graph.at(turn), partial=True)
+        return self._steps[turn]
+
+    @cached_property
+    def R(self) -> Mixing:  # noqa: N802
+        """Row-stochastic weights: those given, else uniform."""
+        return self._given["R"] if "R" in self._given else row_stochastic(self._constant("R"))
+
+    @cached_property
+    def C(self) -> Mixing:  # noqa: N802
+        """Column-stochastic weights: those given, else uniform.
+
+        Raises:
+            MixingError: The graph is not strongly connected.
+        """
+        if "C" in self._given:
+            return self._given["C"]
+        graph = self._constant("C")
+        if not self.partial:
+            _check_strong(graph)
+        return column_stochastic(graph)
+
     @cached_property
     def W(self) -> Mixing:  # noqa: N802
         """Doubly stochastic weights: those given, else :func:`sinkhorn` of the graph."""
-        return sinkhorn(self.graph) if self._given_doubly is None else self._given_doubly
+        if "W" in self._given:
+            return self._given["W"]
+        return sinkhorn(self._constant("W"), partial=self.partial)
 
     @cached_property
     def u(self) -> npt.NDArray[np.float64]:
@@ -90,9 +158,9 @@ class Network:
 
     @cached_property
     def content_hash(self) -> str:
-        """SHA-256 of the graph and of all weights that were given or built from it, in hexadecimal."""
-        parts = [self.graph.content_hash, self.R.content_hash, self.C.content_hash]
-        parts += [self._given_doubly.content_hash] if self._given_doubly else []
+        """SHA-256 of the graph and of all weights that were given, in hexadecimal."""
+        parts = [self.graph.content_hash, *(f"{name}={w.content_hash}" for name, w in self._given.items())]
+        parts += [repr(self.links)] if self.links else []
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
     def require(self, needs: frozenset[str], owner: str) -> None:
@@ -103,23 +171,51 @@ class Network:
             owner: The method's name, for the message.
 
         Raises:
-            MixingError: The network has no doubly stochastic weights and they are needed.
+            MixingError: The network lacks weights that are needed.
         """
         for need in sorted(needs):
             checks.choice(need, "needs", owner, NEEDS)
-        if "doubly" in needs:
-            try:
-                _ = self.W
-            except MixingError as error:
-                raise MixingError(
-                    f"`{owner}` needs doubly stochastic weights for `mix`, but the network has none: {error} "
-                    "Or pass W=... to Network."
-                ) from None
+        if isinstance(self.graph, GraphSequence):
+            _require_sequence(self, needs, owner)
+            return
+        for need in ("column", "doubly"):
+            if need in needs:
+                self._require_weights(need, owner)
 
     def describe(self) -> NetworkSummary:
-        """Return the figures that decide how well the network mixes; ``print`` shows them as a table."""
+        """Return the figures that decide how well the network mixes; ``print`` shows them as a table.
+
+        Of a graph that has a root but is not strongly connected, the figures of C and W are ``None`` and
+        ``no_column`` says why. Of a graph that changes with the iteration, the union of all arcs is described.
+
+        Example:
+            >>> from digrad.graphs import out_star
+            >>> Network(out_star(3)).describe().no_column
+            'agent 1 cannot reach agent 0, but column-stochastic weights need a strongly connected graph'
+        """
+        if isinstance(self.graph, GraphSequence):
+            return of_union(self.union, self.period)
+        if "C" not in self._given and unreachable_pair(self.graph) is not None:
+            return summarize(self.graph, self.R, self.u, no_column=no_column(self.graph))
         doubly = self._doubly_or_none() if self.n <= DENSE_LIMIT else None
         return summarize(self.graph, self.R, self.u, C=self.C, v=self.v, W=doubly)
+
+    def _constant(self, name: str) -> Digraph:
+        if isinstance(self.graph, GraphSequence):
+            raise MixingError(
+                f"`{name}` of Network changes with the iteration; ask for that of iteration k: network.at(k).{name}."
+            )
+        return self.graph
+
+    def _require_weights(self, need: str, owner: str) -> None:
+        try:
+            getattr(self, LETTERS[need])
+        except MixingError as error:
+            verb = {"column": "push", "doubly": "mix"}[need]
+            raise MixingError(
+                f"`{owner}` needs {ADJECTIVES[need]} weights for `{verb}`, but the network has none: {error} "
+                f"Or pass {LETTERS[need]}=... to Network."
+            ) from None
 
     def _doubly_or_none(self) -> Mixing | None:
         # A summary of what exists: a graph without doubly stochastic weights is a finding, not a failure.
@@ -129,45 +225,50 @@ class Network:
             return None
 
 
-def describe(graph: Digraph) -> NetworkSummary:
-    """Return the figures of a digraph with its uniform weights, also when it allows no column-stochastic ones.
-
-    Of a graph that has a root but is not strongly connected, the figures of C and W are ``None`` and
-    ``no_column`` says why.
-
-    Raises:
-        MixingError: No agent reaches all others, so that not even row-stochastic weights make them agree.
-
-    Example:
-        >>> from digrad.graphs import out_star
-        >>> describe(out_star(3)).no_column
-        'agent 1 cannot reach agent 0, but column-stochastic weights need a strongly connected graph'
-    """
-    if unreachable_pair(graph) is None:
-        return Network(graph).describe()
-    rows = _default_row(graph)
-    return summarize(graph, rows, perron_row(rows), no_column=no_column(graph))
+def of_union(union: Digraph, period: int | None) -> NetworkSummary:
+    """Return the figures of all arcs of a network that changes with time, which says so."""
+    when = "at random" if period is None else f"with period {period}"
+    changes = f"{when}; the figures are those of all its arcs together, with uniform weights"
+    return replace(Network(union).describe(), changes=changes)
 
 
-def _default_row(graph: Digraph) -> Mixing:
+def _require_sequence(network: Network, needs: frozenset[str], owner: str) -> None:
+    if "column" in needs:
+        _check_strong(network.union)
+    if "doubly" not in needs:
+        return
+    if network.period is None:
+        raise MixingError(
+            f"`{owner}` needs doubly stochastic weights for `mix`, which randomly thinned digraphs do not have; "
+            "use a method that pulls or pushes, such as CGT or SGP."
+        )
+    for k in range(network.period):
+        try:
+            _ = network.at(k).W
+        except MixingError as error:
+            raise MixingError(
+                f"`{owner}` needs doubly stochastic weights for `mix` at every iteration, but at k = {k}: {error}"
+            ) from None
+
+
+def _check_root(graph: Digraph) -> None:
     if not roots(graph).size:
         raise MixingError(
             f"`graph` of Network: {no_root(graph)}; add arcs, or pass R on a graph that has a root."
         )
-    return row_stochastic(graph)
 
 
-def _default_column(graph: Digraph) -> Mixing:
+def _check_strong(graph: Digraph) -> None:
     if unreachable_pair(graph) is not None:
         raise MixingError(
             f"`graph` of Network: {no_column(graph)}; add arcs, or pass C on a strongly connected graph."
         )
-    return column_stochastic(graph)
 
 
-def _accept(weights: Any, kind: Kind, graph: Digraph, name: str) -> Mixing:
+def _accept(weights: Any, graph: Digraph, name: str, partial: bool) -> Mixing:
+    kind: Kind = {letter: need for need, letter in LETTERS.items()}[name]  # pyright: ignore[reportAssignmentType]
     if not isinstance(weights, Mixing):
-        return custom(weights, kind, graph, name=name)
+        return custom(weights, kind, graph, name=name, partial=partial)
     if weights.n != graph.n:
         raise MixingError(
             f"`{name}` of Network has {weights.n} agents, but the graph has {graph.n}; "
@@ -178,5 +279,6 @@ def _accept(weights: Any, kind: Kind, graph: Digraph, name: str) -> Mixing:
             f"`{name}` of Network must be {ADJECTIVES[kind]}, but got {ADJECTIVES[weights.kind]} weights; "
             f"build it with {BUILDERS[kind]}(graph)."
         )
-    check_connected(weights, name)
+    if not partial:
+        check_connected(weights, name)
     return weights

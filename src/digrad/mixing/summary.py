@@ -21,7 +21,7 @@ class NetworkSummary:
 
     ``u`` and ``v`` are the Perron vectors of R and C; ``rho`` is the spectral radius without the Perron part;
     ``kappa`` the largest entry over the smallest positive one; ``norm_W`` is ||W - 1 1'/n||_2; ``no_column``
-    says why there is no C, if there is none.
+    says why there is no C, if there is none; ``changes`` how the network changes with time, if it does.
     """
 
     n: int
@@ -46,6 +46,7 @@ class NetworkSummary:
     norm_W: float | None  # noqa: N815
     no_column: str | None = None
     names: tuple[str, ...] | None = None
+    changes: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures by name, ready for JSON; ``roots``, ``u`` and ``v`` are lists."""
@@ -56,6 +57,7 @@ class NetworkSummary:
     def __str__(self) -> str:
         """Return one aligned line per figure, and at the end why there is no C, if there is none."""
         rows = {
+            **({"changes with time": self.changes} if self.changes else {}),
             "agents": str(self.n),
             "arcs": str(self.n_arcs),
             "strongly connected": "yes" if self.strongly_connected else "no",

@@ -17,7 +17,14 @@ ADJECTIVES = {"row": "row-stochastic", "column": "column-stochastic", "doubly": 
 _NAMES = {"row": "R", "column": "C", "doubly": "W"}
 
 
-def custom(matrix: Any, kind: Kind, graph: Digraph | None = None, *, name: str | None = None) -> Mixing:
+def custom(
+    matrix: Any,
+    kind: Kind,
+    graph: Digraph | None = None,
+    *,
+    name: str | None = None,
+    partial: bool = False,
+) -> Mixing:
     """Check weights given as a matrix and return them as :class:`Mixing`.
 
     Args:
@@ -26,6 +33,7 @@ def custom(matrix: Any, kind: Kind, graph: Digraph | None = None, *, name: str |
         graph: The arcs that may carry weight; by default they are read off the matrix. Arcs of weight zero
             are allowed as long as the others connect the agents.
         name: How error messages call the matrix; by default R, C or W.
+        partial: One step of a sequence: the positive weights need not connect the agents.
 
     Raises:
         MixingError: A number is not finite, negative or outside the graph, a diagonal entry is not positive,
@@ -47,7 +55,8 @@ def custom(matrix: Any, kind: Kind, graph: Digraph | None = None, *, name: str |
         if kind in (axis, "doubly"):
             _check_sums(weights, axis, kind, name)
     mixing = Mixing(from_adjacency(weights) if graph is None else graph, weights, kind)
-    check_connected(mixing, name)
+    if not partial:
+        check_connected(mixing, name)
     return mixing
 
 

@@ -14,7 +14,7 @@ from scipy.sparse import block_array, csr_array, diags_array, eye_array
 from scipy.sparse.linalg import splu
 
 from digrad.errors import MixingError
-from digrad.graphs import Digraph, from_adjacency, unreachable_pair
+from digrad.graphs import Digraph, from_adjacency, strong_components, unreachable_pair
 
 Kind: TypeAlias = Literal["row", "column", "doubly"]
 
@@ -122,12 +122,16 @@ def metropolis(graph: Digraph) -> Mixing:
     return _mixing(graph, others + diags_array(kept), "doubly")
 
 
-def sinkhorn(graph: Digraph) -> Mixing:
+def sinkhorn(graph: Digraph, *, partial: bool = False) -> Mixing:
     """Return the doubly stochastic weights obtained by balancing the uniform weights on the same arcs.
 
     Rows and columns of the adjacency matrix with self loops are normalised in turn until every sum is one
     (Sinkhorn and Knopp, 1967), or Newton's method finishes what that does not in 2000 iterations. The limit is
     unique, and positive on every arc, when the graph is strongly connected.
+
+    Args:
+        graph: Strongly connected.
+        partial: One step of a sequence: only every arc must lie on a cycle, which is all that balancing needs.
 
     Raises:
         MixingError: The graph is not strongly connected, or its weights could not be balanced.
@@ -139,7 +143,7 @@ def sinkhorn(graph: Digraph) -> Mixing:
                [0.382 , 0.618 , 0.    ],
                [0.2361, 0.382 , 0.382 ]])
     """
-    pair = unreachable_pair(graph)
+    pair = _one_way_arc(graph) if partial else unreachable_pair(graph)
     if pair is not None:
         raise MixingError(
             f"`graph` of sinkhorn must be strongly connected, but agent {pair[0]} cannot reach agent "
@@ -149,6 +153,16 @@ def sinkhorn(graph: Digraph) -> Mixing:
     ones = _ones(graph)
     rows, columns = _balance(ones, _sinkhorn_tolerance(graph))
     return _mixing(graph, diags_array(rows) @ ones @ diags_array(columns), "doubly")
+
+
+def _one_way_arc(graph: Digraph) -> tuple[int, int] | None:
+    """Return the ends, receiver first, of an arc from which no path leads back, or None."""
+    component = strong_components(graph)[graph.arcs]  # [m, 2]
+    one_way = np.flatnonzero(component[:, 0] != component[:, 1])
+    if not one_way.size:
+        return None
+    sender, receiver = graph.arcs[one_way[0]].tolist()
+    return receiver, sender
 
 
 def _sinkhorn_tolerance(graph: Digraph) -> float:

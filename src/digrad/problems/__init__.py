@@ -1,5 +1,6 @@
 """Problems: the private losses f_i and their gradients."""
 
+from digrad.problems.code import LossCode
 from digrad.problems.growth import cosh, quartic
 from digrad.problems.logistic import logistic
 from digrad.problems.minimum import Minimum
@@ -9,6 +10,7 @@ from digrad.problems.user import from_loss
 
 __all__ = [
     "LocalLosses",
+    "LossCode",
     "Minimum",
     "Problem",
     "cosh",

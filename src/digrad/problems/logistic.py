@@ -18,7 +18,9 @@ from digrad.data.finite import not_finite_row
 from digrad.errors import ArgumentError, DataError
 from digrad.problems.problem import Floats, Problem, as_floats
 
-DENSE_LIMIT = 1 << 30  # bytes of a dense copy; a larger sparse data set is kept as index lists throughout
+LARGEST_DENSE_COPY = (
+    1 << 30
+)  # bytes of a dense copy; a larger sparse data set is kept as index lists throughout
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +69,7 @@ class Logistic:
             arrays["entries"], arrays["places"] = _index_lists(signed, m, dtype)
         else:
             arrays["rows"] = _rows(signed, m, dtype)
-        if not is_sparse or n * m * d * np.dtype(dtype).itemsize <= DENSE_LIMIT:
+        if not is_sparse or n * m * d * np.dtype(dtype).itemsize <= LARGEST_DENSE_COPY:
             arrays["columns"] = _columns(signed, m, dtype)
         return arrays
 
@@ -186,7 +188,8 @@ def _float_features(dataset: Dataset) -> Any:
     """Return the features in float64: products of small integers wrap, those of half precision overflow."""
     with np.errstate(over="ignore"):
         features: Any = dataset.features.astype(np.float64, copy=False)
-    if not np.isfinite(features.data if dataset.is_sparse else features).all():
+    is_wider = dataset.features.dtype.itemsize > features.dtype.itemsize
+    if is_wider and not np.isfinite(features.data if dataset.is_sparse else features).all():
         raise DataError(
             f"`data` of logistic must have features within double precision, but {dataset.name!r} of "
             f"{dataset.features.dtype} has larger ones; scale them."

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from digrad.data import Partition
 from digrad.errors import ArgumentError
+from digrad.problems.code import LossCode, code_of
 from digrad.problems.minimum import Minimum, NoMinimumError, minimise
 from digrad.types import Array
 
@@ -119,6 +120,11 @@ class Problem:
     def sizes(self) -> tuple[int, ...] | None:
         """Samples per agent; None when the losses are not averages over samples."""
         return self.local.sizes
+
+    @cached_property
+    def code(self) -> LossCode:
+        """The losses without their data, as compiled functions see them."""
+        return code_of(self.local)
 
     @property
     def content_hash(self) -> str:

@@ -158,8 +158,10 @@ def from_loss(
     _check_scalar(loss, template, blocks[0])
     _check_finite(loss, template, blocks)
 
+    shapes = jax.tree.map(lambda leaf: np.broadcast_to(0.0, leaf.shape), template)
+
     def unravel(x: Any) -> Any:
-        return _unravel(x, template)
+        return _unravel(x, shapes)
 
     start = np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(template)])
     local = UserLosses(

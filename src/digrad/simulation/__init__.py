@@ -1,7 +1,8 @@
 """The compiled simulator: many agents in one process, one call."""
 
 from digrad.simulation.checkpoint import Checkpoint
-from digrad.simulation.run import Progress
-from digrad.simulation.simulate import compare, simulate
+from digrad.simulation.compare import compare
+from digrad.simulation.drive import Progress
+from digrad.simulation.simulate import simulate
 
 __all__ = ["Checkpoint", "Progress", "compare", "simulate"]

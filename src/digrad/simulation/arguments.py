@@ -7,9 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad import checks
-from digrad.algorithms.fields import check_columns
+from digrad.engine.door import check_fit, check_method, check_network
 from digrad.errors import ArgumentError
-from digrad.mixing import Network
 from digrad.problems import Problem
 from digrad.problems.problem import as_floats
 from digrad.sampling import EpochPermutations, WithReplacement, normal_start
@@ -61,25 +60,17 @@ def make_steps(steps: Any, record_every: Any, name: str) -> tuple[int, int]:
 
 def check_parts(method: Any, problem: Any, network: Any, name: str) -> None:
     """Raise unless method, problem and network are what they should be and fit together."""
-    if isinstance(method, type) or not isinstance(method, Method):
-        raise ArgumentError(
-            f"`method` must be a method such as CGT(step_size=0.05, threshold=5.0), but got {method!r}."
-        )
+    check_method(method, "simulate")
     if not isinstance(problem, Problem):
         raise ArgumentError(
             f"`problem` must be a digrad Problem (see digrad.problems), but got {type(problem).__name__}."
         )
-    if not isinstance(network, Network):
-        raise ArgumentError(
-            f"`network` must be a digrad Network, but got {type(network).__name__}; "
-            "wrap a graph: Network(graph)."
-        )
+    check_network(network, "simulate")
     if network.n != problem.n_agents:
         raise ArgumentError(
             f"`network` has {network.n} agents, but `problem` has {problem.n_agents} losses; they must agree."
         )
-    check_columns(method, network.n)
-    network.require(method.needs, name)
+    check_fit(method, network, name)
 
 
 def make_seed(seed: Any) -> int:

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad.arrays import row_norm
-from digrad.problems import LocalLosses
-from digrad.simulation.loop import Rows
+from digrad.engine.traffic import Traffic
+from digrad.problems import LossCode
+from digrad.simulation.advance import Rows
 
 # Points evaluated in one product. Record number j always sits in column j mod GROUP of a product of this one
 # width, so that its rounding does not depend on the chunk length.
@@ -24,24 +25,21 @@ class Recorder:
     """Collects the columns of a trace.
 
     Args:
-        local: The losses, and
+        losses: The losses, and
         arrays: their arrays on the device.
-        bytes_per_step: What all agents together send in one step.
-        bytes_at_start: What they send before the first.
+        traffic: What all agents together send.
         with_plain_mean: Whether to evaluate the plain average too.
     """
 
     def __init__(
         self,
-        local: LocalLosses,
+        losses: LossCode,
         arrays: Any,
+        traffic: Traffic,
         *,
-        bytes_per_step: int,
-        bytes_at_start: int,
         with_plain_mean: bool,
     ) -> None:
-        self._local, self._arrays = local, arrays
-        self._bytes = (bytes_at_start, bytes_per_step)
+        self._losses, self._arrays, self._traffic = losses, arrays, traffic
         names = ("k", *FLOATS, "bytes_sent") + (
             ("loss_plain_mean", "grad_norm_plain_mean") if with_plain_mean else ()
         )
@@ -61,7 +59,7 @@ class Recorder:
             "consensus_error": kept.consensus_error,
             "tracking_error": kept.tracking_error,
             "fraction_clipped": kept.fraction_clipped,
-            "bytes_sent": self._bytes[0] + self._bytes[1] * np.asarray(ks, np.int64),
+            "bytes_sent": self._traffic.before(ks),
         }
         if "loss_plain_mean" in self.columns:
             new["loss_plain_mean"], new["grad_norm_plain_mean"] = self._evaluate(kept.mean, done)
@@ -88,7 +86,8 @@ class Recorder:
         padded = np.zeros((-(-(before + len(points)) // GROUP) * GROUP, points.shape[1]), points.dtype)
         padded[before : before + len(points)] = points
         parts = [
-            evaluate(self._local, self._arrays, group) for group in padded.reshape(-1, GROUP, points.shape[1])
+            evaluate(self._losses, self._arrays, group)
+            for group in padded.reshape(-1, GROUP, points.shape[1])
         ]
         loss, grad_norm = (
             np.concatenate([np.asarray(part[i], np.float64) for part in parts] or [[]]) for i in (0, 1)
@@ -97,9 +96,9 @@ class Recorder:
 
 
 @partial(jax.jit, static_argnums=0)
-def evaluate(local: LocalLosses, arrays: Any, points: jax.Array) -> tuple[jax.Array, jax.Array]:
+def evaluate(losses: LossCode, arrays: Any, points: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return F and the norm of its gradient at ``points``, ``[K]`` each."""
-    loss, gradient = local.objective(arrays, points)
+    loss, gradient = losses.objective(arrays, points)
     norm = jnp.linalg.norm(gradient, axis=-1)
     is_overflow = jnp.isinf(norm) & jnp.isfinite(gradient).all(axis=-1)  # of the squares only
     return loss, jnp.where(is_overflow, row_norm(gradient)[:, 0], norm)

@@ -1,18 +1,17 @@
-"""Run a method on a problem over a network: the one loop of the simulator, as its users call it."""
+"""Run a method on a problem over a network, as users call it."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Literal
 
 import jax
 import numpy.typing as npt
 
 from digrad import checks
-from digrad.mixing import Network
+from digrad.mixing import AnyNetwork
 from digrad.problems import Problem
 from digrad.simulation.arguments import (
     check_parts,
     check_watchers,
-    labelled,
     make_batch_size,
     make_dtype,
     make_name,
@@ -22,15 +21,16 @@ from digrad.simulation.arguments import (
     make_steps,
 )
 from digrad.simulation.checkpoint import Checkpoint
-from digrad.simulation.run import Plan, Progress, Run
-from digrad.trace import Ensemble, Trace
+from digrad.simulation.drive import Plan, Progress, drive
+from digrad.simulation.prepare import Prepared, prepare
+from digrad.trace import Trace
 from digrad.types import Method
 
 
 def simulate(
     method: Method,
     problem: Problem,
-    network: Network,
+    network: AnyNetwork,
     *,
     steps: int,
     batch_size: int | None = None,
@@ -85,6 +85,37 @@ def simulate(
         >>> trace.verdict, trace.diverged_at  # plain gradient tracking overflows
         ('diverged', 4)
     """
+    with jax.enable_x64(True):
+        return drive(
+            *arrange(
+                method, problem, network, steps=steps, batch_size=batch_size, seed=seed, x0=x0, name=name,
+                record_every=record_every, dtype=dtype, tolerance=tolerance, stop_at_tolerance=stop_at_tolerance,
+                sampling=sampling, plain_mean=plain_mean, callback=callback, checkpoint=checkpoint, chunk=chunk,
+            )
+        )  # fmt: skip
+
+
+def arrange(
+    method: Method,
+    problem: Problem,
+    network: AnyNetwork,
+    *,
+    steps: int,
+    batch_size: int | None,
+    seed: int,
+    x0: npt.ArrayLike | Literal["zeros", "normal"] | None,
+    record_every: int,
+    dtype: npt.DTypeLike,
+    tolerance: float,
+    stop_at_tolerance: bool,
+    sampling: str,
+    plain_mean: bool,
+    name: str | None,
+    callback: Callable[[Progress], None] | None,
+    checkpoint: Checkpoint | None,
+    chunk: int | None,
+) -> tuple[Prepared, Plan]:
+    """Check the arguments of :func:`simulate` and return the run, ready to advance, and what to do with it."""
     name = make_name(name, method)
     check_parts(method, problem, network, name)
     check_watchers(checkpoint, callback)
@@ -104,67 +135,15 @@ def simulate(
     sampler = make_sampler(problem, batch_size, sampling, seed)
     start = make_start(x0, problem, seed).astype(make_dtype(dtype))
     facts = {"seed": seed, "batch_size": batch_size, "sampling": sampling}
-    with jax.enable_x64(True):
-        return Run(name, method, problem, network, start, sampler, plan, facts).go()
-
-
-def compare(
-    methods: Mapping[str, Method] | Sequence[Method],
-    problem: Problem,
-    network: Network,
-    *,
-    steps: int,
-    batch_size: int | None = None,
-    seed: int = 0,
-    seeds: int = 1,
-    x0: npt.ArrayLike | Literal["zeros", "normal"] | None = None,
-    record_every: int = 1,
-    dtype: npt.DTypeLike = "float64",
-    tolerance: float = 1e-6,
-    stop_at_tolerance: bool = False,
-    callback: Callable[[Progress], None] | None = None,
-) -> dict[str, Any]:
-    """Run several methods on the same samples from the same start, and return their traces by name.
-
-    A method that diverges stops; the others go on. With ``seeds`` above 1 each method runs with seeds
-    ``seed``, ``seed + 1``, ... and the result holds an :class:`~digrad.trace.Ensemble` per method, whose
-    plots show bands.
-
-    Args:
-        methods: A list, or a mapping from labels to methods (needed when a class occurs twice).
-        problem: As in :func:`simulate`, and so are the other arguments.
-        network: Who hears whom.
-        steps: How many steps to take.
-        batch_size: Samples per agent and step.
-        seed: The first seed.
-        seeds: How many seeds.
-        x0: The start.
-        record_every: Iterations between two recorded rows.
-        dtype: ``float64`` or ``float32``.
-        tolerance: Of the verdict.
-        stop_at_tolerance: End a run at ``tolerance``.
-        callback: Called after every chunk of every run.
-
-    Example:
-        >>> import digrad as dg
-        >>> problem, network = dg.problems.example_quadratic(), dg.Network(dg.graphs.example5())
-        >>> methods = [dg.CGT(step_size=0.05, threshold=5.0), dg.DGD(step_size=0.05)]
-        >>> traces = compare(methods, problem, network, steps=400)
-        >>> {name: trace.verdict for name, trace in traces.items()}
-        {'CGT': 'converged', 'DGD': 'running'}
-    """
-    results: dict[str, Any] = {}
-    count = checks.count(seeds, "seeds", "compare")
-    for name, method in labelled(methods).items():
-        runs: list[Trace] = []
-        for run_seed in range(seed, seed + count):
-            trace = simulate(
-                method, problem, network, steps=steps, batch_size=batch_size, seed=run_seed, x0=x0, name=name,
-                record_every=record_every, dtype=dtype, tolerance=tolerance, callback=callback,
-                stop_at_tolerance=stop_at_tolerance,
-            )  # fmt: skip
-            runs.append(trace)
-            results[name] = trace if count == 1 else Ensemble(tuple(runs))
-            if trace.interrupted:
-                return results
-    return results
+    run = prepare(
+        method,
+        problem,
+        network,
+        start,
+        name=name,
+        sampler=sampler,
+        length=plan.chunk,
+        facts=facts,
+        is_stored=checkpoint is not None,
+    )
+    return run, plan

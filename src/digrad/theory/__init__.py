@@ -4,12 +4,11 @@ Three chains of constants: ``paper`` (verbatim, for comparison; several constant
 proof with every constant put right) and ``sharp`` (a tightened proof, recommended). See the page on the theory.
 """
 
-from digrad.theory import norms, smoothness
-from digrad.theory.certificate import Certificate, ChainReport
-from digrad.theory.certification import certify
-from digrad.theory.check_run import RunCheck, check_run
-from digrad.theory.constants import Smoothness
-from digrad.theory.empirical import (
+from digrad.theory.chains.certificate import Certificate, ChainReport
+from digrad.theory.chains.certification import certify
+from digrad.theory.constants import norms, smoothness
+from digrad.theory.constants.assumptions import Smoothness
+from digrad.theory.constants.empirical import (
     EmpiricalSmoothness,
     Line,
     empirical_smoothness,
@@ -17,10 +16,11 @@ from digrad.theory.empirical import (
     secant_excess,
     tightest_line,
 )
-from digrad.theory.figures import row_figure, row_figures, smoothness_figure
-from digrad.theory.norms import Norms, WeightedNorm, network_norms
-from digrad.theory.rows import Row
-from digrad.theory.smoothness import closed_form
+from digrad.theory.constants.norms import Norms, WeightedNorm, network_norms
+from digrad.theory.constants.smoothness import closed_form
+from digrad.theory.drawing import row_figure, row_figures, smoothness_figure
+from digrad.theory.inequalities.check_run import RunCheck, check_run
+from digrad.theory.inequalities.rows import Row
 from digrad.theory.trajectory import RunDivergedError, Trajectory, run
 
 __all__ = [

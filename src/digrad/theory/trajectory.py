@@ -13,14 +13,14 @@ from digrad import checks
 from digrad.algorithms import CGT
 from digrad.errors import ArgumentError
 from digrad.mixing import Network
-from digrad.problems import LocalLosses, Problem
-from digrad.simulation.executor import SimulatedNet, operators
-from digrad.theory.setting import check_problem, one_number, start_array
+from digrad.problems import LossCode, Problem
+from digrad.simulation.prepare import Prepared, prepare
+from digrad.theory.arguments import check_problem, one_number, start_array
+from digrad.theory.constants.coverage import check_covered
 
 Floats = npt.NDArray[np.floating]
 
-CHUNK = 500  # points whose loss and gradient are evaluated in one product
-LARGEST_ENTRY = 1e100  # beyond it squares and products of an iterate are meaningless
+POINTS_AT_ONCE = 500  # points whose loss and gradient are evaluated in one product
 
 
 class RunDivergedError(ArgumentError):
@@ -76,6 +76,7 @@ def run(
     """Run CGT with full gradients and keep every iterate.
 
     Raises:
+        ArgumentError: The network changes with time, or its links alter messages: the theory does not cover it.
         RunDivergedError: The run leaves the range of double precision; take a smaller step size or threshold.
 
     Example:
@@ -87,11 +88,7 @@ def run(
     """
     steps = checks.count(steps, "steps", "theory.run")
     check_problem(problem, "theory.run")
-    if not isinstance(network, Network):
-        raise ArgumentError(
-            f"`network` of theory.run must be one Network, because the theory has a fixed u and v, but got "
-            f"{type(network).__name__}; pass one of them."
-        )
+    check_covered(network, "theory.run")
     for name, value in (("step_size", step_size), ("threshold", threshold)):
         one_number(value, name, "theory.run")
     checks.positive(step_size, "step_size", "theory.run")
@@ -102,57 +99,47 @@ def run(
             f"`network` of theory.run has {network.n} agents, but the problem has {problem.n_agents}; build both for "
             "the same agents."
         )
+    method = CGT(step_size=step_size, threshold=threshold)
     with jax.enable_x64(True):
-        arrays, mixing = problem.arrays(np.float64), operators(network, CGT.needs, np.float64)[0]
-        hyper = jnp.asarray([step_size, threshold], jnp.float64)
-        iterates = _scan(mixing, arrays, hyper, jnp.asarray(start), local=problem.local, steps=steps)
-        x, y, grad = (np.asarray(array) for array in iterates)
-        if not (np.abs(x).max() < LARGEST_ENTRY and np.abs(y).max() < LARGEST_ENTRY):
-            k = _first_huge(x, y)
-            raise RunDivergedError(
-                f"`step_size` of theory.run is {step_size:g}, with which the run leaves double precision at k = {k}; "
-                "take a smaller step size or threshold.",
-                k,
-            )
+        x, y, grad = _iterates(prepare(method, problem, network, start, name="CGT", keep=_keep), steps)
         average = np.einsum("i,kid->kd", network.u / network.n, x)
         loss, grad_F, local = _at_points(problem, average)
     return Trajectory(x, y, grad, average, loss, grad_F, local, float(step_size), float(threshold))
 
 
-@partial(jax.jit, static_argnames=("local", "steps"))
-def _scan(
-    mixing: Any, arrays: Any, hyper: jax.Array, x0: jax.Array, *, local: LocalLosses, steps: int
-) -> Any:
-    method, net = CGT(step_size=hyper[0], threshold=hyper[1]), SimulatedNet(mixing, x0.shape[0])
+def _iterates(run: Prepared, steps: int) -> tuple[Floats, Floats, Floats]:
+    """Return x_k, y_k and the gradients at x_k for k = 0, ..., steps."""
+    carry, parts = run.start, []
+    while (k := int(carry.k)) <= steps:
+        carry, rows = run.call(carry, min(run.last_end(k, 1), steps + 1), record_every=1)
+        parts.append([np.asarray(array)[: int(carry.k) - k] for array in rows.kept])
+        if not carry.alive:
+            raise RunDivergedError(
+                f"`step_size` of theory.run is {float(run.fixed.method.step_size):g}, with which the run diverges at "
+                f"k = {int(carry.k)}; take a smaller step size or threshold.",
+                int(carry.k),
+            )
+    x, y, grad = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return x, y, grad
 
-    def advance(state: Any, _: None) -> tuple[Any, Any]:
-        gradient = local.gradients(arrays, state.x, None)
-        following = method.step(state, gradient, net)
-        return following, (state.x, following.y, gradient)  # x_k, y_k, gradients at x_k: y is updated first
 
-    return jax.lax.scan(advance, method.init(x0, net), None, length=steps + 1)[1]
+def _keep(method: Any, before: Any, after: Any, grad: jax.Array, arrays: Any) -> tuple[jax.Array, ...]:
+    return before.x, after.y, grad  # x_k, y_k, gradients at x_k: y is updated first
 
 
-@partial(jax.jit, static_argnames=("local",))
-def _evaluate(
-    arrays: Any, points: jax.Array, *, local: LocalLosses
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    loss, gradient = local.objective(arrays, points)
-    stacked = jnp.broadcast_to(points[:, None], (len(points), local.n_agents, local.dim))
-    return loss, gradient, jax.lax.map(lambda x: local.gradients(arrays, x, None), stacked)
+@partial(jax.jit, static_argnames=("losses",))
+def _evaluate(arrays: Any, points: jax.Array, *, losses: LossCode) -> tuple[jax.Array, jax.Array, jax.Array]:
+    loss, gradient = losses.objective(arrays, points)
+    stacked = jnp.broadcast_to(points[:, None], (len(points), losses.local.n_agents, points.shape[1]))
+    return loss, gradient, jax.lax.map(lambda x: losses.gradients(arrays, x, None), stacked)
 
 
 def _at_points(problem: Problem, points: Floats) -> tuple[Floats, Floats, Floats]:
     """Return F, its gradient and all local gradients at points ``[K + 1, d]``, a chunk of equal size at a time."""
-    padded = np.concatenate([points, np.repeat(points[-1:], -len(points) % CHUNK, axis=0)])
+    padded = np.concatenate([points, np.repeat(points[-1:], -len(points) % POINTS_AT_ONCE, axis=0)])
     parts = [
-        _evaluate(problem.arrays(np.float64), padded[first : first + CHUNK], local=problem.local)
-        for first in range(0, len(padded), CHUNK)
+        _evaluate(problem.arrays(np.float64), padded[first : first + POINTS_AT_ONCE], losses=problem.code)
+        for first in range(0, len(padded), POINTS_AT_ONCE)
     ]
     loss, gradient, local = (np.concatenate([np.asarray(part[i]) for part in parts]) for i in range(3))
     return loss[: len(points)], gradient[: len(points)], local[: len(points)]
-
-
-def _first_huge(x: Floats, y: Floats) -> int:
-    size = np.maximum(np.abs(x).max(axis=(1, 2)), np.abs(y).max(axis=(1, 2)))
-    return int(np.argmax(~(size < LARGEST_ENTRY)))

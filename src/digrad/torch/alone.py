@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from digrad.mixing import Network
+from digrad.mixing import AnyNetwork
 
 ALL = "all"  # stands for the number of the agent where one process has all of them
 
@@ -16,7 +16,7 @@ class Alone:
         network: Graph and weights.
     """
 
-    network: Network
+    network: AnyNetwork
     agent: str = ALL
 
     @property

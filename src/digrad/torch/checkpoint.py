@@ -40,9 +40,6 @@ from digrad.torch.state_codec import decode, encode
 
 SAVE, RESUME = "Checkpoints.save()", "Checkpoints.resume()"
 TRACKING = "use resume('tracking restart')"
-EARLIER = {"messages": "None"}  # what files do not say that were written before it could be otherwise
-
-
 _instances = itertools.count()  # checkpoints made so far where agents are groups, the same on every process
 
 
@@ -191,9 +188,8 @@ class Checkpoints:
         state = {"k": k, "method": stored.header["method"], "fields": stored.part("field/")}
         if "last_grad" in stored.tensors:
             state["last_grad"] = stored.tensors["last_grad"].to(self._optimizer.estimate())
-        state["references"] = {
-            name: value.to(self._optimizer.estimate()) for name, value in stored.part("reference/").items()
-        }
+        device = self._optimizer.estimate().device
+        state["links"] = {name: value.to(device) for name, value in stored.part("link/").items()}
         self._optimizer.load_state_dict({"state": state, "param_groups": stored.groups})
         self._load_buffers(stored)
         torch.set_rng_state(stored.tensors["rng"])
@@ -255,7 +251,7 @@ class Checkpoints:
         tensors = {f"field/{name}": value for name, value in here["state"]["fields"].items()}
         if "last_grad" in here["state"]:
             tensors["last_grad"] = here["state"]["last_grad"]
-        tensors |= {f"reference/{name}": v for name, v in here["state"].get("references", {}).items()}
+        tensors |= {f"link/{name}": value for name, value in here["state"].get("links", {}).items()}
         tensors |= {f"buffer/{name}": value for name, value in self._buffers().items()}
         tensors["rng"] = torch.get_rng_state()
         values: dict[str, torch.Tensor] = {}
@@ -288,7 +284,7 @@ class Checkpoints:
             "processes of each agent": self._processes,
             "dtype": str(self._optimizer.estimate().dtype),
             "parameters of each group": [len(group["params"]) for group in self._optimizer.param_groups],
-            "messages": str(self._optimizer.message_dtype),
+            "links": repr(self._network.network.links),
         }
 
     def _layout(self) -> str:
@@ -313,9 +309,10 @@ class Checkpoints:
 
     def _difference(self, stored: Stored) -> str:
         """Return what makes an exact resume impossible, or nothing."""
+        earlier = {"links": stored.header["run"].get("messages", "None")}  # what older files said instead
         pairs = [
             *(
-                (name, {**EARLIER, **stored.header["run"]}.get(name), value)
+                (name, stored.header["run"].get(name, earlier.get(name)), value)
                 for name, value in self._run().items()
             ),
             (

@@ -23,12 +23,30 @@ TAGS = 1 << 16  # rounds are numbered modulo this, so that a message can only me
 
 @dataclass
 class Part:
-    """One array of a round: who gets it, and what goes on the wire."""
+    """One array of a round: who gets it, and what goes on the wire.
+
+    Args:
+        share: This agent's part of the mixing.
+        wire: ``[1, width]``, in the format of the message.
+        received: ``[1, width]`` of each sender.
+        said: ``[1, width]``, what a coded wire stands for.
+        name: Of the reference that a coded wire changes, if it is a change.
+        full_receivers: Who does not know the reference, and is sent ``said`` instead of the wire.
+        full_senders: Whose reference this agent does not know, so that they send in full.
+    """
 
     share: Share
-    wire: torch.Tensor  # [1, width], in the format of the message
-    received: dict[int, torch.Tensor] = field(default_factory=dict)  # [1, width] by sender
-    reference: str | None = None  # the name of what the message changes, if it is a change
+    wire: torch.Tensor
+    received: dict[int, torch.Tensor] = field(default_factory=dict)
+    said: torch.Tensor | None = None
+    name: str | None = None
+    full_receivers: frozenset[int] = frozenset()
+    full_senders: frozenset[int] = frozenset()
+
+    def message(self, peer: int, *, receiving: bool) -> torch.Tensor:
+        """Return what travels to a neighbour, or something like what comes from it."""
+        in_full = self.full_senders if receiving else self.full_receivers
+        return self.said if self.said is not None and peer in in_full else self.wire
 
 
 class Round:
@@ -63,7 +81,7 @@ class Round:
         incoming = [
             (sender, self._inbox(run, sender, buffers, key)) for sender, run in self._runs(receiving=True)
         ]
-        outgoing = [(receiver, self._outbox(run)) for receiver, run in self._runs(receiving=False)]
+        outgoing = [(receiver, self._outbox(run, receiver)) for receiver, run in self._runs(receiving=False)]
         self.bytes_sent = sum(message.nbytes for _, message in outgoing)
         try:
             self._receives, self._sends = route.post(incoming, outgoing, tag % TAGS)
@@ -115,9 +133,13 @@ class Round:
         ]
         runs: list[tuple[int, list[int]]] = []
         for peer in sorted(set().union(*peers)):
+            is_joined = [
+                self._joined is not None and part.message(peer, receiving=receiving) is part.wire
+                for part in self.parts
+            ]
             for position in (i for i, known in enumerate(peers) if peer in known):
                 follows = runs and runs[-1][0] == peer and runs[-1][1][-1] == position - 1
-                if follows and self._joined is not None:
+                if follows and is_joined[position] and is_joined[position - 1]:
                     runs[-1][1].append(position)
                 else:
                     runs.append((peer, [position]))
@@ -125,7 +147,7 @@ class Round:
 
     def _inbox(self, run: list[int], sender: int, buffers: dict[Any, torch.Tensor], key: Any) -> torch.Tensor:
         widths = [self.parts[i].wire.shape[1] for i in run]
-        like = self.parts[run[0]].wire
+        like = self.parts[run[0]].message(sender, receiving=True)
         name = (key, sender, tuple(run))
         if name not in buffers or buffers[name].numel() != sum(widths) or buffers[name].dtype != like.dtype:
             buffers[name] = like.new_empty(sum(widths))
@@ -133,9 +155,10 @@ class Round:
             self.parts[i].received[sender] = piece[None]
         return buffers[name]
 
-    def _outbox(self, run: list[int]) -> torch.Tensor:
-        if self._joined is None:
-            return self.parts[run[0]].wire.reshape(-1)
+    def _outbox(self, run: list[int], receiver: int) -> torch.Tensor:
+        message = self.parts[run[0]].message(receiver, receiving=False)
+        if self._joined is None or message is not self.parts[run[0]].wire:
+            return message.reshape(-1)
         first = sum(self.parts[i].wire.shape[1] for i in range(run[0]))
         return self._joined[first : first + sum(self.parts[i].wire.shape[1] for i in run)]
 

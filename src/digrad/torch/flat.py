@@ -163,7 +163,8 @@ def _check(rows: Sequence[Sequence[torch.Tensor]], owner: str) -> None:
     if first.dtype not in (torch.float32, torch.float64):
         raise ArgumentError(
             f"`params` of {owner} must be float32 or float64, because trackers drift in shorter formats, but "
-            f"are {first.dtype}; keep the model in float32 and use torch.autocast, or shorten `message_dtype`."
+            f"are {first.dtype}; keep the model in float32 and use torch.autocast, or send "
+            "short messages (`links` of Network)."
         )
     shapes = [p.shape for p in rows[0]]
     for row in rows:

@@ -95,9 +95,11 @@ class Handshake:
         """Leave facts for whoever reads them later; nobody waits."""
         self._store.set(f"digrad/{self._prefix}/{name}/{self._agent}", json.dumps(facts))
 
-    def posted(self, name: str) -> list[dict[str, Any]]:
-        """Return what all agents have left under a name, which they must have reached; one round to the store."""
+    def posted(self, name: str) -> list[dict[str, Any]] | None:
+        """Return what all agents have left under a name, or None if one has not yet; nobody waits."""
         keys = [f"digrad/{self._prefix}/{name}/{agent}" for agent in range(self._n)]
+        if not self._store.check(keys):
+            return None
         return [json.loads(one) for one in self._store.multi_get(keys)]
 
     def withdraw(self, name: str) -> None:

@@ -3,23 +3,24 @@
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
 
 from digrad import checks, metrics
-from digrad.algorithms.fields import check_columns, numeric_fields, with_fields
-from digrad.errors import ArgumentError, NonFiniteError
-from digrad.mixing import Network
+from digrad.algorithms.fields import numeric_fields, with_fields
+from digrad.engine import door, hyper
+from digrad.engine.averages import perron_weights
+from digrad.errors import ArgumentError
+from digrad.mixing import AnyNetwork
 from digrad.torch.finite import broken_rows
 from digrad.torch.flat import FlatParameters
 from digrad.torch.memory import release_free_memory
 from digrad.torch.mixing_order import CHUNK
 from digrad.torch.reasons import agents_text
+from digrad.torch.runtime import Runtime, overwrite
 from digrad.types import Method
-
-MESSAGE_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 class MethodOptimizer(torch.optim.Optimizer):
@@ -29,8 +30,8 @@ class MethodOptimizer(torch.optim.Optimizer):
         flat: The parameters.
         groups: Settings of each parameter group (``lr``, ``weight_decay``), with its parameters.
         method: Any method of :mod:`digrad.algorithms`.
-        network: Graph and weights.
-        net: The executor.
+        network: Graph and weights, constant or not.
+        runtime: Where the agents live.
         agents: The number of the agent of each row.
         weight_decay: Added to the gradient as ``weight_decay * x`` before it is tracked.
         non_finite: What to do about a gradient that is not finite.
@@ -43,31 +44,33 @@ class MethodOptimizer(torch.optim.Optimizer):
         flat: FlatParameters,
         groups: list[dict[str, Any]],
         method: Method,
-        network: Network,
-        net: Any,
+        network: AnyNetwork,
+        runtime: Runtime,
         agents: Sequence[int],
         weight_decay: float,
         non_finite: str,
     ) -> None:
         self._non_finite = non_finite
-        self._flat, self._network, self._net, self._agents = flat, network, net, tuple(agents)
+        self._flat, self._network, self._agents = flat, network, tuple(agents)
+        self._runtime, self._net = runtime, runtime.net
         self._has_own_rate = np.ndim(getattr(method, "step_size", 0.0)) > 0
-        self._method = with_fields(method, _local_arrays(method, self._agents, flat))
+        self._given, self._local = method, _local_arrays(method, self._agents, flat)
         self.k = 0
         self._is_built = self._is_averaged = False
-        start = self._scheduled("step_size") if hasattr(method, "step_size") else 0.0
+        self._method = self._at(0)
+        start = getattr(self._method, "step_size", 0.0)
         super().__init__(groups, {"lr": start, "weight_decay": weight_decay})
         self._is_built = True
+        self._check_groups()
         self._mirrored = start
         self._last_grad: torch.Tensor | None = None
-        self._state = self._allocate(self._method_now().init(flat.read(), net))
-        is_x = self._method.query(self._state) is self._state.x and self._shares_memory
+        begun = self._method_now().init(flat.read(), self._net)
+        self._state = runtime.lay_out(begun, getattr(method, "early", ()))
+        is_x = self._method.query(self._state) is self._state.x and runtime.shares_memory
         self._point = self._state.x if is_x else flat.empty()
         flat.point_at(self._point)
         release_free_memory()
         self._publish()
-
-    _shares_memory = True  # whether parameters may be views of the state itself
 
     @property
     def state_fields(self) -> Any:
@@ -78,11 +81,6 @@ class MethodOptimizer(torch.optim.Optimizer):
     def bytes_sent(self) -> int:
         """Bytes that the agents of this process have sent so far."""
         return self._net.bytes_sent
-
-    @property
-    def message_dtype(self) -> torch.dtype | None:
-        """The format of messages, if it is shorter than that of the numbers."""
-        return self._net.message_dtype
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set all gradients to zero; they stay views of one flat row, so none becomes ``None``."""
@@ -114,12 +112,13 @@ class MethodOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._check_groups()
         grad = self._gradient()
-        self._net.begin_step()
-        self._advance(self._method_now(), grad)
+        self._runtime.advance(self._method_now(), self._state, grad)
         self._check_state()
         self.k += 1
         self._publish()
+        self._runtime.end_step(self.k, self.settings)
         return loss
 
     def estimate(self) -> torch.Tensor:
@@ -135,7 +134,7 @@ class MethodOptimizer(torch.optim.Optimizer):
         """Return the average of all agents' answers, ``[dimension]``; every agent must call.
 
         Where estimates are pulled the weights are those of the Perron vector of R, for push-sum those it carries,
-        else equal.
+        else equal; on a network that changes with the iteration they are equal too.
         """
         return self._average("average")
 
@@ -143,7 +142,7 @@ class MethodOptimizer(torch.optim.Optimizer):
     def consensus_error(self) -> float:
         """Return how far the agents are apart, ``||x - 1 xbar||_F / sqrt(n)``; every agent must call."""
         distance = self.estimate() - self._average("consensus_error")
-        total = self._sum(distance.square_().sum().reshape(1), "consensus_error")
+        total = self._runtime.add_up(distance.square_().sum().reshape(1), "consensus_error")
         return float((total / self._network.n).sqrt())
 
     @contextlib.contextmanager
@@ -164,7 +163,7 @@ class MethodOptimizer(torch.optim.Optimizer):
             self._flat.point_at(self._point)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return k, the method's state, what short messages refer to, and the settings of the groups.
+        """Return k, the state of the method and of the links, and the settings of the groups.
 
         Messages under way are no state: they are sent again.
         As with any torch optimizer the tensors are the live ones: copy them if training goes on.
@@ -174,8 +173,9 @@ class MethodOptimizer(torch.optim.Optimizer):
         state: dict[str, Any] = {"k": self.k, "method": type(self._method).__name__, "fields": fields}
         if self._last_grad is not None:
             state["last_grad"] = self._last_grad
-        if self._net.references:
-            state["references"] = self._net.references
+        links = self._net.stored_links()
+        if links:
+            state["links"] = links
         return {"state": state, "param_groups": settings}
 
     @torch.no_grad()
@@ -188,16 +188,14 @@ class MethodOptimizer(torch.optim.Optimizer):
         self._refuse_inside_average("load_state_dict")
         stored = state_dict["state"]
         self._check_stored(stored, state_dict["param_groups"])
-        references = stored.get("references", {})
-        self._settle(stored["k"], references)
-        self._net.set_references(references)
+        self._runtime.go_to(int(stored["k"]), stored.get("links", {}))
         for group, settings in zip(self.param_groups, state_dict["param_groups"], strict=True):
             group.update(settings)
         self.k = int(stored["k"])
         self._mirrored = self.param_groups[0]["lr"]
         last = stored.get("last_grad")
         self._last_grad = None if last is None else last.clone()
-        self._store(type(self._state)(**stored["fields"]))
+        overwrite(self._state, type(self._state)(**stored["fields"]))
         self._publish()
 
     @torch.no_grad()
@@ -212,11 +210,11 @@ class MethodOptimizer(torch.optim.Optimizer):
         """
         self._refuse_inside_average("restart_tracking")
         start = (self.estimate() if x is None else x).clone()
-        self._settle(self.k if k is None else k, {})
-        self._net.set_references({})
-        self.k = self.k if k is None else k
+        k = self.k if k is None else k
+        self._runtime.go_to(k, {})
+        self.k = k
         self._last_grad = None
-        self._store(self._method_now().init(start, self._net))
+        overwrite(self._state, self._method_now().init(start, self._net))
         self._publish()
 
     def settings(self) -> dict[str, Any]:
@@ -227,7 +225,8 @@ class MethodOptimizer(torch.optim.Optimizer):
         }
         if self._has_own_rate:
             del shown["lr"]
-        return shown | {name: np.asarray(v, float).tolist() for name, v in self._scheduled_fields().items()}
+        method = self._at(self.k)
+        return shown | {name: getattr(method, name) for name in hyper.scheduled_fields(self._given)}
 
     def _refuse_inside_average(self, what: str) -> None:
         if self._is_averaged:
@@ -237,55 +236,34 @@ class MethodOptimizer(torch.optim.Optimizer):
     def _name(self) -> str:
         return type(self).__name__
 
-    def _advance(self, method: Any, grad: torch.Tensor) -> None:
-        self._store(method.step(self._state, grad, self._net))
-
-    def _allocate(self, state: Any) -> Any:
-        return type(state)(*(value.clone(memory_format=torch.contiguous_format) for value in state))
-
-    def _store(self, state: Any) -> None:
-        for kept, value in zip(self._state, state, strict=True):
-            if kept is not value:
-                kept.copy_(value)
-
     def _publish(self) -> None:
-        """Show the parameters where the next gradient is wanted."""
+        """Show the parameters where the next gradient is wanted, and begin the next iteration."""
         if self._point is not self._state.x:
-            method = with_fields(self._method, self._scheduled_fields())
-            self._point.copy_(method.query(self._state))
-
-    def _settle(self, k: int, references: Mapping[str, torch.Tensor]) -> None:
-        """Make sure that the state may be overwritten."""
+            self._point.copy_(self._at(self.k).query(self._state))
+        self._runtime.publish(self.k, self._state)
 
     @torch.no_grad()
     def _average(self, call: str) -> torch.Tensor:
         weights = metrics.average_weights(self._method, self._state, self._perron())
-        return self._sum(weights @ self.estimate(), call).div_(self._network.n)
-
-    def _sum(self, value: torch.Tensor, call: str) -> torch.Tensor:
-        """Return the sum over all processes, in the memory of ``value``; ``call`` is what the user has called."""
-        return value
+        return self._runtime.add_up(weights @ self.estimate(), call).div_(self._network.n)
 
     def _perron(self) -> torch.Tensor:
-        u = metrics.perron_weights(self._method, self._network)
+        u = perron_weights(self._given, self._network)[0]
         return torch.tensor(u[list(self._agents)], dtype=self._flat.dtype, device=self._flat.device)
 
-    def _scheduled(self, field: str) -> Any:
-        value: Any = getattr(self._method, field)
-        return value(self.k) if callable(value) else value
+    def _at(self, k: int) -> Any:
+        """Return the method of iteration k for the agents of this process, with its own step size."""
+        return with_fields(hyper.at_iteration(self._given, k), self._local)
 
     def _method_now(self) -> Any:
-        """Return the method of this iteration, schedules evaluated and the step size taken from ``lr``."""
-        values = self._scheduled_fields()
-        if hasattr(self._method, "step_size"):
-            values["step_size"] = self._step_size(values.get("step_size"))
-        return with_fields(self._method, values)
+        """Return the method of this iteration, with the step size taken from ``lr``."""
+        method = self._at(self.k)
+        if not hasattr(method, "step_size"):
+            return method
+        scheduled = method.step_size if "step_size" in hyper.scheduled_fields(self._given) else None
+        return with_fields(method, {"step_size": self._step_size(scheduled)})
 
-    def _scheduled_fields(self) -> dict[str, Any]:
-        names = numeric_fields(type(self._method))
-        return {name: self._scheduled(name) for name in names if callable(getattr(self._method, name))}
-
-    def _step_size(self, scheduled: float | None) -> Any:
+    def _check_groups(self) -> None:
         for group in self.param_groups:
             for name in ("lr", "weight_decay"):
                 if not 0 <= group[name] < float("inf"):
@@ -293,6 +271,8 @@ class MethodOptimizer(torch.optim.Optimizer):
                         f"`{name}` of a parameter group of {self._name} must be at least 0 and finite, but got "
                         f"{group[name]!r}."
                     )
+
+    def _step_size(self, scheduled: float | None) -> Any:
         if scheduled is not None:
             if any(group["lr"] != self._mirrored for group in self.param_groups):
                 raise ArgumentError(
@@ -321,7 +301,7 @@ class MethodOptimizer(torch.optim.Optimizer):
             grad = self._decayed(grad)
         broken = broken_rows(grad)
         if broken and self._non_finite == "error":
-            self._fail(
+            self._runtime.fail(
                 f"step {self.k}: the gradient of {self._named(broken)} is not finite; look at the batch of that step, "
                 "or pass non_finite='repeat' to repeat the gradient before."
             )
@@ -329,7 +309,7 @@ class MethodOptimizer(torch.optim.Optimizer):
             warnings.warn(
                 f"step {self.k}: the gradient of {self._named(broken)} is not finite; the one before is repeated.",
                 RuntimeWarning,
-                stacklevel=6,
+                stacklevel=5,
             )
             grad[broken] = 0.0 if self._last_grad is None else self._last_grad[broken]
         if found_inf is not None or self._non_finite == "repeat":
@@ -340,17 +320,13 @@ class MethodOptimizer(torch.optim.Optimizer):
     def _check_state(self) -> None:
         broken = broken_rows(self._state.x)
         if broken:
-            self._fail(
+            self._runtime.fail(
                 f"step {self.k}: the state of {self._named(broken)} is not finite any more; lower `lr`, and go on from "
                 "a checkpoint."
             )
 
     def _named(self, rows: Sequence[int]) -> str:
         return agents_text(self._agents[row] for row in rows)
-
-    def _fail(self, reason: str) -> NoReturn:
-        """Raise on every agent."""
-        raise NonFiniteError(reason)
 
     def _decayed(self, grad: torch.Tensor) -> torch.Tensor:
         total = grad.clone()
@@ -378,28 +354,16 @@ class MethodOptimizer(torch.optim.Optimizer):
 
 
 def check_arguments(
-    method: Any,
-    network: Network,
-    weight_decay: float,
-    message_dtype: torch.dtype | None,
-    non_finite: str,
-    owner: str,
+    method: Any, network: AnyNetwork, weight_decay: float, non_finite: str, owner: str
 ) -> None:
     """Raise unless the arguments that both engines share can be used."""
     checks.choice(non_finite, "non_finite", owner, ("error", "repeat"))
-    if isinstance(method, type) or not isinstance(method, Method):
-        raise ArgumentError(
-            f"`method` of {owner} must be a method such as CGT(step_size=0.05, threshold=5.0), but got {method!r}."
-        )
+    door.check_method(method, owner)
     if weight_decay != 0:
         checks.positive(weight_decay, "weight_decay", owner)
-    if message_dtype is not None and message_dtype not in MESSAGE_DTYPES:
-        raise ArgumentError(
-            f"`message_dtype` of {owner} must be one of {', '.join(map(str, MESSAGE_DTYPES))}, "
-            f"but got {message_dtype!r}."
-        )
-    check_columns(method, network.n)
-    network.require(method.needs, type(method).__name__)
+    door.check_network(network, owner)
+    door.check_fit(method, network, type(method).__name__)
+    hyper.check_schedules(method)
 
 
 def _local_arrays(method: Any, agents: Sequence[int], flat: FlatParameters) -> dict[str, Any]:

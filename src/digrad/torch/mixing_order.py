@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from digrad.mixing import Mixing, Network
+from digrad.mixing import LETTERS, AnyNetwork, Mixing
 
-VERBS = {"row": "pull", "column": "push", "doubly": "mix"}  # what a need of a method is called on the net
 CHUNK = 1 << 17  # numbers worked on at a time: they stay in the cache, and no large temporary is needed
 
 
@@ -33,19 +32,46 @@ class Share:
     conserves: bool
 
 
-def shares(network: Network, needs: frozenset[str], agent: int) -> dict[str, Share]:
-    """Return the part of ``agent`` in each mixing that a method needs, by verb."""
-    matrices = {"row": lambda: network.R, "column": lambda: network.C, "doubly": lambda: network.W}
-    return {VERBS[need]: _share(matrices[need](), agent, need != "row") for need in VERBS if need in needs}
+class Turns:
+    """Every agent's part in the mixings of a method, iteration by iteration.
+
+    Args:
+        network: Graph and weights, constant or not.
+        letters: The matrix ``R``, ``C`` or ``W`` behind each verb.
+    """
+
+    def __init__(self, network: AnyNetwork, letters: Mapping[str, str]) -> None:
+        self._network, self._letters = network, letters
+        self._known: dict[int, dict[str, tuple[Share, ...]]] = {}
+
+    def at(self, k: int) -> dict[str, tuple[Share, ...]]:
+        """Return the shares of all agents at iteration k, by verb."""
+        period = self._network.period
+        turn = k if period is None else k % period
+        if turn not in self._known:
+            if period is None:
+                self._known.clear()  # it never comes back
+            network = self._network.at(turn)
+            self._known[turn] = {
+                verb: shares(getattr(network, letter), conserves=letter != LETTERS["row"])
+                for verb, letter in self._letters.items()
+            }
+        return self._known[turn]
 
 
-def _share(mixing: Mixing, agent: int, conserves: bool) -> Share:
-    row = mixing.matrix[[agent], :].tocoo()
-    column = mixing.matrix[:, [agent]].tocoo()
-    senders = sorted(zip(row.coords[1].tolist(), row.data.tolist(), strict=True))
-    receivers = sorted(zip(column.coords[0].tolist(), column.data.tolist(), strict=True))
-    others = tuple((other, weight) for other, weight in receivers if other != agent)
-    return Share(agent, tuple(senders), others, conserves)
+def shares(mixing: Mixing, *, conserves: bool) -> tuple[Share, ...]:
+    """Return the part of every agent in one mixing."""
+    entries = mixing.matrix.tocoo()
+    senders: list[list[tuple[int, float]]] = [[] for _ in range(mixing.n)]
+    receivers: list[list[tuple[int, float]]] = [[] for _ in range(mixing.n)]
+    ends = (end.tolist() for end in entries.coords)
+    for receiver, sender, weight in sorted(zip(*ends, entries.data.tolist(), strict=True)):
+        senders[receiver].append((sender, weight))
+        if sender != receiver:
+            receivers[sender].append((receiver, weight))
+    return tuple(
+        Share(agent, tuple(senders[agent]), tuple(receivers[agent]), conserves) for agent in range(mixing.n)
+    )
 
 
 def combine(

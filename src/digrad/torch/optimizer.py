@@ -1,24 +1,17 @@
 """The optimizer of one agent that lives in its own process."""
 
-import dataclasses
-import time
-from collections.abc import Mapping
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
-import torch
-
-from digrad.algorithms import CGT
-from digrad.errors import ArgumentError, DisagreementError, NonFiniteError
-from digrad.torch.cgt_kernel import cgt_step
-from digrad.torch.failure_records import note_step
+from digrad.algorithms.fields import with_fields
+from digrad.engine import hyper
+from digrad.engine.verbs import bindings
+from digrad.errors import ArgumentError
+from digrad.torch.agent_net import AgentNet
+from digrad.torch.agent_runtime import AgentRuntime
 from digrad.torch.flat import FlatParameters, parameter_groups
-from digrad.torch.handshake import difference
 from digrad.torch.method_optimizer import MethodOptimizer, check_arguments
-from digrad.torch.process_net import ProcessNet
 from digrad.torch.process_network import ProcessNetwork
 from digrad.types import Method
-
-COMPARED = 100  # steps between two comparisons of rates and schedules
 
 
 class DecentralizedOptimizer(MethodOptimizer):
@@ -32,15 +25,14 @@ class DecentralizedOptimizer(MethodOptimizer):
         params: Parameters or parameter groups with ``lr`` and ``weight_decay``, as for torch optimizers. ``lr``
             mirrors ``step_size`` of the method, so that schedulers work.
         method: Any method of :mod:`digrad.algorithms`.
-        network: The processes.
+        network: The processes; ``links`` of its network decide what becomes of messages.
         weight_decay: Added to the gradient as ``weight_decay * x`` before it is tracked.
-        message_dtype: Send in this format, for example ``torch.bfloat16``, without a bias of the answer.
         non_finite: What becomes of a gradient with infinities or numbers that are none: ``"error"`` on every agent, or
             ``"repeat"`` that agent's gradient before (zero at the first step), with a warning.
 
     Raises:
         ArgumentError: An argument cannot be used.
-        CommunicationError: The agents disagree on method, model, dtype or messages; raised on every agent.
+        CommunicationError: The agents disagree on method, model or dtype; raised on every agent.
     """
 
     def __init__(
@@ -50,7 +42,6 @@ class DecentralizedOptimizer(MethodOptimizer):
         network: ProcessNetwork,
         *,
         weight_decay: float = 0.0,
-        message_dtype: torch.dtype | None = None,
         non_finite: Literal["error", "repeat"] = "error",
     ) -> None:
         if not isinstance(network, ProcessNetwork):
@@ -58,9 +49,7 @@ class DecentralizedOptimizer(MethodOptimizer):
                 f"`network` of DecentralizedOptimizer must be a ProcessNetwork, but got {type(network).__name__}; "
                 "wrap it: ProcessNetwork(graph)."
             )
-        check_arguments(
-            method, network.network, weight_decay, message_dtype, non_finite, "DecentralizedOptimizer"
-        )
+        check_arguments(method, network.network, weight_decay, non_finite, "DecentralizedOptimizer")
         self._processes = network
         groups = parameter_groups(params, "DecentralizedOptimizer")
         flat = FlatParameters([[group["params"] for group in groups]], "DecentralizedOptimizer")
@@ -69,19 +58,20 @@ class DecentralizedOptimizer(MethodOptimizer):
             "dimension": flat.dimension,
             "model": flat.signature,
             "dtype": str(flat.dtype),
-            "messages": str(message_dtype or flat.dtype),
             "non_finite": non_finite,
         }
         network.agree(facts, "DecentralizedOptimizer")
-        message_dtype = None if message_dtype == flat.dtype else message_dtype
-        net = ProcessNet(network, method.needs, flat.dimension, flat.dtype, message_dtype, flat.device)
+        net = AgentNet(network, bindings(method), flat.dimension, flat.dtype, flat.device)
         groups = [{**group, "params": list(dict.fromkeys(group["params"]))} for group in groups]
-        self._last_end: float | None = None
-        self._number = network.count_optimizer()
-        self._posted: list[int] = []  # steps whose settings have been left for comparison
-        self._read: list[str] = []
         super().__init__(
-            flat, groups, method, network.network, net, (network.agent,), weight_decay, non_finite
+            flat,
+            groups,
+            method,
+            network.network,
+            AgentRuntime(network, net),
+            (network.agent,),
+            weight_decay,
+            non_finite,
         )
 
     @property
@@ -89,94 +79,13 @@ class DecentralizedOptimizer(MethodOptimizer):
         """The processes."""
         return self._processes
 
-    def step(self, closure: Any = None) -> Any:
-        """Take one step with the gradients at the current parameters; see :class:`MethodOptimizer`."""
-        began = self._last_end
-        loss = super().step(closure)
-        self._last_end = time.monotonic()
-        if began is not None:
-            self._processes.note_step(self._last_end - began)
-        self._compare_settings()
-        return loss
-
     def close(self) -> None:
         """Finish the messages under way; every agent must call, before the process group ends."""
-        self._net.settle_early()
-
-    def _compare_settings(self) -> None:
-        """Compare rates and schedules now and then, without waiting: what is read was left n steps ago.
-
-        An agent that has taken k + n steps has heard, over at most n - 1 others, of k + 1 steps of every agent.
-        """
-        network = self._processes
-        if self.k % COMPARED == 0:
-            network.handshake.post(f"settings {self._number} {self.k}", self.settings())
-            self._posted.append(self.k)
-        if self._posted and self._posted[0] + network.n == self.k:
-            name = f"settings {self._number} {self._posted.pop(0)}"
-            differing = difference(network.handshake.posted(name), range(network.n))
-            if differing:
-                network.fail(DisagreementError(f"step {self.k}: {differing}"))
-            self._read.append(name)
-            if len(self._read) > 1 + network.n // COMPARED:  # nobody reads that any more
-                network.handshake.withdraw(self._read.pop(0))
-
-    def _advance(self, method: Any, grad: torch.Tensor) -> None:
-        if type(method) is CGT:
-            pushed, pulled = (
-                self._net.arrived("push", self._state.y),
-                self._net.arrived("pull", self._state.x),
-            )
-            cgt_step(method, self._state, grad, pushed, pulled)
-        else:
-            state = method.step(self._state, grad, self._net)
-            self._net.finish_early()
-            self._store(state)
-        self._net.finish_early()
-
-    def _publish(self) -> None:
-        super()._publish()
-        self._net.k = self.k
-        note_step(self.k)
-        self._net.start_early(
-            [(verb, getattr(self._state, name)) for verb, name in self._early], self._early_memory
-        )
-
-    def _settle(self, k: int, references: Mapping[str, torch.Tensor]) -> None:
-        self._net.settle_early()
-        self._posted = []
-        places = sorted({name.partition(" of ")[0] for name in references})
-        self._processes.agree({"k": k, "references": ", ".join(places)}, "DecentralizedOptimizer")
-
-    def _sum(self, value: torch.Tensor, call: str) -> torch.Tensor:
-        return self._processes.add_up(value, f"{self._name}.{call}()")
-
-    def _fail(self, reason: str) -> NoReturn:
-        self._processes.fail(NonFiniteError(reason))
-
-    def _allocate(self, state: Any) -> Any:
-        """Lay the state out in one piece: x first, then what is sent early, so that this is one message."""
-        fields = state._asdict()
-        early = [(verb, name) for verb, name in getattr(self._method, "early", ())]
-        self._early = sorted(early, key=lambda item: item[1] != "x")
-        sent = [name for _, name in self._early]
-        order = ["x", *(name for name in sent if name != "x")]
-        order += [name for name in fields if name not in order]
-        memory = fields["x"].new_empty(sum(fields[name].shape[1] for name in order))
-        views = dict(zip(order, memory.split([fields[name].shape[1] for name in order]), strict=True))
-        first = 0 if "x" in sent else fields["x"].shape[1]
-        self._early_memory = memory[first:]
-        kept = type(state)(**{name: views[name][None] for name in fields})
-        for target, value in zip(kept, state, strict=True):
-            target.copy_(value)
-        return kept
+        self._runtime.close()
 
 
 def _describe(method: Any) -> str:
     """Return the method and what all agents must share of it; a step size may be their own."""
-    shown = []
-    for name in (field.name for field in dataclasses.fields(method) if field.name != "step_size"):
-        value = getattr(method, name)
-        plain = value.tolist() if hasattr(value, "tolist") else value
-        shown.append(f"{name}={'schedule' if callable(value) else plain}")
-    return f"{type(method).__name__}({', '.join(shown)})"
+    scheduled = dict.fromkeys(hyper.scheduled_fields(method), "schedule")
+    shown = hyper.describe(with_fields(method, scheduled))
+    return f"{type(method).__name__}({', '.join(f'{k}={v}' for k, v in shown.items() if k != 'step_size')})"

@@ -6,6 +6,7 @@ import os
 import threading
 import warnings
 import weakref
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -14,9 +15,10 @@ import torch.distributed as dist
 
 import digrad
 from digrad import checks, graphs
+from digrad.engine.door import check_network
 from digrad.errors import ArgumentError, CommunicationError, DigradError
-from digrad.graphs import Digraph
-from digrad.mixing import Network
+from digrad.graphs import Digraph, GraphSequence
+from digrad.mixing import AnyNetwork, Network
 from digrad.torch import security
 from digrad.torch.bound_store import store_of_group
 from digrad.torch.exchange import TAGS, Round
@@ -43,8 +45,8 @@ class ProcessNetwork:
     makes sure that all of them mean the same graph, weights and version. Every agent must construct it.
 
     Args:
-        network: A :class:`~digrad.mixing.Network` or a digraph; by default the graph file named by
-            ``digrad launch``.
+        network: A :class:`~digrad.mixing.Network`, a :class:`~digrad.mixing.NetworkSequence`, or a digraph, constant or
+            not; by default the graph file named by ``digrad launch``.
         group: A process group whose ranks are the agents; by default the world. For agents that are DDP groups
             pass the group of equal data-parallel ranks.
         timeout: Seconds to wait for a neighbour; by default five times the longest step so far, at least 10
@@ -62,7 +64,7 @@ class ProcessNetwork:
 
     def __init__(
         self,
-        network: Network | Digraph | None = None,
+        network: AnyNetwork | Digraph | GraphSequence | None = None,
         *,
         group: dist.ProcessGroup | None = None,
         timeout: float | None = None,
@@ -89,8 +91,14 @@ class ProcessNetwork:
         self.agent = dist.get_rank(self.group)
         self.handshake = _handshake(self.group, self.agent)
         self.handshake.hang_up = self._hang_up
-        graph = f"{self.n} agents, {self.network.graph.n_arcs} arcs, {self.network.content_hash[:16]}"
-        self.agree({"version": digrad.__version__, "graph": graph, "direct": direct}, "ProcessNetwork")
+        graph = f"{self.n} agents, {self.network.union.n_arcs} arcs, {self.network.content_hash[:16]}"
+        facts = {
+            "version": digrad.__version__,
+            "graph": graph,
+            "links": repr(self.network.links),
+            "direct": direct,
+        }
+        self.agree(facts, "ProcessNetwork")
         self._check_size()
 
     @property
@@ -107,12 +115,16 @@ class ProcessNetwork:
             return LONGEST
         return min(LONGEST, max(SHORTEST, STEPS * self._longest_step))
 
-    def open_memory(self) -> None:
-        """Connect the agents of each host so that they read large messages from one another; all must call."""
+    def open_memory(self, letters: Iterable[str]) -> None:
+        """Connect the agents of each host so that they read large messages from one another; all must call.
+
+        Args:
+            letters: The matrices over whose arcs the messages travel.
+        """
         if self._direct and self.same_host is None:
-            network = self.network
-            used = (network.graph, network.R.support, network.C.support)
-            arcs = sorted({arc for graph in used for arc in graph.edges})
+            turns = [self.network.at(k) for k in range(self.network.period or 0)]
+            used = [getattr(one, letter).support for one in turns for letter in letters]
+            arcs = sorted({arc for graph in (self.network.union, *used) for arc in graph.edges})
             self.same_host = SameHost(
                 self.agent, arcs, lambda facts: self.exchange(facts, "same host"), self._timeout or CONNECT
             )
@@ -236,15 +248,12 @@ class ProcessNetwork:
             )
 
 
-def _as_network(network: Network | Digraph | None) -> Network:
-    if isinstance(network, Network):
-        return network
-    if isinstance(network, Digraph):
+def _as_network(network: AnyNetwork | Digraph | GraphSequence | None) -> AnyNetwork:
+    if isinstance(network, Digraph | GraphSequence):
         return Network(network)
     if network is not None:
-        raise ArgumentError(
-            f"`network` of ProcessNetwork must be a Network or a Digraph, but got {type(network).__name__}."
-        )
+        check_network(network, "ProcessNetwork")
+        return network
     path = os.environ.get(GRAPH_VARIABLE)
     if not path:
         raise ArgumentError(

@@ -6,13 +6,15 @@ from typing import Any, Literal
 
 import torch
 
+from digrad.engine.verbs import bindings
 from digrad.errors import ArgumentError
-from digrad.graphs import Digraph
-from digrad.mixing import Network
+from digrad.graphs import Digraph, GraphSequence
+from digrad.mixing import AnyNetwork, Network
 from digrad.torch.alone import Alone
 from digrad.torch.flat import FlatParameters, parameter_groups
 from digrad.torch.method_optimizer import MethodOptimizer, check_arguments
 from digrad.torch.replica_net import ReplicaNet
+from digrad.torch.replica_runtime import ReplicaRuntime
 from digrad.types import Method
 
 
@@ -25,10 +27,10 @@ class Replicas(MethodOptimizer):
     Args:
         model: A module, copied for every agent, or a sequence with one module per agent.
         method: Any method of :mod:`digrad.algorithms`.
-        network: Graph and weights, or a digraph with uniform weights.
+        network: Graph and weights, constant or not, or a digraph with uniform weights; its ``links`` decide what
+            becomes of messages.
         groups: Returns the parameter groups of a module, as for torch optimizers; by default one group.
         weight_decay: Added to the gradient as ``weight_decay * x`` before it is tracked.
-        message_dtype: Round messages to this format, as processes that send half the bytes do.
         non_finite: What becomes of a gradient with infinities or numbers that are none: ``"error"`` on every agent, or
             ``"repeat"`` that agent's gradient before (zero at the first step), with a warning.
 
@@ -50,21 +52,18 @@ class Replicas(MethodOptimizer):
         tensor([1., 1.])
     """
 
-    _shares_memory = False  # the rows of the parameters are aligned, those of the state are not
-
     def __init__(
         self,
         model: torch.nn.Module | Sequence[torch.nn.Module],
         method: Method,
-        network: Network | Digraph,
+        network: AnyNetwork | Digraph | GraphSequence,
         *,
         groups: Callable[[torch.nn.Module], Iterable[Any]] | None = None,
         weight_decay: float = 0.0,
-        message_dtype: torch.dtype | None = None,
         non_finite: Literal["error", "repeat"] = "error",
     ) -> None:
-        network = Network(network) if isinstance(network, Digraph) else network
-        check_arguments(method, network, weight_decay, message_dtype, non_finite, "Replicas")
+        network = Network(network) if isinstance(network, Digraph | GraphSequence) else network
+        check_arguments(method, network, weight_decay, non_finite, "Replicas")
         self.models = _models(model, network.n)
         found = [
             parameter_groups(m.parameters() if groups is None else groups(m), "Replicas") for m in self.models
@@ -74,9 +73,8 @@ class Replicas(MethodOptimizer):
             {**settings, "params": list(dict.fromkeys(p for one in found for p in one[i]["params"]))}
             for i, settings in enumerate(found[0])
         ]
-        message_dtype = None if message_dtype == flat.dtype else message_dtype
-        net = ReplicaNet(network, method.needs, flat.dimension, message_dtype, flat.device)
-        super().__init__(flat, merged, method, network, net, range(network.n), weight_decay, non_finite)
+        runtime = ReplicaRuntime(ReplicaNet(network, bindings(method), flat.dimension, flat.device))
+        super().__init__(flat, merged, method, network, runtime, range(network.n), weight_decay, non_finite)
 
     @property
     def network(self) -> Alone:

@@ -5,9 +5,15 @@ import sys
 import torch
 from safetensors.torch import save_file
 
-from digrad.graphs import example5
 from digrad.torch import DecentralizedOptimizer, ProcessNetwork, same_host
-from torch_models import BITWISE_METHODS, BITWISE_STEPS, bitwise_settings, network_loss, network_model
+from torch_models import (
+    BITWISE_METHODS,
+    BITWISE_STEPS,
+    bitwise_network,
+    bitwise_settings,
+    network_loss,
+    network_model,
+)
 
 
 def forbidden(*_: object) -> None:
@@ -15,19 +21,20 @@ def forbidden(*_: object) -> None:
 
 
 def main(out: str, size: str, way: str) -> None:
-    network, results = ProcessNetwork(example5(), direct=way != "gloo"), {}
+    settings, results = bitwise_settings(size), {}
+    networks = {
+        messages: ProcessNetwork(bitwise_network(messages), direct=way != "gloo")
+        for messages in dict.fromkeys(messages for *_, messages in settings)
+    }
+    network = networks[None]
     if way == "mixed" and network.agent == 4:  # as if it lived on another host
         same_host._describe_self = lambda *_: {"host": "elsewhere"}
     if way == "mixed" and network.agent == 2:  # as if it lived in a sandbox
         same_host._describe_self = forbidden
-    for row, (label, name, dtype, message_dtype) in enumerate(bitwise_settings(size)):
+    for row, (label, name, dtype, messages) in enumerate(settings):
         model = network_model(name, dtype)
         optimizer = DecentralizedOptimizer(
-            model.parameters(),
-            BITWISE_METHODS[label],
-            network,
-            weight_decay=1e-3,
-            message_dtype=message_dtype,
+            model.parameters(), BITWISE_METHODS[label], networks[messages], weight_decay=1e-3
         )
         for k in range(BITWISE_STEPS[size]):
             optimizer.zero_grad()

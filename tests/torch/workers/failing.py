@@ -14,6 +14,8 @@ import digrad
 from digrad import AB, CGT
 from digrad.errors import DigradError
 from digrad.graphs import from_edges, ring
+from digrad.links import rounded
+from digrad.mixing import Network
 from digrad.torch import Checkpoints, DecentralizedOptimizer, ProcessNetwork
 
 RANK = int(os.environ["RANK"])
@@ -32,7 +34,7 @@ def report(attempt: str, action: Callable[[], object]) -> None:
 
 
 def disagree(_: Path) -> None:
-    """Agent 1 has another graph, dtype, model, method, step and format of messages than the rest, one at a time."""
+    """Agent 1 has another graph, dtype, model, method, step and kind of links than the rest, one at a time."""
     odd = RANK == 1
     bigger = from_edges(3, [(0, 1), (1, 2), (2, 0), (1, 0)])
     report("graph", lambda: ProcessNetwork(bigger if odd else ring(3), timeout=10))
@@ -40,6 +42,8 @@ def disagree(_: Path) -> None:
     digrad.__version__ = "0.0.odd" if odd else genuine
     report("version", lambda: ProcessNetwork(ring(3), timeout=10))
     digrad.__version__ = genuine
+    links = rounded("bfloat16") if odd else None
+    report("links", lambda: ProcessNetwork(Network(ring(3), links=links), timeout=10))
     report("direct", lambda: ProcessNetwork(ring(3), timeout=10, direct=not odd))
     network = ProcessNetwork(ring(3), timeout=10)
     plain = torch.nn.Linear(4, 3)
@@ -49,10 +53,6 @@ def disagree(_: Path) -> None:
         report(name, lambda m=chosen: DecentralizedOptimizer(m.parameters(), METHOD, network))
     swapped = AB(step_size=0.01) if odd else METHOD
     report("method", lambda: DecentralizedOptimizer(plain.parameters(), swapped, network))
-    short = torch.bfloat16 if odd else None
-    report(
-        "messages", lambda: DecentralizedOptimizer(plain.parameters(), METHOD, network, message_dtype=short)
-    )
     optimizer = DecentralizedOptimizer(plain.parameters(), METHOD, network)
     stored = optimizer.state_dict()
     stored["state"]["k"] = 7 if odd else 5

@@ -8,7 +8,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 from digrad import AB, CGT, SGP
-from digrad.graphs import from_edges
+from digrad.graphs import from_edges, split
+from digrad.links import rounded
+from digrad.mixing import Network
 from digrad.schedules import InverseSqrt
 from digrad.torch import Checkpoints, DecentralizedOptimizer, ProcessNetwork
 
@@ -64,12 +66,12 @@ def averages(network: ProcessNetwork) -> None:
     optimizer.close()
 
 
-def half_messages(network: ProcessNetwork) -> None:
+def half_messages(network: ProcessNetwork, short: ProcessNetwork) -> None:
     """Sums are conserved although every message is rounded to bfloat16, which halves all but the first estimate."""
     torch.manual_seed(network.agent)
     model = nn.Linear(50, 4)
     full = DecentralizedOptimizer(nn.Linear(50, 4).parameters(), METHOD, network)
-    optimizer = DecentralizedOptimizer(model.parameters(), METHOD, network, message_dtype=torch.bfloat16)
+    optimizer = DecentralizedOptimizer(model.parameters(), METHOD, short)
     for _ in range(50):
         optimizer.zero_grad()
         model(torch.randn(8, 50)).square().mean().backward()
@@ -79,9 +81,7 @@ def half_messages(network: ProcessNetwork) -> None:
     assert float((y - g).abs().max()) < 1e-5 * max(1.0, float(g.abs().max()))
     assert 102 * optimizer.bytes_sent <= 52 * 51 * full.bytes_sent
     optimizer.close()
-    push_sum = DecentralizedOptimizer(
-        nn.Linear(50, 4).parameters(), SGP(step_size=0.01), network, message_dtype=torch.float16
-    )
+    push_sum = DecentralizedOptimizer(nn.Linear(50, 4).parameters(), SGP(step_size=0.01), short)
     for _ in range(10):
         push_sum.step()
     assert abs(float(total(push_sum.state_fields.w)) - 3) < 1e-5
@@ -95,9 +95,7 @@ def resume_half_messages(network: ProcessNetwork, folder: str) -> None:
         for attempt in ("save", "resume"):
             torch.manual_seed(network.agent)
             model = nn.Linear(50, 4)
-            optimizer = DecentralizedOptimizer(
-                model.parameters(), method, network, message_dtype=torch.bfloat16
-            )
+            optimizer = DecentralizedOptimizer(model.parameters(), method, network)
             checkpoints = Checkpoints(f"{folder}/{type(method).__name__}", optimizer)
             assert checkpoints.resume() == (None if attempt == "save" else 4)
             while optimizer.k < 8:
@@ -181,14 +179,28 @@ def large_messages(network: ProcessNetwork, folder: str) -> None:
     save_file({"start": start, "end": optimizer.estimate().contiguous()}, f"{folder}/large{network.agent}.st")
 
 
+def large_turns(network: ProcessNetwork, folder: str) -> None:
+    """Short and full messages of a network that changes are read from the neighbours' memory alike."""
+    torch.manual_seed(network.agent)
+    optimizer = DecentralizedOptimizer(nn.Linear(1000, 700).parameters(), METHOD, network)
+    for _ in range(4):
+        optimizer.step()
+    optimizer.close()
+    save_file({"end": optimizer.estimate().contiguous()}, f"{folder}/turns{network.agent}.st")
+
+
 if __name__ == "__main__":
     processes = ProcessNetwork(GRAPH, timeout=30)
     overflow(processes)
     averages(processes)
-    half_messages(processes)
-    resume_half_messages(processes, f"{sys.argv[1]}/half")
+    halves = ProcessNetwork(Network(GRAPH, links=rounded("bfloat16")), timeout=30)
+    half_messages(processes, halves)
+    resume_half_messages(halves, f"{sys.argv[1]}/half")
+    turns = ProcessNetwork(Network(split(GRAPH, 2), links=rounded("bfloat16")), timeout=30)
+    resume_half_messages(turns, f"{sys.argv[1]}/turns")
     schedules(processes)
     restart_with_another_graph(processes, sys.argv[1])
     batched(processes)
     large_messages(processes, sys.argv[1])
+    large_turns(turns, sys.argv[1])
     processes.close()

@@ -1,0 +1,22 @@
+"""The weights of averages: xbar = u^T x / n and ybar with v, for the matrices that x and y go through."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from digrad.engine.verbs import bindings
+from digrad.mixing import AnyNetwork, Network
+
+Vector = npt.NDArray[np.float64]
+
+
+def perron_weights(method: Any, network: AnyNetwork) -> tuple[Vector, Vector]:
+    """Return u and v, ``[n]`` each with sum n: Perron vectors of R and C if the method uses them, else ones.
+
+    A network that changes with the iteration has no Perron vectors; there the average is the plain mean.
+    """
+    used, ones = set(bindings(method).values()), np.ones(network.n)
+    if not isinstance(network, Network) or network.period != 1:
+        return ones, ones
+    return (network.u if "R" in used else ones, network.v if "C" in used else ones)

@@ -1,0 +1,36 @@
+"""Checks at the door, before the first step: what every engine asks of a method and a network."""
+
+from typing import Any
+
+from digrad.algorithms.fields import check_columns
+from digrad.engine.verbs import required
+from digrad.errors import ArgumentError
+from digrad.mixing import AnyNetwork, Network, NetworkSequence
+from digrad.types import Method
+
+
+def check_method(method: Any, owner: str) -> None:
+    """Raise unless ``method`` is a method with its hyper-parameters."""
+    if isinstance(method, type) or not isinstance(method, Method):
+        raise ArgumentError(
+            f"`method` of {owner} must be a method such as CGT(step_size=0.05, threshold=5.0), but got {method!r}."
+        )
+
+
+def check_network(network: Any, owner: str) -> None:
+    """Raise unless ``network`` is one, constant or not."""
+    if not isinstance(network, Network | NetworkSequence):
+        raise ArgumentError(
+            f"`network` of {owner} must be a digrad Network, but got {type(network).__name__}; "
+            "wrap a graph: Network(graph)."
+        )
+    if isinstance(network, Network) and network.partial:
+        raise ArgumentError(
+            f"`network` of {owner} is one step of a sequence (partial=True); pass NetworkSequence([...])."
+        )
+
+
+def check_fit(method: Method, network: AnyNetwork, name: str) -> None:
+    """Raise unless the network has what the method, called ``name``, mixes with, and as many agents as its columns."""
+    check_columns(method, network.n)
+    network.require(required(method), name)

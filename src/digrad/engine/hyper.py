@@ -1,0 +1,113 @@
+"""The method of iteration k: hyper-parameters given as schedules are evaluated by the engine, never by the method."""
+
+import dataclasses
+import inspect
+from collections.abc import Iterable
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from digrad.algorithms.fields import numeric_fields, with_fields
+from digrad.errors import ArgumentError
+from digrad.fingerprints import fingerprint
+from digrad.schedules import SCHEDULES
+
+
+def scheduled_fields(method: Any) -> list[str]:
+    """Return the names of the hyper-parameters that are functions of k."""
+    return [name for name in numeric_fields(type(method)) if callable(getattr(method, name))]
+
+
+def check_schedules(method: Any) -> None:
+    """Raise unless every schedule is a function of the iteration alone."""
+    for name in scheduled_fields(method):
+        _check_signature(getattr(method, name), name, type(method).__name__)
+
+
+def at_iteration(method: Any, k: int) -> Any:
+    """Return the method of iteration k, its schedules evaluated."""
+    owner = type(method).__name__
+    values = {
+        name: float(_values(method, name, owner, range(k, k + 1), np.float64)[0])
+        for name in scheduled_fields(method)
+    }
+    return with_fields(method, values)
+
+
+def tables(method: Any, owner: str, ks: range, length: int, dtype: npt.DTypeLike) -> dict[str, Any]:
+    """Return each schedule of a method at the iterations ``ks``, NaN beyond them up to ``length``.
+
+    Raises:
+        ArgumentError: A value is no number, or the method does not take it; the message names k.
+    """
+    return {
+        name: np.pad(_values(method, name, owner, ks, dtype), (0, length - len(ks)), constant_values=np.nan)
+        for name in scheduled_fields(method)
+    }
+
+
+def _values(method: Any, name: str, owner: str, ks: range, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    schedule = getattr(method, name)
+    values = [_number(schedule(k), name, owner, k) for k in ks]
+    with np.errstate(over="ignore"):
+        rounded = np.array(values, np.float64).astype(dtype)  # where a small number may vanish
+    try:
+        dataclasses.replace(method, **{name: rounded})  # all at once, by its own checks
+    except ArgumentError:
+        _refuse_first(method, name, owner, zip(ks, values, strict=True))
+        _refuse_first(method, name, owner, zip(ks, rounded.tolist(), strict=True))
+    return rounded
+
+
+def _number(value: Any, name: str, owner: str, k: int) -> Any:
+    value = value.item() if hasattr(value, "item") and np.ndim(value) == 0 else value
+    if not isinstance(value, Real) or isinstance(value, bool) or np.isnan(float(value)):
+        raise ArgumentError(
+            f"`{name}` of {owner} is a schedule and must give a number for every k, but it gave {value!r} at k = {k}."
+        )
+    return value
+
+
+def _refuse_first(method: Any, name: str, owner: str, values: Iterable[tuple[int, Any]]) -> None:
+    for k, value in values:
+        try:
+            dataclasses.replace(method, **{name: value})
+        except ArgumentError as error:
+            raise ArgumentError(f"`{name}` of {owner} is a schedule, and at k = {k}: {error}") from error
+
+
+def describe(method: Any) -> dict[str, Any]:
+    """Return the hyper-parameters in a form that can be stored as JSON and compared between processes.
+
+    Raises:
+        ArgumentError: A schedule holds something that has no fingerprint.
+    """
+    return {field.name: _plain(getattr(method, field.name)) for field in dataclasses.fields(method)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bool | int | str) or value is None:
+        return value
+    if isinstance(value, float | np.floating):
+        return float(value) if np.isfinite(value) else repr(float(value))
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if type(value) in SCHEDULES.values():
+        return repr(value)
+    return f"{getattr(value, '__qualname__', type(value).__qualname__)}:{fingerprint(value)[:12]}"
+
+
+def _check_signature(schedule: Any, name: str, owner: str) -> None:
+    try:
+        signature = inspect.signature(schedule)
+    except (TypeError, ValueError):  # a function in C need not have one
+        return
+    try:
+        signature.bind(0)
+    except TypeError as error:
+        raise ArgumentError(
+            f"`{name}` of {owner} is a schedule and must be a function of the iteration k alone, but it takes "
+            f"{signature} ({error})."
+        ) from None

@@ -1,0 +1,177 @@
+"""Weights that change with the iteration: a list of networks in turn, and all weights of several iterations at once."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from digrad.errors import ArgumentError, MixingError
+from digrad.graphs import Digraph, GraphSequence, roots, sequence, unreachable_pair
+from digrad.links import Link
+from digrad.mixing.network import LETTERS, Network, of_union
+from digrad.mixing.summary import NetworkSummary
+from digrad.mixing.validation import no_column, no_root
+from digrad.mixing.weights import Mixing
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class NetworkSequence:
+    """Networks in turn: iteration k mixes with number k mod P of the P given.
+
+    Args:
+        networks: Each with weights of its own. One whose arcs do not connect the agents alone is made with
+            ``Network(graph, R=..., C=..., partial=True)``; together they must.
+        links: What happens to messages on their way; by default nothing.
+
+    Raises:
+        MixingError: Not even all arcs together connect the agents.
+
+    Example:
+        >>> from digrad.graphs import from_edges
+        >>> there, back = from_edges(2, [(0, 1)]), from_edges(2, [(1, 0)])
+        >>> turns = NetworkSequence([Network(there, partial=True), Network(back, partial=True)])
+        >>> turns.at(3).R.toarray()
+        array([[0.5, 0.5], [0. , 1. ]])
+    """
+
+    networks: tuple[Network, ...]
+    links: Link | None
+
+    def __init__(self, networks: Sequence[Network], *, links: Link | None = None) -> None:
+        """Check that they fit together."""
+        members = tuple(networks) if isinstance(networks, Sequence) else ()
+        if not members or not all(isinstance(one, Network) and one.period == 1 for one in members):
+            raise ArgumentError(
+                f"`networks` of NetworkSequence must be a list of networks of one graph each, but got {networks!r}."
+            )
+        if len({one.n for one in members}) > 1:
+            raise ArgumentError(
+                "`networks` of NetworkSequence must have the same agents, but have "
+                f"{[one.n for one in members]}."
+            )
+        object.__setattr__(self, "networks", members)
+        object.__setattr__(self, "links", links)
+        heard = _together([one.R for one in members])
+        if not roots(heard).size:
+            raise MixingError(f"`networks` of NetworkSequence: {no_root(heard)}; add arcs to one of them.")
+
+    def __repr__(self) -> str:
+        """Return the sizes."""
+        return f"NetworkSequence(n={self.n}, period={self.period})"
+
+    @property
+    def n(self) -> int:
+        """Number of agents."""
+        return self.networks[0].n
+
+    @property
+    def period(self) -> int:
+        """Iterations after which the networks repeat."""
+        return len(self.networks)
+
+    @cached_property
+    def graph(self) -> GraphSequence:
+        """The digraphs in turn."""
+        return sequence([one.union for one in self.networks])
+
+    @property
+    def union(self) -> Digraph:
+        """All arcs that are ever used."""
+        return self.graph.union
+
+    def at(self, k: int) -> Network:
+        """Return the network of iteration k."""
+        return self.networks[k % self.period]
+
+    @cached_property
+    def content_hash(self) -> str:
+        """SHA-256 of all networks, in hexadecimal."""
+        return hashlib.sha256(
+            " ".join([*(one.content_hash for one in self.networks), repr(self.links)]).encode()
+        ).hexdigest()
+
+    def require(self, needs: frozenset[str], owner: str) -> None:
+        """Make sure, before the first step, that every network has the weights a method mixes with.
+
+        Raises:
+            MixingError: One lacks them, or all arcs together do not connect the agents.
+        """
+        for one in self.networks:
+            one.require(needs, owner)
+        if "column" in needs:
+            told = _together([one.C for one in self.networks])
+            if unreachable_pair(told) is not None:
+                raise MixingError(
+                    f"`networks` of NetworkSequence: {no_column(told)}; add arcs to one of them."
+                )
+
+    def describe(self) -> NetworkSummary:
+        """Return the figures of the union of all arcs, with uniform weights."""
+        return of_union(self.union, self.period)
+
+
+AnyNetwork: TypeAlias = Network | NetworkSequence
+
+
+class StepWeights(NamedTuple):
+    """The weights of several iterations on common arcs; absent arcs have weight zero."""
+
+    arcs: npt.NDArray[np.int64]  # [A, 2] sender, receiver
+    weight: npt.NDArray[np.float64]  # [steps, A]
+    own: npt.NDArray[np.float64]  # [steps, n], the diagonals
+
+
+def step_weights(network: AnyNetwork, letter: str, first: int, length: int) -> StepWeights:
+    """Return the weights ``R``, ``C`` or ``W`` of the iterations first, ..., first + length - 1.
+
+    Example:
+        >>> from digrad.graphs import every, ring
+        >>> step_weights(Network(every(2, ring(3))), "R", 0, 2).weight
+        array([[0.5, 0.5, 0.5], [0. , 0. , 0. ]])
+    """
+    if (
+        isinstance(network, Network)
+        and isinstance(network.graph, GraphSequence)
+        and letter != LETTERS["doubly"]
+    ):
+        return _uniform(network.graph, letter, first, length)
+    members = [getattr(network.at(k), letter) for k in range(first, first + length)]
+    # The arcs of the whole period, so that they are the same whichever iterations are asked for.
+    turns = (
+        members if network.period is None else [getattr(network.at(k), letter) for k in range(network.period)]
+    )
+    return _gathered(_together(turns), members)
+
+
+def arcs_used(network: AnyNetwork, letter: str, first: int, length: int) -> npt.NDArray[np.int64]:
+    """Return how many arcs carry a message with the weights ``letter`` at each of the iterations, ``[length]``."""
+    if network.period == 1:
+        matrix = getattr(network.at(0), letter).matrix
+        return np.full(length, matrix.nnz - network.n)
+    return (step_weights(network, letter, first, length).weight != 0).sum(axis=1)
+
+
+def _uniform(graphs: GraphSequence, letter: str, first: int, length: int) -> StepWeights:
+    there = graphs.presence(first, length)
+    sender, receiver = graphs.union.arcs.T
+    end = receiver if letter == LETTERS["row"] else sender  # who divides by its degree
+    degree = np.stack([np.bincount(end[row], minlength=graphs.n) for row in there])
+    share = 1.0 / (degree + 1)
+    return StepWeights(graphs.union.arcs, np.where(there, share[:, end], 0.0), share)
+
+
+def _gathered(union: Digraph, members: Sequence[Mixing]) -> StepWeights:
+    sender, receiver = union.arcs.T
+    weight = [
+        np.asarray(one.matrix[receiver, sender]).ravel() if union.n_arcs else np.zeros(0) for one in members
+    ]
+    own = np.stack([one.matrix.diagonal() for one in members]).astype(np.float64)
+    return StepWeights(union.arcs, np.stack(weight), own)
+
+
+def _together(members: Sequence[Mixing]) -> Digraph:
+    return sequence([one.support for one in members]).union

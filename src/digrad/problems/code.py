@@ -1,0 +1,85 @@
+"""Losses without their data: what a compiled function depends on, compared by value.
+
+A compiled loop takes the data as arguments. Its other half, the code of the losses, is a static argument; were that the
+losses themselves, every new problem would compile again, and keep its data alive.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+import scipy.sparse
+
+from digrad.errors import ArgumentError
+from digrad.fingerprints import fingerprint
+from digrad.types import Array
+
+
+@dataclass(frozen=True, eq=False)
+class LossCode:
+    """The functions of losses, equal if their code is and all their arrays have the same shapes and dtypes.
+
+    Args:
+        local: The losses, with hollow arrays.
+        key: What is compared.
+    """
+
+    local: Any = field(repr=False)
+    key: tuple[Any, ...]
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both compute the same of the same arrays."""
+        return isinstance(other, LossCode) and self.key == other.key
+
+    def __hash__(self) -> int:
+        """Return a hash of the key."""
+        return hash(self.key)
+
+    def losses(self, arrays: Any, x: Array, index: Array | None) -> jax.Array:
+        """Return f_i(x_i), ``[n]``; see :class:`~digrad.problems.LocalLosses`."""
+        return self.local.losses(arrays, x, index)
+
+    def gradients(self, arrays: Any, x: Array, index: Array | None) -> jax.Array:
+        """Return the gradients of f_i at x_i, ``[n, d]``."""
+        return self.local.gradients(arrays, x, index)
+
+    def objective(self, arrays: Any, points: Array) -> tuple[jax.Array, jax.Array]:
+        """Return F ``[K]`` and its gradient ``[K, d]`` at ``points`` ``[K, d]``."""
+        return self.local.objective(arrays, points)
+
+
+def code_of(local: Any) -> LossCode:
+    """Return the code of losses, a dataclass of arrays, functions and numbers."""
+    fields = {one.name: getattr(local, one.name) for one in dataclasses.fields(local)}
+    hollow_fields = {name: jax.tree.map(_hollow, value) for name, value in fields.items()}
+    hollow = object.__new__(type(local))
+    hollow.__dict__.update(hollow_fields)
+    parts = [
+        (name, jax.tree.structure(value), *map(_key, jax.tree.leaves(value)))
+        for name, value in fields.items()
+    ]
+    return LossCode(hollow, (type(local), *parts))
+
+
+def _hollow(leaf: Any) -> Any:
+    """Return an array of the same shape that takes no memory; anything else as it is."""
+    if _is_array(leaf):
+        return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
+    return leaf
+
+
+def _key(leaf: Any) -> Any:
+    if _is_array(leaf):
+        return (leaf.shape, str(leaf.dtype), scipy.sparse.issparse(leaf))
+    if not callable(leaf):
+        return leaf
+    try:
+        return fingerprint(leaf)
+    except ArgumentError:  # equal to itself only; whoever compares holds it, so that no other gets its number
+        return id(leaf)
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, np.ndarray) or scipy.sparse.issparse(leaf)

@@ -1,0 +1,219 @@
+"""The compiled loop: steps of one method, with what must be looked at inside the loop and nothing else.
+
+Loss and gradient of the average are not evaluated here: the loop stores the average iterate, and the recorder
+evaluates many of them in one product, which is several times cheaper. There is exactly one compiled copy of
+``step``, so that the numbers do not depend on how a run is cut into chunks. Everything else (one run, a comparison,
+a sweep, the theory's checks, benchmarks) is a caller of :func:`advance`.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from digrad import metrics
+from digrad.algorithms.fields import with_fields
+from digrad.links import Link
+from digrad.problems import LossCode
+from digrad.simulation.net import SimulatedNet
+from digrad.simulation.operators import Operator, count, pick
+
+
+class Fixed(NamedTuple):
+    """What stays fixed during a run, as arguments of the loop: another value does not compile again.
+
+    With ``lanes`` the numbers of the method and ``limit`` have an axis ``[lanes]`` in front.
+    """
+
+    method: Any
+    operators: dict[str, Operator]  # of a constant network, by verb
+    turns: dict[str, Operator]  # of a periodic network: one operator per turn
+    arrays: Any  # of the problem
+    u: jax.Array  # [n] weights of the average of x
+    v: jax.Array  # [n] weights of the trackers
+    limit: jax.Array  # an entry of x above this has diverged
+    record_every: int
+
+
+class Carry(NamedTuple):
+    """What a run carries from one step to the next; with lanes all but ``k`` have an axis ``[lanes]`` in front."""
+
+    k: jax.Array
+    reached: jax.Array  # the iteration of ``state``: k, unless it has diverged before
+    alive: jax.Array  # whether it has not diverged
+    state: Any
+    links: tuple[Any, ...]  # the state of every array on its way
+    grad: jax.Array  # [n, d] of the last step
+
+
+class Inputs(NamedTuple):
+    """What the iterations of one chunk are given, ``[length, ...]`` each."""
+
+    schedules: dict[str, jax.Array]  # hyper-parameters that change, by field; with lanes [length, lanes]
+    samples: (
+        jax.Array | None
+    )  # [length, n, batch] their places; with lanes of their own [length, lanes, n, batch]
+    operators: dict[str, Operator]  # of a network that never repeats
+
+
+class Rows(NamedTuple):
+    """What the loop stores at recorded iterations; the last row is scratch, for all other iterations."""
+
+    point: jax.Array  # [rows + 1, d] average, weighted as the method conserves it
+    mean: jax.Array  # [rows + 1, d] plain average
+    consensus_error: jax.Array  # [rows + 1]
+    tracking_error: jax.Array  # [rows + 1]
+    fraction_clipped: jax.Array  # [rows + 1]
+    kept: Any  # what ``keep`` returns, [rows + 1, ...]
+
+
+class Code(NamedTuple):
+    """What is compiled in: two runs with equal code and equal shapes share one compiled loop."""
+
+    losses: LossCode
+    link: Link | None
+    rows: int  # how many recorded iterations the result has room for
+    lanes: bool = False  # whether several runs advance side by side
+    shared_index: bool = True  # whether all lanes use the same samples
+    keep: Callable[..., Any] | None = (
+        None  # (method, state before, state after, gradient, arrays) -> arrays to store
+    )
+
+
+@partial(jax.jit, static_argnames=("code",))
+def advance(fixed: Fixed, carry: Carry, end: int, inputs: Inputs, *, code: Code) -> tuple[Carry, Rows]:
+    """Run the steps k = carry.k, ..., end - 1, or until all runs have diverged.
+
+    Args:
+        fixed: What stays fixed.
+        carry: Where the run is.
+        end: Where to stop; at most as many iterations as ``inputs`` hold and ``code.rows`` record.
+        inputs: Of these iterations.
+        code: What is compiled in.
+
+    Returns:
+        Where the run is then, and the stored rows.
+    """
+    first, every = carry.k, fixed.record_every
+    one = partial(_one_step, fixed=fixed, code=code)
+    measure_x, measure_y = partial(_estimates, u=fixed.u), partial(_trackers, v=fixed.v)
+    if code.lanes:
+        samples = None if inputs.samples is None or code.shared_index else 0
+        one = jax.vmap(one, in_axes=(0, 0, 0, None, samples, None, 0))
+        measure_x, measure_y = jax.vmap(measure_x), jax.vmap(measure_y)
+
+    def step(carry: Carry) -> Carry:
+        method, index = _at(fixed, inputs, carry.k - first)
+        operators = _operators(fixed, inputs, carry.k, first)
+        state, links, grad, within = one(
+            method, carry.state, carry.links, operators, index, carry.k == 0, fixed.limit
+        )
+        if code.lanes:  # a run that has diverged stays where it is, while the others go on
+            old = (carry.state, carry.links, carry.grad)
+            state, links, grad = jax.tree.map(partial(_where_alive, carry.alive), (state, links, grad), old)
+        reached = jnp.where(carry.alive, carry.k + 1, carry.reached)
+        return Carry(carry.k + 1, reached, carry.alive & within, state, links, grad)
+
+    def record(both: tuple[Carry, Rows]) -> tuple[Carry, Rows]:
+        """Measure x at k, run one step to measure y at k, or else run on to the next recorded iteration."""
+        before, table = both
+        is_recorded = before.k % every == 0
+        row = jnp.where(is_recorded, before.k // every - (first + every - 1) // every, code.rows)
+        table = _write(table, row, measure_x(fixed.method, before.state))
+        target = jnp.minimum(jnp.where(is_recorded, before.k + 1, (before.k // every + 1) * every), end)
+        after = lax.while_loop(lambda c: (c.k < target) & jnp.any(c.alive), step, before)
+        method, _ = _at(fixed, inputs, after.k - 1 - first)
+        table = _write(table, row, measure_y(method, after.state, after.grad))
+        if code.keep:
+            kept = code.keep(method, before.state, after.state, after.grad, fixed.arrays)
+            table = _write(table, row, {"kept": kept})
+        return after, table
+
+    def goes_on(both: tuple[Carry, Rows]) -> jax.Array:
+        return (both[0].k < end) & jnp.any(both[0].alive)
+
+    return lax.while_loop(goes_on, record, (carry, _empty(fixed, carry, code)))
+
+
+def _one_step(
+    method: Any,
+    state: Any,
+    links: tuple[Any, ...],
+    operators: dict[str, Operator],
+    index: jax.Array | None,
+    is_first: jax.Array,
+    limit: jax.Array,
+    *,
+    fixed: Fixed,
+    code: Code,
+) -> tuple[Any, tuple[Any, ...], jax.Array, jax.Array]:
+    """Return the state after one step, that of the links, the gradient used, and whether x is within the limit."""
+    point = method.query(state)
+    net = SimulatedNet(
+        operators, len(point), dimension=point.shape[1], link=code.link, states=links, is_first=is_first
+    )
+    grad = code.losses.gradients(fixed.arrays, point, index)
+    after = _like(method.step(state, grad, net), state)
+    within = jnp.all(jnp.abs(method.estimate(after)) <= limit)  # false for NaN
+    return after, tuple(net.links), grad, within
+
+
+def _at(fixed: Fixed, inputs: Inputs, i: jax.Array) -> tuple[Any, jax.Array | None]:
+    """Return the method of an iteration, its schedules evaluated, and its samples; ``i`` counts in the chunk."""
+    scheduled = {name: table[i] for name, table in inputs.schedules.items()}
+    return with_fields(fixed.method, scheduled), None if inputs.samples is None else inputs.samples[i]
+
+
+def _operators(fixed: Fixed, inputs: Inputs, k: jax.Array, first: jax.Array) -> dict[str, Operator]:
+    periodic = {verb: pick(one, k % count(one)) for verb, one in fixed.turns.items()}
+    fresh = {verb: pick(one, k - first) for verb, one in inputs.operators.items()}
+    return {**fixed.operators, **periodic, **fresh}
+
+
+def _where_alive(alive: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
+    return jnp.where(alive.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+
+def _like(new: Any, old: Any) -> Any:
+    return jax.tree.map(lambda leaf, template: jnp.asarray(leaf, template.dtype), new, old)
+
+
+def _estimates(method: Any, state: Any, *, u: jax.Array) -> dict[str, jax.Array]:
+    x, u = method.estimate(state), metrics.average_weights(method, state, u)
+    return {
+        "point": metrics.perron_average(x, u),
+        "mean": x.mean(axis=0),
+        "consensus_error": metrics.consensus_error(x, u),
+    }
+
+
+def _trackers(method: Any, state: Any, grad: jax.Array, *, v: jax.Array) -> dict[str, jax.Array]:
+    found = {}
+    if hasattr(state, "y"):
+        found["tracking_error"] = metrics.tracking_error(state.y, v)
+    if hasattr(method, "diagnostics"):
+        net = SimulatedNet({}, len(grad))  # for the average that a centralized method clips
+        ratios = method.diagnostics(state, grad, net)["clip_ratio"]
+        found["fraction_clipped"] = metrics.fraction_clipped(ratios).astype(ratios.dtype)
+    return found
+
+
+def _empty(fixed: Fixed, carry: Carry, code: Code) -> Rows:
+    lead, d, dtype = (code.rows + 1, *carry.alive.shape), carry.grad.shape[-1], carry.grad.dtype
+    kept = None
+    if code.keep:
+        shapes = jax.eval_shape(code.keep, fixed.method, carry.state, carry.state, carry.grad, fixed.arrays)
+        kept = jax.tree.map(lambda leaf: jnp.zeros((code.rows + 1, *leaf.shape), leaf.dtype), shapes)
+    column = jnp.full(lead, jnp.nan, dtype)
+    return Rows(jnp.zeros((*lead, d), dtype), jnp.zeros((*lead, d), dtype), column, column, column, kept)
+
+
+def _write(table: Rows, row: jax.Array, found: dict[str, Any]) -> Rows:
+    new = {
+        name: jax.tree.map(lambda column, value: column.at[row].set(value), getattr(table, name), values)
+        for name, values in found.items()
+    }
+    return table._replace(**new)

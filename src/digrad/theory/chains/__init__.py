@@ -1,0 +1,1 @@
+"""Chains of constants, from what is assumed to a certified step size."""

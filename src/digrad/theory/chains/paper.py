@@ -1,0 +1,124 @@
+r"""The paper's constants, verbatim, for comparison only: several are invalid (see the page on the theory).
+
+c is the paper's free constant, taken as 1; L0 and L1 are those of F given by its Lemma 3, in every place where
+the paper prints L0 and L1; G is the least fixed point of the printed map. The theorem needs c0 = 1/sqrt(K).
+"""
+
+import math
+
+import numpy as np
+
+from digrad.theory.chains.closure import Evaluation
+from digrad.theory.chains.repaired import is_moderate, iterations, reference_steps, smallest_gradient, zhang
+from digrad.theory.chains.setting import Setting
+
+__all__ = [
+    "evaluate",
+    "gradient_bound",
+    "iterations",
+    "local_constants",
+    "name",
+    "reference_steps",
+    "smallest_gradient",
+]
+
+name = "paper"
+RADIUS = 1.0  # the paper's c
+
+
+def gradient_bound(setting: Setting, gap: float) -> float:
+    """Return 2 L1 D + sqrt(4 L1^2 D^2 + 2 L0 D) with the L0 and L1 of Lemma 3."""
+    L0, L1 = _lemma3(setting)
+    slope = 2 * L1 * gap
+    return slope + math.hypot(slope, math.sqrt(2 * L0 * gap))
+
+
+def evaluate(setting: Setting, step_size: float, grad_bound: float) -> Evaluation:
+    """Return the printed constants and the printed conditions alpha <= C_1, ..., C_5."""
+    k = local_constants(setting, step_size, grad_bound)
+    n, uv = setting.n, setting.norms.uv
+    if not (is_moderate(k, step_size) and math.isfinite(k["Cf"])):
+        return Evaluation(k, {"constants finite": math.inf}, math.inf, math.inf)
+    Y0_2 = setting.Y0 * setting.Y0  # infinite where a power would raise
+    k["V0"] = setting.D0 + step_size**3 * k["Cf"]
+    k["Sbar"] = 6 * n / uv * setting.D0 + k["R_grad1"] * Y0_2
+    k["sum_X"] = k["R_x1"] * setting.D0 + k["R_x2"] * Y0_2
+    k["sum_Y"] = k["R_y1"] * setting.D0 + k["R_y2"] * Y0_2
+    conditions = {
+        f"{bound}: alpha <= {bound}": step_size / k[bound] for bound in ("C_1", "C_2", "C_3", "C_4", "C_5")
+    }
+    return Evaluation(k, conditions, k["V0"], k["Sbar"])
+
+
+def local_constants(setting: Setting, step_size: float, grad_bound: float) -> dict[str, float]:
+    """Return the constants of the paper's Lemmas 9 to 14 and of its theorem, as printed."""
+    smooth, n, nv, kuv, uv = setting.smoothness, setting.n, setting.v_norm, setting.kappa_uv, setting.norms.uv
+    k = _mixing_constants(setting)
+    gap_C, a = k["gap_C"], step_size
+    k["A"], k["B"] = zhang(RADIUS) if smooth.L1.any() else (1.0, 1.0)
+    L0, L1 = _lemma3(setting)
+    lip = k["A"] * L0 + k["B"] * L1 * smooth.b + k["B"] * L1 * smooth.ell * grad_bound
+    k["Lhat"], k["L"], k["G"] = lip, k["A"] * L0 + k["B"] * L1 * grad_bound, grad_bound
+    if not is_moderate(k, step_size):
+        return k
+    k["C1"] = 2 * lip**2 * (2 * n + (1 + 2 * k["sR"] ** 2) * k["Cx"])
+    k["Cy"] = 2 * (1 + k["sC"] ** 2) * k["spread_C"] / gap_C**2 * k["C1"]
+    k["Gamma"] = 3 * k["L"] * kuv**2 * nv**2 * a / n + 2 * kuv**2 * nv**2 / (n * uv)
+    k["Cf"] = k["Gamma"] * (2 * k["Cy"] + 2 * k["L"] ** 2 * nv**2 * k["Cx"])
+    k["Cy2"] = 12 * n * (1 + k["sC"] ** 2) * k["spread_C"] * nv**2 * setting.kappa_v**2 * lip**2 / gap_C
+    k["P"] = 6 * k["L"] * kuv * nv / n + 4 * kuv**2 * nv**2 / (n * uv)
+    k["Q"] = (6 * k["L"] * kuv * nv**3 / n**2 + 4 * kuv**2 * nv**4 / (n**2 * uv)) * lip**2
+    _add_steps(setting, k, lip)
+    _add_sums(setting, k, a)
+    return k
+
+
+def _lemma3(setting: Setting) -> tuple[float, float]:
+    """Return L0 and L1 of F by the paper's Lemma 3: the means of L0_i + b L1_i and of ell L1_i."""
+    smooth = setting.smoothness
+    return float(np.mean(smooth.L0 + smooth.b * smooth.L1)), float(smooth.ell * np.mean(smooth.L1))
+
+
+def _mixing_constants(setting: Setting) -> dict[str, float]:
+    R, C, n, nv = setting.norms.R, setting.norms.C, setting.n, setting.v_norm
+    spread_R, spread_C = R.tau**2 * R.delta**2, C.tau**2 * C.delta**2
+    gap_R, gap_C = 1 - R.sigma**2, 1 - C.sigma**2
+    ripple = (1 + 2 * C.sigma**2) * gap_C * nv**2 / (12 * n)
+    return {
+        "sR": R.sigma,
+        "sC": C.sigma,
+        "gap_R": gap_R,
+        "gap_C": gap_C,
+        "spread_C": spread_C,
+        "Cx": 2 * n * R.sigma**2 * (1 + R.sigma**2) * spread_R / gap_R**2,
+        "Cx1": 12 * (1 + 2 * R.sigma**2) * spread_R * setting.kappa_v**2 / gap_R,
+        "Cx2": 3 * n * (1 + R.sigma**2) * spread_R * nv**2 / gap_R,
+        "Cy1": (1 + 2 * C.sigma**2) * spread_C / gap_C * (2 * R.sigma**2 + ripple),
+    }
+
+
+def _add_steps(setting: Setting, k: dict[str, float], lip: float) -> None:
+    R, C, n, nv, kuv = setting.norms.R, setting.norms.C, setting.n, setting.v_norm, setting.kappa_uv
+    uv, kv = setting.norms.uv, setting.kappa_v
+    k["C_1"] = _ratio(k["gap_R"] * math.sqrt(n), 6 * math.sqrt(2) * nv * kv * R.tau * R.delta * lip)
+    k["C_2"] = _ratio(k["gap_C"], 12 * math.sqrt(2) * kv * C.delta * C.tau * lip)
+    k["C_3"] = math.sqrt(_ratio(k["gap_R"] * k["gap_C"], 8 * k["Cx1"] * k["Cy1"]))
+    k["C_4"] = _ratio(uv, 9 * k["L"] * n * nv**2)
+    weight = 144 * k["L"] * kuv * uv + 96 * kuv**2 * nv
+    k["C_5"] = math.sqrt(_ratio(n * uv**2 * k["gap_R"], k["Cx2"] * nv**3 * weight * lip**2))
+
+
+def _add_sums(setting: Setting, k: dict[str, float], a: float) -> None:
+    n, nv, kuv, uv = setting.n, setting.v_norm, setting.kappa_uv, setting.norms.uv
+    both = k["gap_R"] * k["gap_C"]
+    tail = (6 * k["L"] * nv**2 + 4 * kuv * nv**3 / uv) * 8 * a**5 * k["Cx1"] * k["L"] ** 2 / both
+    k["R_grad1"] = 6 * kuv * nv / uv * ((6 * k["L"] + 4 * kuv * nv / uv) * 4 * a / k["gap_C"] + tail)
+    k["R_x1"] = 24 * n * k["Cx2"] / (uv * k["gap_R"]) * a
+    k["R_x2"] = 4 * k["R_grad1"] * k["Cx2"] / k["gap_R"] * a + 8 * k["Cx1"] / both * a**2
+    drive = 8 * k["Cx2"] * k["Cy1"] / both + 4 * k["Cy2"] / k["gap_C"]
+    k["R_y1"] = 6 * n / uv * drive * a
+    k["R_y2"] = k["R_grad1"] * drive * a + 4 / k["gap_C"]
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator > 0 else math.inf

@@ -1,0 +1,1 @@
+"""What the theory takes from outside: norms of the network, smoothness of the losses."""

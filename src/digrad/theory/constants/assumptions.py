@@ -1,0 +1,120 @@
+"""Smoothness and heterogeneity constants of a problem, as every chain takes them."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from digrad import checks
+from digrad.errors import ArgumentError
+
+Floats = npt.NDArray[np.floating]
+
+SOURCES = ("closed form", "given", "empirical")
+INDICATIVE = (
+    "indicative, not a certificate"  # the label of everything that rests on estimates or mini-batches
+)
+NOT_GIVEN = -1.0  # no constant is negative
+
+
+@dataclass(frozen=True, eq=False)
+class Smoothness:
+    r"""What a certificate assumes about the losses.
+
+    .. math::
+        \|\nabla^2 f_i\| \le L_{0,i} + L_{1,i} \|\nabla f_i\|, \qquad
+        \|\nabla^2 F\| \le L_{0,F} + L_{1,F} \|\nabla F\|, \qquad
+        \|\nabla f_i - \nabla F\| \le (\ell - 1) \|\nabla F\| + b.
+
+    Args:
+        L0: Per agent, ``[n]``.
+        L1: Per agent, ``[n]``; zeros mean ordinary smoothness.
+        ell: At least 1.
+        b: At least 0.
+        lower_bound: A number that F never goes below.
+        L0_F: Of F, given together with L1_F; by default the mean of L0_i + b L1_i (the paper's Lemma 3).
+        L1_F: Of F, given together with L0_F; by default ell times the mean of L1_i.
+        source: ``"closed form"`` and ``"given"`` can be certified; ``"empirical"`` cannot.
+        note: Where the constants come from, for the report.
+
+    Example:
+        >>> constants = Smoothness(L0=[1.0, 3.0], L1=[0.0, 1.0], ell=2.0, b=1.0, lower_bound=0.0)
+        >>> constants.L0_F, constants.L1_F
+        (2.5, 1.0)
+    """
+
+    L0: Floats
+    L1: Floats
+    ell: float
+    b: float
+    lower_bound: float
+    L0_F: float = NOT_GIVEN
+    L1_F: float = NOT_GIVEN
+    source: str = "given"
+    note: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        """Check, and fill in the constants of F by the paper's lemma where they are not given."""
+        for name in ("L0", "L1"):
+            array = np.atleast_1d(np.asarray(getattr(self, name), np.float64))
+            if array.ndim != 1 or not (np.isfinite(array).all() and (array >= 0).all()):
+                raise ArgumentError(
+                    f"`{name}` of Smoothness must be finite and at least 0 for every agent, but got {array!r}."
+                )
+            object.__setattr__(self, name, array)
+        if self.L0.shape != self.L1.shape:
+            raise ArgumentError(
+                f"`L0` and `L1` of Smoothness must have one entry per agent each, but got {self.L0.size} and "
+                f"{self.L1.size}."
+            )
+        if not (self.ell >= 1 and self.b >= 0 and np.isfinite([self.ell, self.b, self.lower_bound]).all()):
+            raise ArgumentError(
+                "`ell`, `b` and `lower_bound` of Smoothness must be finite with ell >= 1 and b >= 0, but got "
+                f"{self.ell!r}, {self.b!r} and {self.lower_bound!r}."
+            )
+        self._check_average()
+        checks.choice(self.source, "source", "Smoothness", SOURCES)
+        for name in ("ell", "b", "lower_bound", "L0_F", "L1_F"):
+            object.__setattr__(self, name, float(getattr(self, name)))
+        if self.L0_F == NOT_GIVEN:
+            object.__setattr__(self, "L0_F", float(np.mean(self.L0 + self.b * self.L1)))
+            object.__setattr__(self, "L1_F", float(self.ell * np.mean(self.L1)))
+
+    def _check_average(self) -> None:
+        pair = {"L0_F": self.L0_F, "L1_F": self.L1_F}
+        given = {name: value for name, value in pair.items() if value != NOT_GIVEN}
+        for name, value in given.items():
+            if not (np.isfinite(value) and value >= 0):
+                raise ArgumentError(
+                    f"`{name}` of Smoothness must be finite and at least 0, but got {value!r}."
+                )
+        if len(given) == 1:
+            (missing,) = pair.keys() - given.keys()
+            raise ArgumentError(
+                f"`{missing}` of Smoothness is missing, but `{next(iter(given))}` is given: F is bounded by both "
+                "together; give both, or neither."
+            )
+
+    @property
+    def is_certifiable(self) -> bool:
+        """Whether the constants are bounds, not estimates along a run."""
+        return self.source != "empirical"
+
+    def local_bounds(self, grad_norm: float) -> Floats:
+        """Return L0_i + L1_i (ell G + b): the local curvature where the gradient of F is at most G."""
+        return self.L0 + self.L1 * (self.ell * grad_norm + self.b)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the constants by name, ready for JSON."""
+        return {
+            "L0": self.L0.tolist(),
+            "L1": self.L1.tolist(),
+            "L0_F": self.L0_F,
+            "L1_F": self.L1_F,
+            "ell": self.ell,
+            "b": self.b,
+            "lower_bound": self.lower_bound,
+            "source": self.source,
+            "note": self.note,
+        }

@@ -1,0 +1,1 @@
+"""Every inequality of the theory, evaluated along a run."""

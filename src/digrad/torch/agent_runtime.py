@@ -1,0 +1,98 @@
+"""One agent in its own process: messages travel ahead, and what concerns all agents is agreed on."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import torch
+
+from digrad.errors import NonFiniteError
+from digrad.torch.agent_net import AgentNet
+from digrad.torch.failure_records import note_step
+from digrad.torch.kernels import KERNELS
+from digrad.torch.process_network import ProcessNetwork
+from digrad.torch.runtime import overwrite
+from digrad.torch.settings_watch import SettingsWatch
+
+OWNER = "DecentralizedOptimizer"
+
+
+class AgentRuntime:
+    """The runtime of :class:`~digrad.torch.DecentralizedOptimizer`; see :class:`~digrad.torch.runtime.Runtime`.
+
+    Args:
+        network: The processes.
+        net: The executor.
+    """
+
+    shares_memory = True
+
+    def __init__(self, network: ProcessNetwork, net: AgentNet) -> None:
+        self.net, self._network = net, network
+        self._watch = SettingsWatch(network)
+        self._early: list[tuple[str, str]] = []
+        self._early_memory = torch.empty(0)
+        self._last_end: float | None = None
+
+    def lay_out(self, state: Any, early: Sequence[tuple[str, str]]) -> Any:
+        """Return a copy of a state in one piece: x first, then what is sent early, so that this is one message."""
+        fields = state._asdict()
+        self._early = sorted(early, key=lambda item: item[1] != "x")
+        sent = [name for _, name in self._early]
+        order = ["x", *(name for name in sent if name != "x")]
+        order += [name for name in fields if name not in order]
+        memory = fields["x"].new_empty(sum(fields[name].shape[1] for name in order))
+        views = dict(zip(order, memory.split([fields[name].shape[1] for name in order]), strict=True))
+        first = 0 if "x" in sent else fields["x"].shape[1]
+        self._early_memory = memory[first:]
+        kept = type(state)(**{name: views[name][None] for name in fields})
+        overwrite(kept, state)
+        return kept
+
+    def advance(self, method: Any, state: Any, grad: torch.Tensor) -> None:
+        """Overwrite a state with the one after a step, in place if the method has a kernel."""
+        self.net.begin_step()
+        kernel = KERNELS.get(type(method))
+        if kernel is None:
+            after = method.step(state, grad, self.net)
+            self.net.finish_early()
+            overwrite(state, after)
+        else:
+            kernel(
+                method, state, grad, *(self.net.arrived(verb, getattr(state, f)) for verb, f in method.early)
+            )
+        self.net.end_step()
+
+    def publish(self, k: int, state: Any) -> None:
+        """Begin iteration k: send what the method mixes before the gradient is known."""
+        self.net.k = k
+        note_step(k)
+        self.net.start_early([(verb, getattr(state, name)) for verb, name in self._early], self._early_memory)
+
+    def end_step(self, k: int, settings: Callable[[], dict[str, Any]]) -> None:
+        """Note how long a step takes, and compare settings now and then."""
+        began, self._last_end = self._last_end, time.monotonic()
+        if began is not None:
+            self._network.note_step(self._last_end - began)
+        self._watch.after_step(k, settings)
+
+    def go_to(self, k: int, links: Mapping[str, torch.Tensor]) -> None:
+        """Wait for the messages under way, agree on the iteration, and go on with another state of the links."""
+        self.net.settle_early()
+        self._watch.forget()
+        names = sorted({name.partition(" of ")[0] for name in links})
+        self._network.agree({"k": k, "links": ", ".join(names)}, OWNER)
+        self.net.load_links(links)
+        self.net.k = k
+
+    def close(self) -> None:
+        """Finish the messages under way; every agent must call."""
+        self.net.settle_early()
+
+    def add_up(self, value: torch.Tensor, call: str) -> torch.Tensor:
+        """Return the sum over all agents, in the memory of ``value``."""
+        return self._network.add_up(value, f"{OWNER}.{call}()")
+
+    def fail(self, reason: str) -> NoReturn:
+        """Raise here, and on every other agent in its next step or call."""
+        self._network.fail(NonFiniteError(reason))

@@ -1,0 +1,56 @@
+"""All agents in this process: nothing is sent, and nobody else has to agree."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import torch
+
+from digrad.errors import NonFiniteError
+from digrad.torch.replica_net import ReplicaNet
+from digrad.torch.runtime import overwrite
+
+
+class ReplicaRuntime:
+    """The runtime of :class:`~digrad.torch.Replicas`; see :class:`~digrad.torch.runtime.Runtime`.
+
+    Args:
+        net: The executor.
+    """
+
+    shares_memory = False  # the rows of the parameters are aligned, those of the state are not
+
+    def __init__(self, net: ReplicaNet) -> None:
+        self.net = net
+
+    def lay_out(self, state: Any, early: Sequence[tuple[str, str]]) -> Any:
+        """Return a copy of a state."""
+        return type(state)(*(value.clone(memory_format=torch.contiguous_format) for value in state))
+
+    def advance(self, method: Any, state: Any, grad: torch.Tensor) -> None:
+        """Overwrite a state with the one after a step."""
+        self.net.begin_step()
+        overwrite(state, method.step(state, grad, self.net))
+        self.net.end_step()
+
+    def publish(self, k: int, state: Any) -> None:
+        """Begin iteration k."""
+        self.net.k = k
+
+    def end_step(self, k: int, settings: Callable[[], dict[str, Any]]) -> None:
+        """Look after nobody."""
+
+    def go_to(self, k: int, links: Mapping[str, torch.Tensor]) -> None:
+        """Go on at k with another state of the links."""
+        self.net.load_links(links)
+        self.net.k = k
+
+    def close(self) -> None:
+        """Wait for nothing."""
+
+    def add_up(self, value: torch.Tensor, call: str) -> torch.Tensor:
+        """Return the sum over all processes: there is one."""
+        return value
+
+    def fail(self, reason: str) -> NoReturn:
+        """Raise."""
+        raise NonFiniteError(reason)

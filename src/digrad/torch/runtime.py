@@ -1,0 +1,72 @@
+"""Where the agents of an optimizer live, and how a step of them is run: the interface of both torch engines."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, Protocol
+
+import torch
+
+from digrad.types import Net
+
+
+class Executor(Net, Protocol):
+    """The net that methods see, with what an optimizer asks of it."""
+
+    k: int  # the iteration whose weights are used
+    bytes_sent: int
+
+    def stored_links(self) -> dict[str, torch.Tensor]:
+        """Return the state of the links, by name."""
+        ...
+
+
+class Runtime(Protocol):
+    """The agents of one process, rows of the same arrays."""
+
+    @property
+    def net(self) -> Executor:
+        """What methods see."""
+        ...
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether parameters may be views of the state itself."""
+        ...
+
+    def lay_out(self, state: Any, early: Sequence[tuple[str, str]]) -> Any:
+        """Return a copy of a state in memory of its own; ``early`` are the verbs and fields that are sent ahead."""
+        ...
+
+    def advance(self, method: Any, state: Any, grad: torch.Tensor) -> None:
+        """Overwrite a state with the one after a step."""
+        ...
+
+    def publish(self, k: int, state: Any) -> None:
+        """Begin iteration k: what is known of its messages may leave."""
+        ...
+
+    def end_step(self, k: int, settings: Callable[[], dict[str, Any]]) -> None:
+        """Look after the network once k steps have been taken; ``settings`` are what all agents must share."""
+        ...
+
+    def go_to(self, k: int, links: Mapping[str, torch.Tensor]) -> None:
+        """Make sure that the state may be overwritten, and that all agents go on at k with this state of the links."""
+        ...
+
+    def close(self) -> None:
+        """Finish the messages under way."""
+        ...
+
+    def add_up(self, value: torch.Tensor, call: str) -> torch.Tensor:
+        """Return the sum over all processes, in the memory of ``value``; ``call`` is what the user has called."""
+        ...
+
+    def fail(self, reason: str) -> NoReturn:
+        """Raise :class:`~digrad.errors.NonFiniteError` on every agent."""
+        ...
+
+
+def overwrite(state: Any, after: Any) -> None:
+    """Copy the arrays of a state into those of another one."""
+    for kept, value in zip(state, after, strict=True):
+        if kept is not value:
+            kept.copy_(value)

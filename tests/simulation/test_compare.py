@@ -1,0 +1,61 @@
+"""compare takes everything that simulate takes, and gives the same runs."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+import digrad as dg
+
+NETWORK = dg.Network(dg.graphs.example5())
+METHODS = {"CGT": dg.CGT(step_size=0.05, threshold=1.0), "DGD": dg.DGD(step_size=0.05)}
+
+
+def test_compare_has_every_option_of_simulate():
+    options = set(inspect.signature(dg.simulate).parameters) - {"method", "name"}
+    assert options | {"methods", "seeds"} == set(inspect.signature(dg.compare).parameters)
+
+
+def test_every_run_of_compare_is_that_of_simulate(tmp_path):
+    problem = dg.problems.logistic(data="digits", agents=5, reg_weight=1e-3, reg_power=4)
+    options = {
+        "steps": 12,
+        "batch_size": 4,
+        "sampling": "epoch",
+        "plain_mean": True,
+        "x0": "normal",
+        "chunk": 5,
+    }
+    found = dg.compare(METHODS, problem, NETWORK, seed=3, seeds=2, **options)
+    for label, method in METHODS.items():
+        for trace, seed in zip(found[label].traces, (3, 4), strict=True):
+            alone = dg.simulate(method, problem, NETWORK, seed=seed, **options)
+            for name, column in alone.columns.items():
+                np.testing.assert_array_equal(trace.columns[name], column)
+
+
+def test_seeds_of_full_batch_runs_are_those_of_simulate_up_to_rounding():
+    problem = dg.problems.logistic(data="digits", agents=5, reg_weight=1e-3, reg_power=4)
+    options = {"steps": 30, "x0": "normal", "record_every": 10}
+    found = dg.compare(METHODS, problem, NETWORK, seeds=3, **options)
+    for seed, trace in enumerate(found["CGT"].traces):
+        alone = dg.simulate(METHODS["CGT"], problem, NETWORK, seed=seed, **options)
+        np.testing.assert_allclose(trace.loss, alone.loss, rtol=1e-12)
+        np.testing.assert_allclose(trace.final_x, alone.final_x, rtol=0, atol=1e-12)
+        assert trace.facts == alone.facts
+
+
+def test_compare_stores_a_file_per_run_and_goes_on_from_them(tmp_path):
+    problem = dg.problems.example_quadratic()
+    first = dg.Checkpoint(tmp_path / "runs", every=10)
+    dg.compare(METHODS, problem, NETWORK, steps=10, checkpoint=first)
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["CGT-0.npz", "DGD-0.npz"]
+    again = dg.Checkpoint(tmp_path / "runs", every=10, resume=True)
+    extended = dg.compare(METHODS, problem, NETWORK, steps=20, checkpoint=again)
+    whole = dg.compare(METHODS, problem, NETWORK, steps=20)
+    np.testing.assert_array_equal(extended["CGT"].final_x, whole["CGT"].final_x)
+
+
+def test_seeds_must_be_a_count():
+    with pytest.raises(dg.DigradError, match="`seeds` of compare"):
+        dg.compare(METHODS, dg.problems.example_quadratic(), NETWORK, steps=3, seeds=0)

@@ -1,0 +1,87 @@
+"""Runs side by side are the runs themselves."""
+
+import jax
+import numpy as np
+import pytest
+
+import digrad as dg
+from digrad.errors import ArgumentError
+from digrad.sampling import WithReplacement
+from digrad.simulation.drive import Plan
+from digrad.simulation.lanes import drive_together
+from digrad.simulation.prepare import prepare
+
+NETWORK = dg.Network(dg.graphs.example5())
+QUARTIC = dg.problems.example_quartic()
+
+
+def plan(**options):
+    given = {
+        "steps": 60,
+        "record_every": 10,
+        "tolerance": 1e-6,
+        "stop_at_tolerance": False,
+        "plain_mean": False,
+        "callback": None,
+        "checkpoint": None,
+        "chunk": None,
+    }
+    return Plan(**{**given, **options})
+
+
+def same(trace, alone):
+    assert (trace.verdict, trace.diverged_at, trace.steps) == (alone.verdict, alone.diverged_at, alone.steps)
+    np.testing.assert_array_equal(trace.k, alone.k)
+    np.testing.assert_array_equal(trace.bytes_sent, alone.bytes_sent)
+    for column in ("loss", "grad_norm", "consensus_error", "tracking_error", "fraction_clipped"):
+        np.testing.assert_allclose(trace.columns[column], alone.columns[column], rtol=1e-9, atol=1e-12)
+
+
+def test_step_sizes_side_by_side_end_and_diverge_as_they_do_alone():
+    sizes = (0.001, 0.05, 0.2)
+    with jax.enable_x64(True):
+        x0 = np.full((5, 2), 10.0)
+        runs = [prepare(dg.AB(step_size=size), QUARTIC, NETWORK, x0, name="AB") for size in sizes]
+        traces = drive_together(runs, plan())
+    assert [trace.verdict for trace in traces] == ["running", "diverged", "diverged"]
+    for size, trace in zip(sizes, traces, strict=True):
+        alone = dg.simulate(dg.AB(step_size=size), QUARTIC, NETWORK, steps=60, x0=x0, record_every=10)
+        same(trace, alone)
+
+
+def test_schedules_and_seeds_side_by_side_are_those_of_single_runs():
+    problem = dg.problems.logistic(data="digits", agents=5, reg_weight=1e-3, reg_power=4)
+    methods = [dg.CGT(step_size=dg.schedules.Inverse(scale, 10), threshold=1.0) for scale in (0.5, 2.0)]
+    with jax.enable_x64(True):
+        runs = [
+            prepare(
+                method, problem, NETWORK, np.zeros((5, 64)), name="CGT",
+                sampler=WithReplacement(problem.sizes, 4, seed),
+            )
+            for seed, method in enumerate(methods)
+        ]  # fmt: skip
+        traces = drive_together(runs, plan(steps=20))
+    for seed, (method, trace) in enumerate(zip(methods, traces, strict=True)):
+        same(trace, dg.simulate(method, problem, NETWORK, steps=20, batch_size=4, seed=seed, record_every=10))
+
+
+def test_shared_samples_are_those_of_the_first_run():
+    problem = dg.problems.logistic(data="digits", agents=5, reg_weight=1e-3, reg_power=4)
+    with jax.enable_x64(True):
+        runs = [
+            prepare(
+                dg.AB(step_size=size), problem, NETWORK, np.zeros((5, 64)), name="AB",
+                sampler=WithReplacement(problem.sizes, 4, seed),
+            )
+            for seed, size in enumerate((0.1, 0.2))
+        ]  # fmt: skip
+        traces = drive_together(runs, plan(steps=20), share_samples=True)
+    alone = dg.simulate(
+        dg.AB(step_size=0.2), problem, NETWORK, steps=20, batch_size=4, seed=0, record_every=10
+    )
+    same(traces[1], alone)
+
+
+def test_what_runs_side_by_side_cannot_do_is_refused():
+    with pytest.raises(ArgumentError, match="do not stop at the tolerance"):
+        drive_together([], plan(stop_at_tolerance=True))

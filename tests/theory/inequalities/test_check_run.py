@@ -1,0 +1,247 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from digrad import graphs, problems
+from digrad.errors import ArgumentError
+from digrad.mixing import Network
+from digrad.problems import Problem
+from digrad.theory import RunDivergedError, Smoothness, certify, check_run, closed_form
+from digrad.theory.chains import sharp
+
+PAPER_REG = {"reg_weight": [5e-4, 1e-3, 2e-3, 1e-3, 1e-3], "reg_power": [4, 5, 6, 5, 4]}
+RING = Network(graphs.ring(5))
+
+
+def make_problems() -> dict[str, Problem]:
+    rng = np.random.default_rng(3)
+    center, scale = rng.normal(size=(5, 3)), rng.uniform(0.5, 2, 5)
+    return {
+        "cosh": problems.cosh(center=center, scale=scale),
+        "quartic": problems.quartic(center=center, scale=0.1 * scale),
+        "quadratic": problems.example_quadratic(),
+    }
+
+
+PROBLEMS = make_problems()
+
+
+def test_uncertified_step_makes_global_claims_inapplicable_not_failed():
+    check = check_run(PROBLEMS["cosh"], RING, step_size=0.5, threshold=1.0, steps=50)
+    row = check.row("gradient bound", "sharp")
+    assert (row.status, row.terms.precondition) == ("INAPPLICABLE", "not met")
+    assert check.verdict == "PASS"
+
+
+def test_estimated_constants_certify_no_row():
+    problem, network, x0 = PROBLEMS["cosh"], RING, np.ones(3)
+    report = certify(problem, network, 1.0, x0).chains["repaired"]
+    options = {"step_size": 0.9 * report.at_step.step_size, "threshold": 1.0, "x0": x0, "steps": 20}
+    proven = report.setting.smoothness
+    assert check_run(problem, network, constants=proven, **options).certified["repaired"]
+    estimated = replace(proven, source="empirical")
+    check = check_run(problem, network, constants=estimated, **options)
+    assert not any(check.certified.values())
+    claims = ("gradient bound", "potential", "sum of abar", "sum of X", "sum of Y", "smallest gradient")
+    rows = [check.row(claim, chain) for claim in claims for chain in ("sharp", "repaired", "paper")]
+    for row in (*rows, check.posterior):
+        assert (row.status, row.terms.precondition) == ("INAPPLICABLE", "not met")
+        assert "constants are estimates" in row.terms.needs
+    assert {row.terms.grad_bound for row in check.rows if row.status != "INAPPLICABLE"} == {
+        "n.a.",
+        "measured",
+    }
+
+
+def test_empirical_constants_are_those_of_the_run_and_certify_no_row():
+    check = check_run(PROBLEMS["cosh"], RING, step_size=1e-6, threshold=1.0, steps=20, constants="empirical")
+    assert check.smoothness.source == "empirical"
+    assert not any(check.certified.values())
+    assert "constants are estimates" in check.row("gradient bound", "sharp").terms.needs
+    users = problems.from_loss(
+        lambda w, batch: ((w - batch) ** 2).mean(), [np.zeros((3, 1)), np.ones((2, 1))], 1
+    )
+    ring = Network(graphs.ring(2))
+    with pytest.raises(ArgumentError, match='constants="empirical"'):
+        check_run(users, ring, step_size=0.1, threshold=1.0, steps=5)
+    found = check_run(users, ring, step_size=0.1, threshold=1.0, steps=5, constants="empirical")
+    assert np.allclose(found.smoothness.L0, 2.0)
+
+
+def test_printed_constants_certify_no_run():
+    check = check_run(PROBLEMS["cosh"], RING, step_size=1e-9, threshold=0.1, steps=20)
+    assert check.certified == {"sharp": True, "repaired": True, "paper": False}
+    assert check.row("gradient bound", "paper").terms.needs == "conditions as printed"
+
+
+def test_sum_of_tracker_errors_needs_a_contraction_but_no_certificate():
+    options = {"threshold": 1.0, "x0": np.eye(5, 3), "steps": 200}
+    check = check_run(PROBLEMS["cosh"], RING, step_size=1e-4, **options)
+    row = check.row("sum of w^2", "sharp")
+    assert not check.certified["sharp"]
+    assert (row.status, row.terms.grad_bound) == ("PASS", "measured")
+    w, k = check.measured.w[:-1], sharp.evaluate(check.measured.setting, 1e-4, check.measured.G).constants
+    top = check.measured.setting.v_max
+    progress = check.measured.states.reference(top)[:-1] * check.measured.g[:-1] ** 2
+    bound = (k["tau0"] + k["gamma"] * np.sqrt(1e-4 * 5 * top * progress.sum())) ** 2
+    assert row.lhs[-1] == pytest.approx(np.sum(w**2))
+    assert row.rhs[-1] == pytest.approx(bound)
+    assert 1e-6 < row.max_ratio < 1
+    far = check_run(PROBLEMS["cosh"], RING, step_size=0.5, **options).row("sum of w^2", "sharp")
+    assert (far.status, far.terms.precondition) == ("INAPPLICABLE", "not met")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"constants": "guessed"}, "`constants` of check_run must be a Smoothness, 'empirical' or None"),
+        ({"constants": Smoothness([1.0], [0.0], 1.0, 0.0, 0.0)}, "has 1 agents, but the problem has 5"),
+        (
+            {"constants": Smoothness([1.0] * 3, [0.0] * 3, 1.0, 0.0, 0.0)},
+            "has 3 agents, but the problem has 5",
+        ),
+        ({"problem": None}, "`problem` of check_run must be a Problem"),
+        ({"x0": "zeros"}, "`x0` of theory.run must be an array"),
+    ],
+)
+def test_malformed_arguments_are_one_clear_error(change, message):
+    options = {"problem": PROBLEMS["cosh"], "network": RING, "step_size": 0.1, "threshold": 1.0, "steps": 3}
+    with pytest.raises(ArgumentError, match=message):
+        check_run(**{**options, **change})
+
+
+def test_extreme_steps_and_thresholds_overflow_nowhere():
+    for step_size, threshold in ((1e200, 1e-200), (1e-200, 1e200)):
+        check = check_run(PROBLEMS["cosh"], RING, step_size=step_size, threshold=threshold, steps=3)
+        assert check.verdict == "PASS"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"network": [RING]}, "`network` of check_run must be a Network, but got list"),
+        ({"threshold": np.ones((5, 1))}, "`threshold` of theory.run must be one constant number"),
+        ({"step_size": lambda k: 0.1}, "`step_size` of theory.run must be one constant number"),
+    ],
+)
+def test_what_changes_with_time_or_agent_is_refused(change, message):
+    options = {"network": RING, "step_size": 0.1, "threshold": 1.0, "steps": 3, **change}
+    with pytest.raises(ArgumentError, match=message):
+        check_run(PROBLEMS["cosh"], **options)
+
+
+def test_radius_too_large_for_the_smoothness_lemmas_makes_rows_inapplicable():
+    x0 = np.diag([2e4, -2e4, 2e4, 0.0, 0.0])[:, :3]
+    problem = PROBLEMS["quartic"]
+    check = check_run(
+        problem, RING, step_size=1e-3, threshold=1.0, x0=x0, steps=5, constants=closed_form(problem)
+    )
+    names = ("x-recursion, system", "y-recursion, system", "gradient difference")
+    assert {check.row(name, "sharp").status for name in names} == {"INAPPLICABLE"}
+    assert check.row("descent", "repaired").status == "INAPPLICABLE"
+    assert check.verdict == "PASS"
+
+
+def test_wrong_constants_are_exposed():
+    problem = PROBLEMS["cosh"]
+    wrong = replace(closed_form(problem), L0=closed_form(problem).L0 * 0.1, L1=np.zeros(5))
+    check = check_run(
+        problem,
+        RING,
+        step_size=0.01,
+        threshold=1.0,
+        x0=np.eye(5, 3) * 2,
+        steps=20,
+        constants=wrong,
+    )
+    assert check.verdict == "FAIL"
+    assert any(row.name.startswith("pre4") for row in check.failures)
+
+
+def quadratic_in_units(x_unit: float, loss_unit: float) -> tuple[Problem, dict[str, float]]:
+    """Return a quadratic with x and F measured in other units, and a step and a threshold in the same."""
+    rng = np.random.default_rng(4)
+    curvature, linear = rng.uniform(0.5, 2, (5, 2)), rng.normal(size=(5, 2))
+    problem = problems.quadratic(
+        curvature=curvature * loss_unit / x_unit**2, linear=linear * loss_unit / x_unit
+    )
+    return problem, {"step_size": 0.02 * x_unit**2 / loss_unit, "threshold": 1.0 * loss_unit / x_unit}
+
+
+@pytest.mark.parametrize(("x_unit", "loss_unit"), [(1.0, 1.0), (1.0, 1e-20), (1e-12, 1e-12), (1e9, 1e12)])
+def test_rows_expose_wrong_constants_in_every_unit(x_unit, loss_unit):
+    problem, options = quadratic_in_units(x_unit, loss_unit)
+    right = closed_form(problem)
+    options |= {"x0": np.eye(5, 2) * 2 * x_unit, "steps": 20}
+    assert check_run(problem, RING, constants=right, **options).verdict == "PASS"
+    check = check_run(problem, RING, constants=replace(right, L0=right.L0 * 0.1, b=0.1 * right.b), **options)
+    failed = " ".join(row.name for row in check.failures)
+    assert "pre4" in failed
+    assert "dissimilarity" in failed
+
+
+@pytest.mark.parametrize("loss_unit", [1.0, 1e-20])
+def test_run_below_the_lower_bound_fails_and_is_not_certified(loss_unit):
+    problem, options = quadratic_in_units(1.0, loss_unit)
+    right = closed_form(problem)
+    start = float(problem.loss(np.zeros(2)))
+    wrong = replace(right, lower_bound=(right.lower_bound + start) / 2)
+    options |= {"step_size": 1e-3 / loss_unit, "steps": 3000}
+    check = check_run(problem, RING, constants=wrong, **options)
+    row = check.row("lower bound", "all")
+    assert (check.verdict, row.status) == ("FAIL", "FAIL")
+    assert row.violations == int(np.sum(check.measured.path.loss < wrong.lower_bound))
+    assert not any(check.certified.values())
+    assert check.row("gradient bound", "sharp").status == "INAPPLICABLE"
+    assert "the run refutes the constants" in check.row("gradient bound", "sharp").terms.needs
+    fine = check_run(problem, RING, constants=right, **options)
+    assert (fine.verdict, fine.row("lower bound", "all").status) == ("PASS", "PASS")
+
+
+def test_estimated_lower_bound_is_no_promise():
+    check = check_run(PROBLEMS["cosh"], RING, step_size=0.1, threshold=1.0, steps=20, constants="empirical")
+    assert check.row("lower bound", "all").status == "INAPPLICABLE"
+
+
+def test_a_posteriori_bound_is_within_three_times_the_measured_sum_from_zero():
+    problem = problems.logistic(data="digits", agents=5, partition="iid", **PAPER_REG)
+    network = Network(graphs.example5())
+    check = check_run(problem, network, step_size=0.03, threshold=5.0, x0=np.zeros(problem.dim), steps=1000)
+    ratio = check.posterior.rhs[-1] / check.posterior.lhs[-1]
+    assert check.posterior.status == "PASS"
+    assert 1 <= ratio <= 3
+
+
+@pytest.mark.a9a
+def test_a_posteriori_certificate_holds_on_a9a_at_a_practical_step(a9a_folder):
+    problem = problems.logistic(data="a9a", agents=5, partition="iid", **PAPER_REG)
+    check = check_run(problem, Network(graphs.example5()), step_size=0.03, threshold=5.0, steps=150)
+    assert check.posterior.status == "PASS"
+    assert check.posterior.rhs[-1] <= 3 * check.posterior.lhs[-1]
+    assert check.verdict == "PASS"
+
+
+def test_check_speaks_as_table_dictionary_and_text():
+    check = check_run(PROBLEMS["quadratic"], RING, step_size=0.05, threshold=2.0, steps=30)
+    assert len(check.table()) == len(check.rows) == len(check.to_dict()["rows"])
+    assert check.to_dict()["verdict"] == "PASS"
+    assert str(check).count("\n") == len(check.rows)
+    with pytest.raises(ArgumentError, match="of RunCheck"):
+        check.row("nonsense", "sharp")
+
+
+def test_run_that_overflows_is_one_clear_error():
+    with pytest.raises(RunDivergedError, match="the run diverges at k = ") as caught:
+        check_run(PROBLEMS["quartic"], RING, step_size=1e6, threshold=1e60, steps=50)
+    assert str(caught.value).count(f"k = {caught.value.k};") == 1
+
+
+def test_single_agent_has_only_its_own_descent_to_prove():
+    problem = problems.cosh(center=[[0.5, -0.5]])
+    check = check_run(
+        problem, Network(graphs.ring(1)), step_size=0.02, threshold=1.0, x0=[2.0, 1.0], steps=100
+    )
+    assert check.verdict == "PASS"
+    assert check.certified["sharp"]
+    assert check.row("sum of X^2", "sharp").lhs.max() == 0

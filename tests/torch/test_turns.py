@@ -1,0 +1,148 @@
+"""Networks that change with the iteration, and links: the simulator, the replicas and real processes agree."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import digrad as dg
+from digrad.mixing import arcs_used
+from digrad.torch import Replicas
+from method_cases import CASES
+from torch_models import START, TURN_STEPS, Point, TurnCase, turn_cases
+from torch_processes import Agents
+
+ALL_CASES = [*turn_cases(5), *turn_cases(8)]
+EXAMPLE = dg.problems.example_quadratic()
+
+
+class Run(NamedTuple):
+    """What an engine computes."""
+
+    x: np.ndarray  # [n, d]
+    bytes_sent: np.ndarray  # before each iteration
+
+
+def simulated(case: TurnCase) -> Run:
+    agents = np.arange(case.network.n) % 5
+    local = EXAMPLE.local
+    problem = dg.problems.quadratic(curvature=local.curvature[agents], linear=local.linear[agents])
+    trace = dg.simulate(case.method, problem, case.network, steps=TURN_STEPS, x0=list(START))
+    return Run(trace.final_x, trace.bytes_sent)
+
+
+def replicated(case: TurnCase) -> Run:
+    """Take one step more than is compared, to see what it sends."""
+    replicas = Replicas(Point(), case.method, case.network)
+    x, sent = replicas.estimate().clone(), [replicas.bytes_sent]
+    for _ in range(TURN_STEPS + 1):
+        x.copy_(replicas.estimate())
+        for agent, model in enumerate(replicas.models):
+            model.differentiate(agent)
+        replicas.step()
+        sent.append(replicas.bytes_sent)
+    return Run(x.numpy(), np.array(sent))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Run, Run, list[dict[str, Any]]]]:
+    """Run all cases in all engines; the other two work while the processes wait for one another."""
+    found: dict[str, tuple[Run, Run, list[dict[str, Any]]]] = {}
+    for n in (5, 8):
+        folder = tmp_path_factory.mktemp(f"turns{n}")
+        with Agents("turns.py", n, str(folder), str(n)) as processes:
+            here = {case.label: (simulated(case), replicated(case)) for case in turn_cases(n)}
+            for rank, ended in processes.wait(240).items():
+                assert ended.code == 0, f"agent {rank} failed:\n{ended.output}"
+        agents = [load_file(folder / f"agent{i}.safetensors") for i in range(n)]
+        found |= {label: (*both, agents) for label, both in here.items()}
+    return found
+
+
+@pytest.mark.parametrize("case", ALL_CASES, ids=lambda case: case.label)
+def test_three_engines_agree(case: TurnCase, runs: dict[str, Any]) -> None:
+    simulator, replicas, agents = runs[case.label]
+    processes = np.stack([agent[f"{case.label}/x"].numpy() for agent in agents])
+    assert abs(replicas.x - simulator.x).max() <= 1e-12
+    assert (replicas.x == processes).all()
+    if case.network.period != 1 and case.method.needs != {"column"}:  # push-sum weighs with what it carries
+        average = agents[0][f"{case.label}/average"].numpy()
+        np.testing.assert_allclose(average, processes.mean(0), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("case", ALL_CASES, ids=lambda case: case.label)
+def test_bytes_are_what_the_arcs_of_each_iteration_say(case: TurnCase, runs: dict[str, Any]) -> None:
+    simulator, replicas, agents = runs[case.label]
+    np.testing.assert_array_equal(replicas.bytes_sent[:-1], simulator.bytes_sent)
+    sent = sum(int(agent[f"{case.label}/bytes"]) for agent in agents)
+    if isinstance(case.method, dg.PushDIGing):  # only y is known before the gradient
+        numbers = 2 * (8 if case.network.links is None else 2)
+        ahead = numbers * int(arcs_used(case.network, "C", TURN_STEPS, 1)[0])
+        assert sent == replicas.bytes_sent[TURN_STEPS] + ahead
+    else:  # everything that the next step mixes has left already
+        assert sent == replicas.bytes_sent[TURN_STEPS + 1]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case for case in CASES if getattr(case.method, "mixing", "") == "row"],
+    ids=lambda case: case.label,
+)
+@pytest.mark.parametrize("graph", [dg.graphs.example5(), dg.graphs.out_star(5)], ids=["strong", "rooted"])
+def test_replicas_mix_one_matrix_methods_with_r_as_the_simulator_does(case: Any, graph: Any) -> None:
+    network = dg.Network(graph)
+    replicas = replicated(TurnCase(case.label, case.method, network))
+    trace = dg.simulate(
+        case.method, EXAMPLE, network, steps=TURN_STEPS, x0=list(START), record_every=TURN_STEPS
+    )
+    assert abs(replicas.x - trace.final_x).max() <= 1e-12 * max(1.0, abs(trace.final_x).max())
+
+
+def test_iterations_without_arcs_send_nothing_and_mix_with_the_identity() -> None:
+    network = dg.Network(dg.graphs.every(5, dg.graphs.example5()))
+    replicas = Replicas(Point(), dg.CGT(step_size=0.05, threshold=2.0), network)
+    replicas.step()
+    rows, sent = torch.randn(5, 2, dtype=torch.float64), replicas.bytes_sent
+    assert torch.equal(replicas._net.pull(rows), rows)
+    assert torch.equal(replicas._net.push(rows), rows)
+    assert replicas.bytes_sent == sent
+
+
+def test_replicas_resume_a_network_that_never_repeats_bitwise() -> None:
+    case = next(case for case in turn_cases(5) if case.label == "CGT, random arcs, short")
+    runs = [Replicas(Point(), case.method, case.network) for _ in range(2)]
+    for k in range(20):
+        if k == 10:
+            runs[1].load_state_dict(runs[0].state_dict())
+        for replicas in runs if k >= 10 else runs[:1]:
+            for agent, model in enumerate(replicas.models):
+                model.differentiate(agent)
+            replicas.step()
+    assert all(torch.equal(*pair) for pair in zip(*(one.state_fields for one in runs), strict=True))
+
+
+def test_own_weights_of_a_sequence_are_used() -> None:
+    there, back = dg.graphs.from_edges(2, [(0, 1)]), dg.graphs.from_edges(2, [(1, 0)])
+    turns = dg.NetworkSequence(
+        [
+            dg.Network(there, R=[[1, 0], [0.75, 0.25]], partial=True),
+            dg.Network(back, R=[[0.5, 0.5], [0, 1]], partial=True),
+        ]
+    )
+    replicas = Replicas(Point(), dg.DGD(step_size=0.1, mixing="row"), turns)
+    rows = torch.eye(2, dtype=torch.float64)
+    assert replicas._net.mix(rows).tolist() == [[1, 0], [0.75, 0.25]]
+    replicas.step()
+    assert replicas._net.mix(rows).tolist() == [[0.5, 0.5], [0, 1]]
+
+
+def test_own_weights_of_a_sequence_with_links_equal_the_simulator() -> None:
+    example = dg.graphs.example5()
+    members = [dg.Network(dg.graphs.split(example, 2).at(k), partial=True) for k in (0, 1)]
+    turns = dg.NetworkSequence(members, links=dg.links.rounded("bfloat16"))
+    case = TurnCase("own weights", dg.CGT(step_size=0.02, threshold=2.0), turns)
+    simulator, replicas = simulated(case), replicated(case)
+    assert abs(replicas.x - simulator.x).max() <= 1e-12
+    np.testing.assert_array_equal(replicas.bytes_sent[:-1], simulator.bytes_sent)
