@@ -114,10 +114,6 @@ class Digraph:
         keys = np.unique(np.concatenate([_keys(self.n, self.arcs), _keys(self.n, self.arcs[:, ::-1])]))
         return Digraph(self.n, _from_keys(self.n, keys), self.names)
 
-    def name_of(self, agent: int) -> str:
-        """Return what tables and figures call an agent."""
-        return self.names[agent] if self.names else str(agent)
-
     def relabeled(self, permutation: npt.ArrayLike) -> "Digraph":
         """Return the same graph with agent i renamed to ``permutation[i]``.
 
