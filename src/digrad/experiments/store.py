@@ -26,7 +26,16 @@ Result: TypeAlias = Trace | Ensemble
 FORMAT = "digrad run 1"
 TIMES = ("started", "finished")  # the only entries of environment.json that differ between equal runs
 _PACKAGES = ("digrad", "jax", "numpy", "scipy")
-_OURS = ("trace-*", "final-*", "ensemble-*", "checkpoints/*.npz", "figures/*", "summary.json", "report.html")
+_OURS = (
+    "trace-*",
+    "final-*",
+    "ensemble-*",
+    "checkpoints/*.npz",
+    "checkpoints/.*.lock",
+    "figures/*",
+    "summary.json",
+    "report.html",
+)
 
 
 @dataclass(frozen=True)
