@@ -56,9 +56,13 @@ def test_locked_folder_keeps_others_out_until_it_is_released(tmp_path):
 
 
 def test_locked_file_keeps_others_out_of_itself_but_not_of_its_folder(tmp_path):
-    with locked_file(tmp_path / "a"), locked_file(tmp_path / "b"), locked(tmp_path):
-        with pytest.raises(ArgumentError, match=r"Another process is writing to .*a; .* give another path"):
-            locked_file(tmp_path / "a").__enter__()
+    with (
+        locked_file(tmp_path / "a"),
+        locked_file(tmp_path / "b"),
+        locked(tmp_path),
+        pytest.raises(ArgumentError, match=r"Another process is writing to .*a; .* give another path"),
+    ):
+        locked_file(tmp_path / "a").__enter__()
     assert os.listdir(tmp_path) == []
 
 
