@@ -217,8 +217,9 @@ def test_lines_of_agents_carry_their_number_and_none_is_lost_or_torn(tmp_path: P
     assert len(done.stdout.splitlines()) == 2 * len(expected)
 
 
-def test_nothing_listens_beyond_loopback_on_one_machine(tmp_path: Path) -> None:
-    with started(tmp_path, *digrad_launch("--agents", "2", WORKER, "forever", str(tmp_path))) as (
+@pytest.mark.parametrize("what", ["forever", "own group"])
+def test_nothing_listens_beyond_loopback_on_one_machine(what: str, tmp_path: Path) -> None:
+    with started(tmp_path, *digrad_launch("--agents", "2", WORKER, what, str(tmp_path))) as (
         process,
         token,
     ):
