@@ -1,15 +1,16 @@
 """The table ``[problem]`` of a specification: the private losses of the agents."""
 
+import inspect
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, PlainValidator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Discriminator, PlainValidator, Tag, model_validator
 
-from digrad import data, problems
+from digrad import data, plugins, problems
 from digrad.data.bundled import BUNDLED
 from digrad.data.catalog import CATALOG
 from digrad.data.partition import SCHEMES
-from digrad.errors import DataError
+from digrad.errors import DataError, PluginError
 from digrad.experiments.complaints import Table, refuse, require_choice
 from digrad.experiments.graph_table import Seed, absolute
 from digrad.problems import Problem
@@ -187,6 +188,36 @@ class ExampleTable(_Analytic):
         return getattr(problems, self.kind)()
 
 
+class PluginTable(_Analytic):
+    """``kind`` of another package, which announces a function under that name; see :mod:`digrad.plugins`.
+
+    Args:
+        kind: The name of the entry point; the other keys are arguments of the function, besides ``agents``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+
+    kind: str
+
+    def build(self, agents: int) -> Problem:
+        """Call the function of the other package."""
+        make = plugins.load(plugins.PROBLEMS, self.kind)
+        arguments = self.model_extra or {}
+        try:
+            inspect.signature(make).bind(agents=agents, **arguments)
+        except TypeError as error:
+            raise PluginError(
+                f"`problem` of kind {self.kind!r} does not fit its function: {error}."
+            ) from error
+        problem = make(agents=agents, **arguments)
+        if not isinstance(problem, Problem):
+            kind = type(problem).__name__
+            raise PluginError(
+                f"`problem` of kind {self.kind!r} must return a Problem, but it returns a {kind}."
+            )
+        return problem
+
+
 PROBLEM_TABLES = {
     "logistic": LogisticTable,
     "quadratic": QuadraticTable,
@@ -195,6 +226,21 @@ PROBLEM_TABLES = {
     "example_quadratic": ExampleTable,
     "example_quartic": ExampleTable,
 }
+
+
+def _alternative(value: Any) -> str | None:
+    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+    return _PLUGIN if kind not in PROBLEM_TABLES and kind in plugins.installed(plugins.PROBLEMS) else kind
+
+
+_PLUGIN = "plug-in"
 ProblemTable: TypeAlias = Annotated[
-    LogisticTable | QuadraticTable | CoshTable | QuarticTable | ExampleTable, Field(discriminator="kind")
+    Annotated[LogisticTable, Tag("logistic")]
+    | Annotated[QuadraticTable, Tag("quadratic")]
+    | Annotated[CoshTable, Tag("cosh")]
+    | Annotated[QuarticTable, Tag("quartic")]
+    | Annotated[ExampleTable, Tag("example_quadratic")]
+    | Annotated[ExampleTable, Tag("example_quartic")]
+    | Annotated[PluginTable, Tag(_PLUGIN)],
+    Discriminator(_alternative),
 ]
