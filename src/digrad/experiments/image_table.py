@@ -54,7 +54,9 @@ class ImagesTable(Table):
 
     def resolved(self, base: Path) -> "ImagesTable":
         """Return the table with its folder relative to ``base`` made absolute."""
-        return self if self.folder is None else self.model_copy(update={"folder": absolute(self.folder, base)})
+        return (
+            self if self.folder is None else self.model_copy(update={"folder": absolute(self.folder, base)})
+        )
 
     def build(self, agents: int) -> "ImageProblem":
         """Find and divide the images, and return the problem."""
@@ -88,7 +90,9 @@ class ImagesTable(Table):
         # Without either, all images in the order of their files.
         if wanted == count and not self.held_out:
             return np.arange(count), np.arange(0)
-        generator = np.random.Generator(np.random.Philox(key=np.array([self.held_out_seed, HELD_OUT], np.uint64)))
+        generator = np.random.Generator(
+            np.random.Philox(key=np.array([self.held_out_seed, HELD_OUT], np.uint64))
+        )
         order = generator.permutation(count)
         return np.sort(order[self.held_out : wanted]), np.sort(order[: self.held_out])
 

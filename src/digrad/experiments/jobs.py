@@ -91,7 +91,9 @@ def _until_done(said: "queue.SimpleQueue[tuple[str, Event]]", jobs: int) -> Iter
 class _Crew(threading.Thread):
     """One worker at a time, and the jobs given to it."""
 
-    def __init__(self, waiting: "queue.SimpleQueue[Job]", said: "queue.SimpleQueue[tuple[str, Event]]") -> None:
+    def __init__(
+        self, waiting: "queue.SimpleQueue[Job]", said: "queue.SimpleQueue[tuple[str, Event]]"
+    ) -> None:
         super().__init__(daemon=True)
         self._waiting, self._said = waiting, said
         self._process: subprocess.Popen[str] | None = None
@@ -165,4 +167,8 @@ def _reason(code: int, log: IO[str]) -> str:
     log.seek(0)
     lines = [line for line in log.read().splitlines() if line.strip()]
     said = f": {lines[-1]}" if lines else ""
-    return f"its process was killed by signal {-code}{said}" if code < 0 else f"its process ended with exit code {code}{said}"
+    return (
+        f"its process was killed by signal {-code}{said}"
+        if code < 0
+        else f"its process ended with exit code {code}{said}"
+    )

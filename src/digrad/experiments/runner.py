@@ -159,8 +159,14 @@ def _explosion(results: Mapping[str, Result]) -> dict[str, "Figure"]:
 
 
 def _accuracy(results: Mapping[str, Result]) -> dict[str, "Figure"]:
-    has_accuracy = all("test_accuracy" in trace.columns for result in results.values() for trace in members(result))
-    return {"accuracy": plots.curves(results, ("train_accuracy", "test_accuracy"), x="epoch")} if has_accuracy else {}
+    has_accuracy = all(
+        "test_accuracy" in trace.columns for result in results.values() for trace in members(result)
+    )
+    return (
+        {"accuracy": plots.curves(results, ("train_accuracy", "test_accuracy"), x="epoch")}
+        if has_accuracy
+        else {}
+    )
 
 
 def _consensus_metrics(results: Mapping[str, Result]) -> tuple[str, ...]:

@@ -143,16 +143,23 @@ class Spec(Table):
         needed = {"start": "model", "dtype": "float32"}
         if self.engine == "torch":
             if self.problem.kind != "images":
-                raise refuse(f"'torch' trains problems of kind 'images', but the kind is {self.problem.kind!r}.", "engine")
+                raise refuse(
+                    f"'torch' trains problems of kind 'images', but the kind is {self.problem.kind!r}.",
+                    "engine",
+                )
             if self.batch_size is None:
                 raise refuse("is required with engine = 'torch', but it is missing.", "batch_size")
             for key, value in needed.items():
                 if getattr(self, key) != value:
-                    raise refuse(f"must be {value!r} with engine = 'torch', but got {getattr(self, key)!r}.", key)
+                    raise refuse(
+                        f"must be {value!r} with engine = 'torch', but got {getattr(self, key)!r}.", key
+                    )
         elif self.problem.kind == "images":
             raise refuse("must be 'torch' for a problem of kind 'images'.", "engine")
         elif self.start == "model":
-            raise refuse("must be 'zeros', 'normal' or a list of numbers: 'model' is for engine = 'torch'.", "start")
+            raise refuse(
+                "must be 'zeros', 'normal' or a list of numbers: 'model' is for engine = 'torch'.", "start"
+            )
         return self
 
     def __eq__(self, other: object) -> bool:

@@ -87,7 +87,8 @@ def largest_converging(
         attempt(min(losses) - 1)
     good = [place for place in losses if converges(place)]
     trials = tuple(
-        Trial(start * factor**place, losses[place] if math.isfinite(losses[place]) else None) for place in sorted(losses)
+        Trial(start * factor**place, losses[place] if math.isfinite(losses[place]) else None)
+        for place in sorted(losses)
     )
     chosen = max(good, default=None)
     return Search(
@@ -122,7 +123,9 @@ def tune_method(
 
     path = folder / f"search-{file_stem(label)}.json"
     method = built.methods[label]
-    known = {trial["step_size"]: trial["loss"] for trial in (read_json(path)["trials"] if path.is_file() else ())}
+    known = {
+        trial["step_size"]: trial["loss"] for trial in (read_json(path)["trials"] if path.is_file() else ())
+    }
     plan = spec.problem.plan(**spec.options(built.problem, spec.seed))
 
     def measure(step_size: float) -> float:
@@ -130,7 +133,9 @@ def tune_method(
             tried = dataclasses.replace(method, step_size=step_size)
             trace = train(tried, built.problem, built.network, plan, name=label, each_step=each_step)
             last = trace.facts["last"]
-            known[step_size] = None if last is None or not math.isfinite(last["test_loss"]) else last["test_loss"]
+            known[step_size] = (
+                None if last is None or not math.isfinite(last["test_loss"]) else last["test_loss"]
+            )
             trials = [asdict(Trial(size, known[size])) for size in sorted(known)]
             write_json(path, {"method": label, "step_size": None, "trials": trials})
             if tell:

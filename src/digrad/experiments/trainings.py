@@ -110,7 +110,10 @@ class _Watch:
         if kind == "started":
             self._progress.on_method_start(name, steps)
         elif kind == "progress":
-            told = {key: event[key] for key in ("k", "steps", "loss", "grad_norm", "consensus_error", "test_accuracy")}
+            told = {
+                key: event[key]
+                for key in ("k", "steps", "loss", "grad_norm", "consensus_error", "test_accuracy")
+            }
             self._progress.on_progress(JobProgress(name=name, seconds_left=self._seconds_left(), **told))
         elif kind == "done":
             trace = self._store.load_member(*self._names[name])

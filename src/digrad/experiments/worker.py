@@ -25,7 +25,9 @@ def train_member(tell: Tell, *, run: str, label: str, seed: int) -> None:
 
     spec, built = _built(run)
     store = RunDirectory(Path(run), spec)
-    plan = spec.problem.plan(**spec.options(built.problem, seed), checkpoint=store.training_checkpoint(label, seed))
+    plan = spec.problem.plan(
+        **spec.options(built.problem, seed), checkpoint=store.training_checkpoint(label, seed)
+    )
     trace = train(
         built.methods[label],
         built.problem,
@@ -69,7 +71,9 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes: the one that gave the jobs decides
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches all processes: the one that gave the jobs decides
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints must not look like an event
 

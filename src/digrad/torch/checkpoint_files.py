@@ -120,7 +120,9 @@ def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
             header = json.loads(file.metadata()["digrad"])
         return load_file(path), header
     except (OSError, KeyError, ValueError, TypeError, SafetensorError) as error:
-        raise CheckpointError(f"`{path}` cannot be read ({error!r}); delete it, or run without --resume.") from error
+        raise CheckpointError(
+            f"`{path}` cannot be read ({error!r}); delete it, or run without --resume."
+        ) from error
 
 
 def _digest(path: Path) -> str:

@@ -22,7 +22,9 @@ from digrad.torch.image_problem import Evaluation, ImageProblem
 from digrad.torch.replicas import Replicas
 from digrad.trace import Trace
 
-DIVERGED = 1e12  # an entry of x beyond this, relative to 1 + max|x_0|, counts as diverged (the design's definition)
+DIVERGED = (
+    1e12  # an entry of x beyond this, relative to 1 + max|x_0|, counts as diverged (the design's definition)
+)
 RECALIBRATION = 1000  # training images from which BatchNorm of the average model takes its statistics
 
 
@@ -128,6 +130,7 @@ class Training:
         self._since = _Since()
         self._bytes_before = 0
         self._seconds_before, self._began = 0.0, time.perf_counter()
+        self._training_seconds = 0.0
         self.diverged_at: int | None = None
         self.k = 0
 
@@ -150,6 +153,7 @@ class Training:
         """Take one step, and record a row if it is time for one."""
         if not self._rows:
             self._record()
+        began = time.perf_counter()
         loss = self._backward()
         if not math.isfinite(loss) or not bool(self.replicas.gradients.isfinite().all()):
             self._end_diverged()
@@ -158,6 +162,7 @@ class Training:
         self.k += 1
         self._since.add(loss, self._clipped(), self._tracker_norm())
         largest = float(self.replicas.estimate().abs().max())
+        self._training_seconds += time.perf_counter() - began
         if not largest <= self._limit:
             self._end_diverged(reached=True)
         elif self.k % self.plan.record_every == 0 or self.k == self.plan.steps:
@@ -201,7 +206,6 @@ class Training:
             "k": self.k,
             "bytes_sent": self._bytes_before + self.replicas.bytes_sent,
             "epoch": self.k * self.plan.batch_size * self.problem.n_agents / sum(self.problem.sizes),
-            "seconds": self.seconds,
             **self._since.take(),
             **values,
         }
@@ -212,7 +216,9 @@ class Training:
         """Note the first iterate that is not finite or too large: this one, or the one a bad gradient leads to."""
         self.diverged_at = self.k if reached else self.k + 1
         self.k = self.diverged_at
-        nothing = dict.fromkeys(("loss", "train_accuracy", "test_loss", "test_accuracy", "grad_norm"), math.nan)
+        nothing = dict.fromkeys(
+            ("loss", "train_accuracy", "test_loss", "test_accuracy", "grad_norm"), math.nan
+        )
         self._append(**nothing, consensus_error=math.nan)
 
     def _measure_average(self, *parts: Evaluation) -> list[float]:
@@ -221,7 +227,9 @@ class Training:
         kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
         with self.replicas.averaged_parameters():
             if kept:
-                recalibrate(model, (images for images, _ in self.problem.training_part(RECALIBRATION).batches()))
+                recalibrate(
+                    model, (images for images, _ in self.problem.training_part(RECALIBRATION).batches())
+                )
             measured = [value for part in parts for value in part.measure(model)]
         for name, buffer in model.named_buffers():
             buffer.copy_(kept[name])
@@ -232,7 +240,11 @@ class Training:
         last = {column: values[-1] for column, values in self._rows.items()}
         names = ("loss", "grad_norm", "consensus_error", "test_accuracy")
         return TrainingProgress(
-            name=self.name, k=self.k, steps=self.plan.steps, seconds=self.seconds, **{n: last[n] for n in names}
+            name=self.name,
+            k=self.k,
+            steps=self.plan.steps,
+            seconds=self.seconds,
+            **{n: last[n] for n in names},
         )
 
     def trace(self) -> Trace:
@@ -250,7 +262,11 @@ class Training:
             diverged_at=self.diverged_at,
             steps=self.k,
             seconds=self.seconds,
-            facts={**self._fingerprint(), "last": self._last_evaluation()},
+            facts={
+                **self._fingerprint(),
+                "last": self._last_evaluation(),
+                "training_seconds": self._training_seconds,
+            },
         )
 
     def _last_evaluation(self) -> dict[str, Any] | None:
@@ -292,16 +308,23 @@ class Training:
         tensors = {f"field/{name}": value for name, value in state.items()}
         for agent, model in enumerate(self.replicas.models):
             tensors |= {f"buffer/{agent}/{name}": buffer for name, buffer in model.named_buffers()}
-        tensors |= {f"column/{name}": torch.tensor(values, dtype=torch.float64) for name, values in self._rows.items()}
+        tensors |= {
+            f"column/{name}": torch.tensor(values, dtype=torch.float64) for name, values in self._rows.items()
+        }
         header = {
             "k": self.k,
             "seconds": self.seconds,
+            "training_seconds": self._training_seconds,
             "bytes_sent": self._bytes_before + self.replicas.bytes_sent,
             "since": dataclasses.asdict(self._since),
             "fingerprint": self._fingerprint(),
         }
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, {name: value.contiguous() for name, value in tensors.items()}, {"digrad": json.dumps(header)})
+        write_file(
+            path,
+            {name: value.contiguous() for name, value in tensors.items()},
+            {"digrad": json.dumps(header)},
+        )
 
     def resume(self) -> None:
         """Go on from the checkpoint, if there is one.
@@ -314,7 +337,9 @@ class Training:
             return
         tensors, header = read_tensors(path)
         ours = json.loads(json.dumps(self._fingerprint()))
-        differing = sorted(key for key in {*ours, *header["fingerprint"]} if ours.get(key) != header["fingerprint"].get(key))
+        differing = sorted(
+            key for key in {*ours, *header["fingerprint"]} if ours.get(key) != header["fingerprint"].get(key)
+        )
         if differing:
             raise CheckpointError(
                 f"`{path}` belongs to another run ({', '.join(differing)} differ); run without --resume."
@@ -337,6 +362,7 @@ class Training:
         }
         self._since = _Since(**header["since"])
         self.k, self._seconds_before = header["k"], header["seconds"]
+        self._training_seconds = header["training_seconds"]
         self._bytes_before = header["bytes_sent"] - sent
 
 

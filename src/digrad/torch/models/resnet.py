@@ -28,7 +28,9 @@ class Block(torch.nn.Module):
         self.first = torch.nn.Sequential(
             convolution(inputs, outputs, stride, norm), normalization(norm, outputs)
         )
-        self.second = torch.nn.Sequential(convolution(outputs, outputs, 1, norm), normalization(norm, outputs))
+        self.second = torch.nn.Sequential(
+            convolution(outputs, outputs, 1, norm), normalization(norm, outputs)
+        )
         self.stride, self.added = stride, outputs - inputs
         self.projection = None
         if projects and (stride > 1 or self.added):
