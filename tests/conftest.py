@@ -39,3 +39,17 @@ def full_disk() -> Callable[..., AbstractContextManager[None]]:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
     return limited
+
+
+@pytest.fixture(scope="session")
+def cifar10_folder() -> Path:
+    """The folder with CIFAR-10, if it is on this machine; else the test is skipped, or fails when it is required."""
+    from digrad.data.cifar import find_cifar10
+    from digrad.errors import DataError
+
+    try:
+        return find_cifar10()
+    except DataError as error:
+        if os.environ.get("DIGRAD_REQUIRE_CIFAR10") == "1":
+            pytest.fail(f"DIGRAD_REQUIRE_CIFAR10=1: {error}")
+        pytest.skip(str(error))

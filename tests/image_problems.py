@@ -28,7 +28,9 @@ def write_batches(folder: Path, count: int = 40) -> Path:
     return folder
 
 
-def tiny_problem(agents: int = 5, *, model: str = "small_cnn", norm: str = "batch", count: int = 100) -> ImageProblem:
+def tiny_problem(
+    agents: int = 5, *, model: str = "small_cnn", norm: str = "batch", count: int = 100
+) -> ImageProblem:
     """Return a problem of generated images, divided at random."""
     images, test = ImageSet("generated", [records(count, 1)]), ImageSet("generated (test)", [records(40, 2)])
     assert images.records[0].shape[1] == RECORD

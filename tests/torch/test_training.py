@@ -4,11 +4,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from image_problems import tiny_problem
 
 import digrad as dg
 from digrad.errors import CheckpointError
 from digrad.torch.training import TrainingPlan, train
+from image_problems import tiny_problem
 
 NETWORK = dg.Network(dg.graphs.example5())
 PLAN = TrainingPlan(steps=6, batch_size=4, record_every=3, evaluate=20, evaluate_last=20, checkpoint_every=2)
@@ -61,7 +61,7 @@ def test_training_refuses_the_checkpoint_of_another_run(tmp_path):
     plan = dataclasses.replace(PLAN, checkpoint=tmp_path / "one.safetensors")
     with pytest.raises(Killed):
         train(CGT, tiny_problem(), NETWORK, plan, each_step=killed_before(3))
-    with pytest.raises(CheckpointError, match="belongs to another run.*method"):
+    with pytest.raises(CheckpointError, match=r"belongs to another run.*method"):
         train(dg.CGT(step_size=0.1, threshold=10.0), tiny_problem(), NETWORK, plan)
 
 

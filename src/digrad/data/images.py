@@ -62,7 +62,7 @@ class ImageSet:
         """SHA-256 of all records."""
         digest = hashlib.sha256()
         for part in self.records:
-            digest.update(np.ascontiguousarray(part))
+            digest.update(np.ascontiguousarray(part).data)
         return digest.hexdigest()
 
     @cached_property
@@ -112,5 +112,5 @@ def augmented(images: Pixels, *, seed: int, agent: int, step: int) -> Pixels:
 
 def normalized(images: Pixels) -> npt.NDArray[np.float32]:
     """Return pixels with mean 0 and standard deviation 1 per channel over the CIFAR-10 training set."""
-    scale = (1 / (255 * STD))[:, None, None]
-    return images.astype(np.float32) * scale - (MEAN / STD)[:, None, None]
+    scale, shift = ((1 / (255 * STD))[:, None, None], (MEAN / STD)[:, None, None])
+    return np.subtract(images.astype(np.float32) * scale, shift, dtype=np.float32)

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from digrad.checks import did_you_mean
+from digrad.data import cifar
 from digrad.data.bundled import BUNDLED
 from digrad.data.cache import catalog_entry, find_local, locate
-from digrad.data import cifar
 from digrad.data.catalog import CATALOG
 from digrad.data.dataset import Dataset
 from digrad.data.download import Progress

@@ -12,11 +12,13 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
 Event = Mapping[str, Any]
+
+WORKER = ("-m", "digrad.experiments.worker")  # arguments of Python
 
 # One thread; waiting threads sleep instead of spinning; freed memory is kept, because getting it anew from the system
 # for every layer of every step costs a tenth of the time.
@@ -56,8 +58,8 @@ def run_jobs(jobs: Sequence[Job], *, workers: int, on_event: Callable[[str, Even
     Args:
         jobs: What to do.
         workers: Processes at a time.
-        on_event: Told in this thread the name of a job and what its worker said: ``{"event": "started"}``, what the work
-            tells, ``{"event": "done"}`` or ``{"event": "failed", "reason": ...}``.
+        on_event: Told in this thread the name of a job and what its worker said: ``{"event": "started"}``, what the
+            work tells, ``{"event": "done"}`` or ``{"event": "failed", "reason": ...}``.
 
     Raises:
         KeyboardInterrupt: As it came, after all workers were ended.
@@ -121,12 +123,11 @@ class _Crew(threading.Thread):
 
     def _do(self, job: Job, log: IO[str]) -> None:
         self._said.put((job.name, {"event": "started"}))
-        process = self._process
-        assert process is not None and process.stdin is not None and process.stdout is not None
+        process, (stdin, stdout) = self._worker()
         try:
-            process.stdin.write(json.dumps({"work": job.work, "arguments": dict(job.arguments)}) + "\n")
-            process.stdin.flush()
-            for line in process.stdout:
+            stdin.write(json.dumps({"work": job.work, "arguments": dict(job.arguments)}) + "\n")
+            stdin.flush()
+            for line in stdout:
                 event = json.loads(line)
                 self._said.put((job.name, event))
                 if event["event"] in ("done", "failed"):
@@ -136,14 +137,18 @@ class _Crew(threading.Thread):
         self._said.put((job.name, {"event": "failed", "reason": _reason(process.wait(), log)}))
 
     def _close(self) -> None:
-        process = self._process
-        assert process is not None and process.stdin is not None and process.stdout is not None
-        for pipe in (process.stdin, process.stdout):
-            try:
+        process, pipes = self._worker()
+        for pipe in pipes:
+            with suppress(BrokenPipeError):
                 pipe.close()
-            except BrokenPipeError:
-                pass
         process.wait()
+
+    def _worker(self) -> tuple["subprocess.Popen[str]", tuple[IO[str], IO[str]]]:
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        return process, (process.stdin, process.stdout)
 
 
 @contextmanager
@@ -154,7 +159,7 @@ def _log() -> Iterator[IO[str]]:
 
 def _start(log: IO[str]) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-m", "digrad.experiments.worker"],
+        [sys.executable, *WORKER],
         env={**os.environ, **ENVIRONMENT},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

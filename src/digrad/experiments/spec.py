@@ -19,7 +19,7 @@
     R_file = "R.csv"
 
     [problem]
-    kind = "logistic"                # or images (engine = "torch"), quadratic, cosh, quartic, example_quadratic, example_quartic
+    kind = "logistic"                # or quadratic, cosh, quartic, images (engine = "torch"), ...
     data = "digits"
     partition = {scheme = "dirichlet", alpha = 0.5}
     reg_weight = 1e-3
@@ -245,7 +245,7 @@ class Spec(Table):
                 raise self._refusal(key, f"at k = {k}, {error}") from error
 
     def options(self, problem: Problem, seed: int) -> dict[str, Any]:
-        """Return the arguments of :func:`digrad.simulate`, or of :class:`digrad.torch.training.TrainingPlan`, for one seed."""
+        """Return the keyword arguments of :func:`digrad.simulate`, or of a torch training plan, for one seed."""
         if self.engine == "torch":
             names = ("steps", "batch_size", "record_every", "start_scale", "sampling", "checkpoint_every")
             return {**{name: getattr(self, name) for name in names}, "seed": seed}

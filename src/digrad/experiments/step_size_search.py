@@ -1,8 +1,8 @@
 """The largest step size that ensures convergence: a written protocol instead of a hand.
 
-A step size *ensures convergence* here if, after a fixed budget of steps, the run is finite and its loss on held-out data is
-at most ``slack`` above the smallest that any step size tried reaches. Of those the largest is taken, as the paper does for
-its baselines. Test data are never looked at.
+A step size *ensures convergence* here if, after a fixed budget of steps, the run is finite and its loss on held-out
+data is at most ``slack`` above the smallest that any step size tried reaches. Of those the largest is taken, as the
+paper does for its baselines. Test data are never looked at.
 """
 
 import dataclasses
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from digrad import checks
+from digrad.experiments.image_table import ImagesTable
 from digrad.experiments.spec import Built, Spec
 from digrad.experiments.store import read_json, write_json
 from digrad.files import file_stem
@@ -121,8 +122,9 @@ def tune_method(
     """
     from digrad.torch.training import train
 
+    assert isinstance(spec.problem, ImagesTable)
     path = folder / f"search-{file_stem(label)}.json"
-    method = built.methods[label]
+    method: Any = built.methods[label]
     known = {
         trial["step_size"]: trial["loss"] for trial in (read_json(path)["trials"] if path.is_file() else ())
     }

@@ -1,4 +1,4 @@
-"""A worker process: reads jobs from standard input, tells about them on standard output; see :mod:`digrad.experiments.jobs`."""
+"""A worker process: jobs come on standard input, what happens goes to standard output; see the module `jobs`."""
 
 import functools
 import json
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from digrad.errors import DigradError
+from digrad.experiments.image_table import ImagesTable
 from digrad.experiments.spec import Built, Spec, load_spec
 from digrad.experiments.step_size_search import tune_method
 from digrad.experiments.store import RunDirectory
@@ -24,6 +25,7 @@ def train_member(tell: Tell, *, run: str, label: str, seed: int) -> None:
     from digrad.torch.training import train
 
     spec, built = _built(run)
+    assert isinstance(spec.problem, ImagesTable)
     store = RunDirectory(Path(run), spec)
     plan = spec.problem.plan(
         **spec.options(built.problem, seed), checkpoint=store.training_checkpoint(label, seed)

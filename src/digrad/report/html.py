@@ -25,7 +25,7 @@ _CAPTIONS = {
     "cgt_against_clipped_dgd": "CGT against DGD with clipped gradients (the paper's second figure).",
     "accuracy": "Training and test accuracy of the average of the agents.",
     "cifar-explosion": "Where clipping matters: CGT and AB from a start of larger weights.",
-    "cifar-thresholds-clipping": "The largest tracker since the row before, and how often agents clipped, by threshold.",
+    "cifar-thresholds-clipping": "The largest tracker since the row before, and how often agents clipped.",
     "bias_without_sampling_noise": "The same with all samples: what remains is the bias.",
 }
 _SETTINGS = {

@@ -214,8 +214,8 @@ class Training:
 
     def _end_diverged(self, *, reached: bool = False) -> None:
         """Note the first iterate that is not finite or too large: this one, or the one a bad gradient leads to."""
-        self.diverged_at = self.k if reached else self.k + 1
-        self.k = self.diverged_at
+        self.k += 0 if reached else 1
+        self.diverged_at = self.k
         nothing = dict.fromkeys(
             ("loss", "train_accuracy", "test_loss", "test_accuracy", "grad_norm"), math.nan
         )

@@ -1,8 +1,8 @@
 """Residual networks for 32 x 32 images.
 
-Reference: K. He, X. Zhang, S. Ren, J. Sun, "Deep residual learning for image recognition", CVPR 2016: ResNet-20 is that of
-its section 4.2 (shortcuts without parameters); ResNet-18 is that of its table 1 with the first layer that is customary for
-CIFAR (3 x 3, stride 1, no pooling).
+Reference: K. He, X. Zhang, S. Ren, J. Sun, "Deep residual learning for image recognition", CVPR 2016: ResNet-20 is that
+of its section 4.2 (shortcuts without parameters); ResNet-18 is that of its table 1 with the first layer that is
+customary for CIFAR (3 x 3, stride 1, no pooling).
 """
 
 import torch
