@@ -71,7 +71,8 @@ def run(
 @click.option(
     "--preset",
     type=click.Choice(get_args(Preset)),
-    help="How much to compute: on two busy cores logistic takes 1 minute (smoke) to 9 (full, its default).",
+    help="How much to compute: on two busy cores logistic takes 1 minute (smoke) to 9 (full, its default); cifar, see "
+    "below, hours (small is its default).",
 )
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of starts and samples."

@@ -1,7 +1,7 @@
 """The paper's experiments from end to end: run every setting, draw its figures, judge its claims."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -98,7 +98,7 @@ def reproduce_logistic(
     check_folder(folder, resume=resume, overwrite=overwrite)
     with locked(folder):
         identity = {"experiment": "logistic", "preset": preset, "seed": seed}
-        open_reproduction(folder, identity, resume=resume, overwrite=overwrite)
+        open_reproduction(folder, identity, SETTINGS, resume=resume, overwrite=overwrite)
         return _reproduce(folder, preset, seed, progress, resume, overwrite, report)
 
 
@@ -139,7 +139,9 @@ def _reproduce(
     )
 
 
-def open_reproduction(folder: Path, identity: dict[str, Any], *, resume: bool, overwrite: bool) -> None:
+def open_reproduction(
+    folder: Path, identity: dict[str, Any], settings: Iterable[str], *, resume: bool, overwrite: bool
+) -> None:
     """Make or reuse the folder of a reproduction.
 
     Raises:
@@ -156,7 +158,7 @@ def open_reproduction(folder: Path, identity: dict[str, Any], *, resume: bool, o
                 f"`out` {folder} holds the reproduction of {stored}, not of {identity}; give another --out, "
                 "or --overwrite."
             )
-        if not (resume or overwrite) and any(has_results(folder / name) for name in SETTINGS):
+        if not (resume or overwrite) and any(has_results(folder / name) for name in settings):
             raise ArgumentError(
                 f"`out` {folder} holds this reproduction already; go on with --resume, begin anew with --overwrite, or "
                 "give another --out."

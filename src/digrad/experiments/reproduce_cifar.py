@@ -18,8 +18,8 @@ from digrad.experiments.reproduce import Report, Reproduction, Scale, open_repro
 from digrad.experiments.runner import Observer, RunResult, run
 from digrad.experiments.spec import Spec
 from digrad.experiments.step_size_search import FACTOR, MOST, SLACK, read_search
-from digrad.experiments.store import write_json
-from digrad.files import write_atomically
+from digrad.experiments.store import check_folder, write_json
+from digrad.files import locked, write_atomically
 
 COMPARISONS = ("cifar-iid", "cifar-dirichlet", "cifar-sorted")
 THRESHOLDS, EXPLOSION = "cifar-thresholds", "cifar-explosion"
@@ -46,7 +46,7 @@ class _Size:
 # 1563 steps of five agents with batches of 32 are five epochs.
 SIZES: dict[str, _Size] = {
     "smoke": _Size(
-        "small_cnn", "group", {"cifar-iid": 8, EXPLOSION: 4}, 4, FEW_IMAGES, 1, budget=2, held_out=200,
+        "small_cnn", "group", {"cifar-iid": 8, EXPLOSION: 10}, 5, FEW_IMAGES, 1, budget=2, held_out=200,
         evaluate_last=FEW_IMAGES, samples=2000, most=2,
     ),
     "small": _Size(
@@ -99,29 +99,46 @@ def reproduce_cifar(
     checks.choice(preset, "preset", "reproduce_cifar", SIZES)
     folder, size, workers = Path(out), SIZES[preset], workers or default_workers()
     identity = {"experiment": "cifar", "preset": preset, "seed": seed, **({"steps": steps} if steps else {})}
-    open_reproduction(folder, identity, overwrite)
+    check_folder(folder, resume=resume, overwrite=overwrite)
+    with locked(folder):
+        open_reproduction(folder, identity, size.steps, resume=resume, overwrite=overwrite)
+        specs = {name: _sized(load_preset(name), name, size, seed, steps) for name in size.steps}
+        options = {
+            "resume": resume,
+            "overwrite": overwrite,
+            "progress": progress,
+            "report": report,
+            "seeds": seeds,
+        }
+        done = _run_settings(folder, specs, size, workers, search=steps is None, options=options)
+        if len(done) < len(specs) or any(result.interrupted for result in done.values()):
+            return Reproduction(
+                folder, None, (), {name: result.directory for name, result in done.items()}, True
+            )
+        return _conclude(folder, done, preset, size, seed, report)
+
+
+def _run_settings(
+    folder: Path,
+    specs: Mapping[str, Spec],
+    size: _Size,
+    workers: int,
+    *,
+    search: bool,
+    options: dict[str, Any],
+) -> dict[str, RunResult]:
+    """Run one setting after the other, until all are done or Ctrl-C comes."""
     done: dict[str, RunResult] = {}
-    for name in size.steps:
-        spec = _sized(load_preset(name), name, size, seed, steps)
+    for name, spec in specs.items():
         try:
-            if name in COMPARISONS and steps is None:
-                spec = _searched(spec, folder / f"{name}-search", size, workers)
+            searched = name in COMPARISONS and search
+            final = _searched(spec, folder / f"{name}-search", size, workers) if searched else spec
         except KeyboardInterrupt:
-            return _interrupted(folder, done)
-        done[name] = run(
-            spec,
-            folder / name,
-            resume=resume,
-            overwrite=overwrite,
-            progress=progress,
-            report=report,
-            formats=("png",),
-            workers=workers,
-            seeds=seeds,
-        )
+            break
+        done[name] = run(final, folder / name, formats=("png",), workers=workers, **options)
         if done[name].interrupted:
-            return _interrupted(folder, done)
-    return _conclude(folder, done, preset, size, seed, report)
+            break
+    return done
 
 
 def _conclude(
@@ -150,10 +167,6 @@ def _conclude(
         False,
         failures,
     )
-
-
-def _interrupted(folder: Path, done: Mapping[str, RunResult]) -> Reproduction:
-    return Reproduction(folder, None, (), {name: result.directory for name, result in done.items()}, True)
 
 
 def _sized(spec: Spec, name: str, size: _Size, seed: int, steps: int | None) -> Spec:

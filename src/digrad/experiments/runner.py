@@ -113,7 +113,11 @@ def run(
         else:
             results, failures = _run_methods(store, built, progress), {}
             interrupted = any(trace.interrupted for result in results.values() for trace in members(result))
-        figures = _conclude(store, built, results, interrupted, report, formats) if results else ()
+        figures = (
+            _conclude(store, built, results, not interrupted and not failures, report, formats)
+            if results
+            else ()
+        )
         return RunResult(
             store.path, spec, results, interrupted, built.problem, built.network, tuple(figures), failures
         )
@@ -123,13 +127,13 @@ def _conclude(
     store: RunDirectory,
     built: Built,
     results: Mapping[str, Result],
-    interrupted: bool,
+    is_complete: bool,
     report: Callable[[Path], object] | None,
     formats: Sequence[str],
 ) -> list[Path]:
     store.write_summary(results)
     figures = draw_figures(store.figures, results, built.network, formats)
-    if not interrupted:
+    if is_complete:
         store.mark_finished()
     if report:
         report(store.path)

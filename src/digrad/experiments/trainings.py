@@ -80,9 +80,6 @@ def _tidy(store: RunDirectory, failures: dict[str, str]) -> None:
         write_json(store.path / FAILURES, failures)
     else:
         (store.path / FAILURES).unlink(missing_ok=True)
-    checkpoints = store.path / "checkpoints"
-    if checkpoints.is_dir() and not any(checkpoints.iterdir()):
-        checkpoints.rmdir()
 
 
 class _Watch:

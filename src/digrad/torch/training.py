@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from digrad.arrays import row_norm
-from digrad.errors import CheckpointError
+from digrad.errors import CheckpointError, NonFiniteError
 from digrad.mixing import Network
 from digrad.sampling import EpochPermutations, WithReplacement
 from digrad.torch.batch_norm import recalibrate
@@ -155,16 +155,17 @@ class Training:
             self._record()
         began = time.perf_counter()
         loss = self._backward()
-        if not math.isfinite(loss) or not bool(self.replicas.gradients.isfinite().all()):
+        self.k += 1
+        try:
+            self.replicas.step()
+        except NonFiniteError:
             self._end_diverged()
             return
-        self.replicas.step()
-        self.k += 1
         self._since.add(loss, self._clipped(), self._tracker_norm())
         largest = float(self.replicas.estimate().abs().max())
         self._training_seconds += time.perf_counter() - began
         if not largest <= self._limit:
-            self._end_diverged(reached=True)
+            self._end_diverged()
         elif self.k % self.plan.record_every == 0 or self.k == self.plan.steps:
             self._record()
 
@@ -212,9 +213,8 @@ class Training:
         for column, value in row.items():
             self._rows.setdefault(column, []).append(value)
 
-    def _end_diverged(self, *, reached: bool = False) -> None:
-        """Note the first iterate that is not finite or too large: this one, or the one a bad gradient leads to."""
-        self.k += 0 if reached else 1
+    def _end_diverged(self) -> None:
+        """Note that this iterate is the first that is not finite, or too large."""
         self.diverged_at = self.k
         nothing = dict.fromkeys(
             ("loss", "train_accuracy", "test_loss", "test_accuracy", "grad_norm"), math.nan
