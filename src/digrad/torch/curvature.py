@@ -96,7 +96,8 @@ class _Power:
         starts = (
             [torch.randn(shape, generator=generator) for shape in shapes] for _ in range(len(parts) + 1)
         )
-        self._vectors: list[Parts] = [_unit(start)[0] for start in starts]
+        device = self._parameters[0].device
+        self._vectors: list[Parts] = [_unit([part.to(device) for part in start])[0] for start in starts]
 
     def measure(self) -> tuple[Any, ...]:
         """Return loss, gradient and Hessian norms at the current average."""
@@ -118,7 +119,8 @@ class _Power:
     def _gradients(self, model: torch.nn.Module) -> Iterator[tuple[float, Parts]]:
         """Yield loss and gradient of each agent, whose graph stays for the products."""
         for part in self._parts:
-            images, labels = (torch.cat(each) for each in zip(*part.batches(), strict=True))
+            device = self._parameters[0].device
+            images, labels = (torch.cat(each).to(device) for each in zip(*part.batches(), strict=True))
             loss = torch.nn.functional.cross_entropy(model(images), labels)
             yield loss.item(), list(torch.autograd.grad(loss, self._parameters, create_graph=True))
 

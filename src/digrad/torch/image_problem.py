@@ -81,7 +81,7 @@ class ImageProblem:
         return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def batch(
-        self, agent: int, rows: npt.NDArray[np.int32], seed: int, step: int
+        self, agent: int, rows: npt.NDArray[np.integer], seed: int, step: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return images and labels of a mini-batch of one agent; ``rows`` count among its own images."""
         indices = self.chosen[self.partition.indices[agent][rows]]
@@ -118,8 +118,9 @@ class Evaluation:
         was_training = model.training
         model.eval()
         total, correct = 0.0, 0
+        device = next(model.parameters()).device
         for images, labels in self.batches():
-            outputs = model(images)
+            outputs, labels = model(images.to(device)), labels.to(device)
             total += float(torch.nn.functional.cross_entropy(outputs, labels, reduction="sum"))
             correct += int((outputs.argmax(1) == labels).sum())
         model.train(was_training)

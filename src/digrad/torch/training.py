@@ -120,7 +120,9 @@ class Training:
         self, method: Any, problem: ImageProblem, network: Network, plan: TrainingPlan, name: str
     ) -> None:
         self.name, self.method, self.problem, self.network, self.plan = name, method, problem, network, plan
-        self.replicas = Replicas(problem.start(plan.seed, plan.start_scale), method, network)
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        start = problem.start(plan.seed, plan.start_scale).to(self._device)
+        self.replicas = Replicas(start, method, network)
         self._limit = DIVERGED * (1 + float(self.replicas.estimate().abs().max()))
         sampler = EpochPermutations if plan.sampling == "epoch" else WithReplacement
         self._sampler = sampler(problem.sizes, plan.batch_size, plan.seed)
@@ -175,7 +177,7 @@ class Training:
         total = 0.0
         for agent, model in enumerate(self.replicas.models):
             images, labels = self.problem.batch(agent, rows[agent], self.plan.seed, self.k)
-            loss = torch.nn.functional.cross_entropy(model(images), labels)
+            loss = torch.nn.functional.cross_entropy(model(images.to(self._device)), labels.to(self._device))
             loss.backward()
             total += loss.item()
         return total / len(self.replicas.models)
@@ -227,9 +229,8 @@ class Training:
         kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
         with self.replicas.averaged_parameters():
             if kept:
-                recalibrate(
-                    model, (images for images, _ in self.problem.training_part(RECALIBRATION).batches())
-                )
+                part = self.problem.training_part(RECALIBRATION)
+                recalibrate(model, (images.to(self._device) for images, _ in part.batches()))
             measured = [value for part in parts for value in part.measure(model)]
         for name, buffer in model.named_buffers():
             buffer.copy_(kept[name])
@@ -257,7 +258,7 @@ class Training:
         return Trace(
             name=self.name,
             columns=columns,
-            final_x=self.replicas.estimate().numpy(),
+            final_x=self.replicas.estimate().cpu().numpy(),
             verdict="running" if self.diverged_at is None else "diverged",
             diverged_at=self.diverged_at,
             steps=self.k,
@@ -322,7 +323,7 @@ class Training:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(
             path,
-            {name: value.contiguous() for name, value in tensors.items()},
+            {name: value.cpu().contiguous() for name, value in tensors.items()},
             {"digrad": json.dumps(header)},
         )
 
