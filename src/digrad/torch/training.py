@@ -183,10 +183,13 @@ class Training:
         return total / len(self.replicas.models)
 
     def _clipped(self) -> float:
-        if not hasattr(self.method, "diagnostics"):
+        """Return the share of agents that clipped in the last step; NaN for methods that do not, or ask all agents."""
+        if not hasattr(self.method, "diagnostics") or "mean" in self.method.needs:
             return math.nan
-        factors = self.method.diagnostics(self.replicas.state_fields, None).get("clip_factor")
-        return math.nan if factors is None else float((factors < 1).double().mean())
+        ratios = self.method.diagnostics(self.replicas.state_fields, self.replicas.gradients, None)[
+            "clip_ratio"
+        ]
+        return float((ratios > 1).double().mean())
 
     def _tracker_norm(self) -> float:
         fields = self.replicas.state_fields
