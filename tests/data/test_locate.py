@@ -304,7 +304,7 @@ def test_list_datasets_says_where_each_is_without_downloading(cache, data_folder
     (data_folder / "toy").write_bytes(TEXT)
     (data_folder / "a9a").write_bytes(b"1 1:1\n")
     rows = {row.name: row for row in list_datasets()}
-    assert list(rows) == ["digits", "breast_cancer", "a9a", "a9a.t", "toy"]
+    assert list(rows) == ["digits", "breast_cancer", "a9a", "a9a.t", "toy", "cifar10"]
     assert rows["digits"].location == "scikit-learn"
     assert rows["toy"].location == str(data_folder / "toy")
     assert (rows["a9a.t"].location, rows["a9a.t"].problem) == (None, None)

@@ -152,8 +152,8 @@ def _reproduction_page(folder: Path) -> str:
     if not (folder / "claims.json").is_file():
         raise DataError(f"{folder} holds a reproduction without claims yet; finish it with --resume.")
     claims, identity = read_json(folder / "claims.json"), read_json(folder / MARKER)
-    figures = tuple(path.stem for path in sorted((folder / "figures").glob("*.png")))
-    if identity["experiment"] == "logistic":
+    figures: tuple[str, ...] = tuple(path.stem for path in sorted((folder / "figures").glob("cifar-*.png")))
+    if identity.get("experiment") != "cifar":
         figures = ("gradient_tracking_explodes", "cgt_against_clipped_dgd", "bias_without_sampling_noise")
     sections = [
         ("Which claims hold", _verdicts(claims)),
