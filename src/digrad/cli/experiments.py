@@ -90,6 +90,12 @@ def run(
     type=click.IntRange(min=1),
     help="cifar: only so many steps, without search, to see how long all take.",
 )
+@click.option(
+    "--setting",
+    "settings",
+    multiple=True,
+    help="cifar: only this setting now, e.g. iid (repeatable); --resume adds the others.",
+)
 @out_option
 @resume_option
 @overwrite_option
@@ -101,6 +107,7 @@ def reproduce(
     jobs: int | None,
     seeds: int | None,
     steps: int | None,
+    settings: tuple[str, ...],
     out: Path | None,
     resume: bool,
     overwrite: bool,
@@ -120,7 +127,7 @@ def reproduce(
     """
     from digrad.experiments import reproduce_cifar, reproduce_logistic
 
-    only_cifar = {"--jobs": jobs, "--seeds": seeds, "--steps": steps}
+    only_cifar = {"--jobs": jobs, "--seeds": seeds, "--steps": steps, "--setting": settings or None}
     given = [name for name, value in only_cifar.items() if value is not None]
     if experiment == "logistic" and given:
         raise click.UsageError(f"{given[0]} is for cifar, but the experiment is logistic; leave it out.")
@@ -134,7 +141,9 @@ def reproduce(
         if experiment == "logistic":
             result = reproduce_logistic(folder, **common)
         else:
-            result = reproduce_cifar(folder, **common, workers=jobs, seeds=seeds, steps=steps)
+            result = reproduce_cifar(
+                folder, **common, workers=jobs, seeds=seeds, steps=steps, settings=settings or None
+            )
     if result.interrupted:
         click.echo(f"Interrupted; what was computed is in {folder}. Go on with --resume.", err=True)
         sys.exit(130)

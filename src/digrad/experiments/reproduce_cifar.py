@@ -1,8 +1,8 @@
 """Section V-B of the paper from end to end: search step sizes, train all settings, draw figures, judge claims."""
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,12 @@ from digrad.experiments.reproduce import Report, Reproduction, Scale, open_repro
 from digrad.experiments.runner import Observer, RunResult, run
 from digrad.experiments.spec import Spec
 from digrad.experiments.step_size_search import FACTOR, MOST, SLACK, read_search
-from digrad.experiments.store import check_folder, write_json
+from digrad.experiments.store import check_folder, is_finished, write_json
 from digrad.files import locked, write_atomically
 
-COMPARISONS = ("cifar-iid", "cifar-dirichlet", "cifar-sorted")
+COMPARISONS = ("cifar-iid", "cifar-dirichlet", "cifar-sorted", "cifar-row")  # whose step sizes are searched
 THRESHOLDS, EXPLOSION = "cifar-thresholds", "cifar-explosion"
+PREFIX = "cifar-"  # of the names of settings, which users leave out
 FIXED = ("CGT",)  # the paper gives its step size
 SEARCH_SEED = 1000  # added to the seed, so that no run shares its start and samples with the search
 FEW_IMAGES = 100  # for runs that only show that everything works
@@ -37,7 +38,7 @@ class _Size:
     evaluate: int
     seeds: int
     budget: int  # steps of a trial in the search for a step size
-    held_out: int = 5000
+    held_out: int = 2000
     evaluate_last: int = 10_000
     samples: int | None = None
     most: int = MOST
@@ -51,10 +52,13 @@ SIZES: dict[str, _Size] = {
     ),
     "small": _Size(
         "small_cnn", "group",
-        {"cifar-iid": 3125, "cifar-dirichlet": 3125, THRESHOLDS: 1250, EXPLOSION: 625, "cifar-sorted": 1250},
-        125, 2000, 3, budget=200, most=7,
+        {
+            EXPLOSION: 625, THRESHOLDS: 1250, "cifar-iid": 3125, "cifar-dirichlet": 3125, "cifar-sorted": 1250,
+            "cifar-row": 3125,
+        },
+        125, 2000, 3, budget=150, most=6,
     ),
-    "medium": _Size("resnet20", "batch", {"cifar-iid": 1563}, 78, 1000, 1, budget=100),
+    "medium": _Size("resnet20", "batch", {"cifar-iid": 1563}, 78, 1000, 1, budget=80, most=6),
     "full": _Size("resnet18", "batch", {"cifar-iid": 31250}, 625, 5000, 1, budget=313),
 }  # fmt: skip
 
@@ -71,6 +75,7 @@ def reproduce_cifar(
     workers: int | None = None,
     seeds: int | None = None,
     steps: int | None = None,
+    settings: Collection[str] | None = None,
 ) -> Reproduction:
     """Reproduce Section V-B of the paper: a network on CIFAR-10, CGT against six methods.
 
@@ -91,31 +96,36 @@ def reproduce_cifar(
         seeds: Compute only the first so many seeds now; ``resume`` adds the others.
         steps: Take only so many steps and search no step sizes: shows that everything works, and how long the whole
             would take.
+        settings: Compute only these settings now, e.g. ``["iid"]``; ``resume`` adds the others.
 
     Raises:
-        ArgumentError: ``out`` cannot be used, or there is no such preset.
+        ArgumentError: ``out`` cannot be used, or there is no such preset or setting.
         DataError: CIFAR-10 is not on this machine.
     """
     checks.choice(preset, "preset", "reproduce_cifar", SIZES)
     folder, size, workers = Path(out), SIZES[preset], workers or default_workers()
+    wanted = _wanted(settings, size)
     identity = {"experiment": "cifar", "preset": preset, "seed": seed, **({"steps": steps} if steps else {})}
     check_folder(folder, resume=resume, overwrite=overwrite)
     with locked(folder):
         open_reproduction(folder, identity, size.steps, resume=resume, overwrite=overwrite)
-        specs = {name: _sized(load_preset(name), name, size, seed, steps) for name in size.steps}
         options = {
             "resume": resume,
             "overwrite": overwrite,
             "progress": progress,
             "report": report,
-            "seeds": seeds,
         }
-        done = _run_settings(folder, specs, size, workers, search=steps is None, options=options)
-        if len(done) < len(specs) or any(result.interrupted for result in done.values()):
-            return Reproduction(
-                folder, None, (), {name: result.directory for name, result in done.items()}, True
-            )
-        return _conclude(folder, done, preset, size, seed, report)
+        chosen = [name for name in size.steps if name in wanted or (resume and is_finished(folder / name))]
+        specs = {name: _sized(load_preset(name), name, size, seed, steps) for name in chosen}
+        seeds_now = {name: seeds if name in wanted else 1 for name in chosen}  # of the others none is added
+        done: dict[str, RunResult] = {}
+        reproduction = Reproduction(folder, None, (), {}, interrupted=True)
+        for name, result in _run_settings(folder, specs, size, workers, seeds_now, steps is None, options):
+            done[name] = result
+            if not result.interrupted:  # something to read while the next setting takes its hours
+                reproduction = _conclude(folder, done, preset, size, seed, report)
+        is_complete = len(done) == len(specs) and not any(result.interrupted for result in done.values())
+        return reproduction if is_complete else replace(reproduction, table=None, interrupted=True)
 
 
 def _run_settings(
@@ -123,22 +133,28 @@ def _run_settings(
     specs: Mapping[str, Spec],
     size: _Size,
     workers: int,
-    *,
+    seeds: Mapping[str, int | None],
     search: bool,
     options: dict[str, Any],
-) -> dict[str, RunResult]:
+) -> Iterator[tuple[str, RunResult]]:
     """Run one setting after the other, until all are done or Ctrl-C comes."""
-    done: dict[str, RunResult] = {}
     for name, spec in specs.items():
         try:
             searched = name in COMPARISONS and search
             final = _searched(spec, folder / f"{name}-search", size, workers) if searched else spec
         except KeyboardInterrupt:
-            break
-        done[name] = run(final, folder / name, formats=("png",), workers=workers, **options)
-        if done[name].interrupted:
-            break
-    return done
+            return
+        result = run(final, folder / name, formats=("png",), workers=workers, seeds=seeds[name], **options)
+        yield name, result
+        if result.interrupted:
+            return
+
+
+def _wanted(settings: Collection[str] | None, size: _Size) -> set[str]:
+    offered = [name.removeprefix(PREFIX) for name in size.steps]
+    for name in settings or ():
+        checks.choice(name, "settings", "reproduce_cifar", offered)
+    return {f"{PREFIX}{name}" for name in (settings or offered)}
 
 
 def _conclude(
@@ -280,7 +296,7 @@ def _judge(done: Mapping[str, RunResult], preset: str, size: _Size, seed: int) -
         for proposed in cifar_claims.PROPOSED
         if proposed in result.results
     ]
-    lengths = ", ".join(f"{name.removeprefix('cifar-')} {result.spec.steps}" for name, result in done.items())
+    lengths = ", ".join(f"{name.removeprefix(PREFIX)} {result.spec.steps}" for name, result in done.items())
     seeds = f"seed {seed}" if size.seeds == 1 else f"medians over the seeds from {seed} on that are done"
     return ClaimTable(
         title=f"Section V-B on CIFAR-10 ({size.model}): which claims hold",
@@ -295,9 +311,10 @@ def _judge(done: Mapping[str, RunResult], preset: str, size: _Size, seed: int) -
 
 def _projection(done: Mapping[str, RunResult], preset: str, size: _Size) -> str:
     """Return how long the whole preset would take at the speed measured, where only a part of it was run."""
-    name, result = next(iter(done.items()))
-    if result.spec.steps >= size.steps[name]:
+    cut = [name for name in COMPARISONS if name in done and done[name].spec.steps < size.steps[name]]
+    if not cut:
         return ""
+    name, result = cut[0], done[cut[0]]
     rows = cifar_claims.accuracy_table(result)
     hours = sum(row.seconds_per_step for row in rows) * size.steps[name] / 3600
     slowest = max(rows, key=lambda row: row.seconds_per_step)

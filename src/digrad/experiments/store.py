@@ -211,6 +211,11 @@ def has_results(path: Path) -> bool:
     return any(any(path.glob(pattern)) for pattern in ("trace-*", "checkpoints/*"))
 
 
+def is_finished(path: Path) -> bool:
+    """Whether a folder holds a run that has come to its end."""
+    return _is_run(path) and read_json(path / "environment.json")["finished"] is not None
+
+
 def _has_ended(trace: Trace) -> bool:
     return trace.verdict == "diverged" or trace.stopped_early
 

@@ -32,6 +32,7 @@ _SETTINGS = {
     "cifar-iid": "Accuracy of the average model, images divided at random (the paper's two figures of Section V-B).",
     "cifar-dirichlet": "The same, each kind of image divided by Dirichlet(0.1).",
     "cifar-sorted": "The same, each agent with two kinds of images.",
+    "cifar-row": "Dirichlet(0.1), methods of one matrix mixing with R.",
     "cifar-thresholds": "CGT with other thresholds.",
 }
 _LOOKS = {"converged": "good", "diverged": "bad", "running": "open"}
