@@ -4,15 +4,16 @@ import inspect
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, ConfigDict, Discriminator, PlainValidator, Tag, model_validator
+from pydantic import BeforeValidator, ConfigDict, Discriminator, PlainValidator, Tag
 
 from digrad import data, plugins, problems
 from digrad.data.bundled import BUNDLED
 from digrad.data.catalog import CATALOG
-from digrad.data.partition import SCHEMES
 from digrad.errors import DataError, PluginError
-from digrad.experiments.complaints import Table, refuse, require_choice
-from digrad.experiments.graph_table import Seed, absolute
+from digrad.experiments.complaints import Table, refuse
+from digrad.experiments.graph_table import absolute
+from digrad.experiments.image_table import ImagesTable
+from digrad.experiments.partition_table import PartitionTable, as_partition
 from digrad.problems import Problem
 
 _LARGEST_STATE = 2**31  # numbers, one per agent and feature: 17 GB for each of several copies
@@ -39,33 +40,8 @@ def _matrix(value: Any) -> Any:
     raise refuse(f"must be one list of numbers per agent, all of one length, but got {value!r}.")
 
 
-def _as_table(value: Any) -> Any:
-    return {"scheme": value} if isinstance(value, str) else value
-
-
 PerAgent: TypeAlias = Annotated[float | list[float], PlainValidator(_numbers)]
 Matrix: TypeAlias = Annotated[list[list[float]], PlainValidator(_matrix)]
-
-
-class PartitionTable(Table):
-    """``[problem.partition]``: how samples are divided; only a string when a scheme needs no arguments.
-
-    Args:
-        scheme: ``iid``, ``stratified``, ``sorted``, ``shards`` or ``dirichlet``.
-        alpha: Concentration of ``dirichlet``.
-        shards_per_agent: Of ``shards``.
-        seed: Of the random schemes.
-    """
-
-    scheme: str
-    alpha: float | None = None
-    shards_per_agent: int | None = None
-    seed: Seed = 0
-
-    @model_validator(mode="after")
-    def _check(self) -> "PartitionTable":
-        require_choice(self.scheme, SCHEMES, "scheme")
-        return self
 
 
 class LogisticTable(Table):
@@ -81,7 +57,7 @@ class LogisticTable(Table):
 
     kind: Literal["logistic"]
     data: str
-    partition: Annotated[PartitionTable, BeforeValidator(_as_table)] = PartitionTable(scheme="sorted")
+    partition: Annotated[PartitionTable, BeforeValidator(as_partition)] = PartitionTable(scheme="sorted")
     reg_weight: PerAgent = 0.0
     reg_power: PerAgent = 2.0
 
@@ -225,6 +201,7 @@ PROBLEM_TABLES = {
     "quartic": QuarticTable,
     "example_quadratic": ExampleTable,
     "example_quartic": ExampleTable,
+    "images": ImagesTable,
 }
 
 
@@ -241,6 +218,7 @@ ProblemTable: TypeAlias = Annotated[
     | Annotated[QuarticTable, Tag("quartic")]
     | Annotated[ExampleTable, Tag("example_quadratic")]
     | Annotated[ExampleTable, Tag("example_quartic")]
+    | Annotated[ImagesTable, Tag("images")]
     | Annotated[PluginTable, Tag(_PLUGIN)],
     Discriminator(_alternative),
 ]
