@@ -36,7 +36,7 @@ def main(what: str, folder: str) -> None:
         if what == "alone" and optimizer.k == 3 and network.agent == 1:
             optimizer.consensus_error()
         if what == "crash" and network.agent == 1:
-            raise ZeroDivisionError("agent 1 divides by zero")
+            raise ZeroDivisionError("agent 1 divides by zero.")
     optimizer.close()
     (Path(folder) / f"average-{network.agent}").write_bytes(optimizer.average().numpy().tobytes())
     network.close()
