@@ -10,8 +10,9 @@ import numpy as np
 
 from digrad import plots
 from digrad.errors import CheckpointError, MixingError
+from digrad.experiments.setting import has_paths, setting_of
 from digrad.experiments.spec import Built, Spec
-from digrad.experiments.store import Result, RunDirectory, check_folder, open_run
+from digrad.experiments.store import Result, RunDirectory, check_folder, open_run, write_json
 from digrad.files import locked
 from digrad.graphs import Digraph
 from digrad.mixing import Network
@@ -113,6 +114,7 @@ def _run(
     results = _run_methods(store, built, progress)
     interrupted = any(trace.interrupted for result in results.values() for trace in members(result))
     store.write_summary(results)
+    write_json(store.path / "setting.json", setting_of(built, results, with_minimum=report is not None))
     figures = draw_figures(store.figures, results, built.network, formats)
     if not interrupted:
         store.mark_finished()
@@ -192,6 +194,7 @@ def _run_one(store: RunDirectory, built: Built, label: str, seed: int, progress:
         built.network,
         **store.spec.options(built.problem, seed),
         name=label,
+        paths=has_paths(built.problem),
         callback=progress.on_progress if progress else None,
         checkpoint=checkpoint,
     )

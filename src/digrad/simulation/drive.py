@@ -48,11 +48,13 @@ class Plan:
     callback: Callable[[Progress], None] | None
     checkpoint: Checkpoint | None
     chunk: int | None  # steps per compiled call; None: chosen by the time they take
+    paths: bool = False  # whether the estimate of every agent is recorded
 
     @property
     def facts(self) -> dict[str, Any]:
         """What a stored run must have in common with one that goes on from it."""
-        return {"record_every": self.record_every, "plain_mean": self.plain_mean}
+        optional = {"paths": True} if self.paths else {}
+        return {"record_every": self.record_every, "plain_mean": self.plain_mean, **optional}
 
 
 def drive(run: Prepared, plan: Plan) -> Trace:
@@ -65,7 +67,11 @@ class _Drive:
         self.run, self.plan, self.carry, self.k = run, plan, run.start, 0
         self.facts = {**run.facts, **plan.facts}
         self.recorder = Recorder(
-            run.problem.code, run.fixed.arrays, run.traffic, with_plain_mean=plan.plain_mean
+            run.problem.code,
+            run.fixed.arrays,
+            run.traffic,
+            with_plain_mean=plan.plain_mean,
+            paths=run.start.grad.shape if plan.paths else None,
         )
         self.diverged = self.stopped = self.interrupted = False
         self.seconds = 0.0  # spent in earlier processes

@@ -29,6 +29,7 @@ class Recorder:
         arrays: their arrays on the device.
         traffic: What all agents together send.
         with_plain_mean: Whether to evaluate the plain average too.
+        paths: ``(n, d)`` if the rows hold the estimates of all agents, as :func:`estimates` keeps them.
     """
 
     def __init__(
@@ -38,11 +39,14 @@ class Recorder:
         traffic: Traffic,
         *,
         with_plain_mean: bool,
+        paths: tuple[int, ...] | None = None,
     ) -> None:
+        self._paths = [f"x[{i}][{j}]" for i, j in np.ndindex(*paths)] if paths else []
         self._losses, self._arrays, self._traffic = losses, arrays, traffic
         names = ("k", *FLOATS, "bytes_sent") + (
             ("loss_plain_mean", "grad_norm_plain_mean") if with_plain_mean else ()
         )
+        names += tuple(self._paths)
         self.columns = {
             name: np.zeros(0, np.int64 if name in ("k", "bytes_sent") else np.float64) for name in names
         }
@@ -63,6 +67,8 @@ class Recorder:
         }
         if "loss_plain_mean" in self.columns:
             new["loss_plain_mean"], new["grad_norm_plain_mean"] = self._evaluate(kept.mean, done)
+        if self._paths:
+            new |= zip(self._paths, kept.kept.reshape(count, len(self._paths)).T, strict=True)
         self.columns = {
             name: np.concatenate([old, np.asarray(new[name], old.dtype)])
             for name, old in self.columns.items()
@@ -93,6 +99,11 @@ class Recorder:
             np.concatenate([np.asarray(part[i], np.float64) for part in parts] or [[]]) for i in (0, 1)
         )
         return loss[before : before + len(points)], grad_norm[before : before + len(points)]
+
+
+def estimates(method: Any, before: Any, after: Any, grad: Any, arrays: Any) -> jax.Array:
+    """Return what the loop keeps of an iteration for paths: the estimates of all agents, ``[n, d]``."""
+    return method.estimate(before)
 
 
 @partial(jax.jit, static_argnums=0)
