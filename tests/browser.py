@@ -38,7 +38,11 @@ class Browser:
         """Show a file, loaded anew, in a window of this size."""
         self._call("POST", "/window/rect", {"width": width, "height": height})
         self.devtools(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
         )
         self._call("POST", "/url", {"url": "about:blank"})
         self.log("browser"), self.log("performance")  # of pages before
@@ -125,7 +129,9 @@ def chromium(folder: Path) -> Iterator[Browser]:
         try:
             assert process.stdout is not None
             lines = iter(process.stdout.readline, "")
-            port = next(found[1] for line in lines if (found := re.search(r"successfully on port (\d+)", line)))
+            port = next(
+                found[1] for line in lines if (found := re.search(r"successfully on port (\d+)", line))
+            )
             browser = Browser(f"http://127.0.0.1:{port}", folder)
             try:
                 yield browser

@@ -92,7 +92,11 @@ def _plane(
 
 
 def _visited(results: Mapping[str, Trace | Ensemble]) -> Iterator[npt.NDArray[np.float64]]:
-    traces = [trace for result in results.values() for trace in getattr(result, "traces", (result,))]
+    traces = [
+        trace
+        for result in results.values()
+        for trace in (result.traces if isinstance(result, Ensemble) else (result,))
+    ]
     paths = [path for trace in traces if (path := _path(trace)).size]
     reach = _EXPLOSION * max(1.0, *(np.abs(path[0]).max() for path in paths))
     calm = [trace.verdict != "diverged" for trace in traces]
@@ -114,7 +118,7 @@ def _network(network: Any) -> dict[str, Any]:
     arcs = arcs[arcs[:, 0] != arcs[:, 1]]
     found: dict[str, Any] = {
         "n": network.n,
-        "names": list(union.names) if getattr(union, "names", None) else None,
+        "names": list(union.names) if union.names else None,
         "n_arcs": len(arcs),
         "arcs": arcs.tolist() if len(arcs) <= MOST_ARCS else None,
         "period": network.period,

@@ -1,8 +1,8 @@
 """The run directory: what a run leaves on disk, recognised and protected.
 
-A run directory holds ``spec.toml``, ``environment.json``, ``summary.json``, ``setting.json``, a trace per method, ``figures/``,
-``report.html``, and ``checkpoints/``, from which a run goes on after an interruption, or when more steps are asked for.
-Every file is replaced atomically.
+A run directory holds ``spec.toml``, ``environment.json``, ``summary.json``, ``setting.json``, a trace per method,
+``figures/``, ``report.html``, and ``checkpoints/``, from which a run goes on after an interruption, or when more steps
+are asked for. Every file is replaced atomically.
 """
 
 import json
@@ -26,8 +26,16 @@ Result: TypeAlias = Trace | Ensemble
 FORMAT = "digrad run 1"
 TIMES = ("started", "finished")  # the only entries of environment.json that differ between equal runs
 _PACKAGES = ("digrad", "jax", "numpy", "scipy")
-_OURS = ("trace-*", "final-*", "ensemble-*", "checkpoints/*.npz", "figures/*", "summary.json", "setting.json",
-         "report.html")
+_OURS = (
+    "trace-*",
+    "final-*",
+    "ensemble-*",
+    "checkpoints/*.npz",
+    "figures/*",
+    "summary.json",
+    "setting.json",
+    "report.html",
+)
 
 
 @dataclass(frozen=True)

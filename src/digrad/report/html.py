@@ -25,9 +25,9 @@ _CURVES = (
     '<div id="controls" class="controls"></div>\n<div id="legend"></div>\n<div id="curves"></div>\n'
     '<p id="remark" class="faint"></p>\n'
     '<p class="faint script-only">Drag across a figure to look closer, double-click to see all of it again. Medians, '
-    "with a band from the smallest to the largest value where there are several seeds; a cross where a method diverged. "
-    "Every recorded row is in the <code>trace-*.parquet</code> files beside this page. Seconds are those of the whole "
-    "run, divided evenly among its steps.</p>\n"
+    "with a band from the smallest to the largest value where there are several seeds; a cross where a method "
+    "diverged. Every recorded row is in the <code>trace-*.parquet</code> files beside this page. Seconds are those "
+    "of the whole run, divided evenly among its steps.</p>\n"
     "<noscript><p>The curves need JavaScript; without it, see the folder <code>figures</code>.</p></noscript>"
 )
 
@@ -119,7 +119,9 @@ def _network_figures(data: Mapping[str, Any]) -> str:
     described = [(run["folder"], run["network"]["figures"]) for run in data["runs"] if run["network"]]
     distinct = {figures: folder for folder, figures in reversed(described)}
     parts = [
-        f"<pre>{text(figures)}</pre>" if len(distinct) == 1 else f"<h3>{text(folder)}</h3>\n<pre>{text(figures)}</pre>"
+        f"<pre>{text(figures)}</pre>"
+        if len(distinct) == 1
+        else f"<h3>{text(folder)}</h3>\n<pre>{text(figures)}</pre>"
         for figures, folder in reversed(distinct.items())
     ]
     return "\n<details><summary>Figures of the network</summary>\n" + "\n".join(parts) + "\n</details>"
@@ -220,8 +222,15 @@ def _certificate(stored: Mapping[str, Any]) -> str:
     ]
     counts = next((list(chain["at_alpha_max"]["K"]) for chain in certificate["chains"].values()), [])
     titles = ("chain", "largest step", "G", *(f"K({eps})" for eps in counts), "this step", "why not")
-    reasons = "".join(f"<p>{text(reason)}</p>" for reason in (*certificate["reasons"], stored["notice"]) if reason)
-    return head + reasons + (table(titles, rows, numbers=range(1, len(counts) + 3)) if rows else "") + _checked(stored)
+    reasons = "".join(
+        f"<p>{text(reason)}</p>" for reason in (*certificate["reasons"], stored["notice"]) if reason
+    )
+    return (
+        head
+        + reasons
+        + (table(titles, rows, numbers=range(1, len(counts) + 3)) if rows else "")
+        + _checked(stored)
+    )
 
 
 def _checked(stored: Mapping[str, Any]) -> str:

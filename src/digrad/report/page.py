@@ -9,7 +9,20 @@ from pathlib import Path
 from typing import Any
 
 # In the order in which they use each other.
-SCRIPTS = ("view", "dom", "scales", "series", "curves", "reading", "controls", "table", "network", "labels", "plane", "main")
+SCRIPTS = (
+    "view",
+    "dom",
+    "scales",
+    "series",
+    "curves",
+    "reading",
+    "controls",
+    "table",
+    "network",
+    "labels",
+    "plane",
+    "main",
+)
 # The browser itself refuses whatever would leave the page.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
@@ -53,7 +66,9 @@ def _script() -> str:
 
 def _json(name: str, content: Mapping[str, Any]) -> str:
     # No text of a user may end the element.
-    packed = json.dumps(content, allow_nan=False, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+    packed = json.dumps(content, allow_nan=False, separators=(",", ":"), ensure_ascii=False).replace(
+        "<", "\\u003c"
+    )
     return f'<script type="application/json" id="{name}">{packed}</script>'
 
 
@@ -85,12 +100,16 @@ def image(path: Path, caption: str) -> str:
     """Return a PNG file as a figure, the image inside the page."""
     data = base64.b64encode(path.read_bytes()).decode("ascii")
     source = f"data:image/png;base64,{data}"
-    return f'<figure><img alt="{text(caption)}" src="{source}"><figcaption>{text(caption)}</figcaption></figure>'
+    return (
+        f'<figure><img alt="{text(caption)}" src="{source}"><figcaption>{text(caption)}</figcaption></figure>'
+    )
 
 
 def preformatted(content: str, name: str, *, file: str | None = None) -> str:
     """Return text that keeps its lines, with a button that copies it, or saves it as ``file``."""
     saving = f' data-name="{text(file)}"' if file else ""
     word = f"Save {file}" if file else "Copy"
-    button = f'<button type="button" class="script-only" data-copy="{text(name)}"{saving}>{text(word)}</button>'
+    button = (
+        f'<button type="button" class="script-only" data-copy="{text(name)}"{saving}>{text(word)}</button>'
+    )
     return f'<pre id="{text(name)}">{text(content)}</pre>\n<p>{button}</p>'

@@ -23,7 +23,7 @@ class _Column:
 @dataclass(frozen=True)
 class _Cell:
     content: str  # HTML
-    value: float | None | str = ""  # what is sorted by; "" stands for the content
+    value: float | str | None = ""  # what is sorted by; "" stands for the content
 
 
 def results_table(runs: Sequence[RunDirectory], data: Mapping[str, Any]) -> str:
@@ -33,7 +33,9 @@ def results_table(runs: Sequence[RunDirectory], data: Mapping[str, Any]) -> str:
         runs: The runs of a page.
         data: What :func:`digrad.report.model.model_of` made of them.
     """
-    extras = [metric for metric in data["metrics"] if metric["key"] not in ("loss", "grad_norm", "consensus_error")]
+    extras = [
+        metric for metric in data["metrics"] if metric["key"] not in ("loss", "grad_norm", "consensus_error")
+    ]
     columns = _columns(extras, has_runs=len(runs) > 1)
     summaries = [run.summary for run in runs]
     rows = [
@@ -73,7 +75,10 @@ def _columns(extras: Sequence[Mapping[str, Any]], *, has_runs: bool) -> list[_Co
         _Column("loss", "loss"),
         _Column("grad_norm", "gradient norm"),
         _Column("consensus_error", "consensus error"),
-        *(_Column(one["key"], one["title"].lower(), is_hidden=one["key"] not in _SHOWN_AT_FIRST) for one in extras),
+        *(
+            _Column(one["key"], one["title"].lower(), is_hidden=one["key"] not in _SHOWN_AT_FIRST)
+            for one in extras
+        ),
         _Column("best_loss", "smallest loss", is_hidden=True),
         _Column("best_grad_norm", "smallest gradient norm", is_hidden=True),
         _Column("bytes_sent", "sent"),
@@ -83,14 +88,19 @@ def _columns(extras: Sequence[Mapping[str, Any]], *, has_runs: bool) -> list[_Co
 
 
 def _row(
-    series: Mapping[str, Any], run: RunDirectory, entry: Mapping[str, Any], extras: Sequence[Mapping[str, Any]]
+    series: Mapping[str, Any],
+    run: RunDirectory,
+    entry: Mapping[str, Any],
+    extras: Sequence[Mapping[str, Any]],
 ) -> dict[str, _Cell]:
     final, best = entry["final"], entry["best"]
     return {
         "method": _Cell(text(series["shown"])),
         "run": _Cell(text(f"{run.path.name}: {run.spec.name}")),
         "verdict": _Cell(badge(_verdict(entry), _LOOKS.get(entry["verdict"], "open"))),
-        "diverged_at": _Cell(text("" if entry["diverged_at"] is None else entry["diverged_at"]), entry["diverged_at"]),
+        "diverged_at": _Cell(
+            text("" if entry["diverged_at"] is None else entry["diverged_at"]), entry["diverged_at"]
+        ),
         "steps": _Cell(text(entry["steps"]), entry["steps"]),
         **{name: _number(final[name]) for name in ("loss", "grad_norm", "consensus_error")},
         **{one["key"]: _last(series["columns"].get(one["key"])) for one in extras},

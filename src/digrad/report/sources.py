@@ -39,7 +39,9 @@ def read_sources(folders: Sequence[str | os.PathLike[str]]) -> list[Source]:
     """
     sources = [_read(Path(folder)) for folder in folders]
     if not any(source.runs for source in sources):
-        raise DataError(f"{sources[0].folder} holds a certificate and no run; give the folder of its run too.")
+        raise DataError(
+            f"{sources[0].folder} holds a certificate and no run; give the folder of its run too."
+        )
     return sources
 
 

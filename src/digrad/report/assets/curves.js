@@ -11,8 +11,8 @@ function horizontalScale(data, hidden) {
   const positive = finite.filter((value) => value > 0);
   const unit = positive.length ? smallest(positive) : 1;
   const shortest = smallest(ends.map((one) => one[one.length - 1] ?? 0));
-  // A run that ends within a pixel of the start would be a vertical line.
-  const isLog = wanted === "log" || (wanted === "auto" && shortest > 0 && shortest < last / 100);
+  // A run that ends within a few pixels of the start would be a vertical line.
+  const isLog = wanted === "log" || (wanted === "auto" && shortest > 0 && shortest < last / 50);
   const from = view.get("from") === "" ? 0 : Number(view.get("from"));
   const to = view.get("to") === "" ? last : Number(view.get("to"));
   return isLog ? symlogScale(from, to, unit) : linearScale(from, to);
