@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from digrad.experiments import parse_spec
+from digrad.experiments import Spec, parse_spec
 from digrad.experiments.store import open_run, write_json
 from digrad.trace import Ensemble, Trace
 
@@ -67,20 +67,27 @@ def trace(
 
 
 def store(
-    folder: Path, results: Mapping[str, Trace | Ensemble], *, setting: Mapping[str, Any] | None = SETTING
+    folder: Path,
+    results: Mapping[str, Trace | Ensemble],
+    *,
+    spec: Spec | None = None,
+    setting: Mapping[str, Any] | None = SETTING,
 ) -> Path:
-    """Write a run directory that holds these results."""
-    first = next(iter(results.values()))
-    seeds = len(first.traces) if isinstance(first, Ensemble) else 1
-    methods = "\n".join(
-        f'[methods."{label}"]\nmethod = "CGT"\nstep_size = 0.05\nthreshold = 5.0' for label in results
-    )
-    head = f'name = "by hand"\nsteps = 200\nseeds = {seeds}\ngraph = {{kind = "example5"}}\n'
-    spec = parse_spec(f'{head}problem = {{kind = "example_quadratic"}}\n{methods}')
-    run = open_run(folder, spec)
+    """Write a run directory that holds these results, as if ``spec`` had been run."""
+    run = open_run(folder, spec or _spec(results))
     for result in results.values():
         result.save(run.path)
     run.write_summary(results)
     if setting is not None:
         write_json(run.path / "setting.json", setting)
     return run.path
+
+
+def _spec(results: Mapping[str, Trace | Ensemble]) -> Spec:
+    first = next(iter(results.values()))
+    seeds = len(first.traces) if isinstance(first, Ensemble) else 1
+    methods = "\n".join(
+        f'[methods."{label}"]\nmethod = "CGT"\nstep_size = 0.05\nthreshold = 5.0' for label in results
+    )
+    head = f'name = "by hand"\nsteps = 200\nseeds = {seeds}\ngraph = {{kind = "example5"}}\n'
+    return parse_spec(f'{head}problem = {{kind = "example_quadratic"}}\n{methods}')

@@ -87,7 +87,7 @@ def run(
         progress: Is told how the run goes.
         report: Called with the directory at the end, e.g. :func:`digrad.report.write_report`.
         built: What ``spec.build()`` gives, when the caller has it already.
-        formats: Of the figures; a report needs ``"png"``.
+        formats: Of the figures; none are drawn if it is empty.
 
     Returns:
         The results. After Ctrl-C they hold what was computed, which is stored too.
@@ -129,6 +129,8 @@ def draw_figures(
     folder: Path, results: Mapping[str, Result], network: Network, formats: Sequence[str]
 ) -> list[Path]:
     """Draw the curves, the graph and, if there was one, the explosion; return the files."""
+    if not formats:
+        return []
     figures = {
         **_explosion(results),
         "loss_and_gradient": plots.curves(results, ("loss", "grad_norm")),
