@@ -30,7 +30,7 @@ _OURS = (
     "trace-*",
     "final-*",
     "ensemble-*",
-    "checkpoints/*.npz",
+    "checkpoints/*",
     "figures/*",
     "summary.json",
     "setting.json",
@@ -82,6 +82,16 @@ class RunDirectory:
         folder = self.path / "checkpoints"
         folder.mkdir(exist_ok=True)
         return folder / f"{file_stem(f'{label}-seed{seed}')}.npz"
+
+    def training_checkpoint(self, label: str, seed: int) -> Path:
+        """Return where a training under way is stored."""
+        return self.path / "checkpoints" / f"{file_stem(f'{label}-seed{seed}')}.safetensors"
+
+    def save_training(self, trace: Trace, seed: int) -> None:
+        """Store the training of one seed, and drop its checkpoint if more steps would change nothing."""
+        replace(trace, name=self.member(trace.name, seed)).save(self.path)
+        if _has_ended(trace):
+            self.training_checkpoint(trace.name, seed).unlink(missing_ok=True)
 
     def member(self, label: str, seed: int) -> str:
         """Return the name under which the run of one seed is stored."""
@@ -214,7 +224,12 @@ def is_run(path: Path) -> bool:
 
 def has_results(path: Path) -> bool:
     """Whether a folder holds what would be lost if it were emptied."""
-    return any(any(path.glob(pattern)) for pattern in ("trace-*", "checkpoints/*.npz"))
+    return any(any(path.glob(pattern)) for pattern in ("trace-*", "checkpoints/*"))
+
+
+def is_finished(path: Path) -> bool:
+    """Whether a folder holds a run that has come to its end."""
+    return _is_run(path) and read_json(path / "environment.json")["finished"] is not None
 
 
 def _has_ended(trace: Trace) -> bool:
