@@ -229,7 +229,7 @@ def has_results(path: Path) -> bool:
 
 def is_finished(path: Path) -> bool:
     """Whether a folder holds a run that has come to its end."""
-    return _is_run(path) and read_json(path / "environment.json")["finished"] is not None
+    return is_run(path) and read_json(path / "environment.json")["finished"] is not None
 
 
 def _has_ended(trace: Trace) -> bool:
