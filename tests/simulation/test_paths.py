@@ -1,6 +1,7 @@
-"""Estimates of every agent, recorded on request."""
+"""Estimates of every agent and the residual of the invariant, recorded on request."""
 
 import numpy as np
+import pytest
 
 import digrad as dg
 from digrad.simulation import Checkpoint
@@ -29,3 +30,31 @@ def test_paths_go_on_after_a_resume(tmp_path):
     dg.simulate(method, PROBLEM, NETWORK, **{**OPTIONS, "steps": 10}, paths=True, checkpoint=checkpoint)
     resumed = dg.simulate(method, PROBLEM, NETWORK, **OPTIONS, paths=True, checkpoint=checkpoint)
     np.testing.assert_array_equal(paths(resumed), paths(whole))
+
+
+@pytest.mark.parametrize(
+    "method", [dg.CGT(0.05, 5.0), dg.SONATA(0.05), dg.DSGT(0.05)], ids=lambda one: type(one).__name__
+)
+def test_trackers_sum_to_the_gradients_to_rounding(method):
+    trace = dg.simulate(method, PROBLEM, NETWORK, steps=40, x0=[2.0, 1.0], invariant=True)
+    gradient = np.abs(PROBLEM.local_gradients(np.array([2.0, 1.0]))).sum()
+    assert np.all(trace.columns["mass_error"] <= 1e-13 * gradient)
+    assert trace.columns["mass_error"].max() > 0  # measured, not assumed
+
+
+@pytest.mark.parametrize("method", [dg.DGD(0.05), dg.FROST(0.02), dg.DSGT(0.02, mixing="row")], ids=repr)
+def test_method_whose_sums_do_not_stay_has_no_such_column(method):
+    assert "mass_error" not in dg.simulate(method, PROBLEM, NETWORK, steps=3, invariant=True).columns
+
+
+class Leaky(dg.CGT):
+    """CGT that loses a tenth of what it pushes."""
+
+    def step(self, state, grad, net):
+        after = super().step(state._replace(y=0.9 * state.y), grad, net)
+        return after._replace(g=grad)
+
+
+def test_lost_mass_shows_in_the_residual():
+    trace = dg.simulate(Leaky(0.05, 5.0), PROBLEM, NETWORK, steps=5, x0=[2.0, 1.0], invariant=True)
+    assert trace.columns["mass_error"].max() > 1e-3

@@ -245,6 +245,7 @@ def _run_one(store: RunDirectory, built: Built, label: str, seed: int, progress:
         **store.spec.options(built.problem, seed),
         name=label,
         paths=has_paths(built.problem),
+        invariant=True,
         callback=progress.on_progress if progress else None,
         checkpoint=checkpoint,
     )

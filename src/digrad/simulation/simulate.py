@@ -23,7 +23,7 @@ from digrad.simulation.arguments import (
 from digrad.simulation.checkpoint import Checkpoint
 from digrad.simulation.drive import Plan, Progress, drive
 from digrad.simulation.prepare import Prepared, prepare
-from digrad.simulation.recorder import estimates
+from digrad.simulation.recorder import observer
 from digrad.trace import Trace
 from digrad.types import Method
 
@@ -44,6 +44,7 @@ def simulate(
     sampling: Literal["replacement", "epoch"] = "replacement",
     plain_mean: bool = False,
     paths: bool = False,
+    invariant: bool = False,
     name: str | None = None,
     callback: Callable[[Progress], None] | None = None,
     checkpoint: Checkpoint | None = None,
@@ -75,6 +76,8 @@ def simulate(
         plain_mean: Also evaluate the plain average of the agents (columns ``loss_plain_mean``,
             ``grad_norm_plain_mean``).
         paths: Also record the estimate of every agent (columns ``x[agent][entry]``): n times d numbers per row.
+        invariant: Also record by how much the trackers of the method do not sum to its gradients (column
+            ``mass_error``), if it has both.
         name: What the trace is called; the method's class by default.
         callback: Called after every chunk.
         checkpoint: Where to store the run, and whether to go on from there.
@@ -93,8 +96,8 @@ def simulate(
             *arrange(
                 method, problem, network, steps=steps, batch_size=batch_size, seed=seed, x0=x0, name=name,
                 record_every=record_every, dtype=dtype, tolerance=tolerance, stop_at_tolerance=stop_at_tolerance,
-                sampling=sampling, plain_mean=plain_mean, paths=paths, callback=callback, checkpoint=checkpoint,
-                chunk=chunk,
+                sampling=sampling, plain_mean=plain_mean, paths=paths, invariant=invariant, callback=callback,
+                checkpoint=checkpoint, chunk=chunk,
             )
         )  # fmt: skip
 
@@ -115,6 +118,7 @@ def arrange(
     sampling: str,
     plain_mean: bool,
     paths: bool = False,
+    invariant: bool = False,
     name: str | None,
     callback: Callable[[Progress], None] | None,
     checkpoint: Checkpoint | None,
@@ -134,6 +138,7 @@ def arrange(
         stop_at_tolerance=stop_at_tolerance,
         plain_mean=plain_mean,
         paths=paths,
+        invariant=invariant,
         callback=callback,
         checkpoint=checkpoint,
         chunk=None if chunk is None else checks.count(chunk, "chunk", name),
@@ -149,7 +154,7 @@ def arrange(
         name=name,
         sampler=sampler,
         length=plan.chunk,
-        keep=estimates if paths else None,
+        keep=observer(paths=paths, invariant=invariant),
         facts=facts,
         is_stored=checkpoint is not None,
     )
