@@ -1,6 +1,6 @@
 """``setting.json``: the problem and the network of a run, as pages show them; nothing in it can be run again."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,6 +17,7 @@ MOST_AGENTS = 200  # a page shows the labels of so many
 MOST_PATHS = 50  # agents whose way through the plane is recorded
 MOST_LABELS = 100
 GRID = 61  # points along each side of the plane
+LARGEST_SOLVED = 50_000_000  # entries of the data up to which the minimum is found within seconds
 _EXPLOSION = 1e3  # a point this many times as far away as the farthest start is left out of the plane
 
 
@@ -34,7 +35,7 @@ def setting_of(built: Any, results: Mapping[str, Trace | Ensemble], *, with_mini
         with_minimum: Whether to look for the minimum of the problem, which takes a second or more.
     """
     problem = built.problem
-    minimum = _minimum(problem) if with_minimum else None
+    minimum = _minimum(problem) if with_minimum and _is_solvable(problem) else None
     return {
         "problem": {
             "name": problem.name,
@@ -49,9 +50,12 @@ def setting_of(built: Any, results: Mapping[str, Trace | Ensemble], *, with_mini
     }
 
 
-def _minimum(problem: Any) -> dict[str, Any] | None:
-    if not hasattr(problem, "solve"):
-        return None
+def _is_solvable(problem: Any) -> bool:
+    rows = problem.n_agents if problem.sizes is None else sum(problem.sizes)
+    return hasattr(problem, "solve") and rows * problem.dim <= LARGEST_SOLVED
+
+
+def _minimum(problem: Any) -> dict[str, Any]:
     try:
         found = problem.solve()
     except ArgumentError as error:
@@ -75,9 +79,16 @@ def _labels(problem: Any) -> dict[str, Any] | None:
 
 def _plane(
     problem: Any, results: Mapping[str, Trace | Ensemble], minimum: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """Return F on a grid around all that the agents visited, save for explosions."""
-    points = np.concatenate([*_visited(results), *([[minimum["x"]]] if minimum and "x" in minimum else [])])
+) -> dict[str, Any] | None:
+    """Return F on a grid around all that the agents visited, save for explosions; None if that was not recorded."""
+    traces = [
+        trace
+        for result in results.values()
+        for trace in (result.traces if isinstance(result, Ensemble) else (result,))
+    ]
+    if not all("x[0][0]" in trace.columns for trace in traces):
+        return None
+    points = np.concatenate([*_visited(traces), *([[minimum["x"]]] if minimum and "x" in minimum else [])])
     low, high = points.min(axis=0), points.max(axis=0)
     margin = 0.08 * np.maximum(high - low, 1e-9 + 0.05 * (high - low).max())
     across, up = (np.linspace(low[j] - margin[j], high[j] + margin[j], GRID) for j in (0, 1))
@@ -91,13 +102,8 @@ def _plane(
     }
 
 
-def _visited(results: Mapping[str, Trace | Ensemble]) -> Iterator[npt.NDArray[np.float64]]:
-    traces = [
-        trace
-        for result in results.values()
-        for trace in (result.traces if isinstance(result, Ensemble) else (result,))
-    ]
-    paths = [path for trace in traces if (path := _path(trace)).size]
+def _visited(traces: Sequence[Trace]) -> Iterator[npt.NDArray[np.float64]]:
+    paths = [_path(trace) for trace in traces]
     reach = _EXPLOSION * max(1.0, *(np.abs(path[0]).max() for path in paths))
     calm = [trace.verdict != "diverged" for trace in traces]
     for path, is_calm in zip(paths, calm, strict=True):
@@ -120,18 +126,19 @@ def _network(network: Any) -> dict[str, Any]:
         "n": network.n,
         "names": list(union.names) if union.names else None,
         "n_arcs": len(arcs),
-        "arcs": arcs.tolist() if len(arcs) <= MOST_ARCS else None,
         "period": network.period,
-        "figures": str(network.describe()),
     }
-    if network.period != 1 or len(arcs) > MOST_ARCS:
+    if len(arcs) > MOST_ARCS:
+        return {**found, "arcs": None, "figures": None}
+    found |= {"arcs": arcs.tolist(), "figures": str(network.describe())}
+    if network.period != 1:
         return found
     for letter, vector in (("R", "u"), ("C", "v")):
         try:
-            matrix = getattr(network, letter).toarray()
-            found[vector] = getattr(network, vector).tolist()
-        except MixingError:
+            matrix, perron = getattr(network, letter).matrix, getattr(network, vector)
+        except MixingError:  # a graph that is not strongly connected has no C
             continue
         found[letter] = matrix[arcs[:, 1], arcs[:, 0]].tolist()
-        found[f"{letter}_self"] = np.diag(matrix).tolist()
+        found[f"{letter}_self"] = matrix.diagonal().tolist()
+        found[vector] = perron.tolist()
     return found

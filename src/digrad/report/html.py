@@ -126,7 +126,13 @@ def _optional_sections(data: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _network_figures(data: Mapping[str, Any]) -> str:
-    described = [(run["folder"], run["network"]["figures"]) for run in data["runs"] if run["network"]]
+    described = [
+        (run["folder"], run["network"]["figures"])
+        for run in data["runs"]
+        if run["network"] and run["network"]["figures"]
+    ]
+    if not described:
+        return ""
     distinct = {figures: folder for folder, figures in reversed(described)}
     parts = [
         f"<pre>{text(figures)}</pre>"

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,58 +43,67 @@ _METRICS = {
 
 def model_of(runs: Sequence[RunDirectory]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the data of a page, and apart from it the times, which differ between equal runs."""
-    loaded = [(number, run, run.results()) for number, run in enumerate(runs)]
-    most = _rows_per_curve([(run, results) for _, run, results in loaded])
-    series = [
-        _series(number, run, label, result, most)
-        for number, run, results in loaded
-        for label, result in results.items()
-    ]
+    loaded = [_Loaded(number, run, run.results(), run.setting) for number, run in enumerate(runs)]
+    most = _rows_per_curve(loaded)
+    series = [_series(run, label, result, most) for run in loaded for label, result in run.results.items()]
     data = {
-        "runs": [_run(run) for run in runs],
+        "runs": [_run(run) for run in loaded],
         "metrics": _metrics(series),
         "axes": _axes(series),
         "series": series,
     }
-    times = {"seconds": [result.summary()["seconds"] for _, _, each in loaded for result in each.values()]}
+    times = {"seconds": [result.summary()["seconds"] for run in loaded for result in run.results.values()]}
     return data, times
 
 
-def _rows_per_curve(loaded: Sequence[tuple[RunDirectory, Mapping[str, Result]]]) -> int:
+@dataclass(frozen=True)
+class _Loaded:
+    number: int
+    directory: RunDirectory
+    results: Mapping[str, Result]
+    setting: Mapping[str, Any]
+
+    @property
+    def problem(self) -> Mapping[str, Any]:
+        return self.setting.get("problem") or {}
+
+    @property
+    def minimum(self) -> float | None:
+        return (self.problem.get("minimum") or {}).get("loss")
+
+
+def _rows_per_curve(loaded: Sequence[_Loaded]) -> int:
     columns = 0
-    for run, results in loaded:
-        for result in results.values():
+    for run in loaded:
+        for result in run.results.values():
             width = 3 if isinstance(result, Ensemble) else 1
-            columns += 2 + width * (len(_measured(result)) + _has_minimum(run))
+            columns += 2 + width * (len(_measured(result)) + (run.minimum is not None))
     return max(LEAST_ROWS, min(MOST_ROWS, NUMBERS // columns))
 
 
-def _run(run: RunDirectory) -> dict[str, Any]:
-    setting = run.setting
-    problem = setting.get("problem") or {}
+def _run(run: _Loaded) -> dict[str, Any]:
+    has_paths = run.directory.spec.seeds == 1
     return {
-        "name": run.spec.name,
-        "folder": run.path.name,
-        "minimum": (problem.get("minimum") or {}).get("loss"),
-        "best": (problem.get("minimum") or {}).get("x"),
-        "labels": problem.get("labels"),
-        "plane": _rounded_plane(problem.get("plane")),
-        "network": setting.get("network"),
+        "name": run.directory.spec.name,
+        "folder": run.directory.path.name,
+        "minimum": run.minimum,
+        "best": (run.problem.get("minimum") or {}).get("x"),
+        "labels": run.problem.get("labels"),
+        "plane": _rounded_plane(run.problem.get("plane")) if has_paths else None,
+        "network": run.setting.get("network"),
     }
 
 
-def _series(run_number: int, run: RunDirectory, label: str, result: Result, most: int) -> dict[str, Any]:
-    names = _measured(result)
-    k, columns = _columns(result, names)
-    if _has_minimum(run):
-        best = run.setting["problem"]["minimum"]["loss"]
-        columns = _with_excess(columns, best)
+def _series(run: _Loaded, label: str, result: Result, most: int) -> dict[str, Any]:
+    k, columns = _columns(result, _measured(result))
+    if run.minimum is not None:
+        columns = _with_excess(columns, run.minimum)
     drawn = [band[part] for name, band in columns.items() if name[:2] != "x[" for part in band]
     rows = kept_rows(k, [np.asarray(values, float) for values in drawn], most)
     return {
-        "run": run_number,
+        "run": run.number,
         "label": label,
-        "shown": run.spec.label_of(label),
+        "shown": run.directory.spec.label_of(label),
         "verdict": result.verdict,
         "diverged_at": result.diverged_at,
         "seeds": len(members(result)),
@@ -138,18 +148,13 @@ def _with_excess(columns: dict[str, Any], best: float) -> dict[str, Any]:
     return {"loss": columns["loss"], "excess": excess, **columns}
 
 
-def _has_minimum(run: RunDirectory) -> bool:
-    minimum = (run.setting.get("problem") or {}).get("minimum")
-    return bool(minimum) and minimum["loss"] is not None
-
-
-def _evaluations(run: RunDirectory) -> int | None:
+def _evaluations(run: _Loaded) -> int | None:
     """Return how many gradients of samples all agents take together per step; of losses, where there are none."""
-    problem = run.setting.get("problem")
+    batch_size, problem = run.directory.spec.batch_size, run.problem
     if not problem:
         return None
-    if run.spec.batch_size is not None:
-        return run.spec.batch_size * problem["agents"]
+    if batch_size is not None:
+        return batch_size * problem["agents"]
     return sum(problem["samples"]) if problem["samples"] else problem["agents"]
 
 

@@ -43,7 +43,7 @@ def results_table(runs: Sequence[RunDirectory], data: Mapping[str, Any]) -> str:
         for series in data["series"]
     ]
     head = "".join(
-        f'<th data-key="{column.key}"{_look(column)}>{text(column.title)}</th>' for column in columns
+        f'<th data-key="{text(column.key)}"{_look(column)}>{text(column.title)}</th>' for column in columns
     )
     lines = [
         f'<tr data-series="{number}">'

@@ -19,7 +19,7 @@ function horizontalScale(data, hidden) {
 }
 
 function buildCurves(data, home) {
-  const figures = data.metrics.map((metric) => curveFigure(data, metric));
+  const figures = data.metrics.map((metric, number) => curveFigure(data, metric, `clip-${number}`));
   home.append(...figures.map((figure) => figure.root));
   let isDue = false;
   const draw = () => {
@@ -37,7 +37,7 @@ function buildCurves(data, home) {
   draw();
 }
 
-function curveFigure(data, metric) {
+function curveFigure(data, metric, clip) {
   const drawing = shape("svg", { class: "chart", tabindex: 0, role: "img",
     "aria-label": `${metric.title}: arrow keys move the reading line` });
   const reading = element("div", { class: "reading", "aria-live": "polite", hidden: true });
@@ -58,7 +58,7 @@ function curveFigure(data, metric) {
     const seen = state.curves.map((curve) => ({ values: allValues(curve), diverged: curve.series.verdict === "diverged" }));
     state.values = valueScale(seen, view.get("yscale"), metric.log, minimum == null ? [] : [minimum]);
     const isVisible = minimum != null && Number.isFinite(state.values.place(minimum));
-    paint(drawing, state, metric, isVisible ? minimum : null, axisTitle(data));
+    paint(drawing, state, clip, isVisible ? minimum : null, axisTitle(data));
     stopReading(drawing, reading);
   }
 
@@ -102,13 +102,12 @@ function buildRemark(data, home) {
     "smallest and the largest value of every stretch, of every curve.");
 }
 
-function paint(drawing, state, metric, minimum, xTitle) {
+function paint(drawing, state, clip, minimum, xTitle) {
   const { width, scale, values } = state;
   const inner = { width: width - MARGIN.left - MARGIN.right, height: TALL - MARGIN.top - MARGIN.bottom };
   state.toX = (value) => MARGIN.left + scale.place(value) * inner.width;
   state.toY = (value) => MARGIN.top + (1 - values.place(value)) * inner.height;
   state.inner = inner;
-  const clip = `clip-${metric.key}`;
   drawing.setAttribute("viewBox", `0 0 ${width} ${TALL}`);
   drawing.setAttribute("width", width);
   drawing.setAttribute("height", TALL);
