@@ -51,8 +51,10 @@ def setting_of(built: Any, results: Mapping[str, Trace | Ensemble], *, with_mini
 
 
 def _is_solvable(problem: Any) -> bool:
+    if not hasattr(problem, "solve"):  # a network of torch
+        return False
     rows = problem.n_agents if problem.sizes is None else sum(problem.sizes)
-    return hasattr(problem, "solve") and rows * problem.dim <= LARGEST_SOLVED
+    return rows * problem.dim <= LARGEST_SOLVED
 
 
 def _minimum(problem: Any) -> dict[str, Any]:

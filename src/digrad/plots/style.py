@@ -92,8 +92,9 @@ def paper_fonts() -> Iterator[None]:
     """
     import matplotlib
 
-    fonts = {"font.family": "serif", "font.serif": ["STIXGeneral"], "mathtext.fontset": "stix"}
-    with matplotlib.rc_context(fonts):
+    with matplotlib.rc_context(
+        {"font.family": "serif", "font.serif": ["STIXGeneral"], "mathtext.fontset": "stix"}
+    ):
         yield
 
 
