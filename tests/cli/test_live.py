@@ -1,7 +1,9 @@
 """What a run shows while it is under way."""
 
 import json
+import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -67,10 +69,27 @@ def test_two_ways_to_show_a_run_exclude_each_other(folder: Path, options: tuple[
 def test_time_left_is_that_of_the_speed_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
-    row = live._Row(steps=100, began=0.0)
+    row = live._Row(steps=100)
     assert row.seconds_left() is None
     now[0], row.first, row.first_at, row.k = 5.0, 10, 3.0, 30  # twenty steps in two seconds, after compiling
     assert row.seconds_left() == 7.0
+
+
+def test_watch_fills_a_table_with_a_row_per_method() -> None:
+    watch = live.Watch()
+    watch.on_method_start("CGT, seed 3", 100)
+    figures = {"loss": 0.5, "grad_norm": math.nan, "consensus_error": 0.25}
+    watch.on_progress(SimpleNamespace(name="CGT", k=10, steps=100, **figures))
+    cells = [list(column.cells) for column in watch.table().columns]
+    assert [cell for (cell,) in cells] == [
+        "CGT, seed 3",
+        "10/100",
+        "0.5",
+        "not finite",
+        "0.25",
+        "",
+        "running",
+    ]
 
 
 def test_report_compares_folders_in_the_file_asked_for(folder: Path, lines: list[dict[str, Any]]) -> None:

@@ -17,7 +17,6 @@ class _Row:
     """What is known of one method."""
 
     steps: int
-    began: float
     k: int = 0
     first: int | None = None  # where the first progress was told, after compiling or from a checkpoint
     first_at: float = 0.0
@@ -32,25 +31,20 @@ class _Row:
         return (self.steps - self.k) * (time.monotonic() - self.first_at) / (self.k - self.first)
 
 
-class _Observer:
-    """Keeps a row per method, under the name that it began with."""
+class _Board:
+    """A row per method, under the name that it began with."""
 
     def __init__(self) -> None:
         self.rows: dict[str, _Row] = {}
         self._name = ""
 
-    def __enter__(self) -> Any:
-        """Begin."""
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """End."""
-
-    def _start(self, name: str, steps: int) -> None:
+    def start(self, name: str, steps: int) -> None:
+        """Add a row."""
         self._name = name
-        self.rows[name] = _Row(steps, began=time.monotonic())
+        self.rows[name] = _Row(steps)
 
-    def _follow(self, progress: Any) -> str:
+    def follow(self, progress: Any) -> str:
+        """Take over what a method reports, and return its name."""
         name = progress.name if progress.name in self.rows else self._name
         row = self.rows[name]
         if row.first is None:
@@ -59,7 +53,8 @@ class _Observer:
         row.figures = {key: getattr(progress, key) for key in ("loss", "grad_norm", "consensus_error")}
         return name
 
-    def _end(self, trace: Any) -> str:
+    def end(self, trace: Any) -> str:
+        """Take over how a method ended, and return its name."""
         names = (trace.name, f"{trace.name}, seed {trace.facts.get('seed')}")
         name = next((name for name in names if name in self.rows), self._name)
         row = self.rows[name]
@@ -69,8 +64,15 @@ class _Observer:
         return name
 
 
-class Quiet(_Observer):
+class Quiet:
     """Says nothing."""
+
+    def __enter__(self) -> "Quiet":
+        """Begin."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End."""
 
     def on_method_start(self, name: str, steps: int) -> None:
         """Say nothing."""
@@ -82,16 +84,15 @@ class Quiet(_Observer):
         """Say nothing."""
 
 
-class Watch(_Observer):
+class Watch:
     """A table on the terminal that fills while methods run; elsewhere a line every few seconds."""
 
     def __init__(self) -> None:
-        super().__init__()
         from rich.console import Console
         from rich.live import Live
 
-        self._console = Console(stderr=True)
-        self._live = Live(console=self._console, refresh_per_second=4) if sys.stderr.isatty() else None
+        self._board = _Board()
+        self._live = Live(console=Console(stderr=True), refresh_per_second=4) if sys.stderr.isatty() else None
 
     def __enter__(self) -> "Watch":
         """Begin to draw."""
@@ -107,16 +108,16 @@ class Watch(_Observer):
 
     def on_method_start(self, name: str, steps: int) -> None:
         """Add a row."""
-        self._start(name, steps)
+        self._board.start(name, steps)
         self._show(name)
 
     def on_progress(self, progress: Any) -> None:
         """Show loss, gradient norm and how long it will take."""
-        self._show(self._follow(progress))
+        self._show(self._board.follow(progress))
 
     def on_method_end(self, trace: Any) -> None:
         """Show the verdict."""
-        self._show(self._end(trace), now=True)
+        self._show(self._board.end(trace), now=True)
 
     def table(self) -> Any:
         """Return the table as it stands."""
@@ -128,7 +129,7 @@ class Watch(_Observer):
         for title in ("iteration", "loss", "gradient", "consensus error", "left"):
             view.add_column(title, justify="right")
         view.add_column("verdict")
-        for name, row in self.rows.items():
+        for name, row in self._board.rows.items():
             view.add_row(name, f"{row.k}/{row.steps}", *_figures(row), _left(row), row.verdict)
         return view
 
@@ -136,7 +137,7 @@ class Watch(_Observer):
         if self._live:
             self._live.update(self.table())
             return
-        row = self.rows[name]
+        row = self._board.rows[name]
         if now or time.monotonic() - row.told >= _SECONDS_BETWEEN_LINES:
             row.told = time.monotonic()
             loss, gradient, consensus = _figures(row)
@@ -148,24 +149,34 @@ class Watch(_Observer):
             )
 
 
-class JsonLines(_Observer):
+class JsonLines:
     """One JSON object per line on standard output: ``start``, ``progress`` and ``end`` of every method."""
+
+    def __init__(self) -> None:
+        self._board = _Board()
+
+    def __enter__(self) -> "JsonLines":
+        """Begin."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End."""
 
     def on_method_start(self, name: str, steps: int) -> None:
         """Tell the name and the steps."""
-        self._start(name, steps)
+        self._board.start(name, steps)
         write_line({"event": "start", "method": name, "steps": steps})
 
     def on_progress(self, progress: Any) -> None:
         """Tell the figures, and the seconds that are left."""
-        name = self._follow(progress)
-        row = self.rows[name]
+        name = self._board.follow(progress)
+        row = self._board.rows[name]
         told = {"k": row.k, "steps": row.steps, **row.figures, "seconds_left": row.seconds_left()}
         write_line({"event": "progress", "method": name, **told})
 
     def on_method_end(self, trace: Any) -> None:
         """Tell the verdict and the entry of ``summary.json``."""
-        write_line({"event": "end", "method": self._end(trace), **trace.summary()})
+        write_line({"event": "end", "method": self._board.end(trace), **trace.summary()})
 
 
 def write_line(content: dict[str, Any]) -> None:

@@ -34,6 +34,7 @@ _OURS = (
     "figures/*",
     "summary.json",
     "setting.json",
+    "certificate/certificate.json",
     "report.html",
 )
 

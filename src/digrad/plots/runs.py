@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 Run: TypeAlias = Any  # a Trace or an Ensemble, by duck typing
 
+_MARKS = 8  # along a curve
 _SHORT_RUN = 50  # a run this many times shorter than the longest would be a vertical line
 _X_LABELS = {"k": "iteration $k$", "epoch": "epoch"}
 _LINEAR = ("fraction_clipped", "train_accuracy", "test_accuracy")  # shares
@@ -130,6 +131,11 @@ def _scale_across(ax: "Axes", traces: Mapping[str, Run], x: str, divisor: int, x
         positive = [float(column[column > 0].min()) for column in columns if (column > 0).any()]
         ax.set_xscale("symlog", linthresh=min(positive, default=1.0), linscale=0.4)
         ax.set_xlim(left=0.0, right=longest)
+        for index, line in enumerate(ax.lines):
+            if (
+                len(np.asarray(line.get_xdata())) > _MARKS
+            ):  # marks at equal distances on paper, not in iterations
+                line.set_markevery((0.03 * (index % 4), 1 / _MARKS))
 
 
 def label_of(label: str, run: Run) -> str:
@@ -177,7 +183,7 @@ def _band(run: Run, metric: str, x: str, divisor: int) -> list[npt.NDArray[Any]]
 
 
 def _marks(size: int, index: int) -> tuple[int, int]:
-    every = max(1, size // 8)
+    every = max(1, size // _MARKS)
     return (index * every // 4) % every, every
 
 
