@@ -90,7 +90,7 @@ def test_run_directory_holds_what_the_design_says(finished: Path) -> None:
         for kind in ("png", "pdf")
     }
     records = {f"trace-{name}.json" for name in ("CGT", "AB", "DGDClip")}
-    others = {"spec.toml", "summary.json", "environment.json"}
+    others = {"spec.toml", "summary.json", "setting.json", "environment.json"}
     others |= {f"checkpoints/{name}-seed0.npz" for name in ("CGT", "DGDClip")}  # AB diverged: it cannot go on
     assert files == {f"{trace}.parquet" for trace in traces} | figures | records | others
 

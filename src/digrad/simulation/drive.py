@@ -18,7 +18,7 @@ from digrad.simulation.advance import Carry
 from digrad.simulation.checkpoint import Checkpoint
 from digrad.simulation.interrupt import deferred_interrupt
 from digrad.simulation.prepare import Prepared
-from digrad.simulation.recorder import Recorder
+from digrad.simulation.recorder import Recorder, tracker_of
 from digrad.trace import Trace
 
 CALL_SECONDS = 0.5  # how long a call should take: Ctrl-C and progress wait for its end
@@ -49,11 +49,14 @@ class Plan:
     callback: Callable[[Progress], None] | None
     checkpoint: Checkpoint | None
     chunk: int | None  # steps per compiled call; None: chosen by the time they take
+    paths: bool = False  # whether the estimate of every agent is recorded
+    invariant: bool = False  # whether the residual of the invariant of gradient tracking is
 
     @property
     def facts(self) -> dict[str, Any]:
         """What a stored run must have in common with one that goes on from it."""
-        return {"record_every": self.record_every, "plain_mean": self.plain_mean}
+        optional = {name: True for name in ("paths", "invariant") if getattr(self, name)}
+        return {"record_every": self.record_every, "plain_mean": self.plain_mean, **optional}
 
 
 def drive(run: Prepared, plan: Plan) -> Trace:
@@ -67,7 +70,12 @@ class _Drive:
         self.run, self.plan, self.carry, self.k = run, plan, run.start, 0
         self.facts = {**run.facts, **plan.facts}
         self.recorder = Recorder(
-            run.problem.code, run.fixed.arrays, run.traffic, with_plain_mean=plan.plain_mean
+            run.problem.code,
+            run.fixed.arrays,
+            run.traffic,
+            with_plain_mean=plan.plain_mean,
+            paths=run.start.grad.shape if plan.paths else None,
+            invariant=plan.invariant and tracker_of(run.fixed.method, run.start.state) is not None,
         )
         self.diverged = self.stopped = self.interrupted = False
         self.seconds = 0.0  # spent in earlier processes
