@@ -11,7 +11,6 @@ import click
 from digrad.cli import show
 from digrad.cli.options import json_option
 
-
 _MANY_ARCS = 2_000_000  # from here on a description takes long enough for a word
 
 
