@@ -7,6 +7,7 @@ from digrad.experiments.reproduce import Reproduction, reproduce_logistic
 from digrad.experiments.runner import Observer, RunResult, run
 from digrad.experiments.spec import Built, Spec, load_spec, parse_spec
 from digrad.experiments.store import RunDirectory, find_run
+from digrad.experiments.sweeping import SweptSpec, TunedSpec, sweep_spec, tune_spec
 
 __all__ = [
     "Built",
@@ -19,6 +20,8 @@ __all__ = [
     "RunDirectory",
     "RunResult",
     "Spec",
+    "SweptSpec",
+    "TunedSpec",
     "certify_spec",
     "find_run",
     "load_spec",
@@ -28,4 +31,6 @@ __all__ = [
     "reproduce_logistic",
     "run",
     "smoothness_of_spec",
+    "sweep_spec",
+    "tune_spec",
 ]
