@@ -30,7 +30,7 @@ def call(monkeypatch, capsys, *words):
     monkeypatch.setattr("sys.argv", ["digrad", *map(str, words)])
     with pytest.raises(SystemExit) as ended:
         main()
-    return ended.value.code, capsys.readouterr()
+    return ended.value.code or 0, capsys.readouterr()
 
 
 @pytest.fixture

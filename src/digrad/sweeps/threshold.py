@@ -10,6 +10,8 @@ from digrad.errors import ArgumentError
 from digrad.problems import Problem
 from digrad.simulation.arguments import make_seed, make_start
 
+NEGLIGIBLE = 1e-9  # a difference below this share of the gradient is a rounding error
+
 
 @dataclass(frozen=True)
 class ThresholdAdvice:
@@ -18,13 +20,13 @@ class ThresholdAdvice:
     Args:
         threshold: c0.
         reason: Why, with the figures it rests on.
-        local_norms: ``[n]`` the norms of the first local gradients, which are the first trackers.
-        average_norm: The norm of their average.
+        differences: ``[n]`` how far each agent's first gradient is from the average one.
+        average_norm: The norm of the average gradient.
     """
 
     threshold: float
     reason: str
-    local_norms: npt.NDArray[np.float64]
+    differences: npt.NDArray[np.float64]
     average_norm: float
 
 
@@ -34,11 +36,13 @@ def recommend_threshold(
     x0: npt.ArrayLike | Literal["zeros", "normal"] | None = None,
     seed: int = 0,
 ) -> ThresholdAdvice:
-    """Return a threshold to begin with: the median norm of the first local gradients.
+    r"""Return a threshold to begin with: how much the agents' first gradients differ.
 
-    The first trackers of CGT are the local gradients at the start. With their median as threshold the agents whose
-    gradients are the longest are clipped at once and half of them are not; near a minimum, where trackers vanish,
-    nobody is. It is a first guess, measured in docs/choosing.md: :func:`tune` with ``field="threshold"`` improves it.
+    .. math:: c_0 = \Big(\frac1n \sum_i \|\nabla f_i(\bar x_0) - \nabla F(\bar x_0)\|^2\Big)^{1/2}
+
+    at the average start. While agents disagree, their trackers differ from the average gradient by about as much: a
+    much smaller threshold clips what they have to tell each other, a much larger one lets the steep slopes of a far
+    start through. A first guess: docs/choosing.md measures it, :func:`tune` with ``field="threshold"`` improves it.
 
     Args:
         problem: The private losses.
@@ -51,21 +55,25 @@ def recommend_threshold(
     Example:
         >>> import digrad as dg
         >>> advice = dg.recommend_threshold(dg.problems.example_quartic(), x0=[10.0, 10.0])
-        >>> round(advice.threshold), advice.local_norms.round().tolist()
-        (9, [1.0])
+        >>> round(advice.threshold, 1), round(advice.average_norm)
+        (19.2, 1455)
     """
-    start = make_start(x0, problem, make_seed(seed))
+    start = make_start(x0, problem, make_seed(seed)).mean(axis=0)
     gradients = problem.local_gradients(start)
-    norms = np.linalg.norm(gradients, axis=1)
     average = float(np.linalg.norm(gradients.mean(axis=0)))
-    threshold = float(np.median(norms))
+    differences = np.linalg.norm(gradients - gradients.mean(axis=0), axis=1)
+    spread = float(np.sqrt(np.mean(differences**2)))
+    agree = spread <= NEGLIGIBLE * average
+    threshold = average if agree else spread
     if not 0 < threshold < np.inf:
         raise ArgumentError(
-            f"`x0` of recommend_threshold must have local gradients that are finite and not zero, but their norms are "
-            f"{norms.tolist()}; start elsewhere."
+            f"`x0` of recommend_threshold must have finite gradients that are not all zero, but their average has norm "
+            f"{average:.3g}; start elsewhere."
         )
-    reason = (
-        f"c0 = {threshold:.3g}, the median norm of the first local gradients ({norms.min():.3g} to {norms.max():.3g}; "
-        f"their average has {average:.3g})"
+    why = (
+        "the norm of the first gradient, which is the same for all"
+        if agree
+        else "how much the first gradients differ"
     )
-    return ThresholdAdvice(threshold, reason, norms, average)
+    reason = f"c0 = {threshold:.3g}, {why} ({differences.min():.3g} to {differences.max():.3g} from an average of norm "
+    return ThresholdAdvice(threshold, f"{reason}{average:.3g})", differences, average)
