@@ -13,7 +13,8 @@ from digrad.algorithms import METHODS
 from digrad.algorithms.catalog import method_facts, section
 from digrad.experiments.convergence import Outcome, convergence_table
 from digrad.experiments.graph_table import GraphTable, LinksTable, MixingTable
-from digrad.experiments.problem_table import PROBLEM_TABLES, PartitionTable
+from digrad.experiments.partition_table import PartitionTable
+from digrad.experiments.problem_table import PROBLEM_TABLES
 from digrad.experiments.spec import Spec
 from digrad.experiments.sweep_table import SweepTable
 from digrad.graphs.words import NAMED

@@ -35,6 +35,17 @@ def test_without_bisection_values_lie_on_the_grid_of_the_factor():
     assert [trial.value for trial in found.trials] == [0.25, 0.5, 1.0, 2.0]
 
 
+def test_a_search_goes_down_until_the_smallest_is_not_the_best():
+    calls, measure = counted(lambda size: abs(math.log2(size) + 5) + 1)  # best at 2**-5
+    assert largest_stable(measure, start=1.0).value == 2**-5
+    assert min(calls) == 2**-6
+
+
+def test_the_slack_of_a_negative_score_counts_upwards():
+    found = largest_stable({0.5: -10.0, 1.0: -9.8, 2.0: -5.0, 0.25: -3.0}.__getitem__, start=0.5)
+    assert found.value == 1.0
+
+
 def test_a_search_that_meets_no_edge_says_so():
     found = largest_stable(lambda size: 1 / size, start=1.0, budget=4)
     assert (found.value, found.is_bounded, len(found.trials)) == (8.0, False, 4)
@@ -67,7 +78,7 @@ def test_of_equal_scores_the_larger_value_is_taken():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"budget": 2}, "`budget` of largest_stable must be a whole number of at least 3"),
+        ({"budget": 0}, "`budget` of largest_stable must be a whole number of at least 1"),
         ({"start": 0}, "`start`"),
         ({"factor": 1.0}, "must be above 1"),
         ({"precision": 0.5}, "must be above 1"),

@@ -1,5 +1,6 @@
 """The table of all commands."""
 
+from digrad.cli.doctor import doctor
 from digrad.cli.experiments import demo, report, reproduce, run
 from digrad.cli.lookup import data, graph, methods
 from digrad.cli.machines import bench, launch
@@ -20,4 +21,5 @@ COMMANDS = (
     data,
     bench,
     report,
+    doctor,
 )

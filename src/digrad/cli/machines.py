@@ -90,14 +90,16 @@ def bench(part: str, repeats: int, as_json: bool) -> None:
 
     simulation: against a well-written NumPy loop, interleaved in one process on one thread. sweeps: many
     configurations together against one after another, and on two workers against one. torch: the exchange between
-    five processes against raw TCP and the all_reduce of DDP.
+    five processes against raw TCP and the all_reduce of DDP, and five replicas against plain PyTorch.
     """
     from digrad.bench import BenchReport, run_bench
 
     if part == "torch":
         from digrad.bench.torch_exchange import run_torch_bench
+        from digrad.bench.torch_replicas import replicas_row
 
-        report = BenchReport(tuple(run_torch_bench(repeats=repeats)), {"repeats": repeats})
+        rows = (*run_torch_bench(repeats=repeats), replicas_row(repeats=repeats))
+        report = BenchReport(rows, {"repeats": repeats})
     elif part == "sweeps":
         from digrad.bench.sweeps import run_sweep_bench
 

@@ -79,6 +79,7 @@ def sweep_spec(
     Raises:
         SpecError: There is no ``[sweep]``, or something in it is refused.
     """
+    _check_engine(spec)
     if spec.sweep is None:
         raise spec.refusal(
             "sweep", "is required here, but it is missing; write [sweep.grid] with step_size = [...]."
@@ -124,6 +125,7 @@ def tune_spec(
     Raises:
         SpecError: There is no such method, or something is refused.
     """
+    _check_engine(spec)
     label = next(iter(spec.methods)) if method is None else method
     if label not in spec.methods:
         raise ArgumentError(f"`--method` must be one of {', '.join(spec.methods)}, but got {label!r}.")
@@ -181,8 +183,17 @@ def _networks(spec: Spec, built: Built) -> Any:
     return {"graph": built.network, **more}
 
 
+def _check_engine(spec: Spec) -> None:
+    if spec.engine != "simulation":
+        raise spec.refusal(
+            "engine",
+            "must be 'simulation' here; `digrad reproduce cifar` searches the step sizes of its trainings.",
+        )
+
+
 def _held_out(spec: Spec) -> Problem | None:
-    return spec.at("problem", spec.problem.build_held_out)
+    problem: Any = spec.problem
+    return spec.at("problem", problem.build_held_out)
 
 
 def _draw(found: Sweep, folder: Path) -> list[Path]:

@@ -14,7 +14,6 @@ from digrad.errors import ArgumentError
 
 FACTOR = 2.0  # between neighbouring values before bisection
 SLACK = 0.05
-LEAST_BUDGET = 3  # one value that is stable, one that is not, one between them
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ def largest_stable(
         budget: Values tried at most.
 
     Raises:
-        ArgumentError: An argument is out of range, such as a budget below 3.
+        ArgumentError: An argument is out of range.
 
     Example:
         >>> found = largest_stable(lambda size: 1 / size if size < 1 else math.inf, start=0.1, precision=1.1)
@@ -155,7 +154,7 @@ class _Trials:
     ) -> None:
         checks.positive(start, "start", owner)
         self._measure, self._start, self._factor = measure, start, _ratio(factor, "factor", owner)
-        self._budget = checks.count(budget, "budget", owner, minimum=LEAST_BUDGET)
+        self._budget = checks.count(budget, "budget", owner)
         self.scores: dict[float, float] = {}
 
     @property

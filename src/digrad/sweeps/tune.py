@@ -17,7 +17,6 @@ from digrad.mixing import AnyNetwork
 from digrad.problems import Problem
 from digrad.sweeps.search import (
     FACTOR,
-    LEAST_BUDGET,
     SLACK,
     Search,
     Trial,
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NEGLIGIBLE = 1e-6  # a loss below this share of the initial one counts as zero
+LEAST_BUDGET = 3  # one value that is stable, one that is not, one between them
 GOALS = ("largest stable step", "best final value")
 
 
