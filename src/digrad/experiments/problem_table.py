@@ -4,7 +4,7 @@ import inspect
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, ConfigDict, Discriminator, PlainValidator, Tag
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, PlainValidator, Tag
 
 from digrad import data, plugins, problems
 from digrad.data.bundled import BUNDLED
