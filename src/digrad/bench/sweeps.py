@@ -48,7 +48,7 @@ def workers(data: str, repeats: int) -> BenchRow:
     from digrad import CGT, Network, graphs, problems, sweep
 
     problem = problems.logistic(data="digits", agents=5, reg_weight=1e-3, reg_power=4)
-    grid = {"step_size": SMALL_SIZES, "threshold": SMALL_THRESHOLDS}
+    grid: dict[str, Any] = {"step_size": SMALL_SIZES, "threshold": SMALL_THRESHOLDS}
     network = Network(graphs.example5())
 
     def run(count: int) -> list[float]:
@@ -113,7 +113,7 @@ def _together(name: str, data: str, repeats: int, target: float, **options: Any)
         return [trace.final["loss"] for trace in runs]
 
     def together() -> Any:
-        grid = {"step_size": SIZES, "threshold": [THRESHOLD]}
+        grid: dict[str, Any] = {"step_size": SIZES, "threshold": [THRESHOLD]}
         return sweep(
             CGT, problem, network, grid=grid, x0="normal", common_random_numbers=True, **options
         ).table

@@ -92,7 +92,7 @@ class LogisticTable(Table):
         rest = self._parts()[1]
         return None if rest is None else problems.logistic(data=rest, agents=1, partition="iid")
 
-    def _parts(self) -> tuple[data.Dataset, data.Dataset | None]:
+    def _parts(self) -> tuple[Dataset, Dataset | None]:
         dataset = data.load(self.data)
         return (dataset, None) if self.held_out is None else dataset.split(self.held_out, seed=0)
 

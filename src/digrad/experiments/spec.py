@@ -237,7 +237,7 @@ class Spec(Table):
         }
 
     def _start(self, problem: Problem, seed: int) -> str | list[float] | npt.NDArray[np.float64]:
-        start = self.start_of(self.start)
+        start: Any = self.start_of(self.start)
         return start(problem, seed) if callable(start) else start
 
     def start_of(self, name: Any) -> Any:

@@ -198,16 +198,13 @@ def _held_out(spec: Spec) -> Problem | None:
 
 def _draw(found: Sweep, folder: Path) -> list[Path]:
     """Draw what has few enough curves, and what has two fields; return the files."""
-    metric = "held_out_loss" if "held_out_loss" in found.table else "final_loss"
+    table: Any = found.table
+    metric = "held_out_loss" if "held_out_loss" in table else "final_loss"
     written: list[Path] = []
-    fields = [
-        name
-        for name in found.fields
-        if found.table[name].nunique() > 1 and found.table[name].dtype.kind == "f"
-    ]
+    fields = [name for name in found.fields if table[name].nunique() > 1 and table[name].dtype.kind == "f"]
     if fields:
-        curves = found.table.drop_duplicates([n for n in ("method", *found.fields, "network", "start")
-                                              if n in found.table and n != fields[0]])  # fmt: skip
+        curves = table.drop_duplicates([n for n in ("method", *found.fields, "network", "start")
+                                              if n in table and n != fields[0]])  # fmt: skip
         if len(curves) <= plots.MOST_CURVES:
             figure = found.plot(metric, fields[0])
             written += plots.save_figure(figure, folder / f"{metric}_against_{fields[0]}")

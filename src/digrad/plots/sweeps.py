@@ -98,7 +98,7 @@ def heat_maps(
     finite = np.concatenate([values[np.isfinite(values)] for _, _, values in grids.values()])
     low, high, is_log = _range(finite)
     norm = LogNorm(low, high) if is_log else Normalize(low, high)
-    mesh = None
+    mesh: Any = None
     for ax, (label, (across, up, values)) in zip(axes, grids.items(), strict=True):
         shown = np.ma.masked_invalid(values)
         mesh = ax.pcolormesh(shown, norm=norm, cmap="viridis_r", edgecolors="white", linewidth=0.3)

@@ -55,7 +55,7 @@ class Recorder:
             ks, kept, {name: self._evaluate(points, done) for name, points in self.points(kept).items()}
         )
 
-    def points(self, kept: Rows) -> dict[str, npt.NDArray[Any]]:
+    def points(self, kept: Rows) -> dict[str, Any]:
         """Return where loss and gradient are wanted, ``[K, d]`` each, by what the columns add to their names."""
         return {"": kept.point, "_plain_mean": kept.mean} if self._with_plain_mean else {"": kept.point}
 

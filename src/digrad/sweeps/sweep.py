@@ -85,7 +85,7 @@ class Sweep:
             metric: A column, e.g. ``iterations_to_target``.
         """
         checks.choice(metric, "metric", "Sweep.best", self.table.columns)
-        table = self.table.assign(_key=_finite(self.table, metric))
+        table: Any = self.table.assign(_key=_finite(self.table, metric))
         keys = ["method", *self.fields, *(name for name in ("network", "start") if name in table)]
         medians = (
             table.groupby(keys, dropna=False, sort=False)["_key"].median().rename("_median").reset_index()
@@ -401,7 +401,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
     import pandas as pd
 
     order = _column_order(rows)
-    table = pd.DataFrame({name: [row.get(name) for row in rows] for name in order})
+    table: Any = pd.DataFrame({name: [row.get(name) for row in rows] for name in order})
     for name in order:
         if name in _COUNTS:
             table[name] = table[name].astype("Int64")
@@ -423,7 +423,7 @@ def _column_order(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [*(name for name in about if name not in last), *last, *measured]
 
 
-def _one_kind(column: "pd.Series") -> "pd.Series":
+def _one_kind(column: Any) -> Any:
     """Return numbers as numbers; a column that also holds words or schedules as words."""
     import pandas as pd
 
@@ -441,7 +441,7 @@ def _write_table(folder: Path, table: "pd.DataFrame") -> Path:
     return write_atomically(folder / TABLE, buffer.getvalue())
 
 
-def _finite(table: "pd.DataFrame", metric: str) -> Any:
+def _finite(table: Any, metric: str) -> Any:
     """Return a metric as floats, infinite where the run diverged or never got there."""
     import numpy as np
 
@@ -453,7 +453,7 @@ def _curves(found: Sweep, metric: str, x: str) -> dict[str, tuple[list[Any], lis
     """Return xs, and for each x the values of all seeds, by the label of the curve."""
     import pandas as pd
 
-    table = found.table.assign(_value=_finite(found.table, metric))
+    table: Any = found.table.assign(_value=_finite(found.table, metric))
     table = table[table[x].notna()]
     others = [name for name in (*found.fields, "network", "start") if name in table and name != x]
     varying = [name for name in others if table[name].nunique(dropna=False) > 1]

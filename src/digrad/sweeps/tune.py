@@ -73,7 +73,7 @@ class Tuning:
         Args:
             path: Where to save the figure; see :meth:`digrad.Trace.plot`.
         """
-        rows = self.table.sort_values(self.field)
+        rows: Any = self.table.sort_values(self.field)
         grouped = rows.groupby(self.field)[self.metric].apply(list)
         diverged = rows.groupby(self.field)["verdict"].apply(lambda verdicts: (verdicts == "diverged").any())
         values = [[math.inf] if diverged[x] else grouped[x] for x in grouped.index]
@@ -166,6 +166,7 @@ def tune(
     check_method(method, "tune")
     checks.choice(goal, "goal", "tune", GOALS)
     checks.choice(field, "field", "tune", numeric_fields(type(method)))
+    begun: Any = method
     begin = getattr(method, field)
     if callable(begin) or getattr(begin, "shape", ()) or not math.isfinite(begin):
         raise ArgumentError(
@@ -178,7 +179,7 @@ def tune(
     tables: list[Any] = []
 
     def measure(value: float) -> float:
-        found = sweep(
+        found: Any = sweep(
             method, problem, network, steps=steps, grid={field: [value]}, seed=seed, seeds=seeds, x0=x0,
             batch_size=batch_size, common_random_numbers=True, held_out=held_out, record_every=record_every,
             dtype=dtype, sampling=sampling,
@@ -205,7 +206,7 @@ def tune(
     else:
         search = best_value(measure, **options)
     return Tuning(
-        method=method if search.value is None else dataclasses.replace(method, **{field: search.value}),
+        method=method if search.value is None else dataclasses.replace(begun, **{field: search.value}),
         field=field,
         value=search.value,
         is_bounded=search.is_bounded,

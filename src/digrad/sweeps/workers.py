@@ -57,7 +57,8 @@ def run_on_workers(
     ]
     try:
         with joblib.parallel_config(backend, n_jobs=workers, **backend_options):
-            for place, rows in joblib.Parallel(return_as="generator_unordered")(tasks):
+            done: Any = joblib.Parallel(return_as="generator_unordered")(tasks)
+            for place, rows in done:
                 yield work[place], rows
     except (DigradError, KeyboardInterrupt, GeneratorExit):
         raise
