@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, PlainValidator, Tag
 
 from digrad import data, plugins, problems
+from digrad.data import Dataset
 from digrad.data.bundled import BUNDLED
 from digrad.data.catalog import CATALOG
 from digrad.errors import DataError, PluginError
