@@ -236,7 +236,7 @@ class Spec(Table):
             "x0": self._start(problem, seed),
         }
 
-    def _start(self, problem: Problem, seed: int) -> str | list[float] | npt.NDArray[np.float64]:
+    def _start(self, problem: Problem, seed: int) -> Any:
         start: Any = self.start_of(self.start)
         return start(problem, seed) if callable(start) else start
 
