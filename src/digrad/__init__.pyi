@@ -52,6 +52,7 @@ from .simulation import compare as compare
 from .simulation import simulate as simulate
 from .sweeps import LogUniform as LogUniform
 from .sweeps import Uniform as Uniform
+from .sweeps import minimize as minimize
 from .sweeps import recommend_threshold as recommend_threshold
 from .sweeps import sweep as sweep
 from .sweeps import tune as tune
