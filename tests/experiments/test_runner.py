@@ -316,7 +316,7 @@ def test_resume_refuses_results_of_other_data(tmp_path: Path) -> None:
 
 
 def test_demo_shows_what_it_promises(tmp_path: Path) -> None:
-    result = run(preset("demo"), tmp_path)
+    result = run(preset("demo"), tmp_path, formats=("png",))
     cgt, baseline, clipped = (result.results[label] for label in ("CGT", "AB", "DGDClip"))
     assert baseline.diverged_at is not None
     assert baseline.diverged_at <= 10

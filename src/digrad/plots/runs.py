@@ -72,6 +72,8 @@ def curves(
     choice(x_scale, "x_scale", "curves", ("auto", "linear", "log"))
     choice(x, "x", "curves", ("k", "bytes_sent", "epoch"))
     metrics = (metrics,) if isinstance(metrics, str) else metrics
+    if not isinstance(metrics, Sequence):
+        raise ArgumentError(f"`metrics` of curves must be names of columns, but got {metrics!r}.")
     if not traces or not metrics:
         raise ArgumentError("`traces` and `metrics` of curves must not be empty.")
     for run, metric in (

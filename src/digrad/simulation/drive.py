@@ -4,6 +4,7 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -60,7 +61,8 @@ class Plan:
 
 def drive(run: Prepared, plan: Plan) -> Trace:
     """Run to the end, to the tolerance, to divergence or to Ctrl-C, and return the trace."""
-    return _Drive(run, plan).go()
+    with checkpoints.held(plan.checkpoint) if plan.checkpoint else nullcontext(False) as is_stored:
+        return _Drive(run, plan).go(is_stored)
 
 
 class _Drive:
@@ -79,8 +81,9 @@ class _Drive:
         self.seconds = 0.0  # spent in earlier processes
         self.began = time.perf_counter()
 
-    def go(self) -> Trace:
-        self._resume()
+    def go(self, is_stored: bool) -> Trace:
+        if is_stored:
+            self._resume()
         with deferred_interrupt() as is_interrupted:
             try:
                 self._loop(is_interrupted)
@@ -94,10 +97,8 @@ class _Drive:
         return dataclasses.replace(trace, interrupted=self.interrupted, stopped_early=self.stopped)
 
     def _resume(self) -> None:
-        checkpoint = self.plan.checkpoint
-        if checkpoint is None or not checkpoints.prepare(checkpoint):
-            return
-        path = Path(checkpoint.path)
+        assert self.plan.checkpoint is not None
+        path = Path(self.plan.checkpoint.path)
         template = (self.carry.state, self.carry.links)
         loaded = checkpoints.load(path, state=template, fingerprint=self.facts)
         self.k, stored, self.recorder.columns, self.seconds = loaded
