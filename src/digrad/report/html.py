@@ -141,7 +141,15 @@ def _swept(source: Source) -> str:
     figures = [
         image(path, path.stem.replace("_", " ")) for path in sorted((source.folder / "figures").glob("*.png"))
     ]
-    return "\n".join([shown, rest, *figures])
+    spec = source.folder / "spec.toml"
+    told = [_sweep_spec(source.folder.name, spec.read_text(encoding="utf-8"))] if spec.is_file() else []
+    return "\n".join([shown, rest, *figures, *told])
+
+
+def _sweep_spec(name: str, content: str) -> str:
+    command = f"digrad sweep spec.toml --out {name}"
+    body = preformatted(content, f"spec-of-{name}", file="spec.toml")
+    return f"<details><summary>Do it again: <code>{text(command)}</code></summary>\n{body}</details>"
 
 
 def _swept_cell(value: Any) -> str:

@@ -10,8 +10,7 @@ from digrad.errors import DataError
 from digrad.experiments.certified import CERTIFICATE
 from digrad.experiments.reproduce import MARKER
 from digrad.experiments.store import RunDirectory, find_run, is_run, read_json
-
-_SWEEP, _TABLE = "sweep.json", "table.parquet"  # what a sweep leaves in its folder
+from digrad.sweeps.store import FACTS, TABLE
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,8 @@ def _read(folder: Path) -> Source:
         return _reproduction(folder)
     if is_run(folder):
         return Source(folder, (find_run(folder),), certificates=tuple(_certificates(folder / "certificate")))
-    if (folder / _SWEEP).is_file() and (folder / _TABLE).is_file():
-        return Source(folder, (), swept=_rows(folder / _TABLE))
+    if (folder / FACTS).is_file() and (folder / TABLE).is_file():
+        return Source(folder, (), swept=_rows(folder / TABLE))
     below = [path for path in sorted(folder.glob("*")) if is_run(path)]
     if below:
         runs = tuple(find_run(path) for path in below)
