@@ -74,7 +74,7 @@ class Network:
     ) -> None:
         """Validate what is given."""
         if hasattr(graph, "is_multigraph"):
-            graph = from_networkx(graph)
+            graph = from_networkx(graph)  # pyright: ignore[reportArgumentType]
         if not isinstance(graph, Digraph | GraphSequence):
             raise ArgumentError(
                 f"`graph` of Network must be a Digraph or a networkx graph, but got {type(graph).__name__}; "
