@@ -84,13 +84,22 @@ def _has_option(words: tuple[str, ...], name: str) -> bool:
 @click.command()
 @click.argument("part", type=click.Choice(["simulation", "sweeps", "torch"]), default="simulation")
 @click.option("--repeats", type=click.IntRange(min=1), default=7, show_default=True, help="Of each timing.")
+@click.option(
+    "--history",
+    type=click.Path(path_type=Path),
+    help="A file that keeps the figures; the last are compared with.",
+)
+@click.option(
+    "--figure", type=click.Path(path_type=Path), help="Draw time against agents to this .png, .pdf or .svg."
+)
 @json_option
-def bench(part: str, repeats: int, as_json: bool) -> None:
+def bench(part: str, repeats: int, history: Path | None, figure: Path | None, as_json: bool) -> None:
     """Measure what digrad promises about speed and memory; PART is simulation (default), sweeps or torch.
 
-    simulation: against a well-written NumPy loop, interleaved in one process on one thread. sweeps: many
-    configurations together against one after another, and on two workers against one. torch: the exchange between
-    five processes against raw TCP and the all_reduce of DDP, and five replicas against plain PyTorch.
+    simulation: against a well-written NumPy loop and scipy's sparse products, interleaved in one process on one thread,
+    up to a million agents; some minutes and 3 GB. sweeps: many configurations together against one after another, and
+    on two workers against one. torch: the exchange between five processes against raw TCP and the all_reduce of DDP,
+    and five replicas against plain PyTorch.
     """
     from digrad.bench import BenchReport, run_bench
 
@@ -105,7 +114,13 @@ def bench(part: str, repeats: int, as_json: bool) -> None:
 
         report = run_sweep_bench(repeats=repeats, progress=lambda text: click.echo(text, err=True))
     else:
-        report = run_bench(repeats=repeats, progress=lambda text: click.echo(text, err=True))
+        report = run_bench(repeats=repeats, progress=lambda text: click.echo(text, err=True), history=history)
+        if figure:
+            from digrad.bench.figure import growth_figure
+            from digrad.plots import save_figure, split_suffix
+
+            stem, formats = split_suffix(figure, "--figure", "digrad bench")
+            save_figure(growth_figure(report), stem, formats=formats)
     if as_json:
         show.as_json(report.to_dict())
     else:

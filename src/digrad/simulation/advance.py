@@ -144,8 +144,8 @@ def advance(fixed: Fixed, carry: Carry, end: int, inputs: Inputs, *, code: Code)
 def advance_of(n: int) -> Callable[..., tuple[Carry, Rows]]:
     """Return :func:`advance` compiled as is best for n agents.
 
-    Of many agents, XLA's library of fused elementwise operations is left out: it stores what every single neighbour
-    sends, which takes twice the time and ten times the memory on an exponential graph of 40 000 agents.
+    Of many agents, XLA's library of fused elementwise operations is left out: it stores what single neighbours send
+    as arrays of their own, which took twice the time on an exponential graph of 40 000 agents.
     """
     if n <= MANY_AGENTS or not _is_known(WITHOUT_LIBRARY):
         return advance
