@@ -181,7 +181,7 @@ def trace_of(run: Prepared, plan: Plan, recorder: Recorder, carry: Carry, *, sec
     _, rows = run.call(last, k + 1, record_every=1, steps=plan.steps)
     recorder.append([k], rows)
     columns, tolerance = recorder.columns, plan.tolerance
-    within = columns["grad_norm"][-1] <= tolerance and columns["consensus_error"][-1] <= tolerance
+    within = recorder.is_within(tolerance)[-1]
     verdict: Literal["converged", "running", "diverged"] = "converged" if within else "running"
     has_diverged = not bool(carry.alive)
     return Trace(

@@ -12,14 +12,20 @@ import numpy.typing as npt
 
 from digrad.engine import hyper
 from digrad.engine.averages import perron_weights
-from digrad.engine.traffic import Traffic
+from digrad.engine.fates import make_fates
+from digrad.engine.packets import PacketTraffic
+from digrad.engine.traffic import Meter, Traffic
 from digrad.engine.verbs import bindings
 from digrad.errors import ArgumentError
 from digrad.fingerprints import fingerprint
+from digrad.links import Fates, Links
+from digrad.links.coders import RandomK
 from digrad.mixing import AnyNetwork
 from digrad.problems import Problem
 from digrad.sampling import EpochPermutations, WithReplacement
 from digrad.simulation.advance import Carry, Code, Fixed, Inputs, Rows, advance
+from digrad.simulation.arcs import arcs_of_steps
+from digrad.simulation.fated_net import Fate, FatedNet, Wire
 from digrad.simulation.net import SimulatedNet
 from digrad.simulation.operators import DENSE_AGENTS, Operator, constant, linked_steps, of_steps, pick
 from digrad.simulation.pytree import numbers_only
@@ -48,6 +54,8 @@ class Prepared:
         code: What is compiled in.
         length: How many iterations one call may have.
         traffic: Bytes sent before each iteration.
+        fates: What becomes of packets; None if all arrive as sent.
+        widths: Numbers per agent of each array that a step sends, where packets have fates.
         facts: What determines the numbers.
     """
 
@@ -60,7 +68,9 @@ class Prepared:
     start: Carry
     code: Code
     length: int
-    traffic: Traffic
+    traffic: Traffic | PacketTraffic
+    fates: Fates | None
+    widths: tuple[int, ...]
     facts: dict[str, Any]
 
     @property
@@ -107,7 +117,10 @@ class Prepared:
         if bindings(self.fixed.method) and not (self.fixed.operators or self.fixed.turns):
             letters = bindings(self.fixed.method)
             fresh = _operators(self.network, letters, first, self.length, self.dtype)
-        return Inputs(schedules, index, fresh)  # pyright: ignore[reportArgumentType]
+        fates = None
+        if self.fates:
+            fates = _fate_tables(self.fates, first, max(1, end - first), self.length, self.widths)
+        return Inputs(schedules, index, fresh, fates)  # pyright: ignore[reportArgumentType]
 
 
 def prepare(
@@ -144,7 +157,9 @@ def prepare(
     dtype, (n, d) = x0.dtype, x0.shape
     numeric, letters = numbers_only(method, dtype), bindings(method)
     operators, turns, fresh_bytes = _known_operators(network, letters, dtype)
-    per_step = fresh_bytes + (4 * n * sampler.batch_size if sampler else 0)
+    fates = make_fates(network)
+    state, links, traffic, wire, widths = _open(numeric, x0, operators, network, fates)
+    per_step = fresh_bytes + (4 * n * sampler.batch_size if sampler else 0) + _fate_bytes(fates, widths)
     longest = max(1, min(STEPS_PER_CALL, BYTES_PER_CALL // max(1, per_step)))
     u, v = perron_weights(method, network)
     limit = min(DIVERGED * (1 + float(np.abs(x0).max())), float(np.finfo(dtype).max))
@@ -158,10 +173,6 @@ def prepare(
         limit=jnp.asarray(limit, dtype),
         record_every=1,
     )
-    first = operators or {
-        verb: pick(one, 0) for verb, one in _operators(network, letters, 0, 1, dtype).items()
-    }
-    state, links, traffic = _open(numeric, x0, first, network)
     kept = 1 if keep is None else 2 * n  # a caller that keeps states keeps about four
     row_bytes = 2 * d * dtype.itemsize * kept
     rows = max(1, min(STEPS_PER_CALL, BYTES_PER_CALL // row_bytes))
@@ -180,29 +191,108 @@ def prepare(
             links=links,
             grad=jnp.zeros_like(numeric.query(state)),
         ),
-        code=Code(losses=problem.code, link=network.links, rows=rows, keep=keep),
+        code=Code(
+            losses=problem.code,
+            link=None if isinstance(network.links, Links) else network.links,
+            wire=wire,
+            rows=rows,
+            keep=keep,
+        ),
         length=longest if length is None else length,
         traffic=traffic,
+        fates=fates,
+        widths=widths,
         facts={**(facts or {}), **_facts(method, problem, network, x0, is_stored)},
     )
 
 
 def _open(
-    method: Any, x0: npt.NDArray[np.floating], operators: dict[str, Operator], network: AnyNetwork
-) -> tuple[Any, tuple[Any, ...], Traffic]:
+    method: Any,
+    x0: npt.NDArray[np.floating],
+    operators: dict[str, Operator],
+    network: AnyNetwork,
+    fates: Fates | None,
+) -> tuple[Any, tuple[Any, ...], Traffic | PacketTraffic, Wire | None, tuple[int, ...]]:
     """Return the state before the first step, that of the links, and what is sent, counted in a dry run."""
-    n, d = x0.shape
-    start_net = SimulatedNet(operators, n)  # messages of `init` arrive as they are
+    (n, d), letters = x0.shape, bindings(method)
+    perfect = operators if fates is None and operators else _first(of_steps, network, letters, x0.dtype)
+    start_net = SimulatedNet(perfect, n)  # messages of `init` arrive as they are
     state = _strong(method.init(jnp.asarray(x0), start_net), x0.dtype)
-    step_net = SimulatedNet(operators, n, dimension=d, link=network.links)
+    wire, widths = None, ()
+    if fates is None:
+        operators = perfect if network.links is None else _first(linked_steps, network, letters, x0.dtype)
+        net = SimulatedNet(operators, n, dimension=d, link=network.links)
+    else:
+        wire = _wire(network, letters, x0.dtype)
+        fate = jax.tree.map(lambda table: jnp.asarray(table[0]), _fate_tables(fates, 0, 1, 1, ()))
+        net = FatedNet(wire, _first(_arcs, network, letters, x0.dtype), fate, None, 0, n)
 
     def dry(state: Any, grad: Any) -> tuple[Any, ...]:
-        method.step(state, grad, step_net)
-        return tuple(step_net.links)
+        method.step(state, grad, net)
+        return tuple(net.links)
 
     opened = jax.eval_shape(dry, state, jax.eval_shape(method.query, state))
     links = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), opened)
-    return state, links, Traffic(network, bindings(method), start_net.meter, step_net.meter)
+    if isinstance(net, SimulatedNet):
+        return state, links, Traffic(network, letters, start_net.meter, net.meter), wire, widths
+    start = int(Traffic(network, letters, start_net.meter, Meter()).before([0])[0])
+    traffic = PacketTraffic(network, letters, start, net.meter, fates)
+    return state, links, traffic, wire, tuple(net.widths)
+
+
+def _first(
+    build: Callable[..., Operator], network: AnyNetwork, letters: dict[str, str], dtype: npt.DTypeLike
+) -> dict[str, Any]:
+    """Return the operators of the first iteration."""
+    return {verb: pick(build(network, letter, 0, 1, dtype), 0) for verb, letter in letters.items()}
+
+
+def _arcs(network: AnyNetwork, letter: str, first: int, length: int, dtype: npt.DTypeLike) -> Operator:
+    return arcs_of_steps(network, letter, first, length, dtype)[0]
+
+
+def _wire(network: AnyNetwork, letters: dict[str, str], dtype: npt.DTypeLike) -> Wire:
+    links = network.links
+    assert isinstance(links, Links)
+    slices = {verb: arcs_of_steps(network, letter, 0, 1, dtype)[1] for verb, letter in letters.items()}
+    return Wire(
+        letters=tuple(letters.items()),
+        slices=tuple(slices.items()),
+        push=links.push,
+        pull=links.pull,
+        coder=links.coder,
+        damping=links.damping or (links.coder.damping if links.coder else 1.0),
+        longest_delay=links.longest_delay,
+        sleeps=links.sleeps,
+        constant=network.period == 1,
+    )
+
+
+def _fate_tables(fates: Fates, first: int, length: int, room: int, widths: tuple[int, ...]) -> Fate:
+    """Return what happens at the iterations first, ..., first + length - 1, with rows for ``room``."""
+    links = fates.links
+
+    def padded(table: npt.NDArray[Any]) -> Any:
+        return np.pad(table, [(0, room - length)] + [(0, 0)] * (table.ndim - 1))
+
+    return Fate(
+        age=padded(fates.ages(first, length)),
+        awake=padded(fates.awake(first, length)) if links.sleeps else None,
+        chosen=tuple(map(padded, fates.chosen(first, length, widths))) if _draws(links, widths) else None,
+        noise=tuple(map(padded, fates.noise(first, length, widths))) if links.is_noisy and widths else None,
+    )
+
+
+def _draws(links: Links, widths: tuple[int, ...]) -> bool:
+    return isinstance(links.coder, RandomK) and bool(widths)
+
+
+def _fate_bytes(fates: Fates | None, widths: tuple[int, ...]) -> int:
+    """Return about how much memory the fates of one iteration take, while they are made."""
+    if fates is None:
+        return 0
+    drawn = fates.n * sum(widths) * (_draws(fates.links, widths) + fates.links.is_noisy)
+    return 10 * len(fates.arcs) + 16 * drawn
 
 
 def _strong(state: Any, dtype: np.dtype[Any]) -> Any:
@@ -231,6 +321,7 @@ def _operators(
     network: AnyNetwork, letters: dict[str, str], first: int, length: int, dtype: npt.DTypeLike
 ) -> dict[str, Operator]:
     build = of_steps if network.links is None else linked_steps
+    build = _arcs if isinstance(network.links, Links) else build
     return {verb: build(network, letter, first, length, dtype) for verb, letter in letters.items()}
 
 

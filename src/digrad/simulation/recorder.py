@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad.arrays import row_norm
+from digrad.engine.packets import PacketTraffic
 from digrad.engine.traffic import Traffic
 from digrad.problems import LossCode
-from digrad.simulation.advance import Rows
+from digrad.simulation.advance import PACKET_COLUMNS, Rows
 
 # Points evaluated in one product. Record number j always sits in column j mod GROUP of a product of this one
 # width, so that its rounding does not depend on the chunk length.
@@ -35,7 +36,7 @@ class Recorder:
         self,
         losses: LossCode,
         arrays: Any,
-        traffic: Traffic,
+        traffic: Traffic | PacketTraffic,
         *,
         with_plain_mean: bool,
     ) -> None:
@@ -43,6 +44,7 @@ class Recorder:
         names = ("k", *FLOATS, "bytes_sent") + (
             ("loss_plain_mean", "grad_norm_plain_mean") if with_plain_mean else ()
         )
+        names += ("delivered", *PACKET_COLUMNS) if isinstance(traffic, PacketTraffic) else ()
         self.columns = {
             name: np.zeros(0, np.int64 if name in ("k", "bytes_sent") else np.float64) for name in names
         }
@@ -61,6 +63,8 @@ class Recorder:
             "fraction_clipped": kept.fraction_clipped,
             "bytes_sent": self._traffic.before(ks),
         }
+        if isinstance(self._traffic, PacketTraffic):
+            new |= {"delivered": self._traffic.delivered(ks), **kept.wire}
         if "loss_plain_mean" in self.columns:
             new["loss_plain_mean"], new["grad_norm_plain_mean"] = self._evaluate(kept.mean, done)
         self.columns = {
@@ -74,10 +78,20 @@ class Recorder:
         self.columns = {name: column[kept] for name, column in self.columns.items()}
 
     def first_within(self, tolerance: float, since: int) -> int | None:
-        """Return the first recorded k >= since with gradient norm and consensus error both within ``tolerance``."""
+        """Return the first recorded k >= since that is within ``tolerance``."""
+        good = (self.columns["k"] >= since) & self.is_within(tolerance)
+        return int(self.columns["k"][np.argmax(good)]) if good.any() else None
+
+    def is_within(self, tolerance: float) -> npt.NDArray[np.bool_]:
+        """Return which rows have gradient norm and consensus error both within ``tolerance``.
+
+        Where mass may be under way, trackers that vanish prove nothing: what is owed must vanish too.
+        """
         c = self.columns
-        good = (c["k"] >= since) & (c["grad_norm"] <= tolerance) & (c["consensus_error"] <= tolerance)
-        return int(c["k"][np.argmax(good)]) if good.any() else None
+        good = (c["grad_norm"] <= tolerance) & (c["consensus_error"] <= tolerance)
+        if "in_transit" in c and np.isfinite(c["tracking_error"]).all():
+            good &= c["in_transit"] <= tolerance
+        return good
 
     def _evaluate(self, points: Any, first: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         if not len(points):

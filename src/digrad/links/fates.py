@@ -1,0 +1,162 @@
+"""What becomes of every packet: a table made on the host, a pure function of (seed, iteration)."""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtri
+
+from digrad.links.coders import RandomK
+from digrad.links.description import Bursts, FixedDelay, Links
+from digrad.sampling import AWAKE, CODER, DELAY, LOSS, NOISE, uniforms
+
+Ages = npt.NDArray[np.int8]
+Mask = npt.NDArray[np.bool_]
+
+NOTHING = -1  # the age of no packet
+
+
+class Fates:
+    """The fates of all packets of a run.
+
+    Args:
+        links: What happens to packets.
+        arcs: ``[A, 2]`` sender and receiver, by receiver, then sender.
+        n: The number of agents.
+        presence: Which arcs are there at the iterations first, ..., first + length - 1, ``[length, A]``; None if
+            all of them always are.
+
+    Example:
+        >>> from digrad.graphs import example5
+        >>> fates = Fates(Links(loss=0.3), example5().arcs, 5)
+        >>> int((fates.ages(0, 1000) < 0).sum())  # packets lost, of 7000
+        2091
+    """
+
+    def __init__(
+        self,
+        links: Links,
+        arcs: npt.NDArray[np.integer],
+        n: int,
+        presence: Callable[[int, int], Mask] | None = None,
+    ) -> None:
+        self.links, self.arcs, self.n = links, arcs, n
+        self._presence = presence
+        self._twin = _twins(arcs, n) if links.two_way else None
+        self._rates = np.array(links.rates(n))
+        self._bad: dict[int, Mask] = {0: np.zeros(len(arcs), bool)}  # by iteration, of bursts, where known
+
+    def awake(self, first: int, length: int) -> Mask:
+        """Return who acts at each iteration, ``[length, n]``."""
+        if not self.links.sleeps:
+            return np.ones((length, self.n), bool)
+        return uniforms(self.links.seed, AWAKE, first, length, self.n) < self._rates
+
+    def sent(self, first: int, length: int) -> Mask:
+        """Return which packets are sent, ``[length, A]``: the arc is there and its sender awake."""
+        there = np.ones((length, len(self.arcs)), bool)
+        if self._presence:
+            there &= self._presence(first, length)
+        if self.links.sleeps:
+            there &= self.awake(first, length)[:, self.arcs[:, 0]]
+        return there
+
+    def ages(self, first: int, length: int) -> Ages:
+        """Return how old the newest packet is that arrives at each iteration, ``[length, A]``; -1 for none.
+
+        A packet that a newer one has overtaken is ignored.
+        """
+        longest = self.links.longest_delay
+        start = max(0, first - longest)  # packets sent before cannot arrive any more
+        span = first + length - start
+        alive = self.sent(start, span) & ~self._lost(start, span)
+        return newest(alive, self._delays(start, span), longest)[first - start :]
+
+    def chosen(self, first: int, length: int, widths: tuple[int, ...]) -> list[Mask]:
+        """Return the entries that a coder draws at random, ``[length, n, width]`` for each array of a step."""
+        assert isinstance(self.links.coder, RandomK)
+        k = self.links.coder.k
+        numbers = uniforms(self.links.seed, CODER, first, length, self.n * sum(widths))
+        blocks = self._blocks(numbers, widths)
+        return [np.argsort(np.argsort(block, axis=-1), axis=-1) < k for block in blocks]
+
+    def noise(self, first: int, length: int, widths: tuple[int, ...]) -> list[npt.NDArray[np.float64]]:
+        """Return what is added to each array of a step, ``[length, n, width]`` each."""
+        numbers = uniforms(self.links.seed, NOISE, first, length, self.n * sum(widths))
+        sizes = np.array([self.links.noise_at(k) for k in range(first, first + length)])
+        return self._blocks(sizes[:, None] * ndtri(numbers + 2.0**-54), widths)  # never at 0
+
+    def _blocks(
+        self, numbers: npt.NDArray[np.float64], widths: tuple[int, ...]
+    ) -> list[npt.NDArray[np.float64]]:
+        ends = np.cumsum([self.n * width for width in widths])
+        return [
+            block.reshape(len(numbers), self.n, width)
+            for block, width in zip(np.split(numbers, ends[:-1], axis=1), widths, strict=True)
+        ]
+
+    def _lost(self, first: int, length: int) -> Mask:
+        loss = self.links.loss
+        if isinstance(loss, Bursts):
+            return self._shared(self._burst(loss, first, length))
+        if not loss:
+            return np.zeros((length, len(self.arcs)), bool)
+        return self._shared(uniforms(self.links.seed, LOSS, first, length, len(self.arcs)) < loss)
+
+    def _burst(self, bursts: Bursts, first: int, length: int) -> Mask:
+        since = max(k for k in self._bad if k <= first)
+        draws = uniforms(self.links.seed, LOSS, since, first + length - since, len(self.arcs))
+        bad, rows = self._bad[since], []
+        for draw in draws:
+            bad = np.where(
+                draw < bursts.enter, True, np.where(draw < bursts.enter + bursts.leave, False, bad)
+            )
+            rows.append(bad)
+        known = max(first, first + length - self.links.longest_delay)  # where the next call begins, as a rule
+        if known > since:
+            self._bad = {0: self._bad[0], known: rows[known - since - 1]}
+        return np.stack(rows)[first - since :]
+
+    def _delays(self, first: int, length: int) -> Ages:
+        delay = self.links.delay
+        shape = (length, len(self.arcs))
+        if isinstance(delay, FixedDelay) or not delay:
+            return np.full(shape, self.links.longest_delay, np.int8)
+        drawn = uniforms(self.links.seed, DELAY, first, *shape)
+        return self._shared(np.floor(drawn * (delay + 1)).astype(np.int8))
+
+    def _shared(self, table: npt.NDArray) -> npt.NDArray:
+        return table if self._twin is None else table[:, self._twin]
+
+
+def newest(sent: Mask, delay: Ages, longest: int) -> Ages:
+    """Return how old the newest packet is that arrives at each iteration, if it is newer than all before, else -1.
+
+    Args:
+        sent: ``[length, A]``, which packets are sent and not lost.
+        delay: ``[length, A]``, by how many steps each is late.
+        longest: The longest delay.
+
+    >>> newest(np.array([[1], [1], [1], [0], [1]], bool), np.array([[2], [0], [1], [0], [0]]), 2).ravel()
+    array([-1,  0, -1,  1,  0], dtype=int8)
+    """
+    length = len(sent)
+    age = np.full(sent.shape, NOTHING, np.int8)
+    for late in range(min(longest, length - 1), -1, -1):
+        arrives = sent[: length - late] & (delay[: length - late] == late)
+        age[late:][arrives] = late
+    if not longest:
+        return age
+    ks = np.arange(length)[:, None]
+    number = np.where(age >= 0, ks - age, NOTHING)
+    before = np.vstack([np.full((1, sent.shape[1]), NOTHING), np.maximum.accumulate(number)[:-1]])
+    return np.where(number > before, age, np.int8(NOTHING))
+
+
+def _twins(arcs: npt.NDArray[np.integer], n: int) -> npt.NDArray[np.int64]:
+    """Return the number of the arc whose fate each arc has, where both directions share one."""
+    there, back = arcs[:, 1] * n + arcs[:, 0], arcs[:, 0] * n + arcs[:, 1]
+    order = np.argsort(there)
+    place = np.minimum(np.searchsorted(there, back, sorter=order), len(arcs) - 1)
+    found = order[place]
+    return np.where(there[found] == back, np.minimum(found, np.arange(len(arcs))), np.arange(len(arcs)))
