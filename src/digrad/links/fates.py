@@ -14,6 +14,7 @@ Ages = npt.NDArray[np.int8]
 Mask = npt.NDArray[np.bool_]
 
 NOTHING = -1  # the age of no packet
+CALLS = 1 << 16  # the streams of array number c of a step begin at c times this
 
 
 class Fates:
@@ -69,31 +70,28 @@ class Fates:
         longest = self.links.longest_delay
         start = max(0, first - longest)  # packets sent before cannot arrive any more
         span = first + length - start
-        alive = self.sent(start, span) & ~self._lost(start, span)
+        alive = ~self._lost(start, span)
+        if self._presence or self.links.sleeps:
+            alive &= self.sent(start, span)
         return newest(alive, self._delays(start, span), longest)[first - start :]
 
-    def chosen(self, first: int, length: int, widths: tuple[int, ...]) -> list[Mask]:
-        """Return the entries that a coder draws at random, ``[length, n, width]`` for each array of a step."""
+    def chosen(self, first: int, length: int, call: int, width: int) -> Mask:
+        """Return the entries that a coder draws of array number ``call`` of a step, ``[length, n, width]``."""
         assert isinstance(self.links.coder, RandomK)
-        k = self.links.coder.k
-        numbers = uniforms(self.links.seed, CODER, first, length, self.n * sum(widths))
-        blocks = self._blocks(numbers, widths)
-        return [np.argsort(np.argsort(block, axis=-1), axis=-1) < k for block in blocks]
+        order = np.argsort(self._numbers(CODER, first, length, call, width), axis=-1)
+        return np.argsort(order, axis=-1) < self.links.coder.k
 
-    def noise(self, first: int, length: int, widths: tuple[int, ...]) -> list[npt.NDArray[np.float64]]:
-        """Return what is added to each array of a step, ``[length, n, width]`` each."""
-        numbers = uniforms(self.links.seed, NOISE, first, length, self.n * sum(widths))
+    def noise(self, first: int, length: int, call: int, width: int) -> npt.NDArray[np.float64]:
+        """Return what is added to array number ``call`` of a step, ``[length, n, width]``."""
         sizes = np.array([self.links.noise_at(k) for k in range(first, first + length)])
-        return self._blocks(sizes[:, None] * ndtri(numbers + 2.0**-54), widths)  # never at 0
+        numbers = self._numbers(NOISE, first, length, call, width) + 2.0**-54  # never at 0
+        return sizes[:, None, None] * ndtri(numbers)
 
-    def _blocks(
-        self, numbers: npt.NDArray[np.float64], widths: tuple[int, ...]
-    ) -> list[npt.NDArray[np.float64]]:
-        ends = np.cumsum([self.n * width for width in widths])
-        return [
-            block.reshape(len(numbers), self.n, width)
-            for block, width in zip(np.split(numbers, ends[:-1], axis=1), widths, strict=True)
-        ]
+    def _numbers(
+        self, stream: int, first: int, length: int, call: int, width: int
+    ) -> npt.NDArray[np.float64]:
+        own = stream + CALLS * call  # so that no array need know of the others
+        return uniforms(self.links.seed, own, first, length, self.n * width).reshape(length, self.n, width)
 
     def _lost(self, first: int, length: int) -> Mask:
         loss = self.links.loss
@@ -140,13 +138,13 @@ def newest(sent: Mask, delay: Ages, longest: int) -> Ages:
     >>> newest(np.array([[1], [1], [1], [0], [1]], bool), np.array([[2], [0], [1], [0], [0]]), 2).ravel()
     array([-1,  0, -1,  1,  0], dtype=int8)
     """
+    if not longest:
+        return sent.astype(np.int8) - np.int8(1)
     length = len(sent)
     age = np.full(sent.shape, NOTHING, np.int8)
     for late in range(min(longest, length - 1), -1, -1):
         arrives = sent[: length - late] & (delay[: length - late] == late)
         age[late:][arrives] = late
-    if not longest:
-        return age
     ks = np.arange(length)[:, None]
     number = np.where(age >= 0, ks - age, NOTHING)
     before = np.vstack([np.full((1, sent.shape[1]), NOTHING), np.maximum.accumulate(number)[:-1]])

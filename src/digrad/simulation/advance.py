@@ -18,7 +18,7 @@ from digrad import metrics
 from digrad.algorithms.fields import with_fields
 from digrad.links import Link
 from digrad.problems import LossCode
-from digrad.simulation.fated_net import Call, Fate, FatedNet, Wire
+from digrad.simulation.fated_net import Call, Fate, FatedNet, Wire, outstanding
 from digrad.simulation.net import SimulatedNet
 from digrad.simulation.operators import Operator, count, pick
 
@@ -233,7 +233,7 @@ def _packets(state: Any, links: tuple[Call, ...]) -> dict[str, jax.Array]:
 
     What a method tracks its gradients with is what it pushes first, and a push-sum weight is what it pushes last.
     """
-    owed = [call.owed for call in links if call.owed is not None]
+    owed = [part for part in map(outstanding, links) if part is not None]
     tracker = getattr(state, "y", getattr(state, "s", None)) if hasattr(state, "g") else None
     found, missing = {}, []
     if tracker is not None:

@@ -5,12 +5,14 @@ first in-arc of each, then the second of those that have one, and so on. What an
 row; no agent's rows are widened to those of a hub.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
+from jax import lax
 
 from digrad.engine.fates import all_arcs, numbers_among
 from digrad.mixing import AnyNetwork, step_weights
@@ -65,17 +67,34 @@ def arcs_of_steps(
     return Arcs(*jax.device_put(arrays)), tuple(ends[:MOST_SLICES])
 
 
-def add_up(arcs: Arcs, slices: Slices, values: jax.Array) -> jax.Array:
-    """Return the sum over the in-arcs of each agent of ``values`` ``[A, ...]``, ``[n, ...]``."""
-    n = len(arcs.place)
-    rest = [(0, 0)] * (values.ndim - 1)
-    total = jnp.zeros((n, *values.shape[1:]), values.dtype)
-    begin = 0
+def add_up(arcs: Arcs, slices: Slices, values: jax.Array, weight: jax.Array | None = None) -> jax.Array:
+    """Return the sum over the in-arcs of each agent of ``weight`` ``[A]`` times ``values`` ``[A, d]``, ``[n, d]``."""
+    # Without the barrier XLA computes the values anew for every slice: ten times slower, measured on 1000 agents.
+    values = lax.optimization_barrier(values)
+    weights = jnp.ones(len(values), values.dtype) if weight is None else weight.astype(values.dtype)
+    return _summed(arcs, slices, weights, lambda piece: values[piece])
+
+
+def add_up_sent(arcs: Arcs, slices: Slices, sent: jax.Array, weight: jax.Array) -> jax.Array:
+    """Return the sum over the in-arcs of each agent of ``weight`` ``[A]`` times what its sender sent, ``[n, d]``."""
+
+    def taken(piece: slice) -> jax.Array:
+        return sent.at[arcs.sender[piece]].get(mode="promise_in_bounds")
+
+    return _summed(arcs, slices, weight.astype(sent.dtype), taken)
+
+
+def _summed(arcs: Arcs, slices: Slices, weight: jax.Array, values: Callable[[slice], jax.Array]) -> jax.Array:
+    n, begin = len(arcs.place), 0
+    total: jax.Array = jnp.zeros((n, values(slice(0, 0)).shape[1]), weight.dtype)
     for end in slices:
-        piece = values[begin:end]
-        total = total + (piece if end - begin == n else jnp.pad(piece, [(0, n - (end - begin)), *rest]))
+        piece = slice(begin, end)
+        added = total[: end - begin] + weight[piece, None] * values(piece)
+        total = added if end - begin == n else lax.dynamic_update_slice(total, added, (0, 0))
         begin = end
     total = total.at[arcs.place].get(mode="promise_in_bounds", unique_indices=True)
-    if begin < len(values):
-        total = total.at[arcs.receiver[begin:]].add(values[begin:], mode="promise_in_bounds")
+    if begin < len(weight):
+        rest = slice(begin, None)
+        added = weight[rest, None] * values(rest)
+        total = total.at[arcs.receiver[rest]].add(added, mode="promise_in_bounds")
     return total

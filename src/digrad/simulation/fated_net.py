@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from digrad.engine.packets import PacketMeter
 from digrad.links.coders import AnyCoder, RandomK
-from digrad.simulation.arcs import Arcs, Slices, add_up
+from digrad.simulation.arcs import Arcs, Slices, add_up, add_up_sent
 
 
 class Wire(NamedTuple):
@@ -42,12 +43,20 @@ class Call(NamedTuple):
     """What is remembered of one array of a step; None where nothing need be."""
 
     known: jax.Array | None = None  # [n, d] the reference of a coded estimate
-    owed: jax.Array | None = None  # [A, d] pushed and not yet received
+    owed: jax.Array | None = None  # [A, d] pushed and not yet received, if not
+    settled: jax.Array | None = None  # [A], which takes a pass over ``owed`` less than setting it to zero
     since: jax.Array | None = None  # [D+1, n or A, d] pushed since each of the last packets
     inbox: jax.Array | None = None  # [A, d] arrived while the receiver slept
     past: jax.Array | None = None  # [D+1, n, d] the last estimates sent
     seen: jax.Array | None = None  # [A, d] the last one that arrived
     new: jax.Array | None = None  # [A] whether it still is to be used
+
+
+def outstanding(call: Call) -> jax.Array | None:
+    """Return what has been pushed and not yet received, ``[A, d]``; None if the array is not owed."""
+    if call.owed is None or call.settled is None:
+        return call.owed
+    return jnp.where(call.settled[:, None], 0, call.owed)
 
 
 class FatedNet:
@@ -162,30 +171,36 @@ class FatedNet:
     ) -> tuple[Call, jax.Array]:
         """Return R x, with what was not heard replaced as the policy says."""
         state, use, seen = self._heard(state, sent, arcs)
-        weight = arcs.weight * use
-        if isinstance(self._wire.coder, RandomK):
-            own = x.at[arcs.receiver].get(mode="promise_in_bounds")
-            seen = jnp.where(jnp.isnan(seen), own, seen)
-        terms = add_up(arcs, slices, jnp.where(use[:, None], arcs.weight[:, None] * seen, 0))
+        weight = jnp.where(use, arcs.weight, 0)
+        if seen is None:
+            terms = add_up_sent(arcs, slices, sent, weight)
+        elif isinstance(self._wire.coder, RandomK):
+            own = _at(x, arcs.receiver)
+            terms = add_up(arcs, slices, jnp.where(jnp.isnan(seen), own, seen), weight)
+        else:
+            terms = add_up(arcs, slices, seen, weight)
+        own = arcs.own[:, None] * x
         if self._wire.pull == "drop":
-            return state, arcs.own[:, None] * x + terms
-        heard = add_up(arcs, slices, weight)[:, None]
+            return state, own + terms
+        heard = _sum_of_weights(arcs, weight)
         if self._wire.pull == "renormalise":
-            return state, (arcs.own[:, None] * x + terms) / (arcs.own[:, None] + heard)
+            return state, (own + terms) / (arcs.own[:, None] + heard)
         return state, (1 - heard) * x + terms
 
-    def _heard(self, state: Call, sent: jax.Array, arcs: Arcs) -> tuple[Call, jax.Array, jax.Array]:
-        """Return which arcs bring an estimate ``[A]``, and which ``[A, d]``."""
+    def _heard(self, state: Call, sent: jax.Array, arcs: Arcs) -> tuple[Call, jax.Array, jax.Array | None]:
+        """Return which arcs bring an estimate ``[A]``, and which ``[A, d]``; None for the one just sent."""
         wire, age = self._wire, self._ages(arcs)
         if wire.pull == "drop":
-            return state, (age == 0) & self._receives(arcs), _at(sent, arcs.sender)
+            return state, (age == 0) & self._receives(arcs), None
         arrives = age >= 0
         if wire.longest_delay:
             shape = (wire.longest_delay + 1, *sent.shape)
             past = jnp.zeros(shape, sent.dtype) if state.past is None else state.past
-            past = past.at[self._k % len(past)].set(sent)
+            past = lax.optimization_barrier(past.at[self._k % len(past)].set(sent))
             state = state._replace(past=past)
             now = _at(past.reshape(-1, sent.shape[1]), self._slot(age) * self._n + arcs.sender)
+        elif wire.pull != "last" and not wire.sleeps and not isinstance(wire.coder, RandomK):
+            return state, arrives, None
         else:
             now = _at(sent, arcs.sender)
         if wire.pull != "last" and not wire.sleeps:
@@ -208,22 +223,22 @@ class FatedNet:
         in_time = ((age == 0) & awake)[:, None]
         policy = self._wire.push
         if policy == "sum":
-            state, taken = self._owed(state, sent, share, age, awake, arcs)
-            return state, kept + add_up(arcs, slices, taken)
+            state, taken = self._owed(state, sent, share, age, awake, arcs, slices)
+            return state, kept + taken
         if policy == "last":
             seen = jnp.zeros_like(share) if state.seen is None else state.seen
             state = state._replace(seen=jnp.where(in_time, share, seen))
             return state, kept + add_up(arcs, slices, state.seen)
-        received = add_up(arcs, slices, jnp.where(in_time, share, 0))
+        weight = jnp.where(in_time[:, 0], arcs.weight, 0)
+        received = add_up_sent(arcs, slices, sent, weight)
         if policy == "drop":
             return state, kept + received
-        weight = jnp.where(in_time[:, 0], arcs.weight, 0)
         if policy == "keep":
             given = jnp.zeros_like(arcs.given).at[arcs.sender].add(weight, mode="promise_in_bounds")
             return state, x - given[:, None] * sent + received
-        whole = arcs.own + add_up(arcs, slices, arcs.weight)
-        arrived = arcs.own + add_up(arcs, slices, weight)
-        return state, (kept + received) * (whole / arrived)[:, None]
+        whole = arcs.own[:, None] + _sum_of_weights(arcs, arcs.weight)
+        arrived = arcs.own[:, None] + _sum_of_weights(arcs, weight)
+        return state, (kept + received) * (whole / arrived)
 
     def _owed(
         self,
@@ -233,17 +248,21 @@ class FatedNet:
         age: jax.Array,
         awake: jax.Array,
         arcs: Arcs,
+        slices: Slices,
     ) -> tuple[Call, jax.Array]:
-        """Return what each arc delivers, ``[A, d]``: everything owed when its newest packet was sent."""
+        """Return what each agent receives, ``[n, d]``: everything owed when the newest packet was sent."""
         wire, arrives = self._wire, (age >= 0)[:, None]
-        owed = share if state.owed is None else state.owed + share
+        before = outstanding(state)
+        owed = lax.optimization_barrier(share if before is None else before + share)
+        if not (wire.longest_delay or wire.sleeps):
+            return state._replace(owed=owed, settled=age >= 0), add_up(arcs, slices, owed, age >= 0)
         reach = owed
         if wire.longest_delay:
             # What was pushed after a packet is not in it. With constant weights one sum per sender tells it.
             added = sent if wire.constant else share
             shape = (wire.longest_delay + 1, *added.shape)
             since = jnp.zeros(shape, added.dtype) if state.since is None else state.since
-            since = (since + added).at[self._k % len(since)].set(0)
+            since = lax.optimization_barrier((since + added).at[self._k % len(since)].set(0))
             state = state._replace(since=since)
             rows = self._slot(age) * len(added) + (arcs.sender if wire.constant else jnp.arange(len(share)))
             later = _at(since.reshape(-1, added.shape[1]), rows)
@@ -252,9 +271,11 @@ class FatedNet:
             before = jnp.zeros_like(share) if state.inbox is None else state.inbox
             inbox = jnp.where(arrives, reach, before)
             taken = jnp.where(awake[:, None], inbox, 0)
-            return state._replace(owed=owed - taken, inbox=inbox - taken), taken
-        taken = jnp.where(arrives, reach, 0)
-        return state._replace(owed=owed - taken), taken
+            state = state._replace(inbox=inbox - taken)
+        else:
+            taken = jnp.where(arrives, reach, 0)
+        taken = lax.optimization_barrier(taken)
+        return state._replace(owed=owed - taken), add_up(arcs, slices, taken)
 
     def _mixed(
         self, state: Call, x: jax.Array, sent: jax.Array, arcs: Arcs, slices: Slices
@@ -262,8 +283,8 @@ class FatedNet:
         """Return W x, without the pairs of arcs that did not deliver: both ends keep what the pair would exchange."""
         arrives = (self._ages(arcs) == 0) & self._receives(arcs)
         weight = jnp.where(arrives, arcs.weight, 0)
-        given = add_up(arcs, slices, weight)[:, None]
-        return state, x - given * sent + add_up(arcs, slices, weight[:, None] * _at(sent, arcs.sender))
+        given = _sum_of_weights(arcs, weight)
+        return state, x - given * sent + add_up_sent(arcs, slices, sent, weight)
 
     def _ages(self, arcs: Arcs) -> jax.Array:
         return _at(self._fate.age, arcs.fate).astype(jnp.int32)  # a byte would wrap when it is taken off k
@@ -276,6 +297,11 @@ class FatedNet:
 
     def _slot(self, age: jax.Array) -> jax.Array:
         return (self._k - jnp.maximum(age, 0)) % (self._wire.longest_delay + 1)
+
+
+def _sum_of_weights(arcs: Arcs, weight: jax.Array) -> jax.Array:
+    """Return the sum over the in-arcs of each agent, ``[n, 1]``."""
+    return jnp.zeros_like(arcs.own).at[arcs.receiver].add(weight, mode="promise_in_bounds")[:, None]
 
 
 def _at(values: jax.Array, rows: jax.Array) -> jax.Array:

@@ -275,23 +275,22 @@ def _fate_tables(fates: Fates, first: int, length: int, room: int, widths: tuple
     def padded(table: npt.NDArray[Any]) -> Any:
         return np.pad(table, [(0, room - length)] + [(0, 0)] * (table.ndim - 1))
 
+    def drawn(make: Callable[..., Any]) -> tuple[Any, ...]:
+        return tuple(padded(make(first, length, call, width)) for call, width in enumerate(widths))
+
     return Fate(
         age=padded(fates.ages(first, length)),
         awake=padded(fates.awake(first, length)) if links.sleeps else None,
-        chosen=tuple(map(padded, fates.chosen(first, length, widths))) if _draws(links, widths) else None,
-        noise=tuple(map(padded, fates.noise(first, length, widths))) if links.is_noisy and widths else None,
+        chosen=drawn(fates.chosen) if isinstance(links.coder, RandomK) and widths else None,
+        noise=drawn(fates.noise) if links.is_noisy and widths else None,
     )
-
-
-def _draws(links: Links, widths: tuple[int, ...]) -> bool:
-    return isinstance(links.coder, RandomK) and bool(widths)
 
 
 def _fate_bytes(fates: Fates | None, widths: tuple[int, ...]) -> int:
     """Return about how much memory the fates of one iteration take, while they are made."""
     if fates is None:
         return 0
-    drawn = fates.n * sum(widths) * (_draws(fates.links, widths) + fates.links.is_noisy)
+    drawn = fates.n * sum(widths) * (isinstance(fates.links.coder, RandomK) + fates.links.is_noisy)
     return 10 * len(fates.arcs) + 16 * drawn
 
 
