@@ -1,10 +1,12 @@
 """The fates of the packets of a network: which arcs carry packets, and what becomes of each."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
 from digrad.graphs import Digraph, sequence
-from digrad.links import Fates, Links
+from digrad.links import Event, Fates, Links, Timeline
 from digrad.mixing import AnyNetwork, Network
 
 
@@ -21,13 +23,14 @@ def numbers_among(arcs: npt.NDArray[np.integer], graph: Digraph) -> npt.NDArray[
     return np.searchsorted(keys, arcs[:, 1] * graph.n + arcs[:, 0])
 
 
-def make_fates(network: AnyNetwork) -> Fates | None:
+def make_fates(network: AnyNetwork, churn: Sequence[Event] = ()) -> Fates | None:
     """Return the fates of all packets of a run, or None on a network whose packets all arrive as sent."""
     if not isinstance(network.links, Links):
         return None
     graph = all_arcs(network)
     if network.period == 1:
-        return Fates(network.links, graph.arcs, network.n)
+        timeline = Timeline(churn, graph.arcs, network.n) if churn else None
+        return Fates(network.links, graph.arcs, network.n, timeline=timeline)
     known = numbers_among(network.union.arcs, graph)
 
     def presence(first: int, length: int) -> npt.NDArray[np.bool_]:

@@ -1,9 +1,25 @@
 """What happens to a message on its way from one agent to another."""
 
 from digrad.links import coders
+from digrad.links.churn import Crash, Event, Join, Leave, Timeline
 from digrad.links.description import Bursts, FixedDelay, Links
 from digrad.links.fates import Fates
 from digrad.links.rounded import Rounded, rounded
 from digrad.links.seam import Link, heard
 
-__all__ = ["Bursts", "Fates", "FixedDelay", "Link", "Links", "Rounded", "coders", "heard", "rounded"]
+__all__ = [
+    "Bursts",
+    "Crash",
+    "Event",
+    "Fates",
+    "FixedDelay",
+    "Join",
+    "Leave",
+    "Link",
+    "Links",
+    "Rounded",
+    "Timeline",
+    "coders",
+    "heard",
+    "rounded",
+]

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
+from digrad.links.churn import Timeline
 from digrad.links.coders import RandomK
 from digrad.links.description import Bursts, FixedDelay, Links
 from digrad.sampling import AWAKE, CODER, DELAY, LOSS, NOISE, uniforms
@@ -26,6 +27,7 @@ class Fates:
         n: The number of agents.
         presence: Which arcs are there at the iterations first, ..., first + length - 1, ``[length, A]``; None if
             all of them always are.
+        timeline: Which agents are there when; None if all of them always are.
 
     Example:
         >>> from digrad.graphs import example5
@@ -40,8 +42,9 @@ class Fates:
         arcs: npt.NDArray[np.integer],
         n: int,
         presence: Callable[[int, int], Mask] | None = None,
+        timeline: Timeline | None = None,
     ) -> None:
-        self.links, self.arcs, self.n = links, arcs, n
+        self.links, self.arcs, self.n, self.timeline = links, arcs, n, timeline
         self._presence = presence
         self._twin = _twins(arcs, n) if links.two_way else None
         self._rates = np.array(links.rates(n))
@@ -49,15 +52,20 @@ class Fates:
 
     def awake(self, first: int, length: int) -> Mask:
         """Return who acts at each iteration, ``[length, n]``."""
-        if not self.links.sleeps:
-            return np.ones((length, self.n), bool)
-        return uniforms(self.links.seed, AWAKE, first, length, self.n) < self._rates
+        there = (
+            np.ones((length, self.n), bool) if self.timeline is None else self.timeline.awake(first, length)
+        )
+        if self.links.sleeps:
+            there &= uniforms(self.links.seed, AWAKE, first, length, self.n) < self._rates
+        return there
 
     def sent(self, first: int, length: int) -> Mask:
         """Return which packets are sent, ``[length, A]``: the arc is there and its sender awake."""
         there = np.ones((length, len(self.arcs)), bool)
         if self._presence:
             there &= self._presence(first, length)
+        if self.timeline:
+            there &= self.timeline.alive(first, length)
         if self.links.sleeps:
             there &= self.awake(first, length)[:, self.arcs[:, 0]]
         return there
@@ -71,9 +79,14 @@ class Fates:
         start = max(0, first - longest)  # packets sent before cannot arrive any more
         span = first + length - start
         alive = ~self._lost(start, span)
-        if self._presence or self.links.sleeps:
+        if self._presence or self.links.sleeps or self.timeline:
             alive &= self.sent(start, span)
-        return newest(alive, self._delays(start, span), longest)[first - start :]
+        ages = newest(alive, self._delays(start, span), longest)[first - start :]
+        if self.timeline is None:
+            return ages
+        sent_at = np.arange(first, first + length)[:, None] - ages
+        is_valid = self.timeline.alive(first, length) & (sent_at >= self.timeline.born(first, length))
+        return np.where(is_valid, ages, np.int8(NOTHING))
 
     def chosen(self, first: int, length: int, call: int, width: int) -> Mask:
         """Return the entries that a coder draws of array number ``call`` of a step, ``[length, n, width]``."""

@@ -37,6 +37,7 @@ class Fixed(NamedTuple):
     v: jax.Array  # [n] weights of the trackers
     limit: jax.Array  # an entry of x above this has diverged
     record_every: int
+    present: jax.Array | None = None  # [n] whose estimates count, where agents go and come
 
 
 class Carry(NamedTuple):
@@ -106,7 +107,10 @@ def advance(fixed: Fixed, carry: Carry, end: int, inputs: Inputs, *, code: Code)
     """
     first, every = carry.k, fixed.record_every
     one = partial(_one_step, fixed=fixed, code=code)
-    measure_x, measure_y = partial(_estimates, u=fixed.u), partial(_trackers, v=fixed.v)
+    measure_x, measure_y = (
+        partial(_estimates, u=fixed.u, present=fixed.present),
+        partial(_trackers, v=fixed.v),
+    )
     measure_wire = _packets
     if code.lanes:
         samples = None if inputs.samples is None or code.shared_index else 0
@@ -208,8 +212,10 @@ def _like(new: Any, old: Any) -> Any:
     return jax.tree.map(lambda leaf, template: jnp.asarray(leaf, template.dtype), new, old)
 
 
-def _estimates(method: Any, state: Any, *, u: jax.Array) -> dict[str, jax.Array]:
+def _estimates(method: Any, state: Any, *, u: jax.Array, present: jax.Array | None) -> dict[str, jax.Array]:
     x, u = method.estimate(state), metrics.average_weights(method, state, u)
+    if present is not None:
+        x = jnp.where(present[:, None], x, metrics.perron_average(x, u))
     return {
         "point": metrics.perron_average(x, u),
         "mean": x.mean(axis=0),

@@ -28,6 +28,7 @@ class Wire(NamedTuple):
     longest_delay: int
     sleeps: bool
     constant: bool  # whether weights never change
+    keeps_ledger: bool
 
 
 class Fate(NamedTuple):
@@ -46,6 +47,9 @@ class Call(NamedTuple):
     owed: jax.Array | None = None  # [A, d] pushed and not yet received, if not
     settled: jax.Array | None = None  # [A], which takes a pass over ``owed`` less than setting it to zero
     since: jax.Array | None = None  # [D+1, n or A, d] pushed since each of the last packets
+    lifetime: jax.Array | None = (
+        None  # [A, d] everything ever pushed, for the neighbours of an agent that crashes
+    )
     inbox: jax.Array | None = None  # [A, d] arrived while the receiver slept
     past: jax.Array | None = None  # [D+1, n, d] the last estimates sent
     seen: jax.Array | None = None  # [A, d] the last one that arrived
@@ -252,6 +256,8 @@ class FatedNet:
     ) -> tuple[Call, jax.Array]:
         """Return what each agent receives, ``[n, d]``: everything owed when the newest packet was sent."""
         wire, arrives = self._wire, (age >= 0)[:, None]
+        if wire.keeps_ledger:
+            state = state._replace(lifetime=share if state.lifetime is None else state.lifetime + share)
         before = outstanding(state)
         owed = lax.optimization_barrier(share if before is None else before + share)
         if not (wire.longest_delay or wire.sleeps):

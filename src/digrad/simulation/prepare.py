@@ -1,7 +1,7 @@
 """From arguments to a run that is ready to advance: what the loop is given, and where it starts."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +18,14 @@ from digrad.engine.traffic import Meter, Traffic
 from digrad.engine.verbs import bindings
 from digrad.errors import ArgumentError
 from digrad.fingerprints import fingerprint
-from digrad.links import Fates, Links
+from digrad.links import Event, Fates, Links
 from digrad.links.coders import RandomK
 from digrad.mixing import AnyNetwork
 from digrad.problems import Problem
 from digrad.sampling import EpochPermutations, WithReplacement
 from digrad.simulation.advance import Carry, Code, Fixed, Inputs, Rows, advance
 from digrad.simulation.arcs import arcs_of_steps
+from digrad.simulation.churn import phases as churn_phases
 from digrad.simulation.fated_net import Fate, FatedNet, Wire
 from digrad.simulation.net import SimulatedNet
 from digrad.simulation.operators import DENSE_AGENTS, Operator, constant, linked_steps, of_steps, pick
@@ -83,6 +84,13 @@ class Prepared:
         first_row = -(-k // record_every)
         return min(k + self.length, (first_row + self.code.rows) * record_every)
 
+    def phases(self) -> "list[Prepared]":
+        """Return a run for the time before the first agent goes or comes, and one for the time after each."""
+        if self.fates is None or self.fates.timeline is None:
+            return [self]
+        letters = bindings(self.fixed.method)
+        return churn_phases(self, self.network, lambda n: _operators(n, letters, 0, 1, self.dtype))  # pyright: ignore[reportArgumentType]
+
     def call(
         self,
         carry: Carry,
@@ -135,6 +143,7 @@ def prepare(
     keep: Callable[..., Any] | None = None,
     facts: dict[str, Any] | None = None,
     is_stored: bool = False,
+    churn: Sequence[Event] = (),
 ) -> Prepared:
     """Return a run of ``method`` from ``x0`` ``[n, d]``, in its dtype; call it inside ``jax.enable_x64(True)``.
 
@@ -149,6 +158,7 @@ def prepare(
         keep: What else to store at recorded iterations; see :class:`~digrad.simulation.advance.Code`.
         facts: What else determines the numbers; stored with the trace.
         is_stored: Whether the run must be recognised when it goes on in another process.
+        churn: Which agents go and come; :meth:`Prepared.phases` then has a run for each time in between.
 
     Raises:
         ArgumentError: A schedule is not a function of k, or a run that is stored cannot be recognised.
@@ -157,7 +167,7 @@ def prepare(
     dtype, (n, d) = x0.dtype, x0.shape
     numeric, letters = numbers_only(method, dtype), bindings(method)
     operators, turns, fresh_bytes = _known_operators(network, letters, dtype)
-    fates = make_fates(network)
+    fates = make_fates(network, churn)
     state, links, traffic, wire, widths = _open(numeric, x0, operators, network, fates)
     per_step = fresh_bytes + (4 * n * sampler.batch_size if sampler else 0) + _fate_bytes(fates, widths)
     longest = max(1, min(STEPS_PER_CALL, BYTES_PER_CALL // max(1, per_step)))
@@ -202,7 +212,11 @@ def prepare(
         traffic=traffic,
         fates=fates,
         widths=widths,
-        facts={**(facts or {}), **_facts(method, problem, network, x0, is_stored)},
+        facts={
+            **(facts or {}),
+            **({"churn": [repr(event) for event in churn]} if churn else {}),
+            **_facts(method, problem, network, x0, is_stored),
+        },
     )
 
 
@@ -223,7 +237,7 @@ def _open(
         operators = perfect if network.links is None else _first(linked_steps, network, letters, x0.dtype)
         net = SimulatedNet(operators, n, dimension=d, link=network.links)
     else:
-        wire = _wire(network, letters, x0.dtype)
+        wire = _wire(network, letters, x0.dtype, fates)
         fate = jax.tree.map(lambda table: jnp.asarray(table[0]), _fate_tables(fates, 0, 1, 1, ()))
         net = FatedNet(wire, _first(_arcs, network, letters, x0.dtype), fate, None, 0, n)
 
@@ -251,7 +265,7 @@ def _arcs(network: AnyNetwork, letter: str, first: int, length: int, dtype: npt.
     return arcs_of_steps(network, letter, first, length, dtype)[0]
 
 
-def _wire(network: AnyNetwork, letters: dict[str, str], dtype: npt.DTypeLike) -> Wire:
+def _wire(network: AnyNetwork, letters: dict[str, str], dtype: npt.DTypeLike, fates: Fates) -> Wire:
     links = network.links
     assert isinstance(links, Links)
     slices = {verb: arcs_of_steps(network, letter, 0, 1, dtype)[1] for verb, letter in letters.items()}
@@ -264,7 +278,8 @@ def _wire(network: AnyNetwork, letters: dict[str, str], dtype: npt.DTypeLike) ->
         damping=links.damping or (links.coder.damping if links.coder else 1.0),
         longest_delay=links.longest_delay,
         sleeps=links.sleeps,
-        constant=network.period == 1,
+        constant=network.period == 1 and fates.timeline is None,
+        keeps_ledger=fates.timeline is not None and fates.timeline.keeps_ledger,
     )
 
 
@@ -280,7 +295,7 @@ def _fate_tables(fates: Fates, first: int, length: int, room: int, widths: tuple
 
     return Fate(
         age=padded(fates.ages(first, length)),
-        awake=padded(fates.awake(first, length)) if links.sleeps else None,
+        awake=padded(fates.awake(first, length)) if links.sleeps or fates.timeline else None,
         chosen=drawn(fates.chosen) if isinstance(links.coder, RandomK) and widths else None,
         noise=drawn(fates.noise) if links.is_noisy and widths else None,
     )

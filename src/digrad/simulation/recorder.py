@@ -41,6 +41,7 @@ class Recorder:
         with_plain_mean: bool,
     ) -> None:
         self._losses, self._arrays, self._traffic = losses, arrays, traffic
+        self.present: npt.NDArray[np.bool_] | None = None  # whose losses count, where agents go and come
         names = ("k", *FLOATS, "bytes_sent") + (
             ("loss_plain_mean", "grad_norm_plain_mean") if with_plain_mean else ()
         )
@@ -100,7 +101,7 @@ class Recorder:
         padded = np.zeros((-(-(before + len(points)) // GROUP) * GROUP, points.shape[1]), points.dtype)
         padded[before : before + len(points)] = points
         parts = [
-            evaluate(self._losses, self._arrays, group)
+            evaluate(self._losses, self._arrays, group, self.present)
             for group in padded.reshape(-1, GROUP, points.shape[1])
         ]
         loss, grad_norm = (
@@ -110,9 +111,24 @@ class Recorder:
 
 
 @partial(jax.jit, static_argnums=0)
-def evaluate(losses: LossCode, arrays: Any, points: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return F and the norm of its gradient at ``points``, ``[K]`` each."""
-    loss, gradient = losses.objective(arrays, points)
+def evaluate(
+    losses: LossCode, arrays: Any, points: jax.Array, present: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """Return F and the norm of its gradient at ``points``, ``[K]`` each; F of the agents present, if not of all."""
+    if present is None:
+        loss, gradient = losses.objective(arrays, points)
+    else:
+        loss, gradient = jax.lax.map(partial(_objective_of, losses, arrays, present), points)
     norm = jnp.linalg.norm(gradient, axis=-1)
     is_overflow = jnp.isinf(norm) & jnp.isfinite(gradient).all(axis=-1)  # of the squares only
     return loss, jnp.where(is_overflow, row_norm(gradient)[:, 0], norm)
+
+
+def _objective_of(
+    losses: LossCode, arrays: Any, present: jax.Array, point: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    everywhere = jnp.broadcast_to(point, (len(present), len(point)))
+    weights = present / present.sum()
+    return weights @ losses.losses(arrays, everywhere, None), weights @ losses.gradients(
+        arrays, everywhere, None
+    )
