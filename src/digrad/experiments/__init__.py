@@ -2,6 +2,7 @@
 
 from digrad.experiments.certified import CertifiedRun, MeasuredSmoothness, certify_spec, smoothness_of_spec
 from digrad.experiments.claims import Claim, ClaimTable
+from digrad.experiments.link_bias import LinkBias, reproduce_links
 from digrad.experiments.presets import preset, preset_names
 from digrad.experiments.reproduce import Reproduction, reproduce_logistic
 from digrad.experiments.runner import Observer, RunResult, run
@@ -13,6 +14,7 @@ __all__ = [
     "CertifiedRun",
     "Claim",
     "ClaimTable",
+    "LinkBias",
     "MeasuredSmoothness",
     "Observer",
     "Reproduction",
@@ -25,6 +27,7 @@ __all__ = [
     "parse_spec",
     "preset",
     "preset_names",
+    "reproduce_links",
     "reproduce_logistic",
     "run",
     "smoothness_of_spec",

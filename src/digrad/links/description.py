@@ -189,7 +189,9 @@ class Links:
 
 def _rates(awake: Any) -> float | tuple[float, ...]:
     many = hasattr(awake, "__len__") and not isinstance(awake, str)
-    rates = [float(rate) if hasattr(rate, "item") else rate for rate in (awake if many else [awake])]
+    rates: list[Any] = [
+        float(rate) if hasattr(rate, "item") else rate for rate in (awake if many else [awake])
+    ]
     for rate in rates:
         checks.positive(rate, "awake", "Links")
         if rate > 1:

@@ -231,8 +231,8 @@ class FatedNet:
             return state, kept + taken
         if policy == "last":
             seen = jnp.zeros_like(share) if state.seen is None else state.seen
-            state = state._replace(seen=jnp.where(in_time, share, seen))
-            return state, kept + add_up(arcs, slices, state.seen)
+            seen = jnp.where(in_time, share, seen)
+            return state._replace(seen=seen), kept + add_up(arcs, slices, seen)
         weight = jnp.where(in_time[:, 0], arcs.weight, 0)
         received = add_up_sent(arcs, slices, sent, weight)
         if policy == "drop":

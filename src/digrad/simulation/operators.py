@@ -52,7 +52,7 @@ class Linked(NamedTuple):
     speaks: jax.Array  # [n] whether anybody hears the agent
 
 
-Operator = Dense | Slots | Linked | Arcs
+Operator = Dense | Slots | Linked | Arcs  # the last only where packets have fates
 
 
 def constant(mixing: Mixing, dtype: npt.DTypeLike) -> Dense | Slots:

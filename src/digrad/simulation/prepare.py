@@ -233,7 +233,8 @@ def _open(
     start_net = SimulatedNet(perfect, n)  # messages of `init` arrive as they are
     state = _strong(method.init(jnp.asarray(x0), start_net), x0.dtype)
     wire, widths = None, ()
-    if fates is None:
+    if not (fates and isinstance(network.links, Links)):
+        assert not isinstance(network.links, Links)
         operators = perfect if network.links is None else _first(linked_steps, network, letters, x0.dtype)
         net = SimulatedNet(operators, n, dimension=d, link=network.links)
     else:
@@ -249,6 +250,7 @@ def _open(
     links = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), opened)
     if isinstance(net, SimulatedNet):
         return state, links, Traffic(network, letters, start_net.meter, net.meter), wire, widths
+    assert fates is not None
     start = int(Traffic(network, letters, start_net.meter, Meter()).before([0])[0])
     traffic = PacketTraffic(network, letters, start, net.meter, fates)
     return state, links, traffic, wire, tuple(net.widths)
