@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 # Independent streams of one seed: the second word of the Philox key.
 SAMPLES, STARTS, PERMUTATIONS, ARCS, AUGMENTATIONS = 1, 2, 3, 9, 10
-LOSS, DELAY, AWAKE, CODER, NOISE = 4, 5, 6, 7, 8
+LOSS, DELAY, AWAKE, CODER, NOISE, COMPUTING, SENDING = 4, 5, 6, 7, 8, 11, 12
 WORDS = 4  # 64-bit numbers per Philox counter value
 
 

@@ -2,6 +2,7 @@
 
 from digrad.links import coders
 from digrad.links.churn import Crash, Event, Join, Leave, Timeline
+from digrad.links.clock import Clock, Exponential, Uniform
 from digrad.links.description import Bursts, FixedDelay, Links
 from digrad.links.fates import Fates
 from digrad.links.rounded import Rounded, rounded
@@ -9,8 +10,10 @@ from digrad.links.seam import Link, heard
 
 __all__ = [
     "Bursts",
+    "Clock",
     "Crash",
     "Event",
+    "Exponential",
     "Fates",
     "FixedDelay",
     "Join",
@@ -19,6 +22,7 @@ __all__ = [
     "Links",
     "Rounded",
     "Timeline",
+    "Uniform",
     "coders",
     "heard",
     "rounded",

@@ -120,7 +120,8 @@ class Timeline:
 
     def alive(self, first: int, length: int) -> npt.NDArray[np.bool_]:
         """Return which arcs have both their ends, ``[length, A]``."""
-        return self.awake(first, length)[:, self._arcs].all(axis=2)
+        there = self.awake(first, length)
+        return there[:, self._arcs[:, 0]] & there[:, self._arcs[:, 1]]
 
     def born(self, first: int, length: int) -> npt.NDArray[np.int64]:
         """Return since when each arc has been there; packets sent before are void, ``[length, A]``."""

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from digrad import checks
 from digrad.errors import ArgumentError
 from digrad.fingerprints import fingerprint
+from digrad.links.clock import Clock
 from digrad.links.coders import AnyCoder
 from digrad.schedules import SCHEDULES
 
@@ -88,6 +89,7 @@ class Links:
         pull: What replaces an estimate that was not heard: ``"self"`` the receiver's own, ``"last"`` the last one
             heard, ``"renormalise"`` the average of those heard; the naive ``"drop"`` takes it as zero.
         seed: Of all fates.
+        clock: How long computing and sending take; a run then records ``seconds_simulated``.
 
     Raises:
         ArgumentError: A value is out of its range, or two exclude each other.
@@ -110,6 +112,7 @@ class Links:
     push: Literal["sum", "keep", "drop", "renormalise", "last"] = "sum"
     pull: Literal["self", "renormalise", "last", "drop"] = "self"
     seed: int = 0
+    clock: Clock | None = None
 
     def __post_init__(self) -> None:
         """Check every field, and what excludes each other."""
@@ -128,6 +131,8 @@ class Links:
             checks.positive(self.damping, "damping", "Links")
         if not callable(self.noise):
             _check_noise(self.noise)
+        if not isinstance(self.clock, Clock | None):
+            raise ArgumentError(f"`clock` of Links must be a digrad.links.Clock, but got {self.clock!r}.")
         checks.choice(self.push, "push", "Links", PUSHES)
         checks.choice(self.pull, "pull", "Links", PULLS)
         checks.count(self.seed, "seed", "Links", minimum=0, maximum=LARGEST_SEED)

@@ -48,7 +48,7 @@ def curves(
     Args:
         traces: The runs by the label to show.
         metrics: Names of columns, or one name.
-        x: What to draw them over: ``"k"`` or ``"bytes_sent"``.
+        x: What to draw them over: ``"k"``, ``"bytes_sent"`` or ``"seconds_simulated"``.
         columns: Panels side by side; at most two unless told.
 
     Returns:
@@ -57,7 +57,7 @@ def curves(
     Raises:
         ArgumentError: There is nothing to draw, or a run lacks a metric.
     """
-    choice(x, "x", "curves", ("k", "bytes_sent"))
+    choice(x, "x", "curves", ("k", "bytes_sent", "seconds_simulated"))
     metrics = (metrics,) if isinstance(metrics, str) else metrics
     if not traces or not metrics:
         raise ArgumentError("`traces` and `metrics` of curves must not be empty.")
@@ -102,6 +102,8 @@ def _styles(traces: Mapping[str, Run]) -> dict[str, LineStyle]:
 def _x_axis(traces: Mapping[str, Run], x: str) -> tuple[int, str]:
     if x == "k":
         return 1, "iteration $k$"
+    if x == "seconds_simulated":
+        return 1, "simulated seconds"
     divisor, unit = byte_unit(max(run.columns[x][-1] for top in traces.values() for run in _members(top)))
     return divisor, f"sent by all agents ({unit})"
 

@@ -46,6 +46,8 @@ class Recorder:
             ("loss_plain_mean", "grad_norm_plain_mean") if with_plain_mean else ()
         )
         names += ("delivered", *PACKET_COLUMNS) if isinstance(traffic, PacketTraffic) else ()
+        self._has_clock = isinstance(traffic, PacketTraffic) and traffic.has_clock
+        names += ("seconds_simulated",) if self._has_clock else ()
         self.columns = {
             name: np.zeros(0, np.int64 if name in ("k", "bytes_sent") else np.float64) for name in names
         }
@@ -66,6 +68,7 @@ class Recorder:
         }
         if isinstance(self._traffic, PacketTraffic):
             new |= {"delivered": self._traffic.delivered(ks), **kept.wire}
+            new |= {"seconds_simulated": self._traffic.seconds(ks)} if self._has_clock else {}
         if "loss_plain_mean" in self.columns:
             new["loss_plain_mean"], new["grad_norm_plain_mean"] = self._evaluate(kept.mean, done)
         self.columns = {

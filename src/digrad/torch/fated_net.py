@@ -47,16 +47,7 @@ class FatedNet:
         self.one_hot = plain.one_hot
         self._bytes = 0
         self._call: int | None = None  # the number of the next array of a step; none outside
-        self._k = 0
-
-    @property
-    def k(self) -> int:
-        """The iteration."""
-        return self._k
-
-    @k.setter
-    def k(self, value: int) -> None:
-        self._k = self._plain.k = value
+        self.k = 0
 
     @property
     def bytes_sent(self) -> int:
@@ -101,6 +92,7 @@ class FatedNet:
         return self._plain.mean(x)
 
     def _exchange(self, verb: str, x: Any) -> Any:
+        self._plain.k = self.k
         if self._call is None:
             return getattr(self._plain, verb)(x)
         arrays = x if isinstance(x, tuple) else (x,)
