@@ -85,8 +85,9 @@ def test_impossible_events_are_refused(churn, words):
 
 
 def test_push_sum_cannot_repair_its_books():
+    calm = dg.Network(EXAMPLE, links=Links())
     with pytest.raises(ArgumentError, match="whose books cannot be repaired"):
-        dg.simulate(dg.SGP(step_size=0.05), QUADRATIC, NETWORK, steps=5, churn=[Leave(1, at=2)])
+        dg.simulate(dg.SGP(step_size=0.05), QUADRATIC, calm, steps=5, churn=[Leave(1, at=2)])
 
 
 def test_churn_needs_links_that_say_what_is_owed():

@@ -165,7 +165,7 @@ GRAPHS = (
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     graph=st.sampled_from(GRAPHS),
     method=st.sampled_from(["CGT", "AB", "PushPull", "PushDIGing", "AugPushPull", "SGP"]),
