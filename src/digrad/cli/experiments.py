@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 import click
 
-from digrad.cli import show
+from digrad.cli import live, show
 from digrad.cli.options import json_option, out_option, overwrite_option, resume_option
 
 Preset = Literal["smoke", "small", "medium", "full"]
@@ -33,7 +33,7 @@ def demo(out: Path | None, as_json: bool, overwrite: bool) -> None:
         out or Path("runs/demo"),
         resume=False,
         overwrite=True if out is None else overwrite,
-        as_json=as_json,
+        style=_style(json=as_json),
     )
 
 
@@ -43,9 +43,22 @@ def demo(out: Path | None, as_json: bool, overwrite: bool) -> None:
 @resume_option
 @overwrite_option
 @json_option
+@click.option(
+    "--watch", is_flag=True, help="Show loss, gradient norm, verdicts and the time left as it runs."
+)
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@click.option("--jsonl", is_flag=True, help="Print one line of JSON per event, as it happens.")
 @click.option("--example", is_flag=True, help="Print a specification to start from, and end.")
 def run(
-    spec: Path | None, out: Path | None, resume: bool, overwrite: bool, as_json: bool, example: bool
+    spec: Path | None,
+    out: Path | None,
+    resume: bool,
+    overwrite: bool,
+    as_json: bool,
+    watch: bool,
+    quiet: bool,
+    jsonl: bool,
+    example: bool,
 ) -> None:
     """Run the experiment that SPEC, a TOML file, describes.
 
@@ -62,62 +75,108 @@ def run(
         raise click.UsageError(
             "Missing argument 'SPEC', a TOML file; `digrad run --example` prints one to start from."
         )
-    _run(
-        load_spec(spec), out or Path("runs") / spec.stem, resume=resume, overwrite=overwrite, as_json=as_json
-    )
+    style = _style(json=as_json, watch=watch, quiet=quiet, jsonl=jsonl)
+    _run(load_spec(spec), out or Path("runs") / spec.stem, resume=resume, overwrite=overwrite, style=style)
 
 
 @click.command()
-@click.argument("experiment", type=click.Choice(["logistic", "links"]))
+@click.argument("experiment", type=click.Choice(["logistic", "cifar", "links"]))
 @click.option(
     "--preset",
     type=click.Choice(get_args(Preset)),
-    default="full",
-    show_default=True,
-    help="How much to compute: on two busy cores smoke takes 1 minute, small 4, full 9, medium less than full.",
+    help="How much to compute: on two busy cores logistic takes 1 minute (smoke) to 9 (full, its default); cifar, see "
+    "below, hours (small is its default).",
 )
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of starts and samples."
+)
+@click.option(
+    "--jobs", type=click.IntRange(min=1), help="cifar: processes at a time.  [default: one per core]"
+)
+@click.option(
+    "--seeds",
+    type=click.IntRange(min=1),
+    help="cifar: only the first so many seeds now; --resume adds the others.",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    help="cifar: only so many steps, without search, to see how long all take.",
+)
+@click.option(
+    "--setting",
+    "settings",
+    multiple=True,
+    help="cifar: only this setting now, e.g. iid (repeatable); --resume adds the others.",
 )
 @out_option
 @resume_option
 @overwrite_option
 @json_option
 def reproduce(
-    experiment: str, preset: Preset, seed: int, out: Path | None, resume: bool, overwrite: bool, as_json: bool
+    experiment: str,
+    preset: Preset | None,
+    seed: int,
+    jobs: int | None,
+    seeds: int | None,
+    steps: int | None,
+    settings: tuple[str, ...],
+    out: Path | None,
+    resume: bool,
+    overwrite: bool,
+    as_json: bool,
 ) -> None:
     """Reproduce an EXPERIMENT of the CGT paper and report which of its claims hold, or show what lost packets do.
 
     links: CGT with 30 % of all packets lost, exactly and in four naive ways, on the five-agent example and on digits;
     two figures and a table, in a minute.
 
-    logistic: Section V-A, regularised logistic regression on a9a with five agents. Writes the two figures in the
-    paper's layout, and a table of claims with what was measured.
-    """
-    from digrad.experiments import reproduce_links, reproduce_logistic
+    \b
+    logistic: Section V-A, regularised logistic regression on a9a with five agents.
+    cifar: Section V-B, a network on CIFAR-10, CGT against six methods. Get the images with `digrad data get cifar10`.
+      smoke   2000 images, a minute or two: shows that everything works
+      small   a small network, all images, evenly and unevenly divided: hours
+      medium  ResNet-20: hours
+      full    the paper's ResNet-18: for a machine with a GPU
 
+    Writes the figures in the paper's layout, and a table of claims with what was measured.
+    """
+    from digrad.experiments import reproduce_cifar, reproduce_links, reproduce_logistic
+
+    only_cifar = {"--jobs": jobs, "--seeds": seeds, "--steps": steps, "--setting": settings or None}
+    given = [name for name, value in only_cifar.items() if value is not None]
+    if experiment != "cifar" and given:
+        raise click.UsageError(f"{given[0]} is for cifar, but the experiment is {experiment}; leave it out.")
     if experiment == "links":
         folder = out or Path("runs/reproduce-links")
         _show_links(reproduce_links(folder, seed=seed, overwrite=overwrite or out is None), as_json)
         return
-    folder = out or Path("runs") / f"reproduce-{experiment}-{preset}"
+    chosen: Preset = preset or ("full" if experiment == "logistic" else "small")
+    folder = out or Path("runs") / f"reproduce-{experiment}-{chosen}"
     with show.ProgressBar() as bar:
-        result = reproduce_logistic(
-            folder,
-            preset=preset,
-            seed=seed,
-            progress=bar,
-            resume=resume,
-            overwrite=overwrite,
-            report=_write_report,
-        )
+        common: dict[str, Any] = {
+            "preset": chosen, "seed": seed, "progress": bar, "resume": resume, "overwrite": overwrite,
+            "report": _write_report,
+        }  # fmt: skip
+        if experiment == "logistic":
+            result = reproduce_logistic(folder, **common)
+        else:
+            result = reproduce_cifar(
+                folder, **common, workers=jobs, seeds=seeds, steps=steps, settings=settings or None
+            )
     if result.interrupted:
         click.echo(f"Interrupted; what was computed is in {folder}. Go on with --resume.", err=True)
         sys.exit(130)
     assert result.table is not None
     if as_json:
         show.as_json(result.table.to_dict())
-        return
+    else:
+        _show_claims(result)
+    if result.failures:
+        sys.exit(1)
+
+
+def _show_claims(result: Any) -> None:
     rows = [
         (f"({row.number}) {row.claim}", row.setting, row.measured, row.holds) for row in result.table.claims
     ]
@@ -125,15 +184,35 @@ def reproduce(
     show.table(
         ("claim", "holds?"), [(f"({row.number}) {row.claim}", row.holds) for row in result.table.verdicts]
     )
-    for path in (*result.figures, folder / "claims.md", folder / "report.html"):
+    for setting, failures in result.failures.items():
+        for name, reason in failures.items():
+            click.echo(f"{setting}, {name} failed: {reason}", err=True)
+    accuracies = [path for path in (result.directory / "table.md",) if path.is_file()]
+    for path in (
+        *result.figures,
+        *accuracies,
+        result.directory / "claims.md",
+        result.directory / "report.html",
+    ):
         click.echo(f"  {path}")
 
 
 @click.command()
-@click.argument("directory", type=click.Path(path_type=Path))
-def report(directory: Path) -> None:
-    """Write the report of a finished run in DIRECTORY anew: one HTML file without external parts."""
-    click.echo(_write_report(directory))
+@click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The file to write; by default report.html in DIR, or here if there are several.",
+)
+def report(directories: tuple[Path, ...], out: Path | None) -> None:
+    """Write the report of finished runs: one HTML file to explore, without external parts.
+
+    DIR is what run, demo or reproduce wrote, or a folder of such folders, e.g. of a sweep. Several are compared on one
+    page; a folder of certify adds its certificate.
+    """
+    from digrad.report import write_report
+
+    click.echo(write_report(*directories, out=out))
 
 
 def _show_links(found: Any, as_json: bool) -> None:
@@ -149,25 +228,42 @@ def _show_links(found: Any, as_json: bool) -> None:
         click.echo(f"  {path}")
 
 
-def _run(spec: Any, out: Path, *, resume: bool, overwrite: bool, as_json: bool) -> None:
+def _style(**chosen: bool) -> str:
+    """Return how a run shows itself: at most one way can be chosen."""
+    given = [name for name, is_chosen in chosen.items() if is_chosen]
+    if len(given) > 1:
+        raise click.UsageError(f"--{given[0]} and --{given[1]} exclude each other; give one of the two.")
+    return given[0] if given else "bar"
+
+
+def _run(spec: Any, out: Path, *, resume: bool, overwrite: bool, style: str) -> None:
     from digrad.experiments import run as run_experiment
 
-    with show.ProgressBar() as bar:
+    observer = {"watch": live.Watch, "quiet": live.Quiet, "jsonl": live.JsonLines}.get(
+        style, show.ProgressBar
+    )
+    with observer() as progress:
         result = run_experiment(
-            spec, out, resume=resume, overwrite=overwrite, progress=bar, report=_write_report
+            spec, out, resume=resume, overwrite=overwrite, progress=progress, report=_write_report
         )
     summary = {name: trace.summary() for name, trace in result.results.items()}
-    if as_json:
+    if style == "json":
         show.as_json(summary)
-    else:
+    elif style == "jsonl":
+        live.write_line({"event": "done", "directory": str(out), "interrupted": result.interrupted})
+    elif style != "quiet":
         show.verdict_table({spec.label_of(name): entry for name, entry in summary.items()})
         for path in result.figures:
             if path.suffix == ".png":
                 click.echo(f"  {path}")
         click.echo(f"  {out / 'report.html'}")
+    for name, reason in result.failures.items():
+        click.echo(f"{name} failed: {reason}", err=True)
     if result.interrupted:
         click.echo(f"Interrupted; what was computed is in {out}. Go on with --resume.", err=True)
         sys.exit(130)
+    if result.failures:
+        sys.exit(1)
 
 
 def _write_report(directory: Path) -> Path:

@@ -1,7 +1,7 @@
 """What a run has recorded so far: rows from the loop, with loss and gradient evaluated in batches."""
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -9,9 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
+from digrad import metrics
 from digrad.arrays import row_norm
 from digrad.engine.packets import PacketTraffic
 from digrad.engine.traffic import Traffic
+from digrad.engine.verbs import bindings
 from digrad.problems import LossCode
 from digrad.simulation.advance import PACKET_COLUMNS, Rows
 
@@ -30,6 +32,8 @@ class Recorder:
         arrays: their arrays on the device.
         traffic: What all agents together send.
         with_plain_mean: Whether to evaluate the plain average too.
+        paths: ``(n, d)`` if the rows hold the estimates of all agents, and
+        invariant: whether they hold the residual of the invariant, as a function of :func:`observer` keeps them.
     """
 
     def __init__(
@@ -39,13 +43,19 @@ class Recorder:
         traffic: Traffic | PacketTraffic,
         *,
         with_plain_mean: bool,
+        paths: tuple[int, ...] | None = None,
+        invariant: bool = False,
     ) -> None:
+        self._paths = [f"x[{i}][{j}]" for i, j in np.ndindex(*paths)] if paths else []
         self._losses, self._arrays, self._traffic = losses, arrays, traffic
         self.present: npt.NDArray[np.bool_] | None = None  # whose losses count, where agents go and come
         names = ("k", *FLOATS, "bytes_sent") + (
             ("loss_plain_mean", "grad_norm_plain_mean") if with_plain_mean else ()
         )
-        names += ("delivered", *PACKET_COLUMNS) if isinstance(traffic, PacketTraffic) else ()
+        is_fated = isinstance(traffic, PacketTraffic)  # whose mass error counts what is under way
+        self._invariant = invariant and not is_fated
+        names += (*self._paths, *(("mass_error",) if self._invariant else ()))
+        names += ("delivered", *PACKET_COLUMNS) if is_fated else ()
         self._has_clock = isinstance(traffic, PacketTraffic) and traffic.has_clock
         names += ("seconds_simulated",) if self._has_clock else ()
         self.columns = {
@@ -71,6 +81,10 @@ class Recorder:
             new |= {"seconds_simulated": self._traffic.seconds(ks)} if self._has_clock else {}
         if "loss_plain_mean" in self.columns:
             new["loss_plain_mean"], new["grad_norm_plain_mean"] = self._evaluate(kept.mean, done)
+        if self._paths:
+            new |= zip(self._paths, kept.kept["x"].reshape(count, len(self._paths)).T, strict=True)
+        if self._invariant:
+            new["mass_error"] = kept.kept["mass_error"]
         self.columns = {
             name: np.concatenate([old, np.asarray(new[name], old.dtype)])
             for name, old in self.columns.items()
@@ -111,6 +125,29 @@ class Recorder:
             np.concatenate([np.asarray(part[i], np.float64) for part in parts] or [[]]) for i in (0, 1)
         )
         return loss[before : before + len(points)], grad_norm[before : before + len(points)]
+
+
+@cache  # the loop is compiled once per function
+def observer(*, paths: bool, invariant: bool) -> Callable[..., dict[str, jax.Array]] | None:
+    """Return what keeps of an iteration the estimates of all agents and the residual of the invariant, if wanted."""
+    if not (paths or invariant):
+        return None
+
+    def keep(method: Any, before: Any, after: Any, grad: Any, arrays: Any) -> dict[str, jax.Array]:
+        found = {"x": method.estimate(before)} if paths else {}
+        tracker = tracker_of(method, after)
+        if invariant and tracker is not None:
+            found["mass_error"] = metrics.mass_error(tracker, after.g)
+        return found
+
+    return keep
+
+
+def tracker_of(method: Any, state: Any) -> Any:
+    """Return what a method tracks its gradients g with, if it mixes so that sums stay; else None."""
+    if not hasattr(state, "g") or not {"C", "W"} & set(bindings(method).values()):
+        return None
+    return next((getattr(state, name) for name in ("s", "y", "v") if hasattr(state, name)), None)
 
 
 @partial(jax.jit, static_argnums=0)
