@@ -41,7 +41,8 @@ def test_an_agent_that_joins_is_there_in_the_steps_of_the_specification():
 @pytest.mark.parametrize("links", [Links(loss=0.3, delay=3), Links(awake=0.7, delay=2, loss=0.2)], ids=repr)
 @pytest.mark.parametrize("repair", ["ledger", "restart"])
 def test_mass_is_that_of_the_agents_that_are_there(links, repair):
-    churn = [Leave(1, at=40), Join(1, at=60), Crash(2, at=90, repair=repair), Join(2, at=120)]
+    first = Leave(1, at=40) if repair == "restart" else Crash(1, at=40)
+    churn = [first, Join(1, at=60), Crash(2, at=90, repair=repair), Join(2, at=120)]
     graph = dg.graphs.complete(5)
     network = dg.Network(graph, links=links)
     trace = dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=2500, x0=[10.0, -10.0], churn=churn)
@@ -76,6 +77,7 @@ def test_chunks_and_a_resume_do_not_change_a_bit(tmp_path):
         ([Leave(1, at=5), Join(1, at=5)], "two events at one iteration"),
         ([Leave(1, at=5), Leave(1, at=9)], "goes, but is not there"),
         ([Leave(7, at=5)], "there is no agent 7"),
+        ([Leave(1, at=5), Crash(4, at=9)], "has left at 5 with part of the books"),
         (["leave"], "must be a list of Leave, Crash and Join"),
     ],
 )

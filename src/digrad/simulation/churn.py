@@ -42,6 +42,7 @@ def check_churn(churn: Sequence[Event], method: Any, network: AnyNetwork, name: 
             '`churn` of simulate needs links that say what is owed; give Network(graph, links=Links(push="sum")).'
         )
     timeline = Timeline(churn, network.graph.arcs, network.n)
+    _check_ledgers(timeline, network.graph)
     for event, present in zip((None, *timeline.events), timeline.present, strict=True):
         _check_connected(network.graph, present, "at first" if event is None else f"after {event}")
 
@@ -108,6 +109,23 @@ def _forget(call: Call, arcs: dict[str, Arcs], agent: int, *, is_anew: bool) -> 
         new=None if call.new is None else call.new & ~void,
         since=None if since is None else jnp.where(void[None, :, None], 0, since),
     )
+
+
+def _check_ledgers(timeline: Timeline, graph: Digraph) -> None:
+    """Raise if a ledger is incomplete: what an agent exchanged with a neighbour that has left is in nobody's books."""
+    for number, event in enumerate(timeline.events):
+        if not (isinstance(event, Crash) and event.repair == "ledger"):
+            continue
+        near = set(graph.arcs[(graph.arcs == event.agent).any(axis=1)].ravel().tolist())
+        for before in reversed(timeline.events[:number]):
+            begins_anew = isinstance(before, Crash) and before.repair == "restart"
+            if begins_anew or (isinstance(before, Join) and before.agent == event.agent):
+                break
+            if isinstance(before, Leave) and before.agent in near:
+                raise ArgumentError(
+                    f"`churn` of simulate: {event} cannot be repaired by ledger, because its neighbour {before.agent} "
+                    f'has left at {before.at} with part of the books; use repair="restart".'
+                )
 
 
 def _check_connected(graph: Digraph, present: Any, when: str) -> None:
