@@ -36,6 +36,7 @@ _METRICS = {
     ),
     "in_transit": ("In transit", "norm of what is still owed to receivers", True),
     "delivered": ("Delivered", "share of messages that arrived", False),
+    "min_weight": ("Smallest weight", "the smallest push-sum weight", True),
     "train_accuracy": ("Training accuracy", "of the average model", False),
     "test_accuracy": ("Test accuracy", "of the average model", False),
 }

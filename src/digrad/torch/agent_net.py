@@ -9,7 +9,7 @@ import torch.distributed as dist
 from digrad.engine.traffic import all_reduce_messages
 from digrad.errors import CommunicationError
 from digrad.torch.exchange import FUSED, Part, Round
-from digrad.torch.link_state import LinkState, keeps_reference
+from digrad.torch.link_state import LinkState, keeps_reference, plain_link
 from digrad.torch.mixing_order import Turns, combine
 from digrad.torch.process_network import ProcessNetwork
 from digrad.torch.route import Route
@@ -38,7 +38,7 @@ class AgentNet:
         network.settle_abandoned()
         self.network = network
         self._turns = Turns(network.network, letters)
-        self._links = LinkState(network.network.links, dimension)
+        self._links = LinkState(plain_link(network.network), dimension)
         self._buffers: dict[Any, torch.Tensor] = {}
         if dimension * dtype.itemsize >= LARGE and device.type == "cpu":
             network.open_memory(letters.values())
@@ -113,6 +113,17 @@ class AgentNet:
         """Wait as well, and forget it: the step that mixes it is over."""
         self.settle_early()
         self._early, self._early_fields = None, []
+
+    def carry(self, parts: list[Part]) -> None:
+        """Send and receive parts that are each for one neighbour, and wait for them."""
+        self._rounds += 1
+        try:
+            current = Round(
+                parts, None, self._route, self._buffers, key="packets", tag=self._rounds, k=self.k
+            )
+        except CommunicationError as error:
+            raise self.network.reason_of(error) from error
+        self._finish(current)
 
     def arrived(self, verb: str, x: torch.Tensor) -> Part:
         """Return what the neighbours sent ahead to be mixed with ``x``."""

@@ -6,8 +6,10 @@ from digrad.algorithms.fields import with_fields
 from digrad.engine import hyper
 from digrad.engine.verbs import bindings
 from digrad.errors import ArgumentError
+from digrad.links import Links
 from digrad.torch.agent_net import AgentNet
 from digrad.torch.agent_runtime import AgentRuntime
+from digrad.torch.fated_net import fated_agent_net
 from digrad.torch.flat import FlatParameters, parameter_groups
 from digrad.torch.method_optimizer import MethodOptimizer, check_arguments
 from digrad.torch.process_network import ProcessNetwork
@@ -62,13 +64,15 @@ class DecentralizedOptimizer(MethodOptimizer):
         }
         network.agree(facts, "DecentralizedOptimizer")
         net = AgentNet(network, bindings(method), flat.dimension, flat.dtype, flat.device)
+        is_fated = isinstance(network.network.links, Links)
+        fated = fated_agent_net(network, bindings(method), net) if is_fated else None
         groups = [{**group, "params": list(dict.fromkeys(group["params"]))} for group in groups]
         super().__init__(
             flat,
             groups,
             method,
             network.network,
-            AgentRuntime(network, net),
+            AgentRuntime(network, net, fated),
             (network.agent,),
             weight_decay,
             non_finite,

@@ -12,7 +12,11 @@ class Executor(Net, Protocol):
     """The net that methods see, with what an optimizer asks of it."""
 
     k: int  # the iteration whose weights are used
-    bytes_sent: int
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes that the agents of this process have sent so far."""
+        ...
 
     def stored_links(self) -> dict[str, torch.Tensor]:
         """Return the state of the links, by name."""

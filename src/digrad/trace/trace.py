@@ -111,6 +111,19 @@ class Trace:
         return self.columns["bytes_sent"]
 
     @property
+    def seconds_simulated(self) -> npt.NDArray[np.float64]:
+        """The seconds that the clock of the links has counted so far.
+
+        Raises:
+            ArgumentError: The links of the network have no clock.
+        """
+        if "seconds_simulated" not in self.columns:
+            raise ArgumentError(
+                f"{self.name} has no simulated seconds; give the network Links(clock=digrad.links.Clock(...))."
+            )
+        return self.columns["seconds_simulated"]
+
+    @property
     def final(self) -> dict[str, float]:
         """Loss, gradient norm and consensus error of the last row; not finite when the run diverged."""
         return {name: float(self.columns[name][-1]) for name in HEADLINE}
