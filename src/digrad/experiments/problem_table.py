@@ -1,14 +1,15 @@
 """The table ``[problem]`` of a specification: the private losses of the agents."""
 
+import inspect
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, PlainValidator
+from pydantic import BeforeValidator, ConfigDict, Discriminator, PlainValidator, Tag
 
-from digrad import data, problems
+from digrad import data, plugins, problems
 from digrad.data.bundled import BUNDLED
 from digrad.data.catalog import CATALOG
-from digrad.errors import DataError
+from digrad.errors import DataError, PluginError
 from digrad.experiments.complaints import Table, refuse
 from digrad.experiments.graph_table import absolute
 from digrad.experiments.image_table import ImagesTable
@@ -163,6 +164,36 @@ class ExampleTable(_Analytic):
         return getattr(problems, self.kind)()
 
 
+class PluginTable(_Analytic):
+    """``kind`` of another package, which announces a function under that name; see :mod:`digrad.plugins`.
+
+    Args:
+        kind: The name of the entry point; the other keys are arguments of the function, besides ``agents``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+
+    kind: str
+
+    def build(self, agents: int) -> Problem:
+        """Call the function of the other package."""
+        make = plugins.load(plugins.PROBLEMS, self.kind)
+        arguments = self.model_extra or {}
+        try:
+            inspect.signature(make).bind(agents=agents, **arguments)
+        except TypeError as error:
+            raise PluginError(
+                f"`problem` of kind {self.kind!r} does not fit its function: {error}."
+            ) from error
+        problem = make(agents=agents, **arguments)
+        if not isinstance(problem, Problem):
+            kind = type(problem).__name__
+            raise PluginError(
+                f"`problem` of kind {self.kind!r} must return a Problem, but it returns a {kind}."
+            )
+        return problem
+
+
 PROBLEM_TABLES = {
     "logistic": LogisticTable,
     "quadratic": QuadraticTable,
@@ -172,7 +203,22 @@ PROBLEM_TABLES = {
     "example_quartic": ExampleTable,
     "images": ImagesTable,
 }
+
+
+def _alternative(value: Any) -> str | None:
+    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+    return _PLUGIN if kind not in PROBLEM_TABLES and kind in plugins.installed(plugins.PROBLEMS) else kind
+
+
+_PLUGIN = "plug-in"
 ProblemTable: TypeAlias = Annotated[
-    LogisticTable | QuadraticTable | CoshTable | QuarticTable | ExampleTable | ImagesTable,
-    Field(discriminator="kind"),
+    Annotated[LogisticTable, Tag("logistic")]
+    | Annotated[QuadraticTable, Tag("quadratic")]
+    | Annotated[CoshTable, Tag("cosh")]
+    | Annotated[QuarticTable, Tag("quartic")]
+    | Annotated[ExampleTable, Tag("example_quadratic")]
+    | Annotated[ExampleTable, Tag("example_quartic")]
+    | Annotated[ImagesTable, Tag("images")]
+    | Annotated[PluginTable, Tag(_PLUGIN)],
+    Discriminator(_alternative),
 ]

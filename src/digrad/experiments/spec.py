@@ -305,5 +305,6 @@ def _known_keys() -> dict[str, list[str]]:
     at |= {"problem.partition": PartitionTable}
     keys = {path: list(table.model_fields) for path, table in at.items()}
     keys |= {f"problem:{kind}": list(table.model_fields) for kind, table in PROBLEM_TABLES.items()}
+    keys["problem:plug-in"] = ["kind"]
     keys["problem"] = sorted({key for table in PROBLEM_TABLES.values() for key in table.model_fields})
     return keys

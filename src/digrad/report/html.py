@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from digrad.algorithms import METHODS
 from digrad.algorithms.catalog import method_facts, section
+from digrad.algorithms.registry import ALL_METHODS
 from digrad.errors import DataError
 from digrad.experiments.reproduce import MARKER
 from digrad.experiments.spec import Spec
@@ -140,7 +140,7 @@ def _methods(spec: Spec) -> str:
 
 
 def _reference(method: str) -> str:
-    return f'<p class="faint reference">{text(section(METHODS[method], "Reference"))}</p>'
+    return f'<p class="faint reference">{text(section(ALL_METHODS[method], "Reference"))}</p>'
 
 
 def _environment(environment: Mapping[str, Any]) -> str:
