@@ -1,11 +1,13 @@
 # The public names of digrad, one by one: read by type checkers, and at run time by lazy_loader.
 from . import data as data
+from . import directions as directions
 from . import graphs as graphs
 from . import links as links
 from . import mixing as mixing
 from . import plots as plots
 from . import problems as problems
 from . import schedules as schedules
+from . import sweeps as sweeps
 from . import theory as theory
 from .algorithms import AB as AB
 from .algorithms import ADDOPT as ADDOPT
@@ -45,9 +47,17 @@ from .mixing import Network as Network
 from .mixing import NetworkSequence as NetworkSequence
 from .problems import Problem as Problem
 from .simulation import Checkpoint as Checkpoint
+from .simulation import TensorBoard as TensorBoard
 from .simulation import compare as compare
 from .simulation import simulate as simulate
+from .sweeps import LogUniform as LogUniform
+from .sweeps import Uniform as Uniform
+from .sweeps import recommend_threshold as recommend_threshold
+from .sweeps import sweep as sweep
+from .sweeps import tune as tune
+from .tables import Table as Table
 from .trace import Ensemble as Ensemble
 from .trace import Trace as Trace
+from .trace import results_table as results_table
 
 __version__: str

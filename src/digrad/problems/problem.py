@@ -1,5 +1,6 @@
 """A problem: n private losses f_i on R^d, whose average F = (1/n) sum_i f_i the agents minimise together."""
 
+import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -92,6 +93,10 @@ class Problem:
     unravel: Callable[[Any], Any] = field(default=lambda x: x, repr=False)
     _on_device: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what another process computes for itself: arrays on the device, the minimum, compiled code."""
+        return {one.name: getattr(self, one.name) for one in dataclasses.fields(self)} | {"_on_device": {}}
+
     @classmethod
     def from_loss(
         cls, loss: Callable[[Any, Any], Any], data: Sequence[Any], params: Any, *, name: str = ""
@@ -120,6 +125,11 @@ class Problem:
     def sizes(self) -> tuple[int, ...] | None:
         """Samples per agent; None when the losses are not averages over samples."""
         return self.local.sizes
+
+    @property
+    def targets(self) -> tuple[Floats, ...] | None:
+        """The labels of each agent's samples, ``[m_i]`` each; None when the losses have none."""
+        return getattr(self.local, "targets", None)
 
     @cached_property
     def code(self) -> LossCode:

@@ -4,6 +4,7 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +18,7 @@ from digrad.simulation.advance import Carry
 from digrad.simulation.checkpoint import Checkpoint
 from digrad.simulation.interrupt import deferred_interrupt
 from digrad.simulation.prepare import Prepared
-from digrad.simulation.recorder import Recorder
+from digrad.simulation.recorder import Recorder, tracker_of
 from digrad.trace import Trace
 
 CALL_SECONDS = 0.5  # how long a call should take: Ctrl-C and progress wait for its end
@@ -48,16 +49,20 @@ class Plan:
     callback: Callable[[Progress], None] | None
     checkpoint: Checkpoint | None
     chunk: int | None  # steps per compiled call; None: chosen by the time they take
+    paths: bool = False  # whether the estimate of every agent is recorded
+    invariant: bool = False  # whether the residual of the invariant of gradient tracking is
 
     @property
     def facts(self) -> dict[str, Any]:
         """What a stored run must have in common with one that goes on from it."""
-        return {"record_every": self.record_every, "plain_mean": self.plain_mean}
+        optional = {name: True for name in ("paths", "invariant") if getattr(self, name)}
+        return {"record_every": self.record_every, "plain_mean": self.plain_mean, **optional}
 
 
 def drive(run: Prepared, plan: Plan) -> Trace:
     """Run to the end, to the tolerance, to divergence or to Ctrl-C, and return the trace."""
-    return _Drive(run, plan).go()
+    with checkpoints.held(plan.checkpoint) if plan.checkpoint else nullcontext(False) as is_stored:
+        return _Drive(run, plan).go(is_stored)
 
 
 class _Drive:
@@ -65,14 +70,20 @@ class _Drive:
         self.run, self.plan, self.carry, self.k = run, plan, run.start, 0
         self.facts = {**run.facts, **plan.facts}
         self.recorder = Recorder(
-            run.problem.code, run.fixed.arrays, run.traffic, with_plain_mean=plan.plain_mean
+            run.problem.code,
+            run.fixed.arrays,
+            run.traffic,
+            with_plain_mean=plan.plain_mean,
+            paths=run.start.grad.shape if plan.paths else None,
+            invariant=plan.invariant and tracker_of(run.fixed.method, run.start.state) is not None,
         )
         self.diverged = self.stopped = self.interrupted = False
         self.seconds = 0.0  # spent in earlier processes
         self.began = time.perf_counter()
 
-    def go(self) -> Trace:
-        self._resume()
+    def go(self, is_stored: bool) -> Trace:
+        if is_stored:
+            self._resume()
         with deferred_interrupt() as is_interrupted:
             try:
                 self._loop(is_interrupted)
@@ -81,15 +92,19 @@ class _Drive:
             if self.interrupted:
                 self.recorder.truncate(self.k)  # rows of a chunk whose state was not yet taken over
                 self._save()
-        carry = self.carry._replace(reached=jax.numpy.asarray(self.k))
-        trace = trace_of(self.run, self.plan, self.recorder, carry, seconds=self._elapsed())
+        k = jax.numpy.asarray(self.k)
+        carry = self.carry._replace(k=k, reached=k)
+        # One step more shows y and the clipping at the last x, also where the run has diverged.
+        _, rows = self.run.call(
+            carry._replace(alive=jax.numpy.asarray(True)), self.k + 1, record_every=1, steps=self.plan.steps
+        )
+        self.recorder.append([self.k], rows)
+        trace = ended(self.run, self.plan, self.recorder, carry, seconds=self._elapsed())
         return dataclasses.replace(trace, interrupted=self.interrupted, stopped_early=self.stopped)
 
     def _resume(self) -> None:
-        checkpoint = self.plan.checkpoint
-        if checkpoint is None or not checkpoints.prepare(checkpoint):
-            return
-        path = Path(checkpoint.path)
+        assert self.plan.checkpoint is not None
+        path = Path(self.plan.checkpoint.path)
         template = (self.carry.state, self.carry.links)
         loaded = checkpoints.load(path, state=template, fingerprint=self.facts)
         self.k, stored, self.recorder.columns, self.seconds = loaded
@@ -173,13 +188,9 @@ class _Drive:
         return self.seconds + time.perf_counter() - self.began
 
 
-def trace_of(run: Prepared, plan: Plan, recorder: Recorder, carry: Carry, *, seconds: float) -> Trace:
-    """Record the last iteration of a run and return its trace."""
-    began, k = time.perf_counter(), int(carry.reached)
-    # One step more shows y and the clipping at the last x, also where the run has diverged.
-    last = carry._replace(k=carry.reached, alive=jax.numpy.asarray(True))
-    _, rows = run.call(last, k + 1, record_every=1, steps=plan.steps)
-    recorder.append([k], rows)
+def ended(run: Prepared, plan: Plan, recorder: Recorder, carry: Carry, *, seconds: float) -> Trace:
+    """Return the trace of a run whose last iteration is recorded."""
+    k = int(carry.reached)
     columns, tolerance = recorder.columns, plan.tolerance
     within = columns["grad_norm"][-1] <= tolerance and columns["consensus_error"][-1] <= tolerance
     verdict: Literal["converged", "running", "diverged"] = "converged" if within else "running"
@@ -191,6 +202,6 @@ def trace_of(run: Prepared, plan: Plan, recorder: Recorder, carry: Carry, *, sec
         verdict="diverged" if has_diverged else verdict,
         diverged_at=k if has_diverged else None,
         steps=k,
-        seconds=seconds + time.perf_counter() - began,
+        seconds=seconds,
         facts={**run.facts, **plan.facts, "tolerance": tolerance, "jax": jax.__version__},
     )

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -19,7 +19,8 @@ from digrad.fingerprints import fingerprint
 from digrad.mixing import AnyNetwork
 from digrad.problems import Problem
 from digrad.sampling import EpochPermutations, WithReplacement
-from digrad.simulation.advance import Carry, Code, Fixed, Inputs, Rows, advance
+from digrad.simulation.advance import Carry, Code, Fixed, Inputs, Rows, advance_of
+from digrad.simulation.memory import keep_freed_memory
 from digrad.simulation.net import SimulatedNet
 from digrad.simulation.operators import DENSE_AGENTS, Operator, constant, linked_steps, of_steps, pick
 from digrad.simulation.pytree import numbers_only
@@ -29,6 +30,8 @@ DIVERGED = (
 )
 STEPS_PER_CALL = 1000  # at most
 BYTES_PER_CALL = 64 << 20  # what the inputs, or the stored averages, of one call take at most, about
+
+LARGE_STATE = 4 << 20  # bytes of x from which the C library would return what a call has used to the system
 
 Sampler = WithReplacement | EpochPermutations
 
@@ -93,7 +96,8 @@ class Prepared:
         """
         fixed = self.fixed._replace(record_every=record_every)
         inputs = inputs or self.inputs(int(carry.k), end, steps)
-        return jax.block_until_ready(advance(fixed, carry, end, inputs, code=self.code))
+        run = advance_of(self.network.n)
+        return jax.block_until_ready(run(fixed, carry, end, inputs, code=self.code))
 
     def inputs(self, first: int, end: int, steps: int | None = None) -> Inputs:
         """Return what the iterations first, ..., end - 1 are given: schedules, samples, weights that change."""
@@ -142,12 +146,13 @@ def prepare(
     """
     hyper.check_schedules(method)
     dtype, (n, d) = x0.dtype, x0.shape
+    if x0.nbytes >= LARGE_STATE:
+        keep_freed_memory()
     numeric, letters = numbers_only(method, dtype), bindings(method)
     operators, turns, fresh_bytes = _known_operators(network, letters, dtype)
     per_step = fresh_bytes + (4 * n * sampler.batch_size if sampler else 0)
     longest = max(1, min(STEPS_PER_CALL, BYTES_PER_CALL // max(1, per_step)))
     u, v = perron_weights(method, network)
-    limit = min(DIVERGED * (1 + float(np.abs(x0).max())), float(np.finfo(dtype).max))
     fixed = Fixed(
         method=numeric,
         operators=operators,
@@ -155,12 +160,10 @@ def prepare(
         arrays=problem.arrays(dtype),
         u=jnp.asarray(u, dtype),
         v=jnp.asarray(v, dtype),
-        limit=jnp.asarray(limit, dtype),
+        limit=jnp.asarray(_limit(x0), dtype),
         record_every=1,
     )
-    first = operators or {
-        verb: pick(one, 0) for verb, one in _operators(network, letters, 0, 1, dtype).items()
-    }
+    first = operators or _operators_at_0(network, letters, dtype)
     state, links, traffic = _open(numeric, x0, first, network)
     kept = 1 if keep is None else 2 * n  # a caller that keeps states keeps about four
     row_bytes = 2 * d * dtype.itemsize * kept
@@ -184,6 +187,38 @@ def prepare(
         length=longest if length is None else length,
         traffic=traffic,
         facts={**(facts or {}), **_facts(method, problem, network, x0, is_stored)},
+    )
+
+
+def prepare_another(
+    run: Prepared,
+    method: Any,
+    x0: npt.NDArray[np.floating],
+    *,
+    sampler: Sampler | None,
+    facts: dict[str, Any],
+) -> Prepared:
+    """Return a run like ``run`` with other numbers, without looking at problem and network again.
+
+    Args:
+        run: Of the same class of method, with the same strings, shapes and schedules.
+        method: With its schedules.
+        x0: The start, of the same shape and dtype.
+        sampler: Of mini-batches.
+        facts: What else determines the numbers.
+    """
+    hyper.check_schedules(method)
+    numeric = numbers_only(method, x0.dtype)
+    first = run.fixed.operators or _operators_at_0(run.network, bindings(method), x0.dtype)
+    state = _strong(numeric.init(jnp.asarray(x0), SimulatedNet(first, len(x0))), x0.dtype)
+    described = {"hyper_parameters": _described(method), "start_hash": _hash(x0)}
+    return replace(
+        run,
+        method=method,
+        sampler=sampler,
+        fixed=run.fixed._replace(method=numeric, limit=jnp.asarray(_limit(x0), x0.dtype)),
+        start=run.start._replace(state=state),
+        facts={**run.facts, **described, **facts},
     )
 
 
@@ -234,6 +269,28 @@ def _operators(
     return {verb: build(network, letter, first, length, dtype) for verb, letter in letters.items()}
 
 
+def _operators_at_0(
+    network: AnyNetwork, letters: dict[str, str], dtype: npt.DTypeLike
+) -> dict[str, Operator]:
+    return {verb: pick(one, 0) for verb, one in _operators(network, letters, 0, 1, dtype).items()}
+
+
+def _limit(x0: npt.NDArray[np.floating]) -> float:
+    """Return the entry of x beyond which a run has diverged."""
+    return min(DIVERGED * (1 + float(np.abs(x0).max())), float(np.finfo(x0.dtype).max))
+
+
+def _described(method: Any) -> dict[str, Any] | None:
+    try:
+        return hyper.describe(method)
+    except ArgumentError:  # a schedule that no other process could recognise
+        return None
+
+
+def _hash(x0: npt.NDArray[np.floating]) -> str:
+    return hashlib.sha256(x0.tobytes()).hexdigest()
+
+
 def _bytes_per_step(network: AnyNetwork, letters: dict[str, str], dtype: np.dtype[Any]) -> int:
     """Return about how much memory the weights of one iteration of a network that changes take."""
     entries = network.n**2 if network.n <= DENSE_AGENTS else 2 * (network.n + network.union.n_arcs)
@@ -260,6 +317,6 @@ def _facts(
         "problem": problem.name,
         "problem_hash": recognised(lambda: problem.content_hash, "the problem"),
         "network_hash": network.content_hash,
-        "start_hash": hashlib.sha256(x0.tobytes()).hexdigest(),
+        "start_hash": _hash(x0),
         "dtype": x0.dtype.name,
     }
