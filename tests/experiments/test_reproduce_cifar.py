@@ -1,6 +1,10 @@
 """The paper's Section V-B from end to end on real images, and how its claims are judged."""
 
 import json
+import random
+import subprocess
+import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,15 +12,42 @@ from typing import Any
 import numpy as np
 import pytest
 
+from digrad.errors import ArgumentError
 from digrad.experiments import Reproduction, cifar_claims, preset, reproduce_cifar
 from digrad.experiments.claims import FAILS, HOLDS, UNDECIDED
 from digrad.report import write_report
 from digrad.trace import Ensemble, Trace
 
 
+class Watch:
+    """An observer that only notes what it was told, and how long it took."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.started: list[str] = []
+        self.told: dict[str, Any] = {}
+
+    def on_method_start(self, name: str, steps: int) -> None:
+        self.started.append(name)
+
+    def on_progress(self, progress: Any) -> None:
+        self.told[progress.name] = progress
+
+    def on_method_end(self, trace: Trace) -> None:
+        pass
+
+
 @pytest.fixture(scope="module")
-def smoke(cifar10_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Reproduction:
-    return reproduce_cifar(tmp_path_factory.mktemp("smoke"), preset="smoke", report=write_report, workers=1)
+def watch() -> Watch:
+    return Watch()
+
+
+@pytest.fixture(scope="module")
+def smoke(cifar10_folder: Path, tmp_path_factory: pytest.TempPathFactory, watch: Watch) -> Reproduction:
+    folder, began = tmp_path_factory.mktemp("smoke"), time.monotonic()
+    done = reproduce_cifar(folder, preset="smoke", report=write_report, workers=1, progress=watch)
+    watch.seconds = time.monotonic() - began
+    return done
 
 
 @pytest.mark.cifar10
@@ -49,6 +80,50 @@ def test_smoke_stores_every_step_size_tried_and_the_protocol(smoke: Reproduction
 
 
 @pytest.mark.cifar10
+def test_smoke_tells_how_search_and_training_go(smoke: Reproduction, watch: Watch) -> None:
+    assert smoke.table is not None
+    assert {"AB", "AB, step sizes", "CGT"} <= set(watch.started)
+    assert watch.told["AB, step sizes"].k == watch.told["AB, step sizes"].steps == 2
+    assert watch.told["AB, step sizes"].seconds_left >= 0
+    assert watch.told["CGT"].test_accuracy > 0
+
+
+@pytest.mark.cifar10
+def test_reproduction_killed_at_a_random_moment_resumes_to_the_same_bits(
+    smoke: Reproduction, watch: Watch, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "digrad", "reproduce", "cifar", "--preset", "smoke", "--jobs", "1"]
+    command += ["--setting", "iid", "--out", str(tmp_path / "out")]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        process.wait(timeout=random.uniform(0.1, 0.7) * watch.seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    again = reproduce_cifar(tmp_path / "out", preset="smoke", settings=["iid"], workers=1, resume=True)
+    assert again.runs.keys() == {"cifar-iid"}
+    assert numbers(again.directory) == numbers(smoke.directory)
+    for label in (*cifar_claims.PROPOSED, *cifar_claims.BASELINES):
+        first, second = (Trace.load(each.runs["cifar-iid"], label) for each in (smoke, again))
+        assert first.final_x.tobytes() == second.final_x.tobytes(), label
+        assert {name: column.tobytes() for name, column in first.columns.items()} == {
+            name: column.tobytes() for name, column in second.columns.items()
+        }, label
+
+
+def numbers(folder: Path) -> Any:
+    """Return the accuracies and step sizes of a reproduction, without what depends on the clock."""
+    rows = json.loads((folder / "table.json").read_text())["cifar-iid"]
+    timeless = [{key: row[key] for key in row if "seconds" not in key} for row in rows]
+    return timeless, json.loads((folder / "cifar-iid-search" / "search.json").read_text())
+
+
+def test_reproduction_refuses_a_setting_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"`settings` of reproduce_cifar .*'idd'"):
+        reproduce_cifar(tmp_path, preset="smoke", settings=["idd"])
+
+
+@pytest.mark.cifar10
 def test_gradient_tracking_diverges_from_the_large_start_where_cgt_does_not(smoke: Reproduction) -> None:
     ab, cgt = (Trace.load(smoke.runs["cifar-explosion"], label) for label in ("AB", "CGT"))
     assert ab.verdict == "diverged"
@@ -70,7 +145,7 @@ def trace_of(label: str, train: list[float], test: list[float], *, epochs: float
         "test_accuracy": np.array(test),
     }
     last = {"train_accuracy": train[-1], "test_accuracy": test[-1], "test_accuracy_of_agents": [test[-1]] * 5}
-    facts = {"last": last, "training_seconds": 1.0, "seed": 0}
+    facts = {"last": last, "training_seconds": 1.0, "training_cpu_seconds": 0.5, "seed": 0}
     return Trace(label, columns, np.zeros((5, 1)), "running", None, int(k[-1]), 1.0, facts=facts)
 
 

@@ -58,11 +58,12 @@ def test_curvature_of_the_last_layer_is_that_of_its_hessian(monkeypatch):
 
 def test_curvature_leaves_the_training_as_it_was():
     problem = tiny_problem(norm="batch")
-    watched = []
+    watched = {}
     measured = curvature_along(
-        CGT, problem, NETWORK, PLAN, points=[1, 4], images=4, rounds=1, on_point=watched.append
+        CGT, problem, NETWORK, PLAN, points=[1, 4], images=4, rounds=1, on_step=watched.__setitem__
     )
-    assert watched == [1, 4]
+    assert [*watched] == [1, 2, 3, 4]
+    assert watched[4] == measured.losses[0]
     again = curvature_along(CGT, problem, NETWORK, PLAN, points=[4], images=4, rounds=1)
     np.testing.assert_array_equal(measured.grad_norms_F[-1:], again.grad_norms_F)
     assert measured.losses[-1] == again.losses[0]

@@ -7,10 +7,12 @@ import torch
 
 import digrad as dg
 from digrad.errors import CheckpointError
+from digrad.schedules import InverseSqrt
 from digrad.torch.training import TrainingPlan, train
 from image_problems import tiny_problem
 
-NETWORK = dg.Network(dg.graphs.example5())
+GRAPH = dg.graphs.example5()
+NETWORK = dg.Network(GRAPH)
 PLAN = TrainingPlan(steps=6, batch_size=4, record_every=3, evaluate=20, evaluate_last=20, checkpoint_every=2)
 CGT = dg.CGT(step_size=0.05, threshold=10.0)
 METHODS = (
@@ -55,6 +57,27 @@ def test_training_resumes_to_the_same_bits_when_killed(method, tmp_path):
     with pytest.raises(Killed):
         train(method, problem, NETWORK, plan, each_step=killed_before(5))
     assert_same_run(train(method, problem, NETWORK, plan), whole)
+
+
+@pytest.mark.parametrize(
+    ("method", "network"),
+    [
+        (CGT, dg.Network(GRAPH, links=dg.links.rounded("bfloat16"))),
+        (CGT, dg.Network(dg.graphs.every(2, GRAPH))),
+        (CGT, dg.Network(dg.graphs.split(GRAPH, 2), links=dg.links.rounded("bfloat16"))),
+        (dg.CGT(step_size=InverseSqrt(0.05), threshold=InverseSqrt(10.0)), NETWORK),
+    ],
+    ids=["rounded links", "local steps", "rounded links in turns", "schedules"],
+)
+def test_training_resumes_to_the_same_bits_when_links_network_or_method_have_a_past(
+    method, network, tmp_path
+):
+    problem = tiny_problem()
+    whole = train(method, problem, network, PLAN)
+    plan = dataclasses.replace(PLAN, checkpoint=tmp_path / "one.safetensors")
+    with pytest.raises(Killed):
+        train(method, problem, network, plan, each_step=killed_before(5))
+    assert_same_run(train(method, problem, network, plan), whole)
 
 
 def test_training_refuses_the_checkpoint_of_another_run(tmp_path):

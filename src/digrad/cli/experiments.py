@@ -135,7 +135,8 @@ def reproduce(
     logistic: Section V-A, regularised logistic regression on a9a with five agents.
     cifar: Section V-B, a network on CIFAR-10, CGT against six methods. Get the images with `digrad data get cifar10`.
       smoke   2000 images, a minute or two: shows that everything works
-      small   a small network, all images, evenly and unevenly divided: hours
+      small   a small network, all images, 4 hours a seed; its settings, for --setting: explosion, thresholds, iid,
+              dirichlet, sorted, row (baselines that mix with R)
       medium  ResNet-20: hours
       full    the paper's ResNet-18: for a machine with a GPU
 

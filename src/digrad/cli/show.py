@@ -95,7 +95,7 @@ class ProgressBar:
         name = progress.name if progress.name in self._tasks else self._name
         left = getattr(progress, "seconds_left", None)
         note = f"loss {progress.loss:.4g}"
-        if hasattr(progress, "test_accuracy"):
+        if getattr(progress, "test_accuracy", None) is not None:
             note += f", test {progress.test_accuracy:.1%}"
         if left is not None:
             note += f", all done in {_duration(left)}"

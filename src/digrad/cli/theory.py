@@ -64,7 +64,8 @@ def smoothness(spec: Path, out: Path | None, method: str | None, as_json: bool) 
     from digrad.experiments import load_spec, smoothness_of_spec
 
     folder = out or Path("runs") / f"smoothness-{spec.stem}"
-    result = smoothness_of_spec(load_spec(spec), folder, method=method)
+    with show.ProgressBar() as bar:
+        result = smoothness_of_spec(load_spec(spec), folder, method=method, progress=bar)
     found = result.to_dict()
     if as_json:
         show.as_json(found)

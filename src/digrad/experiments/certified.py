@@ -11,6 +11,7 @@ import numpy.typing as npt
 from digrad import plots
 from digrad.algorithms import CGT, SoftCGT
 from digrad.errors import ArgumentError, DataError, SpecError
+from digrad.experiments.runner import Observer
 from digrad.experiments.spec import Built, Spec
 from digrad.experiments.store import check_folder, is_empty, read_json, write_json
 from digrad.experiments.training_smoothness import smoothness_of_training
@@ -154,7 +155,11 @@ def certify_spec(
 
 
 def smoothness_of_spec(
-    spec: Spec, out: str | os.PathLike[str], *, method: str | None = None
+    spec: Spec,
+    out: str | os.PathLike[str],
+    *,
+    method: str | None = None,
+    progress: Observer | None = None,
 ) -> MeasuredSmoothness:
     """Measure Hessian norm against gradient norm along the run of the CGT of a specification.
 
@@ -163,6 +168,7 @@ def smoothness_of_spec(
             mini-batches.
         out: Where the figure and ``smoothness.json`` go: new, empty, or of an earlier measurement.
         method: The label of the CGT, if there are several; the first by default.
+        progress: Is told how a run of engine ``torch`` goes, which takes minutes.
 
     Raises:
         SpecError: There is no such CGT, or the theory does not cover it.
@@ -172,7 +178,8 @@ def smoothness_of_spec(
     folder = _folder(out, SMOOTHNESS)
     label, step_size, threshold = cgt_of(spec, method)
     if spec.engine == "torch":
-        result = MeasuredSmoothness(label, *smoothness_of_training(spec, label), (), "mini-batch gradients")
+        measured = smoothness_of_training(spec, label, progress)
+        result = MeasuredSmoothness(label, *measured, (), "mini-batch gradients")
     else:
         built = spec.build()
         steps = min(spec.steps, CHECKED_STEPS)

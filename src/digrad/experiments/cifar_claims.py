@@ -12,6 +12,7 @@ import numpy as np
 from digrad.experiments.claims import FAILS, HOLDS, UNDECIDED, Claim, figure
 from digrad.experiments.runner import RunResult, members
 from digrad.experiments.store import Result
+from digrad.trace import Trace
 
 BASELINES = ("AB", "CDSGD", "CDSGDPolyak", "CDSGDNesterov", "DAMSGrad", "DAdaGrad")
 PROPOSED = {"CGT": "", "CGT-tuned": "; CGT with a searched step size"}
@@ -57,6 +58,7 @@ class AccuracyRow:
         largest_tracker: The largest norm of a tracker; None for methods without.
         bytes_sent: By all agents.
         seconds_per_step: Of training alone, without evaluation.
+        cpu_seconds_per_step: The same as time of one core: what it takes on a machine that does nothing else.
         seeds: How many.
     """
 
@@ -71,6 +73,7 @@ class AccuracyRow:
     largest_tracker: float | None
     bytes_sent: int
     seconds_per_step: float
+    cpu_seconds_per_step: float
     seeds: int
 
     def to_dict(self) -> dict[str, Any]:
@@ -99,9 +102,14 @@ def _row(done: RunResult, label: str, result: Result) -> AccuracyRow:
         clipped=_mean(np.concatenate(clipped)),
         largest_tracker=float(np.nanmax(trackers)) if np.isfinite(trackers).any() else None,
         bytes_sent=int(np.median([trace.bytes_sent[-1] for trace in traces])),
-        seconds_per_step=float(np.median([t.facts["training_seconds"] / max(1, t.steps) for t in traces])),
+        seconds_per_step=_per_step(traces, "training_seconds"),
+        cpu_seconds_per_step=_per_step(traces, "training_cpu_seconds"),
         seeds=len(traces),
     )
+
+
+def _per_step(traces: Sequence[Trace], fact: str) -> float:
+    return float(np.median([trace.facts[fact] / max(1, trace.steps) for trace in traces]))
 
 
 def table_markdown(name: str, rows: Sequence[AccuracyRow]) -> str:
@@ -110,8 +118,8 @@ def table_markdown(name: str, rows: Sequence[AccuracyRow]) -> str:
         f"### {name}",
         "",
         "| method | step size | training accuracy | test accuracy | mean over agents | lowest agent | clipped "
-        "| largest tracker | sent | s/step | seeds |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| largest tracker | sent | s/step | CPU s/step | seeds |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         cells = (
@@ -123,6 +131,7 @@ def table_markdown(name: str, rows: Sequence[AccuracyRow]) -> str:
             figure(row.largest_tracker, "-"),
             f"{row.bytes_sent / 1e9:.3g} GB",
             f"{row.seconds_per_step:.3g}",
+            f"{row.cpu_seconds_per_step:.3g}",
             str(row.seeds),
         )
         lines.append(f"| {' | '.join(cells)} |")

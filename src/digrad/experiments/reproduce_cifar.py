@@ -1,7 +1,9 @@
 """Section V-B of the paper from end to end: search step sizes, train all settings, draw figures, judge claims."""
 
+import math
 import os
-from collections.abc import Collection, Iterator, Mapping
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from digrad.experiments.runner import Observer, RunResult, run
 from digrad.experiments.spec import Spec
 from digrad.experiments.step_size_search import FACTOR, MOST, SLACK, read_search
 from digrad.experiments.store import check_folder, is_finished, write_json
+from digrad.experiments.trainings import JobProgress
 from digrad.files import locked, write_atomically
 
 COMPARISONS = ("cifar-iid", "cifar-dirichlet", "cifar-sorted", "cifar-row")  # whose step sizes are searched
@@ -47,13 +50,13 @@ class _Size:
 # 1563 steps of five agents with batches of 32 are five epochs.
 SIZES: dict[str, _Size] = {
     "smoke": _Size(
-        "small_cnn", "group", {"cifar-iid": 8, EXPLOSION: 10}, 5, FEW_IMAGES, 1, budget=2, held_out=200,
+        "small_cnn", "group", {EXPLOSION: 10, "cifar-iid": 4}, 5, FEW_IMAGES, 1, budget=1, held_out=FEW_IMAGES,
         evaluate_last=FEW_IMAGES, samples=2000, most=2,
     ),
     "small": _Size(
         "small_cnn", "group",
         {
-            EXPLOSION: 625, THRESHOLDS: 1250, "cifar-iid": 3125, "cifar-dirichlet": 3125, "cifar-sorted": 1250,
+            EXPLOSION: 312, THRESHOLDS: 1250, "cifar-iid": 3125, "cifar-dirichlet": 3125, "cifar-sorted": 1250,
             "cifar-row": 3125,
         },
         125, 2000, 3, budget=150, most=6,
@@ -119,11 +122,13 @@ def reproduce_cifar(
         specs = {name: _sized(load_preset(name), name, size, seed, steps) for name in chosen}
         seeds_now = {name: seeds if name in wanted else 1 for name in chosen}  # of the others none is added
         done: dict[str, RunResult] = {}
+        figures: list[Path] = []
         reproduction = Reproduction(folder, None, (), {}, interrupted=True)
         for name, result in _run_settings(folder, specs, size, workers, seeds_now, steps is None, options):
             done[name] = result
             if not result.interrupted:  # something to read while the next setting takes its hours
-                reproduction = _conclude(folder, done, preset, size, seed, report)
+                figures += _paper_figures(folder / "figures", name, result)
+                reproduction = _conclude(folder, done, figures, preset, size, seed, report)
         is_complete = len(done) == len(specs) and not any(result.interrupted for result in done.values())
         return reproduction if is_complete else replace(reproduction, table=None, interrupted=True)
 
@@ -141,7 +146,11 @@ def _run_settings(
     for name, spec in specs.items():
         try:
             searched = name in COMPARISONS and search
-            final = _searched(spec, folder / f"{name}-search", size, workers) if searched else spec
+            final = (
+                _searched(spec, folder / f"{name}-search", size, workers, options["progress"])
+                if searched
+                else spec
+            )
         except KeyboardInterrupt:
             return
         result = run(final, folder / name, formats=("png",), workers=workers, seeds=seeds[name], **options)
@@ -158,9 +167,14 @@ def _wanted(settings: Collection[str] | None, size: _Size) -> set[str]:
 
 
 def _conclude(
-    folder: Path, done: Mapping[str, RunResult], preset: str, size: _Size, seed: int, report: Report | None
+    folder: Path,
+    done: Mapping[str, RunResult],
+    figures: Sequence[Path],
+    preset: str,
+    size: _Size,
+    seed: int,
+    report: Report | None,
 ) -> Reproduction:
-    figures = _paper_figures(folder / "figures", done)
     table = _judge(done, preset, size, seed)
     rows = {name: cifar_claims.accuracy_table(result) for name, result in done.items()}
     failures = {name: result.failures for name, result in done.items() if result.failures}
@@ -190,7 +204,7 @@ def _sized(spec: Spec, name: str, size: _Size, seed: int, steps: int | None) -> 
         "model": size.model,
         **({} if name == EXPLOSION else {"norm": size.norm}),
         "samples": size.samples,
-        "evaluate": FEW_IMAGES if steps else size.evaluate,
+        "evaluate": FEW_IMAGES if steps else min(size.evaluate, 500) if name == EXPLOSION else size.evaluate,
         "evaluate_last": FEW_IMAGES if steps else size.evaluate_last,
     }
     length = steps or size.steps[name]
@@ -199,14 +213,14 @@ def _sized(spec: Spec, name: str, size: _Size, seed: int, steps: int | None) -> 
         "steps": length,
         "seed": seed,
         "seeds": size.seeds if name in COMPARISONS and steps is None else 1,
-        "record_every": max(1, every // 5) if name == EXPLOSION else every,
+        "record_every": max(1, length // 100) if name == EXPLOSION else every,  # the end of AB comes soon
         "checkpoint_every": min(every, 20) if size.model == "resnet18" else every,
         "problem": spec.problem.model_copy(update=problem),
     }
     return spec.model_copy(update=changes)
 
 
-def _searched(spec: Spec, folder: Path, size: _Size, workers: int) -> Spec:
+def _searched(spec: Spec, folder: Path, size: _Size, workers: int, progress: Observer | None) -> Spec:
     """Return the specification with the step sizes that the protocol finds; what is stored is not searched again."""
     kept_back = spec.problem.model_copy(
         update={"held_out": size.held_out, "evaluate": FEW_IMAGES, "evaluate_last": size.held_out}
@@ -229,7 +243,7 @@ def _searched(spec: Spec, folder: Path, size: _Size, workers: int) -> Spec:
         for label in labels
         if read_search(folder, label) is None
     ]
-    failures = run_jobs(jobs, workers=workers, on_event=_ignore)
+    failures = run_jobs(jobs, workers=workers, on_event=_SearchWatch(len(jobs), size.most, progress).on_event)
     found = {label: read_search(folder, label) for label in labels}
     write_json(
         folder / "search.json", {"protocol": _protocol(trial, size), "methods": found, "failures": failures}
@@ -251,8 +265,33 @@ def _searched(spec: Spec, folder: Path, size: _Size, workers: int) -> Spec:
     return spec.model_copy(update={"methods": methods})
 
 
-def _ignore(name: str, event: Event) -> None:
-    pass
+class _SearchWatch:
+    """Tells an observer how the searches for step sizes go; the time left is that of all the trials there may be."""
+
+    def __init__(self, searches: int, most: int, progress: Observer | None) -> None:
+        self._searches, self._most, self._progress = searches, most, progress
+        self._trials: dict[str, int] = {}
+        self._tried = 0
+        self._began = time.monotonic()
+
+    def on_event(self, name: str, event: Event) -> None:
+        if event["event"] == "started":
+            self._trials[name] = 0
+            if self._progress:
+                self._progress.on_method_start(f"{name}, step sizes", self._most)
+        elif event["event"] == "trial":
+            self._tried += 1
+            self._trials[name] += 1
+            self._tell(name, math.inf if event["loss"] is None else event["loss"])
+        else:
+            self._trials[name] = self._most
+
+    def _tell(self, name: str, loss: float) -> None:
+        trials = self._searches * self._most - sum(self._trials.values())
+        left = trials * (time.monotonic() - self._began) / self._tried
+        progress = JobProgress(f"{name}, step sizes", self._trials[name], self._most, loss, seconds_left=left)
+        if self._progress:
+            self._progress.on_progress(progress)
 
 
 def _with_step_size(table: MethodTable, step_size: float) -> MethodTable:
@@ -269,22 +308,18 @@ def _protocol(trial: Spec, size: _Size) -> str:
     )
 
 
-def _paper_figures(folder: Path, done: Mapping[str, RunResult]) -> list[Path]:
+def _paper_figures(folder: Path, name: str, done: RunResult) -> list[Path]:
     accuracies = ("train_accuracy", "test_accuracy")
-    figures = {
-        f"{name}-by-{axis}": plots.curves(done[name].results, accuracies, x=column)
-        for name in (*COMPARISONS, THRESHOLDS)
-        if name in done
-        for axis, column in (("iteration", "k"), ("epoch", "epoch"), ("bytes", "bytes_sent"))
-        if name in COMPARISONS or axis == "iteration"
-    }
-    if EXPLOSION in done:
-        figures[EXPLOSION] = plots.curves(done[EXPLOSION].results, ("batch_loss", "test_accuracy"))
-    if THRESHOLDS in done:
-        figures[f"{THRESHOLDS}-clipping"] = plots.curves(
-            done[THRESHOLDS].results, ("tracker_norm", "fraction_clipped")
-        )
-    return [path for name, drawn in figures.items() for path in plots.save_figure(drawn, folder / name)]
+    figures: dict[str, Any] = {}
+    if name in COMPARISONS:
+        for axis, column in (("iteration", "k"), ("epoch", "epoch"), ("bytes", "bytes_sent")):
+            figures[f"{name}-by-{axis}"] = plots.curves(done.results, accuracies, x=column)
+    elif name == THRESHOLDS:
+        figures[f"{name}-by-iteration"] = plots.curves(done.results, accuracies)
+        figures[f"{name}-clipping"] = plots.curves(done.results, ("tracker_norm", "fraction_clipped"))
+    elif name == EXPLOSION:
+        figures[name] = plots.curves(done.results, ("batch_loss", "test_accuracy"))
+    return [path for label, drawn in figures.items() for path in plots.save_figure(drawn, folder / label)]
 
 
 def _judge(done: Mapping[str, RunResult], preset: str, size: _Size, seed: int) -> ClaimTable:
@@ -316,10 +351,10 @@ def _projection(done: Mapping[str, RunResult], preset: str, size: _Size) -> str:
         return ""
     name, result = cut[0], done[cut[0]]
     rows = cifar_claims.accuracy_table(result)
-    hours = sum(row.seconds_per_step for row in rows) * size.steps[name] / 3600
-    slowest = max(rows, key=lambda row: row.seconds_per_step)
+    hours = sum(row.cpu_seconds_per_step for row in rows) * size.steps[name] / 3600
+    slowest = max(rows, key=lambda row: row.cpu_seconds_per_step)
     return (
-        f"Of the {size.steps[name]} steps of preset `{preset}`, {result.spec.steps} were taken. At the speed measured, "
-        f"all of them would take {hours:.0f} hours for the {len(rows)} methods one after the other on one thread each "
-        f"(at most {slowest.seconds_per_step:.3g} s per step, {slowest.method}), without evaluation and search.\n"
+        f"Of the {size.steps[name]} steps of preset `{preset}`, {result.spec.steps} were taken. All of them would take "
+        f"{hours:.0f} hours of one core for the {len(rows)} methods (at most {slowest.cpu_seconds_per_step:.3g} s per "
+        f"step, {slowest.method}), without evaluation and search.\n"
     )

@@ -14,7 +14,7 @@ from digrad.experiments.jobs import default_workers
 from digrad.experiments.setting import has_paths, setting_of
 from digrad.experiments.spec import Built, Spec
 from digrad.experiments.store import Result, RunDirectory, check_folder, open_run, write_json
-from digrad.experiments.trainings import train_all
+from digrad.experiments.trainings import JobProgress, train_all
 from digrad.files import locked
 from digrad.graphs import Digraph
 from digrad.mixing import Network
@@ -33,7 +33,7 @@ class Observer(Protocol):
         """``name`` (with its seed if there are several) begins; it takes up to ``steps`` steps."""
         ...
 
-    def on_progress(self, progress: Progress) -> None:
+    def on_progress(self, progress: Progress | JobProgress) -> None:
         """Some steps are done."""
         ...
 

@@ -55,6 +55,8 @@ def tune_method(
         if step_size not in known:
             tried = dataclasses.replace(method, step_size=step_size)
             trace = train(tried, built.problem, built.network, plan, name=label, each_step=each_step)
+            if each_step:  # who has lost its parent must not write over what another process found since
+                each_step()
             last = trace.facts["last"]
             known[step_size] = (
                 None if last is None or not math.isfinite(last["test_loss"]) else last["test_loss"]

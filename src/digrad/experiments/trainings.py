@@ -1,5 +1,6 @@
 """The runs of engine ``torch``: every method and seed is a job of its own, two or more at a time."""
 
+import math
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -17,12 +18,12 @@ class JobProgress:
 
     Args:
         name: The method, with its seed if there are several.
-        k: Steps done.
+        k: Steps done; of a search, trials.
         steps: Steps in all.
-        loss: Of the average model on training images.
+        loss: Of the average model on training images; of a search, on images kept back.
         grad_norm: Of the mean of the mini-batch gradients.
         consensus_error: How far the agents are apart.
-        test_accuracy: Of the average model.
+        test_accuracy: Of the average model; None where it is not measured.
         seconds_left: Until all jobs are done, at the speed so far; None before it is known.
     """
 
@@ -30,10 +31,10 @@ class JobProgress:
     k: int
     steps: int
     loss: float
-    grad_norm: float
-    consensus_error: float
-    test_accuracy: float
-    seconds_left: float | None
+    grad_norm: float = math.nan
+    consensus_error: float = math.nan
+    test_accuracy: float | None = None
+    seconds_left: float | None = None
 
 
 def train_all(

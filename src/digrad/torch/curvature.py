@@ -1,5 +1,6 @@
 """Gradient and Hessian norms of a network along its training: the premise of generalised smoothness, measured."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,7 +51,7 @@ def curvature_along(
     points: Sequence[int],
     images: int = IMAGES,
     rounds: int = ROUNDS,
-    on_point: Callable[[int], None] | None = None,
+    on_step: Callable[[int, float], None] | None = None,
 ) -> Curvature:
     """Train, and at some iterations measure gradient and Hessian norms of all losses at the average of the agents.
 
@@ -66,7 +67,7 @@ def curvature_along(
         points: Increasing iterations to measure at.
         images: Of each agent.
         rounds: Of the power method.
-        on_point: Told after each point.
+        on_step: Told after each step its k, and F at the last point.
     """
     training = Training(method, problem, network, plan, type(method).__name__)
     parts = [Evaluation(problem.images, problem.chosen[part[:images]]) for part in problem.partition.indices]
@@ -75,12 +76,12 @@ def curvature_along(
     for point in points:
         while training.k < point and not training.is_done:
             training.step()
+            if on_step:
+                on_step(training.k, rows[-1][0] if rows else math.nan)
         if training.diverged_at is not None:
             break
         rows.append(power.measure())
         reached.append(training.k)
-        if on_point:
-            on_point(training.k)
     columns = (np.array(column, np.float64) for column in zip(*rows, strict=True))
     return Curvature(np.array(reached, np.int64), *columns)
 

@@ -82,6 +82,17 @@ class MethodOptimizer(torch.optim.Optimizer):
         """The gradients of the agents of this process, ``[rows, dimension]``; do not write to it."""
         return self._flat.collect_grad(self._name)
 
+    @torch.no_grad()
+    def clip_ratios(self) -> torch.Tensor | None:
+        """Return what each agent of this process clipped in the last step, relative to its threshold, ``[rows, 1]``.
+
+        None for a method that does not clip, or not by what an agent knows itself.
+        """
+        method = self._at(self.k - 1)
+        if not hasattr(method, "diagnostics") or "mean" in method.needs:
+            return None
+        return method.diagnostics(self._state, self.gradients, None)["clip_ratio"]
+
     @property
     def bytes_sent(self) -> int:
         """Bytes that the agents of this process have sent so far."""

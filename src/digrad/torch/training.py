@@ -132,7 +132,7 @@ class Training:
         self._since = _Since()
         self._bytes_before = 0
         self._seconds_before, self._began = 0.0, time.perf_counter()
-        self._training_seconds = 0.0
+        self._spent = _Spent()
         self.diverged_at: int | None = None
         self.k = 0
 
@@ -155,21 +155,24 @@ class Training:
         """Take one step, and record a row if it is time for one."""
         if not self._rows:
             self._record()
-        began = time.perf_counter()
+        with self._spent:
+            self._advance()
+        if self.diverged_at is not None:
+            self._append_nothing()
+        elif self.k % self.plan.record_every == 0 or self.k == self.plan.steps:
+            self._record()
+
+    def _advance(self) -> None:
         loss = self._backward()
         self.k += 1
         try:
             self.replicas.step()
         except NonFiniteError:
-            self._end_diverged()
+            self.diverged_at = self.k
             return
         self._since.add(loss, self._clipped(), self._tracker_norm())
-        largest = float(self.replicas.estimate().abs().max())
-        self._training_seconds += time.perf_counter() - began
-        if not largest <= self._limit:
-            self._end_diverged()
-        elif self.k % self.plan.record_every == 0 or self.k == self.plan.steps:
-            self._record()
+        if not float(self.replicas.estimate().abs().max()) <= self._limit:
+            self.diverged_at = self.k
 
     def _backward(self) -> float:
         self.replicas.zero_grad()
@@ -184,12 +187,8 @@ class Training:
 
     def _clipped(self) -> float:
         """Return the share of agents that clipped in the last step; NaN for methods that do not, or ask all agents."""
-        if not hasattr(self.method, "diagnostics") or "mean" in self.method.needs:
-            return math.nan
-        ratios = self.method.diagnostics(self.replicas.state_fields, self.replicas.gradients, None)[
-            "clip_ratio"
-        ]
-        return float((ratios > 1).double().mean())
+        ratios = self.replicas.clip_ratios()
+        return math.nan if ratios is None else float((ratios > 1).double().mean())
 
     def _tracker_norm(self) -> float:
         fields = self.replicas.state_fields
@@ -218,9 +217,8 @@ class Training:
         for column, value in row.items():
             self._rows.setdefault(column, []).append(value)
 
-    def _end_diverged(self) -> None:
-        """Note that this iterate is the first that is not finite, or too large."""
-        self.diverged_at = self.k
+    def _append_nothing(self) -> None:
+        """Record the row of the first iterate that is not finite, or too large."""
         nothing = dict.fromkeys(
             ("loss", "train_accuracy", "test_loss", "test_accuracy", "grad_norm"), math.nan
         )
@@ -269,7 +267,8 @@ class Training:
             facts={
                 **self._fingerprint(),
                 "last": self._last_evaluation(),
-                "training_seconds": self._training_seconds,
+                "training_seconds": self._spent.wall,
+                "training_cpu_seconds": self._spent.cpu,
             },
         )
 
@@ -308,8 +307,9 @@ class Training:
         path = self.plan.checkpoint
         if path is None or self.is_done or self.k % self.plan.checkpoint_every:
             return
-        state = self.replicas.state_dict()["state"]["fields"]
-        tensors = {f"field/{name}": value for name, value in state.items()}
+        state = self.replicas.state_dict()["state"]
+        tensors = {f"field/{name}": value for name, value in state["fields"].items()}
+        tensors |= {f"links/{name}": value for name, value in state.get("links", {}).items()}
         for agent, model in enumerate(self.replicas.models):
             tensors |= {f"buffer/{agent}/{name}": buffer for name, buffer in model.named_buffers()}
         tensors |= {
@@ -318,7 +318,7 @@ class Training:
         header = {
             "k": self.k,
             "seconds": self.seconds,
-            "training_seconds": self._training_seconds,
+            "spent": dataclasses.asdict(self._spent),
             "bytes_sent": self._bytes_before + self.replicas.bytes_sent,
             "since": dataclasses.asdict(self._since),
             "fingerprint": self._fingerprint(),
@@ -352,22 +352,41 @@ class Training:
 
     def _restore(self, tensors: Mapping[str, torch.Tensor], header: Mapping[str, Any]) -> None:
         template = self.replicas.state_dict()
-        fields = {name: tensors[f"field/{name}"] for name in template["state"]["fields"]}
-        template["state"] |= {"k": header["k"], "fields": fields}
+        template["state"] |= {
+            "k": header["k"],
+            "fields": _part(tensors, "field/"),
+            "links": _part(tensors, "links/"),
+        }
         sent = self.replicas.bytes_sent
         self.replicas.load_state_dict(template)
         for agent, model in enumerate(self.replicas.models):
             for name, buffer in model.named_buffers():
                 buffer.copy_(tensors[f"buffer/{agent}/{name}"])
-        self._rows = {
-            name.removeprefix("column/"): values.tolist()
-            for name, values in tensors.items()
-            if name.startswith("column/")
-        }
+        self._rows = {name: values.tolist() for name, values in _part(tensors, "column/").items()}
         self._since = _Since(**header["since"])
         self.k, self._seconds_before = header["k"], header["seconds"]
-        self._training_seconds = header["training_seconds"]
+        self._spent = _Spent(**header["spent"])
         self._bytes_before = header["bytes_sent"] - sent
+
+
+def _part(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+@dataclass
+class _Spent:
+    """Seconds spent inside the context, by the clock and of a processor."""
+
+    wall: float = 0.0
+    cpu: float = 0.0
+
+    def __enter__(self) -> None:
+        self.wall -= time.perf_counter()
+        self.cpu -= time.process_time()
+
+    def __exit__(self, *error: object) -> None:
+        self.wall += time.perf_counter()
+        self.cpu += time.process_time()
 
 
 @dataclass
