@@ -305,3 +305,23 @@ def test_plain_torchrun_restarts_the_agents_with_a_store_per_attempt(tmp_path: P
     assert code == 0, output
     assert "keeps one store for all attempts" not in output
     assert len(list(tmp_path.glob("average-*"))) == 2
+
+
+@pytest.mark.parametrize("victim", ["digrad launch", "torch.distributed.run"])
+def test_nothing_survives_a_launch_or_torchrun_that_is_killed(victim: str, tmp_path: Path) -> None:
+    with started(tmp_path, *digrad_launch("--agents", "2", WORKER, "forever", str(tmp_path))) as (
+        process,
+        token,
+    ):
+        wait_for(tmp_path, "training-*", 2)
+        pids = remaining(token)
+        torchrun_pid = next(pid for pid in pids if b"torch.distributed.run" in words_of(pid))
+        os.kill(process.pid if victim == "digrad launch" else torchrun_pid, signal.SIGKILL)
+        deadline = time.monotonic() + GONE
+        while remaining(token) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not remaining(token)
+
+
+def words_of(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -2,7 +2,7 @@
 
 from digrad.cli.experiments import demo, report, reproduce, run
 from digrad.cli.lookup import data, graph, methods
-from digrad.cli.machines import bench, launch
+from digrad.cli.machines import bench, keygen, launch
 from digrad.cli.theory import certify, smoothness
 
-COMMANDS = (demo, run, reproduce, certify, smoothness, launch, graph, methods, data, bench, report)
+COMMANDS = (demo, run, reproduce, certify, smoothness, launch, keygen, graph, methods, data, bench, report)

@@ -43,7 +43,8 @@ class AgentNet:
         if dimension * dtype.itemsize >= LARGE and device.type == "cpu":
             network.open_memory(letters.values())
         batched = "nccl" in dist.get_backend(network.group)
-        self._route = Route(network.group, network.same_host if device.type == "cpu" else None, batched)
+        carriers = (network.links, network.same_host) if device.type == "cpu" else ()
+        self._route = Route(network.group, [one for one in carriers if one is not None], batched)
         self._rounds = self.k = self.bytes_sent = 0
         self._early: Round | None = None
         self._early_fields: list[tuple[str, torch.Tensor]] = []

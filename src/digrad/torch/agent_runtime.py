@@ -76,6 +76,12 @@ class AgentRuntime:
             self._network.note_step(self._last_end - began)
         self._watch.after_step(k, settings)
 
+    def gather(self, call: str) -> None:
+        """Do nothing: agents that wait for all messages are together anyway."""
+
+    def release(self) -> None:
+        """Do nothing."""
+
     def go_to(self, k: int, links: Mapping[str, torch.Tensor]) -> None:
         """Wait for the messages under way, agree on the iteration, and go on with another state of the links."""
         self.net.settle_early()

@@ -217,6 +217,13 @@ class MethodOptimizer(torch.optim.Optimizer):
         overwrite(self._state, self._method_now().init(start, self._net))
         self._publish()
 
+    @contextlib.contextmanager
+    def together(self, call: str) -> Iterator[None]:
+        """Keep the states of all agents as they belong together; every agent must enter."""
+        self._runtime.gather(call)
+        yield
+        self._runtime.release()
+
     def settings(self) -> dict[str, Any]:
         """Return the rates and schedules of this step that all agents must share: those not given per agent."""
         shown: dict[str, Any] = {
@@ -244,8 +251,9 @@ class MethodOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def _average(self, call: str) -> torch.Tensor:
-        weights = metrics.average_weights(self._method, self._state, self._perron())
-        return self._runtime.add_up(weights @ self.estimate(), call).div_(self._network.n)
+        with self.together(call):
+            weights = metrics.average_weights(self._method, self._state, self._perron())
+            return self._runtime.add_up(weights @ self.estimate(), call).div_(self._network.n)
 
     def _perron(self) -> torch.Tensor:
         u = perron_weights(self._given, self._network)[0]

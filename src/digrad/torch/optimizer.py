@@ -8,6 +8,8 @@ from digrad.engine.verbs import bindings
 from digrad.errors import ArgumentError
 from digrad.torch.agent_net import AgentNet
 from digrad.torch.agent_runtime import AgentRuntime
+from digrad.torch.deadline_net import DeadlineNet
+from digrad.torch.deadline_runtime import DeadlineRuntime
 from digrad.torch.flat import FlatParameters, parameter_groups
 from digrad.torch.method_optimizer import MethodOptimizer, check_arguments
 from digrad.torch.process_network import ProcessNetwork
@@ -61,14 +63,18 @@ class DecentralizedOptimizer(MethodOptimizer):
             "non_finite": non_finite,
         }
         network.agree(facts, "DecentralizedOptimizer")
-        net = AgentNet(network, bindings(method), flat.dimension, flat.dtype, flat.device)
+        if network.deadline is None:
+            net = AgentNet(network, bindings(method), flat.dimension, flat.dtype, flat.device)
+            runtime = AgentRuntime(network, net)
+        else:
+            runtime = DeadlineRuntime(network, DeadlineNet(network, bindings(method), flat.dtype))
         groups = [{**group, "params": list(dict.fromkeys(group["params"]))} for group in groups]
         super().__init__(
             flat,
             groups,
             method,
             network.network,
-            AgentRuntime(network, net),
+            runtime,
             (network.agent,),
             weight_decay,
             non_finite,
