@@ -294,7 +294,7 @@ def test_replicas_resume_bitwise(links: Any, tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(first.state_fields, second.state_fields, strict=True))
     for one, other in zip(first.models, second.models, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one.buffers(), other.buffers(), strict=True))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-0000000004", "step-0000000006"]
+    assert sorted(path.name for path in tmp_path.glob("[!.]*")) == ["step-0000000004", "step-0000000006"]
 
 
 def test_replicas_with_other_links_go_on_by_a_tracking_restart_only(tmp_path: Path) -> None:
@@ -359,7 +359,7 @@ def test_disk_without_room_for_one_state_is_an_error_before_the_first_step(
 def test_folder_of_a_run_that_is_alive_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("digrad.torch.checkpoint_files._PATIENCE", 0.0)
     replicas = Replicas(torch.nn.Linear(2, 1), CGT(step_size=0.1, threshold=1.0), ring(3))
-    held = os.open(tmp_path / "agent-all.lock", os.O_RDWR | os.O_CREAT)
+    held = os.open(tmp_path / ".agent-all.lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(held, fcntl.LOCK_EX)
     with pytest.raises(CheckpointError, match="another run uses"):
         Checkpoints(tmp_path, replicas)

@@ -244,7 +244,7 @@ class Checkpoints:
 
     def _reserve(self) -> str:
         """Keep the folder for this process; return why that or the first save is impossible, or nothing."""
-        name = self._name.replace("safetensors", "lock")
+        name = f".{self._name.replace('safetensors', 'lock')}"
         needed = sum(value.nbytes for value in self._optimizer.state_fields)
         return reserve(self._folder, name, needed)
 
@@ -296,6 +296,7 @@ class Checkpoints:
             "dtype": str(self._optimizer.estimate().dtype),
             "parameters of each group": [len(group["params"]) for group in self._optimizer.param_groups],
             "links": repr(self._network.network.links),
+            "deadline": getattr(self._network, "deadline", None) is not None,
         }
 
     def _layout(self) -> str:
@@ -320,7 +321,8 @@ class Checkpoints:
 
     def _difference(self, stored: Stored) -> str:
         """Return what makes an exact resume impossible, or nothing."""
-        earlier = {"links": stored.header["run"].get("messages", "None")}  # what older files said instead
+        # What older files said instead, or took for granted.
+        earlier = {"links": stored.header["run"].get("messages", "None"), "deadline": False}
         pairs = [
             *(
                 (name, stored.header["run"].get(name, earlier.get(name)), value)

@@ -24,11 +24,8 @@ from digrad.torch.process_network import ProcessNetwork
 from digrad.torch.reasons import agents_text, first_line
 
 RECENT = 2  # steps that a neighbour may be behind and still be waited for
-_EARLY, _OUTSIDE = (
-    1 << 20,
-    1 << 30,
-)  # where the numbers of calls begin that are sent ahead, and outside of steps
-_OWED, _ARRIVED = "owed", "arrived"  # how stored arrays are called
+_EARLY, _OUTSIDE = 1 << 20, 1 << 30  # numbers of calls begin here if they are sent ahead, or outside of steps
+_OWED, _ARRIVED, _AHEAD = "owed", "arrived", "ahead"  # how stored arrays are called
 
 Taken = dict[int, dict[int, Item]]  # by sender and call
 
@@ -76,13 +73,11 @@ class DeadlineNet:
         self._place: int | None = None
         self._outside = 0
         self._early: list[tuple[str, torch.Tensor]] = []
-        self._snapshot: dict[int, dict[int, Item]] | None = (
-            None  # what was sent ahead to this step, by sender
-        )
+        self._snapshot: Taken | None = None  # what was sent ahead to this step
+        self._gone: dict[int, torch.Tensor] = {}  # pushed ahead and still part of the state, by call
+        self._is_gone: frozenset[int] = frozenset()  # calls whose shares had left before the state was stored
         self._since = time.monotonic()  # when this agent began to wait for what is sent ahead
-        self.balance = self.scale = (
-            0.0  # what pushing has added to the sum of all agents, and how much was pushed
-        )
+        self.balance = self.scale = 0.0  # what pushing has added to the sum of all, and how much was pushed
         self.late = self.awaited = 0  # messages that were not there in time, and all
         eye = torch.eye(network.n, dtype=torch.float64)
         self.one_hot = eye[network.agent : network.agent + 1]
@@ -107,11 +102,11 @@ class DeadlineNet:
                 stored |= {
                     f"{_ARRIVED} {c} of {sender}": one.values for c, one in heard.items.items() if one.adds
                 }
-        return stored
+        return stored | {f"{_AHEAD} {c} of {self.network.agent}": values for c, values in self._gone.items()}
 
     def load_links(self, stored: Mapping[str, torch.Tensor]) -> None:
         """Go on from what was owed and had arrived, once :meth:`go_on` is called; what is under way counts no more."""
-        parts: dict[str, dict[int, dict[int, Item]]] = {_OWED: {}, _ARRIVED: {}}
+        parts: dict[str, dict[int, dict[int, Item]]] = {_OWED: {}, _ARRIVED: {}, _AHEAD: {}}
         for name, values in stored.items():
             kind, call, _, peer = name.split()
             parts[kind].setdefault(int(peer), {})[int(call)] = Item(values.clone(), True)
@@ -121,11 +116,16 @@ class DeadlineNet:
             self.inbox.heard = {s: Heard(-1, now, items) for s, items in parts[_ARRIVED].items()}
         for receiver in {*self._outgoing(), *parts[_OWED]}:
             self._link(receiver).replace(parts[_OWED].get(receiver, {}))
+        ahead = parts[_AHEAD].get(self.network.agent, {})
+        self._gone, self._is_gone = {call: item.values for call, item in ahead.items()}, frozenset(ahead)
         self.balance, self.scale = -self.in_transit(), 0.0
 
     def in_transit(self) -> float:
-        """Return the sum of all that is owed by this agent or has arrived here; only while all have paused."""
-        return sum(float(values.sum(dtype=torch.float64)) for values in self.stored_links().values())
+        """Return the sum of what is with this agent beyond its state; only while all have paused."""
+        return sum(
+            (-1.0 if name.startswith(_AHEAD) else 1.0) * float(values.sum(dtype=torch.float64))
+            for name, values in self.stored_links().items()
+        )
 
     def pause(self) -> None:
         """Let nothing leave, and wait until what is under way has arrived.
@@ -157,13 +157,20 @@ class DeadlineNet:
 
     def end_step(self) -> None:
         """Forget what was sent ahead to this step."""
-        self._place, self._early, self._snapshot = None, [], None
+        self._place, self._early, self._snapshot, self._gone = None, [], None, {}
 
     def start_early(self, fields: Sequence[tuple[str, torch.Tensor]], *, ahead: int = 0) -> None:
         """Send arrays ahead of iteration k; ``ahead`` counts the steps taken since while others were behind."""
         self._early, self._ahead, self._since = list(fields), ahead, time.monotonic()
-        for place, (verb, array) in enumerate(fields):
-            self._offer(_EARLY + place, verb, array.reshape(-1))
+        for call, (verb, array) in enumerate(fields, _EARLY):
+            if call in self._is_gone:
+                continue
+            self._offer(call, verb, array.reshape(-1))
+            if self._adds[verb]:
+                self._gone[call] = array.reshape(-1) * sum(
+                    weight for _, weight in self._share(verb).receivers
+                )
+        self._is_gone = frozenset()
 
     def wait_for_packet(self, seconds: float) -> None:
         """Wait until something comes, at most so long."""
@@ -193,9 +200,7 @@ class DeadlineNet:
         places = [self._early_place(verb, array) for array in arrays]
         early = [place for place in places if place is not None]
         if len(early) == len(arrays):
-            if (
-                self._snapshot is None
-            ):  # at once for all that was sent ahead: the parts of a pair share their fate
+            if self._snapshot is None:  # all at once: the parts of a pair share their fate
                 calls = range(_EARLY, _EARLY + len(self._early))
                 self._snapshot = self._taken(calls, self._since + self._deadline, {v for v, _ in self._early})
             rows = [

@@ -43,6 +43,10 @@ def stop_for(seconds: float) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
+def distance(model: Point) -> float:
+    return float((model.x.detach() - SOLUTION).norm())
+
+
 def main(out: str, settings: str) -> None:
     folder, plan = Path(out), json.loads(settings)
     graph = every(plan["every"], example5()) if "every" in plan else example5()
@@ -65,13 +69,13 @@ def main(out: str, settings: str) -> None:
             checkpoints.save()
             if optimizer.k == plan.get("end_at") and resumed is None:
                 os._exit(0)
-        if reached is None and float((model.x - SOLUTION).norm()) < plan.get("accuracy", 1e-3):
+        if reached is None and distance(model) < plan.get("accuracy", 1e-3):
             reached = time.monotonic() - began
     net = optimizer._net
     facts = {
         "agent": network.agent,
         "resumed": resumed,
-        "own": float((model.x - SOLUTION).norm()),
+        "own": distance(model),
         "late": getattr(net, "late", 0),
         "awaited": getattr(net, "awaited", 0),
         "reached": reached,
