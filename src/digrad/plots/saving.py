@@ -2,7 +2,8 @@
 
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,11 +64,26 @@ def save_figure(
     stem = Path(path_without_suffix)
     make_folder(stem.parent)
     written = []
-    for kind in formats:
-        choice(kind, "formats", "save_figure", FORMATS)
-        metadata = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}[kind]
-        buffer = io.BytesIO()
-        with publishable():
+    with publishable(), _laid_out_once(figure):
+        for kind in formats:
+            choice(kind, "formats", "save_figure", FORMATS)
+            metadata = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}[kind]
+            buffer = io.BytesIO()
             figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
-        written.append(write_atomically(stem.with_name(f"{stem.name}.{kind}"), buffer.getvalue()))
+            written.append(write_atomically(stem.with_name(f"{stem.name}.{kind}"), buffer.getvalue()))
     return written
+
+
+@contextmanager
+def _laid_out_once(figure: "Figure") -> Iterator[None]:
+    """Fix the layout for all formats: finding it takes longer than drawing, and every file would find it twice."""
+    engine = figure.get_layout_engine()
+    if engine is None:
+        yield
+        return
+    engine.execute(figure)
+    figure.set_layout_engine("none")
+    try:
+        yield
+    finally:
+        figure.set_layout_engine(engine)
