@@ -37,7 +37,13 @@ from digrad.cli.options import json_option
 @click.option(
     "--insecure", is_flag=True, help="Several machines without a key: strangers may read, disturb or join."
 )
-@click.argument("script", type=click.Path(path_type=Path))
+@click.option(
+    "--check", is_flag=True, help="Instead of a script, try every arc: latency, bandwidth, versions, clocks."
+)
+@click.option(
+    "--metrics", type=click.Path(path_type=Path), help="A folder for a JSON line of every agent and step."
+)
+@click.argument("script", type=click.Path(path_type=Path), required=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def launch(
@@ -52,7 +58,9 @@ def launch(
     rejoin_timeout: float,
     key_file: Path | None,
     insecure: bool,
-    script: Path,
+    check: bool,
+    metrics: Path | None,
+    script: Path | None,
     arguments: tuple[str, ...],
 ) -> None:
     """Run the training SCRIPT as one process per agent, all started again if one fails.
@@ -77,16 +85,20 @@ def launch(
     says that only machines you trust reach these addresses, as inside WireGuard. With --node-rank 0, 1, 2 you choose
     which machine has which agents. On one machine nothing listens beyond loopback.
     """
+    from digrad.torch.launch import CHECK
     from digrad.torch.launch import launch as launch_agents
 
     if agents is None:
         hint = "; options of launch come before the script" if _has_option(arguments, "--agents") else ""
         raise click.UsageError(f"Missing option '--agents'{hint}.", context)
+    if (script is None) != check:
+        raise click.UsageError("Give either SCRIPT or --check.", context)
     if arguments[:1] == ("--",):  # as other programs want it between the script and its options
         arguments = arguments[1:]
     code = launch_agents(
-        script, arguments, agents=agents, graph=graph, max_restarts=max_restarts, nodes=nodes, endpoint=endpoint,
-        interface=interface, node_rank=node_rank, rejoin_timeout=rejoin_timeout, key_file=key_file, insecure=insecure,
+        script or CHECK, arguments, agents=agents, graph=graph, max_restarts=0 if check else max_restarts, nodes=nodes,
+        endpoint=endpoint, interface=interface, node_rank=node_rank, rejoin_timeout=rejoin_timeout, key_file=key_file,
+        insecure=insecure, metrics=metrics,
     )  # fmt: skip
     sys.exit(code)
 

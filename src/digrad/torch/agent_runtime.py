@@ -13,6 +13,7 @@ from digrad.torch.kernels import KERNELS
 from digrad.torch.process_network import ProcessNetwork
 from digrad.torch.runtime import overwrite
 from digrad.torch.settings_watch import SettingsWatch
+from digrad.torch.step_metrics import StepMetrics
 
 OWNER = "DecentralizedOptimizer"
 
@@ -30,6 +31,7 @@ class AgentRuntime:
     def __init__(self, network: ProcessNetwork, net: AgentNet) -> None:
         self.net, self._network = net, network
         self._watch = SettingsWatch(network)
+        self._metrics = StepMetrics(network.agent, net)
         self._early: list[tuple[str, str]] = []
         self._early_memory = torch.empty(0)
         self._last_end: float | None = None
@@ -75,6 +77,7 @@ class AgentRuntime:
         if began is not None:
             self._network.note_step(self._last_end - began)
         self._watch.after_step(k, settings)
+        self._metrics.write(k)
 
     def gather(self, call: str) -> None:
         """Do nothing: agents that wait for all messages are together anyway."""

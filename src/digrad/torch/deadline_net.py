@@ -79,6 +79,7 @@ class DeadlineNet:
         self._since = time.monotonic()  # when this agent began to wait for what is sent ahead
         self.balance = self.scale = 0.0  # what pushing has added to the sum of all, and how much was pushed
         self.late = self.awaited = 0  # messages that were not there in time, and all
+        self.waited = 0.0  # seconds
         eye = torch.eye(network.n, dtype=torch.float64)
         self.one_hot = eye[network.agent : network.agent + 1]
 
@@ -272,12 +273,13 @@ class DeadlineNet:
                 self._check_connections()
                 now = time.monotonic()
                 if now >= until:
-                    return
+                    break
                 silent = [s for s in expected if self._quiet_for(s, now) > timeout]
                 if silent and now - began > timeout:
                     raise self._silent(silent)
                 self.inbox.changed.wait(min(until - now, 1.0))
             self._check_connections()
+        self.waited += time.monotonic() - began
 
     def check_silence(self) -> None:
         """Raise if a neighbour has been silent for too long, although nobody waits for it."""

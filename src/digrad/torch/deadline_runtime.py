@@ -18,6 +18,7 @@ from digrad.torch.failure_records import note_step
 from digrad.torch.process_network import ProcessNetwork
 from digrad.torch.runtime import overwrite
 from digrad.torch.settings_watch import SettingsWatch
+from digrad.torch.step_metrics import StepMetrics
 
 OWNER = "DecentralizedOptimizer"
 _LOOK = 0.05  # seconds between two looks at whether all have come, at least
@@ -37,6 +38,7 @@ class DeadlineRuntime:
     def __init__(self, network: ProcessNetwork, net: DeadlineNet) -> None:
         self.net, self._network = net, network
         self._watch = SettingsWatch(network)
+        self._metrics = StepMetrics(network.agent, net)
         self._early: list[tuple[str, str]] = []
         self._last_end: float | None = None
         self._last: tuple[Any, Any, torch.Tensor] | None = None  # method, state and gradient of the last step
@@ -73,6 +75,7 @@ class DeadlineRuntime:
         if began is not None:
             self._network.note_step(self._last_end - began)
         self._watch.after_step(k, settings)
+        self._metrics.write(k)
 
     def gather(self, call: str) -> None:
         """Wait until all agents have come to ``call`` and nothing is under way; mix with those who have not.

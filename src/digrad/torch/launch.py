@@ -20,6 +20,7 @@ from digrad.torch.failure_story import Story
 from digrad.torch.machines.key_file import read_key
 from digrad.torch.machines.machine import Machine, Plan
 from digrad.torch.machines.supervisor import Supervisor
+from digrad.torch.step_metrics import METRICS_VARIABLE
 from digrad.torch.tied import PARENT_VARIABLE
 
 GRAPH_VARIABLE = "DIGRAD_GRAPH"
@@ -35,6 +36,7 @@ SETTINGS = {
 }
 
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # which interface they use
+CHECK = Path(__file__).parent / "machines" / "check.py"  # the script of `digrad launch --check`
 REJOIN = 300.0  # seconds to wait for a machine
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -56,6 +58,7 @@ def launch(
     rejoin_timeout: float = REJOIN,
     key_file: str | Path | None = None,
     insecure: bool = False,
+    metrics: str | Path | None = None,
 ) -> int:
     """Run a training script as one process per agent, and start all of them again if one fails.
 
@@ -80,6 +83,8 @@ def launch(
             take part, and all that travels between machines is encrypted and authenticated.
         insecure: Do without a key: whoever reaches the endpoint or an agent can read, disturb or join the run. Several
             machines need one of the two, unless the endpoint is loopback.
+        metrics: A folder where every agent writes a JSON line for each step: its seconds, those spent waiting for
+            others, bytes sent, and messages that were late.
 
     Returns:
         0 if all agents succeeded, 2 if a setting was wrong, 128 + the signal that ended it, else another number.
@@ -97,6 +102,8 @@ def launch(
     with tempfile.TemporaryDirectory(prefix="digrad-launch-") as folder, _ending_signals() as received:
         output = AgentOutput(Path(folder))
         variables = {**environment, **output.variables, FAILURES_VARIABLE: folder}
+        if metrics is not None:
+            variables[METRICS_VARIABLE] = str(Path(metrics).resolve())
         if endpoint is None:
             command = launch_command(
                 script, arguments, agents=agents, max_restarts=max_restarts, folder=folder

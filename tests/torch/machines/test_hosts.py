@@ -1,6 +1,8 @@
 """Several hosts, each a network namespace with its own address: what a new user does, and what goes wrong there."""
 
+import json
 import os
+import random
 import signal
 import subprocess
 import time
@@ -12,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from digrad import CGT, graphs
-from digrad.graphs import ring
+from digrad.graphs import Digraph, example5, ring
 from digrad.torch import Replicas
 from digrad.torch.machines.key_file import make_key
 from namespaces import Host, hosts, needs_namespaces
@@ -35,9 +37,18 @@ def until(found: Callable[[], object], what: str, seconds: float = STARTUP) -> N
 class Run:
     """One command on every host, and what it writes."""
 
-    def __init__(self, machines: Sequence[Host], folder: Path, *options: str, key: bool = True) -> None:
+    def __init__(
+        self,
+        machines: Sequence[Host],
+        folder: Path,
+        *options: str,
+        key: bool = True,
+        graph: Digraph | None = None,
+        script: Sequence[str] = (),
+    ) -> None:
         self.machines, self.folder = machines, folder
-        graphs.write(ring(len(machines)), folder / "graph.json")
+        self.script = script or (WORKER, str(folder))
+        graphs.write(graph or ring(len(machines)), folder / "graph.json")
         key_file = folder / "run.key"
         if key and not key_file.exists():
             make_key(key_file)
@@ -51,7 +62,7 @@ class Run:
     def start(self, number: int, *options: str, **variables: str) -> None:
         """Start the launch of one host, as machine ``number``."""
         host = self.machines[number]
-        words = (*self.words, "--node-rank", str(number), *options, WORKER, str(self.folder))
+        words = (*self.words, "--node-rank", str(number), *options, *self.script)
         log = self.folder / f"log-{number}-{len(host.processes)}"
         self.processes[number] = host.start(*words, log=log, **variables)
 
@@ -260,21 +271,34 @@ def test_machine_with_another_key_or_none_is_refused_in_one_line(tmp_path: Path)
         assert run.log(0).count(f"refused a connection from {machines[1].address}") == 1
 
 
+SLOW = """
+import sys, torch, digrad as dg
+from digrad.torch import DecentralizedOptimizer, ProcessNetwork
+network = ProcessNetwork(timeout=6)
+model = torch.nn.Linear(500, 500)
+optimizer = DecentralizedOptimizer(model.parameters(), dg.CGT(step_size=0.1, threshold=1.0), network)
+for _ in range(2):
+    optimizer.zero_grad()
+    model(torch.ones(1, 500)).square().mean().backward()
+    optimizer.step()
+optimizer.close()
+print("the end")
+network.close()
+"""
+
+
+@pytest.mark.slow
 def test_slow_link_is_not_called_silent(tmp_path: Path) -> None:
-    """A message takes much longer than the timeout, but makes progress."""
+    """A message of 2 MB takes 16 seconds, the timeout is 6, but it makes progress."""
+    (tmp_path / "slow.py").write_text(SLOW)
     with hosts(2) as machines:
-        run = Run(machines, tmp_path, key=False)
-        run.go()
+        run = Run(machines, tmp_path, script=(str(tmp_path / "slow.py"),))
         for host in machines:
-            host.limit("256kbit")  # the first message of 40 kB takes more than a second
-        words = {
-            number: (*run.words, "--node-rank", str(number), WORKER, str(tmp_path), "0.8")
-            for number in (0, 1)
-        }
-        for number, host in enumerate(machines):
-            run.processes[number] = host.start(*words[number], log=tmp_path / f"log-{number}-0")
+            host.limit("1mbit")
+        run.start_all()
         assert run.codes() == [0, 0], run.logs()
-        check_result(run)
+        assert all("the end" in run.log(number) for number in range(2))
+        assert "started again" not in run.logs()
 
 
 def test_endpoint_may_be_a_name_that_means_loopback_on_its_own_machine(tmp_path: Path) -> None:
@@ -294,3 +318,91 @@ def test_endpoint_may_be_a_name_that_means_loopback_on_its_own_machine(tmp_path:
             for folder in folders:
                 subprocess.run(["rm", "-r", str(folder)], check=False)
         check_result(run)
+
+
+DISTURBANCES = [
+    pytest.param(["stop", "cut"], 3.0, id="stopped and cut for 3 s"),
+    pytest.param(["stop"], 5.0, marks=pytest.mark.slow, id="stopped for 5 s"),
+    pytest.param(["stop"], 30.0, marks=pytest.mark.slow, id="stopped for 30 s"),
+    pytest.param(["cut"], 5.0, marks=pytest.mark.slow, id="cut for 5 s"),
+    pytest.param(["limit"], 5.0, marks=pytest.mark.slow, id="10 Mbit/s"),
+]
+
+
+@pytest.mark.parametrize(("deeds", "seconds"), DISTURBANCES)
+def test_disturbed_host_costs_steps_and_not_the_run_with_a_deadline(
+    deeds: list[str], seconds: float, tmp_path: Path
+) -> None:
+    plan = {"steps": 1200, "deadline": 0.05, "compute": 0.005, "save": 400}
+    script = (str(WORKERS / "deadline.py"), str(tmp_path), json.dumps(plan))
+    with hosts(5) as machines:
+        run = Run(machines, tmp_path, graph=example5(), script=script)
+        run.start_all()
+        until(lambda: len(run.files("reached-*-50")) == 5, f"training: {run.logs()}")
+        victim = machines[2]
+        before = len(run.files("reached-0-*"))
+        for deed in deeds:
+            do, undo = {
+                "stop": (
+                    lambda: victim.signal_all(signal.SIGSTOP),
+                    lambda: victim.signal_all(signal.SIGCONT),
+                ),
+                "cut": (victim.cut, victim.mend),
+                "limit": (lambda: victim.limit("10mbit"), lambda: None),
+            }[deed]
+            do()
+            time.sleep(seconds)
+            undo()
+        assert len(run.files("reached-0-*")) > before  # the others have gone on meanwhile
+        assert run.codes() == [0] * 5, run.logs()
+        found = [json.loads((tmp_path / f"agent-{agent}.json").read_text()) for agent in range(5)]
+        assert all(one["error"] < 1e-6 and one["own"] < 1e-6 for one in found), found
+        assert "started again" not in run.logs()
+
+
+@pytest.mark.slow
+def test_stopped_host_is_one_clear_error_and_an_exact_restart_without_a_deadline(tmp_path: Path) -> None:
+    with hosts(3) as machines:
+        run = Run(machines, tmp_path, script=(WORKER, str(tmp_path), "4"))
+        run.start_all()
+        run.holding()
+        machines[2].signal_all(signal.SIGSTOP)
+        run.go()
+        time.sleep(15)
+        machines[2].signal_all(signal.SIGCONT)
+        assert run.codes() == [0, 0, 0], run.logs()
+        assert "all agents have been started again" in run.log(0)
+        check_result(run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trial", range(int(os.environ.get("DIGRAD_SOAK", "4"))))
+def test_any_process_of_any_host_may_be_killed_at_any_moment(trial: int, tmp_path: Path) -> None:
+    """Agents, launches and the machine with the endpoint; also while they start, save and end."""
+    rng = random.Random(trial)
+    with hosts(3) as machines:
+        run = Run(machines, tmp_path)
+        run.go()
+        run.start_all()
+        until(lambda: len(run.files("started-*")) >= rng.randrange(1, 4), f"agents: {run.logs()}")
+        time.sleep(rng.uniform(0.0, 3.0))
+        number, is_agent = trial % 3, rng.random() < 0.5
+        launches = [pid for pid in machines[number].pids() if b"launch" in words_of(pid)]
+        agents = [pid for pid in machines[number].pids() if b"digrad.torch.agent" in words_of(pid)]
+        for pid in agents if is_agent else launches:
+            os.kill(pid, signal.SIGKILL)
+        if launches and not is_agent:
+            until(lambda: not machines[number].pids(), "end of the agents of a killed launch", 10)
+            if not (tmp_path / f"final-{number}.safetensors").exists():
+                run.start(number)
+        codes = run.codes()
+        assert all(code in (0, -9, 137) for code in codes), run.logs()
+        check_result(run)
+        assert not [pid for host in machines for pid in host.pids()]
+
+
+def words_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has ended
+        return b""

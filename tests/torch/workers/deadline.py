@@ -63,6 +63,8 @@ def main(out: str, settings: str) -> None:
             plan.get("compute", 0.0) * (plan.get("factor", 1) if network.agent == plan.get("slow") else 1)
         )
         optimizer.step()
+        if optimizer.k % 50 == 0:
+            (folder / f"reached-{network.agent}-{optimizer.k}").touch()
         if optimizer.k == plan.get("stop_at") and network.agent == 2 and resumed is None:
             stop_for(plan["seconds"])
         if optimizer.k % plan.get("save", 10**9) == 0:
