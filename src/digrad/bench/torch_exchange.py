@@ -4,10 +4,8 @@
 """
 
 import json
-import os
 import socket
 import statistics
-import subprocess
 import sys
 import threading
 import time
@@ -17,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from digrad import CGT, checks
+from digrad.bench.processes import SECONDS, run_processes
 from digrad.bench.report import BenchRow
-from digrad.errors import DigradError
 from digrad.graphs import Digraph, from_edges
 from digrad.torch.launch import require_torch
 
@@ -26,7 +24,6 @@ RESNET18 = 11_173_962  # parameters of ResNet-18 for ten classes
 GRAPH: Digraph = from_edges(5, [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (0, 2), (1, 3), (2, 4)])  # 8 arcs
 COMPUTE = 0.5  # seconds that a forward and backward pass on another device would take
 BUCKET = 25 << 20  # bytes that DDP reduces at a time
-SECONDS = 600  # after which the processes are given up
 
 
 def run_torch_bench(*, repeats: int = 7, dimension: int = RESNET18) -> list[BenchRow]:
@@ -43,7 +40,8 @@ def run_torch_bench(*, repeats: int = 7, dimension: int = RESNET18) -> list[Benc
     """
     require_torch("the torch benchmark")
     repeats = checks.count(repeats, "repeats", "run_torch_bench")
-    found = _run_processes(repeats, dimension)
+    command = [sys.executable, "-m", "digrad.bench.torch_exchange", str(repeats), str(dimension)]
+    found = run_processes(command, GRAPH.n)
     times = {
         name: statistics.median(map(max, zip(*(one["times"][name] for one in found), strict=True)))
         for name in found[0]["times"]
@@ -84,37 +82,6 @@ def run_torch_bench(*, repeats: int = 7, dimension: int = RESNET18) -> list[Benc
             note="flat buffers over three steps of CGT, receive buffers included, largest of five processes",
         ),
     ]  # fmt: skip
-
-
-def _run_processes(repeats: int, dimension: int) -> list[dict[str, Any]]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    # The allocator stays as DDP finds it under plain torchrun: `digrad launch` would speed up all_reduce as well.
-    base = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "WORLD_SIZE": str(GRAPH.n)}
-    command = [sys.executable, "-m", "digrad.bench.torch_exchange", str(repeats), str(dimension)]
-    processes = [
-        subprocess.Popen(
-            command,
-            env={**base, "RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(GRAPH.n)
-    ]
-    try:
-        outputs = [process.communicate(timeout=SECONDS) for process in processes]
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-    for process, (_, errors) in zip(processes, outputs, strict=True):
-        if process.returncode:
-            reason = (errors.strip().splitlines() or ["no message"])[-1]
-            raise DigradError(f"the torch benchmark ended with exit code {process.returncode}: {reason}")
-    return [json.loads(output) for output, _ in outputs]
 
 
 def _work(repeats: int, dimension: int) -> dict[str, Any]:

@@ -130,10 +130,11 @@ def bench(part: str, repeats: int, as_json: bool) -> None:
     from digrad.bench import BenchReport, run_bench
 
     if part == "torch":
+        from digrad.bench.torch_deadline import deadline_row
         from digrad.bench.torch_exchange import run_torch_bench
         from digrad.bench.torch_replicas import replicas_row
 
-        rows = (*run_torch_bench(repeats=repeats), replicas_row(repeats=repeats))
+        rows = (*run_torch_bench(repeats=repeats), replicas_row(repeats=repeats), deadline_row())
         report = BenchReport(rows, {"repeats": repeats})
     else:
         report = run_bench(repeats=repeats, progress=lambda text: click.echo(text, err=True))
