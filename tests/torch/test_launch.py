@@ -1,5 +1,6 @@
 """What becomes of the agents when `digrad launch` is told to end, is set up wrongly, or runs on two machines."""
 
+import json
 import os
 import signal
 import socket
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from digrad.torch.checkpoint_files import committed_steps, step_folder
 from torch_processes import WORKERS, environment, free_port, listening
 
 WORKER = str(WORKERS / "launched.py")
@@ -305,6 +307,47 @@ def test_plain_torchrun_restarts_the_agents_with_a_store_per_attempt(tmp_path: P
     assert code == 0, output
     assert "keeps one store for all attempts" not in output
     assert len(list(tmp_path.glob("average-*"))) == 2
+
+
+SAVING = """
+import sys, torch, digrad as dg
+from pathlib import Path
+from digrad.torch import Checkpoints, DecentralizedOptimizer, ProcessNetwork
+network = ProcessNetwork(dg.graphs.ring(2))
+model = torch.nn.Linear(4, 3)
+optimizer = DecentralizedOptimizer(model.parameters(), dg.CGT(step_size=0.05, threshold=1.0), network)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.999)
+Checkpoints(sys.argv[1], optimizer, others={"scheduler": scheduler}).resume()
+while True:
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).square().mean().backward()
+    optimizer.step()
+    scheduler.step()
+    assert scheduler.last_epoch == optimizer.k
+    if optimizer.k % 20 == 0:
+        Path(sys.argv[1], f"training-{network.agent}").touch()
+"""
+
+
+def test_run_that_is_told_to_end_saves_the_same_step_on_all_agents_first(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SAVING)
+    metrics = tmp_path / "metrics"
+    words = digrad_launch("--agents", "2", "--metrics", str(metrics), str(script), str(tmp_path))
+    with started(tmp_path, *words) as (process, token):
+        wait_for(tmp_path, "training-*", 2)
+        process.terminate()
+        output, _ = process.communicate(timeout=GONE)
+        assert process.returncode == 143, output
+        assert not remaining(token)
+    assert "Traceback" not in output
+    (last,) = committed_steps(tmp_path)
+    names = {path.name for path in step_folder(tmp_path, last).glob("agent-*")}
+    assert names == {"agent-0.safetensors", "agent-1.safetensors"}
+    for agent in range(2):
+        lines = [json.loads(line) for line in (metrics / f"agent-{agent}.jsonl").read_text().splitlines()]
+        assert [line["step"] for line in lines] == list(range(1, last + 1))
+        assert all(line["agent"] == agent and line["bytes"] > 0 and line["waited"] >= 0 for line in lines)
 
 
 @pytest.mark.parametrize("victim", ["digrad launch", "torch.distributed.run"])

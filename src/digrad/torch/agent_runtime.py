@@ -8,6 +8,7 @@ import torch
 
 from digrad.errors import NonFiniteError
 from digrad.torch.agent_net import AgentNet
+from digrad.torch.ending import Ending
 from digrad.torch.failure_records import note_step
 from digrad.torch.kernels import KERNELS
 from digrad.torch.process_network import ProcessNetwork
@@ -32,6 +33,7 @@ class AgentRuntime:
         self.net, self._network = net, network
         self._watch = SettingsWatch(network)
         self._metrics = StepMetrics(network.agent, net)
+        self._ending = Ending(network)
         self._early: list[tuple[str, str]] = []
         self._early_memory = torch.empty(0)
         self._last_end: float | None = None
@@ -78,6 +80,15 @@ class AgentRuntime:
             self._network.note_step(self._last_end - began)
         self._watch.after_step(k, settings)
         self._metrics.write(k)
+        self._ending.after_step(k)
+
+    def begin_step(self, k: int) -> None:
+        """Save and end here if all agents have agreed to."""
+        self._ending.before_step(k)
+
+    def save_when_told_to_end(self, save: Callable[[], Any]) -> None:
+        """Remember how to save."""
+        self._ending.enable(save)
 
     def gather(self, call: str) -> None:
         """Do nothing: agents that wait for all messages are together anyway."""

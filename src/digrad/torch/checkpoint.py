@@ -100,6 +100,7 @@ class Checkpoints:
         if isinstance(self._network, ProcessNetwork) and dist.get_world_size() > self._network.n:
             self._join_the_other_groups()
         self._report(self._reserve(), "Checkpoints")
+        optimizer.save_when_told_to_end(self.save)
 
     def save(self) -> Path:
         """Write the current step and commit it together with all agents; every agent must call.

@@ -77,6 +77,12 @@ class DeadlineRuntime:
         self._watch.after_step(k, settings)
         self._metrics.write(k)
 
+    def begin_step(self, k: int) -> None:
+        """Do nothing: agents at different steps cannot agree on one."""
+
+    def save_when_told_to_end(self, save: Callable[[], Any]) -> None:
+        """Do nothing: agents at different steps cannot agree on one."""
+
     def gather(self, call: str) -> None:
         """Wait until all agents have come to ``call`` and nothing is under way; mix with those who have not.
 

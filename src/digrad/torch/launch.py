@@ -2,13 +2,15 @@
 
 import contextlib
 import importlib.util
+import math
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from digrad import checks, graphs
@@ -17,6 +19,7 @@ from digrad.torch.addresses import check_interface, check_trust, endpoint_parts,
 from digrad.torch.agent_output import AgentOutput
 from digrad.torch.failure_records import FAILURES_VARIABLE
 from digrad.torch.failure_story import Story
+from digrad.torch.launch_folder import GRACE, ask_to_end
 from digrad.torch.machines.key_file import read_key
 from digrad.torch.machines.machine import Machine, Plan
 from digrad.torch.machines.supervisor import Supervisor
@@ -108,7 +111,7 @@ def launch(
             command = launch_command(
                 script, arguments, agents=agents, max_restarts=max_restarts, folder=folder
             )
-            code = _run_here(command, variables, Path(folder), output, received)
+            code = _run_here(command, variables, Path(folder), agents, output, received)
         else:
             host, port = endpoint_parts(endpoint)
             check_trust(host, has_key=secret is not None, insecure=insecure)
@@ -140,6 +143,7 @@ def _run_here(
     command: Sequence[str],
     variables: Mapping[str, str],
     folder: Path,
+    agents: int,
     output: AgentOutput,
     received: list[int],
 ) -> int:
@@ -153,7 +157,7 @@ def _run_here(
             start_new_session=True,
         )
     story = Story(output, folder)
-    code = _wait(process, story, received)
+    code = _wait(process, story, received, lambda: ask_to_end(folder, agents))
     if code != 0:
         _end_remaining(str(folder))
     output.close(_PATIENCE if received else None)
@@ -291,16 +295,25 @@ def _ending_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _wait(process: subprocess.Popen[bytes], story: Story, received: list[int]) -> int:
-    """Return the exit code of torchrun, which is told once to end if this process is, or if retrying is in vain."""
-    told = False
+def _wait(
+    process: subprocess.Popen[bytes], story: Story, received: list[int], ask: Callable[[], bool]
+) -> int:
+    """Return the exit code of torchrun, which is told once to end if this process is, or if retrying is in vain.
+
+    If this process is told by SIGTERM, the agents are asked first to save and end by themselves.
+    """
+    told, patience = False, math.inf
     while True:
         try:
             code = process.wait(_PERIOD)
             return code if code >= 0 else 128 - code
         except subprocess.TimeoutExpired:
             story.go_on()
-            if not told and (received or story.is_hopeless):
+            if received and patience == math.inf:
+                is_gentle = received[0] == signal.SIGTERM and ask()
+                patience = time.monotonic() + (GRACE if is_gentle else 0.0)
+            is_enough = len(received) > 1 or time.monotonic() > patience
+            if not told and (is_enough or story.is_hopeless):
                 process.terminate()
                 told = True
 

@@ -89,6 +89,8 @@ class MethodOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set all gradients to zero; they stay views of one flat row, so none becomes ``None``."""
+        # Here a step is over with all that belongs to it, such as that of a scheduler.
+        self._runtime.begin_step(self.k)
         self._flat.zero_grad()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -113,6 +115,7 @@ class MethodOptimizer(torch.optim.Optimizer):
             NonFiniteError: A gradient is not finite, and nothing has changed; or a state is not after the step.
         """
         self._refuse_inside_average("step")
+        self._runtime.begin_step(self.k)
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -221,6 +224,10 @@ class MethodOptimizer(torch.optim.Optimizer):
         self._last_grad = None
         overwrite(self._state, self._method_now().init(start, self._net))
         self._publish()
+
+    def save_when_told_to_end(self, save: Callable[[], Any]) -> None:
+        """Call ``save``, which all agents do at the same step, when ``digrad launch`` is told to end, and end then."""
+        self._runtime.save_when_told_to_end(save)
 
     @contextlib.contextmanager
     def together(self, call: str) -> Iterator[None]:

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from digrad import CGT, graphs
 from digrad.graphs import Digraph, example5, ring
 from digrad.torch import Replicas
+from digrad.torch.checkpoint_files import committed_steps
 from digrad.torch.machines.key_file import make_key
 from namespaces import Host, hosts, needs_namespaces
 from torch_models import network_loss, network_model
@@ -242,8 +243,12 @@ def test_machine_that_is_told_to_end_ends_the_others(tmp_path: Path) -> None:
         run = Run(machines, tmp_path)
         run.start_all()
         run.holding()
+        began = time.monotonic()
         run.processes[1].terminate()
+        run.go()
         assert run.codes() == [1, 143], run.logs()
+        assert time.monotonic() - began < 60
+        assert committed_steps(tmp_path / "steps")[-1] > 6  # all have saved the step at which they ended
         assert run.log(0).splitlines()[-1] == f"digrad: machine 1 ({machines[1].address}) was told to end"
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import queue
 import signal
@@ -20,6 +21,7 @@ import digrad
 from digrad.errors import ArgumentError
 from digrad.torch.agent_output import AgentOutput
 from digrad.torch.failure_records import FAILURES_VARIABLE, read_failures
+from digrad.torch.launch_folder import GRACE, ask_to_end
 from digrad.torch.machines.channel import BEAT, GREETING, Channel, Message
 from digrad.torch.machines.meeting import MEETING_VARIABLE
 from digrad.torch.machines.sealed import StrangerError
@@ -87,6 +89,7 @@ class Machine:
         self._count, self._lock = 0, threading.Lock()
         self._failed_at: float | None = None
         self._next_beat = 0.0
+        self._left_at: float | None = None  # when this machine was told to end
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(folder / "meeting"))
         self._listener.listen(128)
@@ -205,8 +208,14 @@ class Machine:
             self._end_agents()
             _say(f"lost the machine with the endpoint {self._plan.host}:{self._plan.port}")
             self._join()
-        if self._received:
-            self._send({"leaving": self._received[0]})
+        elif "ask" in message:
+            ask_to_end(self._folder, self._plan.agents)
+        if self._received and self._left_at is None:
+            is_gentle = self._received[0] == signal.SIGTERM and ask_to_end(self._folder, self._plan.agents)
+            self._left_at = time.monotonic() - (0.0 if is_gentle else math.inf)
+            self._send({"leaving": is_gentle})
+        is_over = self._left_at is not None and time.monotonic() - self._left_at > GRACE
+        if self._received and (is_over or len(self._received) > 1):
             return 128 + self._received[0]
         return None
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from digrad.torch.failure_records import cause_of, repeated_failure
 from digrad.torch.failure_story import BAD_INPUT, FAILED, place_of
+from digrad.torch.launch_folder import GRACE
 from digrad.torch.machines.channel import BEAT, Channel, Message
 from digrad.torch.machines.meeting import Meeting
 from digrad.torch.machines.sealed import StrangerError
@@ -97,6 +98,8 @@ class Supervisor:
         self._missing_since, self._last_word = time.monotonic(), -math.inf
         self._lost: list[str] = []  # machines that went during the attempt
         self._verdict: Verdict | None = None
+        self._last_words: Verdict | None = None  # of a run that was told to end
+        self._patience = math.inf
         self._strangers: set[str] = set()
         self._greeting = threading.Semaphore(_STRANGERS)
         for work in (self._accept, self._watch):
@@ -204,8 +207,19 @@ class Supervisor:
         elif "ended" in message:
             self._note_end(rank, message["ended"])
         elif "leaving" in message:
-            with self._lock:
-                self._end(Verdict(f"machine {rank} ({self._addresses[rank]}) was told to end", FAILED))
+            self._let_go(rank, is_gentle=message["leaving"])
+
+    def _let_go(self, rank: int, *, is_gentle: bool) -> None:
+        """End the run because a machine was told to end; if it can, all agents save first."""
+        with self._lock:
+            told = Verdict(f"machine {rank} ({self._addresses[rank]}) was told to end", FAILED)
+            if not is_gentle or not self._is_running:
+                self._end(told)
+            elif self._last_words is None:
+                self._last_words, self._patience = told, time.monotonic() + GRACE
+                for member in self._members.values():
+                    with contextlib.suppress(OSError):
+                        member.channel.send({"ask": None})
 
     def _answer(self, channel: Channel, message: Message) -> None:
         """Answer an agent; those of an earlier attempt find nothing."""
@@ -260,9 +274,9 @@ class Supervisor:
             return
         if self._is_running:
             if all(member.is_done for member in members):
-                self._end(Verdict(code=0))
+                self._end(self._last_words or Verdict(code=0))
             return
-        told = self._story()
+        told = self._last_words or self._story()
         if told.code is not None:
             self._end(told)
         elif len(self._members) == self._nodes:
@@ -335,6 +349,8 @@ class Supervisor:
                 missing = [rank for rank in range(self._nodes) if rank not in self._members]
                 if missing and self._verdict is None:
                     self._wait_for(missing)
+                if self._last_words is not None and time.monotonic() > self._patience:
+                    self._end(self._last_words)
 
     def _wait_for(self, missing: list[int]) -> None:
         now = time.monotonic()
