@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from digrad.torch.agent_output import hand_over_output
+from digrad.torch.bound_store import keep_to_loopback
 from digrad.torch.failure_records import FAILURES_VARIABLE, record_failure
 from digrad.torch.launch_folder import remember_folder
 from digrad.torch.tied import end_with_parent
@@ -23,6 +24,7 @@ def main() -> None:
     folder = Path(os.environ.pop(FAILURES_VARIABLE))
     hand_over_output(folder)
     remember_folder(folder)
+    keep_to_loopback()
     del sys.argv[0]
     script = sys.argv[0]
     if not sys.flags.safe_path:
