@@ -296,14 +296,15 @@ class Supervisor:
         if cause["is_final"]:
             told.code = BAD_INPUT
         elif repeated is not None:
-            told.line += (
+            hint = (
                 f"; an earlier attempt failed in the same way {place_of(repeated)}, so it is not tried again"
             )
+            told.line = told.line.rstrip(".") + hint  # the sentence goes on
             told.code = FAILED
         elif self._restarts >= self._max_restarts:
             told.code = FAILED
         else:
-            told.line += again
+            told.line = told.line.rstrip(".") + again
         return told
 
     def _begin(self, told: Verdict) -> None:
