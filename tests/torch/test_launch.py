@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from digrad import graphs
+from digrad.graphs import ring
 from digrad.torch.checkpoint_files import committed_steps, step_folder
 from torch_processes import WORKERS, environment, free_port, listening
 
@@ -369,3 +371,16 @@ def test_nothing_survives_a_launch_or_torchrun_that_is_killed(victim: str, tmp_p
 
 def words_of(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def test_check_tries_every_arc_in_both_directions(tmp_path: Path) -> None:
+    graphs.write(ring(3), tmp_path / "graph.json")
+    words = digrad_launch("--agents", "3", "--graph", str(tmp_path / "graph.json"), "--check")
+    code, output, _ = run(tmp_path, *words)
+    assert code == 0, output
+    assert [line.split(":")[0] for line in output.splitlines() if " arc" in line] == [
+        "[0] arc 0 to 1, and back",
+        "[0] arc 1 to 2, and back",
+        "[0] arc 2 to 0, and back",
+        "[0] all 3 arcs work in both directions",
+    ]
