@@ -184,6 +184,8 @@ class Supervisor:
         others = [member.facts for member in self._members.values()]
         if hello["nodes"] != self._nodes:
             return f"it was started for {hello['nodes']} machines, but the one with the endpoint for {self._nodes}"
+        if hello["node_rank"] not in (None, *range(self._nodes)):
+            return f"its number is {hello['node_rank']}, but there are {self._nodes} machines"
         differing = [name for name in _SHARED if others and hello[name] != others[0][name]]
         if not differing:
             return ""
