@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo test lint types layers pytest slow constraints clean
+.PHONY: demo test lint types layers pytest slow soak constraints clean
 
 demo: $(VENV)/.installed
 	$(BIN)/digrad demo
@@ -30,6 +30,10 @@ pytest: $(VENV)/.installed-test
 # The long runs, kept out of `make test`, and property tests on examples of their own choice.
 slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -q -m "slow or hypothesis" --hypothesis-profile=default
+
+# A thousand runs on three hosts in network namespaces, in each of which something is killed (root; about a day).
+soak: $(VENV)/.installed-test
+	DIGRAD_SOAK=1000 $(BIN)/python -m pytest -q -n 0 -m slow tests/torch/machines/test_hosts.py -k at_any_moment
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("digrad needs Python 3.11 or newer, but $(PYTHON) is " + sys.version.split()[0] + "; call make PYTHON=python3.11")'

@@ -1,5 +1,6 @@
 """The executor of one agent in its own process: a stack of one row, mixed with what the neighbours send."""
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -43,8 +44,10 @@ class AgentNet:
         if dimension * dtype.itemsize >= LARGE and device.type == "cpu":
             network.open_memory(letters.values())
         batched = "nccl" in dist.get_backend(network.group)
-        self._route = Route(network.group, network.same_host if device.type == "cpu" else None, batched)
-        self._rounds = self.k = self.bytes_sent = 0
+        carriers = (network.links, network.same_host) if device.type == "cpu" else ()
+        self._route = Route(network.group, [one for one in carriers if one is not None], batched)
+        self._rounds = self.k = self.bytes_sent = self.late = 0
+        self.waited = 0.0  # seconds
         self._early: Round | None = None
         self._early_fields: list[tuple[str, torch.Tensor]] = []
         self._place: int | None = (
@@ -161,10 +164,12 @@ class AgentNet:
         return None
 
     def _finish(self, sent: Round) -> None:
+        began = time.monotonic()
         try:
             sent.finish(self.network.timeout)
         except CommunicationError as error:
             raise self.network.reason_of(error) from error
+        self.waited += time.monotonic() - began
 
     def _places(self, count: int) -> Sequence[str | None]:
         """Name the next arrays of this step, so that each finds its references; there are none outside of it."""

@@ -8,12 +8,14 @@ import torch
 
 from digrad.errors import NonFiniteError
 from digrad.torch.agent_net import AgentNet
+from digrad.torch.ending import Ending
 from digrad.torch.failure_records import note_step
 from digrad.torch.fated_net import FatedNet, keep_sleepers
 from digrad.torch.kernels import KERNELS
 from digrad.torch.process_network import ProcessNetwork
 from digrad.torch.runtime import overwrite
 from digrad.torch.settings_watch import SettingsWatch
+from digrad.torch.step_metrics import StepMetrics
 
 OWNER = "DecentralizedOptimizer"
 
@@ -32,6 +34,8 @@ class AgentRuntime:
     def __init__(self, network: ProcessNetwork, net: AgentNet, fated: FatedNet | None = None) -> None:
         self.net, self._plain, self._fated, self._network = fated or net, net, fated, network
         self._watch = SettingsWatch(network)
+        self._metrics = StepMetrics(network.agent, net)
+        self._ending = Ending(network)
         self._early: list[tuple[str, str]] = []
         self._early_memory = torch.empty(0)
         self._last_end: float | None = None
@@ -86,6 +90,22 @@ class AgentRuntime:
         if began is not None:
             self._network.note_step(self._last_end - began)
         self._watch.after_step(k, settings)
+        self._metrics.write(k)
+        self._ending.after_step(k)
+
+    def begin_step(self, k: int) -> None:
+        """Save and end here if all agents have agreed to."""
+        self._ending.before_step(k)
+
+    def save_when_told_to_end(self, save: Callable[[], Any]) -> None:
+        """Remember how to save."""
+        self._ending.enable(save)
+
+    def gather(self, call: str) -> None:
+        """Do nothing: agents that wait for all messages are together anyway."""
+
+    def release(self) -> None:
+        """Do nothing."""
 
     def go_to(self, k: int, links: Mapping[str, torch.Tensor]) -> None:
         """Wait for the messages under way, agree on the iteration, and go on with another state of the links."""

@@ -41,6 +41,18 @@ class ReplicaRuntime:
     def end_step(self, k: int, settings: Callable[[], dict[str, Any]]) -> None:
         """Look after nobody."""
 
+    def begin_step(self, k: int) -> None:
+        """Do nothing: all agents are in this process."""
+
+    def save_when_told_to_end(self, save: Callable[[], Any]) -> None:
+        """Do nothing: all agents are in this process."""
+
+    def gather(self, call: str) -> None:
+        """Do nothing: all agents are here."""
+
+    def release(self) -> None:
+        """Do nothing."""
+
     def go_to(self, k: int, links: Mapping[str, torch.Tensor]) -> None:
         """Go on at k with another state of the links."""
         self.net.load_links(links)

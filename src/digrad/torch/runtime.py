@@ -52,6 +52,22 @@ class Runtime(Protocol):
         """Look after the network once k steps have been taken; ``settings`` are what all agents must share."""
         ...
 
+    def begin_step(self, k: int) -> None:
+        """Save and end the process if the run is told to end and all agents have come to the same step."""
+        ...
+
+    def save_when_told_to_end(self, save: Callable[[], Any]) -> None:
+        """Call ``save`` then."""
+        ...
+
+    def gather(self, call: str) -> None:
+        """Wait until all agents have come to ``call``; their states belong together until :meth:`release`."""
+        ...
+
+    def release(self) -> None:
+        """Let the agents go on."""
+        ...
+
     def go_to(self, k: int, links: Mapping[str, torch.Tensor]) -> None:
         """Make sure that the state may be overwritten, and that all agents go on at k with this state of the links."""
         ...
