@@ -40,3 +40,27 @@ methods.DGDClip = {{step_size = 0.02, threshold = 1.0, mixing = "row"}}
 def sampled(*, seeds: int = 1) -> Spec:
     """Mini-batches on real data, with several checkpoints."""
     return parse_spec(SAMPLED.format(seeds=seeds), "sampled.toml")
+
+
+IMAGES = """
+name = "images"
+engine = "torch"
+steps = {steps}
+batch_size = 4
+seeds = {seeds}
+start = "model"
+dtype = "float32"
+sampling = "epoch"
+record_every = 2
+checkpoint_every = 1
+graph = {{kind = "example5"}}
+problem = {{kind = "images", folder = "{folder}", norm = "group", evaluate = 10, evaluate_last = 10}}
+methods.CGT = {{step_size = 0.05, threshold = 10.0}}
+methods.AB = {{step_size = {ab_step_size}}}
+"""
+
+
+def images(folder: object, *, steps: int = 4, seeds: int = 1, ab_step_size: object = 0.05) -> Spec:
+    """Two methods on generated images in ``folder``, trained by torch."""
+    text = IMAGES.format(folder=folder, steps=steps, seeds=seeds, ab_step_size=ab_step_size)
+    return parse_spec(text, "images.toml")

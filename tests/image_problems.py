@@ -1,10 +1,13 @@
-"""Generated images in the format of CIFAR-10, for tests."""
+"""Small image problems for tests: generated images in the format of CIFAR-10, and networks that train in moments."""
 
 from pathlib import Path
 
 import numpy as np
 
+from digrad.data import ImageSet, partition
 from digrad.data.cifar import BATCHES
+from digrad.data.images import RECORD
+from digrad.torch.image_problem import ImageProblem
 
 
 def records(count: int, seed: int) -> np.ndarray:
@@ -23,3 +26,20 @@ def write_batches(folder: Path, count: int = 40) -> Path:
     for seed, name in enumerate(BATCHES):
         (folder / f"{name}.bin").write_bytes(records(count, seed).tobytes())
     return folder
+
+
+def tiny_problem(
+    agents: int = 5, *, model: str = "small_cnn", norm: str = "batch", count: int = 100
+) -> ImageProblem:
+    """Return a problem of generated images, divided at random."""
+    images, test = ImageSet("generated", [records(count, 1)]), ImageSet("generated (test)", [records(40, 2)])
+    assert images.records[0].shape[1] == RECORD
+    return ImageProblem(
+        model=model,
+        norm=norm,
+        images=images,
+        chosen=np.arange(count),
+        partition=partition(images.labels, agents, scheme="iid"),
+        test_images=test,
+        test_chosen=np.arange(40),
+    )

@@ -10,6 +10,7 @@ import pytest
 import digrad as dg
 from algorithms import test_contract as contract
 from digrad.simulation import simulate
+from digrad.testing import check_method
 from method_cases import Case
 
 ROOT = Path(__file__).parent.parent
@@ -34,20 +35,9 @@ def example(tmp_path_factory):
 
 def test_one_file_and_one_row_pass_the_whole_contract(example):
     case = eval(block("row"), {"Case": Case, "LazyDGD": example.LazyDGD, "frozenset": frozenset})
-    checks = [
-        contract.test_method_satisfies_the_protocol,
-        contract.test_state_keeps_its_type_and_shapes,
-        contract.test_float32_is_kept,
-        contract.test_inputs_are_left_unchanged,
-        contract.test_step_is_deterministic,
-        contract.test_needs_are_declared_and_suffice,
-        contract.test_measured_traffic_equals_declared_and_documented,
-        contract.test_measured_dependent_rounds_equal_declared_and_documented,
-        contract.test_early_messages_are_exactly_the_state_fields_that_are_sent_as_they_are,
-        contract.test_compiled_step_with_traced_hyper_parameters_agrees,
-    ]
-    for check in checks:
-        check(case)
+    contract.test_facts_are_declared_as_measured_and_documented(case)
+    contract.test_compiled_step_with_traced_hyper_parameters_agrees(case)
+    check_method(case.method)
     for check in (
         contract.test_docstring_follows_the_template,
         contract.test_equation_numbers_of_the_docstring_are_repeated_in_the_code,

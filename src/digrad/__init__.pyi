@@ -1,5 +1,6 @@
 # The public names of digrad, one by one: read by type checkers, and at run time by lazy_loader.
 from . import data as data
+from . import directions as directions
 from . import graphs as graphs
 from . import links as links
 from . import mixing as mixing

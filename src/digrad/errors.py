@@ -52,3 +52,7 @@ class DisagreementError(CommunicationError):
 
 class NonFiniteError(DigradError, RuntimeError):
     """A gradient or a state of an agent holds infinities or numbers that are none; it was not mixed."""
+
+
+class PluginError(DigradError, ImportError):
+    """A method or a problem of another package cannot be loaded, or does not keep the contract."""

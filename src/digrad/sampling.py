@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 # Independent streams of one seed: the second word of the Philox key.
-SAMPLES, STARTS, PERMUTATIONS, ARCS, AUGMENTATIONS = 1, 2, 3, 9, 10
+SAMPLES, STARTS, PERMUTATIONS, ARCS, AUGMENTATIONS, HELD_OUT = 1, 2, 3, 9, 10, 11
 WORDS = 4  # 64-bit numbers per Philox counter value
 
 

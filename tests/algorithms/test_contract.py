@@ -15,10 +15,11 @@ import digrad.algorithms
 from digrad.algorithms import BIBTEX, CGT, FROST, METHODS, chebyshev_momentum, scaled_thresholds
 from digrad.engine.verbs import required
 from digrad.errors import ArgumentError
+from digrad.testing.contract import CONTRACT, setting_of
+from digrad.testing.numpy_net import NumPyNet, network, run, weights
 from digrad.types import Method
 from method_cases import AGENTS, CASES, LABELS, Case
 from method_problems import random_problem
-from numpy_net import NumPyNet, dated, depth, network, run, weights
 
 every_case = pytest.mark.parametrize("case", CASES, ids=LABELS)
 every_method = pytest.mark.parametrize(
@@ -30,12 +31,6 @@ CLIPPED = [case for case in CASES if hasattr(case.method, "diagnostics")]
 GRAPH, PROBLEM, START = random_problem(AGENTS, 3, seed=7)
 DIMENSION = START.shape[1]
 SECTIONS = ("Args", "Communication", "Converges", "Invariant", "Also known as", "Deviations", "Reference")
-
-
-def _frozen(x: np.ndarray) -> np.ndarray:
-    copy = x.copy()
-    copy.flags.writeable = False
-    return copy
 
 
 def test_every_public_method_has_a_row() -> None:
@@ -50,69 +45,35 @@ def test_every_method_is_exported_under_its_name() -> None:
     assert {name for name, method in METHODS.items() if method.__name__ != name} == {"CDSGD"}
 
 
-@every_case
-def test_method_satisfies_the_protocol(case: Case) -> None:
-    assert isinstance(case.method, Method)
-    assert case.method.converges in {"exact", "biased", "drifting", "neighbourhood"}
+ENGINES = {
+    "gives the same numbers in the compiled simulator",
+    "gives the same numbers in torch",
+}  # tested elsewhere
+PROMISES = [promise for promise in CONTRACT if promise not in ENGINES]
 
 
+@pytest.mark.parametrize("promise", PROMISES)
 @every_case
-def test_state_keeps_its_type_and_shapes(case: Case) -> None:
-    states = run(case.method, network(GRAPH), PROBLEM.gradient, START, 3)
-    for state in states:
-        assert type(state).__name__ == type(case.method).__name__ + "State"
-        assert type(state) is type(states[0])
-        assert [field.shape for field in state] == [field.shape for field in states[0]]
-        assert all(len(field) == AGENTS for field in state)
-        assert case.method.estimate(state).shape == case.method.query(state).shape == START.shape
+def test_method_keeps_every_promise_of_the_contract(case: Case, promise: str) -> None:
+    CONTRACT[promise](setting_of(case.method))
 
 
 @every_case
-def test_float32_is_kept(case: Case) -> None:
+def test_facts_are_declared_as_measured_and_documented(case: Case) -> None:
     method = case.method
-    if isinstance(getattr(method, "threshold", None), np.ndarray):
-        method = dataclasses.replace(method, threshold=method.threshold.astype(np.float32))
-    gradient = dataclasses.replace(PROBLEM, a=np.float32(PROBLEM.a), b=np.float32(PROBLEM.b)).gradient
-    state = run(method, network(GRAPH), gradient, np.float32(START), 2)[-1]
-    assert {field.dtype for field in state} == {np.dtype(np.float32)}
-    assert method.estimate(state).dtype == method.query(state).dtype == np.float32
-
-
-@every_case
-def test_inputs_are_left_unchanged(case: Case) -> None:
-    method, net = case.method, network(GRAPH)
-    state = method.init(_frozen(START), net)
-    for _ in range(2):
-        state = type(state)(*(_frozen(field) for field in state))
-        before = [field.copy() for field in state]
-        after = method.step(state, _frozen(PROBLEM.gradient(method.query(state))), net)
-        assert all(np.array_equal(*pair) for pair in zip(before, state, strict=True))
-        state = after
-
-
-@every_case
-def test_step_is_deterministic(case: Case) -> None:
-    first, second = (run(case.method, network(GRAPH), PROBLEM.gradient, START, 5)[-1] for _ in range(2))
-    assert all(np.array_equal(*pair) for pair in zip(first, second, strict=True))
-
-
-@every_case
-def test_needs_are_declared_and_suffice(case: Case) -> None:
-    assert required(case.method) == case.needs
-    net = network(GRAPH).bound(case.method).restricted(case.method.needs)
-    run(case.method, net, PROBLEM.gradient, START, 2)
-    assert {verb for verb, _ in net.calls} == {NumPyNet.verbs[need] for need in case.method.needs}
-
-
-@every_case
-def test_measured_traffic_equals_declared_and_documented(case: Case) -> None:
-    method, net = case.method, network(GRAPH)
-    state = method.init(START, net)
-    net.calls.clear()
-    method.step(state, PROBLEM.gradient(method.query(state)), net)
-    expected = tuple(AGENTS if figure == "n" else figure for figure in case.traffic)
-    assert net.traffic(DIMENSION) == expected
+    assert isinstance(method, Method)
+    assert required(method) == case.needs
     assert method.traffic == case.traffic == _documented_traffic(method)
+    assert method.rounds == case.rounds == _documented_rounds(method)
+    assert method.converges in {"exact", "biased", "drifting", "neighbourhood"}
+    state = method.init(START, network(GRAPH).bound(method))
+    assert type(state).__name__ == type(method).__name__ + "State"
+
+
+def _documented_rounds(method: Any) -> int:
+    text = type(method).__doc__.split("Communication: ")[1].split("Converges:")[0]
+    found = re.search(r"(\d*)(K?) dependent rounds?", text)
+    return int(found[1] or 1) * (method.gossip_rounds if found[2] else 1) if found else 1
 
 
 def _documented_traffic(method: Any) -> tuple[int, int | str]:
@@ -123,36 +84,6 @@ def _documented_traffic(method: Any) -> tuple[int, int | str]:
     assert found, text
     vectors = int(found[1] or 1) * (method.gossip_rounds if found[2] else 1)
     return vectors, {None: 0, "1": 1, "n": "n"}[found[3]]
-
-
-@every_case
-def test_measured_dependent_rounds_equal_declared_and_documented(case: Case) -> None:
-    method, net = case.method, network(GRAPH)
-    state = run(method, net, PROBLEM.gradient, START, 2)[-1]
-    fresh = type(state)(*(dated(field, 0) for field in state))
-    after = method.step(fresh, dated(PROBLEM.gradient(method.query(state)), 0), net)
-    assert depth(after) == method.rounds == case.rounds
-    text = type(method).__doc__.split("Communication: ")[1].split("Converges:")[0]
-    found = re.search(r"(\d*)(K?) dependent rounds?", text)
-    documented = int(found[1] or 1) * (method.gossip_rounds if found[2] else 1) if found else 1
-    assert documented == case.rounds
-
-
-@every_case
-def test_early_messages_are_exactly_the_state_fields_that_are_sent_as_they_are(case: Case) -> None:
-    method, net = case.method, network(GRAPH)
-    state = run(method, net, PROBLEM.gradient, START, 2)[-1]
-    names = {id(field): name for name, field in state._asdict().items()}
-    net.calls.clear()
-    method.step(state, PROBLEM.gradient(method.query(state)), net)
-    sent = [
-        (verb, names[id(part)]) for verb, payload in net.calls for part in payload if _known(payload, names)
-    ]
-    assert sorted(method.early) == sorted(sent)
-
-
-def _known(payload: tuple[Any, ...], names: dict[int, str]) -> bool:
-    return all(id(part) in names for part in payload)
 
 
 @pytest.mark.parametrize("case", COMPILED, ids=[case.label for case in COMPILED])

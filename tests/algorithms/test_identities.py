@@ -35,9 +35,9 @@ from digrad.algorithms import (
     SubgradientPush,
 )
 from digrad.arrays import clip_rows
+from digrad.testing.numpy_net import NumPyNet, network, run, weights
 from method_cases import AGENTS, CASES, LABELS, Case
 from method_problems import Q5, Q5_GRAPH, Q5_START, Quadratic, random_problem
-from numpy_net import NumPyNet, network, run, weights
 
 R, C, W = weights(Q5_GRAPH)
 NET = network(Q5_GRAPH)

@@ -46,6 +46,7 @@ from digrad.algorithms import (
     chebyshev_momentum,
     scaled_thresholds,
 )
+from digrad.testing.numpy_net import NumPyNet, final, network, run, weights
 from method_problems import (
     Q5,
     Q5_GRAPH,
@@ -58,7 +59,6 @@ from method_problems import (
     TRIANGLE_START,
     error,
 )
-from numpy_net import NumPyNet, final, network, run, weights
 
 R, C, W = weights(Q5_GRAPH)
 NET = network(Q5_GRAPH)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from digrad.algorithms import METHODS
 from digrad.arrays import clip_rows
+from digrad.testing.numpy_net import network, run, weights
 from method_cases import CASES, Case
 from method_problems import random_problem
-from numpy_net import network, run, weights
 
 TOLERANCE = 1e-11  # sums of a few numbers of order 1 to 10, accumulated over a dozen steps
 STEPS = 12

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from digrad.algorithms import METHODS, AugPushPull
+from digrad.testing.numpy_net import network, run, weights
 from method_cases import AGENTS, CASES, LABELS, Case
 from method_problems import random_problem
 from method_transcriptions import TRANSCRIPTIONS
-from numpy_net import network, run, weights
 
 STEPS = 25
 

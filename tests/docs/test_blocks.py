@@ -18,6 +18,7 @@ ELSEWHERE = {
     "torch.md": "tests/torch/test_pages.py",
     "howto/machines.md": "tests/torch/test_pages.py",
     "howto/trainers.md": "tests/torch/test_pages.py",
+    "howto/own_method.md": "tests/docs/test_own_method.py",
     "theory.md": "tests/theory/chains/test_reference_constants.py",
 }
 PROSE = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md")), *(DOCS / page for page in pages())]

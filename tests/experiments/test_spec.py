@@ -41,11 +41,32 @@ BAD = [
     ("name", 'name = ""', "`name` must not be empty."),
     ("seed", "seed = -1", "`seed` must be at least 0, but got -1."),
     ("dtype", 'dtype = "float16"', "`dtype` must be one of 'float64', 'float32', but got 'float16'."),
-    ("start", 'start = "normla"', "`start` must be 'zeros', 'normal' or a list .* Did you mean `normal`?"),
+    (
+        "start",
+        'start = "normla"',
+        "`start` must be 'zeros', 'normal', 'model' or a list .* Did you mean `normal`?",
+    ),
     (
         "start",
         "start = [1, 2, 3]",
         "`start`: `x0` must have shape (5, 2) or (2,) for quadratic, but got (3,).",
+    ),
+    (
+        "start",
+        'start = "model"',
+        "`start` must be 'zeros', 'normal' or a list .*'model' is for engine = 'torch'.",
+    ),
+    ("engine", 'engine = "torch"', "`engine`: 'torch' trains problems of kind 'images', but the kind is"),
+    ("problem", 'problem = {kind = "images"}', "`engine` must be 'torch' for a problem of kind 'images'."),
+    (
+        "problem",
+        'engine = "torch"\nproblem = {kind = "images"}',
+        "`batch_size` is required with engine = 'torch', but it is missing.",
+    ),
+    (
+        "problem",
+        'engine = "torch"\nbatch_size = 4\nproblem = {kind = "images"}',
+        "`start` must be 'model' with engine = 'torch', but got 'zeros'.",
     ),
     ("tolerance", "tolerance = nan", "`tolerance` must be a finite number, but got nan."),
     (
@@ -317,7 +338,8 @@ def test_unknown_preset_is_refused_with_the_nearest_name() -> None:
 
 
 def test_paper_presets_have_the_values_of_the_paper() -> None:
-    for name in preset_names():
+    logistic = [name for name in preset_names() if not name.startswith("cifar")]
+    for name in logistic:
         spec = preset(name)
         assert spec.problem.reg_weight == [5e-4, 1e-3, 2e-3, 1e-3, 1e-3], name
         assert spec.problem.reg_power == [4, 5, 6, 5, 4], name
@@ -327,3 +349,10 @@ def test_paper_presets_have_the_values_of_the_paper() -> None:
             }
             assert fields["step_size"] == 0.05, (name, label)
             assert fields.get("threshold", 5.0) == 5.0, (name, label)
+
+
+@pytest.mark.parametrize("name", ["cifar-iid", "cifar-dirichlet", "cifar-sorted"])
+def test_image_presets_have_the_values_of_the_paper(name: str) -> None:
+    spec = preset(name)
+    assert spec.batch_size == 32
+    assert spec.methods["CGT"].fields == {"step_size": 0.05, "threshold": 10.0}

@@ -2,6 +2,7 @@ import dataclasses
 import json
 import time
 
+import networkx as nx
 import numpy as np
 import pytest
 
@@ -96,7 +97,9 @@ def test_unsuitable_weights_are_rejected_at_construction(build, message):
 def test_something_that_is_no_digraph_is_rejected_with_the_way_to_make_one():
     with pytest.raises(
         ArgumentError,
-        match="must be a Digraph, but got list; use digrad.graphs.from_edges".replace(".", r"\."),
+        match="must be a Digraph or a networkx graph, but got list; use digrad.graphs.from_edges".replace(
+            ".", r"\."
+        ),
     ):
         Network([(0, 1)])  # pyright: ignore[reportArgumentType]
 
@@ -198,3 +201,10 @@ def test_a_hundred_thousand_agents_are_built_in_seconds_and_described_without_de
     summary = net.describe()
     assert summary.u_dot_v == pytest.approx(net.u @ net.v)
     assert str(summary).count("not computed (n > 2000)") == 5
+
+
+def test_networkx_graph_is_taken_as_it_is():
+    given = nx.DiGraph([("a", "b"), ("b", "c"), ("c", "a")])
+    network = Network(given)
+    assert network.graph == graphs.from_networkx(given)
+    assert network.graph.names == ("a", "b", "c")

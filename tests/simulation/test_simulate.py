@@ -11,8 +11,8 @@ import pytest
 import digrad as dg
 from digrad.errors import ArgumentError, CheckpointError, MixingError
 from digrad.simulation.advance import advance
+from digrad.testing.numpy_net import NumPyNet
 from method_cases import CASES
-from numpy_net import NumPyNet
 
 NETWORK = dg.Network(dg.graphs.example5())
 QUADRATIC = dg.problems.example_quadratic()

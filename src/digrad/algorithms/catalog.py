@@ -4,13 +4,16 @@ import dataclasses
 import inspect
 import re
 import unicodedata
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from digrad.algorithms import METHODS
+from digrad import plugins
 from digrad.algorithms.references import BIBTEX
+from digrad.algorithms.registry import ALL_METHODS
 from digrad.checks import choice
+from digrad.errors import PluginError
 
 
 @dataclass(frozen=True)
@@ -44,14 +47,14 @@ def method_facts(names: Iterable[str] = ()) -> list[MethodFacts]:
 
 def bibtex_of(names: Iterable[str] = ()) -> str:
     """Return the BibTeX entries that the named methods cite, each once, or those of all methods."""
-    keys = dict.fromkeys(method.reference for method in _chosen(names).values())
-    return "\n\n".join(BIBTEX[key].strip() for key in keys)
+    entries = dict.fromkeys(_entry(method) for method in _chosen(names).values())
+    return "\n\n".join(entry for entry in entries if entry)
 
 
 def section(method: type, title: str) -> str:
     """Return a paragraph of a method's docstring, such as ``Reference``, as one line.
 
-    >>> section(METHODS["CGT"], "Deviations")[:2]
+    >>> section(ALL_METHODS["CGT"], "Deviations")[:2]
     '1.'
     """
     text = inspect.cleandoc(method.__doc__ or "")
@@ -62,22 +65,37 @@ def section(method: type, title: str) -> str:
 def _chosen(names: Iterable[str]) -> dict[str, Any]:
     names = list(names)
     for name in names:
-        choice(name, "method", "digrad", METHODS)
-    return {name: METHODS[name] for name in names or METHODS}
+        choice(name, "method", "digrad", ALL_METHODS)
+    return {name: ALL_METHODS[name] for name in names} or dict(_loadable())
+
+
+def _loadable() -> Iterator[tuple[str, Any]]:
+    for name in ALL_METHODS:
+        try:
+            yield name, ALL_METHODS[name]
+        except PluginError as error:  # one broken package must not hide all other methods
+            warnings.warn(str(error), stacklevel=3)
+
+
+def _entry(method: Any) -> str:
+    """Return the BibTeX entry of a method: one of ours by its key, or what another package brings along."""
+    return (getattr(method, "bibtex", None) or BIBTEX.get(getattr(method, "reference", ""), "")).strip()
 
 
 def _facts(name: str, method: Any) -> MethodFacts:
+    traffic, rounds = getattr(method, "traffic", ("?", "?")), getattr(method, "rounds", 1)
+    package = plugins.package_of(plugins.METHODS, name)
     return MethodFacts(
         name=name,
-        summary=(method.__doc__ or "").strip().splitlines()[0],
+        summary=((method.__doc__ or "").strip() or name).splitlines()[0],
         needs=_needs(method),
-        vectors=method.traffic[0] if isinstance(method.traffic, tuple) else "2K",
-        scalars=method.traffic[1] if isinstance(method.traffic, tuple) else 0,
+        vectors=traffic[0] if isinstance(traffic, tuple) else "2K",
+        scalars=traffic[1] if isinstance(traffic, tuple) else 0,
         all_reduces=getattr(method, "all_reduces", 0),
-        rounds=str(method.rounds) if isinstance(method.rounds, int) else "2K",
+        rounds=str(rounds) if isinstance(rounds, int) else "2K",
         converges=_converges(method),
         decentralized="mean" not in _needs(method),
-        source=getattr(method, "attribution", None) or _short(BIBTEX[method.reference]),
+        source=getattr(method, "attribution", None) or _short(_entry(method)) or package or "",
     )
 
 
@@ -87,7 +105,8 @@ def _needs(method: Any) -> tuple[str, ...]:
 
 
 def _converges(method: Any) -> str:
-    return f"{method.converges} (row: wrong point)" if _chooses(method) else method.converges
+    converges = getattr(method, "converges", "not stated")
+    return f"{converges} (row: wrong point)" if _chooses(method) else converges
 
 
 def _chooses(method: Any) -> bool:
@@ -96,6 +115,7 @@ def _chooses(method: Any) -> bool:
 
 
 def _short(entry: str) -> str:
+    """Return authors and year of a BibTeX entry, as a table shows them; nothing without an entry."""
     authors = re.search(r"author\s*=\s*\{(.*)\},?$", entry, re.MULTILINE)
     year = re.search(r"year\s*=\s*\{?(\d+)", entry)
     names = [_plain(name.split(",")[0]) for name in (authors.group(1) if authors else "").split(" and ")]

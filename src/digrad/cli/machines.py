@@ -89,14 +89,16 @@ def bench(part: str, repeats: int, as_json: bool) -> None:
     """Measure what digrad promises about speed and memory; PART is simulation (default) or torch.
 
     simulation: against a well-written NumPy loop, interleaved in one process on one thread. torch: the exchange between
-    five processes against raw TCP and the all_reduce of DDP.
+    five processes against raw TCP and the all_reduce of DDP, and five replicas against plain PyTorch.
     """
     from digrad.bench import BenchReport, run_bench
 
     if part == "torch":
         from digrad.bench.torch_exchange import run_torch_bench
+        from digrad.bench.torch_replicas import replicas_row
 
-        report = BenchReport(tuple(run_torch_bench(repeats=repeats)), {"repeats": repeats})
+        rows = (*run_torch_bench(repeats=repeats), replicas_row(repeats=repeats))
+        report = BenchReport(rows, {"repeats": repeats})
     else:
         report = run_bench(repeats=repeats, progress=lambda text: click.echo(text, err=True))
     if as_json:

@@ -1,11 +1,15 @@
 """What the command line prints: tables, progress bars, JSON."""
 
 import json
+import math
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
+
+_SECONDS_BETWEEN_LINES = 60.0  # about one job, where there is no terminal
 
 
 def as_json(value: Any) -> None:
@@ -68,8 +72,9 @@ class ProgressBar:
             console=Console(stderr=True),
             disable=not sys.stderr.isatty(),
         )
-        self._task: Any = None
+        self._tasks: dict[str, Any] = {}
         self._name = ""
+        self._told: dict[str, float] = {}
 
     def __enter__(self) -> "ProgressBar":
         """Begin to draw."""
@@ -83,20 +88,41 @@ class ProgressBar:
     def on_method_start(self, name: str, steps: int) -> None:
         """Add a bar."""
         self._name = name
-        self._task = self._bar.add_task(name, total=steps, note="compiling")
+        self._tasks[name] = self._bar.add_task(name, total=steps, note="starting")
 
     def on_progress(self, progress: Any) -> None:
-        """Move the bar and show the loss."""
+        """Move the bar and show the loss; of jobs side by side also when all will be done."""
+        name = progress.name if progress.name in self._tasks else self._name
+        left = getattr(progress, "seconds_left", None)
         note = f"loss {progress.loss:.4g}"
-        self._bar.update(self._task, completed=progress.k, total=progress.steps, note=note)
+        if hasattr(progress, "test_accuracy"):
+            note += f", test {progress.test_accuracy:.1%}"
+        if left is not None:
+            note += f", all done in {_duration(left)}"
+        self._bar.update(self._tasks[name], completed=progress.k, total=progress.steps, note=note)
+        if left is not None and not sys.stderr.isatty() and self._is_time(name):
+            click.echo(f"{name}: step {progress.k} of {progress.steps}, {note}", err=True)
 
     def on_method_end(self, trace: Any) -> None:
         """Show the verdict."""
-        self._bar.update(self._task, completed=trace.steps, note=trace.verdict)
+        seed = trace.facts.get("seed")
+        names = (trace.name, f"{trace.name}, seed {seed}")
+        name = next((name for name in names if name in self._tasks), self._name)
+        self._bar.update(self._tasks[name], completed=trace.steps, note=trace.verdict)
         if not sys.stderr.isatty():
-            click.echo(
-                f"{self._name}: {trace.verdict} after {trace.steps} steps, {trace.seconds:.1f} s", err=True
-            )
+            click.echo(f"{name}: {trace.verdict} after {trace.steps} steps, {trace.seconds:.1f} s", err=True)
+
+    def _is_time(self, name: str) -> bool:
+        now = time.monotonic()
+        if now - self._told.get(name, -math.inf) < _SECONDS_BETWEEN_LINES:
+            return False
+        self._told[name] = now
+        return True
+
+
+def _duration(seconds: float) -> str:
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min" if minutes else f"{seconds:.0f} s"
 
 
 def _figure(value: float | None) -> str:

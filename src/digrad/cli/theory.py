@@ -58,7 +58,8 @@ def certify(spec: Path, out: Path | None, steps: int | None, method: str | None,
 def smoothness(spec: Path, out: Path | None, method: str | None, as_json: bool) -> None:
     """Plot Hessian norm against gradient norm along the run of the CGT in SPEC, with the fitted (L0, L1) line.
 
-    The run uses full gradients. Estimates along a run are lower than the true constants: they certify nothing.
+    The run uses full gradients; that of a torch network mini-batches. Estimates along a run are lower than the true
+    constants: they certify nothing.
     """
     from digrad.experiments import load_spec, smoothness_of_spec
 
@@ -68,7 +69,7 @@ def smoothness(spec: Path, out: Path | None, method: str | None, as_json: bool) 
     if as_json:
         show.as_json(found)
         return
-    click.echo(f"methods.{result.method}: {len(result.iterations)} points of its run with full gradients")
+    click.echo(f"methods.{result.method}: {len(result.iterations)} points of its run with {result.gradients}")
     rows = [(row["loss"], f"{row['L0']:.4g}", f"{row['L1']:.4g}") for row in result.found.table()]
     show.table(("loss", "L0", "L1"), rows)
     click.echo(f"ell = {found['ell']:.4g}, b = {found['b']:.4g}; all estimates: {found['label']}")

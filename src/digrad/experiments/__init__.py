@@ -4,6 +4,7 @@ from digrad.experiments.certified import CertifiedRun, MeasuredSmoothness, certi
 from digrad.experiments.claims import Claim, ClaimTable
 from digrad.experiments.presets import preset, preset_names
 from digrad.experiments.reproduce import Reproduction, reproduce_logistic
+from digrad.experiments.reproduce_cifar import reproduce_cifar
 from digrad.experiments.runner import Observer, RunResult, run
 from digrad.experiments.spec import Built, Spec, load_spec, parse_spec
 from digrad.experiments.store import RunDirectory, find_run
@@ -25,6 +26,7 @@ __all__ = [
     "parse_spec",
     "preset",
     "preset_names",
+    "reproduce_cifar",
     "reproduce_logistic",
     "run",
     "smoothness_of_spec",

@@ -13,6 +13,7 @@ from digrad.algorithms import CGT, SoftCGT
 from digrad.errors import ArgumentError, DataError, SpecError
 from digrad.experiments.spec import Built, Spec
 from digrad.experiments.store import check_folder, is_empty, read_json, write_json
+from digrad.experiments.training_smoothness import smoothness_of_training
 from digrad.files import make_folder
 from digrad.sampling import normal_start
 from digrad.theory import (
@@ -73,18 +74,20 @@ class MeasuredSmoothness:
         iterations: The k of each point, ``[K]``.
         found: Gradient and Hessian norms there.
         files: What was written.
+        gradients: What the run was computed with.
     """
 
     method: str
     iterations: npt.NDArray[np.int_]
     found: EmpiricalSmoothness
     files: tuple[Path, ...]
+    gradients: str = "full gradients"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of ``smoothness.json``."""
         found = self.found.to_dict()
         points = {"iterations": self.iterations.tolist(), **found["points"]}
-        return {"method": self.method, **found, "points": points}
+        return {"method": self.method, "gradients": self.gradients, **found, "points": points}
 
 
 class CoveredCGT(NamedTuple):
@@ -115,6 +118,11 @@ def certify_spec(
     """
     folder = _folder(out, CERTIFICATE)
     label, step_size, threshold = cgt_of(spec, method)
+    if spec.engine == "torch":
+        raise SpecError(
+            "`engine` must be 'simulation' for a certificate: the constants of a torch network are not known; "
+            "`digrad smoothness` estimates them."
+        )
     built = spec.build()
     x0 = start_of(spec, built)
     certificate = certify(
@@ -151,7 +159,8 @@ def smoothness_of_spec(
     """Measure Hessian norm against gradient norm along the run of the CGT of a specification.
 
     Args:
-        spec: Holds a CGT with a constant step size and threshold; its run uses full gradients.
+        spec: Holds a CGT with a constant step size and threshold; its run uses full gradients, with engine ``torch``
+            mini-batches.
         out: Where the figure and ``smoothness.json`` go: new, empty, or of an earlier measurement.
         method: The label of the CGT, if there are several; the first by default.
 
@@ -162,17 +171,23 @@ def smoothness_of_spec(
     """
     folder = _folder(out, SMOOTHNESS)
     label, step_size, threshold = cgt_of(spec, method)
-    built = spec.build()
-    steps = min(spec.steps, CHECKED_STEPS)
-    x0 = start_of(spec, built)
-    path = run_cgt(built.problem, built.network, step_size=step_size, threshold=threshold, x0=x0, steps=steps)
-    # Most of the change is at the beginning: points equally spaced on a logarithmic scale.
-    chosen = np.unique(np.geomspace(1, steps + 1, SMOOTHNESS_POINTS).astype(int) - 1)
-    found = empirical_smoothness(built.problem, path.average[chosen])
+    if spec.engine == "torch":
+        result = MeasuredSmoothness(label, *smoothness_of_training(spec, label), (), "mini-batch gradients")
+    else:
+        built = spec.build()
+        steps = min(spec.steps, CHECKED_STEPS)
+        x0 = start_of(spec, built)
+        path = run_cgt(
+            built.problem, built.network, step_size=step_size, threshold=threshold, x0=x0, steps=steps
+        )
+        # Most of the change is at the beginning: points equally spaced on a logarithmic scale.
+        chosen = np.unique(np.geomspace(1, steps + 1, SMOOTHNESS_POINTS).astype(int) - 1)
+        result = MeasuredSmoothness(
+            label, chosen, empirical_smoothness(built.problem, path.average[chosen]), ()
+        )
     make_folder(folder)
-    result = MeasuredSmoothness(label, chosen, found, ())
     write_json(folder / SMOOTHNESS, result.to_dict())
-    drawn = plots.save_figure(found.figure(), folder / "smoothness")
+    drawn = plots.save_figure(result.found.figure(), folder / "smoothness")
     return replace(result, files=(folder / SMOOTHNESS, *drawn))
 
 

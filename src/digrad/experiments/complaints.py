@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import PydanticCustomError
 
+from digrad import plugins
 from digrad.checks import did_you_mean
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -113,7 +114,8 @@ def _describe(problem: Any, keys: Mapping[str, Iterable[str]]) -> str:
         options = re.findall(r"'([^']*)'", context["expected"])
         return f"`{key}` {_not_one_of(got, options)}"
     if kind == "union_tag_invalid":
-        options = re.findall(r"'([^']*)'", context["expected_tags"])
+        options = [tag for tag in re.findall(r"'([^']*)'", context["expected_tags"]) if tag != "plug-in"]
+        options += plugins.installed(plugins.PROBLEMS)
         return f"`{key}.kind` {_not_one_of(context['tag'], options)}"
     if kind == "union_tag_not_found":
         return f"`{key}.kind` is required, but it is missing."

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from pydantic import ConfigDict, TypeAdapter, ValidationError, model_validator
 
-from digrad.algorithms import METHODS
+from digrad.algorithms.registry import ALL_METHODS
 from digrad.checks import did_you_mean
 from digrad.errors import DigradError
 from digrad.experiments.complaints import Table, refuse, require_choice
@@ -22,7 +22,7 @@ class MethodTable(Table):
     A number may be a list, one per agent, or a schedule: ``step_size = {schedule = "inverse_sqrt", scale = 0.5}``.
 
     Args:
-        method: A class of :data:`digrad.METHODS`; the other keys are its fields.
+        method: A class of :data:`digrad.METHODS`, or one that another package announces; the other keys are its fields.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
@@ -36,8 +36,8 @@ class MethodTable(Table):
 
     @model_validator(mode="after")
     def _check(self) -> "MethodTable":
-        require_choice(self.method, METHODS, "method")
-        known = {field.name: field for field in dataclasses.fields(METHODS[self.method])}
+        require_choice(self.method, ALL_METHODS, "method")
+        known = {field.name: field for field in dataclasses.fields(ALL_METHODS[self.method])}
         for name in self.fields:
             if name not in known:
                 takes = ", ".join(["method", *known])
@@ -52,10 +52,10 @@ class MethodTable(Table):
 
     def build(self) -> Method:
         """Return the method."""
-        hints = typing.get_type_hints(METHODS[self.method])
+        hints = typing.get_type_hints(ALL_METHODS[self.method])
         fields = {name: _value(value, hints[name], name) for name, value in self.fields.items()}
         try:
-            return METHODS[self.method](**fields)
+            return ALL_METHODS[self.method](**fields)
         except DigradError as error:
             raise refuse(str(error)) from error
 

@@ -1,17 +1,19 @@
 """The table ``[problem]`` of a specification: the private losses of the agents."""
 
+import inspect
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, PlainValidator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Discriminator, PlainValidator, Tag
 
-from digrad import data, problems
+from digrad import data, plugins, problems
 from digrad.data.bundled import BUNDLED
 from digrad.data.catalog import CATALOG
-from digrad.data.partition import SCHEMES
-from digrad.errors import DataError
-from digrad.experiments.complaints import Table, refuse, require_choice
-from digrad.experiments.graph_table import Seed, absolute
+from digrad.errors import DataError, PluginError
+from digrad.experiments.complaints import Table, refuse
+from digrad.experiments.graph_table import absolute
+from digrad.experiments.image_table import ImagesTable
+from digrad.experiments.partition_table import PartitionTable, as_partition
 from digrad.problems import Problem
 
 _LARGEST_STATE = 2**31  # numbers, one per agent and feature: 17 GB for each of several copies
@@ -38,33 +40,8 @@ def _matrix(value: Any) -> Any:
     raise refuse(f"must be one list of numbers per agent, all of one length, but got {value!r}.")
 
 
-def _as_table(value: Any) -> Any:
-    return {"scheme": value} if isinstance(value, str) else value
-
-
 PerAgent: TypeAlias = Annotated[float | list[float], PlainValidator(_numbers)]
 Matrix: TypeAlias = Annotated[list[list[float]], PlainValidator(_matrix)]
-
-
-class PartitionTable(Table):
-    """``[problem.partition]``: how samples are divided; only a string when a scheme needs no arguments.
-
-    Args:
-        scheme: ``iid``, ``stratified``, ``sorted``, ``shards`` or ``dirichlet``.
-        alpha: Concentration of ``dirichlet``.
-        shards_per_agent: Of ``shards``.
-        seed: Of the random schemes.
-    """
-
-    scheme: str
-    alpha: float | None = None
-    shards_per_agent: int | None = None
-    seed: Seed = 0
-
-    @model_validator(mode="after")
-    def _check(self) -> "PartitionTable":
-        require_choice(self.scheme, SCHEMES, "scheme")
-        return self
 
 
 class LogisticTable(Table):
@@ -80,7 +57,7 @@ class LogisticTable(Table):
 
     kind: Literal["logistic"]
     data: str
-    partition: Annotated[PartitionTable, BeforeValidator(_as_table)] = PartitionTable(scheme="sorted")
+    partition: Annotated[PartitionTable, BeforeValidator(as_partition)] = PartitionTable(scheme="sorted")
     reg_weight: PerAgent = 0.0
     reg_power: PerAgent = 2.0
 
@@ -187,6 +164,36 @@ class ExampleTable(_Analytic):
         return getattr(problems, self.kind)()
 
 
+class PluginTable(_Analytic):
+    """``kind`` of another package, which announces a function under that name; see :mod:`digrad.plugins`.
+
+    Args:
+        kind: The name of the entry point; the other keys are arguments of the function, besides ``agents``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+
+    kind: str
+
+    def build(self, agents: int) -> Problem:
+        """Call the function of the other package."""
+        make = plugins.load(plugins.PROBLEMS, self.kind)
+        arguments = self.model_extra or {}
+        try:
+            inspect.signature(make).bind(agents=agents, **arguments)
+        except TypeError as error:
+            raise PluginError(
+                f"`problem` of kind {self.kind!r} does not fit its function: {error}."
+            ) from error
+        problem = make(agents=agents, **arguments)
+        if not isinstance(problem, Problem):
+            kind = type(problem).__name__
+            raise PluginError(
+                f"`problem` of kind {self.kind!r} must return a Problem, but it returns a {kind}."
+            )
+        return problem
+
+
 PROBLEM_TABLES = {
     "logistic": LogisticTable,
     "quadratic": QuadraticTable,
@@ -194,7 +201,24 @@ PROBLEM_TABLES = {
     "quartic": QuarticTable,
     "example_quadratic": ExampleTable,
     "example_quartic": ExampleTable,
+    "images": ImagesTable,
 }
+
+
+def _alternative(value: Any) -> str | None:
+    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+    return _PLUGIN if kind not in PROBLEM_TABLES and kind in plugins.installed(plugins.PROBLEMS) else kind
+
+
+_PLUGIN = "plug-in"
 ProblemTable: TypeAlias = Annotated[
-    LogisticTable | QuadraticTable | CoshTable | QuarticTable | ExampleTable, Field(discriminator="kind")
+    Annotated[LogisticTable, Tag("logistic")]
+    | Annotated[QuadraticTable, Tag("quadratic")]
+    | Annotated[CoshTable, Tag("cosh")]
+    | Annotated[QuarticTable, Tag("quartic")]
+    | Annotated[ExampleTable, Tag("example_quadratic")]
+    | Annotated[ExampleTable, Tag("example_quartic")]
+    | Annotated[ImagesTable, Tag("images")]
+    | Annotated[PluginTable, Tag(_PLUGIN)],
+    Discriminator(_alternative),
 ]

@@ -1,8 +1,8 @@
 """The paper's experiments from end to end: run every setting, draw its figures, judge its claims."""
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -46,7 +46,7 @@ SIZES: dict[str, _Size] = {
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What :func:`reproduce_logistic` found.
+    """What :func:`reproduce_logistic` or :func:`digrad.experiments.reproduce_cifar` found.
 
     Args:
         directory: Where everything is.
@@ -54,6 +54,7 @@ class Reproduction:
         figures: The figures of the paper, as PNG and PDF.
         runs: The run directory of each setting.
         interrupted: Whether Ctrl-C ended it; ``resume=True`` goes on.
+        failures: Why methods failed, by setting and method; the others are complete.
     """
 
     directory: Path
@@ -61,6 +62,7 @@ class Reproduction:
     figures: tuple[Path, ...]
     runs: Mapping[str, Path]
     interrupted: bool
+    failures: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def reproduce_logistic(
@@ -96,7 +98,7 @@ def reproduce_logistic(
     check_folder(folder, resume=resume, overwrite=overwrite)
     with locked(folder):
         identity = {"experiment": "logistic", "preset": preset, "seed": seed}
-        _open(folder, identity, resume=resume, overwrite=overwrite)
+        open_reproduction(folder, identity, SETTINGS, resume=resume, overwrite=overwrite)
         return _reproduce(folder, preset, seed, progress, resume, overwrite, report)
 
 
@@ -137,7 +139,14 @@ def _reproduce(
     )
 
 
-def _open(folder: Path, identity: dict[str, Any], *, resume: bool, overwrite: bool) -> None:
+def open_reproduction(
+    folder: Path, identity: dict[str, Any], settings: Iterable[str], *, resume: bool, overwrite: bool
+) -> None:
+    """Make or reuse the folder of a reproduction.
+
+    Raises:
+        ArgumentError: It holds something else, or results that neither ``resume`` nor ``overwrite`` allows for.
+    """
     if not is_empty(folder):
         if not (folder / MARKER).is_file():
             raise ArgumentError(
@@ -149,7 +158,7 @@ def _open(folder: Path, identity: dict[str, Any], *, resume: bool, overwrite: bo
                 f"`out` {folder} holds the reproduction of {stored}, not of {identity}; give another --out, "
                 "or --overwrite."
             )
-        if not (resume or overwrite) and any(has_results(folder / name) for name in SETTINGS):
+        if not (resume or overwrite) and any(has_results(folder / name) for name in settings):
             raise ArgumentError(
                 f"`out` {folder} holds this reproduction already; go on with --resume, begin anew with --overwrite, or "
                 "give another --out."

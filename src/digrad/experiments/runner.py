@@ -2,20 +2,21 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from digrad import plots
-from digrad.errors import CheckpointError, MixingError
+from digrad.errors import CheckpointError, DigradError, MixingError
+from digrad.experiments.jobs import default_workers
 from digrad.experiments.spec import Built, Spec
 from digrad.experiments.store import Result, RunDirectory, check_folder, open_run
+from digrad.experiments.trainings import train_all
 from digrad.files import locked
 from digrad.graphs import Digraph
 from digrad.mixing import Network
-from digrad.problems import Problem
 from digrad.simulation import Checkpoint, Progress, simulate
 from digrad.simulation.compare import run_each
 from digrad.trace import Ensemble, Trace
@@ -52,15 +53,17 @@ class RunResult:
         problem: The problem, e.g. for ``problem.solve()``.
         network: The network.
         figures: The files drawn.
+        failures: Why runs failed, by label and seed; the others are complete. Only with engine ``torch``.
     """
 
     directory: Path
     spec: Spec
     results: Mapping[str, Result]
     interrupted: bool
-    problem: Problem
+    problem: Any
     network: Network
     figures: tuple[Path, ...]
+    failures: Mapping[str, str] = field(default_factory=dict)
 
 
 def run(
@@ -73,6 +76,8 @@ def run(
     report: Callable[[Path], object] | None = None,
     built: Built | None = None,
     formats: Sequence[str] = ("png", "pdf"),
+    workers: int | None = None,
+    seeds: int | None = None,
 ) -> RunResult:
     """Run every method of ``spec`` and store everything in the directory ``out``.
 
@@ -87,6 +92,8 @@ def run(
         report: Called with the directory at the end, e.g. :func:`digrad.report.write_report`.
         built: What ``spec.build()`` gives, when the caller has it already.
         formats: Of the figures; a report needs ``"png"``.
+        workers: Processes at a time with engine ``torch``; by default one per core.
+        seeds: With engine ``torch``: compute only the first so many seeds now; ``resume`` adds the others.
 
     Returns:
         The results. After Ctrl-C they hold what was computed, which is stored too.
@@ -100,27 +107,39 @@ def run(
     built = built or spec.build()
     check_folder(Path(out), resume=resume, overwrite=overwrite)
     with locked(out):
-        return _run(open_run(out, spec, resume=resume, overwrite=overwrite), built, progress, report, formats)
+        store = open_run(out, spec, resume=resume, overwrite=overwrite)
+        if spec.engine == "torch":
+            workers = workers or default_workers()
+            failures, interrupted = train_all(store, built, progress=progress, workers=workers, seeds=seeds)
+            results = _stored_results(store, built, failures)
+        else:
+            results, failures = _run_methods(store, built, progress), {}
+            interrupted = any(trace.interrupted for result in results.values() for trace in members(result))
+        figures = (
+            _conclude(store, built, results, not interrupted and not failures, report, formats)
+            if results
+            else ()
+        )
+        return RunResult(
+            store.path, spec, results, interrupted, built.problem, built.network, tuple(figures), failures
+        )
 
 
-def _run(
+def _conclude(
     store: RunDirectory,
     built: Built,
-    progress: Observer | None,
+    results: Mapping[str, Result],
+    is_complete: bool,
     report: Callable[[Path], object] | None,
     formats: Sequence[str],
-) -> RunResult:
-    results = _run_methods(store, built, progress)
-    interrupted = any(trace.interrupted for result in results.values() for trace in members(result))
+) -> list[Path]:
     store.write_summary(results)
     figures = draw_figures(store.figures, results, built.network, formats)
-    if not interrupted:
+    if is_complete:
         store.mark_finished()
     if report:
         report(store.path)
-    return RunResult(
-        store.path, store.spec, results, interrupted, built.problem, built.network, tuple(figures)
-    )
+    return figures
 
 
 def draw_figures(
@@ -129,6 +148,7 @@ def draw_figures(
     """Draw the curves, the graph and, if there was one, the explosion; return the files."""
     figures = {
         **_explosion(results),
+        **_accuracy(results),
         "loss_and_gradient": plots.curves(results, ("loss", "grad_norm")),
         "consensus": plots.curves(results, _consensus_metrics(results)),
         "graph": _drawing(network),
@@ -154,6 +174,17 @@ def _drawing(network: Network) -> "Figure":
     return plots.draw_graph(network.graph, u=network.u, v=v)
 
 
+def _accuracy(results: Mapping[str, Result]) -> dict[str, "Figure"]:
+    has_accuracy = all(
+        "test_accuracy" in trace.columns for result in results.values() for trace in members(result)
+    )
+    return (
+        {"accuracy": plots.curves(results, ("train_accuracy", "test_accuracy"), x="epoch")}
+        if has_accuracy
+        else {}
+    )
+
+
 def _consensus_metrics(results: Mapping[str, Result]) -> tuple[str, ...]:
     clipped = [trace.fraction_clipped for result in results.values() for trace in members(result)]
     some_clip = any(np.isfinite(column).any() for column in clipped)
@@ -163,6 +194,23 @@ def _consensus_metrics(results: Mapping[str, Result]) -> tuple[str, ...]:
 def members(result: Result) -> tuple[Trace, ...]:
     """Return the traces of a result, one per seed."""
     return result.traces if isinstance(result, Ensemble) else (result,)
+
+
+def _stored_results(store: RunDirectory, built: Built, failures: Mapping[str, str]) -> dict[str, Result]:
+    """Return what is complete: of a method with several seeds, those that are."""
+    spec = store.spec
+    results: dict[str, Result] = {}
+    for label in built.methods:
+        found = [_stored(store, built, label, seed) for seed in range(spec.seed, spec.seed + spec.seeds)]
+        traces = tuple(trace for trace in found if trace is not None)
+        if traces:
+            results[label] = traces[0] if spec.seeds == 1 else Ensemble(traces)
+            if spec.seeds > 1:
+                results[label].save(store.path)
+    if failures and not results:
+        name, reason = next(iter(failures.items()))
+        raise DigradError(f"No method of {store.path} could be run: {name}: {reason}")
+    return results
 
 
 def _run_methods(store: RunDirectory, built: Built, progress: Observer | None) -> dict[str, Result]:

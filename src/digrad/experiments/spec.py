@@ -7,7 +7,7 @@
     batch_size = 32                  # per agent and step; leave it out for all samples
     seed = 0                         # of samples and of a random start
     seeds = 1                        # how many runs, with seeds seed, seed + 1, ...
-    start = "normal"                 # or "zeros", or a list of numbers
+    start = "normal"                 # or "zeros", a list of numbers, or "model" (engine = "torch")
     record_every = 10
 
     [graph]
@@ -22,7 +22,7 @@
     rounded = "bfloat16"
 
     [problem]
-    kind = "logistic"                # or quadratic, cosh, quartic, example_quadratic, example_quartic
+    kind = "logistic"                # or quadratic, cosh, quartic, images (engine = "torch"), ...
     data = "digits"
     partition = {scheme = "dirichlet", alpha = 0.5}
     reg_weight = 1e-3
@@ -45,20 +45,24 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import tomli_w
-from pydantic import BeforeValidator, Field, PlainValidator, PrivateAttr, ValidationError
+from pydantic import BeforeValidator, Field, PlainValidator, PrivateAttr, ValidationError, model_validator
 
 from digrad.checks import did_you_mean
+from digrad.engine.door import check_fit
 from digrad.engine.hyper import tables
 from digrad.errors import DigradError, SpecError
 from digrad.experiments.complaints import Table, complaint, dotted, first_line, join, refuse
 from digrad.experiments.graph_table import Count, GraphTable, LinksTable, MixingTable, Seed
 from digrad.experiments.method_table import MethodTable
-from digrad.experiments.problem_table import PROBLEM_TABLES, PartitionTable, ProblemTable, is_number
+from digrad.experiments.partition_table import PartitionTable
+from digrad.experiments.problem_table import PROBLEM_TABLES, ProblemTable, is_number
 from digrad.mixing import Network
 from digrad.problems import Problem
 from digrad.sampling import normal_start
 from digrad.simulation.arguments import check_parts, make_sampler, make_start, make_steps
 from digrad.types import Method
+
+STARTS = ("zeros", "normal", "model")
 
 # A list of numbers that the writer has spread over several lines, one number each.
 _NUMBERS = re.compile(r"\[\n((?:\s+[-+0-9.a-z]+,\n)+)\s*\]")
@@ -68,18 +72,18 @@ class Built(NamedTuple):
     """What a specification describes, ready for ``simulate(method, problem, network, **options)``."""
 
     methods: dict[str, Method]
-    problem: Problem
+    problem: Any  # a Problem, or an ImageProblem with engine = "torch"
     network: Network
     options: dict[str, Any]  # of the first seed
 
 
 def _check_start(value: Any) -> Any:
-    if value in ("zeros", "normal"):
+    if value in STARTS:
         return value
     if isinstance(value, list) and value and all(map(is_number, value)):
         return [float(number) for number in value]
-    near = did_you_mean(value, ("zeros", "normal"))
-    raise refuse(f"must be 'zeros', 'normal' or a list of numbers, but got {value!r}.{near}")
+    near = did_you_mean(value, STARTS)
+    raise refuse(f"must be 'zeros', 'normal', 'model' or a list of numbers, but got {value!r}.{near}")
 
 
 def _name_methods(value: Any) -> Any:
@@ -102,8 +106,10 @@ class Spec(Table):
         batch_size: Samples per agent and step; left out, all of them are used.
         seed: Of the samples and of a random start.
         seeds: How many runs of each method, with seeds ``seed``, ``seed + 1``, ...
-        start: ``"zeros"``, ``"normal"`` (standard normal, different for every agent), or the point ``[d]``.
-        start_scale: Standard deviation of a normal start.
+        engine: What computes: ``"simulation"`` (JAX), or ``"torch"`` for a problem of kind ``"images"``.
+        start: ``"zeros"``, ``"normal"`` (standard normal, different for every agent), the point ``[d]``, or ``"model"``
+            (torch only: as the network is initialised).
+        start_scale: Standard deviation of a normal start; multiplies the weights of a model's.
         record_every: Iterations between two recorded rows.
         dtype: ``"float64"`` or ``"float32"``.
         sampling: ``"replacement"`` or ``"epoch"``.
@@ -118,6 +124,7 @@ class Spec(Table):
     """
 
     name: Annotated[str, Field(min_length=1)]
+    engine: Literal["simulation", "torch"] = "simulation"
     steps: Count
     batch_size: Count | None = None
     seed: Seed = 0
@@ -137,6 +144,30 @@ class Spec(Table):
     methods: Annotated[dict[str, MethodTable], BeforeValidator(_name_methods), Field(min_length=1)]
 
     _source: str = PrivateAttr("specification")
+
+    @model_validator(mode="after")
+    def _check_engine(self) -> "Spec":
+        needed = {"start": "model", "dtype": "float32"}
+        if self.engine == "torch":
+            if self.problem.kind != "images":
+                raise refuse(
+                    f"'torch' trains problems of kind 'images', but the kind is {self.problem.kind!r}.",
+                    "engine",
+                )
+            if self.batch_size is None:
+                raise refuse("is required with engine = 'torch', but it is missing.", "batch_size")
+            for key, value in needed.items():
+                if getattr(self, key) != value:
+                    raise refuse(
+                        f"must be {value!r} with engine = 'torch', but got {getattr(self, key)!r}.", key
+                    )
+        elif self.problem.kind == "images":
+            raise refuse("must be 'torch' for a problem of kind 'images'.", "engine")
+        elif self.start == "model":
+            raise refuse(
+                "must be 'zeros', 'normal' or a list of numbers: 'model' is for engine = 'torch'.", "start"
+            )
+        return self
 
     def __eq__(self, other: object) -> bool:
         """Whether the other describes the same run, wherever it was read from."""
@@ -172,17 +203,24 @@ class Spec(Table):
             self._at(dotted(["methods", label]), partial(self._check_method, label, method, problem, network))
         self._at("", lambda: make_steps(self.steps, self.record_every, self.name))
         self._at("", lambda: make_sampler(problem, self.batch_size, self.sampling, self.seed))
-        self._at("", lambda: make_start(options["x0"], problem, self.seed))
+        if self.engine == "simulation":
+            self._at("", lambda: make_start(options["x0"], problem, self.seed))
         return Built(methods, problem, network, options)
 
     def _check_method(self, label: str, method: Method, problem: Problem, network: Network) -> None:
-        check_parts(method, problem, network, label)
+        if self.engine == "torch":
+            check_fit(method, network, label)
+        else:
+            check_parts(method, problem, network, label)
         # Schedules of a specification are monotone, so that their ends show whether a value is out of range.
         for k in sorted({0, self.steps - 1}):
             tables(method, label, range(k, k + 1), 1, self.dtype)
 
     def options(self, problem: Problem, seed: int) -> dict[str, Any]:
-        """Return the keyword arguments of :func:`digrad.simulate` for one seed."""
+        """Return the keyword arguments of :func:`digrad.simulate`, or of a torch training plan, for one seed."""
+        if self.engine == "torch":
+            names = ("steps", "batch_size", "record_every", "start_scale", "sampling", "checkpoint_every")
+            return {**{name: getattr(self, name) for name in names}, "seed": seed}
         names = ("steps", "batch_size", "record_every", "dtype", "tolerance", "stop_at_tolerance", "sampling")
         return {
             **{name: getattr(self, name) for name in names},
@@ -267,5 +305,6 @@ def _known_keys() -> dict[str, list[str]]:
     at |= {"problem.partition": PartitionTable}
     keys = {path: list(table.model_fields) for path, table in at.items()}
     keys |= {f"problem:{kind}": list(table.model_fields) for kind, table in PROBLEM_TABLES.items()}
+    keys["problem:plug-in"] = ["kind"]
     keys["problem"] = sorted({key for table in PROBLEM_TABLES.values() for key in table.model_fields})
     return keys

@@ -26,7 +26,7 @@ Result: TypeAlias = Trace | Ensemble
 FORMAT = "digrad run 1"
 TIMES = ("started", "finished")  # the only entries of environment.json that differ between equal runs
 _PACKAGES = ("digrad", "jax", "numpy", "scipy")
-_OURS = ("trace-*", "final-*", "ensemble-*", "checkpoints/*.npz", "figures/*", "summary.json", "report.html")
+_OURS = ("trace-*", "final-*", "ensemble-*", "checkpoints/*", "figures/*", "summary.json", "report.html")
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,16 @@ class RunDirectory:
         folder = self.path / "checkpoints"
         folder.mkdir(exist_ok=True)
         return folder / f"{file_stem(f'{label}-seed{seed}')}.npz"
+
+    def training_checkpoint(self, label: str, seed: int) -> Path:
+        """Return where a training under way is stored."""
+        return self.path / "checkpoints" / f"{file_stem(f'{label}-seed{seed}')}.safetensors"
+
+    def save_training(self, trace: Trace, seed: int) -> None:
+        """Store the training of one seed, and drop its checkpoint if more steps would change nothing."""
+        replace(trace, name=self.member(trace.name, seed)).save(self.path)
+        if _has_ended(trace):
+            self.training_checkpoint(trace.name, seed).unlink(missing_ok=True)
 
     def member(self, label: str, seed: int) -> str:
         """Return the name under which the run of one seed is stored."""
@@ -198,7 +208,12 @@ def _is_run(path: Path) -> bool:
 
 def has_results(path: Path) -> bool:
     """Whether a folder holds what would be lost if it were emptied."""
-    return any(any(path.glob(pattern)) for pattern in ("trace-*", "checkpoints/*.npz"))
+    return any(any(path.glob(pattern)) for pattern in ("trace-*", "checkpoints/*"))
+
+
+def is_finished(path: Path) -> bool:
+    """Whether a folder holds a run that has come to its end."""
+    return _is_run(path) and read_json(path / "environment.json")["finished"] is not None
 
 
 def _has_ended(trace: Trace) -> bool:

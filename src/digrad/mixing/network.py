@@ -3,19 +3,22 @@
 import hashlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from digrad import checks
 from digrad.errors import ArgumentError, MixingError
-from digrad.graphs import Digraph, GraphSequence, roots, unreachable_pair
+from digrad.graphs import Digraph, GraphSequence, from_networkx, roots, unreachable_pair
 from digrad.links import Link
 from digrad.mixing.spectral import DENSE_LIMIT, perron_column, perron_row
 from digrad.mixing.summary import NetworkSummary, summarize
 from digrad.mixing.validation import ADJECTIVES, BUILDERS, check_connected, custom, no_column, no_root
 from digrad.mixing.weights import Kind, Mixing, column_stochastic, row_stochastic, sinkhorn
+
+if TYPE_CHECKING:
+    import networkx
 
 NEEDS = ("row", "column", "doubly", "mean")
 LETTERS = {"row": "R", "column": "C", "doubly": "W"}  # the matrix that serves a need
@@ -26,8 +29,8 @@ class Network:
     """A digraph and the weights on it: a description, from which each engine builds its executor.
 
     Args:
-        graph: Who hears whom; a sequence (:func:`digrad.graphs.split` and others) changes with the iteration, with
-            uniform weights recomputed from the degrees of each.
+        graph: Who hears whom: a digraph, or a networkx graph; a sequence (:func:`digrad.graphs.split` and others)
+            changes with the iteration, with uniform weights recomputed from the degrees of each.
         R: Row-stochastic weights for ``pull``; by default :func:`row_stochastic` of ``graph``.
         C: Column-stochastic weights for ``push``; by default :func:`column_stochastic` of ``graph``, on first use.
         W: Doubly stochastic weights for ``mix``; by default :func:`sinkhorn` of ``graph``, on first use.
@@ -60,7 +63,7 @@ class Network:
 
     def __init__(
         self,
-        graph: Digraph | GraphSequence,
+        graph: "Digraph | GraphSequence | networkx.Graph",
         *,
         R: Any = None,
         C: Any = None,
@@ -69,10 +72,12 @@ class Network:
         partial: bool = False,
     ) -> None:
         """Validate what is given."""
+        if hasattr(graph, "is_multigraph"):
+            graph = from_networkx(graph)
         if not isinstance(graph, Digraph | GraphSequence):
             raise ArgumentError(
-                f"`graph` of Network must be a Digraph, but got {type(graph).__name__}; "
-                "use digrad.graphs.from_edges, from_adjacency or from_networkx."
+                f"`graph` of Network must be a Digraph or a networkx graph, but got {type(graph).__name__}; "
+                "use digrad.graphs.from_edges or from_adjacency."
             )
         given = {name: weights for name, weights in (("R", R), ("C", C), ("W", W)) if weights is not None}
         if isinstance(graph, GraphSequence) and given:

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 Run: TypeAlias = Any  # a Trace or an Ensemble, by duck typing
 
+_X_LABELS = {"k": "iteration $k$", "epoch": "epoch"}
+_LINEAR = ("fraction_clipped", "train_accuracy", "test_accuracy")  # shares
+
 
 def curves(
     traces: Mapping[str, Run],
@@ -48,7 +51,7 @@ def curves(
     Args:
         traces: The runs by the label to show.
         metrics: Names of columns, or one name.
-        x: What to draw them over: ``"k"`` or ``"bytes_sent"``.
+        x: What to draw them over: ``"k"``, ``"bytes_sent"`` or, where it was recorded, ``"epoch"``.
         columns: Panels side by side; at most two unless told.
 
     Returns:
@@ -57,12 +60,12 @@ def curves(
     Raises:
         ArgumentError: There is nothing to draw, or a run lacks a metric.
     """
-    choice(x, "x", "curves", ("k", "bytes_sent"))
+    choice(x, "x", "curves", ("k", "bytes_sent", "epoch"))
     metrics = (metrics,) if isinstance(metrics, str) else metrics
     if not traces or not metrics:
         raise ArgumentError("`traces` and `metrics` of curves must not be empty.")
     for run, metric in (
-        (run, metric) for top in traces.values() for run in _members(top) for metric in metrics
+        (run, metric) for top in traces.values() for run in _members(top) for metric in (x, *metrics)
     ):
         choice(metric, "metrics", "curves", run.columns)
     figure, axes = panels(len(metrics), columns)
@@ -100,8 +103,8 @@ def _styles(traces: Mapping[str, Run]) -> dict[str, LineStyle]:
 
 
 def _x_axis(traces: Mapping[str, Run], x: str) -> tuple[int, str]:
-    if x == "k":
-        return 1, "iteration $k$"
+    if x in _X_LABELS:
+        return 1, _X_LABELS[x]
     divisor, unit = byte_unit(max(run.columns[x][-1] for top in traces.values() for run in _members(top)))
     return divisor, f"sent by all agents ({unit})"
 
@@ -159,7 +162,7 @@ def _limit(ax: "Axes", runs: Sequence[Run], metric: str) -> None:
     members = [member for run in runs for member in _members(run)]
     drawn = [(finite(run.columns["k"], run.columns[metric])[1], run.verdict == "diverged") for run in members]
     if any(values.size for values, _ in drawn):
-        set_limits(ax, drawn, allow_log=metric != "fraction_clipped")
+        set_limits(ax, drawn, allow_log=metric not in _LINEAR)
         _keep_crosses_inside(ax)
     else:
         look = {"ha": "center", "transform": ax.transAxes, "fontsize": FONT["tick"]}

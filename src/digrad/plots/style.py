@@ -29,6 +29,10 @@ _TITLES = {
     "fraction_clipped": ("Agents that clip", "share of agents"),
     "loss_plain_mean": ("Global loss at the plain mean", "loss"),
     "grad_norm_plain_mean": ("Gradient norm at the plain mean", "gradient norm"),
+    "train_accuracy": ("Training accuracy", r"accuracy of $\bar{x}_k$"),
+    "test_accuracy": ("Test accuracy", r"accuracy of $\bar{x}_k$"),
+    "batch_loss": ("Mini-batch loss", "mean over agents and steps"),
+    "tracker_norm": ("Largest tracker", r"largest $\|y_{i,k}\|$"),
     "bytes_sent": ("Traffic", "bytes sent by all agents"),
 }
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from digrad.algorithms import METHODS
 from digrad.algorithms.catalog import method_facts, section
+from digrad.algorithms.registry import ALL_METHODS
 from digrad.errors import DataError
 from digrad.experiments.reproduce import MARKER
 from digrad.experiments.spec import Spec
@@ -23,7 +23,17 @@ _CAPTIONS = {
     "graph": "Who hears whom: arrows point from sender to receiver.",
     "gradient_tracking_explodes": "Plain gradient tracking against CGT from one start (the paper's first figure).",
     "cgt_against_clipped_dgd": "CGT against DGD with clipped gradients (the paper's second figure).",
+    "accuracy": "Training and test accuracy of the average of the agents.",
+    "cifar-explosion": "Where clipping matters: CGT and AB from a start of larger weights.",
+    "cifar-thresholds-clipping": "The largest tracker since the row before, and how often agents clipped.",
     "bias_without_sampling_noise": "The same with all samples: what remains is the bias.",
+}
+_SETTINGS = {
+    "cifar-iid": "Accuracy of the average model, images divided at random (the paper's two figures of Section V-B).",
+    "cifar-dirichlet": "The same, each kind of image divided by Dirichlet(0.1).",
+    "cifar-sorted": "The same, each agent with two kinds of images.",
+    "cifar-row": "Dirichlet(0.1), methods of one matrix mixing with R.",
+    "cifar-thresholds": "CGT with other thresholds.",
 }
 _LOOKS = {"converged": "good", "diverged": "bad", "running": "open"}
 
@@ -101,8 +111,8 @@ def _bytes(count: int) -> str:
 
 
 def _run_figures(folder: Path) -> str:
-    explosion = ("explosion",) if (folder / "explosion.png").is_file() else ()
-    return _figures(folder, (*explosion, "loss_and_gradient", "consensus", "graph"))
+    optional = tuple(name for name in ("explosion", "accuracy") if (folder / f"{name}.png").is_file())
+    return _figures(folder, (*optional, "loss_and_gradient", "consensus", "graph"))
 
 
 def _figures(folder: Path, names: tuple[str, ...]) -> str:
@@ -110,7 +120,12 @@ def _figures(folder: Path, names: tuple[str, ...]) -> str:
     missing = [path for path in paths.values() if not path.is_file()]
     if missing:
         raise DataError(f"{missing[0]} is missing; run it again, or with --resume to draw only the figures.")
-    return "\n".join(image(path, _CAPTIONS[name], is_narrow=name == "graph") for name, path in paths.items())
+    return "\n".join(image(path, _caption(name), is_narrow=name == "graph") for name, path in paths.items())
+
+
+def _caption(name: str) -> str:
+    setting, _, axis = name.partition("-by-")
+    return _CAPTIONS[name] if name in _CAPTIONS else f"{_SETTINGS.get(setting, setting)} Drawn over: {axis}."
 
 
 def _methods(spec: Spec) -> str:
@@ -125,7 +140,7 @@ def _methods(spec: Spec) -> str:
 
 
 def _reference(method: str) -> str:
-    return f'<p class="faint reference">{text(section(METHODS[method], "Reference"))}</p>'
+    return f'<p class="faint reference">{text(section(ALL_METHODS[method], "Reference"))}</p>'
 
 
 def _environment(environment: Mapping[str, Any]) -> str:
@@ -138,7 +153,9 @@ def _reproduction_page(folder: Path) -> str:
     if not (folder / "claims.json").is_file():
         raise DataError(f"{folder} holds a reproduction without claims yet; finish it with --resume.")
     claims, identity = read_json(folder / "claims.json"), read_json(folder / MARKER)
-    figures = ("gradient_tracking_explodes", "cgt_against_clipped_dgd", "bias_without_sampling_noise")
+    figures: tuple[str, ...] = tuple(path.stem for path in sorted((folder / "figures").glob("cifar-*.png")))
+    if identity.get("experiment") != "cifar":
+        figures = ("gradient_tracking_explodes", "cgt_against_clipped_dgd", "bias_without_sampling_noise")
     sections = [
         ("Which claims hold", _verdicts(claims)),
         ("Figures", _figures(folder / "figures", figures)),

@@ -109,6 +109,22 @@ def read_file(folder: Path, k: int, name: str) -> Stored:
     return Stored(path, tensors, header)
 
 
+def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Return the tensors and the header of a file of :func:`write_file` that stands alone.
+
+    Raises:
+        CheckpointError: It is damaged.
+    """
+    try:
+        with safe_open(path, "pt") as file:
+            header = json.loads(file.metadata()["digrad"])
+        return load_file(path), header
+    except (OSError, KeyError, ValueError, TypeError, SafetensorError) as error:
+        raise CheckpointError(
+            f"`{path}` cannot be read ({error!r}); delete it, or run without --resume."
+        ) from error
+
+
 def _digest(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

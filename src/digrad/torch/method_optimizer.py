@@ -78,6 +78,11 @@ class MethodOptimizer(torch.optim.Optimizer):
         return self._state
 
     @property
+    def gradients(self) -> torch.Tensor:
+        """The gradients of the agents of this process, ``[rows, dimension]``; do not write to it."""
+        return self._flat.collect_grad(self._name)
+
+    @property
     def bytes_sent(self) -> int:
         """Bytes that the agents of this process have sent so far."""
         return self._net.bytes_sent

@@ -66,7 +66,12 @@ class Runtime(Protocol):
 
 
 def overwrite(state: Any, after: Any) -> None:
-    """Copy the arrays of a state into those of another one."""
-    for kept, value in zip(state, after, strict=True):
+    """Copy the arrays of a state into those of another one; a field may become what another field was."""
+    old = {kept.untyped_storage().data_ptr() for kept in state}
+    moved = [
+        value.clone() if kept is not value and value.untyped_storage().data_ptr() in old else value
+        for kept, value in zip(state, after, strict=True)
+    ]
+    for kept, value in zip(state, moved, strict=True):
         if kept is not value:
             kept.copy_(value)

@@ -38,15 +38,19 @@ class NumPyNet:
         return net
 
     def pull(self, x: Any) -> Any:
+        """Return R @ x."""
         return self._mix("pull", x)
 
     def push(self, x: Any) -> Any:
+        """Return C @ x."""
         return self._mix("push", x)
 
     def mix(self, x: Any) -> Any:
+        """Return W @ x, or the single matrix that the method has chosen."""
         return self._mix("mix", x)
 
     def mean(self, x: Any) -> Any:
+        """Return the average in every row."""
         return self._mix("mean", x)
 
     def _mix(self, verb: str, x: Any) -> Any:
@@ -82,6 +86,7 @@ class Dated(np.ndarray):
 
 
 def dated(x: Any, rounds: int) -> Dated:
+    """Return ``x`` as the result of so many rounds."""
     result = np.asarray(x).view(Dated)
     result.depth = rounds
     return result

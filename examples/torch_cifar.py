@@ -1,0 +1,72 @@
+"""The paper's ResNet-18 on CIFAR-10, one process per agent, on one machine or many.
+
+    digrad data get cifar10
+    digrad launch --agents 5 examples/torch_cifar.py --folder run
+
+Uses a GPU per process where there are some. Kill an agent, or run it again: it goes on from the last checkpoint.
+Network, images and crops are those of `digrad reproduce cifar --preset full`; `--model small_cnn` needs no GPU.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import digrad as dg
+from digrad.torch import Checkpoints, DecentralizedOptimizer, ProcessNetwork, Shard, recalibrate
+from digrad.torch.image_problem import ImageProblem
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--data", type=Path, help="the folder with the batches, if digrad does not find it")
+    parser.add_argument("--model", default="resnet18")
+    parser.add_argument("--steps", type=int, default=31250)
+    parser.add_argument("--test-images", type=int, default=10_000)
+    options = parser.parse_args()
+
+    network = ProcessNetwork(dg.graphs.example5())
+    train, test = dg.data.cifar10(options.data), dg.data.cifar10(options.data, train=False)
+    problem = ImageProblem(
+        model=options.model,
+        norm="batch",
+        images=train,
+        chosen=np.arange(len(train)),
+        partition=dg.data.partition(train.labels, agents=network.n, scheme="iid"),
+        test_images=test,
+        test_chosen=np.arange(len(test)),
+    )
+    gpus = torch.cuda.device_count()
+    device = torch.device("cuda", network.agent % gpus) if gpus else torch.device("cpu")
+    model = problem.start(seed=0).to(device)
+    optimizer = DecentralizedOptimizer(model.parameters(), dg.CGT(step_size=0.05, threshold=10.0), network)
+    own = [np.arange(size) for size in problem.sizes]  # every agent counts its images from 0
+    shard = Shard(own, agent=network.agent, batch_size=32, replacement=False)
+    checkpoints = Checkpoints(options.folder / "checkpoints", optimizer, model=model, keep=2)
+    checkpoints.resume()
+
+    while optimizer.k < options.steps:
+        rows = shard.batch(optimizer.k).numpy()
+        images, labels = problem.batch(network.agent, rows, seed=0, step=optimizer.k)
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
+        loss.backward()
+        optimizer.step()
+        if optimizer.k % 500 == 0:
+            checkpoints.save()
+        if network.agent == 0 and optimizer.k % 100 == 0:
+            print(f"step {optimizer.k}: loss {loss.item():.3f}", flush=True)
+    optimizer.close()
+
+    with optimizer.averaged_parameters():
+        recalibrate(model, (images.to(device) for images, _ in problem.training_part(1000).batches()))
+        _, accuracy = problem.test_part(options.test_images).measure(model)
+    if network.agent == 0:
+        print(f"accuracy of the average {accuracy:.4f}")
+    network.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""What the agents of one process cost, against a plain PyTorch loop that trains as many unconnected copies."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+from digrad import CGT, checks
+from digrad.bench.report import BenchRow
+from digrad.errors import DigradError
+from digrad.torch.launch import require_torch
+
+AGENTS, BATCH = 5, 32
+SECONDS = 600  # after which the process is given up
+
+
+def replicas_row(*, repeats: int = 7) -> BenchRow:
+    """Measure a step of CGT with five copies of the small network, and of SGD with five copies that share nothing.
+
+    Both take turns in one process of one thread, on the same images.
+
+    Args:
+        repeats: Turns; each is one step of both.
+
+    Raises:
+        DigradError: The process failed; the message ends with its last line.
+    """
+    require_torch("the torch benchmark")
+    repeats = checks.count(repeats, "repeats", "replicas_row")
+    command = [sys.executable, "-m", "digrad.bench.torch_replicas", str(repeats)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise DigradError(f"the benchmark of replicas ended with exit code {done.returncode}: {reason}")
+    times = json.loads(done.stdout)
+    cpu, wall = (
+        {name: 1e3 * statistics.median(one[name]) for name in one} for one in (times["cpu"], times["wall"])
+    )
+    return BenchRow(
+        "step of five replicas", cpu["replicas"], "ms", 1.15, cpu["plain"], ours_wall=wall["replicas"],
+        reference_wall=wall["plain"],
+        note=f"CGT, small CNN, batch 32, against five unconnected copies with SGD; CPU time, one thread, taking turns, "
+        f"median of {repeats}",
+    )  # fmt: skip
+
+
+def _work(repeats: int) -> dict[str, Any]:
+    import torch
+
+    from digrad.graphs import example5
+    from digrad.torch import Replicas
+    from digrad.torch.models import build_model
+
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(AGENTS, BATCH, 3, 32, 32, generator=generator)
+    batches = [batch.contiguous(memory_format=torch.channels_last) for batch in images]
+    labels = torch.randint(10, (AGENTS, BATCH), generator=generator)
+
+    def fresh() -> torch.nn.Module:
+        return build_model("small_cnn", norm="group").to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    copies = [fresh() for _ in range(AGENTS)]
+    optimizers = [torch.optim.SGD(copy.parameters(), lr=1e-3) for copy in copies]
+    replicas = Replicas(fresh(), CGT(step_size=1e-3, threshold=10.0), example5())
+
+    def backward(models: list[torch.nn.Module]) -> None:
+        for model, batch, label in zip(models, batches, labels, strict=True):
+            torch.nn.functional.cross_entropy(model(batch), label).backward()
+
+    def plain() -> None:
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        backward(copies)
+        for optimizer in optimizers:
+            optimizer.step()
+
+    def ours() -> None:
+        replicas.zero_grad()
+        backward(replicas.models)
+        replicas.step()
+
+    times: dict[str, dict[str, list[float]]] = {
+        clock: {"plain": [], "replicas": []} for clock in ("cpu", "wall")
+    }
+    for turn in range(repeats + 2):
+        for name, step in (("plain", plain), ("replicas", ours)):
+            began, began_cpu = time.perf_counter(), time.process_time()
+            step()
+            if turn > 1:  # the first turns warm up
+                times["cpu"][name].append(time.process_time() - began_cpu)
+                times["wall"][name].append(time.perf_counter() - began)
+    return times
+
+
+if __name__ == "__main__":
+    print(json.dumps(_work(int(sys.argv[1]))))  # noqa: T201

@@ -1,0 +1,113 @@
+"""``digrad doctor``: what is installed and found here, what is missing, and the command that fixes it."""
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+
+from digrad.cli import show
+from digrad.cli.options import json_option
+
+_EXTRAS = {
+    "torch": "train PyTorch models: pip install 'digrad[torch]'",
+    "safetensors": "pip install 'digrad[torch]'",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the answer."""
+
+    subject: str
+    found: str
+    fix: str = ""  # the command, or nothing when all is well
+    needed: bool = False  # whether digrad cannot work without the fix
+
+
+@click.command()
+@json_option
+def doctor(as_json: bool) -> None:
+    """Tell versions, threads, devices and data of this machine, what is missing, and the command that fixes it.
+
+    Exit code 1 when something is missing that digrad cannot work without.
+    """
+    findings = [*_versions(), *_machine(), *_folders(), *_data(), *_plugins()]
+    if as_json:
+        show.as_json([asdict(finding) for finding in findings])
+    else:
+        show.table(("", "here", "to do"), [(f.subject, f.found, f.fix) for f in findings])
+    if any(finding.needed for finding in findings):
+        sys.exit(1)
+
+
+def _versions() -> Iterator[Finding]:
+    yield Finding("python", platform.python_version())
+    for name in ("digrad", "jax", "numpy", "scipy", *_EXTRAS):
+        try:
+            yield Finding(name, importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            yield Finding(
+                name, "not installed", _EXTRAS.get(name, f"pip install {name}"), name not in _EXTRAS
+            )
+
+
+def _machine() -> Iterator[Finding]:
+    import jax
+
+    yield Finding("cores", str(len(os.sched_getaffinity(0))))
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        yield Finding(name, os.environ.get(name, "not set: as many threads as cores"))
+    yield Finding("jax devices", ", ".join(f"{device.platform} {device.id}" for device in jax.devices()))
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        backends = [
+            name for name in ("gloo", "nccl", "mpi") if getattr(torch.distributed, f"is_{name}_available")()
+        ]
+        yield Finding("torch.distributed", ", ".join(backends) or "none", needed=not backends)
+
+
+def _folders() -> Iterator[Finding]:
+    from digrad.folders import cache_folder
+
+    folder = cache_folder()
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            yield Finding("cache", str(folder))
+    except OSError as error:
+        reason = f"{folder} cannot be written ({error.strerror})"
+        yield Finding("cache", reason, "set DIGRAD_CACHE to a folder of yours")
+
+
+def _data() -> Iterator[Finding]:
+    from digrad.data import list_datasets
+
+    folder = os.environ.get("DIGRAD_DATA")
+    if folder and not Path(folder).is_dir():
+        yield Finding(
+            "DIGRAD_DATA", f"{folder} is no folder", "set it to the folder of your data, or unset it"
+        )
+    for row in list_datasets():
+        found = row.problem or row.location
+        yield Finding(f"data {row.name}", found or "not here", "" if found else f"digrad data get {row.name}")
+
+
+def _plugins() -> Iterator[Finding]:
+    from digrad import plugins
+
+    for group in (plugins.METHODS, plugins.PROBLEMS):
+        for name in plugins.installed(group):
+            try:
+                plugins.load(group, name)
+            except plugins.PluginError as error:
+                yield Finding(f"{group} {name}", str(error), "repair or uninstall that package")
+            else:
+                yield Finding(f"{group} {name}", plugins.package_of(group, name) or "")

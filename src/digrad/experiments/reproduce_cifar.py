@@ -1,0 +1,325 @@
+"""Section V-B of the paper from end to end: search step sizes, train all settings, draw figures, judge claims."""
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from digrad import checks, plots
+from digrad.errors import DigradError
+from digrad.experiments import cifar_claims
+from digrad.experiments.claims import ClaimTable
+from digrad.experiments.jobs import Event, Job, default_workers, run_jobs
+from digrad.experiments.logistic_claims import verdicts
+from digrad.experiments.method_table import MethodTable
+from digrad.experiments.presets import preset as load_preset
+from digrad.experiments.reproduce import Report, Reproduction, Scale, open_reproduction
+from digrad.experiments.runner import Observer, RunResult, run
+from digrad.experiments.spec import Spec
+from digrad.experiments.step_size_search import FACTOR, MOST, SLACK, read_search
+from digrad.experiments.store import check_folder, is_finished, write_json
+from digrad.files import locked, write_atomically
+
+COMPARISONS = ("cifar-iid", "cifar-dirichlet", "cifar-sorted", "cifar-row")  # whose step sizes are searched
+THRESHOLDS, EXPLOSION = "cifar-thresholds", "cifar-explosion"
+PREFIX = "cifar-"  # of the names of settings, which users leave out
+FIXED = ("CGT",)  # the paper gives its step size
+SEARCH_SEED = 1000  # added to the seed, so that no run shares its start and samples with the search
+FEW_IMAGES = 100  # for runs that only show that everything works
+
+
+@dataclass(frozen=True)
+class _Size:
+    model: str
+    norm: str
+    steps: Mapping[str, int]  # by setting, in the order in which they are run
+    record_every: int
+    evaluate: int
+    seeds: int
+    budget: int  # steps of a trial in the search for a step size
+    held_out: int = 2000
+    evaluate_last: int = 10_000
+    samples: int | None = None
+    most: int = MOST
+
+
+# 1563 steps of five agents with batches of 32 are five epochs.
+SIZES: dict[str, _Size] = {
+    "smoke": _Size(
+        "small_cnn", "group", {"cifar-iid": 8, EXPLOSION: 10}, 5, FEW_IMAGES, 1, budget=2, held_out=200,
+        evaluate_last=FEW_IMAGES, samples=2000, most=2,
+    ),
+    "small": _Size(
+        "small_cnn", "group",
+        {
+            EXPLOSION: 625, THRESHOLDS: 1250, "cifar-iid": 3125, "cifar-dirichlet": 3125, "cifar-sorted": 1250,
+            "cifar-row": 3125,
+        },
+        125, 2000, 3, budget=150, most=6,
+    ),
+    "medium": _Size("resnet20", "batch", {"cifar-iid": 1563}, 78, 1000, 1, budget=80, most=6),
+    "full": _Size("resnet18", "batch", {"cifar-iid": 31250}, 625, 5000, 1, budget=313),
+}  # fmt: skip
+
+
+def reproduce_cifar(
+    out: str | os.PathLike[str],
+    *,
+    preset: Scale = "small",
+    seed: int = 0,
+    progress: Observer | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    report: Report | None = None,
+    workers: int | None = None,
+    seeds: int | None = None,
+    steps: int | None = None,
+    settings: Collection[str] | None = None,
+) -> Reproduction:
+    """Reproduce Section V-B of the paper: a network on CIFAR-10, CGT against six methods.
+
+    Below ``out`` there is then one run directory per setting, a folder ``<setting>-search`` with the step sizes tried,
+    the figures in ``figures/``, the accuracies in ``table.md`` and ``table.json``, and the claims in ``claims.json``
+    and ``claims.md``. A method that fails does not end the others.
+
+    Args:
+        out: The folder: new, empty, or of an earlier reproduction.
+        preset: ``smoke`` (2000 images), ``small`` (a small network), ``medium`` (ResNet-20) or ``full`` (the paper's
+            ResNet-18: for a machine with a GPU).
+        seed: The first seed.
+        progress: Is told how each run goes.
+        resume: Keep what is done.
+        overwrite: Also replace a reproduction of another size or seed.
+        report: Called with each run directory, and at last with ``out``.
+        workers: Processes at a time; by default one per core.
+        seeds: Compute only the first so many seeds now; ``resume`` adds the others.
+        steps: Take only so many steps and search no step sizes: shows that everything works, and how long the whole
+            would take.
+        settings: Compute only these settings now, e.g. ``["iid"]``; ``resume`` adds the others.
+
+    Raises:
+        ArgumentError: ``out`` cannot be used, or there is no such preset or setting.
+        DataError: CIFAR-10 is not on this machine.
+    """
+    checks.choice(preset, "preset", "reproduce_cifar", SIZES)
+    folder, size, workers = Path(out), SIZES[preset], workers or default_workers()
+    wanted = _wanted(settings, size)
+    identity = {"experiment": "cifar", "preset": preset, "seed": seed, **({"steps": steps} if steps else {})}
+    check_folder(folder, resume=resume, overwrite=overwrite)
+    with locked(folder):
+        open_reproduction(folder, identity, size.steps, resume=resume, overwrite=overwrite)
+        options = {
+            "resume": resume,
+            "overwrite": overwrite,
+            "progress": progress,
+            "report": report,
+        }
+        chosen = [name for name in size.steps if name in wanted or (resume and is_finished(folder / name))]
+        specs = {name: _sized(load_preset(name), name, size, seed, steps) for name in chosen}
+        seeds_now = {name: seeds if name in wanted else 1 for name in chosen}  # of the others none is added
+        done: dict[str, RunResult] = {}
+        reproduction = Reproduction(folder, None, (), {}, interrupted=True)
+        for name, result in _run_settings(folder, specs, size, workers, seeds_now, steps is None, options):
+            done[name] = result
+            if not result.interrupted:  # something to read while the next setting takes its hours
+                reproduction = _conclude(folder, done, preset, size, seed, report)
+        is_complete = len(done) == len(specs) and not any(result.interrupted for result in done.values())
+        return reproduction if is_complete else replace(reproduction, table=None, interrupted=True)
+
+
+def _run_settings(
+    folder: Path,
+    specs: Mapping[str, Spec],
+    size: _Size,
+    workers: int,
+    seeds: Mapping[str, int | None],
+    search: bool,
+    options: dict[str, Any],
+) -> Iterator[tuple[str, RunResult]]:
+    """Run one setting after the other, until all are done or Ctrl-C comes."""
+    for name, spec in specs.items():
+        try:
+            searched = name in COMPARISONS and search
+            final = _searched(spec, folder / f"{name}-search", size, workers) if searched else spec
+        except KeyboardInterrupt:
+            return
+        result = run(final, folder / name, formats=("png",), workers=workers, seeds=seeds[name], **options)
+        yield name, result
+        if result.interrupted:
+            return
+
+
+def _wanted(settings: Collection[str] | None, size: _Size) -> set[str]:
+    offered = [name.removeprefix(PREFIX) for name in size.steps]
+    for name in settings or ():
+        checks.choice(name, "settings", "reproduce_cifar", offered)
+    return {f"{PREFIX}{name}" for name in (settings or offered)}
+
+
+def _conclude(
+    folder: Path, done: Mapping[str, RunResult], preset: str, size: _Size, seed: int, report: Report | None
+) -> Reproduction:
+    figures = _paper_figures(folder / "figures", done)
+    table = _judge(done, preset, size, seed)
+    rows = {name: cifar_claims.accuracy_table(result) for name, result in done.items()}
+    failures = {name: result.failures for name, result in done.items() if result.failures}
+    write_json(
+        folder / "table.json", {name: [row.to_dict() for row in found] for name, found in rows.items()}
+    )
+    tables = [cifar_claims.table_markdown(done[name].spec.name, found) for name, found in rows.items()]
+    projected = _projection(done, preset, size)
+    text = "\n".join(["# Accuracies", "", *tables, projected, cifar_claims.failures_markdown(failures)])
+    write_atomically(folder / "table.md", text)
+    write_json(folder / "claims.json", table.to_dict())
+    write_atomically(folder / "claims.md", table.to_markdown())
+    if report:
+        report(folder)
+    return Reproduction(
+        folder,
+        table,
+        tuple(figures),
+        {name: result.directory for name, result in done.items()},
+        False,
+        failures,
+    )
+
+
+def _sized(spec: Spec, name: str, size: _Size, seed: int, steps: int | None) -> Spec:
+    problem: dict[str, Any] = {
+        "model": size.model,
+        **({} if name == EXPLOSION else {"norm": size.norm}),
+        "samples": size.samples,
+        "evaluate": FEW_IMAGES if steps else size.evaluate,
+        "evaluate_last": FEW_IMAGES if steps else size.evaluate_last,
+    }
+    length = steps or size.steps[name]
+    every = min(size.record_every, length)
+    changes = {
+        "steps": length,
+        "seed": seed,
+        "seeds": size.seeds if name in COMPARISONS and steps is None else 1,
+        "record_every": max(1, every // 5) if name == EXPLOSION else every,
+        "checkpoint_every": min(every, 20) if size.model == "resnet18" else every,
+        "problem": spec.problem.model_copy(update=problem),
+    }
+    return spec.model_copy(update=changes)
+
+
+def _searched(spec: Spec, folder: Path, size: _Size, workers: int) -> Spec:
+    """Return the specification with the step sizes that the protocol finds; what is stored is not searched again."""
+    kept_back = spec.problem.model_copy(
+        update={"held_out": size.held_out, "evaluate": FEW_IMAGES, "evaluate_last": size.held_out}
+    )
+    trial = spec.model_copy(
+        update={
+            "name": f"{spec.name}: search for step sizes",
+            "steps": size.budget,
+            "record_every": size.budget,
+            "seed": spec.seed + SEARCH_SEED,
+            "seeds": 1,
+            "problem": kept_back,
+        }
+    )
+    labels = [label for label in spec.methods if label not in FIXED]
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / "spec.toml", trial.to_toml())
+    jobs = [
+        Job(label, "tune", {"folder": str(folder.absolute()), "label": label, "most": size.most})
+        for label in labels
+        if read_search(folder, label) is None
+    ]
+    failures = run_jobs(jobs, workers=workers, on_event=_ignore)
+    found = {label: read_search(folder, label) for label in labels}
+    write_json(
+        folder / "search.json", {"protocol": _protocol(trial, size), "methods": found, "failures": failures}
+    )
+    chosen = {
+        label: entry["step_size"]
+        for label, entry in found.items()
+        if entry and entry["step_size"] is not None
+    }
+    lost = [label for label in labels if label not in chosen]
+    if lost and not chosen:
+        raise DigradError(
+            f"No step size could be found: {lost[0]}: {failures.get(lost[0], 'every one diverged')}"
+        )
+    methods = {
+        label: table if label not in chosen else _with_step_size(table, chosen[label])
+        for label, table in spec.methods.items()
+    }
+    return spec.model_copy(update={"methods": methods})
+
+
+def _ignore(name: str, event: Event) -> None:
+    pass
+
+
+def _with_step_size(table: MethodTable, step_size: float) -> MethodTable:
+    return MethodTable(method=table.method, **{**table.fields, "step_size": step_size})
+
+
+def _protocol(trial: Spec, size: _Size) -> str:
+    return (
+        f"{size.held_out} of the training images are kept back; a trial trains on the others for {trial.steps} steps "
+        f"with seed {trial.seed} and is judged by the loss of the average model on those kept back. Step sizes are the "
+        f"preset's times powers of {FACTOR:g}: upwards until one fails, downwards until the smallest is not the best, "
+        f"at most {size.most}. A step size ensures convergence if its run stays finite and ends at most {SLACK:.0%} "
+        "above the smallest loss of any step size tried; the largest of these is used. Test images are never looked at."
+    )
+
+
+def _paper_figures(folder: Path, done: Mapping[str, RunResult]) -> list[Path]:
+    accuracies = ("train_accuracy", "test_accuracy")
+    figures = {
+        f"{name}-by-{axis}": plots.curves(done[name].results, accuracies, x=column)
+        for name in (*COMPARISONS, THRESHOLDS)
+        if name in done
+        for axis, column in (("iteration", "k"), ("epoch", "epoch"), ("bytes", "bytes_sent"))
+        if name in COMPARISONS or axis == "iteration"
+    }
+    if EXPLOSION in done:
+        figures[EXPLOSION] = plots.curves(done[EXPLOSION].results, ("batch_loss", "test_accuracy"))
+    if THRESHOLDS in done:
+        figures[f"{THRESHOLDS}-clipping"] = plots.curves(
+            done[THRESHOLDS].results, ("tracker_norm", "fraction_clipped")
+        )
+    return [path for name, drawn in figures.items() for path in plots.save_figure(drawn, folder / name)]
+
+
+def _judge(done: Mapping[str, RunResult], preset: str, size: _Size, seed: int) -> ClaimTable:
+    compared = [result for name, result in done.items() if name in COMPARISONS]
+    claims = [
+        judge(result, proposed)
+        for judge in (cifar_claims.training_claim, cifar_claims.test_claim)
+        for result in compared
+        for proposed in cifar_claims.PROPOSED
+        if proposed in result.results
+    ]
+    lengths = ", ".join(f"{name.removeprefix(PREFIX)} {result.spec.steps}" for name, result in done.items())
+    seeds = f"seed {seed}" if size.seeds == 1 else f"medians over the seeds from {seed} on that are done"
+    return ClaimTable(
+        title=f"Section V-B on CIFAR-10 ({size.model}): which claims hold",
+        claims=claims,
+        verdicts=verdicts(claims),
+        choices={
+            **cifar_claims.CHOICES,
+            "steps": f"{lengths}; {seeds} (preset `{preset}`); the paper does not say",
+        },
+    )
+
+
+def _projection(done: Mapping[str, RunResult], preset: str, size: _Size) -> str:
+    """Return how long the whole preset would take at the speed measured, where only a part of it was run."""
+    cut = [name for name in COMPARISONS if name in done and done[name].spec.steps < size.steps[name]]
+    if not cut:
+        return ""
+    name, result = cut[0], done[cut[0]]
+    rows = cifar_claims.accuracy_table(result)
+    hours = sum(row.seconds_per_step for row in rows) * size.steps[name] / 3600
+    slowest = max(rows, key=lambda row: row.seconds_per_step)
+    return (
+        f"Of the {size.steps[name]} steps of preset `{preset}`, {result.spec.steps} were taken. At the speed measured, "
+        f"all of them would take {hours:.0f} hours for the {len(rows)} methods one after the other on one thread each "
+        f"(at most {slowest.seconds_per_step:.3g} s per step, {slowest.method}), without evaluation and search.\n"
+    )

@@ -1,0 +1,95 @@
+"""Methods and problems of other packages, found by their entry points.
+
+A package announces them in its ``pyproject.toml``::
+
+    [project.entry-points."digrad.methods"]
+    LazyDGD = "lazy_dgd:LazyDGD"
+
+Nothing of a package is imported before one of its names is used.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from digrad.errors import PluginError
+
+METHODS, PROBLEMS = "digrad.methods", "digrad.problems"
+
+
+@cache
+def installed(group: str) -> Mapping[str, EntryPoint]:
+    """Return the entry points of a group by their names.
+
+    Raises:
+        PluginError: Two packages use one name.
+    """
+    found: dict[str, EntryPoint] = {}
+    for point in entry_points(group=group):
+        other = found.setdefault(point.name, point)
+        if other.value != point.value:
+            raise PluginError(
+                f"{point.name!r} of {group} is announced by {_package(other)} and by {_package(point)}: "
+                f"uninstall one of the two."
+            )
+    return found
+
+
+@cache
+def load(group: str, name: str) -> Any:
+    """Return what a package announces under ``name``.
+
+    Raises:
+        PluginError: It cannot be imported.
+    """
+    point = installed(group)[name]
+    try:
+        return point.load()
+    except Exception as error:  # whatever the other package does when it is imported
+        raise PluginError(
+            f"{name!r} of {_package(point)} cannot be loaded from {point.value!r}: "
+            f"{type(error).__name__}: {error}; repair or uninstall that package."
+        ) from error
+
+
+class WithPlugins(Mapping[str, Any]):
+    """A table of built-in things, continued by what other packages announce in a group.
+
+    A built-in name cannot be taken over.
+
+    Example:
+        >>> table = WithPlugins({"a": 1}, "no.such.group")
+        >>> list(table), table["a"]
+        (['a'], 1)
+    """
+
+    def __init__(self, built_in: Mapping[str, Any], group: str) -> None:
+        self._built_in, self._group = built_in, group
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a built-in thing, or import that of a package."""
+        return self._built_in[name] if name in self._built_in else load(self._group, name)
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether the name is known, without importing what it stands for."""
+        return name in self._built_in or name in installed(self._group)
+
+    def __iter__(self) -> Iterator[str]:
+        """Go through the built-in names, then through the others in the order of the alphabet."""
+        yield from self._built_in
+        yield from sorted(name for name in installed(self._group) if name not in self._built_in)
+
+    def __len__(self) -> int:
+        """Return how many names there are."""
+        return len(list(iter(self)))
+
+
+def package_of(group: str, name: str) -> str | None:
+    """Return the package that announces a name, with its version; None for what is built in."""
+    point = installed(group).get(name)
+    return None if point is None else _package(point)
+
+
+def _package(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist else point.value

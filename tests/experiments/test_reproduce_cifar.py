@@ -1,0 +1,129 @@
+"""The paper's Section V-B from end to end on real images, and how its claims are judged."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from digrad.experiments import Reproduction, cifar_claims, preset, reproduce_cifar
+from digrad.experiments.claims import FAILS, HOLDS, UNDECIDED
+from digrad.report import write_report
+from digrad.trace import Ensemble, Trace
+
+
+@pytest.fixture(scope="module")
+def smoke(cifar10_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Reproduction:
+    return reproduce_cifar(tmp_path_factory.mktemp("smoke"), preset="smoke", report=write_report, workers=1)
+
+
+@pytest.mark.cifar10
+def test_smoke_trains_all_seven_methods_and_writes_everything(smoke: Reproduction) -> None:
+    assert smoke.table is not None
+    assert not smoke.failures
+    assert {claim.number for claim in smoke.table.claims} == {4, 5}
+    assert {claim.holds for claim in smoke.table.claims} == {UNDECIDED}  # a few steps decide nothing
+    rows = json.loads((smoke.directory / "table.json").read_text())["cifar-iid"]
+    assert {row["method"] for row in rows} == {*cifar_claims.BASELINES, *cifar_claims.PROPOSED}
+    names = {path.name for path in smoke.figures}
+    assert {f"cifar-iid-by-{axis}.png" for axis in ("iteration", "epoch", "bytes")} <= names
+    for directory in (*smoke.runs.values(), smoke.directory):
+        assert (directory / "report.html").is_file()
+
+
+@pytest.mark.cifar10
+def test_smoke_stores_every_step_size_tried_and_the_protocol(smoke: Reproduction) -> None:
+    stored = json.loads((smoke.directory / "cifar-iid-search" / "search.json").read_text())
+    assert "Test images are never looked at" in stored["protocol"]
+    assert stored["methods"].keys() == {*cifar_claims.BASELINES, "CGT-tuned"}
+    used = {
+        row["method"]: row["step_size"]
+        for row in json.loads((smoke.directory / "table.json").read_text())["cifar-iid"]
+    }
+    assert used["CGT"] == 0.05
+    for label, search in stored["methods"].items():
+        assert len(search["trials"]) == 2
+        assert used[label] == search["step_size"]
+
+
+@pytest.mark.cifar10
+def test_gradient_tracking_diverges_from_the_large_start_where_cgt_does_not(smoke: Reproduction) -> None:
+    ab, cgt = (Trace.load(smoke.runs["cifar-explosion"], label) for label in ("AB", "CGT"))
+    assert ab.verdict == "diverged"
+    assert cgt.verdict == "running"
+    assert cgt.columns["batch_loss"][-1] < cgt.columns["batch_loss"][1]
+    assert cgt.fraction_clipped[1] > 0
+
+
+def trace_of(label: str, train: list[float], test: list[float], *, epochs: float = 10.0) -> Trace:
+    k = np.arange(len(train)) * 100
+    columns: dict[str, Any] = dict.fromkeys(
+        ("loss", "grad_norm", "consensus_error", "tracker_norm"), np.ones(len(k))
+    )
+    columns |= {
+        "k": k,
+        "bytes_sent": k,
+        "epoch": np.linspace(0, epochs, len(k)),
+        "train_accuracy": np.array(train),
+        "test_accuracy": np.array(test),
+    }
+    last = {"train_accuracy": train[-1], "test_accuracy": test[-1], "test_accuracy_of_agents": [test[-1]] * 5}
+    facts = {"last": last, "training_seconds": 1.0, "seed": 0}
+    return Trace(label, columns, np.zeros((5, 1)), "running", None, int(k[-1]), 1.0, facts=facts)
+
+
+def done_with(results: dict[str, Any], steps: int = 400) -> Any:
+    spec = SimpleNamespace(name="setting", steps=steps, methods=preset("cifar-iid").methods)
+    return SimpleNamespace(
+        results=results, spec=spec, problem=SimpleNamespace(model="small_cnn"), directory=Path("run")
+    )
+
+
+SLOW, FAST = [0.1, 0.2, 0.3, 0.4, 0.5], [0.1, 0.4, 0.5, 0.6, 0.7]
+
+
+def compared(ours: list[float], theirs: list[float], **options: Any) -> Any:
+    results = {label: trace_of(label, theirs, theirs, **options) for label in cifar_claims.BASELINES}
+    return done_with({"CGT": trace_of("CGT", ours, ours, **options), **results})
+
+
+@pytest.mark.parametrize("judge", [cifar_claims.training_claim, cifar_claims.test_claim])
+def test_claims_hold_when_cgt_is_ahead_of_all_six(judge):
+    assert judge(compared(FAST, SLOW), "CGT").holds == HOLDS
+    assert judge(compared(SLOW, FAST), "CGT").holds == FAILS
+    assert judge(compared(FAST, FAST), "CGT").holds == FAILS
+
+
+@pytest.mark.parametrize("judge", [cifar_claims.training_claim, cifar_claims.test_claim])
+def test_claims_name_the_methods_that_cgt_is_ahead_of(judge):
+    done = compared(SLOW, FAST)
+    slowest = [0.0, 0.0, 0.1, 0.2, 0.3]
+    done.results["AB"] = trace_of("AB", slowest, slowest)
+    assert judge(done, "CGT").holds == "holds only against AB"
+
+
+@pytest.mark.parametrize("judge", [cifar_claims.training_claim, cifar_claims.test_claim])
+def test_claims_are_undecided_when_the_runs_are_short(judge):
+    assert judge(compared(FAST, SLOW, epochs=2.0), "CGT").holds == UNDECIDED
+
+
+def test_a_seed_that_diverged_counts_as_the_worst():
+    done = compared(FAST, SLOW)
+    bad = trace_of("CGT", FAST, FAST)
+    bad = Trace(
+        "CGT", bad.columns, bad.final_x, "diverged", 5, 5, 1.0, facts={**bad.facts, "last": None, "seed": 1}
+    )
+    done.results["CGT"] = Ensemble((bad, bad, trace_of("CGT", FAST, FAST)))
+    assert cifar_claims.training_claim(done, "CGT").figures["final_train_accuracy"]["CGT"] == 0.0
+
+
+def test_table_says_who_diverged():
+    done = compared(FAST, SLOW)
+    bad = done.results["AB"]
+    done.results["AB"] = Trace(
+        "AB", bad.columns, bad.final_x, "diverged", 5, 5, 1.0, facts={**bad.facts, "last": None}
+    )
+    text = cifar_claims.table_markdown("setting", cifar_claims.accuracy_table(done))
+    assert "| AB (diverged) | 0.05 | - | - |" in text
