@@ -22,5 +22,5 @@ def blocks(page: str, language: str) -> list[str]:
 def titled(page: str) -> dict[str, str]:
     """Return the blocks that a comment names, as in ``<!-- file: train.py -->``."""
     text = (DOCS / page).read_text(encoding="utf-8")
-    found = re.findall(r"^<!-- (.*) -->\n```\w+\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    found = re.findall(r"^<!-- ([^\n]*) -->\n```\w+\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     return dict(found)
