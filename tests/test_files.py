@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from digrad.errors import ArgumentError, StorageError
-from digrad.files import file_stem, locked, write_atomically
+from digrad.files import file_stem, locked, locked_file, write_atomically
 
 
 def test_write_atomically_replaces_content_and_leaves_no_other_file(tmp_path):
@@ -53,6 +53,17 @@ def test_locked_folder_keeps_others_out_until_it_is_released(tmp_path):
     assert os.listdir(tmp_path / "out") == []
     with locked(tmp_path / "out"):
         pass
+
+
+def test_locked_file_keeps_others_out_of_itself_but_not_of_its_folder(tmp_path):
+    with (
+        locked_file(tmp_path / "a"),
+        locked_file(tmp_path / "b"),
+        locked(tmp_path),
+        pytest.raises(ArgumentError, match=r"Another process is writing to .*a; .* give another path"),
+    ):
+        locked_file(tmp_path / "a").__enter__()
+    assert os.listdir(tmp_path) == []
 
 
 def test_lock_of_a_killed_process_does_not_count(tmp_path):

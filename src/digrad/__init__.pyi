@@ -46,9 +46,12 @@ from .mixing import Network as Network
 from .mixing import NetworkSequence as NetworkSequence
 from .problems import Problem as Problem
 from .simulation import Checkpoint as Checkpoint
+from .simulation import TensorBoard as TensorBoard
 from .simulation import compare as compare
 from .simulation import simulate as simulate
+from .tables import Table as Table
 from .trace import Ensemble as Ensemble
 from .trace import Trace as Trace
+from .trace import results_table as results_table
 
 __version__: str

@@ -79,8 +79,28 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[None]:
         ArgumentError: Another process has locked it.
         StorageError: It cannot be made or written to.
     """
-    path = make_folder(folder) / LOCK
-    descriptor = _open_lock(path)
+    with _held(make_folder(folder) / LOCK, f"{folder}; wait until it has ended, or give another --out"):
+        yield
+
+
+@contextmanager
+def locked_file(file: str | os.PathLike[str]) -> Iterator[None]:
+    """Keep other processes that lock a file out; its folder must exist, the file need not.
+
+    Raises:
+        ArgumentError: Another process has locked it.
+        StorageError: Its folder is missing or cannot be written to.
+    """
+    path = Path(file)
+    with _held(
+        path.with_name(f".{path.name}{LOCK}"), f"{path}; wait until it has ended, or give another path"
+    ):
+        yield
+
+
+@contextmanager
+def _held(path: Path, what: str) -> Iterator[None]:
+    descriptor = _open_lock(path, what)
     try:
         yield
     finally:
@@ -88,7 +108,7 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _open_lock(path: Path) -> int:
+def _open_lock(path: Path, what: str) -> int:
     while True:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -101,9 +121,7 @@ def _open_lock(path: Path) -> int:
         except OSError as error:
             os.close(descriptor)
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                raise ArgumentError(
-                    f"Another process is writing to {path.parent}; wait until it has ended, or give another --out."
-                ) from None
+                raise ArgumentError(f"Another process is writing to {what}.") from None
             raise _not_written(path, error) from error
         os.close(descriptor)  # the one who held it has just removed it: make a new one
 

@@ -36,6 +36,11 @@ def tracking_error(y: Array, v: Array) -> Array:
     return _root_mean_square(y - v[:, None] * y.mean(0))
 
 
+def mass_error(tracker: Array, g: Array) -> Array:
+    """Return the residual of the invariant of gradient tracking: the largest entry of |sum of trackers - sum of g|."""
+    return abs(tracker.sum(0) - g.sum(0)).max()
+
+
 def fraction_clipped(ratios: Array) -> Array:
     """Return the fraction of agents whose ratio ``[n, 1]`` of norm to threshold is above one; NaN if one is NaN.
 

@@ -40,31 +40,53 @@ class WithReplacement:
 
 @dataclass(frozen=True, eq=False)
 class EpochPermutations:
-    """Each agent walks through a fresh permutation of its samples per epoch; incomplete batches are left out."""
+    """Each agent walks through a fresh permutation of its samples per epoch; incomplete batches are left out.
+
+    A permutation sorts pseudo-random keys, each a hash of (seed, epoch, agent, sample), so that those of all agents are
+    made at once, whatever their epochs.
+    """
 
     sizes: tuple[int, ...]
     batch_size: int
     seed: int
-    _current: dict[int, tuple[int, npt.NDArray[np.int32]]] = field(
-        default_factory=dict, init=False, repr=False
-    )
+    _epochs: npt.NDArray[np.int64] = field(init=False, repr=False)  # [n] of which the permutations are kept
+    _current: npt.NDArray[np.int32] = field(init=False, repr=False)  # [n, largest size]
+
+    def __post_init__(self) -> None:
+        n = len(self.sizes)
+        object.__setattr__(self, "_epochs", np.full(n, -1, np.int64))
+        object.__setattr__(self, "_current", np.zeros((n, max(self.sizes)), np.int32))
 
     def batches(self, first: int, length: int) -> npt.NDArray[np.int32]:
         """Return the sample indices of steps first, ..., first + length - 1, ``[length, n, batch]``."""
+        per_epoch = np.array(self.sizes) // self.batch_size
+        agents, within = np.arange(len(self.sizes))[:, None], np.arange(self.batch_size)
         table = np.empty((length, len(self.sizes), self.batch_size), np.int32)
-        for agent, size in enumerate(self.sizes):
-            for row, step in enumerate(range(first, first + length)):
-                epoch, slot = divmod(step, size // self.batch_size)
-                start = slot * self.batch_size
-                table[row, agent] = self._permutation(agent, epoch)[start : start + self.batch_size]
+        for row in range(length):
+            epoch, slot = np.divmod(first + row, per_epoch)
+            self._permute(np.flatnonzero(epoch != self._epochs), epoch)
+            table[row] = self._current[agents, slot[:, None] * self.batch_size + within]
         return table
 
-    def _permutation(self, agent: int, epoch: int) -> npt.NDArray[np.int32]:
-        if self._current.get(agent, (-1,))[0] != epoch:
-            counter = np.array([0, epoch, agent, 0], np.uint64)
-            generator = np.random.Generator(np.random.Philox(key=[self.seed, PERMUTATIONS], counter=counter))
-            self._current[agent] = (epoch, generator.permutation(self.sizes[agent]).astype(np.int32))
-        return self._current[agent][1]
+    def _permute(self, agents: npt.NDArray[np.int64], epoch: npt.NDArray[np.int64]) -> None:
+        """Replace the permutations of some agents by those of their epochs."""
+        if not agents.size:
+            return
+        sample = np.arange(self._current.shape[1], dtype=np.uint64)
+        keys = _hashed(np.uint64(self.seed) + _hashed(np.uint64(PERMUTATIONS)))
+        keys = _hashed(_hashed(keys + epoch[agents].astype(np.uint64)) + agents.astype(np.uint64))
+        keys = _hashed(keys[:, None] + sample)  # [agents, largest size]
+        keys[sample >= np.array(self.sizes, np.uint64)[agents, None]] = np.iinfo(np.uint64).max
+        self._current[agents] = np.argsort(keys, axis=1, kind="stable")
+        self._epochs[agents] = epoch[agents]
+
+
+def _hashed(words: npt.NDArray[np.uint64] | np.uint64) -> npt.NDArray[np.uint64]:
+    """Return the words scrambled by the finalizer of SplitMix64 (Steele, Lea and Flood, 2014)."""
+    z = np.atleast_1d(words) + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
 
 
 def normal_start(n: int, d: int, seed: int) -> npt.NDArray[np.float64]:

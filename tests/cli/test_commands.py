@@ -78,6 +78,14 @@ def test_graph_describes_draws_and_saves(monkeypatch, capsys, tmp_path):
     assert json.loads(again)["n_arcs"] == 7
 
 
+def test_graph_of_many_arcs_says_that_it_takes_a_while(monkeypatch, capsys):
+    monkeypatch.setattr("digrad.cli.lookup._MANY_ARCS", 6)
+    monkeypatch.setattr(sys, "argv", ["digrad", "graph", "example5"])
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().err == "describing 7 arcs, about a second per million ...\n"
+
+
 def test_graph_lists_the_perron_vectors_and_the_roots_of_a_small_graph(monkeypatch, capsys):
     lines = call(monkeypatch, capsys, "graph", "example5").splitlines()
     assert "u (Perron of R)     1.481, 1.111, 0.5556, 0.7407, 1.111" in lines

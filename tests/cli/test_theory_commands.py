@@ -79,8 +79,9 @@ def test_certify_prints_the_stored_certificate_as_json(spec, monkeypatch, capsys
 
 
 def test_run_that_diverges_is_a_result_and_keeps_the_certificate(spec, monkeypatch, capsys, tmp_path):
-    text = spec.read_text().replace('kind = "cosh"', 'kind = "quartic"').replace("= 0.05", "= 1e6")
-    spec.write_text(text.replace("threshold = 1.0", "threshold = 1e60"))
+    spec.write_text(
+        spec.read_text().replace("= 0.05", "= 1e6").replace("threshold = 1.0", "threshold = 1e60")
+    )
     code, output = call(monkeypatch, capsys, "certify", spec, "--out", tmp_path / "out")
     assert code == 0, output.err
     assert output.out.startswith("methods.CGT: not certified: ")

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from digrad.algorithms import AB
-from digrad.engine.hyper import tables
+from digrad.algorithms import AB, CGT
+from digrad.engine.hyper import describe, tables
 from digrad.errors import ArgumentError
 
 
@@ -14,3 +14,13 @@ def test_schedule_that_leaves_single_precision_is_refused_with_its_iteration(val
     assert tables(method, "AB", range(4), 4, np.float64)["step_size"][2] == value
     with pytest.raises(ArgumentError, match=f"is a schedule, and at k = 2: .* but got {got}"):
         tables(method, "AB", range(4), 4, np.float32)
+
+
+def test_hyper_parameters_of_many_agents_are_described_by_a_hash():
+    few, many, other = (
+        CGT(step_size=0.1, threshold=np.full((n, 1), c)) for n, c in ((5, 2.0), (1000, 2.0), (1000, 3.0))
+    )
+    assert describe(few)["threshold"] == [[2.0]] * 5
+    assert describe(many)["threshold"].startswith("float64[1000, 1]:")
+    assert len(describe(many)["threshold"]) < 100
+    assert describe(many)["threshold"] != describe(other)["threshold"]

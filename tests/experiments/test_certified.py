@@ -1,9 +1,11 @@
 import json
 
 import pytest
+from matplotlib.figure import Figure
 
 from digrad.errors import ArgumentError, SpecError
 from digrad.experiments import certify_spec, parse_spec, smoothness_of_spec
+from digrad.theory import RunCheck
 
 TEXT = """
 name = "tiny"
@@ -23,6 +25,14 @@ threshold = 2.0
 """
 
 
+@pytest.fixture
+def empty_figures(monkeypatch):
+    # Dozens of drawings take seconds; tests/theory/test_drawing.py draws them.
+    names = RunCheck.figures
+    monkeypatch.setattr(RunCheck, "figures", lambda check: {name: Figure() for name in names(check)})
+
+
+@pytest.mark.usefixtures("empty_figures")
 def test_certify_writes_the_certificate_and_a_figure_per_inequality(tmp_path):
     result = certify_spec(parse_spec(TEXT), tmp_path / "out", steps=60)
     assert result.certificate.verdict == "fails"  # practical step sizes are far above certified ones
@@ -33,13 +43,14 @@ def test_certify_writes_the_certificate_and_a_figure_per_inequality(tmp_path):
     assert len(list((tmp_path / "out" / "figures").glob("*.png"))) == len(result.check.rows)
 
 
+@pytest.mark.usefixtures("empty_figures")
 def test_mini_batches_are_never_certified(tmp_path):
     text = TEXT.replace("steps = 200", "steps = 200\nbatch_size = 8").replace(
         "step_size = 0.05", "step_size = 1e-9"
     )
     text = (
         text[: text.index("[problem]")]
-        + '[problem]\nkind = "logistic"\ndata = "digits"\n'
+        + '[problem]\nkind = "logistic"\ndata = "breast_cancer"\n'
         + text[text.index("[methods") :]
     )
     result = certify_spec(parse_spec(text), tmp_path / "out", steps=5)

@@ -90,7 +90,7 @@ def test_run_directory_holds_what_the_design_says(finished: Path) -> None:
         for kind in ("png", "pdf")
     }
     records = {f"trace-{name}.json" for name in ("CGT", "AB", "DGDClip")}
-    others = {"spec.toml", "summary.json", "environment.json"}
+    others = {"spec.toml", "summary.json", "setting.json", "environment.json"}
     others |= {f"checkpoints/{name}-seed0.npz" for name in ("CGT", "DGDClip")}  # AB diverged: it cannot go on
     assert files == {f"{trace}.parquet" for trace in traces} | figures | records | others
 
@@ -316,7 +316,7 @@ def test_resume_refuses_results_of_other_data(tmp_path: Path) -> None:
 
 
 def test_demo_shows_what_it_promises(tmp_path: Path) -> None:
-    result = run(preset("demo"), tmp_path)
+    result = run(preset("demo"), tmp_path, formats=("png",))
     cgt, baseline, clipped = (result.results[label] for label in ("CGT", "AB", "DGDClip"))
     assert baseline.diverged_at is not None
     assert baseline.diverged_at <= 10

@@ -63,7 +63,10 @@ def test_torch_run_leaves_the_directory_of_any_run(whole):
     assert find_run(whole.directory).summary.keys() == {"CGT", "AB"}
     assert whole.results["CGT"].columns["test_accuracy"].shape == (3,)
     assert {"accuracy.png", "loss_and_gradient.png"} <= {path.name for path in whole.figures}
-    assert "Training and test accuracy" in (whole.directory / "report.html").read_text()
+    page = (whole.directory / "report.html").read_text()
+    assert '"title":"Test accuracy"' in page
+    assert '"key":"epoch"' in page
+    assert "<h2>The data of the agents</h2>" in page
 
 
 def test_torch_run_tells_its_observer_what_happens_and_how_long_it_will_take(whole, board):

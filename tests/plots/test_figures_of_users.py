@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import digrad as dg
+from digrad.errors import ArgumentError
 
 PROBLEM, NETWORK = dg.problems.example_quadratic(), dg.Network(dg.graphs.example5())
 
@@ -40,6 +41,8 @@ def test_many_curves_do_not_squash_the_panels(trace):
 
 def test_one_metric_may_be_given_as_a_string(trace):
     assert len(trace.plot(metrics="loss").axes) == 1
+    with pytest.raises(ArgumentError, match="`metrics` of curves must be names of columns, but got 3"):
+        trace.plot(metrics=3)
 
 
 def test_problem_is_shown_without_its_data():

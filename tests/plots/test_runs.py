@@ -210,3 +210,37 @@ def test_byte_unit_keeps_figures_between_one_and_a_thousand():
         (1000, "kB"),
         (10**9, "GB"),
     ]
+
+
+@pytest.mark.parametrize(("width", "inches", "rows"), [("one-column", 3.5, 2), ("two-column", 7.16, 1)])
+def test_figure_is_as_wide_as_the_columns_of_a_journal(width, inches, rows):
+    figure = plots.curves({"CGT": calm()}, ("loss", "grad_norm"), width=width)
+    figure.draw_without_rendering()
+    assert figure.get_figwidth() == inches
+    assert figure.axes[0].get_subplotspec().get_gridspec().nrows == rows
+
+
+def test_unknown_width_is_refused():
+    with pytest.raises(ArgumentError, match=r"`width` of a figure must be .*one-column"):
+        plots.curves({"CGT": calm()}, width="half")
+
+
+def test_first_iterations_are_spread_out_when_a_run_ends_there():
+    long = make_trace("CGT", 0.3 + np.exp(-np.arange(6001.0) / 500))
+    figure = plots.curves({"CGT": long, "AB": exploding()}, ("loss",))
+    figure.draw_without_rendering()
+    ax = figure.axes[0]
+    assert ax.get_xscale() == "symlog"
+    pixels = ax.transData.transform([(0, 1.0), (4, 1.0), (6000, 1.0)])[:, 0]
+    assert (pixels[1] - pixels[0]) / (pixels[2] - pixels[0]) > 0.1
+    assert plots.curves({"CGT": calm(), "AB": exploding()}, ("loss",)).axes[0].get_xscale() == "linear"
+    assert plots.curves({"CGT": calm()}, ("loss",), x_scale="log").axes[0].get_xscale() == "symlog"
+    assert plots.curves({"CGT": long, "AB": exploding()}, x_scale="linear").axes[0].get_xscale() == "linear"
+
+
+def test_fonts_of_a_paper_are_in_the_file(tmp_path):
+    with plots.paper_fonts():
+        figure = plots.curves({"CGT": calm()}, ("loss",), width="one-column")
+    (path,) = plots.save_figure(figure, tmp_path / "loss", formats=("pdf",))
+    assert b"STIX" in path.read_bytes()
+    assert b"/Type3" not in path.read_bytes()

@@ -311,6 +311,57 @@ def test_many_sizes_are_padded_without_changing_losses_or_gradients():
     np.testing.assert_allclose(problem.local_gradients(x), gradients, rtol=0, atol=1e-12)
 
 
+def squares(w, batch):
+    return ((batch[0] @ w - batch[1]) ** 2).mean()
+
+
+def regression(sizes):
+    generator = np.random.default_rng(3)
+    data = [(generator.standard_normal((m, 3)), generator.standard_normal(m)) for m in sizes]
+    return dg.Problem.from_loss(squares, data, 3)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_runs_on_padded_samples_are_those_on_samples_of_each_size(dtype, monkeypatch):
+    sizes = (3, 20, 7, 9, 11, 2)
+
+    def run():
+        network, method = dg.Network(dg.graphs.ring(6)), dg.CGT(step_size=0.05, threshold=2.0)
+        problem = regression(sizes)
+        return problem.local.groups, dg.simulate(method, problem, network, steps=30, dtype=dtype)
+
+    groups, padded = run()
+    monkeypatch.setattr("digrad.problems.user.DISTINCT_SIZES", 6)
+    reference_groups, reference = run()
+    assert len(groups) < len(reference_groups) == 6
+    rtol = 100 * np.finfo(dtype).eps
+    np.testing.assert_allclose(padded.final_x, reference.final_x, rtol=rtol, atol=rtol)
+    np.testing.assert_allclose(padded.loss, reference.loss, rtol=rtol)
+    np.testing.assert_allclose(padded.grad_norm, reference.grad_norm, rtol=0, atol=rtol * padded.grad_norm[0])
+
+
+def test_samples_of_equal_sizes_are_stacked_as_they_are():
+    problem = regression([8] * 6)
+    assert problem.local.groups == (tuple(range(6)),)
+    (stacked,) = problem.arrays(np.float64)["groups"]
+    for leaf, blocks in zip(stacked, zip(*problem.local.data, strict=True), strict=True):
+        assert np.asarray(leaf).tobytes() == np.stack(blocks).tobytes()
+
+
+@pytest.mark.parametrize(("agent", "row"), [(0, 2), (2, 150), (4, 0)])
+def test_a_loss_that_leaves_out_a_single_sample_is_never_padded(agent, row):
+    data = [np.arange(1.0, m + 1) for m in (3, 6, 200, 8, 9)]
+    data[agent][row] = -1.0  # without a label
+
+    def loss(w, batch):
+        known = batch > 0
+        return jnp.where(known, (w - batch) ** 2, 0.0).sum() / known.sum()
+
+    problem = dg.Problem.from_loss(loss, data, 1)
+    expected = [((2.0 - block[block > 0]) ** 2).mean() for block in data]
+    np.testing.assert_allclose(problem.local_losses([2.0]), expected, rtol=1e-12)
+
+
 def test_a_loss_that_is_no_mean_of_its_samples_is_never_padded():
     data = [np.arange(m, dtype=float) for m in range(2, 7)]
     problem = dg.Problem.from_loss(lambda w, batch: (w * batch.std()).sum() ** 2, data, 1)

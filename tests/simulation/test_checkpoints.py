@@ -107,6 +107,23 @@ def test_resume_with_more_steps_equals_a_longer_run(tmp_path):
     assert all(extended.columns[name].tobytes() == whole.columns[name].tobytes() for name in whole.columns)
 
 
+@pytest.mark.parametrize("option", ["resume", "overwrite"])
+def test_file_of_a_run_under_way_is_refused_to_another(option, tmp_path):
+    path = tmp_path / "run.npz"
+
+    def meanwhile(progress):
+        with pytest.raises(
+            ArgumentError, match=r"writing to .*run\.npz; wait until it has ended, or give another"
+        ):
+            run(QUADRATIC, path, **{option: True})
+
+    checkpoint = dg.Checkpoint(path, every=10)
+    trace = dg.simulate(METHOD, QUADRATIC, NETWORK, steps=20, callback=meanwhile, checkpoint=checkpoint)
+    assert trace.steps == 20
+    assert [file.name for file in tmp_path.iterdir()] == ["run.npz"]
+    assert run(QUADRATIC, path, **{option: True}).steps == 20
+
+
 def test_full_disk_costs_the_checkpoint_but_not_the_run(tmp_path, full_disk):
     path = tmp_path / "run.npz"
     with (

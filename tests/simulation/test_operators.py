@@ -5,7 +5,7 @@ import pytest
 import digrad as dg
 from digrad.engine.traffic import Meter, Traffic
 from digrad.simulation.net import SimulatedNet
-from digrad.simulation.operators import Dense, Slots, apply, constant
+from digrad.simulation.operators import Dense, Rolls, Slots, apply, constant
 
 GRAPHS = {
     "ring": lambda: dg.graphs.ring(80),
@@ -44,3 +44,35 @@ def test_traffic_is_counted_per_arc_and_number():
     assert traffic.before([0, 1, 10]).tolist() == [0, 7 * (3 + 1) * 4, 70 * (3 + 1) * 4]
     net.mean(x)
     assert Traffic(network, {"pull": "R"}, Meter(), net.meter).before(1) == 7 * 4 * 4 + 2 * 4 * 3 * 4
+
+
+@pytest.mark.parametrize(
+    "graph", [dg.graphs.ring(5000), dg.graphs.exponential(5000)], ids=["ring", "exponential"]
+)
+def test_many_agents_that_listen_alike_are_mixed_by_rolls(graph):
+    network = dg.Network(graph)
+    x = np.random.default_rng(0).standard_normal((network.n, 3))
+    with jax.enable_x64(True):
+        for mixing in (network.R, network.C):
+            form = constant(mixing, np.float64)
+            assert isinstance(form, Rolls)
+            mixed = np.asarray(apply(form, jax.numpy.asarray(x)))
+            np.testing.assert_allclose(mixed, mixing.matrix @ x, atol=1e-14)
+
+
+def test_a_large_network_follows_the_trajectory_of_scipy():
+    n, d, steps = 5000, 3, 10
+    generator = np.random.default_rng(0)
+    a, b = generator.uniform(1, 2, (n, d)), generator.standard_normal((n, d))
+    problem = dg.problems.quadratic(curvature=a, linear=b)
+    for graph in (dg.graphs.k_out(n, 3, seed=0), dg.graphs.exponential(n)):
+        network = dg.Network(graph)
+        R, C = network.R.matrix, network.C.matrix
+        x, y, g = np.zeros((n, d)), np.zeros((n, d)), np.zeros((n, d))
+        for _ in range(steps):
+            grad = a * x - b
+            y = C @ y + grad - g
+            norm = np.linalg.norm(y, axis=1, keepdims=True)
+            x, g = R @ x - 0.1 * y / np.maximum(norm / 2.0, 1), grad
+        trace = dg.simulate(dg.CGT(step_size=0.1, threshold=2.0), problem, network, steps=steps)
+        np.testing.assert_allclose(trace.final_x, x, atol=1e-12)

@@ -45,12 +45,19 @@ def test_infinite_bound_is_named_in_the_legend():
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["measured", "bound (infinite)"]
 
 
-def test_texts_of_each_figure_stay_inside_it():
-    check = check_run(
-        problems.example_quadratic(), Network(graphs.example5()), step_size=0.01, threshold=5.0, steps=20
-    )
-    row = max(check.rows, key=lambda each: len(each.name))
-    figure = row_figure(row)
+@pytest.mark.parametrize(
+    ("name", "sides"),
+    [
+        ("x", ([1e-120, 1e-100], [1e100, 1e120])),
+        (
+            "a name that takes several lines above its panel: " + 3 * "and some more words ",
+            ([3.0, 2.0], [4.0, 5.0]),
+        ),
+        ("descent", ([-1e-12, 1e-15], [1e-14, 1e12])),
+    ],
+)
+def test_texts_of_each_figure_stay_inside_it(name, sides):
+    figure = row_figure(Row(name, "sharp", *map(np.array, sides)))
     figure.draw_without_rendering()
     axes = figure.axes[0]
     for text in (axes.title, axes.xaxis.label, axes.yaxis.label):

@@ -37,7 +37,15 @@ def test_trajectory_evaluates_f_at_the_weighted_average():
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"steps": 0}, "steps"), ({"step_size": 0.0}, "step_size"), ({"threshold": -1.0}, "threshold")],
+    [
+        ({"steps": 0}, "steps"),
+        (
+            {"steps": 10**20},
+            "must be at most 26843545 for 5 agents in dimension 2, because every iterate is kept",
+        ),
+        ({"step_size": 0.0}, "step_size"),
+        ({"threshold": -1.0}, "threshold"),
+    ],
 )
 def test_malformed_arguments_are_refused(change, message):
     options = {"step_size": 0.1, "threshold": 1.0, "steps": 3, **change}

@@ -139,7 +139,7 @@ def test_last_line_names_the_cause_and_not_what_followed_from_it(tmp_path: Path)
     words = digrad_launch("--agents", "2", "--max-restarts", "0", WORKER, "crash", str(tmp_path))
     code, output, _ = run(tmp_path, *words)
     assert code == 1, output
-    assert output.splitlines()[-1] == "digrad: agent 1 failed: ZeroDivisionError: agent 1 divides by zero"
+    assert output.splitlines()[-1] == "digrad: agent 1 failed: ZeroDivisionError: agent 1 divides by zero."
 
 
 def test_error_before_the_first_step_is_tried_once_more_and_the_last_line_says_so(tmp_path: Path) -> None:
@@ -182,8 +182,8 @@ def test_traceback_of_the_cause_is_shown_and_those_of_the_others_are_folded(tmp_
     first = lines.index("[1] Traceback (most recent call last):")
     assert WORKER in lines[first + 1]
     assert lines[-2:] == [
-        "[1] ZeroDivisionError: agent 1 divides by zero",
-        "digrad: agent 1 failed: ZeroDivisionError: agent 1 divides by zero",
+        "[1] ZeroDivisionError: agent 1 divides by zero.",
+        "digrad: agent 1 failed: ZeroDivisionError: agent 1 divides by zero.",
     ]
 
 
@@ -217,8 +217,9 @@ def test_lines_of_agents_carry_their_number_and_none_is_lost_or_torn(tmp_path: P
     assert len(done.stdout.splitlines()) == 2 * len(expected)
 
 
-def test_nothing_listens_beyond_loopback_on_one_machine(tmp_path: Path) -> None:
-    with started(tmp_path, *digrad_launch("--agents", "2", WORKER, "forever", str(tmp_path))) as (
+@pytest.mark.parametrize("what", ["forever", "own group"])
+def test_nothing_listens_beyond_loopback_on_one_machine(what: str, tmp_path: Path) -> None:
+    with started(tmp_path, *digrad_launch("--agents", "2", WORKER, what, str(tmp_path))) as (
         process,
         token,
     ):

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 import click
 
-from digrad.cli import show
+from digrad.cli import live, show
 from digrad.cli.options import json_option, out_option, overwrite_option, resume_option
 
 Preset = Literal["smoke", "small", "medium", "full"]
@@ -32,7 +32,7 @@ def demo(out: Path | None, as_json: bool, overwrite: bool) -> None:
         out or Path("runs/demo"),
         resume=False,
         overwrite=True if out is None else overwrite,
-        as_json=as_json,
+        style=_style(json=as_json),
     )
 
 
@@ -42,9 +42,22 @@ def demo(out: Path | None, as_json: bool, overwrite: bool) -> None:
 @resume_option
 @overwrite_option
 @json_option
+@click.option(
+    "--watch", is_flag=True, help="Show loss, gradient norm, verdicts and the time left as it runs."
+)
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@click.option("--jsonl", is_flag=True, help="Print one line of JSON per event, as it happens.")
 @click.option("--example", is_flag=True, help="Print a specification to start from, and end.")
 def run(
-    spec: Path | None, out: Path | None, resume: bool, overwrite: bool, as_json: bool, example: bool
+    spec: Path | None,
+    out: Path | None,
+    resume: bool,
+    overwrite: bool,
+    as_json: bool,
+    watch: bool,
+    quiet: bool,
+    jsonl: bool,
+    example: bool,
 ) -> None:
     """Run the experiment that SPEC, a TOML file, describes.
 
@@ -61,9 +74,8 @@ def run(
         raise click.UsageError(
             "Missing argument 'SPEC', a TOML file; `digrad run --example` prints one to start from."
         )
-    _run(
-        load_spec(spec), out or Path("runs") / spec.stem, resume=resume, overwrite=overwrite, as_json=as_json
-    )
+    style = _style(json=as_json, watch=watch, quiet=quiet, jsonl=jsonl)
+    _run(load_spec(spec), out or Path("runs") / spec.stem, resume=resume, overwrite=overwrite, style=style)
 
 
 @click.command()
@@ -178,23 +190,47 @@ def _show_claims(result: Any) -> None:
 
 
 @click.command()
-@click.argument("directory", type=click.Path(path_type=Path))
-def report(directory: Path) -> None:
-    """Write the report of a finished run in DIRECTORY anew: one HTML file without external parts."""
-    click.echo(_write_report(directory))
+@click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The file to write; by default report.html in DIR, or here if there are several.",
+)
+def report(directories: tuple[Path, ...], out: Path | None) -> None:
+    """Write the report of finished runs: one HTML file to explore, without external parts.
+
+    DIR is what run, demo or reproduce wrote, or a folder of such folders, e.g. of a sweep. Several are compared on one
+    page; a folder of certify adds its certificate.
+    """
+    from digrad.report import write_report
+
+    click.echo(write_report(*directories, out=out))
 
 
-def _run(spec: Any, out: Path, *, resume: bool, overwrite: bool, as_json: bool) -> None:
+def _style(**chosen: bool) -> str:
+    """Return how a run shows itself: at most one way can be chosen."""
+    given = [name for name, is_chosen in chosen.items() if is_chosen]
+    if len(given) > 1:
+        raise click.UsageError(f"--{given[0]} and --{given[1]} exclude each other; give one of the two.")
+    return given[0] if given else "bar"
+
+
+def _run(spec: Any, out: Path, *, resume: bool, overwrite: bool, style: str) -> None:
     from digrad.experiments import run as run_experiment
 
-    with show.ProgressBar() as bar:
+    observer = {"watch": live.Watch, "quiet": live.Quiet, "jsonl": live.JsonLines}.get(
+        style, show.ProgressBar
+    )
+    with observer() as progress:
         result = run_experiment(
-            spec, out, resume=resume, overwrite=overwrite, progress=bar, report=_write_report
+            spec, out, resume=resume, overwrite=overwrite, progress=progress, report=_write_report
         )
     summary = {name: trace.summary() for name, trace in result.results.items()}
-    if as_json:
+    if style == "json":
         show.as_json(summary)
-    else:
+    elif style == "jsonl":
+        live.write_line({"event": "done", "directory": str(out), "interrupted": result.interrupted})
+    elif style != "quiet":
         show.verdict_table({spec.label_of(name): entry for name, entry in summary.items()})
         for path in result.figures:
             if path.suffix == ".png":

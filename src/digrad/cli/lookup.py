@@ -11,6 +11,8 @@ import click
 from digrad.cli import show
 from digrad.cli.options import json_option
 
+_MANY_ARCS = 2_000_000  # from here on a description takes long enough for a word
+
 
 @click.command(context_settings={"ignore_unknown_options": True})  # or -3 would be an option
 @click.argument("graph")
@@ -45,6 +47,9 @@ def graph(
 
     picture = plots.split_suffix(draw, "--draw", "digrad graph", default=("png",)) if draw else None
     digraph = _read_graph(graph, arguments, seed)
+    arcs = Network(digraph, partial=True).union.n_arcs
+    if arcs > _MANY_ARCS:
+        click.echo(f"describing {arcs} arcs, about a second per million ...", err=True)
     if save:
         graphs.write(digraph, save)
     network = Network(digraph)

@@ -1,6 +1,7 @@
 """The method of iteration k: hyper-parameters given as schedules are evaluated by the engine, never by the method."""
 
 import dataclasses
+import hashlib
 import inspect
 from collections.abc import Iterable
 from numbers import Real
@@ -13,6 +14,8 @@ from digrad.algorithms.fields import numeric_fields, with_fields
 from digrad.errors import ArgumentError
 from digrad.fingerprints import fingerprint
 from digrad.schedules import SCHEDULES
+
+MOST_LISTED = 64  # entries of a hyper-parameter per agent that are written out; of more a hash is
 
 
 def scheduled_fields(method: Any) -> list[str]:
@@ -93,10 +96,15 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float | np.floating):
         return float(value) if np.isfinite(value) else repr(float(value))
     if hasattr(value, "tolist"):
-        return value.tolist()
+        return value.tolist() if value.size <= MOST_LISTED else _digest(np.asarray(value))
     if type(value) in SCHEDULES.values():
         return repr(value)
     return f"{getattr(value, '__qualname__', type(value).__qualname__)}:{fingerprint(value)[:12]}"
+
+
+def _digest(array: npt.NDArray[Any]) -> str:
+    digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+    return f"{array.dtype.name}{list(array.shape)}:{digest}"
 
 
 def _check_signature(schedule: Any, name: str, owner: str) -> None:

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from digrad.tables import Table
+
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided: too few iterations"
 
 
@@ -61,6 +63,20 @@ class ClaimTable:
     def to_dict(self) -> dict[str, Any]:
         """Return the content of ``claims.json``."""
         return asdict(self)
+
+    def table(self) -> Table:
+        """Return one row per claim and setting."""
+        return Table(
+            tuple(
+                {
+                    "claim": f"({c.number}) {c.claim}",
+                    "setting": c.setting,
+                    "measured": c.measured,
+                    "holds": c.holds,
+                }
+                for c in self.claims
+            )
+        )
 
     def to_markdown(self) -> str:
         """Return the content of ``claims.md``."""

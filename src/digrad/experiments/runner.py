@@ -11,8 +11,9 @@ import numpy as np
 from digrad import plots
 from digrad.errors import CheckpointError, DigradError, MixingError
 from digrad.experiments.jobs import default_workers
+from digrad.experiments.setting import has_paths, setting_of
 from digrad.experiments.spec import Built, Spec
-from digrad.experiments.store import Result, RunDirectory, check_folder, open_run
+from digrad.experiments.store import Result, RunDirectory, check_folder, open_run, write_json
 from digrad.experiments.trainings import train_all
 from digrad.files import locked
 from digrad.graphs import Digraph
@@ -91,7 +92,7 @@ def run(
         progress: Is told how the run goes.
         report: Called with the directory at the end, e.g. :func:`digrad.report.write_report`.
         built: What ``spec.build()`` gives, when the caller has it already.
-        formats: Of the figures; a report needs ``"png"``.
+        formats: Of the figures; none are drawn if it is empty.
         workers: Processes at a time with engine ``torch``; by default one per core.
         seeds: With engine ``torch``: compute only the first so many seeds now; ``resume`` adds the others.
 
@@ -134,6 +135,7 @@ def _conclude(
     formats: Sequence[str],
 ) -> list[Path]:
     store.write_summary(results)
+    write_json(store.path / "setting.json", setting_of(built, results, with_minimum=report is not None))
     figures = draw_figures(store.figures, results, built.network, formats)
     if is_complete:
         store.mark_finished()
@@ -146,6 +148,8 @@ def draw_figures(
     folder: Path, results: Mapping[str, Result], network: Network, formats: Sequence[str]
 ) -> list[Path]:
     """Draw the curves, the graph and, if there was one, the explosion; return the files."""
+    if not formats:
+        return []
     figures = {
         **_explosion(results),
         **_accuracy(results),
@@ -240,6 +244,8 @@ def _run_one(store: RunDirectory, built: Built, label: str, seed: int, progress:
         built.network,
         **store.spec.options(built.problem, seed),
         name=label,
+        paths=has_paths(built.problem),
+        invariant=True,
         callback=progress.on_progress if progress else None,
         checkpoint=checkpoint,
     )

@@ -1,8 +1,8 @@
 """The run directory: what a run leaves on disk, recognised and protected.
 
-A run directory holds ``spec.toml``, ``environment.json``, ``summary.json``, a trace per method, ``figures/``,
-``report.html``, and ``checkpoints/``, from which a run goes on after an interruption, or when more steps are asked for.
-Every file is replaced atomically.
+A run directory holds ``spec.toml``, ``environment.json``, ``summary.json``, ``setting.json``, a trace per method,
+``figures/``, ``report.html``, and ``checkpoints/``, from which a run goes on after an interruption, or when more steps
+are asked for. Every file is replaced atomically.
 """
 
 import json
@@ -26,7 +26,17 @@ Result: TypeAlias = Trace | Ensemble
 FORMAT = "digrad run 1"
 TIMES = ("started", "finished")  # the only entries of environment.json that differ between equal runs
 _PACKAGES = ("digrad", "jax", "numpy", "scipy")
-_OURS = ("trace-*", "final-*", "ensemble-*", "checkpoints/*", "figures/*", "summary.json", "report.html")
+_OURS = (
+    "trace-*",
+    "final-*",
+    "ensemble-*",
+    "checkpoints/*",
+    "figures/*",
+    "summary.json",
+    "setting.json",
+    "certificate/certificate.json",
+    "report.html",
+)
 
 
 @dataclass(frozen=True)
@@ -45,6 +55,12 @@ class RunDirectory:
     def summary(self) -> dict[str, Any]:
         """How each method ended, by label."""
         return read_json(self.path / "summary.json")
+
+    @property
+    def setting(self) -> dict[str, Any]:
+        """The problem and the network as pages show them; empty for a run that was stored without."""
+        path = self.path / "setting.json"
+        return read_json(path) if path.is_file() else {}
 
     @property
     def figures(self) -> Path:
@@ -118,7 +134,7 @@ def open_run(
     path = Path(out)
     check_folder(path, resume=resume, overwrite=overwrite)
     if not is_empty(path):
-        if not _is_run(path):
+        if not is_run(path):
             raise ArgumentError(
                 f"`out` must be empty or a digrad run directory, but {path} holds other files; give another --out."
             )
@@ -158,7 +174,7 @@ def find_run(path: str | os.PathLike[str]) -> RunDirectory:
         SpecError: Its specification is damaged.
     """
     path = Path(path)
-    if not path.is_dir() or not _is_run(path):
+    if not path.is_dir() or not is_run(path):
         raise DataError(f"{path} is not a digrad run directory; give one that `digrad run --out` made.")
     if not (path / "summary.json").is_file():
         raise DataError(f"{path} holds a run without results yet; finish it with `digrad run --resume`.")
@@ -199,7 +215,8 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _is_run(path: Path) -> bool:
+def is_run(path: Path) -> bool:
+    """Whether a folder was made by :func:`open_run`."""
     try:
         return read_json(path / "environment.json").get("format") == FORMAT
     except DataError:
@@ -213,7 +230,7 @@ def has_results(path: Path) -> bool:
 
 def is_finished(path: Path) -> bool:
     """Whether a folder holds a run that has come to its end."""
-    return _is_run(path) and read_json(path / "environment.json")["finished"] is not None
+    return is_run(path) and read_json(path / "environment.json")["finished"] is not None
 
 
 def _has_ended(trace: Trace) -> bool:

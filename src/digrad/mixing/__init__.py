@@ -1,5 +1,6 @@
 """How much each message counts: row-, column- and doubly stochastic weights on a digraph; their spectra."""
 
+from digrad.mixing.circulant import circulant
 from digrad.mixing.network import LETTERS, Network
 from digrad.mixing.sequence import AnyNetwork, NetworkSequence, StepWeights, arcs_used, step_weights
 from digrad.mixing.spectral import perron_column, perron_row, rho, second_singular_value
@@ -16,6 +17,7 @@ __all__ = [
     "NetworkSummary",
     "StepWeights",
     "arcs_used",
+    "circulant",
     "column_stochastic",
     "custom",
     "metropolis",

@@ -16,6 +16,7 @@ from digrad.mixing.spectral import DENSE_LIMIT, perron_column, perron_row
 from digrad.mixing.summary import NetworkSummary, summarize
 from digrad.mixing.validation import ADJECTIVES, BUILDERS, check_connected, custom, no_column, no_root
 from digrad.mixing.weights import Kind, Mixing, column_stochastic, row_stochastic, sinkhorn
+from digrad.tables import facts_html
 
 if TYPE_CHECKING:
     import networkx
@@ -98,6 +99,10 @@ class Network:
         """Return the sizes; ``describe()`` tells more."""
         changing = "" if self.period == 1 else ", changes with time"
         return f"Network(n={self.n}, n_arcs={self.union.n_arcs}{changing})"
+
+    def _repr_html_(self) -> str:
+        """Return the figures of :meth:`describe`, for notebooks."""
+        return facts_html(repr(self), self.describe().lines())
 
     @property
     def n(self) -> int:

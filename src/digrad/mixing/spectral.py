@@ -14,6 +14,7 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, eigsh
 
 from digrad.errors import MixingError
 from digrad.graphs import is_strongly_connected, roots
+from digrad.mixing.circulant import circulant
 from digrad.mixing.weights import Mixing
 
 DENSE_LIMIT = 2000  # agents up to which dense linear algebra takes seconds
@@ -104,7 +105,7 @@ def rho(M: Mixing) -> float:
         >>> round(rho(row_stochastic(ring(4))), 6)
         0.707107
     """
-    if _is_circulant(M.matrix):
+    if circulant(M.matrix):
         return float(np.abs(np.fft.fft(M.matrix[:, [0]].toarray()[:, 0])[1:]).max(initial=0.0))
     left, right = _perron_pair(M)
     if M.n <= DENSE_LIMIT:
@@ -140,19 +141,6 @@ def second_singular_value(W: Mixing) -> float:
         return product - product.mean()
 
     return float(np.sqrt(_largest(eigsh, _operator(W.n, gram)).max()))
-
-
-def _is_circulant(matrix: csr_array) -> bool:
-    # Row i is row 0, moved by i.
-    n = matrix.indptr.size - 1
-    counts = np.diff(matrix.indptr)
-    if (counts != counts[0]).any():
-        return False
-    offset = (matrix.indices.reshape(n, -1) - np.arange(n)[:, None]) % n
-    order = np.argsort(offset, axis=1)
-    moved = np.take_along_axis(offset, order, axis=1)
-    weights = np.take_along_axis(matrix.data.reshape(n, -1), order, axis=1)
-    return bool((moved == moved[0]).all() and (weights == weights[0]).all())
 
 
 def _dense_radius(matrix: npt.NDArray[np.float64]) -> float:

@@ -54,9 +54,9 @@ class NetworkSummary:
             name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()
         }
 
-    def __str__(self) -> str:
-        """Return one aligned line per figure, and at the end why there is no C, if there is none."""
-        rows = {
+    def lines(self) -> dict[str, str]:
+        """Return the figures as text, by what they are called."""
+        return {
             **({"changes with time": self.changes} if self.changes else {}),
             "agents": str(self.n),
             "arcs": str(self.n_arcs),
@@ -69,7 +69,10 @@ class NetworkSummary:
             "rho_W": self._show(self.rho_W, "no doubly stochastic weights"),
             "||W - J||": self._show(self.norm_W, "no doubly stochastic weights"),
         }
-        lines = [f"{label:<20}{text}" for label, text in rows.items()]
+
+    def __str__(self) -> str:
+        """Return one aligned line per figure, and at the end why there is no C, if there is none."""
+        lines = [f"{label:<20}{text}" for label, text in self.lines().items()]
         return "\n".join([*lines, *([f"C: not possible: {self.no_column}"] if self.no_column else [])])
 
     def _column_rows(self) -> dict[str, str]:

@@ -8,13 +8,14 @@ from digrad.plots.explosion import twin_explosion
 from digrad.plots.graph import draw_graph
 from digrad.plots.runs import curves, side_by_side
 from digrad.plots.saving import save_figure, split_suffix
-from digrad.plots.style import LineStyle, byte_unit, style_of
+from digrad.plots.style import LineStyle, byte_unit, paper_fonts, style_of
 
 __all__ = [
     "LineStyle",
     "byte_unit",
     "curves",
     "draw_graph",
+    "paper_fonts",
     "save_figure",
     "side_by_side",
     "split_suffix",

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from digrad.errors import ArgumentError
 from digrad.plots.limits import Floats, deserves_log, log_limits, use_log_axis
 from digrad.plots.runs import Run, finite, label_of
-from digrad.plots.style import BLUE, FONT, RED, LineStyle, dress, legend, panels, plain_text
+from digrad.plots.style import BLUE, FONT, RED, LineStyle, Width, dress, legend, panels, plain_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +20,12 @@ _Pair: TypeAlias = tuple[npt.NDArray[Any], Floats]  # iterations and values
 
 
 def twin_explosion(
-    baseline: Run, proposed: Run, *, zoom: int | None = None, columns: int | None = None
+    baseline: Run,
+    proposed: Run,
+    *,
+    zoom: int | None = None,
+    columns: int | None = None,
+    width: Width | None = None,
 ) -> "Figure":
     """Draw a method that explodes against one that does not, each on its own axis.
 
@@ -32,6 +37,7 @@ def twin_explosion(
         proposed: The run that does not, e.g. of CGT.
         zoom: Last iteration of the inset; by default three times what the baseline takes to grow 30-fold.
         columns: Panels side by side; two unless told.
+        width: As in :func:`curves`.
 
     Returns:
         The figure.
@@ -44,7 +50,7 @@ def twin_explosion(
             raise ArgumentError(
                 f"twin_explosion draws single runs, but {run.name!r} is an ensemble: pass one of `traces`."
             )
-    figure, axes = panels(2, columns, height=3.2)
+    figure, axes = panels(2, columns, height=3.2, width=width)
     for ax, metric in zip(axes, ("loss", "grad_norm"), strict=True):
         _twin_panel(ax, baseline, proposed, metric, zoom)
     entries = {

@@ -5,7 +5,7 @@ and ``band``.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from digrad.plots.style import (
     FONT,
     RESERVED,
     LineStyle,
+    Width,
     byte_unit,
     dress,
     legend,
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 Run: TypeAlias = Any  # a Trace or an Ensemble, by duck typing
 
+_MARKS = 8  # along a curve
+_SHORT_RUN = 50  # a run this many times shorter than the longest would be a vertical line
 _X_LABELS = {"k": "iteration $k$", "epoch": "epoch"}
 _LINEAR = ("fraction_clipped", "train_accuracy", "test_accuracy")  # shares
 
@@ -40,6 +43,8 @@ def curves(
     *,
     x: str = "k",
     columns: int | None = None,
+    width: Width | None = None,
+    x_scale: Literal["auto", "linear", "log"] = "auto",
 ) -> "Figure":
     """Draw one panel per metric with one curve per run.
 
@@ -53,6 +58,10 @@ def curves(
         metrics: Names of columns, or one name.
         x: What to draw them over: ``"k"``, ``"bytes_sent"`` or, where it was recorded, ``"epoch"``.
         columns: Panels side by side; at most two unless told.
+        width: ``"one-column"`` (3.5 inches) or ``"two-column"`` (7.16 inches) of a journal; by default 3.5 inches
+            per panel.
+        x_scale: ``"log"`` spreads out the first iterations and shows zero too; ``"auto"`` does so when a run ends
+            within a fiftieth of the axis, where it would be a vertical line.
 
     Returns:
         The figure.
@@ -60,15 +69,18 @@ def curves(
     Raises:
         ArgumentError: There is nothing to draw, or a run lacks a metric.
     """
+    choice(x_scale, "x_scale", "curves", ("auto", "linear", "log"))
     choice(x, "x", "curves", ("k", "bytes_sent", "epoch"))
     metrics = (metrics,) if isinstance(metrics, str) else metrics
+    if not isinstance(metrics, Sequence):
+        raise ArgumentError(f"`metrics` of curves must be names of columns, but got {metrics!r}.")
     if not traces or not metrics:
         raise ArgumentError("`traces` and `metrics` of curves must not be empty.")
     for run, metric in (
         (run, metric) for top in traces.values() for run in _members(top) for metric in (x, *metrics)
     ):
         choice(metric, "metrics", "curves", run.columns)
-    figure, axes = panels(len(metrics), columns)
+    figure, axes = panels(len(metrics), columns, width=width)
     styles = _styles(traces)
     divisor, x_label = _x_axis(traces, x)
     for ax, metric in zip(axes, metrics, strict=True):
@@ -76,11 +88,14 @@ def curves(
             _draw(ax, run, metric, x, divisor, styles[label], index)
         _limit(ax, list(traces.values()), metric)
         dress(ax, metric, x_label)
+        _scale_across(ax, traces, x, divisor, x_scale)
     legend(figure, {label_of(label, run): styles[label] for label, run in traces.items()})
     return figure
 
 
-def side_by_side(first: Run, second: Run, *, columns: int | None = None) -> "Figure":
+def side_by_side(
+    first: Run, second: Run, *, columns: int | None = None, width: Width | None = None
+) -> "Figure":
     """Draw the loss and the gradient norm of two runs, e.g. CGT and clipped DGD, in two panels.
 
     Raises:
@@ -90,7 +105,7 @@ def side_by_side(first: Run, second: Run, *, columns: int | None = None) -> "Fig
         raise ArgumentError(
             f"The runs of side_by_side must have different names, but both are {first.name!r}."
         )
-    return curves({first.name: first, second.name: second}, columns=columns)
+    return curves({first.name: first, second.name: second}, columns=columns, width=width)
 
 
 def _members(run: Run) -> tuple[Run, ...]:
@@ -107,6 +122,22 @@ def _x_axis(traces: Mapping[str, Run], x: str) -> tuple[int, str]:
         return 1, _X_LABELS[x]
     divisor, unit = byte_unit(max(run.columns[x][-1] for top in traces.values() for run in _members(top)))
     return divisor, f"sent by all agents ({unit})"
+
+
+def _scale_across(ax: "Axes", traces: Mapping[str, Run], x: str, divisor: int, x_scale: str) -> None:
+    """Make the horizontal axis logarithmic beyond its first step, if that is wanted or needed."""
+    columns = [_scaled(run.columns[x], divisor) for top in traces.values() for run in _members(top)]
+    ends = [float(column[-1]) for column in columns]
+    shortest, longest = min(ends), max(ends)
+    if x_scale == "log" or (x_scale == "auto" and 0 < shortest < longest / _SHORT_RUN):
+        positive = [float(column[column > 0].min()) for column in columns if (column > 0).any()]
+        ax.set_xscale("symlog", linthresh=min(positive, default=1.0), linscale=0.4)
+        ax.set_xlim(left=0.0, right=longest)
+        for index, line in enumerate(ax.lines):
+            if (
+                len(np.asarray(line.get_xdata())) > _MARKS
+            ):  # marks at equal distances on paper, not in iterations
+                line.set_markevery((0.03 * (index % 4), 1 / _MARKS))
 
 
 def label_of(label: str, run: Run) -> str:
@@ -154,7 +185,7 @@ def _band(run: Run, metric: str, x: str, divisor: int) -> list[npt.NDArray[Any]]
 
 
 def _marks(size: int, index: int) -> tuple[int, int]:
-    every = max(1, size // 8)
+    every = max(1, size // _MARKS)
     return (index * every // 4) % every, every
 
 

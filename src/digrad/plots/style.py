@@ -1,18 +1,23 @@
-"""How every figure looks: sizes, colours, labels, legends.
+"""How every figure looks: sizes, fonts, colours, labels, legends.
 
 Panels are 3.5 inches wide, one column of a journal, with fonts that are readable at that size.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+from digrad.checks import choice
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Dashes: TypeAlias = Literal["-", "--", ":", "-."]
+Width: TypeAlias = Literal["one-column", "two-column"]
 
 PANEL = (3.5, 2.6)  # inches
+WIDTHS: dict[str, float] = {"one-column": 3.5, "two-column": 7.16}  # inches, of IEEE's journals
 LEGEND_ROW = 0.17  # inches
 FONT = {"title": 9, "label": 9, "tick": 8, "legend": 8}  # points
 RED, BLUE = "#c1272d", "#0067a5"
@@ -72,17 +77,41 @@ def byte_unit(largest: float) -> tuple[int, str]:
     return next((unit for unit in units if largest >= unit[0]), (1, "B"))
 
 
-def panels(count: int, columns: int | None, *, height: float = PANEL[1]) -> tuple["Figure", list["Axes"]]:
-    """Return a figure of ``count`` panels, ``columns`` (at most two unless told) side by side."""
+@contextmanager
+def paper_fonts() -> Iterator[None]:
+    """Draw figures made inside the block in the fonts of a LaTeX paper: STIX, which looks like Times, formulas too.
+
+    Example:
+        >>> import digrad as dg
+        >>> network = dg.Network(dg.graphs.example5())
+        >>> trace = dg.simulate(dg.CGT(0.05, 5.0), dg.problems.example_quadratic(), network, steps=20)
+        >>> with paper_fonts():
+        ...     figure = dg.plots.curves({"CGT": trace}, width="one-column")
+        >>> float(figure.get_figwidth())
+        3.5
+    """
+    import matplotlib
+
+    with matplotlib.rc_context(
+        {"font.family": "serif", "font.serif": ["STIXGeneral"], "mathtext.fontset": "stix"}
+    ):
+        yield
+
+
+def panels(
+    count: int, columns: int | None, *, height: float = PANEL[1], width: Width | None = None
+) -> tuple["Figure", list["Axes"]]:
+    """Return a figure of ``count`` panels, ``columns`` side by side: at most two, or one in one column, unless told."""
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     from digrad.plots.figure import Figure
 
-    across = min(count, columns or 2)
+    if width is not None:
+        choice(width, "width", "a figure", WIDTHS)
+    across = min(count, columns or (1 if width == "one-column" else 2))
     down = -(-count // across)
-    figure = Figure(
-        figsize=(PANEL[0] * across, height * down + 0.3), layout=ConstrainedLayoutEngine(wspace=0.06)
-    )
+    inches = PANEL[0] * across if width is None else WIDTHS[width]
+    figure = Figure(figsize=(inches, height * down + 0.3), layout=ConstrainedLayoutEngine(wspace=0.06))
     return figure, [figure.add_subplot(down, across, position + 1) for position in range(count)]
 
 

@@ -121,6 +121,11 @@ class Problem:
         """Samples per agent; None when the losses are not averages over samples."""
         return self.local.sizes
 
+    @property
+    def targets(self) -> tuple[Floats, ...] | None:
+        """The labels of each agent's samples, ``[m_i]`` each; None when the losses have none."""
+        return getattr(self.local, "targets", None)
+
     @cached_property
     def code(self) -> LossCode:
         """The losses without their data, as compiled functions see them."""

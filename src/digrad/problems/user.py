@@ -19,7 +19,7 @@ from digrad.problems.problem import Problem, as_floats
 
 DISTINCT_SIZES = 4  # up to this many the loss is traced once per size; each costs about a second
 LARGEST_PADDING = 2  # samples of a padded group, repeated ones included, relative to those that count
-PROBED = 64  # samples on which a loss is asked whether it is a mean
+PROBED = 64  # samples at a time on which a loss is asked whether it is their mean
 PROBE_TOLERANCE = 1e-10  # rounding of that mean, relative
 
 
@@ -171,7 +171,7 @@ def from_loss(
         dim=start.size,
         unravel=unravel,
         made_of=made_of,
-        groups=_groups(sizes, lambda: _is_mean(loss, template, blocks[int(np.argmax(sizes))])),
+        groups=_groups(sizes, lambda: _is_mean(loss, template, blocks)),
     )
     return Problem(
         name=name or getattr(loss, "__name__", "user loss"), local=local, start=start, unravel=unravel
@@ -263,18 +263,30 @@ def _groups(sizes: tuple[int, ...], is_mean: Callable[[], bool]) -> tuple[tuple[
     return tuple(map(tuple, groups))
 
 
-def _is_mean(loss: Callable[[Any, Any], Any], template: Any, block: Any) -> bool:
-    """Return whether the loss of some samples is the mean of the losses of each, as it should be."""
+def _is_mean(loss: Callable[[Any, Any], Any], template: Any, blocks: tuple[Any, ...]) -> bool:
+    """Return whether the loss of samples is the mean of the losses of each, as it should be.
+
+    Every sample is asked: a loss may treat a few of them differently, such as those without a label.
+    """
     generator = np.random.default_rng(0)
     point = jax.tree.map(lambda leaf: leaf + generator.standard_normal(leaf.shape), template)
-    few = jax.tree.map(lambda leaf: leaf[:PROBED], block)
+    samples = jax.tree.map(lambda *leaves: np.concatenate(leaves), *blocks)
+    total = len(jax.tree.leaves(samples)[0])
+
+    def both(few: Any) -> tuple[jax.Array, jax.Array]:
+        return loss(point, few), _sample_losses(lambda sample: loss(point, sample), few)
+
+    compiled = jax.jit(both)
     try:
         with jax.enable_x64(True):
-            together = np.asarray(loss(point, few))
-            apart = np.asarray(_sample_losses(lambda sample: loss(point, sample), few))
+            for first in range(0, total, PROBED):
+                few = _take(samples, np.arange(first, first + min(PROBED, total)) % total)
+                together, apart = map(np.asarray, compiled(few))
+                if not abs(apart.mean() - together) <= PROBE_TOLERANCE * abs(apart).mean():
+                    return False
     except (TypeError, ValueError, jax.errors.JAXTypeError):  # it cannot take a single sample
         return False
-    return bool(abs(apart.mean() - together) <= PROBE_TOLERANCE * abs(apart).mean())
+    return True
 
 
 def _sample_losses(loss: Callable[[Any], jax.Array], samples: Any) -> jax.Array:

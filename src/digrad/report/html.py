@@ -1,32 +1,27 @@
-"""``report.html``: what a run or a reproduction found, on one page that needs nothing else."""
+"""``report.html``: what runs, sweeps and reproductions found, on one page that needs nothing else."""
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from digrad.algorithms.catalog import method_facts, section
+from digrad.algorithms.catalog import bibtex_of, method_facts, section
 from digrad.algorithms.registry import ALL_METHODS
 from digrad.errors import DataError
-from digrad.experiments.reproduce import MARKER
-from digrad.experiments.spec import Spec
-from digrad.experiments.store import TIMES, RunDirectory, find_run, read_json
-from digrad.files import write_atomically
-from digrad.plots import byte_unit
+from digrad.experiments.store import TIMES, RunDirectory
+from digrad.files import make_folder, write_atomically
+from digrad.report.model import model_of
 from digrad.report.page import badge, image, page, preformatted, table, text
+from digrad.report.results import results_table
+from digrad.report.sources import Source, read_sources
 
 _CAPTIONS = {
-    "explosion": "A method that explodes and one that does not, from the same start, each on its own axis.",
-    "loss_and_gradient": "Loss and gradient norm of the whole problem at the average of the agents.",
-    "consensus": "How far the agents are from their average, and how many of them clip.",
-    "graph": "Who hears whom: arrows point from sender to receiver.",
     "gradient_tracking_explodes": "Plain gradient tracking against CGT from one start (the paper's first figure).",
     "cgt_against_clipped_dgd": "CGT against DGD with clipped gradients (the paper's second figure).",
-    "accuracy": "Training and test accuracy of the average of the agents.",
+    "bias_without_sampling_noise": "The same with all samples: what remains is the bias.",
     "cifar-explosion": "Where clipping matters: CGT and AB from a start of larger weights.",
     "cifar-thresholds-clipping": "The largest tracker since the row before, and how often agents clipped.",
-    "bias_without_sampling_noise": "The same with all samples: what remains is the bias.",
 }
 _SETTINGS = {
     "cifar-iid": "Accuracy of the average model, images divided at random (the paper's two figures of Section V-B).",
@@ -35,112 +30,179 @@ _SETTINGS = {
     "cifar-row": "Dirichlet(0.1), methods of one matrix mixing with R.",
     "cifar-thresholds": "CGT with other thresholds.",
 }
-_LOOKS = {"converged": "good", "diverged": "bad", "running": "open"}
+_LOGISTIC = ("gradient_tracking_explodes", "cgt_against_clipped_dgd", "bias_without_sampling_noise")
+_CURVES = (
+    '<div id="controls" class="controls"></div>\n<div id="legend"></div>\n<div id="curves"></div>\n'
+    '<p id="remark" class="faint"></p>\n'
+    '<p class="faint script-only">Drag across a figure to look closer, double-click to see all of it again. Medians, '
+    "with a band from the smallest to the largest value where there are several seeds; a cross where a method "
+    "diverged. Every recorded row is in the <code>trace-*.parquet</code> files beside this page. Seconds are those "
+    "of the whole run, divided evenly among its steps.</p>\n"
+    "<noscript><p>The curves need JavaScript; without it, see the folder <code>figures</code>.</p></noscript>"
+)
 
 
-def write_report(directory: str | os.PathLike[str]) -> Path:
-    """Write ``report.html`` for a run directory, or for a reproduction with its claims.
+def write_report(
+    directory: str | os.PathLike[str],
+    *others: str | os.PathLike[str],
+    out: str | os.PathLike[str] | None = None,
+) -> Path:
+    """Write one page about a run, a sweep or a reproduction, or about several of them side by side.
 
-    Only stored files are read. The page holds no time and no duration, so equal results give the same bytes.
+    Only stored files are read, and the same files give the same bytes. Of two runs of one specification the pages
+    differ in nothing but the durations.
 
     Args:
-        directory: What ``digrad run``, ``demo`` or ``reproduce`` wrote.
+        directory: What ``digrad run``, ``demo`` or ``reproduce`` wrote, or a folder of such folders.
+        *others: More of them, to compare; certificates of ``digrad certify`` may be among them.
+        out: The file to write; by default ``report.html`` in ``directory``, or here if there are several.
 
     Returns:
         The path of the page.
 
     Raises:
-        DataError: The directory is neither, or a file of it is missing or damaged.
+        DataError: A directory is none of these, or a file of it is missing or damaged.
     """
-    folder = Path(directory)
-    content = _reproduction_page(folder) if (folder / MARKER).is_file() else _run_page(find_run(folder))
-    return write_atomically(folder / "report.html", content)
+    sources = read_sources([directory, *others])
+    path = Path(out) if out is not None else (Path() if others else Path(directory)) / "report.html"
+    content = _page(sources)
+    make_folder(path.parent)
+    return write_atomically(path, content)
 
 
-def _run_page(run: RunDirectory) -> str:
-    run.results()  # a report of files that are damaged would look like a report of good ones
-    spec = run.spec
+def _page(sources: Sequence[Source]) -> str:
+    runs = [run for source in sources for run in source.runs]
+    data, times = model_of(runs)
+    claims = [part for source in sources if source.claims for part in _claim_sections(source, source.claims)]
     sections = [
-        ("How each method ended", _verdict_table(run.summary, spec)),
-        ("Figures", _run_figures(run.figures)),
-        ("Methods", _methods(spec)),
-        ("Specification", preformatted(spec.to_toml())),
-        ("Environment", _environment(run.environment)),
+        *claims,
+        ("How each method ended", results_table(runs, data)),
+        ("Curves", _CURVES),
+        *_optional_sections(data),
+        *_certificates(sources),
+        ("Methods", _methods(runs)),
+        ("Do it again", _commands(sources)),
+        ("Specification" if len(runs) == 1 else "Specifications", _specifications(runs)),
+        ("Environment", _environments(runs)),
+        ("BibTeX", preformatted(bibtex_of(_methods_used(runs)), "bibtex")),
     ]
-    return page(spec.name, _subtitle(spec), sections)
+    return page(_title(sources), _subtitle(sources), sections, data=data, times=times)
 
 
-def _subtitle(spec: Spec) -> str:
+def _title(sources: Sequence[Source]) -> str:
+    if len(sources) > 1:
+        names = [source.folder.name or str(source.folder) for source in sources if source.runs]
+        return f"Comparison of {', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+    source = sources[0]
+    if source.claims:
+        return source.claims["title"]
+    return source.runs[0].spec.name if len(source.runs) == 1 else f"The runs in {source.folder.name}"
+
+
+def _subtitle(sources: Sequence[Source]) -> str:
+    runs = [run for source in sources for run in source.runs]
+    if len(sources) == 1 and sources[0].identity:
+        return f"Preset {sources[0].identity['preset']}, seed {sources[0].identity['seed']}; made by digrad."
+    if len(runs) > 1:
+        return f"{len(runs)} runs; made by digrad."
+    spec = runs[0].spec
     batch = "all samples" if spec.batch_size is None else f"batches of {spec.batch_size}"
     seeds = f"seed {spec.seed}" if spec.seeds == 1 else f"medians over {spec.seeds} seeds from {spec.seed} on"
     return f"{spec.steps} steps, {batch}, {seeds}, {spec.dtype}; made by digrad."
 
 
-def _verdict_table(summary: Mapping[str, Any], spec: Spec) -> str:
-    head = ("method", "verdict", "steps", "loss", "gradient norm", "consensus error", "sent")
-    rows = [
-        (
-            text(spec.label_of(label)),
-            badge(_verdict(entry), _LOOKS.get(entry["verdict"], "open")),
-            text(entry["steps"]),
-            *(_number(entry["final"][metric]) for metric in ("loss", "grad_norm", "consensus_error")),
-            _bytes(entry["bytes_sent"]),
-        )
-        for label, entry in summary.items()
+def _optional_sections(data: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the homes of what the script draws only if it was recorded."""
+    homes = {
+        "plane": ("The agents on their way", "planes"),
+        "labels": ("The data of the agents", "labels"),
+        "network": ("Who hears whom", "networks"),
+    }
+    return [
+        (title, f'<div id="{home}"></div>{_network_figures(data) if key == "network" else ""}')
+        for key, (title, home) in homes.items()
+        if any(run[key] for run in data["runs"])
     ]
-    note = (
-        '<p class="faint">At the last iteration. Converged: gradient norm and consensus error are within the '
-        "tolerance of the specification; diverged: an entry is not finite or beyond 10<sup>12</sup> times the "
-        "start; running: neither. Times are in <code>summary.json</code>.</p>"
-    )
-    return table(head, rows, numbers=range(2, len(head))) + note
 
 
-def _verdict(entry: Mapping[str, Any]) -> str:
-    at = f" at k = {entry['diverged_at']}" if entry["diverged_at"] is not None else ""
-    return entry["verdict"] + at
+def _network_figures(data: Mapping[str, Any]) -> str:
+    described = [
+        (run["folder"], run["network"]["figures"])
+        for run in data["runs"]
+        if run["network"] and run["network"]["figures"]
+    ]
+    if not described:
+        return ""
+    distinct = {figures: folder for folder, figures in reversed(described)}
+    parts = [
+        f"<pre>{text(figures)}</pre>"
+        if len(distinct) == 1
+        else f"<h3>{text(folder)}</h3>\n<pre>{text(figures)}</pre>"
+        for figures, folder in reversed(distinct.items())
+    ]
+    return "\n<details><summary>Figures of the network</summary>\n" + "\n".join(parts) + "\n</details>"
 
 
-def _number(value: float | None) -> str:
-    return "not finite" if value is None else f"{value:.4g}"
+def _methods_used(runs: Sequence[RunDirectory]) -> list[str]:
+    return list(dict.fromkeys(entry.method for run in runs for entry in run.spec.methods.values()))
 
 
-def _bytes(count: int) -> str:
-    divisor, unit = byte_unit(count)
-    return f"{count / divisor:.3g} {unit}"
-
-
-def _run_figures(folder: Path) -> str:
-    optional = tuple(name for name in ("explosion", "accuracy") if (folder / f"{name}.png").is_file())
-    return _figures(folder, (*optional, "loss_and_gradient", "consensus", "graph"))
-
-
-def _figures(folder: Path, names: tuple[str, ...]) -> str:
-    paths = {name: folder / f"{name}.png" for name in names}
-    missing = [path for path in paths.values() if not path.is_file()]
-    if missing:
-        raise DataError(f"{missing[0]} is missing; run it again, or with --resume to draw only the figures.")
-    return "\n".join(image(path, _caption(name), is_narrow=name == "graph") for name, path in paths.items())
-
-
-def _caption(name: str) -> str:
-    setting, _, axis = name.partition("-by-")
-    return _CAPTIONS[name] if name in _CAPTIONS else f"{_SETTINGS.get(setting, setting)} Drawn over: {axis}."
-
-
-def _methods(spec: Spec) -> str:
+def _methods(runs: Sequence[RunDirectory]) -> str:
     parts = []
-    for label, entry in spec.methods.items():
-        fields = ", ".join(f"{name} = {json.dumps(value)}" for name, value in entry.fields.items())
-        name = "" if label == entry.method else f" ({text(entry.method)})"
-        parts.append(f"<h3>{text(label)}{name}</h3>\n<p>{text(method_facts([entry.method])[0].summary)}</p>")
-        parts.append(f"<p><code>{text(fields)}</code></p>")
-        parts.append(_reference(entry.method))
+    for method in _methods_used(runs):
+        parts.append(f"<h3>{text(method)}</h3>\n<p>{text(method_facts([method])[0].summary)}</p>")
+        parts += [f"<p>{line}</p>" for line in _settings(runs, method)]
+        parts.append(f'<p class="faint reference">{text(section(ALL_METHODS[method], "Reference"))}</p>')
     return "\n".join(parts)
 
 
-def _reference(method: str) -> str:
-    return f'<p class="faint reference">{text(section(ALL_METHODS[method], "Reference"))}</p>'
+def _settings(runs: Sequence[RunDirectory], method: str) -> list[str]:
+    """Return the hyper-parameters of each use of a method, each setting once."""
+    lines: dict[str, list[str]] = {}
+    for run in runs:
+        for label, entry in run.spec.methods.items():
+            if entry.method == method:
+                fields = ", ".join(f"{name} = {json.dumps(value)}" for name, value in entry.fields.items())
+                lines.setdefault(fields, []).append(label)
+    return [
+        f"<code>{text(fields)}</code>"
+        + ("" if set(labels) == {method} else f" as {text(', '.join(dict.fromkeys(labels)))}")
+        for fields, labels in lines.items()
+    ]
+
+
+def _commands(sources: Sequence[Source]) -> str:
+    lines, versions = [], {}
+    for source in sources:
+        if source.identity:
+            name, preset, seed = (source.identity.get(key) for key in ("experiment", "preset", "seed"))
+            lines.append(f"digrad reproduce {name or 'logistic'} --preset {preset} --seed {seed}")
+        else:
+            lines += [f"digrad run spec.toml --out {run.path.name}" for run in source.runs]
+        versions |= {run.environment.get("versions", {}).get("digrad"): None for run in source.runs}
+    install = [f"pip install digrad=={version}" for version in versions if version]
+    return preformatted("\n".join([*install, *dict.fromkeys(lines)]), "command") + (
+        '\n<p class="faint">with the specification below as <code>spec.toml</code>. The same versions on the same kind '
+        "of machine give the same numbers, bit for bit.</p>"
+    )
+
+
+def _specifications(runs: Sequence[RunDirectory]) -> str:
+    if len(runs) == 1:
+        return preformatted(runs[0].spec.to_toml(), "spec", file="spec.toml")
+    return "\n".join(
+        f"<details><summary>{text(f'{run.path.name}: {run.spec.name}')}</summary>\n"
+        + preformatted(run.spec.to_toml(), f"spec-{number}", file="spec.toml")
+        + "</details>"
+        for number, run in enumerate(runs)
+    )
+
+
+def _environments(runs: Sequence[RunDirectory]) -> str:
+    distinct = {_environment(run.environment): run.path.name for run in reversed(runs)}
+    if len(distinct) == 1:
+        return next(iter(distinct))
+    return "\n".join(f"<h3>{text(name)}</h3>\n{content}" for content, name in reversed(distinct.items()))
 
 
 def _environment(environment: Mapping[str, Any]) -> str:
@@ -149,23 +211,81 @@ def _environment(environment: Mapping[str, Any]) -> str:
     return table(("what", "value"), [(text(key), text(value)) for key, value in facts.items()])
 
 
-def _reproduction_page(folder: Path) -> str:
-    if not (folder / "claims.json").is_file():
-        raise DataError(f"{folder} holds a reproduction without claims yet; finish it with --resume.")
-    claims, identity = read_json(folder / "claims.json"), read_json(folder / MARKER)
-    figures: tuple[str, ...] = tuple(path.stem for path in sorted((folder / "figures").glob("cifar-*.png")))
-    if identity.get("experiment") != "cifar":
-        figures = ("gradient_tracking_explodes", "cgt_against_clipped_dgd", "bias_without_sampling_noise")
-    sections = [
+def _certificates(sources: Sequence[Source]) -> list[tuple[str, str]]:
+    found = [certificate for source in sources for certificate in source.certificates]
+    return [("Certificate", "\n".join(_certificate(entry) for entry in found))] if found else []
+
+
+def _certificate(stored: Mapping[str, Any]) -> str:
+    certificate = stored["certificate"]
+    look = {"holds": "good", "fails": "bad"}.get(certificate["verdict"], "open")
+    word = "not certified" if certificate["verdict"] == "fails" else certificate["verdict"]
+    label = f" ({text(certificate['label'])})" if certificate["label"] else ""
+    head = (
+        f"<p>{badge(word, look)} {text(stored['method'])} with step size {_figure(certificate['step_size'])} and "
+        f"threshold {_figure(certificate['threshold'])}{label}</p>"
+    )
+    rows = [
+        (
+            text(name),
+            _figure(chain["alpha_max"]),
+            _figure(chain["at_alpha_max"]["G"]),
+            *(_figure(count) for count in chain["at_alpha_max"]["K"].values()),
+            text("yes" if chain["certified"] else "no"),
+            text(chain["why_not"]),
+        )
+        for name, chain in certificate["chains"].items()
+    ]
+    counts = next((list(chain["at_alpha_max"]["K"]) for chain in certificate["chains"].values()), [])
+    titles = ("chain", "largest step", "G", *(f"K({eps})" for eps in counts), "this step", "why not")
+    reasons = "".join(
+        f"<p>{text(reason)}</p>" for reason in (*certificate["reasons"], stored["notice"]) if reason
+    )
+    return (
+        head
+        + reasons
+        + (table(titles, rows, numbers=range(1, len(counts) + 3)) if rows else "")
+        + _checked(stored)
+    )
+
+
+def _checked(stored: Mapping[str, Any]) -> str:
+    if stored["diverged_at"] is not None:
+        return f"<p>The checked run diverged at k = {stored['diverged_at']}.</p>"
+    check = stored["check"]
+    if not check:
+        return ""
+    return f"<p>Every inequality along {text(check.get('steps', 'the'))} steps: {text(check.get('verdict', ''))}.</p>"
+
+
+def _figure(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4g}"
+
+
+def _claim_sections(source: Source, claims: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [
         ("Which claims hold", _verdicts(claims)),
-        ("Figures", _figures(folder / "figures", figures)),
-        ("What was measured", _claims(claims)),
+        ("The paper's figures", _figures(source)),
+        ("What was measured", _measured(claims)),
         ("When a claim counts as holding", _rules(claims)),
         ("What the paper leaves open, and what was chosen", _choices(claims)),
-        ("Methods", _references(folder, claims)),
     ]
-    subtitle = f"Preset {identity['preset']}, seed {identity['seed']}; made by digrad."
-    return page(claims["title"], subtitle, sections)
+
+
+def _figures(source: Source) -> str:
+    folder = source.folder / "figures"
+    is_cifar = source.identity.get("experiment") == "cifar"
+    names = [path.stem for path in sorted(folder.glob("cifar-*.png"))] if is_cifar else _LOGISTIC
+    paths = {name: folder / f"{name}.png" for name in names}
+    missing = [path for path in paths.values() if not path.is_file()]
+    if missing:
+        raise DataError(f"{missing[0]} is missing; run it again, or with --resume to draw only the figures.")
+    return "\n".join(image(path, _caption(name)) for name, path in paths.items())
+
+
+def _caption(name: str) -> str:
+    setting, _, axis = name.partition("-by-")
+    return _CAPTIONS[name] if name in _CAPTIONS else f"{_SETTINGS.get(setting, setting)} Drawn over: {axis}."
 
 
 def _judgement(holds: str) -> str:
@@ -182,7 +302,7 @@ def _verdicts(claims: Mapping[str, Any]) -> str:
     return table(("claim", "holds?"), rows)
 
 
-def _claims(claims: Mapping[str, Any]) -> str:
+def _measured(claims: Mapping[str, Any]) -> str:
     rows = [
         (
             f"({entry['number']})",
@@ -204,12 +324,3 @@ def _choices(claims: Mapping[str, Any]) -> str:
     return table(
         ("what", "choice"), [(text(name), text(choice)) for name, choice in claims["choices"].items()]
     )
-
-
-def _references(folder: Path, claims: Mapping[str, Any]) -> str:
-    """Return where each method of the runs behind the claims was published."""
-    runs = dict.fromkeys(entry["run"] for entry in claims["claims"])
-    used = dict.fromkeys(
-        entry.method for run in runs for entry in find_run(folder / run).spec.methods.values()
-    )
-    return "\n".join(f"<h3>{text(method)}</h3>\n{_reference(method)}" for method in used)

@@ -1,50 +1,75 @@
-"""The page of a report: plain HTML with its style inside, no scripts, nothing fetched."""
+"""The page of a report: HTML with its style, its script and its data inside; nothing is fetched."""
 
 import base64
 import html
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --line: #d5dae0; --soft: #f5f7f9;
-  --faint: #57606a; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e6e9ec; --paper: #15181c; --line: #363c44; --soft: #1e2328; --faint: #9aa4ae; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 62rem; padding: 1.5rem 1rem 4rem; color: var(--ink); background: var(--paper);
-  font: 1rem/1.55 system-ui, sans-serif; }
-h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 .3rem; }
-h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; border-bottom: 1px solid var(--line); padding-bottom: .25rem; }
-h3 { font-size: 1rem; margin: 1.2rem 0 .2rem; }
-p { margin: .4rem 0; } .faint { color: var(--faint); }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-size: .9rem; }
-th, td { text-align: left; vertical-align: top; padding: .4rem .6rem; border-bottom: 1px solid var(--line); }
-th { font-weight: 600; white-space: nowrap; } td.number { text-align: right; white-space: nowrap;
-  font-variant-numeric: tabular-nums; } th.number { text-align: right; }
-.badge { display: inline-block; padding: .05rem .5rem; border-radius: 1rem; font-weight: 600; font-size: .85rem;
-  white-space: nowrap; color: #ffffff; background: #57606a; }
-.good { background: #1a7f37; } .bad { background: #b42318; } .open { background: #8a5a00; }
-figure { margin: 1rem 0; } figure img { max-width: 100%; height: auto; background: #ffffff; border-radius: 4px;
-  border: 1px solid var(--line); display: block; margin: 0 auto; }
-figure.narrow img { max-width: min(100%, 26rem); }
-figcaption { font-size: .9rem; color: var(--faint); text-align: center; padding-top: .3rem; }
-pre { background: var(--soft); border: 1px solid var(--line); border-radius: 4px; padding: .8rem; overflow-x: auto;
-  font-size: .85rem; line-height: 1.4; }
-code { font-size: .9em; }
-"""
+# In the order in which they use each other.
+SCRIPTS = (
+    "view",
+    "dom",
+    "scales",
+    "series",
+    "curves",
+    "reading",
+    "controls",
+    "table",
+    "network",
+    "labels",
+    "plane",
+    "main",
+)
+# The browser itself refuses whatever would leave the page.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
-def page(title: str, subtitle: str, sections: Sequence[tuple[str, str]]) -> str:
-    """Return a whole page of titled sections; titles are text, bodies are HTML."""
+def page(
+    title: str,
+    subtitle: str,
+    sections: Sequence[tuple[str, str]],
+    *,
+    data: Mapping[str, Any],
+    times: Mapping[str, Any],
+) -> str:
+    """Return a whole page of titled sections; titles are text, bodies are HTML.
+
+    Args:
+        title: Of the page.
+        subtitle: One line below it.
+        sections: In their order.
+        data: What the script draws.
+        times: Durations, the only part that differs between equal runs.
+    """
     body = "\n".join(f"<section>\n<h2>{text(name)}</h2>\n{content}\n</section>" for name, content in sections)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{text(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        f'<header>\n<h1>{text(title)}</h1>\n<p class="faint">{text(subtitle)}</p>\n</header>\n{body}\n'
-        "</body>\n</html>\n"
+        f"<title>{text(title)}</title>\n<style>\n{_asset('style.css')}</style>\n</head>\n<body>\n"
+        f'<header>\n<div><h1>{text(title)}</h1>\n<p class="faint">{text(subtitle)}</p></div>\n'
+        f'<div id="theme"></div>\n</header>\n{body}\n'
+        f"{_json('data', data)}\n{_json('times', times)}\n<script>\n{_script()}</script>\n</body>\n</html>\n"
     )
+
+
+def _asset(name: str) -> str:
+    return (files("digrad.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _script() -> str:
+    return '"use strict";\n{\n' + "\n".join(_asset(f"{name}.js") for name in SCRIPTS) + "}\n"
+
+
+def _json(name: str, content: Mapping[str, Any]) -> str:
+    # No text of a user may end the element.
+    packed = json.dumps(content, allow_nan=False, separators=(",", ":"), ensure_ascii=False).replace(
+        "<", "\\u003c"
+    )
+    return f'<script type="application/json" id="{name}">{packed}</script>'
 
 
 def text(content: object) -> str:
@@ -71,14 +96,20 @@ def badge(content: str, look: str) -> str:
     return f'<span class="badge {look}">{text(content)}</span>'
 
 
-def image(path: Path, caption: str, *, is_narrow: bool = False) -> str:
-    """Return a PNG file as a figure, the image inside the page; a narrow one does not fill its width."""
+def image(path: Path, caption: str) -> str:
+    """Return a PNG file as a figure, the image inside the page."""
     data = base64.b64encode(path.read_bytes()).decode("ascii")
     source = f"data:image/png;base64,{data}"
-    look = ' class="narrow"' if is_narrow else ""
-    return f'<figure{look}><img alt="{text(caption)}" src="{source}"><figcaption>{text(caption)}</figcaption></figure>'
+    return (
+        f'<figure><img alt="{text(caption)}" src="{source}"><figcaption>{text(caption)}</figcaption></figure>'
+    )
 
 
-def preformatted(content: str) -> str:
-    """Return text that keeps its lines."""
-    return f"<pre>{text(content)}</pre>"
+def preformatted(content: str, name: str, *, file: str | None = None) -> str:
+    """Return text that keeps its lines, with a button that copies it, or saves it as ``file``."""
+    saving = f' data-name="{text(file)}"' if file else ""
+    word = f"Save {file}" if file else "Copy"
+    button = (
+        f'<button type="button" class="script-only" data-copy="{text(name)}"{saving}>{text(word)}</button>'
+    )
+    return f'<pre id="{text(name)}">{text(content)}</pre>\n<p>{button}</p>'

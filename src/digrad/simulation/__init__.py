@@ -4,5 +4,6 @@ from digrad.simulation.checkpoint import Checkpoint
 from digrad.simulation.compare import compare
 from digrad.simulation.drive import Progress
 from digrad.simulation.simulate import simulate
+from digrad.simulation.tensorboard import TensorBoard
 
-__all__ = ["Checkpoint", "Progress", "compare", "simulate"]
+__all__ = ["Checkpoint", "Progress", "TensorBoard", "compare", "simulate"]

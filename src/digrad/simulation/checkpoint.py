@@ -9,6 +9,8 @@ import io
 import json
 import os
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ import numpy as np
 
 from digrad import checks
 from digrad.errors import ArgumentError, CheckpointError, StorageError
-from digrad.files import make_folder, write_atomically
+from digrad.files import locked_file, make_folder, write_atomically
 
 FORMAT = 1
 
@@ -50,11 +52,13 @@ class Checkpoint:
             )
 
 
-def prepare(checkpoint: Checkpoint) -> bool:
-    """Return whether there is a run to go on with, after making sure that one can be stored.
+@contextmanager
+def held(checkpoint: Checkpoint) -> Iterator[bool]:
+    """Keep the file from other processes, and say whether there is a run to go on with.
 
     Raises:
-        ArgumentError: The path is a folder, or a run is there and neither ``resume`` nor ``overwrite`` is given.
+        ArgumentError: The path is a folder, another process stores its run there, or a run is there and neither
+            ``resume`` nor ``overwrite`` is given.
         StorageError: Nothing can be written there.
     """
     path = Path(checkpoint.path)
@@ -63,12 +67,13 @@ def prepare(checkpoint: Checkpoint) -> bool:
     make_folder(path.parent)
     if not os.access(path.parent, os.W_OK):
         raise StorageError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-    if path.exists() and not (checkpoint.resume or checkpoint.overwrite):
-        raise ArgumentError(
-            f"`path` of Checkpoint: {path} is there already; go on with resume=True, begin anew with overwrite=True, "
-            "or give another path."
-        )
-    return checkpoint.resume and path.exists()
+    with locked_file(path):
+        if path.exists() and not (checkpoint.resume or checkpoint.overwrite):
+            raise ArgumentError(
+                f"`path` of Checkpoint: {path} is there already; go on with resume=True, begin anew with "
+                "overwrite=True, or give another path."
+            )
+        yield checkpoint.resume and path.exists()
 
 
 def save(

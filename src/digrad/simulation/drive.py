@@ -4,6 +4,7 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +18,7 @@ from digrad.simulation.advance import Carry
 from digrad.simulation.checkpoint import Checkpoint
 from digrad.simulation.interrupt import deferred_interrupt
 from digrad.simulation.prepare import Prepared
-from digrad.simulation.recorder import Recorder
+from digrad.simulation.recorder import Recorder, tracker_of
 from digrad.trace import Trace
 
 CALL_SECONDS = 0.5  # how long a call should take: Ctrl-C and progress wait for its end
@@ -48,16 +49,20 @@ class Plan:
     callback: Callable[[Progress], None] | None
     checkpoint: Checkpoint | None
     chunk: int | None  # steps per compiled call; None: chosen by the time they take
+    paths: bool = False  # whether the estimate of every agent is recorded
+    invariant: bool = False  # whether the residual of the invariant of gradient tracking is
 
     @property
     def facts(self) -> dict[str, Any]:
         """What a stored run must have in common with one that goes on from it."""
-        return {"record_every": self.record_every, "plain_mean": self.plain_mean}
+        optional = {name: True for name in ("paths", "invariant") if getattr(self, name)}
+        return {"record_every": self.record_every, "plain_mean": self.plain_mean, **optional}
 
 
 def drive(run: Prepared, plan: Plan) -> Trace:
     """Run to the end, to the tolerance, to divergence or to Ctrl-C, and return the trace."""
-    return _Drive(run, plan).go()
+    with checkpoints.held(plan.checkpoint) if plan.checkpoint else nullcontext(False) as is_stored:
+        return _Drive(run, plan).go(is_stored)
 
 
 class _Drive:
@@ -65,14 +70,20 @@ class _Drive:
         self.run, self.plan, self.carry, self.k = run, plan, run.start, 0
         self.facts = {**run.facts, **plan.facts}
         self.recorder = Recorder(
-            run.problem.code, run.fixed.arrays, run.traffic, with_plain_mean=plan.plain_mean
+            run.problem.code,
+            run.fixed.arrays,
+            run.traffic,
+            with_plain_mean=plan.plain_mean,
+            paths=run.start.grad.shape if plan.paths else None,
+            invariant=plan.invariant and tracker_of(run.fixed.method, run.start.state) is not None,
         )
         self.diverged = self.stopped = self.interrupted = False
         self.seconds = 0.0  # spent in earlier processes
         self.began = time.perf_counter()
 
-    def go(self) -> Trace:
-        self._resume()
+    def go(self, is_stored: bool) -> Trace:
+        if is_stored:
+            self._resume()
         with deferred_interrupt() as is_interrupted:
             try:
                 self._loop(is_interrupted)
@@ -86,10 +97,8 @@ class _Drive:
         return dataclasses.replace(trace, interrupted=self.interrupted, stopped_early=self.stopped)
 
     def _resume(self) -> None:
-        checkpoint = self.plan.checkpoint
-        if checkpoint is None or not checkpoints.prepare(checkpoint):
-            return
-        path = Path(checkpoint.path)
+        assert self.plan.checkpoint is not None
+        path = Path(self.plan.checkpoint.path)
         template = (self.carry.state, self.carry.links)
         loaded = checkpoints.load(path, state=template, fingerprint=self.facts)
         self.k, stored, self.recorder.columns, self.seconds = loaded

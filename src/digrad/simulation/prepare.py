@@ -19,7 +19,8 @@ from digrad.fingerprints import fingerprint
 from digrad.mixing import AnyNetwork
 from digrad.problems import Problem
 from digrad.sampling import EpochPermutations, WithReplacement
-from digrad.simulation.advance import Carry, Code, Fixed, Inputs, Rows, advance
+from digrad.simulation.advance import Carry, Code, Fixed, Inputs, Rows, advance_of
+from digrad.simulation.memory import keep_freed_memory
 from digrad.simulation.net import SimulatedNet
 from digrad.simulation.operators import DENSE_AGENTS, Operator, constant, linked_steps, of_steps, pick
 from digrad.simulation.pytree import numbers_only
@@ -29,6 +30,8 @@ DIVERGED = (
 )
 STEPS_PER_CALL = 1000  # at most
 BYTES_PER_CALL = 64 << 20  # what the inputs, or the stored averages, of one call take at most, about
+
+LARGE_STATE = 4 << 20  # bytes of x from which the C library would return what a call has used to the system
 
 Sampler = WithReplacement | EpochPermutations
 
@@ -93,7 +96,8 @@ class Prepared:
         """
         fixed = self.fixed._replace(record_every=record_every)
         inputs = inputs or self.inputs(int(carry.k), end, steps)
-        return jax.block_until_ready(advance(fixed, carry, end, inputs, code=self.code))
+        run = advance_of(self.network.n)
+        return jax.block_until_ready(run(fixed, carry, end, inputs, code=self.code))
 
     def inputs(self, first: int, end: int, steps: int | None = None) -> Inputs:
         """Return what the iterations first, ..., end - 1 are given: schedules, samples, weights that change."""
@@ -142,6 +146,8 @@ def prepare(
     """
     hyper.check_schedules(method)
     dtype, (n, d) = x0.dtype, x0.shape
+    if x0.nbytes >= LARGE_STATE:
+        keep_freed_memory()
     numeric, letters = numbers_only(method, dtype), bindings(method)
     operators, turns, fresh_bytes = _known_operators(network, letters, dtype)
     per_step = fresh_bytes + (4 * n * sampler.batch_size if sampler else 0)

@@ -1,7 +1,7 @@
 """What a run has recorded so far: rows from the loop, with loss and gradient evaluated in batches."""
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -9,8 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
+from digrad import metrics
 from digrad.arrays import row_norm
 from digrad.engine.traffic import Traffic
+from digrad.engine.verbs import bindings
 from digrad.problems import LossCode
 from digrad.simulation.advance import Rows
 
@@ -29,6 +31,8 @@ class Recorder:
         arrays: their arrays on the device.
         traffic: What all agents together send.
         with_plain_mean: Whether to evaluate the plain average too.
+        paths: ``(n, d)`` if the rows hold the estimates of all agents, and
+        invariant: whether they hold the residual of the invariant, as a function of :func:`observer` keeps them.
     """
 
     def __init__(
@@ -38,11 +42,15 @@ class Recorder:
         traffic: Traffic,
         *,
         with_plain_mean: bool,
+        paths: tuple[int, ...] | None = None,
+        invariant: bool = False,
     ) -> None:
+        self._paths = [f"x[{i}][{j}]" for i, j in np.ndindex(*paths)] if paths else []
         self._losses, self._arrays, self._traffic = losses, arrays, traffic
         names = ("k", *FLOATS, "bytes_sent") + (
             ("loss_plain_mean", "grad_norm_plain_mean") if with_plain_mean else ()
         )
+        names += (*self._paths, *(("mass_error",) if invariant else ()))
         self.columns = {
             name: np.zeros(0, np.int64 if name in ("k", "bytes_sent") else np.float64) for name in names
         }
@@ -63,6 +71,10 @@ class Recorder:
         }
         if "loss_plain_mean" in self.columns:
             new["loss_plain_mean"], new["grad_norm_plain_mean"] = self._evaluate(kept.mean, done)
+        if self._paths:
+            new |= zip(self._paths, kept.kept["x"].reshape(count, len(self._paths)).T, strict=True)
+        if "mass_error" in self.columns:
+            new["mass_error"] = kept.kept["mass_error"]
         self.columns = {
             name: np.concatenate([old, np.asarray(new[name], old.dtype)])
             for name, old in self.columns.items()
@@ -93,6 +105,29 @@ class Recorder:
             np.concatenate([np.asarray(part[i], np.float64) for part in parts] or [[]]) for i in (0, 1)
         )
         return loss[before : before + len(points)], grad_norm[before : before + len(points)]
+
+
+@cache  # the loop is compiled once per function
+def observer(*, paths: bool, invariant: bool) -> Callable[..., dict[str, jax.Array]] | None:
+    """Return what keeps of an iteration the estimates of all agents and the residual of the invariant, if wanted."""
+    if not (paths or invariant):
+        return None
+
+    def keep(method: Any, before: Any, after: Any, grad: Any, arrays: Any) -> dict[str, jax.Array]:
+        found = {"x": method.estimate(before)} if paths else {}
+        tracker = tracker_of(method, after)
+        if invariant and tracker is not None:
+            found["mass_error"] = metrics.mass_error(tracker, after.g)
+        return found
+
+    return keep
+
+
+def tracker_of(method: Any, state: Any) -> Any:
+    """Return what a method tracks its gradients g with, if it mixes so that sums stay; else None."""
+    if not hasattr(state, "g") or not {"C", "W"} & set(bindings(method).values()):
+        return None
+    return next((getattr(state, name) for name in ("s", "y", "v") if hasattr(state, name)), None)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -23,6 +23,7 @@ from digrad.simulation.arguments import (
 from digrad.simulation.checkpoint import Checkpoint
 from digrad.simulation.drive import Plan, Progress, drive
 from digrad.simulation.prepare import Prepared, prepare
+from digrad.simulation.recorder import observer
 from digrad.trace import Trace
 from digrad.types import Method
 
@@ -42,6 +43,8 @@ def simulate(
     stop_at_tolerance: bool = False,
     sampling: Literal["replacement", "epoch"] = "replacement",
     plain_mean: bool = False,
+    paths: bool = False,
+    invariant: bool = False,
     name: str | None = None,
     callback: Callable[[Progress], None] | None = None,
     checkpoint: Checkpoint | None = None,
@@ -72,6 +75,9 @@ def simulate(
         sampling: ``replacement``, or ``epoch`` for a fresh permutation of each agent's samples per epoch.
         plain_mean: Also evaluate the plain average of the agents (columns ``loss_plain_mean``,
             ``grad_norm_plain_mean``).
+        paths: Also record the estimate of every agent (columns ``x[agent][entry]``): n times d numbers per row.
+        invariant: Also record by how much the trackers of the method do not sum to its gradients (column
+            ``mass_error``), if it has both.
         name: What the trace is called; the method's class by default.
         callback: Called after every chunk.
         checkpoint: Where to store the run, and whether to go on from there.
@@ -90,7 +96,8 @@ def simulate(
             *arrange(
                 method, problem, network, steps=steps, batch_size=batch_size, seed=seed, x0=x0, name=name,
                 record_every=record_every, dtype=dtype, tolerance=tolerance, stop_at_tolerance=stop_at_tolerance,
-                sampling=sampling, plain_mean=plain_mean, callback=callback, checkpoint=checkpoint, chunk=chunk,
+                sampling=sampling, plain_mean=plain_mean, paths=paths, invariant=invariant, callback=callback,
+                checkpoint=checkpoint, chunk=chunk,
             )
         )  # fmt: skip
 
@@ -110,6 +117,8 @@ def arrange(
     stop_at_tolerance: bool,
     sampling: str,
     plain_mean: bool,
+    paths: bool = False,
+    invariant: bool = False,
     name: str | None,
     callback: Callable[[Progress], None] | None,
     checkpoint: Checkpoint | None,
@@ -128,6 +137,8 @@ def arrange(
         tolerance=tolerance,
         stop_at_tolerance=stop_at_tolerance,
         plain_mean=plain_mean,
+        paths=paths,
+        invariant=invariant,
         callback=callback,
         checkpoint=checkpoint,
         chunk=None if chunk is None else checks.count(chunk, "chunk", name),
@@ -143,6 +154,7 @@ def arrange(
         name=name,
         sampler=sampler,
         length=plan.chunk,
+        keep=observer(paths=paths, invariant=invariant),
         facts=facts,
         is_stored=checkpoint is not None,
     )

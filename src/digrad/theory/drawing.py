@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 TITLE_WIDTH = 44  # letters that fit above one panel
 LEGEND_AGENTS = 8  # with more agents a legend hides the points
+# Inches around a panel and per line of its title. Known beforehand, because finding a layout takes longer than drawing
+# and a check has dozens of figures.
+LEFT, RIGHT, BOTTOM, ABOVE, TITLE_LINE = 0.9, 0.15, 0.45, 0.12, 0.15
+FEW_DECADES = 2  # of a logarithmic axis, between whose powers of ten ticks are needed
 SMALLEST_SHOWN = 1e-24  # of the largest value: what is smaller is drawn at zero, if a side is negative
 _COLORS = {"PASS": "#009e73", "FAIL": RED, "INAPPLICABLE": "0.5"}
 
@@ -46,15 +50,22 @@ def row_figure(row: Row) -> "Figure":
     _scale(ax, np.abs(np.concatenate(sides)), is_signed)
     ax.set_xlim(row.first - 0.02 * k.size, row.first + 1.02 * k.size)
     _dress(ax, "iteration $k$", "both sides")
-    title = "\n".join(textwrap.wrap(row.name, TITLE_WIDTH))
-    ax.set_title(
-        f"{title}\n{row.chain}: {row.status}",
-        fontsize=FONT["title"],
-        color=_COLORS[row.status],
-        parse_math=False,
+    _entitle(
+        figure, ax, [*textwrap.wrap(row.name, TITLE_WIDTH), f"{row.chain}: {row.status}"], _COLORS[row.status]
     )
     ax.legend(fontsize=FONT["legend"], frameon=False)
     return figure
+
+
+def _entitle(figure: "Figure", ax: "Axes", lines: list[str], color: str) -> None:
+    """Put a title over the whole width, and the panel where it leaves room for all texts."""
+    width, height = figure.get_size_inches()
+    across, down = width - LEFT - RIGHT, height - BOTTOM - ABOVE - TITLE_LINE * len(lines)
+    figure.set_layout_engine("none")
+    ax.set_position((LEFT / width, BOTTOM / height, across / width, down / height))
+    ax.set_title(
+        "\n".join(lines), x=(width / 2 - LEFT) / across, fontsize=FONT["title"], color=color, parse_math=False
+    )
 
 
 def _missing(values: np.ndarray, drawn: np.ndarray) -> str:
@@ -70,6 +81,8 @@ def _scale(ax: "Axes", sizes: np.ndarray, is_signed: bool) -> None:
         return
     if not is_signed:
         ax.set_yscale("log")
+        if sizes.max() > 10**FEW_DECADES * sizes.min():
+            ax.set_yticks([], minor=True)
         return
     top, smallest = float(sizes.max()), max(float(sizes.min()), float(sizes.max()) * SMALLEST_SHOWN)
     ax.set_yscale("symlog", linthresh=smallest)

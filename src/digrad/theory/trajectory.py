@@ -20,6 +20,7 @@ from digrad.theory.constants.coverage import check_covered
 
 Floats = npt.NDArray[np.floating]
 
+MOST_NUMBERS = 2**28  # of x in all iterations: 2 GiB, and as much for y and two kinds of gradients
 POINTS_AT_ONCE = 500  # points whose loss and gradient are evaluated in one product
 
 
@@ -77,6 +78,7 @@ def run(
 
     Raises:
         ArgumentError: The network changes with time, or its links alter messages: the theory does not cover it.
+        ArgumentError: All iterates together do not fit in memory.
         RunDivergedError: The run leaves the range of double precision; take a smaller step size or threshold.
 
     Example:
@@ -98,6 +100,11 @@ def run(
         raise ArgumentError(
             f"`network` of theory.run has {network.n} agents, but the problem has {problem.n_agents}; build both for "
             "the same agents."
+        )
+    if steps * start.size > MOST_NUMBERS:
+        raise ArgumentError(
+            f"`steps` of theory.run must be at most {MOST_NUMBERS // start.size} for {network.n} agents in dimension "
+            f"{problem.dim}, because every iterate is kept in memory, but got {steps}."
         )
     method = CGT(step_size=step_size, threshold=threshold)
     with jax.enable_x64(True):

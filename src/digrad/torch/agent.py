@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from digrad.torch.agent_output import hand_over_output
+from digrad.torch.bound_store import keep_to_loopback
 from digrad.torch.failure_records import FAILURES_VARIABLE, record_failure
 
 _NO_FAILURE = (0, *range(129, 256))  # exit codes; the others mean that somebody told the agent to end
@@ -19,6 +20,7 @@ def main() -> None:
     # Taken out, so that processes started by the script do not report as the agent.
     folder = Path(os.environ.pop(FAILURES_VARIABLE))
     hand_over_output(folder)
+    keep_to_loopback()
     del sys.argv[0]
     script = sys.argv[0]
     if not sys.flags.safe_path:

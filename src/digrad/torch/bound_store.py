@@ -6,11 +6,14 @@ Left alone, torch listens on all interfaces of the machine, without a password, 
 import contextlib
 import os
 import socket
+import sys
 from datetime import timedelta
+from typing import Any
 
+import torch.distributed
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-from digrad.torch.addresses import is_address, listening_socket
+from digrad.torch.addresses import is_address, is_loopback, listening_socket
 
 
 def host_store(listener: socket.socket, *, world_size: int | None = None, timeout: float = 60.0) -> TCPStore:
@@ -48,3 +51,31 @@ def store_of_group(timeout: float) -> TCPStore | None:
             return host_store(listening_socket(host, port), world_size=size, timeout=timeout)
         return None
     return TCPStore(host, port, size, is_master=False, timeout=timedelta(seconds=timeout))
+
+
+class LoopbackStore(TCPStore):
+    """A TCPStore that listens on its own address only if that is a loopback address."""
+
+    def __init__(
+        self,
+        host_name: str,
+        port: int,
+        world_size: int | None = None,
+        is_master: bool = False,
+        **options: Any,
+    ) -> None:
+        if is_master and is_loopback(host_name) and options.get("master_listen_fd") is None:
+            with contextlib.suppress(
+                OSError
+            ):  # taken, perhaps by a store of this process that is to be shared
+                listener = listening_socket(host_name, port)
+                port = listener.getsockname()[1]
+                options["master_listen_fd"] = listener.detach()
+        super().__init__(host_name, port, world_size, is_master, **options)
+
+
+def keep_to_loopback() -> None:
+    """Make the stores of scripts that call init_process_group themselves listen on loopback where they live there."""
+    rendezvous = sys.modules["torch.distributed.rendezvous"]  # the package has a function of this name
+    for module in (torch.distributed, rendezvous):
+        module.TCPStore = LoopbackStore  # pyright: ignore[reportAttributeAccessIssue]

@@ -62,7 +62,10 @@ class Story:
             self._output.show(other["agent"], f"{other['reason']}\n")
         if cause["traceback"]:
             self._output.show(cause["agent"], cause["traceback"])
-        sys.stderr.write(f"digrad: {agents_text([cause['agent']])} failed: {cause['reason']}{hint}\n")
+        reason = (
+            cause["reason"].rstrip(".") if hint else cause["reason"]
+        )  # the hint goes on with the sentence
+        sys.stderr.write(f"digrad: {agents_text([cause['agent']])} failed: {reason}{hint}\n")
         sys.stderr.flush()
         return cause
 

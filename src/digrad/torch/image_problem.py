@@ -52,6 +52,12 @@ class ImageProblem:
         return self.partition.n_agents
 
     @property
+    def targets(self) -> tuple[npt.NDArray[np.integer], ...]:
+        """The labels of each agent's images."""
+        labels = self.images.labels[self.chosen]
+        return tuple(labels[index] for index in self.partition.indices)
+
+    @property
     def sizes(self) -> tuple[int, ...]:
         """The number of images of each agent."""
         return tuple(self.partition.sizes.tolist())

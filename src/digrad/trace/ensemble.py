@@ -14,7 +14,16 @@ import numpy.typing as npt
 from digrad import checks
 from digrad.errors import ArgumentError, DataError
 from digrad.trace import files
-from digrad.trace.trace import HEADLINE, VERDICTS, Trace, Verdict, finite_or_none, headline, plot_run
+from digrad.trace.trace import (
+    HEADLINE,
+    VERDICTS,
+    Trace,
+    Verdict,
+    finite_or_none,
+    headline,
+    plot_run,
+    results_table,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -148,6 +157,13 @@ class Ensemble:
         if not isinstance(members, list) or not members:
             raise DataError(f"The ensemble {name!r} in {directory} lists no traces; run it again.")
         return cls(tuple(replace(Trace.load(directory, member), name=name) for member in members))
+
+    def _repr_html_(self) -> str:
+        """Return how the runs ended, for notebooks: their medians, then one row per seed."""
+        seeds = {
+            f"{self.name}, seed {seed}": trace for seed, trace in zip(self.seeds, self.traces, strict=True)
+        }
+        return results_table({f"{self.name}, medians": self, **seeds})._repr_html_()
 
     def __repr__(self) -> str:
         """Return one line: how the runs ended and the medians of what they reached."""

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from digrad import checks, plots
 from digrad.errors import ArgumentError, DataError
+from digrad.tables import Table
 from digrad.trace import files
 
 if TYPE_CHECKING:
@@ -181,6 +182,10 @@ class Trace:
                 f"The trace {name!r} in {directory} is not complete ({error}); run it again."
             ) from error
 
+    def _repr_html_(self) -> str:
+        """Return how the run ended, for notebooks."""
+        return results_table({self.name: self})._repr_html_()
+
     def __repr__(self) -> str:
         """Return one line: how the run ended and what it cost."""
         return f"Trace({self.name}: {_ended(self)}, {headline(self.summary())})"
@@ -258,6 +263,37 @@ def _ended(trace: Trace) -> str:
     at = f" at k={trace.diverged_at}" if trace.verdict == "diverged" else ""
     stop = " (interrupted)" if trace.interrupted else " (stopped early)" if trace.stopped_early else ""
     return f"{trace.verdict}{at}, {trace.steps} steps{stop}"
+
+
+def results_table(traces: Mapping[str, Any]) -> Table:
+    """Return how each run ended, one row per trace or ensemble, as a table for papers.
+
+    Args:
+        traces: The runs by label, as :func:`digrad.compare` returns them.
+
+    Example:
+        >>> import digrad as dg
+        >>> network = dg.Network(dg.graphs.example5())
+        >>> traces = dg.compare([dg.CGT(0.05, 5.0)], dg.problems.example_quadratic(), network, steps=400)
+        >>> dg.results_table(traces)[0]["verdict"]
+        'converged'
+    """
+    rows = []
+    for label, run in traces.items():
+        summary = run.summary()
+        rows.append(
+            {
+                "method": label,
+                "verdict": summary["verdict"],
+                "diverged_at": summary["diverged_at"],
+                "steps": summary["steps"],
+                **summary["final"],
+                "bytes_sent": summary["bytes_sent"],
+                "seconds": summary["seconds"],
+                **({"seeds": summary["seeds"]} if "seeds" in summary else {}),
+            }
+        )
+    return Table(tuple(rows))
 
 
 def headline(summary: Mapping[str, Any]) -> str:

@@ -217,17 +217,17 @@ def in_other_units(kind: str, unit: float) -> Problem:
     return problems.quadratic(curvature=curvature / unit**2, linear=center / unit, quartic=scale / unit**4)
 
 
-@pytest.mark.parametrize("unit", [1e-6, 1e6])
 @pytest.mark.parametrize("kind", ["quartic", "polynomial"])
-def test_certified_step_does_not_depend_on_the_unit_of_x(kind, unit):
+def test_certified_step_does_not_depend_on_the_unit_of_x(kind):
     network = Network(graphs.ring(3))
     usual = certify(in_other_units(kind, 1.0), network, 1.0, np.ones(2))
-    other = certify(in_other_units(kind, unit), network, 1.0 / unit, unit * np.ones(2))
-    for chain in ("sharp", "repaired"):
-        assert other.alpha_max[chain] == pytest.approx(unit**2 * usual.alpha_max[chain], rel=1e-3)
-        assert other.chains[chain].setting.smoothness.L1.max() * unit == pytest.approx(
-            usual.chains[chain].setting.smoothness.L1.max(), rel=1e-6
-        )
+    for unit in (1e-6, 1e6):
+        other = certify(in_other_units(kind, unit), network, 1.0 / unit, unit * np.ones(2))
+        for chain in ("sharp", "repaired"):
+            assert other.alpha_max[chain] == pytest.approx(unit**2 * usual.alpha_max[chain], rel=1e-3)
+            assert other.chains[chain].setting.smoothness.L1.max() * unit == pytest.approx(
+                usual.chains[chain].setting.smoothness.L1.max(), rel=1e-6
+            )
 
 
 def test_a_posteriori_certificate_does_not_depend_on_the_unit_of_x():

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import torch
+import torch.distributed
 
 from digrad import CGT
 from digrad.graphs import ring
@@ -16,13 +17,15 @@ STEPS = 6
 
 def main(what: str, folder: str) -> None:
     size = int(os.environ["WORLD_SIZE"])
+    if what == "own group":
+        torch.distributed.init_process_group("gloo")
     network = ProcessNetwork(ring(size + 1 if what == "size" else size), timeout=3 if what == "alone" else 20)
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 3)
     if what == "dtype" and network.agent == 1:
         model.double()
     optimizer = DecentralizedOptimizer(model.parameters(), CGT(step_size=0.05, threshold=1.0), network)
-    while what == "forever" or optimizer.k < STEPS:
+    while what in ("forever", "own group") or optimizer.k < STEPS:
         optimizer.zero_grad()
         model(torch.full((2, 4), float(network.agent))).sub(1).pow(2).mean().backward()
         optimizer.step()
@@ -33,7 +36,7 @@ def main(what: str, folder: str) -> None:
         if what == "alone" and optimizer.k == 3 and network.agent == 1:
             optimizer.consensus_error()
         if what == "crash" and network.agent == 1:
-            raise ZeroDivisionError("agent 1 divides by zero")
+            raise ZeroDivisionError("agent 1 divides by zero.")
     optimizer.close()
     (Path(folder) / f"average-{network.agent}").write_bytes(optimizer.average().numpy().tobytes())
     network.close()

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from digrad import checks
+from digrad.tables import Table, facts_html
 from digrad.theory.chains import paper, repaired, sharp
 from digrad.theory.chains.closure import Chain, Closed
 from digrad.theory.chains.setting import Setting
@@ -164,8 +165,8 @@ class Certificate:
         checks.choice(chain, "chain", "Certificate.iterations", CHAINS)
         return self.chains[chain].iterations(eps) if self.chains else None
 
-    def table(self) -> list[dict[str, Any]]:
-        """Return one dictionary per chain, for tables: G and K(eps) at alpha_max, and whether the step is certified."""
+    def table(self) -> Table:
+        """Return one row per chain: G and K(eps) at alpha_max, and whether the step is certified."""
         rows = []
         for name, report in self.chains.items():
             promised = report.promises(report.largest)
@@ -180,7 +181,7 @@ class Certificate:
                     "why_not": report.why_not,
                 }
             )
-        return rows
+        return Table(tuple(rows))
 
     @property
     def headline(self) -> str:
@@ -210,6 +211,12 @@ class Certificate:
             "assumptions": list(self.assumptions),
             "references": list(self.references),
         }
+
+    def _repr_html_(self) -> str:
+        """Return the verdict, its reasons and the table of the chains, for notebooks."""
+        facts = {"verdict": self.headline, "reasons": "\n".join(self.reasons)}
+        shown = {name: fact for name, fact in facts.items() if fact}
+        return facts_html("Certificate", shown) + (self.table()._repr_html_() if self.chains else "")
 
     def __str__(self) -> str:
         """Return the verdict, its reasons and one line per chain."""

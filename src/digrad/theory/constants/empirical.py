@@ -18,6 +18,7 @@ import numpy.typing as npt
 from digrad import checks
 from digrad.errors import ArgumentError
 from digrad.problems import LocalLosses, Problem
+from digrad.tables import Table
 from digrad.theory.constants.assumptions import INDICATIVE, Smoothness
 from digrad.theory.constants.exponentials import phi1
 from digrad.theory.constants.smoothness import L1_GRID
@@ -105,20 +106,20 @@ class EmpiricalSmoothness:
         """Return the constants of the tightest lines and of every L1 in a grid, for tuning."""
         return [self.constants(), *(self.constants(L1=value) for value in grid)]
 
-    def table(self) -> list[dict[str, Any]]:
-        """Return one dictionary per loss: agents, then F."""
+    def table(self) -> Table:
+        """Return one row per loss: agents, then F."""
         rows = [
             {"loss": f"agent {i}", "L0": each.intercept, "L1": each.slope}
             for i, each in enumerate(self.agent_lines)
         ]
-        return [*rows, {"loss": "F", "L0": self.line.intercept, "L1": self.line.slope}]
+        return Table((*rows, {"loss": "F", "L0": self.line.intercept, "L1": self.line.slope}))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the estimates and the points they were fitted to, ready for JSON."""
         spread = self.dissimilarity_line
         return {
             "label": INDICATIVE,
-            "losses": self.table(),
+            "losses": [dict(row) for row in self.table()],
             "ell": 1 + spread.slope,
             "b": spread.intercept,
             "lower_bound": self.lower_bound,

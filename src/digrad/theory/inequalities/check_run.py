@@ -9,6 +9,7 @@ import numpy.typing as npt
 from digrad.errors import ArgumentError
 from digrad.mixing import Network
 from digrad.problems import Problem
+from digrad.tables import Table
 from digrad.theory.arguments import check_constants, check_problem, start_array
 from digrad.theory.chains.certificate import CHAINS, VALID
 from digrad.theory.chains.certification import choose_constants
@@ -80,9 +81,9 @@ class RunCheck:
             )
         return found[0]
 
-    def table(self) -> list[dict[str, Any]]:
-        """Return one dictionary per row, for tables and JSON."""
-        return [row.to_dict() for row in self.rows]
+    def table(self) -> Table:
+        """Return one row per inequality."""
+        return Table.of(self.rows)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the curves, ready for JSON: figures that are not finite become None."""

@@ -1,0 +1,137 @@
+// Who hears whom: agents on a circle with their weights on demand; many agents as a picture of dots.
+
+const LARGEST_CIRCLE = 60; // agents
+const SIZE = 420;
+
+function buildNetwork(network, home, stem) {
+  if (!network.arcs) {
+    home.append(element("p", { class: "faint" }, `${network.n} agents, ${network.n_arcs} one-way links: too many to draw.`));
+    return;
+  }
+  const told = element("p", { class: "told", "aria-live": "polite" }, introduction(network));
+  const drawing = network.n <= LARGEST_CIRCLE ? circleOf(network, told) : dotsOf(network, told);
+  const caption = element("span", {}, `${network.n} agents, ${network.n_arcs} one-way links` +
+    (network.period === 1 ? "" : "; the network changes with time, and all links that ever occur are drawn"));
+  home.append(element("figure", { class: "network" },
+    element("figcaption", {}, caption, saveButtons(stem, () => drawing, () => arcRows(network))), drawing, told));
+}
+
+function introduction(network) {
+  return "Arrows point from sender to receiver. Point at an agent or a link, or walk through them with the tab key" +
+    (network.u ? ": darker agents count more when all pull (u)." : ".");
+}
+
+function nameOf(network, agent) {
+  return network.names ? network.names[agent] : String(agent);
+}
+
+function circleOf(network, told) {
+  const middle = SIZE / 2, reach = SIZE / 2 - 34;
+  const radius = Math.max(6, Math.min(17, (2.2 * reach) / network.n));
+  const places = Array.from({ length: network.n }, (_, agent) => {
+    const angle = -Math.PI / 2 + (2 * Math.PI * agent) / network.n;
+    return network.n === 1 ? [middle, middle] : [middle + reach * Math.cos(angle), middle + reach * Math.sin(angle)];
+  });
+  const twoWay = new Set(network.arcs.map((arc) => arc.join()));
+  const isQuiet = network.arcs.length > 300; // so many stops of the tab key help nobody
+  const links = network.arcs.map(([from, to], number) => {
+    const path = arrow(places[from], places[to], radius, twoWay.has(`${to},${from}`) ? 0.14 : 0);
+    return spoken(shape("g", { class: "link", "data-from": from, "data-to": to, tabindex: isQuiet ? null : 0 },
+      shape("path", { d: path.line, class: "arc" }), shape("path", { d: path.head, class: "head" }),
+      shape("path", { d: path.line, class: "touch", "data-screen-only": "" })), told, linkText(network, number));
+  });
+  const agents = places.map(([x, y], agent) => spoken(shape("g", { class: "agent", tabindex: 0, "data-agent": agent },
+    shape("circle", { cx: x, cy: y, r: radius, style: shade(network.u, agent) }),
+    shape("text", { x, y: y + 4, class: `tick middle ${isDark(network.u, agent) ? "on-dark" : "on-light"}` },
+      nameOf(network, agent))), told, agentText(network, agent)));
+  const drawing = shape("svg", { class: "chart", viewBox: `0 0 ${SIZE} ${SIZE}`, role: "group" }, ...links, ...agents);
+  for (const one of agents) highlight(drawing, one, links);
+  return drawing;
+}
+
+// Two numbers between 0 and 1: how dark an agent is, relative to the others.
+function weightOf(weights, agent) {
+  if (!weights) return 0;
+  const low = smallest(weights), high = largest(weights);
+  return high - low > 1e-9 * high ? (weights[agent] - low) / (high - low) : 0;
+}
+
+function shade(weights, agent) {
+  const share = weightOf(weights, agent);
+  const mix = (from, to) => Math.round(from + share * (to - from));
+  return `fill:rgb(${mix(222, 0)},${mix(235, 69)},${mix(247, 110)})`;
+}
+
+function isDark(weights, agent) {
+  return weightOf(weights, agent) > 0.5;
+}
+
+function arrow([x1, y1], [x2, y2], radius, bend) {
+  const length = Math.hypot(x2 - x1, y2 - y1) || 1;
+  const middle = [(x1 + x2) / 2 + bend * (y2 - y1), (y1 + y2) / 2 - bend * (x2 - x1)];
+  const toward = (from, to, distance) => {
+    const size = Math.hypot(to[0] - from[0], to[1] - from[1]) || 1;
+    return [from[0] + ((to[0] - from[0]) * distance) / size, from[1] + ((to[1] - from[1]) * distance) / size];
+  };
+  const target = bend ? middle : [x1, y1], source = bend ? middle : [x2, y2];
+  const start = toward([x1, y1], source, radius), tip = toward([x2, y2], target, radius + 1);
+  const size = Math.min(8, length / 6), back = toward(tip, target, size);
+  const [dx, dy] = [(tip[0] - back[0]) / 2.2, (tip[1] - back[1]) / 2.2];
+  const point = ([x, y]) => `${x.toFixed(1)} ${y.toFixed(1)}`;
+  return {
+    line: `M${point(start)}Q${point(bend ? middle : start)} ${point(back)}`,
+    head: `M${point(tip)}L${point([back[0] - dy, back[1] + dx])}L${point([back[0] + dy, back[1] - dx])}Z`,
+  };
+}
+
+function linkText(network, number) {
+  const [from, to] = network.arcs[number].map((agent) => nameOf(network, agent));
+  const parts = [`${from} → ${to}`];
+  if (network.R) parts.push(`R = ${figureOf(network.R[number])}, what ${to} gives to the estimate of ${from}`);
+  if (network.C) parts.push(`C = ${figureOf(network.C[number])}, the share of its tracker that ${from} passes to ${to}`);
+  return parts.join("; ") + ".";
+}
+
+function agentText(network, agent) {
+  const names = (agents) => agents.map((one) => nameOf(network, one)).join(", ") || "nobody";
+  const hears = network.arcs.filter(([, to]) => to === agent).map(([from]) => from);
+  const heard = network.arcs.filter(([from]) => from === agent).map(([, to]) => to);
+  const own = (letter) => (network[`${letter}_self`] ? `, keeps ${letter} = ${figureOf(network[`${letter}_self`][agent])}` : "");
+  const vector = (letter) => (network[letter] ? `; ${letter} = ${figureOf(network[letter][agent])}` : "");
+  return `Agent ${nameOf(network, agent)} hears ${names(hears)}${own("R")}; is heard by ${names(heard)}${own("C")}` +
+    `${vector("u")}${vector("v")}.`;
+}
+
+function spoken(node, told, text) {
+  const tell = () => (told.textContent = text);
+  node.append(shape("title", {}, text));
+  for (const event of ["pointerenter", "focus"]) node.addEventListener(event, tell);
+  return node;
+}
+
+function highlight(drawing, node, links) {
+  const agent = node.dataset.agent;
+  const own = links.filter((link) => link.dataset.from === agent || link.dataset.to === agent);
+  const mark = (isOn) => () => {
+    drawing.classList.toggle("some", isOn);
+    for (const link of own) link.classList.toggle("own", isOn);
+  };
+  for (const event of ["pointerenter", "focus"]) node.addEventListener(event, mark(true));
+  for (const event of ["pointerleave", "blur"]) node.addEventListener(event, mark(false));
+}
+
+function dotsOf(network, told) {
+  const cell = (SIZE - 40) / network.n, side = Math.max(0.7, cell * 0.9);
+  const path = network.arcs.map(([from, to]) => `M${(30 + from * cell).toFixed(2)} ${(10 + to * cell).toFixed(2)}h${side}v${side}h-${side}z`);
+  told.textContent = "One dot per link, at its place in the mixing matrices: sender across, receiver down.";
+  return shape("svg", { class: "chart", viewBox: `0 0 ${SIZE} ${SIZE}` },
+    shape("rect", { x: 30, y: 10, width: cell * network.n, height: cell * network.n, class: "plane" }),
+    shape("path", { d: path.join(""), class: "fill1" }),
+    shape("text", { x: 30 + (cell * network.n) / 2, y: SIZE - 8, class: "tick middle" }, "sender"),
+    shape("text", { x: 14, y: SIZE / 2, class: "tick middle", transform: `rotate(-90 14 ${SIZE / 2})` }, "receiver"));
+}
+
+function arcRows(network) {
+  return [["sender", "receiver", "R", "C"], ...network.arcs.map(([from, to], number) =>
+    [nameOf(network, from), nameOf(network, to), network.R?.[number], network.C?.[number]])];
+}

@@ -1,0 +1,56 @@
+// One curve per method: its numbers over any axis, its look, whether it is shown.
+
+const COLOURS = 8;
+const DASHES = ["", "7 3", "2 3", "9 3 2 3", "12 4"];
+const RESERVED = { CGT: 0, AB: 1 }; // the protagonists look the same on every page
+
+function prepareSeries(data, times) {
+  let next = 2;
+  data.series.forEach((series, number) => {
+    series.number = number;
+    series.seconds = times.seconds[number];
+    const place = data.runs.length === 1 && series.label in RESERVED ? RESERVED[series.label] : next++;
+    series.colour = place % COLOURS;
+    // Colour and dash together are different for the first forty series, with or without colour vision.
+    series.dash = DASHES[place < COLOURS ? (place < 2 ? 0 : place % DASHES.length) : place % DASHES.length];
+    const of = data.runs.length > 1 ? `${data.runs[series.run].folder}: ` : "";
+    series.title = of + series.shown;
+  });
+}
+
+// Where the rows of a series are on an axis.
+function across(series, axis) {
+  const per_step = {
+    k: 1,
+    evaluations: series.evaluations_per_step,
+    seconds: series.steps ? series.seconds / series.steps : 0, // one duration is stored: all steps count the same
+  }[axis];
+  if (per_step !== undefined) return axis === "k" ? series.k : series.k.map((k) => k * per_step);
+  if (axis !== "bytes_sent") return series.columns[axis].median;
+  const sent = series.bytes_sent;
+  return Array.isArray(sent) ? sent : series.k.map((k) => sent.first + k * sent.per_step);
+}
+
+function hiddenSeries(data) {
+  const off = view.get("off");
+  if (off === "none") return new Set();
+  if (off) return new Set(off.split(",").map(Number));
+  // Many runs on one axis are a tangle: they begin with the first, and the others are one click away.
+  const crowded = data.runs.length > 1 && data.series.length > 12;
+  return new Set(crowded ? data.series.filter((series) => series.run > 0).map((series) => series.number) : []);
+}
+
+function hide(numbers) {
+  view.set({ off: numbers.size ? [...numbers].sort((a, b) => a - b).join(",") : "none" });
+}
+
+function swatch(series) {
+  const line = shape("line", { x1: 1, y1: 6, x2: 27, y2: 6, class: `line colour${series.colour}`,
+    "stroke-dasharray": series.dash });
+  return shape("svg", { width: 28, height: 12, class: "swatch", "aria-hidden": "true" }, line);
+}
+
+function verdictOf(series) {
+  const at = series.diverged_at == null ? "" : ` at k = ${series.diverged_at}`;
+  return series.verdict + at;
+}

@@ -1,0 +1,80 @@
+// The table of results: the page brings it complete; here it can be sorted, and its columns hidden.
+
+function buildTable(table, home, times) {
+  const head = [...table.tHead.rows[0].cells];
+  const rows = [...table.tBodies[0].rows];
+  const keys = head.map((cell) => cell.dataset.key);
+  const hiddenAtFirst = head.filter((cell) => cell.hidden).map((cell) => cell.dataset.key);
+  fillTimes(rows, keys, times);
+  head.forEach((cell) => {
+    const button = element("button", { type: "button" }, cell.textContent);
+    button.addEventListener("click", () => view.set({ sort: nextSort(cell.dataset.key) }));
+    cell.replaceChildren(button);
+  });
+  const boxes = keys.map((key, place) => columnBox(key, head[place].textContent, keys, hiddenAtFirst));
+  const saving = element("button", { type: "button", onclick: () => save("results.csv", "text/csv", csv(tableRows(table))) }, "CSV");
+  home.append(element("details", { class: "columns" }, element("summary", {}, "Columns"),
+    element("div", { class: "entries" }, ...boxes.slice(1))), saving);
+  const show = () => {
+    const hidden = hiddenColumns(hiddenAtFirst);
+    for (const row of [table.tHead.rows[0], ...rows])
+      keys.forEach((key, place) => (row.cells[place].hidden = hidden.has(key)));
+    boxes.forEach((label, place) => (label.querySelector("input").checked = !hidden.has(keys[place])));
+    sortRows(table, head, rows, keys);
+  };
+  view.listeners.push(show);
+  show();
+}
+
+function fillTimes(rows, keys, times) {
+  const place = keys.indexOf("seconds");
+  rows.forEach((row) => {
+    const seconds = times.seconds[Number(row.dataset.series)];
+    row.cells[place].dataset.value = seconds;
+    row.cells[place].textContent = seconds.toFixed(2);
+  });
+}
+
+function hiddenColumns(hiddenAtFirst) {
+  const cols = view.get("cols");
+  return new Set(cols === "" ? hiddenAtFirst : cols === "all" ? [] : cols.split(","));
+}
+
+function columnBox(key, title, keys, hiddenAtFirst) {
+  const box = element("input", { type: "checkbox", "data-column": key });
+  box.addEventListener("change", () => {
+    const hidden = hiddenColumns(hiddenAtFirst);
+    hidden[box.checked ? "delete" : "add"](key);
+    const isFirst = hidden.size === hiddenAtFirst.length && hiddenAtFirst.every((one) => hidden.has(one));
+    view.set({ cols: isFirst ? "" : hidden.size ? keys.filter((one) => hidden.has(one)).join(",") : "all" });
+  });
+  return element("label", {}, box, ` ${title}`);
+}
+
+function nextSort(key) {
+  const [now, way] = view.get("sort").split(":");
+  if (now !== key) return `${key}:up`;
+  return way === "up" ? `${key}:down` : "";
+}
+
+function sortRows(table, head, rows, keys) {
+  const [key, way] = view.get("sort").split(":");
+  const place = keys.indexOf(key);
+  head.forEach((cell, i) => cell.setAttribute("aria-sort",
+    i !== place ? "none" : way === "up" ? "ascending" : "descending"));
+  const sorted = place < 0 ? rows : [...rows].sort((a, b) => compare(a.cells[place], b.cells[place]) * (way === "up" ? 1 : -1));
+  table.tBodies[0].append(...sorted);
+}
+
+// What is not finite is larger than any number: the worst ends where the worst belongs.
+function compare(a, b) {
+  const [first, second] = [a, b].map((cell) => cell.dataset.value);
+  if (first === undefined && second === undefined) return a.textContent.localeCompare(b.textContent);
+  const [one, other] = [first, second].map((value) => (value === "" || value === undefined ? Infinity : Number(value)));
+  return one === other ? 0 : one < other ? -1 : 1;
+}
+
+function tableRows(table) {
+  const cells = (row) => [...row.cells].map((cell) => cell.dataset.value ?? cell.textContent.trim());
+  return [[...table.tHead.rows[0].cells].map((cell) => cell.dataset.key), ...[...table.tBodies[0].rows].map(cells)];
+}

@@ -1,0 +1,206 @@
+"""The numbers of a page: what its script draws, as plain data that becomes JSON."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from digrad.experiments.runner import members
+from digrad.experiments.store import Result, RunDirectory
+from digrad.report.downsample import kept_rows
+from digrad.trace import Ensemble
+
+NUMBERS = 90_000  # in one page, about: nine characters each
+MOST_ROWS, LEAST_ROWS = 3000, 60  # of one curve
+LARGEST = 1e300  # beyond it the arithmetic of an axis overflows
+DIGITS = 6
+
+# Columns that a curve is drawn over instead of being one, in the order offered after the computed ones.
+_ACROSS = {"epoch": "epoch", "seconds_simulated": "simulated seconds"}
+_COUNTS = ("k", "bytes_sent")
+# Title, what it is, and whether a logarithmic axis makes sense; any other column is shown under its own name.
+_METRICS = {
+    "loss": ("Loss", "F at the average of the agents", True),
+    "excess": ("Excess loss", "F − F* at the average of the agents", True),
+    "grad_norm": ("Gradient norm", "‖∇F‖ at the average of the agents", True),
+    "consensus_error": ("Consensus error", "how far the agents are from their average", True),
+    "tracking_error": ("Tracking error", "how far the trackers y are from agreeing", True),
+    "fraction_clipped": ("Clipped share", "share of agents whose direction was clipped", False),
+    "mass_error": (
+        "Residual of the invariant",
+        "what the trackers and messages sum to, against the gradients",
+        True,
+    ),
+    "in_transit": ("In transit", "norm of what is still owed to receivers", True),
+    "delivered": ("Delivered", "share of messages that arrived", False),
+    "train_accuracy": ("Training accuracy", "of the average model", False),
+    "test_accuracy": ("Test accuracy", "of the average model", False),
+}
+
+
+def model_of(runs: Sequence[RunDirectory]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the data of a page, and apart from it the times, which differ between equal runs."""
+    loaded = [_Loaded(number, run, run.results(), run.setting) for number, run in enumerate(runs)]
+    most = _rows_per_curve(loaded)
+    series = [_series(run, label, result, most) for run in loaded for label, result in run.results.items()]
+    data = {
+        "runs": [_run(run) for run in loaded],
+        "metrics": _metrics(series),
+        "axes": _axes(series),
+        "series": series,
+    }
+    times = {"seconds": [result.summary()["seconds"] for run in loaded for result in run.results.values()]}
+    return data, times
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    number: int
+    directory: RunDirectory
+    results: Mapping[str, Result]
+    setting: Mapping[str, Any]
+
+    @property
+    def problem(self) -> Mapping[str, Any]:
+        return self.setting.get("problem") or {}
+
+    @property
+    def minimum(self) -> float | None:
+        return (self.problem.get("minimum") or {}).get("loss")
+
+
+def _rows_per_curve(loaded: Sequence[_Loaded]) -> int:
+    columns = 0
+    for run in loaded:
+        for result in run.results.values():
+            width = 3 if isinstance(result, Ensemble) else 1
+            columns += 2 + width * (len(_measured(result)) + (run.minimum is not None))
+    return max(LEAST_ROWS, min(MOST_ROWS, NUMBERS // columns))
+
+
+def _run(run: _Loaded) -> dict[str, Any]:
+    has_paths = run.directory.spec.seeds == 1
+    return {
+        "name": run.directory.spec.name,
+        "folder": run.directory.path.name,
+        "minimum": run.minimum,
+        "best": (run.problem.get("minimum") or {}).get("x"),
+        "labels": run.problem.get("labels"),
+        "plane": _rounded_plane(run.problem.get("plane")) if has_paths else None,
+        "network": run.setting.get("network"),
+    }
+
+
+def _series(run: _Loaded, label: str, result: Result, most: int) -> dict[str, Any]:
+    k, columns = _columns(result, _measured(result))
+    if run.minimum is not None:
+        columns = _with_excess(columns, run.minimum)
+    drawn = [band[part] for name, band in columns.items() if name[:2] != "x[" for part in band]
+    rows = kept_rows(k, [np.asarray(values, float) for values in drawn], most)
+    return {
+        "run": run.number,
+        "label": label,
+        "shown": run.directory.spec.label_of(label),
+        "verdict": result.verdict,
+        "diverged_at": result.diverged_at,
+        "seeds": len(members(result)),
+        "recorded": len(k),
+        "steps": int(k[-1]),
+        "evaluations_per_step": _evaluations(run),
+        "k": k[rows].tolist(),
+        "bytes_sent": _bytes(result, k, rows),
+        "columns": {
+            name: {part: _plain(values[rows]) for part, values in band.items()}
+            for name, band in columns.items()
+        },
+    }
+
+
+def _measured(result: Result) -> list[str]:
+    """Return the columns in which something finite was recorded."""
+    traces = members(result)
+    return [
+        name
+        for name in traces[0].columns
+        if name not in _COUNTS
+        and all(name in trace.columns for trace in traces)
+        and any(np.isfinite(trace.columns[name]).any() for trace in traces)
+    ]
+
+
+def _columns(
+    result: Result, names: Iterable[str]
+) -> tuple[npt.NDArray[np.int64], dict[str, dict[str, npt.NDArray[Any]]]]:
+    if not isinstance(result, Ensemble):
+        return result.k, {name: {"median": result.columns[name]} for name in names}
+    bands = {name: result.band(name) for name in names if not name.startswith("x[")}
+    k = next(iter(bands.values()))[0]
+    return k, {
+        name: {"median": median, "low": low, "high": high} for name, (_, low, median, high) in bands.items()
+    }
+
+
+def _with_excess(columns: dict[str, Any], best: float) -> dict[str, Any]:
+    excess = {part: np.asarray(values) - best for part, values in columns["loss"].items()}
+    return {"loss": columns["loss"], "excess": excess, **columns}
+
+
+def _evaluations(run: _Loaded) -> int | None:
+    """Return how many gradients of samples all agents take together per step; of losses, where there are none."""
+    batch_size, problem = run.directory.spec.batch_size, run.problem
+    if not problem:
+        return None
+    if batch_size is not None:
+        return batch_size * problem["agents"]
+    return sum(problem["samples"]) if problem["samples"] else problem["agents"]
+
+
+def _bytes(result: Result, k: npt.NDArray[np.int64], rows: npt.NDArray[np.intp]) -> Any:
+    """Return the bytes of each kept row, or the two numbers of the straight line that they mostly are."""
+    sent = result.band("bytes_sent")[2] if isinstance(result, Ensemble) else result.bytes_sent
+    if len(k) > 1 and np.isfinite(sent).all():
+        per_step = (sent[-1] - sent[0]) / (k[-1] - k[0])
+        if np.array_equal(sent, sent[0] + per_step * (k - k[0])):
+            return {"first": float(sent[0] - per_step * k[0]), "per_step": float(per_step)}
+    return _plain(sent[rows])
+
+
+def _metrics(series: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    found = dict.fromkeys(name for one in series for name in one["columns"])
+    names = [name for name in (*_METRICS, *found) if name in found]
+    shown = [name for name in dict.fromkeys(names) if name not in _ACROSS and not name.startswith("x[")]
+    facts = {name: _METRICS.get(name, (name.replace("_", " ").capitalize(), "", True)) for name in shown}
+    return [
+        {"key": name, "title": title, "what": what, "log": log} for name, (title, what, log) in facts.items()
+    ]
+
+
+def _axes(series: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """Return what curves can be drawn over: what every series knows."""
+    axes = [("k", "iteration")]
+    if all(one["evaluations_per_step"] for one in series):
+        axes.append(("evaluations", "gradient evaluations"))
+    axes += [("bytes_sent", "bytes sent"), ("seconds", "seconds")]
+    axes += [(key, title) for key, title in _ACROSS.items() if all(key in one["columns"] for one in series)]
+    return [{"key": key, "title": title} for key, title in axes]
+
+
+def _rounded_plane(plane: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if plane is None:
+        return None
+    return {**plane, "values": [_plain(np.array(row, float)) for row in plane["values"]]}
+
+
+def _plain(values: npt.NDArray[Any]) -> list[float | None]:
+    """Return numbers for JSON with few digits; what cannot be drawn becomes None."""
+    return [_short(float(value)) for value in values]
+
+
+def _short(value: float) -> float | None:
+    if not math.isfinite(value) or abs(value) > LARGEST:
+        return None
+    short = float(f"{value:.{DIGITS}g}")
+    return int(short) if short.is_integer() and abs(short) < 1e15 else short

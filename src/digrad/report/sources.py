@@ -1,0 +1,75 @@
+"""What a report is about: the runs, reproductions, sweeps and certificates in the folders it was given."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from digrad.errors import DataError
+from digrad.experiments.certified import CERTIFICATE
+from digrad.experiments.reproduce import MARKER
+from digrad.experiments.store import RunDirectory, find_run, is_run, read_json
+
+
+@dataclass(frozen=True)
+class Source:
+    """One folder of results.
+
+    Args:
+        folder: Where it is.
+        runs: Its runs, in the order in which they are shown.
+        claims: The content of ``claims.json`` of a reproduction.
+        identity: What was reproduced.
+        certificates: The content of each ``certificate.json``.
+    """
+
+    folder: Path
+    runs: tuple[RunDirectory, ...]
+    claims: Mapping[str, Any] | None = None
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    certificates: tuple[Mapping[str, Any], ...] = ()
+
+
+def read_sources(folders: Sequence[str | os.PathLike[str]]) -> list[Source]:
+    """Return what the folders hold: a run, a reproduction, a certificate, or a folder of runs such as a sweep.
+
+    Raises:
+        DataError: A folder holds none of them, or nothing but certificates is there.
+    """
+    sources = [_read(Path(folder)) for folder in folders]
+    if not any(source.runs for source in sources):
+        raise DataError(
+            f"{sources[0].folder} holds a certificate and no run; give the folder of its run too."
+        )
+    return sources
+
+
+def _read(folder: Path) -> Source:
+    if (folder / MARKER).is_file():
+        return _reproduction(folder)
+    if is_run(folder):
+        return Source(folder, (find_run(folder),), certificates=tuple(_certificates(folder / "certificate")))
+    below = [path for path in sorted(folder.glob("*")) if is_run(path)]
+    if below:
+        runs = tuple(find_run(path) for path in below)
+        found = [one for path in below for one in _certificates(path / "certificate")]
+        return Source(folder, runs, certificates=tuple(found))
+    certificates = tuple(_certificates(folder))
+    if not certificates:
+        find_run(folder)  # says what is missing
+    return Source(folder, (), certificates=certificates)
+
+
+def _reproduction(folder: Path) -> Source:
+    if not (folder / "claims.json").is_file():
+        raise DataError(f"{folder} holds a reproduction without claims yet; finish it with --resume.")
+    claims = read_json(folder / "claims.json")
+    names = dict.fromkeys(entry["run"] for entry in claims["claims"])
+    runs = tuple(find_run(folder / name) for name in names)
+    return Source(folder, runs, claims=claims, identity=read_json(folder / MARKER))
+
+
+def _certificates(folder: Path) -> Iterator[Mapping[str, Any]]:
+    if (folder / CERTIFICATE).is_file():
+        yield read_json(folder / CERTIFICATE)

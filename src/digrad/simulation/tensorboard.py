@@ -1,0 +1,91 @@
+"""Runs in TensorBoard: a callback for runs under way, and finished traces."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from digrad.files import file_stem
+from digrad.simulation.drive import Progress
+from digrad.trace import Trace
+
+_FIGURES = ("loss", "grad_norm", "consensus_error")
+LARGEST = float(np.finfo(np.float32).max)
+
+
+class TensorBoard:
+    """Writes what runs report to TensorBoard's files, one folder per run name.
+
+    As the ``callback`` of :func:`digrad.simulate` or :func:`digrad.compare` it writes loss, gradient norm and
+    consensus error after every chunk; :meth:`add` writes every row and column of a finished trace.
+
+    Args:
+        folder: Where ``tensorboard --logdir`` looks.
+
+    Raises:
+        ImportError: TensorBoard is not installed.
+
+    Example:
+        >>> import tempfile, digrad as dg
+        >>> network = dg.Network(dg.graphs.example5())
+        >>> with tempfile.TemporaryDirectory() as folder, TensorBoard(folder) as board:
+        ...     method = dg.CGT(step_size=0.05, threshold=5.0)
+        ...     trace = dg.simulate(method, dg.problems.example_quadratic(), network, steps=50, callback=board)
+        ...     board.folder_of(trace.name).name
+        'CGT'
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        try:
+            import tensorboard  # noqa: F401
+        except ImportError as error:
+            raise ImportError(
+                "dg.TensorBoard needs tensorboard; install it with: pip install tensorboard"
+            ) from error
+        self._folder = Path(folder)
+        self._writers: dict[str, Any] = {}
+
+    def __call__(self, progress: Progress) -> None:
+        """Write the figures of a run under way."""
+        self._write(progress.name, progress.k, {name: getattr(progress, name) for name in _FIGURES})
+
+    def add(self, trace: Trace) -> None:
+        """Write every row of a trace, save values beyond single precision, which is TensorBoard's."""
+        names = [name for name in trace.columns if name != "k"]
+        for row, k in enumerate(trace.k):
+            self._write(trace.name, int(k), {name: float(trace.columns[name][row]) for name in names})
+
+    def folder_of(self, name: str) -> Path:
+        """Return where the run of this name is written."""
+        return self._folder / file_stem(name)
+
+    def close(self) -> None:
+        """Write what is left and close the files."""
+        for writer in self._writers.values():
+            writer.close()
+        self._writers.clear()
+
+    def __enter__(self) -> "TensorBoard":
+        """Return itself; the files are closed at the end of the block."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the files."""
+        self.close()
+
+    def _write(self, name: str, k: int, figures: dict[str, float]) -> None:
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        protos: Any = (event_pb2, summary_pb2)  # their names are made at run time
+        if name not in self._writers:
+            self._writers[name] = EventFileWriter(str(self.folder_of(name)))
+        values = [
+            protos[1].Summary.Value(tag=tag, simple_value=value)
+            for tag, value in figures.items()
+            if abs(value) < LARGEST
+        ]
+        summary = protos[1].Summary(value=values)
+        self._writers[name].add_event(protos[0].Event(wall_time=time.time(), step=k, summary=summary))

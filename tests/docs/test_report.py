@@ -1,0 +1,36 @@
+"""The page about reports: its code runs, and its pictures are there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "report.md"
+
+
+def test_code_of_the_page_runs_and_writes_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len(blocks) == 3
+    names: dict[str, object] = {}
+    for block in blocks[1:]:
+        exec(block, names)
+    assert {path.suffix for path in (tmp_path / "figures").iterdir()} == {".pdf", ".svg", ".png"}
+    assert (tmp_path / "results.tex").read_text().count(r"\\") == 3
+    assert any((tmp_path / "runs" / "board" / "CGT").iterdir())
+
+
+def test_pictures_of_the_page_are_small_and_there() -> None:
+    pictures = re.findall(r"\]\((report-\w+\.png)\)", PAGE.read_text())
+    assert len(pictures) == 3
+    assert all(0 < (PAGE.parent / picture).stat().st_size < 100_000 for picture in pictures)
+
+
+def test_size_of_the_script_is_as_stated() -> None:
+    from digrad.report import page
+
+    folder = Path(page.__file__).parent / "assets"
+    assert sorted(path.stem for path in folder.glob("*.js")) == sorted(page.SCRIPTS)
+    assert 50_000 < sum(path.stat().st_size for path in folder.iterdir()) < 66_000

@@ -1,0 +1,361 @@
+"""The page in a real browser: what a reader does with it, and that it asks nobody for anything."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from browser import Browser, chromium
+from digrad.report import write_report
+from digrad.trace import Ensemble
+from stored_runs import SETTING, store, trace
+
+RIGHT, HOME = "\ue014", "\ue011"  # keys, as WebDriver writes them
+SECONDS_TO_DRAW = 2.0
+LARGEST_PAGE = 1_800_000  # bytes
+
+METHODS = {
+    "CGT": trace("CGT"),
+    "AB": trace("AB", diverges=True),
+    "slow": trace("slow", rate=0.005),
+}
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with chromium(tmp_path_factory.mktemp("profile")) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(store(tmp_path_factory.mktemp("run"), METHODS))
+
+
+@pytest.fixture
+def show(browser: Browser, page: Path) -> Iterator[Callable[..., Browser]]:
+    """Opens a page; at the end the console must be empty and nothing else may have been asked for."""
+    shown: list[Path] = []
+
+    def opened(path: Path = page, fragment: str = "", **size: int) -> Browser:
+        shown.append(path)
+        browser.open(path, fragment, **size)
+        return browser
+
+    yield opened
+    assert browser.complaints() == []
+    requests = browser.requests()
+    assert requests, "the log of the network is empty, so that it shows nothing"
+    assert {address.partition("#")[0] for address in requests} == {shown[-1].absolute().as_uri()}
+
+
+def lines(browser: Browser, metric: str = "loss") -> dict[str, str]:
+    """The curves of a figure by the number of their series."""
+    script = "return [...document.querySelectorAll(arguments[0])].map(p => [p.dataset.series, p.getAttribute('d')])"
+    return dict(browser.run(script, f"#curve-{metric} path.line"))
+
+
+def column(browser: Browser, key: str) -> list[str]:
+    script = """
+        const place = [...document.querySelectorAll('#results th')].findIndex(th => th.dataset.key === arguments[0]);
+        return [...document.querySelectorAll('#results tbody tr')].map(row => row.cells[place].textContent)"""
+    return browser.run(script, key)
+
+
+def test_every_column_of_the_traces_has_a_figure(show: Callable[..., Browser]) -> None:
+    browser = show()
+    found = browser.run("return [...document.querySelectorAll('figure.curve')].map(one => one.id)")
+    metrics = ("loss", "excess", "grad_norm", "consensus_error", "fraction_clipped")
+    assert found == [f"curve-{name}" for name in metrics]
+    assert set(lines(browser)) == {"0", "1", "2"}
+
+
+def test_a_column_that_nobody_knows_is_shown_under_its_own_name(
+    show: Callable[..., Browser], tmp_path: Path
+) -> None:
+    known = {"delivered": np.full(200, 0.9), "seconds_simulated": np.arange(200) * 0.5}
+    run = trace("CGT", **known, battery_level=np.linspace(1, 0, 200))
+    browser = show(write_report(store(tmp_path / "run", {"CGT": run})))
+    titles = browser.run(
+        "return [...document.querySelectorAll('figure.curve strong')].map(s => s.textContent)"
+    )
+    assert {"Delivered", "Battery level"} < set(titles)
+    axes = browser.run("return [...document.querySelectorAll('#choose-x option')].map(o => o.value)")
+    assert axes == ["k", "evaluations", "bytes_sent", "seconds", "seconds_simulated"]
+
+
+def test_toggle_hides_a_curve_and_a_reload_keeps_it_hidden(show: Callable[..., Browser]) -> None:
+    browser = show()
+    browser.click('input[data-series="0"]')
+    assert set(lines(browser)) == {"1", "2"}
+    assert "off=0" in browser.url()
+    browser.reload()
+    assert set(lines(browser)) == {"1", "2"}
+    browser.click("#show-all")
+    assert set(lines(browser)) == {"0", "1", "2"}
+
+
+def test_axis_and_scales_change_the_curves_and_reset_brings_them_back(show: Callable[..., Browser]) -> None:
+    browser = show()
+    first = lines(browser)
+    drawn = [first]
+    for selector, value in (
+        ("#choose-xscale", "linear"),
+        ("#choose-yscale", "log"),
+        ("#choose-yscale", "symlog"),
+    ):
+        browser.choose(selector, value)
+        drawn.append(lines(browser))
+    assert len({json.dumps(one) for one in drawn}) == 4
+    browser.choose("#choose-x", "bytes_sent")
+    texts = browser.run("return [...document.querySelectorAll('#curve-loss text')].map(t => t.textContent)")
+    assert "bytes sent" in texts
+    assert "x=bytes_sent" in browser.url()
+    assert "yscale=symlog" in browser.url()
+    browser.click("#reset")
+    assert "#" not in browser.url()
+    assert lines(browser) == first
+
+
+def test_an_address_shows_what_its_sender_saw(show: Callable[..., Browser], page: Path) -> None:
+    fragment = "x=evaluations&xscale=linear&off=1&sort=loss:down&from=600&to=3000"
+    browser = show(page, fragment)
+    assert browser.run("return document.querySelector('#choose-x').value") == "evaluations"
+    assert set(lines(browser)) == {"0", "2"}
+    assert column(browser, "method")[0] == "AB"
+    x = [float(part.split()[0]) for part in lines(browser)["0"].replace("M", "L").split("L")[1:]]
+    assert len(x) == 41  # evaluations are 60 k: k = 10, ..., 50
+
+
+def test_a_short_run_is_visible_beside_a_long_one(show: Callable[..., Browser], tmp_path: Path) -> None:
+    results = {"CGT": trace("CGT", rows=6000, rate=0.001), "AB": trace("AB", diverges=True)}
+    browser = show(write_report(store(tmp_path / "run", results)))
+    script = "const box = document.querySelector(arguments[0]).getBBox(); return box.width"
+    assert browser.run(script, '#curve-loss path[data-series="1"]') > 30  # pixels, of four iterations
+
+
+def test_divergence_is_marked_and_does_not_squash_the_rest(show: Callable[..., Browser]) -> None:
+    browser = show()
+    assert column(browser, "verdict")[1] == "diverged at k = 3"
+    crosses = (
+        "return [...document.querySelectorAll('#curve-loss [data-diverged]')].map(c => c.dataset.diverged)"
+    )
+    assert browser.run(crosses) == ["1"]
+    height = "return document.querySelector('#curve-loss path[data-series=\"0\"]').getBBox().height"
+    assert browser.run(height) > 40
+
+
+def test_minimum_is_a_line_with_its_value(show: Callable[..., Browser]) -> None:
+    browser = show()
+    assert browser.run("return document.querySelector('.minimum-text').textContent") == "F* = 0.25"
+
+
+def test_table_sorts_by_value_and_what_is_not_finite_is_largest(show: Callable[..., Browser]) -> None:
+    browser = show()
+    browser.click('th[data-key="loss"] button')
+    assert column(browser, "method") == ["CGT", "slow", "AB"]
+    browser.click('th[data-key="loss"] button')
+    assert column(browser, "method") == ["AB", "slow", "CGT"]
+    assert browser.run("return document.querySelector('th[data-key=loss]').ariaSort") == "descending"
+    browser.click('th[data-key="loss"] button')
+    assert column(browser, "method") == ["CGT", "AB", "slow"]
+
+
+def test_columns_can_be_hidden_and_shown(show: Callable[..., Browser]) -> None:
+    browser = show()
+    hidden = "return [...document.querySelectorAll('#results th')].filter(th => th.hidden).map(th => th.dataset.key)"
+    first = browser.run(hidden)
+    assert "best_loss" in first
+    browser.click("details.columns summary")
+    browser.click('input[data-column="best_loss"]')
+    browser.click('input[data-column="bytes_sent"]')
+    assert set(first) ^ set(browser.run(hidden)) == {"best_loss", "bytes_sent"}
+    browser.reload()
+    assert set(first) ^ set(browser.run(hidden)) == {"best_loss", "bytes_sent"}
+
+
+def test_seconds_are_those_of_the_runs(show: Callable[..., Browser]) -> None:
+    assert column(show(), "seconds") == ["2.50", "2.50", "2.50"]
+
+
+def test_keys_read_values_off_a_figure(show: Callable[..., Browser]) -> None:
+    browser = show()
+    browser.press("#curve-grad_norm svg", HOME)
+    reading = "return document.querySelector('#curve-grad_norm .reading').innerText"
+    assert "k = 0" in browser.run(reading)
+    browser.press("#curve-grad_norm svg", RIGHT)
+    text = browser.run(reading)
+    assert "k = 1" in text
+    assert f"{METHODS['CGT'].grad_norm[1]:.5g}" in text
+
+
+def saved(browser: Browser, selector: str) -> str:
+    """What a button would save."""
+    browser.run("URL.createObjectURL = blob => { window.saved = blob; return 'blob:nothing' }")
+    browser.run("HTMLAnchorElement.prototype.click = () => {}")
+    browser.click(selector)
+    return browser.run("return window.saved.text()")
+
+
+def test_figure_is_saved_as_a_drawing_that_stands_alone_on_white(
+    show: Callable[..., Browser], page: Path
+) -> None:
+    import xml.etree.ElementTree as ElementTree
+
+    text = saved(show(page, "theme=dark"), "#curve-loss .buttons button:first-child")
+    root = ElementTree.fromstring(text)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert root[0].get("fill") == "#ffffff"
+    assert "var(" not in text
+    assert "stroke:rgb(193, 39, 45)" in text  # the red of CGT on paper
+
+
+def test_data_of_a_figure_is_saved_as_it_is_shown(show: Callable[..., Browser], page: Path) -> None:
+    rows = saved(show(page, "off=1"), "#curve-loss .buttons button:last-child").splitlines()
+    assert rows[0] == "run,method,k,loss,smallest,largest"
+    assert rows[1].startswith("by hand,CGT,0,1.35")
+    assert len(rows) == 1 + 2 * 200
+
+
+def test_network_tells_weights_and_perron_vectors(show: Callable[..., Browser]) -> None:
+    browser = show()
+    told = "return document.querySelector('.network .told').textContent"
+    browser.run("document.querySelector('.link').dispatchEvent(new Event('focus'))")
+    assert "left → top; R = 0.5" in browser.run(told)
+    assert "C = 0.4" in browser.run(told)
+    browser.run("document.querySelector('.agent').dispatchEvent(new Event('focus'))")
+    assert "Agent left hears right" in browser.run(told)
+    assert "u = 1.2; v = 0.8" in browser.run(told)
+
+
+def test_labels_of_every_agent_are_drawn(show: Callable[..., Browser]) -> None:
+    browser = show()
+    titles = "return [...document.querySelectorAll('.labels rect title')].map(t => t.textContent)"
+    assert browser.run(titles) == [
+        "left: 10 of 10 samples (100.0 %) have label 0.",
+        "top: 5 of 20 samples (25.0 %) have label 0.",
+        "top: 15 of 20 samples (75.0 %) have label 1.",
+        "right: 30 of 30 samples (100.0 %) have label 1.",
+    ]
+
+
+def plane_run(folder: Path) -> Path:
+    k = np.arange(50)
+    paths = {f"x[{i}][{j}]": (1 + i) * 0.9**k * (-1) ** j for i in range(3) for j in range(2)}
+    axis = np.linspace(-4, 4, 21)
+    values = (axis[:, None] ** 2 + axis[None] ** 2).tolist()
+    plane = {"across": [-4, 4], "up": [-4, 4], "values": values}
+    problem = {
+        **SETTING["problem"],
+        "minimum": {"loss": 0.0, "grad_norm": 0.0, "x": [0.0, 0.0]},
+        "plane": plane,
+    }
+    setting = {**SETTING, "problem": problem}
+    return write_report(store(folder, {"CGT": trace("CGT", rows=50, **paths)}, setting=setting))
+
+
+def test_plane_shows_the_agents_at_the_scrubbed_iteration(
+    show: Callable[..., Browser], tmp_path: Path
+) -> None:
+    browser = show(plane_run(tmp_path / "run"))
+    dots = "return [...document.querySelectorAll('.agent-dot')].map(c => Number(c.getAttribute('cx')))"
+    at_end = browser.run(dots)
+    assert len(at_end) == 3
+    browser.press(".plane input[type=range]", HOME)
+    at_start = browser.run(dots)
+    assert browser.run("return document.querySelector('.plane output').textContent") == "k = 0"
+    assert all(first > last + 10 for first, last in zip(at_start, at_end, strict=True))
+    contours = "return [...document.querySelectorAll('.contour')].filter(c => c.getAttribute('d').length > 50).length"
+    assert browser.run(contours) > 8
+    figures = browser.run("return [...document.querySelectorAll('figure.curve')].length")
+    assert figures == 5  # coordinates are no curves
+
+
+def test_plane_plays_to_the_end(show: Callable[..., Browser], tmp_path: Path) -> None:
+    browser = show(plane_run(tmp_path / "run"))
+    browser.click(".plane .play")
+    wait = """
+        const scrubber = document.querySelector('.plane input'), seen = new Set();
+        return new Promise(done => { const timer = setInterval(() => { seen.add(scrubber.value);
+          if (seen.size > 3) { clearInterval(timer); done(seen.size); } }, 10); })"""
+    assert browser.run(wait) == 4
+
+
+def test_one_method_needs_no_legend_to_hide_others(show: Callable[..., Browser], tmp_path: Path) -> None:
+    browser = show(write_report(store(tmp_path / "run", {"CGT": METHODS["CGT"]}, setting=None)))
+    assert set(lines(browser)) == {"0"}
+    assert browser.run("return document.querySelector('#show-all')") is None
+    assert browser.run("return document.querySelector('.network')") is None
+
+
+def test_twenty_methods_look_different_without_colour_vision_too(
+    show: Callable[..., Browser], tmp_path: Path
+) -> None:
+    results = {f"m{i}": trace(f"m{i}", rate=0.005 + 0.001 * i, seed=i) for i in range(20)}
+    path = write_report(store(tmp_path / "run", results))
+    browser = show(path)
+    looks = browser.run(
+        "return [...document.querySelectorAll('#curve-loss path.line')]"
+        ".map(p => getComputedStyle(p).stroke + p.getAttribute('stroke-dasharray'))"
+    )
+    assert len(set(looks)) == 20
+    assert path.stat().st_size < LARGEST_PAGE
+
+
+def test_seeds_are_a_band_around_the_median(show: Callable[..., Browser], tmp_path: Path) -> None:
+    ensemble = Ensemble(tuple(trace("CGT", seed=seed) for seed in range(3)))
+    browser = show(write_report(store(tmp_path / "run", {"CGT": ensemble})))
+    assert browser.run("return document.querySelectorAll('#curve-loss path.band').length") == 1
+    browser.press("#curve-loss svg", HOME)
+    _, low, median, high = ensemble.band("loss")
+    text = browser.run("return document.querySelector('#curve-loss .reading').innerText")
+    assert f"{median[0]:.5g} [{low[0]:.5g}, {high[0]:.5g}]" in text
+
+
+def test_a_hundred_thousand_rows_are_drawn_in_time_and_no_peak_is_lost(
+    show: Callable[..., Browser], tmp_path: Path
+) -> None:
+    k = np.arange(100_001)
+    loss = 2 + np.sin(k / 50) * np.exp(-k / 40_000)
+    peaks = {71_234: 9.5, 18: 7.5, 99_998: 0.01}
+    loss[list(peaks)] = list(peaks.values())
+    run = trace("CGT", rows=100_001, rate=1e-4, loss=loss)
+    path = write_report(store(tmp_path / "run", {"CGT": run, "DGD": trace("DGD", rows=100_001, rate=2e-4)}))
+    assert path.stat().st_size < LARGEST_PAGE
+    browser = show(path)
+    seconds = browser.run("return performance.getEntriesByType('navigation')[0].loadEventEnd / 1000")
+    assert 0 < seconds < SECONDS_TO_DRAW
+    assert "Of 100001 recorded rows" in browser.run("return document.querySelector('#remark').textContent")
+    stored: dict[str, Any] = browser.run("return JSON.parse(document.getElementById('data').textContent)")
+    series = stored["series"][0]
+    kept = dict(zip(series["k"], series["columns"]["loss"]["median"], strict=True))
+    assert {k: kept.get(k) for k in peaks} == peaks
+
+
+def test_runs_are_compared_on_one_page_and_hidden_together(
+    show: Callable[..., Browser], tmp_path: Path
+) -> None:
+    first = store(tmp_path / "first", {"CGT": METHODS["CGT"]})
+    second = store(tmp_path / "second", {"CGT": trace("CGT", rate=0.005)})
+    browser = show(write_report(first, second, out=tmp_path / "both.html"))
+    assert column(browser, "run") == ["first: by hand", "second: by hand"]
+    browser.click("#legend fieldset:nth-of-type(2) legend input")
+    assert set(lines(browser)) == {"0"}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_phone_shows_the_whole_width(show: Callable[..., Browser], page: Path, theme: str) -> None:
+    browser = show(page, f"theme={theme}", width=390, height=844)
+    assert browser.run("return document.documentElement.scrollWidth") <= 390
+    paper = browser.run("return getComputedStyle(document.body).backgroundColor")
+    assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 24, 28)"}[theme]
+
+
+def test_text_of_users_stays_text(show: Callable[..., Browser], tmp_path: Path) -> None:
+    name = "</script><img src=x onerror=alert(1)>"
+    browser = show(write_report(store(tmp_path / "run", {name: trace(name)})))
+    assert column(browser, "method") == [name]
+    assert browser.run("return document.querySelectorAll('img').length") == 0

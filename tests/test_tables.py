@@ -1,0 +1,61 @@
+"""Tables of results, for papers and notebooks."""
+
+import csv
+import io
+import math
+
+import digrad as dg
+from digrad.algorithms.catalog import method_facts
+from digrad.experiments.claims import Claim, ClaimTable
+
+TABLE = dg.Table(({"method": "A & B_1", "loss": 1.25e-7, "steps": 10}, {"method": "C", "loss": math.inf}))
+
+
+def test_csv_keeps_every_digit_and_leaves_what_is_absent_empty(tmp_path):
+    path = tmp_path / "table.csv"
+    text = TABLE.to_csv(path)
+    assert path.read_text() == text
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert rows == [
+        {"method": "A & B_1", "loss": "1.25e-07", "steps": "10"},
+        {"method": "C", "loss": "inf", "steps": ""},
+    ]
+
+
+def test_latex_escapes_text_and_writes_powers(tmp_path):
+    path = tmp_path / "table.tex"
+    lines = TABLE.to_latex(path, digits=2).splitlines()
+    assert path.read_text().splitlines() == lines
+    assert lines[0] == r"\begin{tabular}{lrr}"
+    assert lines[4:6] == [r"A \& B\_1 & $1.2 \times 10^{-7}$ & 10 \\", r"C & $\infty$ & -- \\"]
+
+
+def test_every_table_of_the_library_can_be_written():
+    network, problem = dg.Network(dg.graphs.example5()), dg.problems.example_quadratic()
+    certificate = dg.theory.certify(problem, network, threshold=5.0, x0=[1.0, 1.0])
+    claim = Claim(1, "c", "s", "run", "m", "holds", "r")
+    traces = dg.compare([dg.CGT(0.05, 5.0)], problem, network, steps=10)
+    tables = [
+        dg.results_table(traces),
+        certificate.table(),
+        ClaimTable("t", [claim], [], {}).table(),
+        dg.Table.of(method_facts(["CGT", "AB"])),
+    ]
+    for table in tables:
+        assert len(list(csv.reader(io.StringIO(table.to_csv())))) == 1 + len(table)
+        assert table.to_latex().count(r"\\") == 1 + len(table)
+
+
+def test_notebooks_show_runs_networks_and_certificates():
+    network, problem = dg.Network(dg.graphs.example5()), dg.problems.example_quadratic()
+    ensemble = dg.compare([dg.CGT(0.05, 5.0)], problem, network, steps=400, seeds=2, x0="normal")["CGT"]
+    assert "<td>converged</td>" in ensemble.traces[0]._repr_html_()
+    assert ensemble._repr_html_().count("<tr>") == 1 + 3
+    assert "1.481, 1.111, 0.5556" in network._repr_html_()
+    certificate = dg.theory.certify(problem, network, threshold=5.0, x0=[1.0, 1.0])
+    assert "alpha_max" in certificate._repr_html_()
+    assert "<td>sharp</td>" in certificate._repr_html_()
+
+
+def test_notebooks_show_names_of_users_as_text():
+    assert "<b>" not in dg.Table(({"<b>": "<b>"},))._repr_html_()
