@@ -61,10 +61,13 @@ def _directive(value: Any) -> str:
     return "autoclass" if inspect.isclass(value) else "autofunction" if inspect.isfunction(value) else ""
 
 
-def fill_in_names(_app: Any, page: str, source: list[str]) -> None:
-    """Expand the loops over public names in the pages of the reference."""
+def fill_in_names(app: Any, page: str, source: list[str]) -> None:
+    """Expand the loops over public names and commands in the reference, and that over further pages in the index."""
     if page.startswith("reference/"):
         source[0] = jinja2.Template(source[0]).render(names_of_the_root() | {"commands": help_of_commands()})
+    if page == "index":
+        found = (name for name in app.env.found_docs if name != page and not name.startswith("reference/"))
+        source[0] = jinja2.Template(source[0]).render(unlisted=sorted(set(found) - set(source[0].split())))
 
 
 def help_of_commands() -> dict[str, str]:
