@@ -7,6 +7,7 @@ from typing import Any
 import click
 import jinja2
 from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
 
 import digrad
 from digrad.cli.main import digrad as command_line
@@ -16,8 +17,7 @@ author = "The digrad developers"
 copyright = f"{author}, Apache-2.0"
 version = release = digrad.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
-extensions += ["sphinx_copybutton", "sphinx_design"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "sphinx_design"]
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
@@ -38,10 +38,16 @@ nitpick_ignore_regex = [
     ),  # annotations name the true place of a class, which need not be public
 ]
 
+html_math_renderer = "mathml"  # which browsers draw by themselves: the site asks the network for nothing
 html_theme = "pydata_sphinx_theme"
 html_title = "digrad"
 html_show_sourcelink = False
-html_theme_options = {"show_toc_level": 2, "footer_start": ["copyright"], "footer_end": []}
+html_theme_options = {
+    "show_toc_level": 2,
+    "header_links_before_dropdown": 4,
+    "footer_start": ["copyright"],
+    "footer_end": [],
+}
 
 FACTS = re.compile("(Communication|Converges|Invariant|Also known as|Deviations|Reference):( |$)")
 LONGEST_SIGNATURE = 600  # characters
@@ -67,7 +73,8 @@ def fill_in_names(app: Any, page: str, source: list[str]) -> None:
         source[0] = jinja2.Template(source[0]).render(names_of_the_root() | {"commands": help_of_commands()})
     if page == "index":
         found = (name for name in app.env.found_docs if name != page and not name.startswith("reference/"))
-        source[0] = jinja2.Template(source[0]).render(unlisted=sorted(set(found) - set(source[0].split())))
+        listed = set(re.findall(r"[\w/]+", source[0]))
+        source[0] = jinja2.Template(source[0]).render(unlisted=sorted(set(found) - listed))
 
 
 def help_of_commands() -> dict[str, str]:
@@ -121,6 +128,21 @@ def find_by_last_name(app: Any, env: Any, node: Any, contnode: nodes.Node) -> no
     return python.resolve_xref(env, node["refdoc"], app.builder, "obj", found[0], node, contnode)
 
 
+def show_inline(translator: Any, node: nodes.math) -> None:
+    """Write a formula inside a sentence."""
+    translator.body.append(tex2mathml(node.astext()))
+    raise nodes.SkipNode
+
+
+def show_block(translator: Any, node: nodes.math_block) -> None:
+    """Write a formula of its own; several lines are aligned."""
+    text = node.astext().replace(r"\big", "")
+    if r"\\" in text and r"\begin" not in text:
+        text = rf"\begin{{aligned}}{text}\end{{aligned}}"
+    translator.body.append(f'<div class="math">{tex2mathml(text, as_block=True)}</div>')
+    raise nodes.SkipNode
+
+
 def setup(app: Any) -> None:
     """Register the hooks."""
     app.connect("source-read", fill_in_names)
@@ -129,3 +151,4 @@ def setup(app: Any) -> None:
     app.connect("autodoc-process-docstring", properties_as_written, priority=600)
     app.connect("autodoc-process-signature", without_texts)
     app.connect("missing-reference", find_by_last_name)
+    app.add_html_math_renderer("mathml", (show_inline, None), (show_block, None))
