@@ -20,6 +20,8 @@ ELSEWHERE = {
     "howto/trainers.md": "tests/torch/test_pages.py",
     "howto/own_method.md": "tests/docs/test_own_method.py",
     "report.md": "tests/docs/test_report.py",
+    "choosing.md": "tests/docs/test_choosing.py",
+    "sweeps.md": "tests/docs/test_choosing.py",
     "theory.md": "tests/theory/chains/test_reference_constants.py",
 }
 PROSE = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md")), *(DOCS / page for page in pages())]
