@@ -1,5 +1,6 @@
 """How Sphinx builds the site: `make docs`. The reference is the docstrings as they stand in the code."""
 
+import html
 import inspect
 import re
 from typing import Any
@@ -7,7 +8,9 @@ from typing import Any
 import click
 import jinja2
 from docutils import nodes
+from docutils.utils.math import MathError
 from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx.util import logging
 
 import digrad
 from digrad.cli.main import digrad as command_line
@@ -50,6 +53,7 @@ html_theme_options = {
 }
 
 FACTS = re.compile("(Communication|Converges|Invariant|Also known as|Deviations|Reference):( |$)")
+SIZES = re.compile(r"\\[bB]igg?[lr]?(?![a-zA-Z])")  # of brackets, which browsers choose
 LONGEST_SIGNATURE = 600  # characters
 
 
@@ -130,17 +134,25 @@ def find_by_last_name(app: Any, env: Any, node: Any, contnode: nodes.Node) -> no
 
 def show_inline(translator: Any, node: nodes.math) -> None:
     """Write a formula inside a sentence."""
-    translator.body.append(tex2mathml(node.astext()))
+    translator.body.append(_mathml(node, node.astext()))
     raise nodes.SkipNode
 
 
 def show_block(translator: Any, node: nodes.math_block) -> None:
     """Write a formula of its own; several lines are aligned."""
-    text = node.astext().replace(r"\big", "")
+    text = node.astext()
     if r"\\" in text and r"\begin" not in text:
         text = rf"\begin{{aligned}}{text}\end{{aligned}}"
-    translator.body.append(f'<div class="math">{tex2mathml(text, as_block=True)}</div>')
+    translator.body.append(f'<div class="math">{_mathml(node, text)}</div>')
     raise nodes.SkipNode
+
+
+def _mathml(node: nodes.Node, text: str) -> str:
+    try:
+        return tex2mathml(SIZES.sub("", text), as_block=isinstance(node, nodes.math_block))
+    except MathError as error:
+        logging.getLogger(__name__).warning("%s in the formula %s", error, text, location=node)
+        return html.escape(text)
 
 
 def setup(app: Any) -> None:
