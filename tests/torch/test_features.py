@@ -420,13 +420,3 @@ def test_launch_checks_its_arguments(tmp_path: Path) -> None:
         launch_command(tmp_path / "none.py", agents=3)
     with pytest.raises(ArgumentError, match="`endpoint` of launch is required for 2 nodes"):
         launch(__file__, agents=3, nodes=2)
-
-
-def test_example_of_the_page_runs() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "torch.md").read_text()
-    block = page.split("```python\n")[1].split("```")[0]
-    names: dict[str, Any] = {}
-    exec(block, names)
-    replicas = names["replicas"]
-    assert replicas.k == 100
-    assert replicas.consensus_error() < 0.1

@@ -175,8 +175,7 @@ class Trace:
             directory: The folder, created if missing. Each file is replaced atomically if it exists.
 
         Returns:
-            The three paths. In them a name that is not safe in a file name is replaced by
-            :func:`digrad.files.file_stem`.
+            The three paths. In them a name that is not safe in a file name is replaced by one that is.
         """
         record = {key: getattr(self, key) for key in _ENDING}
         return files.write_trace(Path(directory), self.name, self.columns, self.final_x, record)
