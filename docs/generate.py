@@ -13,8 +13,10 @@ from digrad.algorithms import METHODS
 from digrad.algorithms.catalog import method_facts, section
 from digrad.experiments.convergence import Outcome, convergence_table
 from digrad.experiments.graph_table import GraphTable, LinksTable, MixingTable
-from digrad.experiments.problem_table import PROBLEM_TABLES, PartitionTable
+from digrad.experiments.partition_table import PartitionTable
+from digrad.experiments.problem_table import PROBLEM_TABLES
 from digrad.experiments.spec import Spec
+from digrad.experiments.sweep_table import SweepTable
 from digrad.graphs.words import NAMED
 from digrad.schedules import SCHEDULES
 
@@ -66,7 +68,7 @@ def specs_page() -> str:
     tables: dict[str, type] = {"At the top": Spec, "[graph]": GraphTable, "[mixing]": MixingTable}
     tables |= {"[links]": LinksTable}
     tables |= {f'[problem] with kind = "{kind}"': table for kind, table in PROBLEM_TABLES.items()}
-    tables |= {"[problem.partition]": PartitionTable}
+    tables |= {"[problem.partition]": PartitionTable, "[sweep]": SweepTable}
     lines = [*SPECS_HEAD.splitlines()]
     for title, table in tables.items():
         documented = _arguments(table)
@@ -101,7 +103,7 @@ def _arguments(table: type) -> dict[str, str]:
 
 
 def _default(value: object) -> str:
-    if value is None or value in (MixingTable(), LinksTable()):
+    if value is None or value in (MixingTable(), LinksTable(), {}, []):
         return "none"
     return '`"sorted"`' if isinstance(value, PartitionTable) else f"`{value!r}`".replace("'", '"')
 

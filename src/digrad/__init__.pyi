@@ -7,6 +7,7 @@ from . import mixing as mixing
 from . import plots as plots
 from . import problems as problems
 from . import schedules as schedules
+from . import sweeps as sweeps
 from . import theory as theory
 from .algorithms import AB as AB
 from .algorithms import ADDOPT as ADDOPT
@@ -51,6 +52,11 @@ from .simulation import Checkpoint as Checkpoint
 from .simulation import TensorBoard as TensorBoard
 from .simulation import compare as compare
 from .simulation import simulate as simulate
+from .sweeps import LogUniform as LogUniform
+from .sweeps import Uniform as Uniform
+from .sweeps import recommend_threshold as recommend_threshold
+from .sweeps import sweep as sweep
+from .sweeps import tune as tune
 from .tables import Table as Table
 from .trace import Ensemble as Ensemble
 from .trace import Trace as Trace

@@ -42,6 +42,10 @@ class StorageError(DigradError, OSError):
         return f"{self.filename} cannot be written ({self.strerror}); make room, or give another place."
 
 
+class WorkerError(DigradError, RuntimeError):
+    """A worker process has ended, or a cluster does not answer; what was finished is kept."""
+
+
 class CommunicationError(DigradError, RuntimeError):
     """An agent is silent, has gone, or disagrees with the others; the processes must be started again."""
 

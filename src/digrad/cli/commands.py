@@ -4,6 +4,22 @@ from digrad.cli.doctor import doctor
 from digrad.cli.experiments import demo, report, reproduce, run
 from digrad.cli.lookup import data, graph, methods
 from digrad.cli.machines import bench, launch
+from digrad.cli.sweeps import sweep, tune
 from digrad.cli.theory import certify, smoothness
 
-COMMANDS = (demo, run, reproduce, certify, smoothness, launch, graph, methods, data, bench, report, doctor)
+COMMANDS = (
+    demo,
+    run,
+    sweep,
+    tune,
+    reproduce,
+    certify,
+    smoothness,
+    launch,
+    graph,
+    methods,
+    data,
+    bench,
+    report,
+    doctor,
+)

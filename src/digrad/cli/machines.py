@@ -82,13 +82,14 @@ def _has_option(words: tuple[str, ...], name: str) -> bool:
 
 
 @click.command()
-@click.argument("part", type=click.Choice(["simulation", "torch"]), default="simulation")
+@click.argument("part", type=click.Choice(["simulation", "sweeps", "torch"]), default="simulation")
 @click.option("--repeats", type=click.IntRange(min=1), default=7, show_default=True, help="Of each timing.")
 @json_option
 def bench(part: str, repeats: int, as_json: bool) -> None:
-    """Measure what digrad promises about speed and memory; PART is simulation (default) or torch.
+    """Measure what digrad promises about speed and memory; PART is simulation (default), sweeps or torch.
 
-    simulation: against a well-written NumPy loop, interleaved in one process on one thread. torch: the exchange between
+    simulation: against a well-written NumPy loop, interleaved in one process on one thread. sweeps: many
+    configurations together against one after another, and on two workers against one. torch: the exchange between
     five processes against raw TCP and the all_reduce of DDP, and five replicas against plain PyTorch.
     """
     from digrad.bench import BenchReport, run_bench
@@ -99,6 +100,10 @@ def bench(part: str, repeats: int, as_json: bool) -> None:
 
         rows = (*run_torch_bench(repeats=repeats), replicas_row(repeats=repeats))
         report = BenchReport(rows, {"repeats": repeats})
+    elif part == "sweeps":
+        from digrad.bench.sweeps import run_sweep_bench
+
+        report = run_sweep_bench(repeats=repeats, progress=lambda text: click.echo(text, err=True))
     else:
         report = run_bench(repeats=repeats, progress=lambda text: click.echo(text, err=True))
     if as_json:

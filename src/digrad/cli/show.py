@@ -125,6 +125,65 @@ def _duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min" if minutes else f"{seconds:.0f} s"
 
 
+class RowBar:
+    """Draws a bar with the time left on a terminal, and now and then a line elsewhere, for the rows of a sweep."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._bar = Progress(
+            TextColumn("rows"),
+            BarColumn(bar_width=40),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
+            console=Console(stderr=True),
+            disable=not sys.stderr.isatty(),
+        )
+        self._task = self._bar.add_task("", total=None, left="compiling")
+        self._told = 0
+
+    def __enter__(self) -> "RowBar":
+        """Begin to draw."""
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Leave the bar on the screen."""
+        self._bar.stop()
+
+    def on_progress(self, progress: Any) -> None:
+        """Move the bar and show how long it will take."""
+        left = f"{progress.seconds_left:.0f} s left"
+        self._bar.update(self._task, completed=progress.done, total=progress.total, left=left)
+        tenths = 10 * progress.done // progress.total
+        if tenths > self._told and not sys.stderr.isatty():
+            self._told = tenths
+            click.echo(
+                f"{progress.done} of {progress.total} rows, {progress.seconds:.0f} s, {left}", err=True
+            )
+
+
+def plain_rows(table: Any) -> list[dict[str, Any]]:
+    """Return the rows of a data frame for strict JSON: what is missing or not finite is None."""
+    return [{name: _plain(value) for name, value in row.items()} for row in table.to_dict("records")]
+
+
+def cell(value: Any) -> str:
+    """Return a value of a table as people read it; nothing where there is none."""
+    plain = _plain(value)
+    if isinstance(value, float) and plain is None:
+        return "" if value != value else "not finite"
+    return "" if plain is None else f"{plain:.4g}" if isinstance(plain, float) else str(plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if abs(value) < float("inf") else None
+    return value if isinstance(value, bool | int | str) else None
+
+
 def _figure(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.4g}"
 

@@ -92,6 +92,31 @@ class Dataset:
             digest.update(np.ascontiguousarray(part).tobytes())
         return digest.hexdigest()
 
+    def split(self, share: float, *, seed: int) -> tuple["Dataset", "Dataset"]:
+        """Return the samples without a random ``share`` of them, and that share.
+
+        Args:
+            share: At least one sample goes to each side.
+            seed: Of the choice.
+
+        Example:
+            >>> data = Dataset("toy", np.arange(10.0)[:, None], np.arange(10))
+            >>> [part.n_samples for part in data.split(0.2, seed=0)]
+            [8, 2]
+        """
+        count = round(share * self.n_samples)
+        if not 0 < count < self.n_samples:
+            raise DataError(
+                f"`share` of Dataset.split must leave samples on both sides, but {share!r} of {self.n_samples} leaves "
+                "none on one; give a number between 0 and 1."
+            )
+        order = np.random.default_rng(seed).permutation(self.n_samples)
+        kept, rest = np.sort(order[count:]), np.sort(order[:count])
+        return tuple(  # pyright: ignore[reportReturnType]
+            replace(self, features=self.features[places], labels=self.labels[places])
+            for places in (kept, rest)
+        )
+
     def dense(self) -> "Dataset":
         """Return the same data with the features as a NumPy array.
 

@@ -9,6 +9,7 @@ from digrad.experiments.reproduce_cifar import reproduce_cifar
 from digrad.experiments.runner import Observer, RunResult, run
 from digrad.experiments.spec import Built, Spec, load_spec, parse_spec
 from digrad.experiments.store import RunDirectory, find_run
+from digrad.experiments.sweeping import SweptSpec, TunedSpec, sweep_spec, tune_spec
 
 __all__ = [
     "Built",
@@ -22,6 +23,8 @@ __all__ = [
     "RunDirectory",
     "RunResult",
     "Spec",
+    "SweptSpec",
+    "TunedSpec",
     "certify_spec",
     "find_run",
     "load_spec",
@@ -33,4 +36,6 @@ __all__ = [
     "reproduce_logistic",
     "run",
     "smoothness_of_spec",
+    "sweep_spec",
+    "tune_spec",
 ]

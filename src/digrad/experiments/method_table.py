@@ -62,7 +62,7 @@ class MethodTable(Table):
 
 def _value(value: Any, hint: Any, key: str) -> Any:
     if hint is float or float in typing.get_args(hint):
-        return _hyper_parameter(value, key)
+        return hyper_parameter(value, key)
     try:
         return TypeAdapter(hint, config=ConfigDict(strict=True)).validate_python(value)
     except ValidationError as error:
@@ -72,7 +72,8 @@ def _value(value: Any, hint: Any, key: str) -> Any:
         raise refuse(f"must be {getattr(hint, '__name__', hint)}, but got {value!r}.", key) from error
 
 
-def _hyper_parameter(value: Any, key: str) -> Any:
+def hyper_parameter(value: Any, key: str) -> Any:
+    """Return a number, a column of one per agent, or a schedule, as a specification writes it."""
     if is_number(value):
         return value
     if isinstance(value, list) and value and all(map(is_number, value)):

@@ -4,9 +4,10 @@ import inspect
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, ConfigDict, Discriminator, PlainValidator, Tag
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, PlainValidator, Tag
 
 from digrad import data, plugins, problems
+from digrad.data import Dataset
 from digrad.data.bundled import BUNDLED
 from digrad.data.catalog import CATALOG
 from digrad.errors import DataError, PluginError
@@ -53,6 +54,7 @@ class LogisticTable(Table):
         partition: A scheme, or the table below.
         reg_weight: lambda, a number or one per agent.
         reg_power: p, a number or one per agent, at least 2.
+        held_out: A share of the samples that no agent trains on; ``digrad tune`` and ``digrad sweep`` compare there.
     """
 
     kind: Literal["logistic"]
@@ -60,6 +62,7 @@ class LogisticTable(Table):
     partition: Annotated[PartitionTable, BeforeValidator(as_partition)] = PartitionTable(scheme="sorted")
     reg_weight: PerAgent = 0.0
     reg_power: PerAgent = 2.0
+    held_out: Annotated[float, Field(gt=0, lt=1)] | None = None
 
     def resolved(self, base: Path) -> "LogisticTable":
         """Return the table with a data file relative to ``base`` made absolute."""
@@ -69,7 +72,7 @@ class LogisticTable(Table):
 
     def build(self, agents: int) -> Problem:
         """Load and divide the data, and return the problem."""
-        dataset = data.load(self.data)
+        dataset, _ = self._parts()
         if agents * dataset.dim > _LARGEST_STATE:
             raise DataError(
                 f"{dataset.name} has {dataset.dim} features, so that the states of {agents} agents alone would take "
@@ -85,11 +88,23 @@ class LogisticTable(Table):
             reg_power=self.reg_power,
         )
 
+    def build_held_out(self) -> Problem | None:
+        """Return the loss on the samples that were set aside, without the regulariser."""
+        rest = self._parts()[1]
+        return None if rest is None else problems.logistic(data=rest, agents=1, partition="iid")
+
+    def _parts(self) -> tuple[Dataset, Dataset | None]:
+        dataset = data.load(self.data)
+        return (dataset, None) if self.held_out is None else dataset.split(self.held_out, seed=0)
+
 
 class _Analytic(Table):
     def resolved(self, base: Path) -> "_Analytic":
         """Return the table itself: it names no file."""
         return self
+
+    def build_held_out(self) -> None:
+        """Return None: there are no samples."""
 
 
 class QuadraticTable(_Analytic):

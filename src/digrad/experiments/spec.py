@@ -32,12 +32,17 @@
     step_size = {schedule = "inverse_sqrt", scale = 0.5}
     threshold = 5.0
 
+    [sweep.grid]                     # optional: what `digrad sweep` tries
+    step_size = {low = 1e-3, high = 1.0, count = 20}
+    threshold = [1.0, 5.0]
+
 Relative paths are relative to the file. A number may not be written as a string, nor a key be unknown.
 """
 
 import os
 import re
 import tomllib
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -56,6 +61,7 @@ from digrad.experiments.graph_table import Count, GraphTable, LinksTable, Mixing
 from digrad.experiments.method_table import MethodTable
 from digrad.experiments.partition_table import PartitionTable
 from digrad.experiments.problem_table import PROBLEM_TABLES, ProblemTable, is_number
+from digrad.experiments.sweep_table import SweepTable
 from digrad.mixing import Network
 from digrad.problems import Problem
 from digrad.sampling import normal_start
@@ -121,6 +127,7 @@ class Spec(Table):
         links: What happens to messages on their way.
         problem: The private losses.
         methods: What to run, by label.
+        sweep: What ``digrad sweep`` tries; ``digrad run`` passes over it.
     """
 
     name: Annotated[str, Field(min_length=1)]
@@ -142,6 +149,7 @@ class Spec(Table):
     links: LinksTable = LinksTable()
     problem: ProblemTable
     methods: Annotated[dict[str, MethodTable], BeforeValidator(_name_methods), Field(min_length=1)]
+    sweep: SweepTable | None = None
 
     _source: str = PrivateAttr("specification")
 
@@ -190,9 +198,9 @@ class Spec(Table):
         Raises:
             SpecError: A part is refused; the line names the key and keeps the reason.
         """
-        graph = self._at("graph", self.graph.build)
-        network = self._at("", lambda: self.mixing.build(graph, self.links.build()))
-        problem = self._at("problem", lambda: self.problem.build(network.n))
+        graph = self.at("graph", self.graph.build)
+        network = self.at("", lambda: self.mixing.build(graph, self.links.build()))
+        problem = self.at("problem", lambda: self.problem.build(network.n))
         return self.build_on(problem, network)
 
     def build_on(self, problem: Problem, network: Network) -> Built:
@@ -200,11 +208,11 @@ class Spec(Table):
         options = self.options(problem, self.seed)
         methods = {label: table.build() for label, table in self.methods.items()}
         for label, method in methods.items():
-            self._at(dotted(["methods", label]), partial(self._check_method, label, method, problem, network))
-        self._at("", lambda: make_steps(self.steps, self.record_every, self.name))
-        self._at("", lambda: make_sampler(problem, self.batch_size, self.sampling, self.seed))
+            self.at(dotted(["methods", label]), partial(self._check_method, label, method, problem, network))
+        self.at("", lambda: make_steps(self.steps, self.record_every, self.name))
+        self.at("", lambda: make_sampler(problem, self.batch_size, self.sampling, self.seed))
         if self.engine == "simulation":
-            self._at("", lambda: make_start(options["x0"], problem, self.seed))
+            self.at("", lambda: make_start(options["x0"], problem, self.seed))
         return Built(methods, problem, network, options)
 
     def _check_method(self, label: str, method: Method, problem: Problem, network: Network) -> None:
@@ -228,21 +236,35 @@ class Spec(Table):
             "x0": self._start(problem, seed),
         }
 
-    def _start(self, problem: Problem, seed: int) -> str | list[float] | npt.NDArray[np.float64]:
-        if self.start == "normal" and self.start_scale != 1.0:
-            return self.start_scale * normal_start(problem.n_agents, problem.dim, seed)
-        return self.start
+    def _start(self, problem: Problem, seed: int) -> Any:
+        start: Any = self.start_of(self.start)
+        return start(problem, seed) if callable(start) else start
 
-    def _at(self, key: str, make: Any) -> Any:
+    def start_of(self, name: Any) -> Any:
+        """Return a start, ``"zeros"``, ``"normal"`` or a point, as a sweep takes it: normal ones differ by seed."""
+        is_scaled = name == "normal" and self.start_scale != 1.0
+        return partial(_scaled_normal, self.start_scale) if is_scaled else name
+
+    def at(self, key: str, make: Callable[[], Any]) -> Any:
+        """Return what ``make`` gives; what it refuses becomes a line that names this file and the key.
+
+        Raises:
+            SpecError: ``make`` raised an error of digrad.
+        """
         try:
             return make()
         except DigradError as error:
             if isinstance(error, SpecError) and str(error).startswith(f"{self._source}: "):
                 raise
-            raise self._refusal(key, str(error)) from error
+            raise self.refusal(key, str(error)) from error
 
-    def _refusal(self, key: str, reason: str) -> SpecError:
+    def refusal(self, key: str, reason: str) -> SpecError:
+        """Return an error whose line names this file, the key and what is wrong with it."""
         return SpecError(f"{self._source}: {join(key, first_line(reason))}")
+
+
+def _scaled_normal(scale: float, problem: Problem, seed: int) -> npt.NDArray[np.float64]:
+    return scale * normal_start(problem.n_agents, problem.dim, seed)
 
 
 def load_spec(path: str | os.PathLike[str]) -> Spec:
@@ -294,6 +316,7 @@ def parse_spec(text: str, source: str = "specification", *, base: str | os.PathL
         "graph": spec.graph.resolved(folder),
         "mixing": spec.mixing.resolved(folder),
         "problem": spec.problem.resolved(folder),
+        "sweep": spec.sweep and spec.sweep.resolved(folder),
     }
     spec = spec.model_copy(update=resolved)
     spec._source = source
@@ -301,7 +324,7 @@ def parse_spec(text: str, source: str = "specification", *, base: str | os.PathL
 
 
 def _known_keys() -> dict[str, list[str]]:
-    at = {"": Spec, "graph": GraphTable, "mixing": MixingTable, "links": LinksTable}
+    at = {"": Spec, "graph": GraphTable, "mixing": MixingTable, "links": LinksTable, "sweep": SweepTable}
     at |= {"problem.partition": PartitionTable}
     keys = {path: list(table.model_fields) for path, table in at.items()}
     keys |= {f"problem:{kind}": list(table.model_fields) for kind, table in PROBLEM_TABLES.items()}

@@ -9,16 +9,20 @@ from digrad.plots.graph import draw_graph
 from digrad.plots.runs import curves, side_by_side
 from digrad.plots.saving import save_figure, split_suffix
 from digrad.plots.style import LineStyle, byte_unit, paper_fonts, style_of
+from digrad.plots.sweeps import MOST_CURVES, heat_maps, values_against
 
 __all__ = [
+    "MOST_CURVES",
     "LineStyle",
     "byte_unit",
     "curves",
     "draw_graph",
+    "heat_maps",
     "paper_fonts",
     "save_figure",
     "side_by_side",
     "split_suffix",
     "style_of",
     "twin_explosion",
+    "values_against",
 ]

@@ -53,7 +53,7 @@ def use_log_axis(ax: "Axes", low: float, high: float) -> None:
     from matplotlib.ticker import FixedLocator, LogFormatterMathtext, NullLocator, StrMethodFormatter
 
     first, last = math.log10(low), math.log10(high)
-    ticks = _log_ticks(first, last)
+    ticks = log_ticks(first, last)
     ax.set_autoscaley_on(False)  # else set_yscale fits the limits itself, which may overflow
     ax.set_yscale("log", nonpositive="mask")
     ax.set_ylim(low, high)
@@ -75,7 +75,8 @@ def _range_shown(values: Floats, runs: Sequence[tuple[Floats, bool]]) -> tuple[f
     return float(trusted.min()), float(trusted.max())
 
 
-def _log_ticks(first: float, last: float) -> list[float]:
+def log_ticks(first: float, last: float) -> list[float]:
+    """Return few ticks at round numbers from 10**first to 10**last, or a little beyond."""
     if last - first < _SHORT:
         digits = (1, 1.5, 2, 3, 4, 5, 6, 7, 8) if last - first < 0.7 else (1, 2, 5)
         decades = range(math.floor(first), math.ceil(last) + 1)

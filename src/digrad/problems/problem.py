@@ -1,5 +1,6 @@
 """A problem: n private losses f_i on R^d, whose average F = (1/n) sum_i f_i the agents minimise together."""
 
+import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -91,6 +92,10 @@ class Problem:
     partition: Partition | None = None
     unravel: Callable[[Any], Any] = field(default=lambda x: x, repr=False)
     _on_device: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what another process computes for itself: arrays on the device, the minimum, compiled code."""
+        return {one.name: getattr(self, one.name) for one in dataclasses.fields(self)} | {"_on_device": {}}
 
     @classmethod
     def from_loss(

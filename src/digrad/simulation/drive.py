@@ -95,8 +95,14 @@ class _Drive:
             if self.interrupted:
                 self.recorder.truncate(self.k)  # rows of a chunk whose state was not yet taken over
                 self._save()
-        carry = self.carry._replace(reached=jax.numpy.asarray(self.k))
-        trace = trace_of(self.run, self.plan, self.recorder, carry, seconds=self._elapsed())
+        k = jax.numpy.asarray(self.k)
+        carry = self.carry._replace(k=k, reached=k)
+        # One step more shows y and the clipping at the last x, also where the run has diverged.
+        _, rows = self.run.call(
+            carry._replace(alive=jax.numpy.asarray(True)), self.k + 1, record_every=1, steps=self.plan.steps
+        )
+        self.recorder.append([self.k], rows)
+        trace = ended(self.run, self.plan, self.recorder, carry, seconds=self._elapsed())
         return dataclasses.replace(trace, interrupted=self.interrupted, stopped_early=self.stopped)
 
     def _resume(self) -> None:
@@ -199,13 +205,9 @@ class _Drive:
         return self.seconds + time.perf_counter() - self.began
 
 
-def trace_of(run: Prepared, plan: Plan, recorder: Recorder, carry: Carry, *, seconds: float) -> Trace:
-    """Record the last iteration of a run and return its trace."""
-    began, k = time.perf_counter(), int(carry.reached)
-    # One step more shows y and the clipping at the last x, also where the run has diverged.
-    last = carry._replace(k=carry.reached, alive=jax.numpy.asarray(True))
-    _, rows = run.call(last, k + 1, record_every=1, steps=plan.steps)
-    recorder.append([k], rows)
+def ended(run: Prepared, plan: Plan, recorder: Recorder, carry: Carry, *, seconds: float) -> Trace:
+    """Return the trace of a run whose last iteration is recorded."""
+    k = int(carry.reached)
     columns, tolerance = recorder.columns, plan.tolerance
     within = recorder.is_within(tolerance)[-1]
     verdict: Literal["converged", "running", "diverged"] = "converged" if within else "running"
@@ -217,6 +219,6 @@ def trace_of(run: Prepared, plan: Plan, recorder: Recorder, carry: Carry, *, sec
         verdict="diverged" if has_diverged else verdict,
         diverged_at=k if has_diverged else None,
         steps=k,
-        seconds=seconds + time.perf_counter() - began,
+        seconds=seconds,
         facts={**run.facts, **plan.facts, "tolerance": tolerance, "jax": jax.__version__},
     )

@@ -6,6 +6,7 @@ runs up to rounding: products of another width add up in another order.
 """
 
 import dataclasses
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,12 +14,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from digrad.engine.hyper import scheduled_fields
 from digrad.errors import ArgumentError
-from digrad.simulation.advance import Carry, Inputs, advance
-from digrad.simulation.drive import Plan, trace_of
+from digrad.simulation.advance import Carry, Code, Fixed, Inputs, Rows, advance
+from digrad.simulation.drive import Plan, ended
 from digrad.simulation.prepare import Prepared
-from digrad.simulation.recorder import Recorder
+from digrad.simulation.recorder import Recorder, evaluate_many, first_rows
 from digrad.trace import Trace
+
+ROW_BYTES = 256 << 20  # what the stored averages of all runs together take at most, about
 
 
 def drive_together(runs: Sequence[Prepared], plan: Plan, *, share_samples: bool = False) -> list[Trace]:
@@ -31,7 +35,7 @@ def drive_together(runs: Sequence[Prepared], plan: Plan, *, share_samples: bool 
     """
     if plan.checkpoint or plan.stop_at_tolerance:
         raise ArgumentError("runs side by side have no checkpoint and do not stop at the tolerance.")
-    lead = runs[0]
+    began, lead = time.perf_counter(), _with_room_for(runs)
     if share_samples:
         runs = [dataclasses.replace(run, sampler=lead.sampler) for run in runs]
     is_shared = share_samples or lead.sampler is None
@@ -51,13 +55,58 @@ def drive_together(runs: Sequence[Prepared], plan: Plan, *, share_samples: bool 
         end = min(plan.steps, lead.last_end(k, every))
         inputs = _inputs(runs, k, end, plan.steps, is_shared)
         carry, rows = jax.block_until_ready(advance(fixed, carry, end, inputs, code=code))
-        for lane, (recorder, reached) in enumerate(zip(recorders, carry.reached.tolist(), strict=True)):
-            ks = np.arange(-(-k // every) * every, reached, every)
-            recorder.append(ks, jax.tree.map(lambda column, lane=lane: column[:, lane], rows))
+        ks = [np.arange(-(-k // every) * every, reached, every) for reached in carry.reached.tolist()]
+        _append(recorders, lead, ks, _by_lane(rows, list(map(len, ks))))
+    ends = carry.reached.tolist()
+    last = _last_rows(runs, fixed._replace(record_every=1), carry, plan, code)
+    _append(recorders, lead, [np.array([end]) for end in ends], last)
     return [
-        trace_of(run, plan, recorder, _lane(carry, lane), seconds=0.0)
+        ended(run, plan, recorder, _lane(carry, lane), seconds=(time.perf_counter() - began) / len(runs))
         for lane, (run, recorder) in enumerate(zip(runs, recorders, strict=True))
     ]
+
+
+def _last_rows(runs: Sequence[Prepared], fixed: Fixed, carry: Carry, plan: Plan, code: Code) -> list[Rows]:
+    """Return the row of each run at the iteration where it ended, by one step more."""
+    ends = carry.reached.tolist()
+    changes = runs[0].sampler or scheduled_fields(runs[0].method) or not runs[0].fixed.operators
+    found: dict[int, list[Rows]] = {}
+    for k in sorted(set(ends)) if changes else [plan.steps]:
+        here = carry._replace(k=jnp.asarray(k), alive=jnp.ones_like(carry.alive))
+        inputs = _inputs(runs, k, k + 1, plan.steps, code.shared_index)
+        _, rows = advance(fixed, here, k + 1, inputs, code=code)
+        found[k] = _by_lane(rows, [1] * len(ends))
+    return [found[end if changes else plan.steps][lane] for lane, end in enumerate(ends)]
+
+
+def _by_lane(rows: Rows, counts: Sequence[int]) -> list[Rows]:
+    """Return the first rows of each lane, on the host."""
+    host = first_rows(rows, max(counts))
+    return [
+        jax.tree.map(lambda column, lane=lane, count=count: column[:count, lane], host)
+        for lane, count in enumerate(counts)
+    ]
+
+
+def _append(recorders: Sequence[Recorder], lead: Prepared, ks: Sequence[Any], rows: Sequence[Rows]) -> None:
+    """Add rows to every recorder, with loss and gradient evaluated in products that all lanes share."""
+    points = [recorder.points(kept) for recorder, kept in zip(recorders, rows, strict=True)]
+    cuts = np.cumsum([len(one) for one in ks])[:-1]
+    each: dict[str, Any] = {}
+    for suffix in points[0]:
+        together = np.concatenate([one[suffix] for one in points])
+        columns = evaluate_many(lead.problem.code, lead.fixed.arrays, together)
+        each[suffix] = list(zip(*(np.split(column, cuts) for column in columns), strict=True))
+    for lane, recorder in enumerate(recorders):
+        recorder.extend(ks[lane], rows[lane], {suffix: values[lane] for suffix, values in each.items()})
+
+
+def _with_room_for(runs: Sequence[Prepared]) -> Prepared:
+    """Return the first run, with room for fewer rows if those of all runs would not fit."""
+    lead = runs[0]
+    row_bytes = 2 * lead.problem.dim * lead.dtype.itemsize * len(runs)
+    rows = max(1, min(lead.code.rows, ROW_BYTES // row_bytes))
+    return dataclasses.replace(lead, code=lead.code._replace(rows=rows))
 
 
 def _inputs(runs: Sequence[Prepared], first: int, end: int, steps: int, is_shared: bool) -> Inputs:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -178,7 +178,6 @@ def prepare(
     per_step = fresh_bytes + (4 * n * sampler.batch_size if sampler else 0) + _fate_bytes(fates, widths)
     longest = max(1, min(STEPS_PER_CALL, BYTES_PER_CALL // max(1, per_step)))
     u, v = perron_weights(method, network)
-    limit = min(DIVERGED * (1 + float(np.abs(x0).max())), float(np.finfo(dtype).max))
     fixed = Fixed(
         method=numeric,
         operators=operators,
@@ -186,7 +185,7 @@ def prepare(
         arrays=problem.arrays(dtype),
         u=jnp.asarray(u, dtype),
         v=jnp.asarray(v, dtype),
-        limit=jnp.asarray(limit, dtype),
+        limit=jnp.asarray(_limit(x0), dtype),
         record_every=1,
     )
     kept = 1 if keep is None else 2 * n  # a caller that keeps states keeps about four
@@ -223,6 +222,38 @@ def prepare(
             **({"churn": [repr(event) for event in churn]} if churn else {}),
             **_facts(method, problem, network, x0, is_stored),
         },
+    )
+
+
+def prepare_another(
+    run: Prepared,
+    method: Any,
+    x0: npt.NDArray[np.floating],
+    *,
+    sampler: Sampler | None,
+    facts: dict[str, Any],
+) -> Prepared:
+    """Return a run like ``run`` with other numbers, without looking at problem and network again.
+
+    Args:
+        run: Of the same class of method, with the same strings, shapes and schedules.
+        method: With its schedules.
+        x0: The start, of the same shape and dtype.
+        sampler: Of mini-batches.
+        facts: What else determines the numbers.
+    """
+    hyper.check_schedules(method)
+    numeric = numbers_only(method, x0.dtype)
+    first = run.fixed.operators or _operators_at_0(run.network, bindings(method), x0.dtype)
+    state = _strong(numeric.init(jnp.asarray(x0), SimulatedNet(first, len(x0))), x0.dtype)
+    described = {"hyper_parameters": _described(method), "start_hash": _hash(x0)}
+    return replace(
+        run,
+        method=method,
+        sampler=sampler,
+        fixed=run.fixed._replace(method=numeric, limit=jnp.asarray(_limit(x0), x0.dtype)),
+        start=run.start._replace(state=state),
+        facts={**run.facts, **described, **facts},
     )
 
 
@@ -347,6 +378,30 @@ def _operators(
     return {verb: build(network, letter, first, length, dtype) for verb, letter in letters.items()}
 
 
+def _operators_at_0(
+    network: AnyNetwork, letters: dict[str, str], dtype: npt.DTypeLike
+) -> dict[str, Operator]:
+    """Return what messages of ``init`` are mixed with: they arrive, whatever becomes of later packets."""
+    build = of_steps if network.links is None or isinstance(network.links, Links) else linked_steps
+    return _first(build, network, letters, dtype)
+
+
+def _limit(x0: npt.NDArray[np.floating]) -> float:
+    """Return the entry of x beyond which a run has diverged."""
+    return min(DIVERGED * (1 + float(np.abs(x0).max())), float(np.finfo(x0.dtype).max))
+
+
+def _described(method: Any) -> dict[str, Any] | None:
+    try:
+        return hyper.describe(method)
+    except ArgumentError:  # a schedule that no other process could recognise
+        return None
+
+
+def _hash(x0: npt.NDArray[np.floating]) -> str:
+    return hashlib.sha256(x0.tobytes()).hexdigest()
+
+
 def _bytes_per_step(network: AnyNetwork, letters: dict[str, str], dtype: np.dtype[Any]) -> int:
     """Return about how much memory the weights of one iteration of a network that changes take."""
     entries = network.n**2 if network.n <= DENSE_AGENTS else 2 * (network.n + network.union.n_arcs)
@@ -373,6 +428,6 @@ def _facts(
         "problem": problem.name,
         "problem_hash": recognised(lambda: problem.content_hash, "the problem"),
         "network_hash": network.content_hash,
-        "start_hash": hashlib.sha256(x0.tobytes()).hexdigest(),
+        "start_hash": _hash(x0),
         "dtype": x0.dtype.name,
     }

@@ -49,6 +49,7 @@ class Recorder:
         self._paths = [f"x[{i}][{j}]" for i, j in np.ndindex(*paths)] if paths else []
         self._losses, self._arrays, self._traffic = losses, arrays, traffic
         self.present: npt.NDArray[np.bool_] | None = None  # whose losses count, where agents go and come
+        self._with_plain_mean = with_plain_mean
         names = ("k", *FLOATS, "bytes_sent") + (
             ("loss_plain_mean", "grad_norm_plain_mean") if with_plain_mean else ()
         )
@@ -64,13 +65,21 @@ class Recorder:
 
     def append(self, ks: Sequence[int] | npt.NDArray[np.int64], rows: Rows) -> None:
         """Add the first ``len(ks)`` rows, which were recorded at iterations ``ks``."""
-        count, done = len(ks), len(self.columns["k"])
-        kept = jax.tree.map(lambda column: np.asarray(column)[:count], rows)
-        loss, grad_norm = self._evaluate(kept.point, done)
+        kept, done = first_rows(rows, len(ks)), len(self.columns["k"])
+        self.extend(
+            ks, kept, {name: self._evaluate(points, done) for name, points in self.points(kept).items()}
+        )
+
+    def points(self, kept: Rows) -> dict[str, Any]:
+        """Return where loss and gradient are wanted, ``[K, d]`` each, by what the columns add to their names."""
+        return {"": kept.point, "_plain_mean": kept.mean} if self._with_plain_mean else {"": kept.point}
+
+    def extend(
+        self, ks: Sequence[int] | npt.NDArray[np.int64], kept: Rows, evaluated: dict[str, tuple[Any, Any]]
+    ) -> None:
+        """Add rows whose loss and gradient norm are known at their :meth:`points`."""
         new: dict[str, Any] = {
             "k": ks,
-            "loss": loss,
-            "grad_norm": grad_norm,
             "consensus_error": kept.consensus_error,
             "tracking_error": kept.tracking_error,
             "fraction_clipped": kept.fraction_clipped,
@@ -79,10 +88,10 @@ class Recorder:
         if isinstance(self._traffic, PacketTraffic):
             new |= {"delivered": self._traffic.delivered(ks), **kept.wire}
             new |= {"seconds_simulated": self._traffic.seconds(ks)} if self._has_clock else {}
-        if "loss_plain_mean" in self.columns:
-            new["loss_plain_mean"], new["grad_norm_plain_mean"] = self._evaluate(kept.mean, done)
+        for suffix, (loss, grad_norm) in evaluated.items():
+            new[f"loss{suffix}"], new[f"grad_norm{suffix}"] = loss, grad_norm
         if self._paths:
-            new |= zip(self._paths, kept.kept["x"].reshape(count, len(self._paths)).T, strict=True)
+            new |= zip(self._paths, kept.kept["x"].reshape(len(ks), len(self._paths)).T, strict=True)
         if self._invariant:
             new["mass_error"] = kept.kept["mass_error"]
         self.columns = {
@@ -112,19 +121,25 @@ class Recorder:
         return good
 
     def _evaluate(self, points: Any, first: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        if not len(points):
-            return np.zeros(0), np.zeros(0)
-        before = first % GROUP
-        padded = np.zeros((-(-(before + len(points)) // GROUP) * GROUP, points.shape[1]), points.dtype)
-        padded[before : before + len(points)] = points
-        parts = [
-            evaluate(self._losses, self._arrays, group, self.present)
-            for group in padded.reshape(-1, GROUP, points.shape[1])
-        ]
-        loss, grad_norm = (
-            np.concatenate([np.asarray(part[i], np.float64) for part in parts] or [[]]) for i in (0, 1)
-        )
-        return loss[before : before + len(points)], grad_norm[before : before + len(points)]
+        return evaluate_many(self._losses, self._arrays, points, first % GROUP, self.present)
+
+
+def first_rows(rows: Rows, count: int) -> Rows:
+    """Return the first rows, on the host."""
+    return jax.tree.map(lambda column: np.asarray(column)[:count], rows)
+
+
+def evaluate_many(
+    losses: LossCode, arrays: Any, points: npt.NDArray[Any], before: int = 0, present: Any = None
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return F and the norm of its gradient at any number of points, the first in column ``before`` of a product."""
+    if not len(points):
+        return np.zeros(0), np.zeros(0)
+    padded = np.zeros((-(-(before + len(points)) // GROUP) * GROUP, points.shape[1]), points.dtype)
+    padded[before : before + len(points)] = points
+    parts = [evaluate(losses, arrays, group, present) for group in padded.reshape(-1, GROUP, points.shape[1])]
+    loss, grad_norm = (np.concatenate([np.asarray(part[i], np.float64) for part in parts]) for i in (0, 1))
+    return loss[before : before + len(points)], grad_norm[before : before + len(points)]
 
 
 @cache  # the loop is compiled once per function

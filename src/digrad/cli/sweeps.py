@@ -1,0 +1,152 @@
+"""Commands that try many values: sweep, tune.
+
+Everything heavy is imported inside a command, so that ``--help`` answers at once.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from digrad.cli import show
+from digrad.cli.options import json_option, out_option, overwrite_option
+
+_SHOWN = 10  # rows of a sweep that the terminal shows
+
+
+@click.command()
+@click.argument("spec", type=click.Path(path_type=Path))
+@out_option
+@click.option(
+    "--resume", is_flag=True, help="Keep the rows that an earlier call with the same --out finished."
+)
+@overwrite_option
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Processes that share the work.",
+)
+@click.option(
+    "--backend", metavar="NAME", help="A joblib backend instead of processes of this machine, e.g. dask."
+)
+@click.option("--scheduler", metavar="ADDRESS", help="Of the cluster, with --backend dask.")
+@json_option
+def sweep(
+    spec: Path, out: Path | None, resume: bool, overwrite: bool, workers: int, backend: str | None,
+    scheduler: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Run every configuration of the table [sweep] in SPEC; one row each.
+
+    The results go to --out (default: runs/sweep-<name of the file>): table.parquet, figures, and rows.jsonl, where
+    every finished row is kept at once: whatever ends the command, --resume goes on. A run that diverges is a row like
+    any other.
+    """
+    from digrad.experiments import load_spec, sweep_spec
+
+    folder = out or Path("runs") / f"sweep-{spec.stem}"
+    with show.RowBar() as bar:
+        result = sweep_spec(
+            load_spec(spec), folder, workers=workers, backend=backend or ("dask" if scheduler else None),
+            backend_options={"scheduler_host": scheduler} if scheduler else None, resume=resume, overwrite=overwrite,
+            progress=bar.on_progress,
+        )  # fmt: skip
+    found = result.found
+    if as_json:
+        show.as_json(show.plain_rows(found.table))
+    else:
+        _print_rows(found)
+        for path in (folder / "table.parquet", *(path for path in result.figures if path.suffix == ".png")):
+            click.echo(f"  {path}")
+    if found.interrupted:
+        click.echo(f"Interrupted; finished rows are in {folder}. Go on with --resume.", err=True)
+        sys.exit(130)
+
+
+@click.command()
+@click.argument("spec", type=click.Path(path_type=Path))
+@out_option
+@click.option("--method", metavar="LABEL", help="Which method of SPEC; the first by default.")
+@click.option(
+    "--goal",
+    type=click.Choice(["largest stable step", "best final value"]),
+    default="largest stable step",
+    show_default=True,
+    help="What to search for.",
+)
+@click.option("--field", default="step_size", show_default=True, help="The hyper-parameter to search.")
+@click.option(
+    "--budget",
+    type=click.IntRange(min=1),
+    default=12,
+    show_default=True,
+    help="Values tried at most, at least 3.",
+)
+@click.option("--steps", type=click.IntRange(min=1), help="Of each run; those of SPEC by default.")
+@json_option
+def tune(
+    spec: Path, out: Path | None, method: str | None, goal: Any, field: str, budget: int, steps: int | None,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Search the step size of a method in SPEC: the largest that is stable, or the one that ends best.
+
+    The search begins at the value in SPEC. Writes tuning.json, the evidence (a row per value and seed) and a figure to
+    --out (default: runs/tune-<name of the file>). For methods that clip it also recommends a threshold. Exits with 1
+    if no value tried is stable.
+    """
+    from digrad.experiments import load_spec, tune_spec
+
+    folder = out or Path("runs") / f"tune-{spec.stem}"
+    result = tune_spec(
+        load_spec(spec), folder, method=method, goal=goal, field=field, budget=budget, steps=steps,
+        tell=lambda told: click.echo(
+            f"{told['done']} of at most {told['budget']}: {field} = {told['value']:.4g}, score {told['score']:.6g}",
+            err=True,
+        ),
+    )  # fmt: skip
+    if as_json:
+        show.as_json(result.to_dict())
+    else:
+        _print_tuning(result)
+        for path in result.files:
+            click.echo(f"  {path}")
+    if result.tuning.value is None:
+        click.echo(
+            f"digrad: no {field} tried is stable; begin lower, or give more --steps or a larger --budget.",
+            err=True,
+        )
+        sys.exit(1)
+
+
+def _print_rows(found: Any) -> None:
+    metric = "held_out_loss" if "held_out_loss" in found.table else "final_loss"
+    about = [
+        name
+        for name in ("network", "start", "seed")
+        if name in found.table and found.table[name].nunique() > 1
+    ]
+    columns = ["method", *found.fields, *about, "verdict", metric, "final_grad_norm", "iterations_to_target"]
+    best = found.table.sort_values(metric, kind="stable")[columns].head(_SHOWN)
+    rows = [[show.cell(value) for value in row] for row in best.itertuples(index=False)]
+    counts = ", ".join(
+        f"{count} {verdict}" for verdict, count in found.table["verdict"].value_counts().items()
+    )
+    shared = "; common random numbers" if found.facts.get("common_random_numbers") else ""
+    show.table(columns, rows, title=f"The best {len(rows)} of {len(found.table)} rows ({counts}{shared})")
+
+
+def _print_tuning(result: Any) -> None:
+    tuning = result.tuning
+    rows = [
+        (show.cell(trial[tuning.field]), "diverged" if trial["score"] is None else show.cell(trial["score"]),
+         "yes" if trial["is_stable"] else "no")
+        for trial in tuning.to_dict()["trials"]
+    ]  # fmt: skip
+    show.table((tuning.field, tuning.metric, "stable"), rows)
+    if tuning.value is not None:
+        edge = "" if tuning.is_bounded else " (the budget ended before a bound was met)"
+        click.echo(f"methods.{result.label}: {tuning.goal}: {tuning.field} = {tuning.value:.4g}{edge}")
+    if result.advice is not None:
+        click.echo(f"threshold: {result.advice.reason}")

@@ -1,0 +1,263 @@
+"""Runs of a sweep that advance together, or one after another, and the rows they leave."""
+
+import dataclasses
+import hashlib
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from digrad.algorithms.fields import numeric_fields
+from digrad.engine.averages import perron_weights
+from digrad.engine.hyper import describe
+from digrad.fingerprints import fingerprint
+from digrad.metrics import perron_average
+from digrad.mixing import AnyNetwork
+from digrad.problems import Problem
+from digrad.simulation.arguments import make_dtype, make_sampler, make_start
+from digrad.simulation.drive import Plan, drive
+from digrad.simulation.lanes import drive_together
+from digrad.simulation.prepare import Prepared, prepare_another
+from digrad.simulation.simulate import arrange
+from digrad.trace import Trace
+from digrad.trace.trace import HEADLINE
+
+MOST_LANES = 64  # beyond, products gain nothing and a kill loses more
+LANE_BYTES = 1 << 30  # what the states of all lanes together take at most, about
+STATES = 10  # arrays [n, d] that a run holds, about
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One run of a sweep.
+
+    Args:
+        label: Of the method.
+        method: With its hyper-parameters.
+        values: The swept ones.
+        network: The label of its network.
+        start: The label of its start.
+        seed: Of the start, and of the samples if they are common.
+        sample_seed: Of the samples.
+    """
+
+    label: str
+    method: Any
+    values: Mapping[str, Any]
+    network: str
+    start: str
+    seed: int
+    sample_seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What all runs of a sweep have in common.
+
+    Args:
+        problem: The losses.
+        networks: By label.
+        starts: By label.
+        held_out: Losses on samples that no agent trains on.
+        options: Of every run, as :func:`digrad.simulate` takes them.
+        target: The levels that ``iterations_to_target`` is about, by column.
+        share_samples: Whether runs of one seed use the same samples.
+    """
+
+    problem: Problem
+    networks: Mapping[str, AnyNetwork]
+    starts: Mapping[str, Any]
+    held_out: Problem | None
+    options: Mapping[str, Any]
+    target: Mapping[str, float]
+    share_samples: bool
+    leads: dict[Any, tuple[Prepared, Plan]] = field(
+        default_factory=dict, repr=False
+    )  # the first run of each shape
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what a process makes for itself."""
+        return {**self.__dict__, "leads": {}}
+
+    @property
+    def side_by_side(self) -> bool:
+        """Whether runs may advance together: where their products become one."""
+        is_common = self.options["batch_size"] is None or self.share_samples
+        return is_common and not self.options["stop_at_tolerance"]
+
+    def shape(self, one: Configuration) -> Any:
+        """Return what runs must have in common to share compiled code; and samples, if these are shared."""
+        numeric = numeric_fields(type(one.method))
+        kinds = tuple((name, _kind(getattr(one.method, name))) for name in numeric)
+        static = tuple(
+            (field.name, getattr(one.method, field.name))
+            for field in dataclasses.fields(one.method)
+            if field.name not in numeric
+        )
+        sampled = self.options["batch_size"] is not None and self.share_samples
+        return type(one.method), kinds, static, one.network, one.sample_seed if sampled else None
+
+    def facts(self) -> dict[str, Any]:
+        """Return what determines all rows, as JSON can hold it.
+
+        Raises:
+            ArgumentError: A loss cannot be recognised in another process.
+        """
+        return {
+            "problem": self.problem.name,
+            "problem_hash": self.problem.content_hash,
+            "networks": {label: network.content_hash for label, network in self.networks.items()},
+            "starts": {label: _start_name(start) for label, start in self.starts.items()},
+            "held_out_hash": None if self.held_out is None else self.held_out.content_hash,
+            "options": {key: str(value) if key == "dtype" else value for key, value in self.options.items()},
+            "target": dict(self.target),
+            "common_random_numbers": self.share_samples,
+        }
+
+
+class Batch(NamedTuple):
+    """Runs that one call of :func:`run_batch` takes.
+
+    Args:
+        runs: Of one shape if they advance together.
+        width: How many runs the compiled code is for; missing ones are repeated and forgotten.
+    """
+
+    runs: list[Configuration]
+    width: int
+
+
+def batches(setting: Setting, wanted: Sequence[Configuration], workers: int) -> Iterator[Batch]:
+    """Yield the batches of a sweep; all batches of one shape have one width, so that they share compiled code."""
+    if not setting.side_by_side:
+        yield from (Batch([one], 1) for one in wanted)
+        return
+    groups: dict[Any, list[Configuration]] = {}
+    for one in wanted:
+        groups.setdefault(setting.shape(one), []).append(one)
+    for group in groups.values():
+        width = min(MOST_LANES, max(1, LANE_BYTES // _lane_bytes(setting)))
+        parts = max(-(-len(group) // width), min(workers, len(group)))
+        for part in np.array_split(np.arange(len(group)), parts):
+            yield Batch([group[place] for place in part], -(-len(group) // parts))
+
+
+def run_batch(setting: Setting, batch: Batch) -> list[dict[str, Any]]:
+    """Run a batch and return its rows, in order; fewer when Ctrl-C ended it."""
+    began, (wanted, width) = time.perf_counter(), batch
+    with jax.enable_x64(True):
+        if setting.side_by_side:
+            padded = [*wanted, *[wanted[-1]] * (width - len(wanted))]
+            runs = [_prepared(setting, one) for one in padded]
+            traces = drive_together([run for run, _ in runs], runs[0][1], share_samples=setting.share_samples)
+            traces = traces[: len(wanted)]
+        else:
+            traces = [drive(*_prepared(setting, one)) for one in wanted]
+    seconds = (time.perf_counter() - began) / len(wanted)
+    return [
+        row_of(setting, one, trace, seconds)
+        for one, trace in zip(wanted, traces, strict=True)
+        if not trace.interrupted
+    ]
+
+
+def identity(setting_facts: Mapping[str, Any], one: Configuration) -> str:
+    """Return a hash that tells whether a stored row is that of a configuration."""
+    common = {key: value for key, value in setting_facts.items() if key not in ("networks", "starts")}
+    described = {
+        **common,
+        "label": one.label,
+        "method": type(one.method).__name__,
+        "method_hash": fingerprint(type(one.method)),
+        "hyper_parameters": describe(one.method),
+        "network": [one.network, setting_facts["networks"][one.network]],
+        "start": [one.start, setting_facts["starts"][one.start]],
+        "seeds": [one.seed, one.sample_seed],
+    }
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def row_of(setting: Setting, one: Configuration, trace: Trace, seconds: float) -> dict[str, Any]:
+    """Return the row of a run: what it was, how it ended, what it reached and what it cost."""
+    row: dict[str, Any] = {"method": one.label, **{name: _cell(value) for name, value in one.values.items()}}
+    if len(setting.networks) > 1:
+        row["network"] = one.network
+    if len(setting.starts) > 1:
+        row["start"] = one.start
+    row["seed"] = one.seed
+    if setting.options["batch_size"] is not None:
+        row["sample_seed"] = one.sample_seed
+    row |= {"verdict": trace.verdict, "diverged_at": trace.diverged_at, "steps": trace.steps}
+    row |= {f"final_{name}": trace.final[name] for name in HEADLINE}
+    row |= {f"best_{name}": trace.best[name] for name in HEADLINE}
+    if setting.held_out is not None:
+        row["held_out_loss"] = _held_out_loss(setting, one, trace)
+    reached = _first_within(trace, setting.target)
+    row["bytes_sent"] = int(trace.bytes_sent[-1])
+    row["iterations_to_target"] = None if reached is None else int(trace.k[reached])
+    row["bytes_to_target"] = None if reached is None else int(trace.bytes_sent[reached])
+    return {**row, "initial_loss": float(trace.loss[0]), "seconds": seconds}
+
+
+def _prepared(setting: Setting, one: Configuration) -> tuple[Prepared, Plan]:
+    shape, options = setting.shape(one), setting.options
+    x0, network = setting.starts[one.start], setting.networks[one.network]
+    given = x0(setting.problem, one.seed) if callable(x0) else x0
+    start = make_start(given, setting.problem, one.seed).astype(make_dtype(options["dtype"]))
+    key = (*shape[:-1], start.shape)
+    if key not in setting.leads:
+        setting.leads[key] = arrange(
+            one.method, setting.problem, network, **{**options, "name": one.label}, seed=one.sample_seed, x0=start,
+            plain_mean=False, callback=None, checkpoint=None, chunk=None,
+        )  # fmt: skip
+    lead, plan = setting.leads[key]
+    sampler = make_sampler(setting.problem, options["batch_size"], options["sampling"], one.sample_seed)
+    facts = {"seed": one.sample_seed}
+    return prepare_another(lead, one.method, start, sampler=sampler, facts=facts), plan
+
+
+def _kind(value: Any) -> Any:
+    return "schedule" if callable(value) else np.shape(value)
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, bool | int | float | str) or value is None:
+        return value
+    return (
+        json.dumps(np.asarray(value).ravel().tolist())
+        if np.ndim(value) and not callable(value)
+        else repr(value)
+    )
+
+
+def _start_name(start: Any) -> str:
+    if callable(start):
+        return fingerprint(start)
+    return (
+        str(start)
+        if isinstance(start, str | None)
+        else hashlib.sha256(np.asarray(start).tobytes()).hexdigest()
+    )
+
+
+def _lane_bytes(setting: Setting) -> int:
+    return STATES * 8 * setting.problem.n_agents * setting.problem.dim
+
+
+def _first_within(trace: Trace, target: Mapping[str, float]) -> int | None:
+    good = np.ones(len(trace.k), bool)
+    for name, level in target.items():
+        good &= trace.columns[name] <= level
+    return int(np.argmax(good)) if good.any() else None
+
+
+def _held_out_loss(setting: Setting, one: Configuration, trace: Trace) -> float:
+    assert setting.held_out is not None
+    u, _ = perron_weights(one.method, setting.networks[one.network])
+    point = perron_average(np.asarray(trace.final_x, np.float64), u)
+    return setting.held_out.loss(point) if np.isfinite(point).all() else math.inf

@@ -1,0 +1,200 @@
+"""One number found by trying: brackets and bisection on a log scale, without knowing what is measured.
+
+A value *is stable* here if what it reaches is finite and close enough to the best that any value tried reaches; of
+those the largest is wanted, as the paper asks for "the largest step sizes that ensure convergence". What is measured (a
+simulation, a training on a cluster) is a function of the caller; lower is better, and not finite means diverged.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from digrad import checks
+from digrad.errors import ArgumentError
+
+FACTOR = 2.0  # between neighbouring values before bisection
+SLACK = 0.05
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One value and the score it reached; not finite when the run diverged."""
+
+    value: float
+    score: float
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a search found.
+
+    Args:
+        value: The one wanted; None when no value tried is stable.
+        trials: All that were tried, from the smallest value on.
+        is_bounded: Whether a value on the other side was tried and is worse; else the search ended at its budget.
+    """
+
+    value: float | None
+    trials: tuple[Trial, ...]
+    is_bounded: bool
+
+
+def within_share_of_best(slack: float, floor: float = 0.0) -> Callable[[float, float], bool]:
+    """Return the rule that a score is at most ``slack`` times |best| above the best.
+
+    Args:
+        slack: The share.
+        floor: Counts as |best| where the best is nearer to zero, so that rounding errors do not decide.
+    """
+    return lambda score, best: score <= best + slack * max(abs(best), floor)
+
+
+def largest_stable(
+    measure: Callable[[float], float],
+    *,
+    start: float,
+    is_stable: Callable[[float, float], bool] | None = None,
+    factor: float = FACTOR,
+    precision: float | None = None,
+    budget: int = 12,
+) -> Search:
+    """Return the largest value that is stable.
+
+    From ``start`` the search goes up by ``factor`` until a value is not stable, down until the smallest tried is not
+    the best, and then halves, on a log scale, the gap above the largest stable one until it is at most ``precision``.
+
+    Args:
+        measure: The score of a value; lower is better, not finite means diverged.
+        start: The first value tried.
+        is_stable: ``(score, best) -> bool``; within 5 % of the best by default.
+        factor: Between neighbours, before bisection.
+        precision: The ratio of the smallest unstable and the largest stable value at which to stop; ``factor`` by
+            default, which means no bisection.
+        budget: Values tried at most.
+
+    Raises:
+        ArgumentError: An argument is out of range.
+
+    Example:
+        >>> found = largest_stable(lambda size: 1 / size if size < 1 else math.inf, start=0.1, precision=1.1)
+        >>> round(found.value, 3), len(found.trials), found.is_bounded
+        (0.951, 8, True)
+    """
+    trials = _Trials(measure, start, factor, budget, "largest_stable")
+    rule = is_stable or within_share_of_best(SLACK)
+    limit = factor if precision is None else _ratio(precision, "precision", "largest_stable")
+
+    def stable(place: float) -> bool:
+        return math.isfinite(trials.scores[place]) and rule(trials.scores[place], trials.best)
+
+    trials.attempt(0.0)
+    while trials.has_budget and stable(trials.highest):
+        trials.attempt(trials.highest + 1)
+    while trials.has_budget and trials.is_best_below:
+        trials.attempt(trials.lowest - 1)
+    while trials.has_budget:
+        good = max(filter(stable, trials.scores), default=None)
+        bad = min((place for place in trials.scores if good is not None and place > good), default=None)
+        if good is None or bad is None or factor ** (bad - good) <= limit * (1 + 1e-9):
+            break
+        trials.attempt((good + bad) / 2)
+    chosen = max(filter(stable, trials.scores), default=None)
+    return trials.result(chosen, chosen is not None and chosen < trials.highest)
+
+
+def best_value(
+    measure: Callable[[float], float],
+    *,
+    start: float,
+    factor: float = FACTOR,
+    precision: float | None = None,
+    budget: int = 12,
+) -> Search:
+    """Return the value with the lowest score.
+
+    From ``start`` the search goes up and down by ``factor`` until the best lies between two worse ones, and then
+    tries the middle, on a log scale, of the wider gap beside the best, until both are at most ``precision``. Of equal
+    scores the larger value is taken.
+
+    Args:
+        measure: As in :func:`largest_stable`, and so are the other arguments.
+        start: The first value tried.
+        factor: Between neighbours, before refinement.
+        precision: The ratio of neighbours at which to stop; ``factor`` by default.
+        budget: Values tried at most.
+
+    Example:
+        >>> found = best_value(lambda size: (math.log(size) + 1) ** 2, start=0.1, precision=1.1, budget=20)
+        >>> round(found.value, 2), found.is_bounded
+        (0.37, True)
+    """
+    trials = _Trials(measure, start, factor, budget, "best_value")
+    limit = factor if precision is None else _ratio(precision, "precision", "best_value")
+    trials.attempt(0.0)
+    while trials.has_budget and trials.winner == trials.highest and math.isfinite(trials.best):
+        trials.attempt(trials.highest + 1)
+    while trials.has_budget and trials.is_best_below:
+        trials.attempt(trials.lowest - 1)
+    while trials.has_budget and trials.lowest < trials.winner < trials.highest:
+        above = min(place for place in trials.scores if place > trials.winner)
+        below = max(place for place in trials.scores if place < trials.winner)
+        wider = above if above - trials.winner >= trials.winner - below else below
+        if factor ** abs(wider - trials.winner) <= limit * (1 + 1e-9):
+            break
+        trials.attempt((wider + trials.winner) / 2)
+    chosen = trials.winner if math.isfinite(trials.best) else None
+    return trials.result(chosen, chosen is not None and trials.lowest < chosen < trials.highest)
+
+
+class _Trials:
+    """The scores so far, by the logarithm of value / start to the base ``factor``."""
+
+    def __init__(
+        self, measure: Callable[[float], float], start: float, factor: float, budget: int, owner: str
+    ) -> None:
+        checks.positive(start, "start", owner)
+        self._measure, self._start, self._factor = measure, start, _ratio(factor, "factor", owner)
+        self._budget = checks.count(budget, "budget", owner)
+        self.scores: dict[float, float] = {}
+
+    @property
+    def has_budget(self) -> bool:
+        return len(self.scores) < self._budget
+
+    @property
+    def best(self) -> float:
+        return min(self.scores.values())
+
+    @property
+    def winner(self) -> float:
+        return max(place for place, score in self.scores.items() if score == self.best)
+
+    @property
+    def highest(self) -> float:
+        return max(self.scores)
+
+    @property
+    def lowest(self) -> float:
+        return min(self.scores)
+
+    @property
+    def is_best_below(self) -> bool:
+        """Whether smaller values may be better than all tried."""
+        return self.winner == self.lowest or not math.isfinite(self.best)
+
+    def attempt(self, place: float) -> None:
+        score = self._measure(self._start * self._factor**place)
+        self.scores[place] = score if math.isfinite(score) else math.inf
+
+    def result(self, chosen: float | None, is_bounded: bool) -> Search:
+        trials = tuple(
+            Trial(self._start * self._factor**place, self.scores[place]) for place in sorted(self.scores)
+        )
+        return Search(None if chosen is None else self._start * self._factor**chosen, trials, is_bounded)
+
+
+def _ratio(value: float, name: str, owner: str) -> float:
+    checks.positive(value, name, owner)
+    if value <= 1:
+        raise ArgumentError(f"`{name}` of {owner} is a ratio and must be above 1, but got {value!r}.")
+    return value

@@ -1,0 +1,112 @@
+"""The folder of a sweep: finished rows, each batch on disk before the next begins, so that a kill costs one batch."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from digrad.errors import ArgumentError, DataError
+from digrad.files import LOCK, make_folder, write_atomically
+
+FORMAT = "digrad sweep 1"
+ROWS, FACTS, TABLE = "rows.jsonl", "sweep.json", "table.parquet"
+
+
+class Journal:
+    """The rows of a sweep that are done, by the identity of their configuration.
+
+    Args:
+        folder: Where they are kept; None keeps them in memory only.
+        resume: Keep the rows that are there.
+        overwrite: Forget them.
+
+    Raises:
+        ArgumentError: The folder holds something else, or rows and neither ``resume`` nor ``overwrite`` is given.
+    """
+
+    def __init__(self, folder: Path | None, *, resume: bool, overwrite: bool) -> None:
+        self._path = None if folder is None else folder / ROWS
+        self.rows: dict[str, dict[str, Any]] = {}
+        if folder is None or self._path is None:
+            return
+        if resume and overwrite:
+            raise ArgumentError("`resume` of sweep keeps what `overwrite` deletes; give one of the two.")
+        _check(folder, resume or overwrite)
+        if resume and self._path.exists():
+            self.rows = _read(self._path)
+        make_folder(folder)
+        # Without the half of a line that a kill may have left.
+        write_atomically(self._path, "".join(map(_line, self.rows.items())))
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the rows outlive the process."""
+        return self._path is not None
+
+    def add(self, rows: Mapping[str, dict[str, Any]]) -> None:
+        """Keep finished rows, on disk when this returns."""
+        self.rows.update(rows)
+        if self._path is not None:
+            with open(self._path, "a", encoding="utf-8") as file:
+                file.write("".join(map(_line, rows.items())))
+                file.flush()
+                os.fsync(file.fileno())
+
+
+def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Write what the rows are about, which also marks the folder as that of a sweep."""
+    write_atomically(make_folder(folder) / FACTS, json.dumps({"format": FORMAT, **facts}, indent=2) + "\n")
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """Return what :func:`write_facts` wrote.
+
+    Raises:
+        DataError: The folder is not that of a sweep.
+    """
+    try:
+        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        facts = {}
+    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+        raise DataError(f"{folder} is not the folder of a sweep; give one that `digrad sweep --out` made.")
+    return facts
+
+
+def _check(folder: Path, may_exist: bool) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise ArgumentError(f"`out` of sweep must be a folder, but {folder} is a file; give another.")
+    if not folder.exists() or all(file.name == LOCK for file in folder.iterdir()):
+        return
+    try:
+        read_facts(folder)
+    except DataError:
+        raise ArgumentError(
+            f"`out` of sweep must be empty or the folder of a sweep, but {folder} holds other files; give another."
+        ) from None
+    if not may_exist and _read(folder / ROWS):
+        raise ArgumentError(
+            f"`out` of sweep: {folder} holds rows already; go on with resume=True (--resume), begin anew with "
+            "overwrite=True (--overwrite), or give another folder."
+        )
+
+
+def _line(entry: tuple[str, dict[str, Any]]) -> str:
+    return json.dumps({"id": entry[0], "row": entry[1]}) + "\n"
+
+
+def _read(path: Path) -> dict[str, dict[str, Any]]:
+    lines: Sequence[str] = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    found = {}
+    for line in lines:
+        try:
+            entry = json.loads(line)
+            found[entry["id"]] = entry["row"]
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+        ):  # the line that was being written when the process was killed
+            continue
+    return found

@@ -1,0 +1,78 @@
+"""Batches on several processes, of this machine or of a cluster, through joblib.
+
+What all runs share is sent as one array of bytes: joblib maps it into memory on this machine, and Dask scatters it
+once. A worker unpacks it once and keeps it, with what it has compiled, for all its batches, also those of later sweeps.
+Worker processes are started anew, never forked: a forked JAX hangs.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import cloudpickle
+import joblib
+import numpy as np
+import numpy.typing as npt
+
+from digrad.errors import DigradError, WorkerError
+from digrad.sweeps.batches import Batch, Setting, run_batch
+
+KEPT = 2  # settings that a worker keeps
+_settings: dict[str, Setting] = {}  # by content, the latest last
+
+Rows = list[dict[str, Any]]
+
+
+def run_here(setting: Setting, work: Sequence[Batch]) -> Iterator[tuple[Batch, Rows]]:
+    """Yield each batch and its rows, run one after another in this process."""
+    for batch in work:
+        yield batch, run_batch(setting, batch)
+
+
+def run_on_workers(
+    setting: Setting,
+    work: Sequence[Batch],
+    *,
+    workers: int,
+    backend: str,
+    backend_options: Mapping[str, Any],
+) -> Iterator[tuple[Batch, Rows]]:
+    """Yield each batch and its rows as it is done, in any order.
+
+    Args:
+        setting: What all runs share.
+        work: The batches.
+        workers: How many processes; a cluster may have its own idea.
+        backend: A name that joblib knows.
+        backend_options: Of the backend.
+
+    Raises:
+        WorkerError: A worker has ended, or the backend does not work.
+    """
+    content = cloudpickle.dumps(setting)
+    key = hashlib.sha256(content).hexdigest()
+    shared = np.frombuffer(content, np.uint8)
+    tasks = [
+        joblib.delayed(_run)(shared, key, place, cloudpickle.dumps(batch)) for place, batch in enumerate(work)
+    ]
+    try:
+        with joblib.parallel_config(backend, n_jobs=workers, **backend_options):
+            done: Any = joblib.Parallel(return_as="generator_unordered")(tasks)
+            for place, rows in done:
+                yield work[place], rows
+    except (DigradError, KeyboardInterrupt, GeneratorExit):
+        raise
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise WorkerError(
+            f"a worker of the joblib backend {backend!r} failed ({type(error).__name__}: {reason})"
+        ) from error
+
+
+def _run(shared: npt.NDArray[np.uint8], key: str, place: int, batch: bytes) -> tuple[int, Rows]:
+    """Run one batch in a worker."""
+    if key not in _settings:
+        while len(_settings) >= KEPT:
+            del _settings[next(iter(_settings))]
+        _settings[key] = cloudpickle.loads(shared.tobytes())
+    return place, run_batch(_settings[key], cloudpickle.loads(batch))

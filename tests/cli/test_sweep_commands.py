@@ -1,0 +1,138 @@
+"""digrad sweep and digrad tune, as users call them."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from digrad.cli import main
+
+SPEC = """
+name = "tiny"
+steps = 20
+start = [10.0, 10.0]
+record_every = 5
+graph = {kind = "example5"}
+problem = {kind = "example_quartic"}
+methods.CGT = {step_size = 0.05, threshold = 5.0}
+methods.AB = {step_size = 0.05}
+"""
+SWEEP = """
+[sweep]
+target = {grad_norm = 1e-2}
+[sweep.grid]
+step_size = {low = 1e-3, high = 0.1, count = 3}
+threshold = [1.0, 5.0]
+"""
+
+
+def call(monkeypatch, capsys, *words):
+    monkeypatch.setattr("sys.argv", ["digrad", *map(str, words)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code or 0, capsys.readouterr()
+
+
+@pytest.fixture
+def spec(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def write(text):
+        (tmp_path / "spec.toml").write_text(text)
+        return "spec.toml"
+
+    return write
+
+
+def test_sweep_writes_table_and_figures_and_resumes(spec, monkeypatch, capsys, tmp_path):
+    code, output = call(monkeypatch, capsys, "sweep", spec(SPEC + SWEEP))
+    assert code == 0, output.err
+    assert "The best 9 of 9 rows" in output.out
+    folder = tmp_path / "runs" / "sweep-spec"
+    table = pd.read_parquet(folder / "table.parquet")
+    assert table["step_size"].nunique() == 3
+    assert table["threshold"].isna().sum() == 3  # AB has none
+    names = {path.name for path in (folder / "figures").iterdir()}
+    assert "final_loss_against_step_size.png" in names
+    assert "final_loss_over_step_size_and_threshold.pdf" in names
+    code, output = call(monkeypatch, capsys, "sweep", "spec.toml", "--resume", "--json")
+    assert code == 0
+    assert len(json.loads(output.out)) == 9
+    code, output = call(monkeypatch, capsys, "sweep", "spec.toml")
+    assert code == 2
+    assert "--resume" in output.err
+
+
+def test_sweep_takes_graphs_starts_and_random_draws(spec, monkeypatch, capsys):
+    text = SPEC + (
+        '[sweep]\nsamples = 2\nstarts = ["zeros", "normal"]\nrandom.step_size = {low = 1e-3, high = 1e-2}\n'
+        'graphs.ring = {kind = "ring", n = 5}\n'
+    )
+    code, output = call(monkeypatch, capsys, "sweep", spec(text), "--json")
+    rows = json.loads(output.out)
+    assert code == 0
+    assert len(rows) == 2 * 2 * 2 * 2
+    assert {(row["network"], row["start"]) for row in rows} == {
+        (network, start) for network in ("graph", "ring") for start in ("zeros", "normal")
+    }
+
+
+def test_tune_finds_a_step_size_and_recommends_a_threshold(spec, monkeypatch, capsys, tmp_path):
+    code, output = call(monkeypatch, capsys, "tune", spec(SPEC), "--budget", 4, "--json")
+    found = json.loads(output.out)
+    assert code == 0, output.err
+    assert len(found["trials"]) == 4
+    assert found["recommended_threshold"]["threshold"] > 0
+    assert json.loads((tmp_path / "runs" / "tune-spec" / "tuning.json").read_text()) == found
+    assert (tmp_path / "runs" / "tune-spec" / "figures" / "tuning.png").exists()
+    code, output = call(monkeypatch, capsys, "tune", "spec.toml", "--budget", 3, "--method", "AB")
+    assert code == 0
+    assert "methods.AB: largest stable step" in output.out
+
+
+def test_tune_compares_on_held_out_samples(spec, monkeypatch, capsys):
+    problem = '{kind = "logistic", data = "breast_cancer", held_out = 0.2}'
+    text = SPEC.replace('{kind = "example_quartic"}', problem).replace("[10.0, 10.0]", '"zeros"')
+    code, output = call(monkeypatch, capsys, "tune", spec(text), "--budget", 3, "--json")
+    assert code == 0, output.err
+    assert json.loads(output.out)["metric"] == "held_out_loss"
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "said"),
+    [
+        ("", ["sweep"], "`sweep` is required here"),
+        ("[sweep.grid]\n", ["sweep"], "`sweep.grid` must give something for at least one field"),
+        (
+            "[sweep.grid]\nstep_size = []\n",
+            ["sweep"],
+            "`sweep.grid.step_size` must be a list of at least one value",
+        ),
+        ("[sweep.grid]\nstep_sise = [1.0]\n", ["sweep"], "Did you mean `step_size`?"),
+        (
+            "[sweep.grid]\nstep_size = [0.1, -1.0]\n",
+            ["sweep"],
+            "CGT refuses: `step_size` of CGT must be positive",
+        ),
+        ("[sweep.grid]\nstep_size = ['0.1']\n", ["sweep"], "must be a number, but got '0.1'"),
+        ("[sweep.grid]\nstep_size = {low = 1.0, high = 0.1, count = 3}\n", ["sweep"], "low <= high"),
+        ("[sweep.grid]\nstep_size = {low = 0.1, high = 1.0}\n", ["sweep"], "count = ..."),
+        ("[sweep]\ngird = {}\n", ["sweep"], "Did you mean `grid`?"),
+        ("[sweep]\nrandom = {step_size = [0.1]}\n", ["sweep"], "`samples` must say how many"),
+        (
+            "[sweep]\ntarget = {gradnorm = 1}\ngrid = {step_size = [0.1]}\n",
+            ["sweep"],
+            "Did you mean `grad_norm`?",
+        ),
+        ("", ["tune", "--budget", "2"], "`budget` of tune must be a whole number of at least 3"),
+        ("", ["tune", "--method", "AC"], "`--method` must be one of CGT, AB"),
+        ("", ["tune", "--field", "treshold"], "Did you mean `threshold`?"),
+        ("", ["tune", "--goal", "fast"], "'fast' is not one of"),
+    ],
+)
+def test_bad_input_gets_one_line_and_exit_code_2(spec, monkeypatch, capsys, text, words, said):
+    command, *options = words
+    code, output = call(monkeypatch, capsys, command, spec(SPEC + text), *options)
+    assert code == 2, output
+    assert said in output.err
+    assert output.err.count("\n") == 1

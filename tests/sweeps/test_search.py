@@ -1,0 +1,89 @@
+"""The search for a value, whatever is measured."""
+
+import math
+
+import pytest
+
+from digrad.errors import ArgumentError
+from digrad.sweeps import best_value, largest_stable
+from digrad.sweeps.search import within_share_of_best
+
+
+def counted(function):
+    calls = []
+    return calls, lambda value: calls.append(value) or function(value)
+
+
+def test_the_edge_is_bracketed_and_bisected_to_the_precision_asked():
+    calls, measure = counted(lambda size: 1.0 if size < 0.37 else math.inf)
+    found = largest_stable(measure, start=0.01, precision=1.05, budget=30)
+    assert found.is_bounded
+    assert 0.37 / 1.05 <= found.value < 0.37
+    assert [trial.value for trial in found.trials] == sorted(calls)
+
+
+def test_a_start_that_is_too_large_is_searched_downwards():
+    found = largest_stable(lambda size: 1.0 if size < 0.01 else math.nan, start=1.0, budget=20, precision=1.2)
+    assert 0.01 / 1.2 <= found.value < 0.01
+
+
+def test_without_bisection_values_lie_on_the_grid_of_the_factor():
+    """The protocol of the CIFAR baselines: a loss per step size, neighbours a factor of two apart."""
+    losses = {0.25: 0.9, 0.5: 0.5, 1.0: 0.52, 2.0: 3.0}
+    found = largest_stable(losses.__getitem__, start=0.5)
+    assert (found.value, found.is_bounded) == (1.0, True)
+    assert [trial.value for trial in found.trials] == [0.25, 0.5, 1.0, 2.0]
+
+
+def test_a_search_goes_down_until_the_smallest_is_not_the_best():
+    calls, measure = counted(lambda size: abs(math.log2(size) + 5) + 1)  # best at 2**-5
+    assert largest_stable(measure, start=1.0).value == 2**-5
+    assert min(calls) == 2**-6
+
+
+def test_the_slack_of_a_negative_score_counts_upwards():
+    found = largest_stable({0.5: -10.0, 1.0: -9.8, 2.0: -5.0, 0.25: -3.0}.__getitem__, start=0.5)
+    assert found.value == 1.0
+
+
+def test_a_search_that_meets_no_edge_says_so():
+    found = largest_stable(lambda size: 1 / size, start=1.0, budget=4)
+    assert (found.value, found.is_bounded, len(found.trials)) == (8.0, False, 4)
+
+
+def test_nothing_stable_gives_no_value():
+    found = largest_stable(lambda size: math.inf, start=1.0, budget=4)
+    assert (found.value, found.is_bounded, len(found.trials)) == (None, False, 4)
+
+
+def test_rounding_errors_near_zero_do_not_decide():
+    scores = {1.0: 1e-20, 2.0: 5e-18, 4.0: 1.0, 0.5: 1e-9}
+    found = largest_stable(scores.__getitem__, start=1.0, is_stable=within_share_of_best(0.05, floor=1e-6))
+    assert found.value == 2.0
+
+
+def test_the_lowest_score_is_found_between_worse_ones():
+    calls, measure = counted(lambda size: abs(math.log(size / 0.033)))
+    found = best_value(measure, start=1.0, precision=1.1, budget=40)
+    assert found.is_bounded
+    assert 0.033 / 1.1 <= found.value <= 0.033 * 1.1
+    assert len(calls) == len(set(calls)) < 20
+
+
+def test_of_equal_scores_the_larger_value_is_taken():
+    found = best_value(lambda size: 0.0 if size <= 1 else 1.0, start=0.5, budget=3)
+    assert found.value == 1.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"budget": 0}, "`budget` of largest_stable must be a whole number of at least 1"),
+        ({"start": 0}, "`start`"),
+        ({"factor": 1.0}, "must be above 1"),
+        ({"precision": 0.5}, "must be above 1"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, said):
+    with pytest.raises(ArgumentError, match=said):
+        largest_stable(lambda size: size, **{"start": 1.0, **arguments})

@@ -1,0 +1,242 @@
+"""A sweep is the runs themselves, one row each, and survives what ends it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import digrad as dg
+from digrad.errors import ArgumentError
+from digrad.simulation.advance import advance
+from digrad.sweeps import Sweep
+from digrad.sweeps import batches as batching
+
+NETWORK = dg.Network(dg.graphs.example5())
+QUARTIC = dg.problems.example_quartic()
+GRID = {"step_size": [0.001, 0.05, 0.2]}
+RUN = {"steps": 40, "x0": [10.0, 10.0], "record_every": 10}
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return dg.problems.logistic(data="digits", agents=5, reg_weight=1e-3, reg_power=4)
+
+
+@pytest.fixture(scope="module")
+def explosive():
+    return dg.sweep(dg.AB, QUARTIC, NETWORK, grid=GRID, **RUN)
+
+
+def test_rows_say_what_simulate_says_also_of_runs_that_diverge(explosive):
+    assert explosive.table["verdict"].tolist() == ["running", "diverged", "diverged"]
+    for _, row in explosive.table.iterrows():
+        alone = dg.simulate(dg.AB(step_size=row["step_size"]), QUARTIC, NETWORK, **RUN)
+        assert (row["verdict"], row["steps"]) == (alone.verdict, alone.steps)
+        assert row["bytes_sent"] == alone.bytes_sent[-1]
+        assert row["diverged_at"] == alone.diverged_at or pd.isna(row["diverged_at"])
+        for name in ("loss", "grad_norm", "consensus_error"):
+            np.testing.assert_allclose(row[f"final_{name}"], alone.final[name], rtol=1e-9)
+            np.testing.assert_allclose(row[f"best_{name}"], alone.best[name], rtol=1e-9)
+
+
+def test_the_table_is_tidy_and_survives_parquet(explosive, tmp_path):
+    explosive.save(tmp_path)
+    loaded = Sweep.load(tmp_path)
+    pd.testing.assert_frame_equal(loaded.table, explosive.table)
+    assert loaded.facts["common_random_numbers"] is False
+    assert loaded.table["diverged_at"].dtype == "Int64"
+    assert loaded.fields == ["step_size"]
+
+
+def test_seeds_networks_and_starts_multiply_the_rows():
+    networks = {"five": NETWORK, "ring": dg.Network(dg.graphs.ring(5))}
+    found = dg.sweep(
+        dg.CGT(0.05, 5.0), QUARTIC, networks, steps=5, seeds=2, x0={"zeros": "zeros", "normal": "normal"}
+    )
+    assert len(found.table) == 8
+    assert found.table.groupby(["network", "start", "seed"]).size().eq(1).all()
+    row = found.table.query("network == 'ring' and start == 'normal' and seed == 1").iloc[0]
+    alone = dg.simulate(dg.CGT(0.05, 5.0), QUARTIC, networks["ring"], steps=5, x0="normal", seed=1)
+    np.testing.assert_allclose(row["final_loss"], alone.final["loss"], rtol=1e-9)
+
+
+def test_iterations_to_a_target_are_those_of_the_trace():
+    target = {"grad_norm": 1e-2}
+    found = dg.sweep(dg.CGT, QUARTIC, NETWORK, steps=60, grid={**GRID, "threshold": [5.0]}, target=target)
+    for _, row in found.table.iterrows():
+        trace = dg.simulate(dg.CGT(row["step_size"], 5.0), QUARTIC, NETWORK, steps=60)
+        reached = np.flatnonzero(trace.grad_norm <= 1e-2)
+        if reached.size:
+            assert row["iterations_to_target"] == trace.k[reached[0]]
+            assert row["bytes_to_target"] == trace.bytes_sent[reached[0]]
+        else:
+            assert pd.isna(row["iterations_to_target"])
+
+
+def test_mini_batches_have_samples_of_their_own_unless_told(digits):
+    run = {"steps": 12, "batch_size": 4, "grid": {"step_size": [0.1, 0.2]}, "record_every": 4}
+    own = dg.sweep(dg.AB, digits, NETWORK, **run)
+    shared = dg.sweep(dg.AB, digits, NETWORK, common_random_numbers=True, seed=3, **run)
+    assert own.table["sample_seed"].nunique() == 2
+    assert shared.table["sample_seed"].tolist() == [3, 3]
+    assert (own.facts["common_random_numbers"], shared.facts["common_random_numbers"]) == (False, True)
+    for table in (own.table, shared.table):
+        for _, row in table.iterrows():
+            alone = dg.simulate(
+                dg.AB(row["step_size"]), digits, NETWORK, steps=12, batch_size=4, seed=int(row["sample_seed"])
+            )
+            np.testing.assert_allclose(row["final_loss"], alone.final["loss"], rtol=1e-9)
+
+
+def test_batches_of_one_shape_share_one_compiled_loop(monkeypatch):
+    monkeypatch.setattr(batching, "MOST_LANES", 2)
+    before = advance._cache_size()
+    sizes = [0.01, 0.02, 0.03, 0.04, 0.05]
+    found = dg.sweep(dg.DGD(0.1), QUARTIC, NETWORK, steps=5, grid={"step_size": sizes})
+    assert found.table["step_size"].tolist() == sizes
+    assert advance._cache_size() == before + 1
+
+
+def test_schedules_and_words_are_swept_too():
+    grid = {"step_size": [0.05, dg.schedules.Inverse(0.5, 10)], "mixing": ["row", "sinkhorn"]}
+    found = dg.sweep(dg.DGD(0.1), QUARTIC, NETWORK, steps=5, grid=grid)
+    assert found.table["mixing"].tolist() == ["row", "sinkhorn"] * 2
+    assert found.table["step_size"].str.startswith("Inverse").sum() == 2
+    alone = dg.simulate(dg.DGD(dg.schedules.Inverse(0.5, 10), mixing="row"), QUARTIC, NETWORK, steps=5)
+    np.testing.assert_allclose(found.table["final_loss"][2], alone.final["loss"], rtol=1e-9)
+
+
+def test_held_out_losses_are_those_of_the_average_at_the_end(digits):
+    found = dg.sweep(dg.AB, digits, NETWORK, steps=5, grid={"step_size": [0.1]}, held_out=digits)
+    np.testing.assert_allclose(found.table["held_out_loss"], found.table["final_loss"], rtol=1e-9)
+
+
+def test_finished_rows_are_taken_over_and_only_missing_ones_are_run(tmp_path, monkeypatch):
+    dg.sweep(dg.AB, QUARTIC, NETWORK, grid={"step_size": [0.001, 0.05]}, out=tmp_path, **RUN)
+    ran = []
+    real = batching.run_batch
+    monkeypatch.setattr("digrad.sweeps.workers.run_batch", lambda s, b: ran.extend(b.runs) or real(s, b))
+    found = dg.sweep(dg.AB, QUARTIC, NETWORK, grid=GRID, out=tmp_path, resume=True, **RUN)
+    assert [one.values["step_size"] for one in ran] == [0.2]
+    pd.testing.assert_frame_equal(Sweep.load(tmp_path).table, found.table)
+    assert found.table["step_size"].tolist() == GRID["step_size"]
+    ran.clear()
+    dg.sweep(dg.AB, QUARTIC, NETWORK, grid=GRID, out=tmp_path, resume=True, **{**RUN, "steps": 41})
+    assert len(ran) == 3  # other steps are other runs
+
+
+def test_a_folder_is_not_overwritten_silently(tmp_path):
+    run = {"grid": {"step_size": [0.001]}, **RUN}
+    dg.sweep(dg.AB, QUARTIC, NETWORK, out=tmp_path / "a", **run)
+    with pytest.raises(ArgumentError, match="holds rows already; go on with resume=True"):
+        dg.sweep(dg.AB, QUARTIC, NETWORK, out=tmp_path / "a", **run)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "thesis.tex").write_text("years")
+    with pytest.raises(ArgumentError, match="holds other files"):
+        dg.sweep(dg.AB, QUARTIC, NETWORK, out=tmp_path / "b", overwrite=True, **run)
+    found = dg.sweep(dg.AB, QUARTIC, NETWORK, out=tmp_path / "a", overwrite=True, **run)
+    assert len(found.table) == 1
+
+
+def test_a_torn_last_line_costs_that_row_only(tmp_path):
+    run = {"grid": GRID, "out": tmp_path, **RUN}
+    whole = dg.sweep(dg.AB, QUARTIC, NETWORK, **run)
+    text = (tmp_path / "rows.jsonl").read_text()
+    (tmp_path / "rows.jsonl").write_text(text[:-40])
+    again = dg.sweep(dg.AB, QUARTIC, NETWORK, resume=True, **run)
+    columns = [name for name in whole.table if name != "seconds"]
+    pd.testing.assert_frame_equal(again.table[columns], whole.table[columns])
+
+
+KILLED = """
+import os, signal, sys
+import digrad as dg
+from digrad.sweeps import batches
+batches.MOST_LANES = 1
+def progress(told):
+    if told.done == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+dg.sweep(
+    dg.AB, dg.problems.example_quartic(), dg.Network(dg.graphs.example5()), steps=20, x0=[10.0, 10.0],
+    grid={"step_size": [0.001, 0.002, 0.003, 0.004]}, out=sys.argv[1], progress=progress,
+)
+"""
+
+
+def test_rows_finished_before_a_kill_are_kept(tmp_path):
+    killed = subprocess.run([sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    kept = [json.loads(line)["row"] for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [row["step_size"] for row in kept] == [0.001, 0.002]
+    told = []
+    found = dg.sweep(
+        dg.AB, QUARTIC, NETWORK, steps=20, x0=[10.0, 10.0], grid={"step_size": [0.001, 0.002, 0.003, 0.004]},
+        out=tmp_path, resume=True, progress=told.append,
+    )  # fmt: skip
+    assert [row.done for row in told] == [4]
+    assert found.table["seconds"][:2].tolist() == [row["seconds"] for row in kept]
+
+
+def test_progress_says_how_long_it_will_take(monkeypatch):
+    monkeypatch.setattr(batching, "MOST_LANES", 1)
+    told = []
+    dg.sweep(dg.AB, QUARTIC, NETWORK, grid=GRID, progress=told.append, **RUN)
+    assert [(one.done, one.total) for one in told] == [(1, 3), (2, 3), (3, 3)]
+    assert told[0].seconds_left == pytest.approx(2 * told[0].seconds)
+    assert told[-1].seconds_left == 0
+
+
+def test_ctrl_c_keeps_what_was_finished(tmp_path, monkeypatch):
+    monkeypatch.setattr(batching, "MOST_LANES", 1)
+
+    def interrupt(told):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    found = dg.sweep(dg.AB, QUARTIC, NETWORK, grid=GRID, out=tmp_path, progress=interrupt, **RUN)
+    assert found.interrupted
+    assert len(found.table) == 1
+
+
+def test_the_best_row_of_each_method_is_finite(explosive):
+    found = explosive.best()
+    assert found["step_size"].tolist() == [0.001]
+    with pytest.raises(ArgumentError, match="Did you mean `final_loss`"):
+        explosive.best("finl_loss")
+
+
+def test_figures_mark_what_diverged(explosive, tmp_path):
+    figure = explosive.plot(path=tmp_path / "a.png")
+    crosses = [line for line in figure.axes[0].lines if line.get_gid() == "diverged"]
+    assert crosses[0].get_xdata().tolist() == [0.05, 0.2]
+    assert (tmp_path / "a.png").stat().st_size > 1000
+    both = dg.sweep(dg.CGT, QUARTIC, NETWORK, grid={**GRID, "threshold": [1.0, 1e30]}, **RUN)
+    figure = both.heat_map()
+    crosses = [line for line in figure.axes[0].lines if line.get_gid() == "diverged"]
+    assert len(crosses[0].get_xdata()) == (both.table["verdict"] == "diverged").sum() > 0
+    with pytest.raises(ArgumentError, match="`y` of Sweep must be one of"):
+        explosive.heat_map()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"target": {"gradnorm": 1}}, "Did you mean `grad_norm`"),
+        ({"target": {}}, "`target` of sweep must map"),
+        ({"batch_size": 4}, "has no samples to draw from"),
+        ({"workers": 0}, "`workers` of sweep"),
+        ({"held_out": 3}, "`held_out` of sweep must be a Problem"),
+        ({"x0": [1.0]}, "`x0` must have shape"),
+        ({"resume": True, "overwrite": True, "out": "here"}, "give one of the two"),
+    ],
+)
+def test_bad_arguments_get_one_line_before_the_first_run(arguments, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ArgumentError, match=said) as refused:
+        dg.sweep(dg.AB, QUARTIC, NETWORK, **{"grid": GRID, **RUN, **arguments})
+    assert "\n" not in str(refused.value)

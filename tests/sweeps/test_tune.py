@@ -1,0 +1,75 @@
+"""The search for a step size finds the edge that the dynamics have."""
+
+import numpy as np
+import pytest
+
+import digrad as dg
+from digrad.errors import ArgumentError
+
+NETWORK = dg.Network(dg.graphs.complete(2))
+CURVATURE = 4.0
+PARABOLA = dg.problems.quadratic(curvature=[[CURVATURE], [CURVATURE]], linear=[[0.0], [0.0]])
+EDGE = 2 / CURVATURE  # of gradient descent on a parabola
+
+
+def test_the_largest_stable_step_of_gradient_descent_is_two_over_the_curvature():
+    found = dg.tune(dg.GD(step_size=0.01), PARABOLA, NETWORK, steps=400, x0=[1.0], precision=1.05, budget=20)
+    assert found.is_bounded
+    assert EDGE / 1.05 <= found.value < EDGE
+    assert found.method.step_size == found.value
+    stable = found.table.groupby("step_size")["is_stable"].all()
+    assert stable[found.value]
+    assert not stable[stable.index > found.value].any()
+
+
+def test_the_best_final_value_of_gradient_descent_is_at_one_over_the_curvature():
+    found = dg.tune(
+        dg.GD(step_size=0.01), PARABOLA, NETWORK, steps=10, x0=[1.0], goal="best final value", budget=25
+    )
+    assert found.is_bounded
+    assert found.value == pytest.approx(1 / CURVATURE, rel=0.1)
+
+
+def test_the_worst_seed_decides_and_all_seeds_are_evidence():
+    found = dg.tune(dg.GD(step_size=0.3), PARABOLA, NETWORK, steps=50, x0="normal", seeds=2, budget=5)
+    assert found.table.groupby("step_size").size().eq(2).all()
+    worst = found.table.groupby("step_size")["final_loss"].max()
+    finite = found.table.groupby("step_size")["score"].first()
+    np.testing.assert_array_equal(worst[np.isfinite(finite)], finite[np.isfinite(finite)])
+
+
+def test_held_out_losses_decide_where_there_are_some():
+    elsewhere = dg.problems.quadratic(curvature=[[1.0]], linear=[[10.0]])
+    found = dg.tune(dg.GD(step_size=0.1), PARABOLA, NETWORK, steps=5, x0=[1.0], held_out=elsewhere, budget=4)
+    assert found.metric == "held_out_loss"
+    np.testing.assert_array_equal(found.table["score"], found.table["held_out_loss"])
+
+
+def test_a_budget_that_ends_too_early_is_said():
+    found = dg.tune(dg.GD(step_size=1e-4), PARABOLA, NETWORK, steps=20, x0=[1.0], budget=3)
+    assert not found.is_bounded
+    assert "the budget ended first" in repr(found)
+
+
+def test_nothing_stable_is_a_result(tmp_path):
+    found = dg.tune(dg.GD(step_size=1e3), PARABOLA, NETWORK, steps=100, x0=[1.0], budget=3)
+    assert found.value is None
+    assert found.to_dict()["trials"][0]["score"] is None
+    assert found.plot(tmp_path / "a.png") is not None
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "said"),
+    [
+        (dg.GD(0.1), {"budget": 2}, "`budget` of tune must be a whole number of at least 3, but got 2"),
+        (dg.GD(0.1), {"goal": "fast"}, "`goal` of tune must be one of"),
+        (dg.GD(0.1), {"field": "stepsize"}, "Did you mean `step_size`"),
+        (dg.GD(lambda k: 0.1), {}, "one finite number for tune to begin at"),
+        (dg.CGT(0.1, float("inf")), {"field": "threshold"}, "one finite number"),
+        (dg.GD, {}, "must be a method such as"),
+    ],
+)
+def test_bad_arguments_get_one_line(method, arguments, said):
+    with pytest.raises(ArgumentError, match=said) as refused:
+        dg.tune(method, PARABOLA, NETWORK, **{"steps": 5, **arguments})
+    assert "\n" not in str(refused.value)
