@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo test lint types layers pytest slow constraints clean
+.PHONY: demo test lint types layers pytest slow soak test-all pytest-without-torch docs package constraints clean
 
 demo: $(VENV)/.installed
 	$(BIN)/digrad demo
@@ -28,8 +28,40 @@ pytest: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow"
 
 # The long runs, kept out of `make test`, and property tests on examples of their own choice.
-slow: $(VENV)/.installed-test
+slow: $(VENV)/.installed-slow
 	$(BIN)/python -m pytest -q -m "slow or hypothesis" --hypothesis-profile=default
+
+# A thousand runs on three hosts in network namespaces, in each of which something is killed (root; about a day).
+soak: $(VENV)/.installed-test
+	DIGRAD_SOAK=1000 $(BIN)/python -m pytest -q -n 0 -m slow tests/torch/machines/test_hosts.py -k at_any_moment
+
+# The short suite without torch, on each of these interpreters that this machine has.
+INTERPRETERS ?= 3.11 3.12 3.13
+WITHOUT_TORCH := --ignore=tests/torch --ignore=src/digrad/torch --ignore-glob='*/torch_*.py'
+test-all: $(addprefix test-,$(INTERPRETERS))
+
+test-3.%:
+	@python=$$(for found in python3.$* $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.$*.*/bin/python; do \
+		$$found -c '' 2>/dev/null && echo $$found && break; done); \
+	if [ -n "$$python" ]; then $(MAKE) PYTHON=$$python VENV=.venv-3.$* pytest-without-torch; \
+	else echo "Python 3.$* is not on this machine: skipped"; fi
+
+pytest-without-torch: $(VENV)/.installed-plain
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow" $(WITHOUT_TORCH)
+
+# The site, from docs/ and the docstrings: open docs/_build/html/index.html.
+docs: $(VENV)/.installed-test
+	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs docs/_build/html
+
+# Wheel and source distribution in dist/, each installed into an empty environment and tried outside of the checkout.
+package: $(VENV)/.installed-test
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	for file in dist/*.whl dist/*.tar.gz; do \
+		rm -rf dist/empty && $(PYTHON) -m venv dist/empty \
+		&& dist/empty/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt $$file \
+		&& dist/empty/bin/digrad --version && (cd dist/empty && bin/digrad demo --out demo) || exit 1; done
+	rm -rf dist/empty
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("digrad needs Python 3.11 or newer, but $(PYTHON) is " + sys.version.split()[0] + "; call make PYTHON=python3.11")'
@@ -40,12 +72,20 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
-	$(PIP) install -c constraints.txt -e '.[test,torch]'
+	$(PIP) install -c constraints.txt -e '.[test,docs,torch]'
+	touch $@
+
+$(VENV)/.installed-slow: $(VENV)/.installed-test
+	$(PIP) install -c constraints.txt -e '.[test,docs,torch,trainers]'
+	touch $@
+
+$(VENV)/.installed-plain: $(VENV)/.installed
+	$(PIP) install -c constraints.txt -e '.[test,docs]'
 	touch $@
 
 # Pin what is installed now, after `pip install -U` of what should move.
-constraints: $(VENV)/.installed-test
+constraints: $(VENV)/.installed-slow
 	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu//' > constraints.txt
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(addprefix .venv-,$(INTERPRETERS)) docs/_build dist

@@ -1,13 +1,14 @@
 """Write the generated pages of the documentation: `python docs/generate.py`.
 
 methods.md comes from what the method classes state about themselves, convergence.md from runs on the example, specs.md
-from the tables that validate a specification.
+from the tables that validate a specification. `python docs/generate.py notebook` executes examples/tour.ipynb anew.
 """
 
 import inspect
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from digrad.algorithms import METHODS
 from digrad.algorithms.catalog import method_facts, section
@@ -21,6 +22,7 @@ from digrad.graphs.words import NAMED
 from digrad.schedules import SCHEDULES
 
 HERE = Path(__file__).parent
+NOTEBOOK = HERE.parent / "examples" / "tour.ipynb"
 
 METHODS_HEAD = """# Methods
 
@@ -155,9 +157,23 @@ def _markdown(text: str) -> str:
     return re.sub(r":class:`~?(?:[\w.]*\.)?(\w+)`|:func:`~?([\w.]+)`", lambda m: f"`{m[1] or m[2]}`", text)
 
 
+def executed_notebook() -> Any:
+    """Return the notebook of the examples, executed."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    NotebookClient(notebook, timeout=300, record_timing=False).execute()
+    return notebook
+
+
 def main() -> None:
-    """Write the pages that are asked for, or all."""
+    """Write the pages that are asked for, or all but the notebook."""
     wanted = sys.argv[1:] or ["methods", "specs", "convergence"]
+    if "notebook" in wanted:
+        import nbformat
+
+        nbformat.write(executed_notebook(), NOTEBOOK)
     if "specs" in wanted:
         (HERE / "specs.md").write_text(specs_page())
     if "methods" in wanted:

@@ -3,7 +3,7 @@
     digrad launch --agents 3 examples/torch_finetune.py --folder run
 
 Parameter groups, a learning-rate scheduler, coupled weight decay, checkpoints that survive a killed agent (run
-it again, or kill an agent: it goes on), and TensorBoard (`tensorboard --logdir run`) if it is installed.
+it again, or kill an agent: it goes on), and TensorBoard (`tensorboard --logdir run`).
 """
 
 import argparse
@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.tensorboard import SummaryWriter
 
 import digrad as dg
 from digrad.torch import Checkpoints, DecentralizedOptimizer, ProcessNetwork, Shard, recalibrate
@@ -26,15 +27,6 @@ def build_model() -> nn.Module:
     return nn.Sequential(trunk, head)
 
 
-def log_writer(folder: Path, agent: int) -> Any:
-    """Return a TensorBoard writer for agent 0, or None."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(folder / "tensorboard") if agent == 0 else None
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--folder", type=Path, required=True)
@@ -43,25 +35,20 @@ def main() -> None:
 
     network = ProcessNetwork(dg.graphs.from_edges(3, [(0, 1), (1, 2), (2, 0), (0, 2)]))
     digits = dg.data.digits(classes=10)
-    images = torch.tensor(digits.features, dtype=torch.float32)
-    labels = torch.tensor(digits.labels, dtype=torch.long)
+    images, labels = torch.tensor(digits.features).float(), torch.tensor(digits.labels).long()
     parts = dg.data.partition(digits.labels, agents=network.n, scheme="dirichlet", alpha=0.5, seed=0)
     shard = Shard(parts.indices, agent=network.agent, batch_size=32)
 
     model = build_model()
     head: Any = model[1]  # pyright: ignore[reportIndexIssue]
-    norms = list(head[1].parameters())
-    groups = [
-        {"params": [*head[0].parameters(), *head[3].parameters()], "weight_decay": 1e-3},
-        {"params": norms, "weight_decay": 0.0},
-    ]
+    decayed = [*head[0].parameters(), *head[3].parameters()]
+    groups = [{"params": decayed, "weight_decay": 1e-3}, {"params": list(head[1].parameters())}]
     optimizer = DecentralizedOptimizer(groups, dg.CGT(step_size=0.2, threshold=1.0), network)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.99)
-    checkpoints = Checkpoints(
-        options.folder / "checkpoints", optimizer, model=model, others={"scheduler": scheduler}, keep=2
-    )
+    others = {"scheduler": scheduler}
+    checkpoints = Checkpoints(options.folder / "checkpoints", optimizer, model=model, others=others, keep=2)
     resumed = checkpoints.resume()
-    writer = log_writer(options.folder, network.agent)
+    writer = SummaryWriter(options.folder / "tensorboard") if network.agent == 0 else None
     while optimizer.k < options.steps:
         batch = shard.batch(optimizer.k)
         optimizer.zero_grad()
@@ -78,14 +65,12 @@ def main() -> None:
             if writer:
                 writer.add_scalar("consensus_error", distance, optimizer.k)
     optimizer.close()
-    if writer:
-        writer.close()
-
     with optimizer.averaged_parameters(), torch.no_grad():
         recalibrate(model, images.split(256))  # statistics of the average, not of this agent
         model.eval()
         accuracy = (model(images).argmax(1) == labels).float().mean()
-    if network.agent == 0:
+    if writer:
+        writer.close()
         print(f"started at step {resumed or 0}, accuracy of the average {accuracy:.3f}")
     network.close()
 

@@ -1,7 +1,11 @@
+import importlib.util
 import os
+import re
 import resource
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 import pytest
@@ -10,6 +14,36 @@ from hypothesis import settings
 # Property tests try the same examples in every run; `make slow` explores with `--hypothesis-profile=default`.
 settings.register_profile("gate", derandomize=True)
 settings.load_profile("gate")
+
+TESTS = Path(__file__).parent
+IMPORTS_TORCH = re.compile(r"^(?:import|from) (?:digrad\.)?(?:torch|image_problems)", re.MULTILINE)
+
+
+class Helpers:
+    """Finds the modules that tests share, but not the folder ``tests/torch`` under the name of a missing torch."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Return where a module of this folder is."""
+        return None if path or name == "torch" else PathFinder.find_spec(name, [str(TESTS)])
+
+
+def has_torch() -> bool:
+    """Tell whether torch itself is installed; a mere folder of that name has no origin."""
+    found = importlib.util.find_spec("torch")
+    return found is not None and found.origin is not None
+
+
+if not has_torch():
+    sys.path[:] = [entry for entry in sys.path if entry != str(TESTS)]
+    sys.meta_path.append(Helpers)
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out the files that import torch where there is none: `make test-all`."""
+    if collection_path.suffix != ".py" or has_torch():
+        return None
+    return True if IMPORTS_TORCH.search(collection_path.read_text(encoding="utf-8")) else None
 
 
 @pytest.fixture(scope="session")

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from digrad import AB, CGT, DGD, PushDIGing
+from digrad import AB, CGT, DGD, PushDIGing, PushPull
 from digrad.graphs import every, example5, one_peer_exponential, random_arcs, split
-from digrad.links import rounded
+from digrad.links import Bursts, FixedDelay, Links, coders, rounded
 from digrad.mixing import Network
 from digrad.sampling import WithReplacement
 from method_cases import CASES, Case
@@ -154,6 +154,7 @@ class Point(nn.Module):
 
 
 START = (3.1, -2.7)
+HARD = Links(loss=0.3, delay=3, awake=[1.0, 0.8, 0.5, 0.9, 0.7], coder=coders.top_k(1), noise=0.01, seed=2)
 TURN_STEPS = 60
 
 
@@ -182,6 +183,20 @@ def turn_cases(n: int) -> list[TurnCase]:
         return found
     rows = DGD(step_size=0.02, mixing="row")
     found += [TurnCase(f"DGD, {label}", rows, Network(graph)) for label, graph in graphs[5].items()]
+    found += [
+        TurnCase(f"{type(method).__name__}, {label}", method, Network(graph, links=links))
+        for label, method, graph, links in (
+            ("loss", methods["CGT"], example5(), Links(loss=0.3)),
+            ("late", methods["AB"], example5(), Links(loss=Bursts(0.3, 4), delay=2, seed=1)),
+            ("asleep", PushPull(step_size=0.02), split(example5(), 2), Links(awake=0.7, delay=FixedDelay(1))),
+            ("all", methods["CGT"], split(example5(), 2), HARD),
+            ("random entries", methods["CGT"], example5(), Links(loss=0.2, coder=coders.random_k(1))),
+            ("weights", methods["PushDIGing"], example5(), Links(loss=0.1, delay=1)),
+            ("coded weights", methods["PushDIGing"], example5(), Links(coder=coders.quantize(2))),
+            ("kept", methods["CGT"], example5(), Links(loss=0.3, push="keep", pull="renormalise")),
+            ("last", rows, example5(), Links(loss=0.3, delay=2, pull="last")),
+        )
+    ]
     return found + [
         TurnCase(f"{name}, {label}, short", method, Network(graph, links=rounded("bfloat16")))
         for label, graph in short.items()

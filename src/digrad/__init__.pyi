@@ -42,6 +42,8 @@ from .compilation import keep_compiled as keep_compiled
 from .data import Dataset as Dataset
 from .errors import DigradError as DigradError
 from .graphs import Digraph as Digraph
+from .links import Links as Links
+from .links import coders as coders
 from .mixing import Mixing as Mixing
 from .mixing import Network as Network
 from .mixing import NetworkSequence as NetworkSequence
@@ -52,6 +54,7 @@ from .simulation import compare as compare
 from .simulation import simulate as simulate
 from .sweeps import LogUniform as LogUniform
 from .sweeps import Uniform as Uniform
+from .sweeps import minimize as minimize
 from .sweeps import recommend_threshold as recommend_threshold
 from .sweeps import sweep as sweep
 from .sweeps import tune as tune

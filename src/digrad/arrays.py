@@ -50,6 +50,33 @@ def maximum(x: Array, y: Array) -> Array:
     return namespace.maximum(x, namespace.zeros_like(x) + y)
 
 
+def amax(x: Array) -> Array:
+    """Return the largest entry of each row, ``[n, 1]``."""
+    return _namespace(x).amax(x, -1)[:, None]
+
+
+def signs(x: Array) -> Array:
+    """Return -1, 0 or 1 for each entry."""
+    return _namespace(x).sign(x)
+
+
+def nearest_whole(x: Array) -> Array:
+    """Return the nearest whole number of each entry, halves to even."""
+    return _namespace(x).round(x)
+
+
+def is_among_largest(x: Array, k: int) -> Array:
+    """Return which entries are the k largest of their row in size; of equals the first.
+
+    >>> import numpy as np
+    >>> is_among_largest(np.array([[1.0, -3.0, 1.0]]), 2)
+    array([[ True,  True, False]])
+    """
+    namespace = _namespace(x)
+    order = namespace.argsort(-abs(x), stable=True)
+    return namespace.argsort(order) < k
+
+
 def row_norm(x: Array) -> Array:
     """Return the Euclidean norm of each row, ``[n, 1]``; exact scaling avoids overflow of the squares.
 

@@ -62,4 +62,21 @@ class Inverse:
         return self.scale / (k + self.offset)
 
 
-SCHEDULES = {"constant": Constant, "inverse_sqrt": InverseSqrt, "inverse": Inverse}
+@dataclass(frozen=True)
+class Geometric:
+    """``scale * ratio ** k``, for example noise that fades."""
+
+    scale: float
+    ratio: float
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        checks.positive(self.scale, "scale", "Geometric")
+        checks.positive(self.ratio, "ratio", "Geometric")
+
+    def __call__(self, k: int) -> float:
+        """Return the value at iteration k."""
+        return self.scale * self.ratio**k
+
+
+SCHEDULES = {"constant": Constant, "inverse_sqrt": InverseSqrt, "inverse": Inverse, "geometric": Geometric}

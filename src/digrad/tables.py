@@ -40,7 +40,7 @@ class Table:
 
     @classmethod
     def of(cls, items: Iterable[Any]) -> "Table":
-        """Return a table of things that have ``to_dict``, such as what :func:`digrad methods` lists."""
+        """Return a table of things that have ``to_dict``, such as what ``digrad methods`` lists."""
         return cls(tuple(item if isinstance(item, Mapping) else item.to_dict() for item in items))
 
     @property

@@ -1,6 +1,7 @@
 """What every method promises to every engine, checked for each row of the table of cases."""
 
 import dataclasses
+import inspect
 import math
 import re
 from pathlib import Path
@@ -129,9 +130,9 @@ def test_every_method_with_a_threshold_reports_what_it_clips() -> None:
 
 @every_class
 def test_docstring_follows_the_template(method: type) -> None:
-    text = method.__doc__
+    text = inspect.getdoc(method)
     assert text is not None
-    positions = [text.find(f"\n    {section}:") for section in ("Args", *SECTIONS[1:], "Example")]
+    positions = [text.find(f"\n{section}:") for section in ("Args", *SECTIONS[1:], "Example")]
     assert -1 not in positions, dict(zip((*SECTIONS, "Example"), positions, strict=True))
     assert positions == sorted(positions)
     assert ".. math::" in text
@@ -140,7 +141,7 @@ def test_docstring_follows_the_template(method: type) -> None:
 
 @every_class
 def test_equation_numbers_of_the_docstring_are_repeated_in_the_code(method: Any) -> None:
-    code = Path(method.step.__code__.co_filename).read_text().replace(method.__doc__, "")
+    code = re.sub(r'""".*?"""', "", Path(method.step.__code__.co_filename).read_text(), flags=re.DOTALL)
     numbers = set(re.findall(r"\\qquad \((\d)\)", method.__doc__))
     assert numbers
     assert {number for number in numbers if not re.search(rf"# .*\({number}\)", code)} == set()
@@ -148,9 +149,9 @@ def test_equation_numbers_of_the_docstring_are_repeated_in_the_code(method: Any)
 
 @every_class
 def test_every_hyper_parameter_is_documented(method: Any) -> None:
-    arguments = method.__doc__.split("Args:")[1].split("Communication:")[0]
+    arguments = inspect.getdoc(method).split("Args:")[1].split("Communication:")[0]
     for field in dataclasses.fields(method):
-        assert re.search(rf"^        {field.name}: ", arguments, re.MULTILINE), field.name
+        assert re.search(rf"^    {field.name}: ", arguments, re.MULTILINE), field.name
 
 
 @every_method

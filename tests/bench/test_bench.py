@@ -6,11 +6,13 @@ import jax
 import numpy as np
 import pytest
 
-from digrad.bench import BenchReport, BenchRow, run, run_bench, workload
+from digrad.bench import BenchReport, BenchRow, large, run, run_bench, workload
 from digrad.bench.cases import CASES
+from digrad.bench.figure import growth_figure
+from digrad.bench.history import remember
 from digrad.bench.measure import Timing, fastest, interleave, peak_memory
 from digrad.bench.workload import Workload, paper_problem
-from digrad.errors import ArgumentError, DigradError
+from digrad.errors import ArgumentError, DigradError, StorageError
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +110,53 @@ def test_run_bench_reports_every_promise_from_fresh_processes(monkeypatch):
     ]
     assert all(row.ours > 0 for row in report.rows)
     assert report.facts["data"] == "digits"
+
+
+def test_history_is_compared_with_by_the_next_run(tmp_path):
+    rows, path = [BenchRow("a", 2.0, "us"), BenchRow("b", 3.0, "s", 4.0)], tmp_path / "deep" / "history.jsonl"
+    assert remember(path, rows, {"data": "digits"}) == {}
+    before = remember(path, [BenchRow("a", 1.0, "us")], {})
+    assert before == {"a": 2.0, "b": 3.0}
+    report = BenchReport((BenchRow("a", 1.0, "us"),), {}, before)
+    assert report.to_dict()["rows"][0]["before"] == 2.0
+    assert "2" in str(report)
+
+
+def test_history_that_is_something_else_is_refused(tmp_path):
+    path = tmp_path / "history.jsonl"
+    path.write_text("no json\n")
+    with pytest.raises(StorageError, match="is no history of `digrad bench`"):
+        remember(path, [], {})
+
+
+def test_growth_figure_has_a_floor_and_logarithmic_axes():
+    rows = [
+        BenchRow(f"{graph}, {n} agents", 1.0 * n, "us", reference=2.0 * n, floor=0.1 * n, n=n)
+        for graph in ("random 3-out digraph", "exponential graph")
+        for n in (10, 100)
+    ]
+    figure = growth_figure(BenchReport(tuple(rows), {}))
+    assert len(figure.axes) == 2
+    assert figure.axes[0].get_xscale() == figure.axes[0].get_yscale() == "log"
+    assert [line.get_label() for line in figure.axes[0].lines][-1].startswith("floor")
+
+
+@pytest.mark.parametrize("graph", large.GRAPHS)
+def test_scipy_loop_follows_the_trajectory_of_digrad_on_large_networks(graph):
+    with jax.enable_x64(True):
+        work = large.LargeWorkload(graph, 200, 3, "float64")
+        np.testing.assert_allclose(np.asarray(work.run().x), work.run_scipy(), atol=1e-12)
+        assert work.floor(1e10) > 0
+
+
+def test_other_loops_follow_the_trajectory_of_digrad(problem):
+    with jax.enable_x64(True):
+        work = Workload(problem, "float64", 10, 8)
+        ours = np.asarray(work.run().x)
+    others = work.others()
+    assert set(others) == {"agent loop", "torch eager"}
+    for run_other in others.values():
+        np.testing.assert_allclose(run_other(), ours, atol=1e-12)
 
 
 def test_run_bench_passes_on_the_reason_when_the_data_set_is_unknown():

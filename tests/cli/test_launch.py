@@ -10,7 +10,7 @@ import pytest
 
 from digrad.cli import main
 from digrad.graphs import ring, write
-from digrad.torch.launch import launch_command
+from digrad.torch.machines.key_file import make_key, read_key
 
 
 def call(monkeypatch, capsys, *words):
@@ -44,7 +44,19 @@ REFUSED = {
     ),
     "endpoint in a network": (
         ["--agents", "3", "--nodes", "2", "--endpoint", "10.8.0.1:29400"],
-        "whoever reaches it can run programs as you on all machines",
+        "where strangers could read, disturb or join the run; make a key with `digrad keygen FILE`",
+    ),
+    "key of one machine": (
+        ["--agents", "3", "--key-file", "run.key"],
+        "`key_file` of launch is what several nodes share; leave it out for one",
+    ),
+    "missing key": (
+        ["--agents", "3", "--nodes", "2", "--endpoint", "10.8.0.1:29400", "--key-file", "absent.key"],
+        "make one with `digrad keygen absent.key`",
+    ),
+    "machine beyond the last": (
+        ["--agents", "3", "--nodes", "2", "--endpoint", "10.8.0.1:29400", "--insecure", "--node-rank", "2"],
+        "`node_rank` of launch must be",
     ),
     "endpoint with a name": (
         ["--agents", "3", "--nodes", "2", "--endpoint", f"{socket.gethostname()}:29400"],
@@ -103,8 +115,8 @@ def test_help_shows_how_to_start_agents_on_one_machine_and_on_several(monkeypatc
     code, output = call(monkeypatch, capsys, "--help")
     assert code in (0, None)
     assert "digrad launch --agents 5 train.py --epochs 3" in output.out
-    assert "--nodes 3 --endpoint 10.8.0.1:29400 --interface wg0 --insecure" in output.out
-    assert "unpickles" in output.out
+    assert "--nodes 3 --endpoint 10.8.0.1:29400 --key-file run.key" in output.out
+    assert "digrad keygen run.key" in output.out
 
 
 @pytest.mark.parametrize(
@@ -134,19 +146,51 @@ def test_all_that_follows_the_script_is_its_own(words, handed, monkeypatch, caps
     assert "--nproc-per-node=3" in commands[0]
 
 
-def test_address_of_the_interface_is_what_other_machines_are_told(script):
-    several = launch_command(script, agents=1, nodes=2, endpoint="10.0.0.1:29400", interface="lo")
-    assert "--local-addr=127.0.0.1" in several
-    by_name = launch_command(script, agents=1, nodes=2, endpoint="10.0.0.1:29400")
-    assert not [word for word in by_name if word.startswith("--local-addr")]
-
-
 def test_interface_without_an_address_is_refused(script, monkeypatch, capsys):
     def no_address(*_):
         raise OSError(99, "Cannot assign requested address")
 
     monkeypatch.setattr(fcntl, "ioctl", no_address)
-    words = ["--agents", "1", "--nodes", "2", "--endpoint", "10.0.0.1:29400", "--interface", "lo", script]
+    words = [
+        "--agents",
+        "1",
+        "--nodes",
+        "2",
+        "--endpoint",
+        "10.0.0.1:29400",
+        "--interface",
+        "lo",
+        "--insecure",
+        script,
+    ]
     code, output = call(monkeypatch, capsys, *words)
     assert code == 2
     assert "`interface` of launch is 'lo', which has no IPv4 address" in output.err
+
+
+def test_keygen_writes_a_secret_for_its_owner_only_and_overwrites_none(monkeypatch, capsys, tmp_path):
+    path = tmp_path / "run.key"
+    for code in (0, 2):
+        monkeypatch.setattr("sys.argv", ["digrad", "keygen", str(path)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert (ended.value.code or 0) == code
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert read_key(path) != read_key(make_key(tmp_path / "other.key"))
+    assert "is not overwritten; give another file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("mode", "text", "reason"), [(0o644, None, "can be read by others"), (0o600, "x", "must hold a key")]
+)
+def test_key_that_others_can_read_or_that_is_none_is_refused(
+    mode, text, reason, monkeypatch, capsys, script, tmp_path
+):
+    path = make_key(tmp_path / "run.key")
+    path.chmod(mode)
+    if text is not None:
+        path.write_text(text)
+    words = ["--agents", "1", "--nodes", "2", "--endpoint", "10.0.0.1:29400", "--key-file", path, script]
+    code, output = call(monkeypatch, capsys, *words)
+    assert code == 2
+    assert reason in output.err

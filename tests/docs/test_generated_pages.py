@@ -1,6 +1,7 @@
 """The generated pages of the documentation are in step with the code."""
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 
@@ -40,6 +41,26 @@ def test_the_convergence_page_measures_every_method(generate):
     assert page.startswith(generate.CONVERGENCE_HEAD), "run `python docs/generate.py convergence`"
     assert [row[:3] for row in _rows(page)] == settings, "run `python docs/generate.py convergence`"
     assert {row[0] for row in settings} == {method.__name__ for method in convergence.dg.METHODS.values()}
+
+
+@pytest.mark.filterwarnings("default")  # of the libraries that run a kernel
+def test_the_notebook_prints_what_it_shows(generate):
+    stored = json.loads(generate.NOTEBOOK.read_text())
+    assert _printed(generate.executed_notebook()) == _printed(stored), (
+        "run `python docs/generate.py notebook`"
+    )
+    kinds = [
+        set(output["data"])
+        for cell in stored["cells"]
+        for output in cell.get("outputs", ())
+        if "data" in output
+    ]
+    assert sum("image/png" in kind for kind in kinds) == 2
+
+
+def _printed(notebook):
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", ())]
+    return ["".join(output["text"]) for output in outputs if output.get("name") == "stdout"]
 
 
 # Each outcome and kind of matrix, and the exception below; the others are slow together.
@@ -89,11 +110,3 @@ def _declared(method):
 def _rows(page):
     lines = page.split("|---|\n")[1].splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-
-
-def test_every_public_name_appears_in_the_documentation():
-    import digrad
-
-    pages = "\n".join(path.read_text() for path in [*DOCS.glob("*.md"), DOCS.parent / "README.md"])
-    missing = [name for name in digrad.__all__ if not re.search(rf"\b{name}\b", pages)]
-    assert not missing

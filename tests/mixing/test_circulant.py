@@ -28,3 +28,20 @@ def test_one_different_weight_is_found_beyond_the_first_rows():
     matrix.data = matrix.data.copy()
     matrix.data[-1] = 0.4
     assert circulant(matrix) is None
+
+
+def test_a_ring_of_100000_agents_says_how_slowly_it_mixes():
+    summary = dg.Network(dg.graphs.ring(100_000)).describe()
+    assert summary.rho_R == pytest.approx(np.cos(np.pi / 100_000), abs=1e-14)
+    assert "rho_R               1 - 4.93e-10" in str(summary)
+    assert "rho_W               not computed" in str(summary)
+
+
+def test_a_path_of_100000_agents_has_a_perron_vector_and_admits_that_its_gap_is_not_computed():
+    network = dg.Network(dg.graphs.grid(1, 100_000))
+    residual = network.u @ network.R.matrix - network.u
+    assert np.abs(residual).max() <= 1e-9
+    assert network.u[0] / network.u[1] == pytest.approx(
+        2 / 3, rel=1e-9
+    )  # degrees and the self loop: 2 against 3
+    assert network.describe().rho_R is None

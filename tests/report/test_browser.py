@@ -346,6 +346,22 @@ def test_runs_are_compared_on_one_page_and_hidden_together(
     assert set(lines(browser)) == {"0"}
 
 
+def test_table_of_a_sweep_is_sorted_by_a_click(show: Callable[..., Browser], tmp_path: Path) -> None:
+    import pandas as pd
+
+    rows = {"method": ["CGT", "CGT", "AB"], "step_size": [0.1, 0.02, 0.1], "loss": [0.3, 0.5, float("inf")]}
+    pd.DataFrame(rows).to_parquet(tmp_path / "table.parquet", index=False)
+    (tmp_path / "sweep.json").write_text("{}")
+    browser = show(write_report(tmp_path))
+    rows_shown = "[...document.querySelectorAll('.sortable tbody tr')]"
+    cells = f"return {rows_shown}.map(row => [...row.cells].map(cell => cell.textContent).join(' '))"
+    browser.click(".sortable th:nth-child(2) button")
+    assert browser.run(cells)[0] == "CGT 0.02 0.5"
+    browser.click(".sortable th:nth-child(3) button")
+    browser.click(".sortable th:nth-child(3) button")
+    assert browser.run(cells)[0] == "AB 0.1 not finite"
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_phone_shows_the_whole_width(show: Callable[..., Browser], page: Path, theme: str) -> None:
     browser = show(page, f"theme={theme}", width=390, height=844)

@@ -1,6 +1,9 @@
 """A checkpoint comes back as it was, or is refused in one line on every agent."""
 
+import fcntl
 import json
+import os
+import shutil
 from collections import Counter, OrderedDict, defaultdict
 from pathlib import Path
 from typing import Any
@@ -291,7 +294,7 @@ def test_replicas_resume_bitwise(links: Any, tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(first.state_fields, second.state_fields, strict=True))
     for one, other in zip(first.models, second.models, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one.buffers(), other.buffers(), strict=True))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-0000000004", "step-0000000006"]
+    assert sorted(path.name for path in tmp_path.glob("[!.]*")) == ["step-0000000004", "step-0000000006"]
 
 
 def test_replicas_with_other_links_go_on_by_a_tracking_restart_only(tmp_path: Path) -> None:
@@ -333,3 +336,33 @@ def test_last_file_of_a_step_takes_its_folder_along_whoever_was_faster(tmp_path:
     delete_file(folder / "agent-1.safetensors")
     assert not folder.exists()
     delete_file(folder / "agent-0.safetensors")  # as by an agent that finds the folder gone
+
+
+def test_folder_that_cannot_be_written_is_an_error_before_the_first_step(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    replicas = Replicas(torch.nn.Linear(2, 1), CGT(step_size=0.1, threshold=1.0), ring(3))
+    for folder in (Path("/proc/digrad"), tmp_path / "file" / "below"):
+        with pytest.raises(CheckpointError, match=f"`{folder}` cannot be written .*; give another folder"):
+            Checkpoints(folder, replicas)
+
+
+def test_disk_without_room_for_one_state_is_an_error_before_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = shutil.disk_usage(tmp_path)._replace(free=20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
+    replicas = Replicas(torch.nn.Linear(2, 1), CGT(step_size=0.1, threshold=1.0), ring(3))
+    with pytest.raises(CheckpointError, match="has 0 MB left, but one state needs"):
+        Checkpoints(tmp_path, replicas)
+
+
+def test_folder_of_a_run_that_is_alive_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("digrad.torch.checkpoint_files._PATIENCE", 0.0)
+    replicas = Replicas(torch.nn.Linear(2, 1), CGT(step_size=0.1, threshold=1.0), ring(3))
+    held = os.open(tmp_path / ".agent-all.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with pytest.raises(CheckpointError, match="another run uses"):
+        Checkpoints(tmp_path, replicas)
+    os.close(held)
+    for _ in range(2):  # this process may use it as often as it likes
+        Checkpoints(tmp_path, replicas).save()

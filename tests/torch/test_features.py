@@ -21,7 +21,7 @@ from digrad.schedules import InverseSqrt
 from digrad.torch import ProcessNetwork, Replicas, Shard, recalibrate
 from digrad.torch.cgt_kernel import cgt_step
 from digrad.torch.exchange import Part
-from digrad.torch.launch import launch_command, launch_environment
+from digrad.torch.launch import launch, launch_command, launch_environment
 from digrad.torch.mixing_order import Share, Turns
 from digrad.torch.replica_net import ReplicaNet
 from torch_processes import run
@@ -419,14 +419,4 @@ def test_launch_checks_its_arguments(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="does not exist"):
         launch_command(tmp_path / "none.py", agents=3)
     with pytest.raises(ArgumentError, match="`endpoint` of launch is required for 2 nodes"):
-        launch_command(__file__, agents=3, nodes=2)
-
-
-def test_example_of_the_page_runs() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "torch.md").read_text()
-    block = page.split("```python\n")[1].split("```")[0]
-    names: dict[str, Any] = {}
-    exec(block, names)
-    replicas = names["replicas"]
-    assert replicas.k == 100
-    assert replicas.consensus_error() < 0.1
+        launch(__file__, agents=3, nodes=2)

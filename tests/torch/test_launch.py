@@ -1,5 +1,6 @@
 """What becomes of the agents when `digrad launch` is told to end, is set up wrongly, or runs on two machines."""
 
+import json
 import os
 import signal
 import socket
@@ -12,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from digrad import graphs
+from digrad.graphs import ring
+from digrad.torch.checkpoint_files import committed_steps, step_folder
 from torch_processes import WORKERS, environment, free_port, listening
 
 WORKER = str(WORKERS / "launched.py")
@@ -306,3 +310,77 @@ def test_plain_torchrun_restarts_the_agents_with_a_store_per_attempt(tmp_path: P
     assert code == 0, output
     assert "keeps one store for all attempts" not in output
     assert len(list(tmp_path.glob("average-*"))) == 2
+
+
+SAVING = """
+import sys, torch, digrad as dg
+from pathlib import Path
+from digrad.torch import Checkpoints, DecentralizedOptimizer, ProcessNetwork
+network = ProcessNetwork(dg.graphs.ring(2))
+model = torch.nn.Linear(4, 3)
+optimizer = DecentralizedOptimizer(model.parameters(), dg.CGT(step_size=0.05, threshold=1.0), network)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.999)
+Checkpoints(sys.argv[1], optimizer, others={"scheduler": scheduler}).resume()
+while True:
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).square().mean().backward()
+    optimizer.step()
+    scheduler.step()
+    assert scheduler.last_epoch == optimizer.k
+    if optimizer.k % 20 == 0:
+        Path(sys.argv[1], f"training-{network.agent}").touch()
+"""
+
+
+def test_run_that_is_told_to_end_saves_the_same_step_on_all_agents_first(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SAVING)
+    metrics = tmp_path / "metrics"
+    words = digrad_launch("--agents", "2", "--metrics", str(metrics), str(script), str(tmp_path))
+    with started(tmp_path, *words) as (process, token):
+        wait_for(tmp_path, "training-*", 2)
+        process.terminate()
+        output, _ = process.communicate(timeout=GONE)
+        assert process.returncode == 143, output
+        assert not remaining(token)
+    assert "Traceback" not in output
+    (last,) = committed_steps(tmp_path)
+    names = {path.name for path in step_folder(tmp_path, last).glob("agent-*")}
+    assert names == {"agent-0.safetensors", "agent-1.safetensors"}
+    for agent in range(2):
+        lines = [json.loads(line) for line in (metrics / f"agent-{agent}.jsonl").read_text().splitlines()]
+        assert [line["step"] for line in lines] == list(range(1, last + 1))
+        assert all(line["agent"] == agent and line["bytes"] > 0 and line["waited"] >= 0 for line in lines)
+
+
+@pytest.mark.parametrize("victim", ["digrad launch", "torch.distributed.run"])
+def test_nothing_survives_a_launch_or_torchrun_that_is_killed(victim: str, tmp_path: Path) -> None:
+    with started(tmp_path, *digrad_launch("--agents", "2", WORKER, "forever", str(tmp_path))) as (
+        process,
+        token,
+    ):
+        wait_for(tmp_path, "training-*", 2)
+        pids = remaining(token)
+        torchrun_pid = next(pid for pid in pids if b"torch.distributed.run" in words_of(pid))
+        os.kill(process.pid if victim == "digrad launch" else torchrun_pid, signal.SIGKILL)
+        deadline = time.monotonic() + GONE
+        while remaining(token) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not remaining(token)
+
+
+def words_of(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def test_check_tries_every_arc_in_both_directions(tmp_path: Path) -> None:
+    graphs.write(ring(3), tmp_path / "graph.json")
+    words = digrad_launch("--agents", "3", "--graph", str(tmp_path / "graph.json"), "--check")
+    code, output, _ = run(tmp_path, *words)
+    assert code == 0, output
+    assert [line.split(":")[0] for line in output.splitlines() if " arc" in line] == [
+        "[0] arc 0 to 1, and back",
+        "[0] arc 1 to 2, and back",
+        "[0] arc 2 to 0, and back",
+        "[0] all 3 arcs work in both directions",
+    ]

@@ -1,6 +1,7 @@
 """What each method states about itself, as one table: for the command line, reports and documentation."""
 
 import dataclasses
+import inspect
 import re
 import unicodedata
 import warnings
@@ -56,7 +57,8 @@ def section(method: type, title: str) -> str:
     >>> section(ALL_METHODS["CGT"], "Deviations")[:2]
     '1.'
     """
-    found = re.search(rf"^    {title}:(.*?)(?=^    \S|\Z)", method.__doc__ or "", re.MULTILINE | re.DOTALL)
+    text = inspect.cleandoc(method.__doc__ or "")
+    found = re.search(rf"^{title}:(.*?)(?=^\S|\Z)", text, re.MULTILINE | re.DOTALL)
     return " ".join(found.group(1).split()) if found else ""
 
 

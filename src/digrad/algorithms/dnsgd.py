@@ -114,7 +114,7 @@ def chebyshev_momentum(second_eigenvalue: float) -> float:
         second_eigenvalue: l2, the second largest absolute eigenvalue of the mixing matrix, in [0, 1).
 
     Returns:
-        e in [0, 1): 0 for l2 = 0.
+        A number e in [0, 1), which is 0 for l2 = 0.
 
     Raises:
         ArgumentError: If ``second_eigenvalue`` is not in [0, 1).

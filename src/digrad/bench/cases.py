@@ -6,9 +6,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from digrad.bench.large import converging, growth, large, large_memory, networks, two_threads
 from digrad.bench.measure import Timing, fastest, interleave, peak_memory
 from digrad.bench.report import BenchRow
-from digrad.bench.workload import METHOD, Workload, paper_problem
+from digrad.bench.workload import METHOD, Workload, many_agents_problem, paper_problem
 from digrad.errors import DigradError
 from digrad.graphs import example5
 from digrad.mixing import Network
@@ -17,9 +18,12 @@ from digrad.simulation import simulate
 BATCH = 32
 MINIBATCH_STEPS, RECORDED_STEPS, FULL_STEPS = 2000, 1000, 10
 RECORD_EVERY = 10
-SPEEDUP = {"float32": 3.0, "float64": 2.5}
+SPEEDUP = {"float32": 4.0, "float64": 5.0}
+MANY_SPEEDUP = {"float32": 3.0, "float64": 4.5}  # of 500 agents, against dense mixing
+MANY_STEPS = 50
+LOOP_SPEEDUP = 8.0
 DEFERRAL = 2.5
-FULL_BATCH = 1.3
+FULL_BATCH = {"float32": 0.75, "float64": 1.7}
 MEMORY_GB = 1.0
 
 
@@ -31,6 +35,15 @@ def minibatch(data: str, repeats: int) -> list[BenchRow]:
 def full_batch(data: str, repeats: int) -> list[BenchRow]:
     """Time a full-batch step against NumPy's best layout."""
     return _against_numpy(data, repeats, FULL_STEPS, None)
+
+
+def many_agents(data: str, repeats: int) -> list[BenchRow]:
+    """Time a mini-batch step of 500 agents against NumPy with dense mixing."""
+    problem = many_agents_problem(data)
+    with jax.enable_x64(True):
+        Workload(problem, "float64", 20, BATCH).check_agreement()
+        works = [Workload(problem, dtype, MANY_STEPS, BATCH) for dtype in MANY_SPEEDUP]
+        return [row for work in works for row in _stepped(work, MANY_SPEEDUP[work.dtype], repeats)]
 
 
 def recording(data: str, repeats: int) -> list[BenchRow]:
@@ -50,28 +63,51 @@ def memory(data: str, repeats: int) -> list[BenchRow]:
     return [BenchRow(name=name, ours=peak_memory() / 1e9, unit="GB", target=MEMORY_GB)]
 
 
-CASES = {"minibatch": minibatch, "recording": recording, "full_batch": full_batch, "memory": memory}
+CASES = {
+    "minibatch": minibatch,
+    "many_agents": many_agents,
+    "recording": recording,
+    "full_batch": full_batch,
+    "memory": memory,
+    "large": large,
+    "two_threads": two_threads,
+    "growth": growth,
+    "networks": networks,
+    "converging": converging,
+    "large_memory": large_memory,
+}
 
 
 def _against_numpy(data: str, repeats: int, steps: int, batch_size: int | None) -> list[BenchRow]:
     problem = paper_problem(data)
+    targets = FULL_BATCH if batch_size is None else SPEEDUP
     with jax.enable_x64(True):
         Workload(problem, "float64", min(steps, 200), batch_size).check_agreement()
-        return [_stepped(Workload(problem, dtype, steps, batch_size), repeats) for dtype in SPEEDUP]
+        works = [Workload(problem, dtype, steps, batch_size) for dtype in targets]
+        return [row for work in works for row in _stepped(work, targets[work.dtype], repeats)]
 
 
-def _stepped(work: Workload, repeats: int) -> BenchRow:
+def _stepped(work: Workload, target: float, repeats: int) -> list[BenchRow]:
     layouts = {name: partial(work.run_numpy, gradient) for name, gradient in work.layouts().items()}
-    times = interleave({"digrad": work.run, **layouts}, repeats=repeats)
+    others = work.others() if work.problem.n_agents == 5 else {}
+    times = interleave({"digrad": work.run, **layouts, **others}, repeats=repeats)
     layout, best = fastest({name: times[name] for name in layouts})
-    is_full = work.batch_size is None
-    return BenchRow(
-        name=f"step, {'full batch' if is_full else f'batch {work.batch_size}'}, {work.dtype}",
-        target=FULL_BATCH if is_full else SPEEDUP[work.dtype],
-        at_least=not is_full,
-        note=f"NumPy: {layout}, the best of {len(layouts)} layouts; samples drawn beforehand for both",
-        **_pair(times["digrad"], best, "us", 1e6 / work.steps),
-    )
+    agents = "" if work.problem.n_agents == 5 else f"{work.problem.n_agents} agents, "
+    name = f"step, {agents}{'full batch' if work.batch_size is None else f'batch {work.batch_size}'}, {work.dtype}"
+    found = [
+        BenchRow(
+            name=name,
+            target=target,
+            at_least=True,
+            note=f"NumPy: {layout}, the best of {len(layouts)} layouts; samples drawn beforehand for both",
+            **_pair(times["digrad"], best, "us", 1e6 / work.steps),
+        )
+    ]
+    for other in others:
+        limit = LOOP_SPEEDUP if other == "agent loop" else None
+        pair = _pair(times["digrad"], times[other], "us", 1e6 / work.steps)
+        found.append(BenchRow(name=f"{name}, against {other}", target=limit, at_least=True, **pair))
+    return found
 
 
 def _recorded(work: Workload, repeats: int) -> BenchRow:

@@ -35,13 +35,17 @@ class NumpyLogistic:
         self.columns = np.ascontiguousarray(self.rows.transpose(0, 2, 1))
         self._flat = self.rows.reshape(n * m, d)
         self._agent = np.arange(n)[:, None]
-        self._slope = (local.reg_weight * local.reg_power).astype(dtype)
-        self._power = (local.reg_power / 2 - 1).astype(dtype)
+        self.slope = (local.reg_weight * local.reg_power).astype(dtype)
+        self.power = (local.reg_power / 2 - 1).astype(dtype)
         self._batch = np.empty((n, 0, d), dtype)
 
     def minibatch_layouts(self) -> dict[str, Gradient]:
         """Return the gradients on samples ``index`` ``[n, batch]``, by layout."""
         return {"take+matmul": self._taken, "gather+matmul": self._gathered, "gather+einsum": self._summed}
+
+    def minibatch_loop(self) -> Gradient:
+        """Return the gradient on samples, computed for one agent after the other."""
+        return self._each_gathered
 
     def full_layouts(self) -> dict[str, Gradient]:
         """Return the gradients on all samples, by layout."""
@@ -63,6 +67,14 @@ class NumpyLogistic:
 
     def _gathered(self, x: Array, index: Array | None) -> Array:
         return self._by_matmul(self.rows[self._agent, index], x)
+
+    def _each_gathered(self, x: Array, index: Array | None) -> Array:
+        assert index is not None
+        grad = self._regulariser(x)
+        for i, rows in enumerate(self.rows):
+            batch = rows[index[i]]
+            grad[i] += _residual(batch @ x[i], 1 / len(batch)) @ batch
+        return grad
 
     def _summed(self, x: Array, index: Array | None) -> Array:
         batch = self.rows[self._agent, index]
@@ -94,7 +106,7 @@ class NumpyLogistic:
         return grad
 
     def _regulariser(self, x: Array) -> Array:
-        return (self._slope * np.einsum("nd,nd->n", x, x) ** self._power)[:, None] * x
+        return (self.slope * np.einsum("nd,nd->n", x, x) ** self.power)[:, None] * x
 
 
 def run_cgt(

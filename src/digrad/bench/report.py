@@ -1,7 +1,7 @@
 """What a benchmark found: one row per promise, with the figure that the promise is about."""
 
 import io
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -13,13 +13,15 @@ class BenchRow:
         name: What was measured.
         ours: digrad's figure, in ``unit``; of times the median process CPU time.
         unit: Of ``ours`` and ``reference``.
-        target: The limit that :attr:`measured` must keep.
+        target: The limit that :attr:`measured` must keep; None for a figure without a promise.
         reference: The figure of what digrad is compared with; None when the limit applies to ``ours`` itself.
         at_least: The promise is to be at least ``target`` times cheaper than the reference; otherwise it is not
             to exceed ``target`` (times the reference, if there is one).
         ours_wall: The median wall-clock time that belongs to ``ours``.
         reference_wall: The median wall-clock time that belongs to ``reference``.
         note: How it was measured.
+        floor: What no program could beat on this machine, in ``unit``, if that is known.
+        n: The number of agents, of a point of the figure.
 
     Example:
         >>> row = BenchRow(name="step", ours=10.0, unit="us", target=3.0, reference=40.0, at_least=True)
@@ -30,12 +32,14 @@ class BenchRow:
     name: str
     ours: float
     unit: str
-    target: float
+    target: float | None = None
     reference: float | None = None
     at_least: bool = False
     ours_wall: float | None = None
     reference_wall: float | None = None
     note: str = ""
+    floor: float | None = None
+    n: int | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -51,12 +55,16 @@ class BenchRow:
 
     @property
     def ok(self) -> bool:
-        """Whether the promise is kept."""
+        """Whether the promise is kept, if there is one."""
+        if self.target is None:
+            return True
         return self.measured >= self.target if self.at_least else self.measured <= self.target
 
     @property
     def promise(self) -> str:
         """The limit in words."""
+        if self.target is None:
+            return ""
         unit = f" {self.unit}" if self.reference is None else "x"
         return f"{'>=' if self.at_least else '<='} {self.target:g}{unit}"
 
@@ -71,6 +79,7 @@ class BenchReport:
 
     rows: tuple[BenchRow, ...]
     facts: dict[str, Any]
+    before: dict[str, float] = field(default_factory=dict)  # digrad's figures in the run before, by name
 
     @property
     def ok(self) -> bool:
@@ -79,20 +88,23 @@ class BenchReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain values for JSON."""
-        return {"ok": self.ok, "rows": [row.to_dict() for row in self.rows], "facts": self.facts}
+        rows = [{**row.to_dict(), "before": self.before.get(row.name)} for row in self.rows]
+        return {"ok": self.ok, "rows": rows, "facts": self.facts}
 
     def __str__(self) -> str:
         """Return a table for the terminal."""
         from rich.console import Console
         from rich.table import Table
 
-        table = Table("", "digrad", "reference", "ratio", "promise", "", box=None, pad_edge=False)
+        table = Table("", "digrad", "before", "reference", "ratio", "promise", "", box=None, pad_edge=False)
         for row in self.rows:
             reference = "" if row.reference is None else f"{row.reference:.4g} {row.unit}"
             ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
-            verdict = "kept" if row.ok else "BROKEN"
-            table.add_row(row.name, f"{row.ours:.4g} {row.unit}", reference, ratio, row.promise, verdict)
+            verdict = "" if row.target is None else "kept" if row.ok else "BROKEN"
+            earlier = f"{self.before[row.name]:.4g}" if row.name in self.before else ""
+            ours = f"{row.ours:.4g} {row.unit}"
+            table.add_row(row.name, ours, earlier, reference, ratio, row.promise, verdict)
         text = io.StringIO()
-        Console(file=text, width=120, color_system=None).print(table)
+        Console(file=text, width=150, color_system=None).print(table)
         facts = ", ".join(f"{key} {value}" for key, value in self.facts.items())
         return f"{text.getvalue()}{facts}"

@@ -11,10 +11,13 @@ import sys
 from collections.abc import Callable
 
 from digrad import checks
+from digrad.bench.history import remember
 from digrad.bench.report import BenchReport, BenchRow
 from digrad.errors import DigradError
 
-CASES = ("minibatch", "recording", "full_batch", "memory")
+SMALL = ("minibatch", "many_agents", "recording", "full_batch", "memory")
+LARGE = ("large", "two_threads", "growth", "networks", "converging", "large_memory")
+CASES = (*SMALL, *LARGE)
 STARTS = 5  # fresh processes per start-up time
 IMPORT_SECONDS, HELP_SECONDS = 1.5, 0.5
 ONE_THREAD = {
@@ -24,9 +27,15 @@ ONE_THREAD = {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
 }
 
+TWO_THREADS = {name: value for name, value in ONE_THREAD.items() if name != "XLA_FLAGS"}  # of XLA alone
+
 
 def run_bench(
-    *, repeats: int = 7, data: str = "a9a", progress: Callable[[str], None] | None = None
+    *,
+    repeats: int = 7,
+    data: str = "a9a",
+    progress: Callable[[str], None] | None = None,
+    history: str | os.PathLike[str] | None = None,
 ) -> BenchReport:
     """Measure digrad's promises of speed, memory and start-up time on this machine.
 
@@ -38,6 +47,7 @@ def run_bench(
         repeats: Turns per comparison.
         data: The data set; the promises are about ``a9a``.
         progress: Called with the name of each part before it starts.
+        history: A file of JSON lines to which the figures are added; those of its last line are compared with.
 
     Raises:
         DigradError: the data set is missing, or the two sides of a comparison do not agree.
@@ -53,7 +63,9 @@ def run_bench(
     rows.append(_start_up("digrad --help", ["-m", "digrad", "--help"], HELP_SECONDS))
     versions = {name: importlib.metadata.version(name) for name in ("digrad", "jax", "numpy")}
     machine = {"python": platform.python_version(), "machine": platform.machine(), "cores": os.cpu_count()}
-    return BenchReport(tuple(rows), {"data": data, "repeats": repeats, "threads": 1, **versions, **machine})
+    facts = {"data": data, "repeats": repeats, "threads": 1, **versions, **machine}
+    before = {} if history is None else remember(history, rows, facts)
+    return BenchReport(tuple(rows), facts, before)
 
 
 def _worker(case: str, data: str, repeats: int) -> list[BenchRow]:
@@ -74,7 +86,11 @@ def _start_up(name: str, arguments: list[str], target: float) -> BenchRow:
 
 def _output(command: list[str], name: str) -> str:
     result = subprocess.run(
-        command, env={**os.environ, **ONE_THREAD}, capture_output=True, text=True, check=False
+        command,
+        env={**os.environ, **(TWO_THREADS if "two_threads" in command else ONE_THREAD)},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if result.returncode:
         reason = (result.stderr.strip().splitlines() or ["no message"])[-1]

@@ -4,10 +4,8 @@
 """
 
 import json
-import os
 import socket
 import statistics
-import subprocess
 import sys
 import threading
 import time
@@ -17,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from digrad import CGT, checks
+from digrad.bench.processes import SECONDS, run_processes
 from digrad.bench.report import BenchRow
-from digrad.errors import DigradError
 from digrad.graphs import Digraph, from_edges
 from digrad.torch.launch import require_torch
 
@@ -26,7 +24,6 @@ RESNET18 = 11_173_962  # parameters of ResNet-18 for ten classes
 GRAPH: Digraph = from_edges(5, [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (0, 2), (1, 3), (2, 4)])  # 8 arcs
 COMPUTE = 0.5  # seconds that a forward and backward pass on another device would take
 BUCKET = 25 << 20  # bytes that DDP reduces at a time
-SECONDS = 600  # after which the processes are given up
 
 
 def run_torch_bench(*, repeats: int = 7, dimension: int = RESNET18) -> list[BenchRow]:
@@ -43,7 +40,8 @@ def run_torch_bench(*, repeats: int = 7, dimension: int = RESNET18) -> list[Benc
     """
     require_torch("the torch benchmark")
     repeats = checks.count(repeats, "repeats", "run_torch_bench")
-    found = _run_processes(repeats, dimension)
+    command = [sys.executable, "-m", "digrad.bench.torch_exchange", str(repeats), str(dimension)]
+    found = run_processes(command, GRAPH.n)
     times = {
         name: statistics.median(map(max, zip(*(one["times"][name] for one in found), strict=True)))
         for name in found[0]["times"]
@@ -61,7 +59,12 @@ def run_torch_bench(*, repeats: int = 7, dimension: int = RESNET18) -> list[Benc
     )
     return [
         BenchRow("exchange of one buffer", exchange, "ms", 1.5, tcp, note=f"{way}; against raw TCP; {megabytes}"),
-        BenchRow("the same between hosts, over gloo", 1e3 * times["gloo"], "ms", 1.5, tcp, note="raw TCP, on loopback"),
+        BenchRow("the same over gloo", 1e3 * times["gloo"], "ms", 1.5, tcp, note="raw TCP, on loopback"),
+        BenchRow("the same over links, as between machines", 1e3 * times["plain"], "ms", 1.5, tcp, note="raw TCP"),
+        BenchRow(
+            "the same encrypted and authenticated", 1e3 * times["sealed"], "ms", 3.0, tcp,
+            note="AES-256-GCM at both ends of eight arcs on the cores of this machine; against raw TCP",
+        ),
         BenchRow(
             "exchange instead of the all_reduce of DDP", exchange, "ms", 1.5, 1e3 * times["all_reduce"], at_least=True,
             note=megabytes,
@@ -81,37 +84,6 @@ def run_torch_bench(*, repeats: int = 7, dimension: int = RESNET18) -> list[Benc
     ]  # fmt: skip
 
 
-def _run_processes(repeats: int, dimension: int) -> list[dict[str, Any]]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    # The allocator stays as DDP finds it under plain torchrun: `digrad launch` would speed up all_reduce as well.
-    base = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "WORLD_SIZE": str(GRAPH.n)}
-    command = [sys.executable, "-m", "digrad.bench.torch_exchange", str(repeats), str(dimension)]
-    processes = [
-        subprocess.Popen(
-            command,
-            env={**base, "RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(GRAPH.n)
-    ]
-    try:
-        outputs = [process.communicate(timeout=SECONDS) for process in processes]
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-    for process, (_, errors) in zip(processes, outputs, strict=True):
-        if process.returncode:
-            reason = (errors.strip().splitlines() or ["no message"])[-1]
-            raise DigradError(f"the torch benchmark ended with exit code {process.returncode}: {reason}")
-    return [json.loads(output) for output, _ in outputs]
-
-
 def _work(repeats: int, dimension: int) -> dict[str, Any]:
     """Return what one process measures."""
     import torch
@@ -126,7 +98,9 @@ def _work(repeats: int, dimension: int) -> dict[str, Any]:
     with ExitStack() as stack:
         candidates: dict[str, Callable[[], Any]] = {
             "exchange": _exchange(network, own, network.same_host),
-            "gloo": _exchange(network, own, None),
+            "gloo": _exchange(network, own),
+            "plain": _exchange(network, own, _links(network, stack, sealed=False)),
+            "sealed": _exchange(network, own, _links(network, stack, sealed=True)),
             "tcp": _raw_tcp(network, own, stack),
             "all_reduce": _all_reduce(own),
         }
@@ -158,12 +132,26 @@ def _all_reduce(own: Any) -> Callable[[], None]:
     return run
 
 
-def _exchange(network: Any, own: Any, same_host: Any) -> Callable[[], None]:
+def _links(network: Any, stack: ExitStack, *, sealed: bool) -> Any:
+    """Return the links that agents of different machines would use."""
+    from digrad.torch.agent_links import AgentLinks, Place
+
+    place = Place(
+        network.agent, "127.0.0.1", bytes(32), sealed
+    )  # every agent as if it had a machine to itself
+    links = AgentLinks(
+        network.agent, network.n, place, lambda facts: network.exchange(facts, "bench"), SECONDS
+    )
+    stack.callback(links.close)
+    return links
+
+
+def _exchange(network: Any, own: Any, *carriers: Any) -> Callable[[], None]:
     from digrad.torch.exchange import Part, Round
     from digrad.torch.mixing_order import shares
     from digrad.torch.route import Route
 
-    route = Route(network.group, same_host)
+    route = Route(network.group, [carrier for carrier in carriers if carrier is not None])
     share, buffers, count = shares(network.network.R, conserves=False)[network.agent], {}, [0]
 
     def run() -> None:

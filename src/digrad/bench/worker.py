@@ -14,7 +14,7 @@ from digrad.errors import DigradError
 
 def main(case: str, data: str, repeats: str) -> int:
     """Run one case on one core and print its rows; return the exit code."""
-    if hasattr(os, "sched_setaffinity"):
+    if hasattr(os, "sched_setaffinity") and case != "two_threads":
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     from digrad.bench.cases import CASES
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -13,8 +13,9 @@ import numpy.typing as npt
 from digrad import metrics
 from digrad.algorithms import CGT
 from digrad.bench.numpy_loop import Gradient, NumpyLogistic, run_cgt
+from digrad.bench.torch_loop import torch_run
 from digrad.errors import DigradError
-from digrad.graphs import example5
+from digrad.graphs import example5, k_out
 from digrad.mixing import Network
 from digrad.problems import Problem, logistic
 from digrad.sampling import WithReplacement, normal_start
@@ -26,6 +27,11 @@ STEP_SIZE, THRESHOLD = 0.05, 5.0  # of the paper
 METHOD = CGT(step_size=STEP_SIZE, threshold=THRESHOLD)
 AGREEMENT = 1e-10  # largest difference between NumPy's iterates and ours, in float64
 NEVER = 1 << 40  # a record_every that no run reaches
+
+
+def many_agents_problem(data: str) -> Problem:
+    """Return logistic regression of 500 agents that hold the data set called ``data`` in equal parts."""
+    return logistic(data=data, agents=500, partition="iid", reg_weight=1e-3, reg_power=4.0)
 
 
 def paper_problem(data: str) -> Problem:
@@ -52,8 +58,9 @@ class Workload:
 
     @cached_property
     def network(self) -> Network:
-        """The five-agent digraph of the demo."""
-        return Network(example5())
+        """The five-agent digraph of the demo, or a random one with three arcs from each agent."""
+        n = self.problem.n_agents
+        return Network(example5() if n == 5 else k_out(n, 3, seed=0))
 
     @cached_property
     def x0(self) -> npt.NDArray[np.floating]:
@@ -132,10 +139,27 @@ class Workload:
             steps=self.steps if end is None else end, batches=self.batches,
         )  # fmt: skip
 
+    @cached_property
+    def reference(self) -> NumpyLogistic:
+        """The problem as NumPy holds it."""
+        return NumpyLogistic(self.problem.local, self.dtype)  # pyright: ignore[reportArgumentType]
+
     def layouts(self) -> dict[str, Gradient]:
         """Return NumPy's gradients for this batch size, by layout."""
-        reference = NumpyLogistic(self.problem.local, self.dtype)  # pyright: ignore[reportArgumentType]
-        return reference.full_layouts() if self.batch_size is None else reference.minibatch_layouts()
+        return (
+            self.reference.full_layouts() if self.batch_size is None else self.reference.minibatch_layouts()
+        )
+
+    def others(self) -> dict[str, Callable[[], Any]]:
+        """Return mini-batch loops of other kinds: agent after agent in NumPy, and stacked in eager torch."""
+        if self.batches is None:
+            return {}
+        found: dict[str, Any] = {"agent loop": partial(self.run_numpy, self.reference.minibatch_loop())}
+        run = torch_run(
+            self.reference, self.x0, (self.network.R.toarray(), self.network.C.toarray()), self.batches,
+            step_size=STEP_SIZE, threshold=THRESHOLD,
+        )  # fmt: skip
+        return {**found, "torch eager": run} if run else found
 
     def check_agreement(self) -> float:
         """Return the largest difference between the iterates of NumPy's loops and of digrad's.

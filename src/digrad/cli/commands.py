@@ -3,7 +3,7 @@
 from digrad.cli.doctor import doctor
 from digrad.cli.experiments import demo, report, reproduce, run
 from digrad.cli.lookup import data, graph, methods
-from digrad.cli.machines import bench, launch
+from digrad.cli.machines import bench, keygen, launch
 from digrad.cli.sweeps import sweep, tune
 from digrad.cli.theory import certify, smoothness
 
@@ -16,6 +16,7 @@ COMMANDS = (
     certify,
     smoothness,
     launch,
+    keygen,
     graph,
     methods,
     data,

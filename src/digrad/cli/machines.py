@@ -1,4 +1,4 @@
-"""Commands about machines: launch, bench.
+"""Commands about machines: launch, keygen, bench.
 
 Everything heavy is imported inside a command, so that ``--help`` answers at once.
 """
@@ -22,11 +22,28 @@ from digrad.cli.options import json_option
 @click.option("--endpoint", help="host:port of the first machine; required for more than one.")
 @click.option("--interface", help="The network interface to use; loopback by default on one machine.")
 @click.option(
-    "--insecure",
-    is_flag=True,
-    help="Only trusted machines reach the endpoint; needed with --nodes beyond loopback.",
+    "--node-rank", type=click.IntRange(min=0), help="Number of this machine; a free one by default."
 )
-@click.argument("script", type=click.Path(path_type=Path))
+@click.option(
+    "--rejoin-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=300.0,
+    show_default=True,
+    help="Seconds to wait for machines that have not come, or have gone.",
+)
+@click.option(
+    "--key-file", type=click.Path(path_type=Path), help="A secret of `digrad keygen` that all machines have."
+)
+@click.option(
+    "--insecure", is_flag=True, help="Several machines without a key: strangers may read, disturb or join."
+)
+@click.option(
+    "--check", is_flag=True, help="Instead of a script, try every arc: latency, bandwidth, versions, clocks."
+)
+@click.option(
+    "--metrics", type=click.Path(path_type=Path), help="A folder for a JSON line of every agent and step."
+)
+@click.argument("script", type=click.Path(path_type=Path), required=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def launch(
@@ -37,11 +54,16 @@ def launch(
     nodes: int,
     endpoint: str | None,
     interface: str | None,
+    node_rank: int | None,
+    rejoin_timeout: float,
+    key_file: Path | None,
     insecure: bool,
-    script: Path,
+    check: bool,
+    metrics: Path | None,
+    script: Path | None,
     arguments: tuple[str, ...],
 ) -> None:
-    """Run the training SCRIPT as one process per agent under torchrun, started again if one fails.
+    """Run the training SCRIPT as one process per agent, all started again if one fails.
 
     Options of launch come before SCRIPT; all that follows it is the script's own. Each line of an agent begins with its
     number. Bad settings are not tried again, nor an error that happens twice at the same step. Ctrl-C or SIGTERM ends
@@ -53,28 +75,42 @@ def launch(
     digrad launch --agents 5 --graph links.json train.py   train.py calls ProcessNetwork() without a graph
     digrad graph example5 --save links.json                makes such a file
 
-    Several machines, six agents: run this on each of three machines; 10.8.0.1 is the first one.
+    Several machines, six agents: make a key, copy it to all of them, and run this on each; 10.8.0.1 is one of them.
 
     \b
-    digrad launch --agents 2 --nodes 3 --endpoint 10.8.0.1:29400 --interface wg0 --insecure \\
-        --graph links.json train.py
+    digrad keygen run.key
+    digrad launch --agents 2 --nodes 3 --endpoint 10.8.0.1:29400 --key-file run.key --graph links.json train.py
 
-    There torchrun unpickles what it finds at the endpoint, and asks for no password: whoever reaches that port can run
-    programs as you on all machines. --insecure says that only machines you trust do, as inside WireGuard or behind a
-    firewall. On one machine nothing listens beyond loopback.
+    Who does not have the key can neither take part nor read, change or repeat what travels. --insecure instead of a key
+    says that only machines you trust reach these addresses, as inside WireGuard. With --node-rank 0, 1, 2 you choose
+    which machine has which agents. On one machine nothing listens beyond loopback.
     """
+    from digrad.torch.launch import CHECK
     from digrad.torch.launch import launch as launch_agents
 
     if agents is None:
         hint = "; options of launch come before the script" if _has_option(arguments, "--agents") else ""
         raise click.UsageError(f"Missing option '--agents'{hint}.", context)
+    if (script is None) != check:
+        raise click.UsageError("Give either SCRIPT or --check.", context)
     if arguments[:1] == ("--",):  # as other programs want it between the script and its options
         arguments = arguments[1:]
     code = launch_agents(
-        script, arguments, agents=agents, graph=graph, max_restarts=max_restarts, nodes=nodes, endpoint=endpoint,
-        interface=interface, insecure=insecure,
+        script or CHECK, arguments, agents=agents, graph=graph, max_restarts=0 if check else max_restarts, nodes=nodes,
+        endpoint=endpoint, interface=interface, node_rank=node_rank, rejoin_timeout=rejoin_timeout, key_file=key_file,
+        insecure=insecure, metrics=metrics,
     )  # fmt: skip
     sys.exit(code)
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+def keygen(file: Path) -> None:
+    """Write a new secret key to FILE, for `digrad launch --key-file`; copy it to all machines of a run."""
+    from digrad.torch.machines.key_file import make_key
+
+    make_key(file)
+    click.echo(f"{file}: copy it to all machines of the run, and to nobody else")
 
 
 def _has_option(words: tuple[str, ...], name: str) -> bool:
@@ -84,28 +120,44 @@ def _has_option(words: tuple[str, ...], name: str) -> bool:
 @click.command()
 @click.argument("part", type=click.Choice(["simulation", "sweeps", "torch"]), default="simulation")
 @click.option("--repeats", type=click.IntRange(min=1), default=7, show_default=True, help="Of each timing.")
+@click.option(
+    "--history",
+    type=click.Path(path_type=Path),
+    help="A file that keeps the figures; the last are compared with.",
+)
+@click.option(
+    "--figure", type=click.Path(path_type=Path), help="Draw time against agents to this .png, .pdf or .svg."
+)
 @json_option
-def bench(part: str, repeats: int, as_json: bool) -> None:
+def bench(part: str, repeats: int, history: Path | None, figure: Path | None, as_json: bool) -> None:
     """Measure what digrad promises about speed and memory; PART is simulation (default), sweeps or torch.
 
-    simulation: against a well-written NumPy loop, interleaved in one process on one thread. sweeps: many
-    configurations together against one after another, and on two workers against one. torch: the exchange between
-    five processes against raw TCP and the all_reduce of DDP, and five replicas against plain PyTorch.
+    simulation: against a well-written NumPy loop and scipy's sparse products, interleaved in one process on one thread,
+    up to a million agents; some minutes and 3 GB. sweeps: many configurations together against one after another, and
+    on two workers against one. torch: the exchange between five processes against raw TCP and the all_reduce of DDP,
+    and five replicas against plain PyTorch.
     """
     from digrad.bench import BenchReport, run_bench
 
     if part == "torch":
+        from digrad.bench.torch_deadline import deadline_row
         from digrad.bench.torch_exchange import run_torch_bench
         from digrad.bench.torch_replicas import replicas_row
 
-        rows = (*run_torch_bench(repeats=repeats), replicas_row(repeats=repeats))
+        rows = (*run_torch_bench(repeats=repeats), replicas_row(repeats=repeats), deadline_row())
         report = BenchReport(rows, {"repeats": repeats})
     elif part == "sweeps":
         from digrad.bench.sweeps import run_sweep_bench
 
         report = run_sweep_bench(repeats=repeats, progress=lambda text: click.echo(text, err=True))
     else:
-        report = run_bench(repeats=repeats, progress=lambda text: click.echo(text, err=True))
+        report = run_bench(repeats=repeats, progress=lambda text: click.echo(text, err=True), history=history)
+        if figure:
+            from digrad.bench.figure import growth_figure
+            from digrad.plots import save_figure, split_suffix
+
+            stem, formats = split_suffix(figure, "--figure", "digrad bench")
+            save_figure(growth_figure(report), stem, formats=formats)
     if as_json:
         show.as_json(report.to_dict())
     else:

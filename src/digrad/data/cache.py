@@ -26,7 +26,7 @@ def locate(
 ) -> Path:
     """Return the file of a catalog data set, downloading it if it is nowhere on this machine.
 
-    The places, in this order: ``path``; the folder ``DIGRAD_DATA``; the cache (:func:`cache_folder`); the
+    The places, in this order: ``path``; the folder ``DIGRAD_DATA``; the cache folder; the
     LIBSVM site, which fills the cache. Every file but the one at ``path`` is compared with its known SHA-256.
 
     Args:

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad.engine.verbs import bindings
+from digrad.links import Links
 from digrad.mixing import AnyNetwork, Network
 
 Vector = npt.NDArray[np.float64]
@@ -14,9 +15,10 @@ Vector = npt.NDArray[np.float64]
 def perron_weights(method: Any, network: AnyNetwork) -> tuple[Vector, Vector]:
     """Return u and v, ``[n]`` each with sum n: Perron vectors of R and C if the method uses them, else ones.
 
-    A network that changes with the iteration has no Perron vectors; there the average is the plain mean.
+    A network that changes with the iteration, or whose packets have fates, has no Perron vectors; there the average is
+    the plain mean.
     """
     used, ones = set(bindings(method).values()), np.ones(network.n)
-    if not isinstance(network, Network) or network.period != 1:
+    if not isinstance(network, Network) or network.period != 1 or isinstance(network.links, Links):
         return ones, ones
     return (network.u if "R" in used else ones, network.v if "C" in used else ones)

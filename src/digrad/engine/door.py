@@ -3,6 +3,7 @@
 from typing import Any
 
 from digrad.algorithms.fields import check_columns
+from digrad.engine.link_door import check_links
 from digrad.engine.verbs import required
 from digrad.errors import ArgumentError
 from digrad.mixing import AnyNetwork, Network, NetworkSequence
@@ -34,3 +35,4 @@ def check_fit(method: Method, network: AnyNetwork, name: str) -> None:
     """Raise unless the network has what the method, called ``name``, mixes with, and as many agents as its columns."""
     check_columns(method, network.n)
     network.require(required(method), name)
+    check_links(method, network, name)

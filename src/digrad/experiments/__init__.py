@@ -2,6 +2,7 @@
 
 from digrad.experiments.certified import CertifiedRun, MeasuredSmoothness, certify_spec, smoothness_of_spec
 from digrad.experiments.claims import Claim, ClaimTable
+from digrad.experiments.link_bias import LinkBias, reproduce_links
 from digrad.experiments.presets import preset, preset_names
 from digrad.experiments.reproduce import Reproduction, reproduce_logistic
 from digrad.experiments.reproduce_cifar import reproduce_cifar
@@ -15,6 +16,7 @@ __all__ = [
     "CertifiedRun",
     "Claim",
     "ClaimTable",
+    "LinkBias",
     "MeasuredSmoothness",
     "Observer",
     "Reproduction",
@@ -30,6 +32,7 @@ __all__ = [
     "preset",
     "preset_names",
     "reproduce_cifar",
+    "reproduce_links",
     "reproduce_logistic",
     "run",
     "smoothness_of_spec",

@@ -14,8 +14,9 @@ from digrad.errors import DigradError, SpecError
 from digrad.experiments.complaints import Table, refuse, require_choice
 from digrad.graphs import Digraph, GraphSequence
 from digrad.graphs.words import NAMED
-from digrad.links import Link, rounded
+from digrad.links import Bursts, FixedDelay, Link, Links, coders, rounded
 from digrad.mixing import Network
+from digrad.schedules import Geometric
 
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
@@ -113,7 +114,7 @@ class MixingTable(Table):
         given = self.model_dump(exclude_none=True)
         return self.model_copy(update={key: absolute(file, base) for key, file in given.items()})
 
-    def build(self, graph: Digraph | GraphSequence, links: Link | None = None) -> Network:
+    def build(self, graph: Digraph | GraphSequence, links: Link | Links | None = None) -> Network:
         """Return the network of ``graph`` with these weights and ``links``.
 
         Raises:
@@ -132,14 +133,81 @@ class LinksTable(Table):
     """``[links]``: what happens to messages on their way; without it they arrive as sent.
 
     Args:
-        rounded: ``"bfloat16"``, ``"float16"`` or ``"float32"``: the format that numbers travel in.
+        rounded: ``"bfloat16"``, ``"float16"`` or ``"float32"``: the format that numbers travel in, and nothing else.
+        loss: The fraction of packets lost.
+        burst_length: Steps that an arc stays silent on average when it loses packets in a row.
+        delay: Packets are late by 0 to this many steps, at random.
+        fixed_delay: Every packet is late by this many steps.
+        awake: The probability that an agent acts at a step; a list gives each its own.
+        two_way: Whether both directions between two agents share their fate.
+        coder: ``"bfloat16"``, ``"sign"``, ``"top_k"``, ``"random_k"`` or ``"quantize"``.
+        coder_k: The entries that ``top_k`` and ``random_k`` send.
+        coder_bits: The bits of ``quantize``.
+        damping: The factor of coded push-sum pairs; by default that of the coder.
+        noise: The standard deviation of what is added to every number sent.
+        noise_ratio: The factor by which the noise changes from one step to the next.
+        push: ``"sum"``, ``"keep"``, or the naive ``"drop"``, ``"renormalise"``, ``"last"``.
+        pull: ``"self"``, ``"last"``, ``"renormalise"``, or the naive ``"drop"``.
+        seed: Of all fates.
     """
 
     rounded: Literal["bfloat16", "float16", "float32"] | None = None
+    loss: float = 0.0
+    burst_length: float | None = None
+    delay: Annotated[int, Field(ge=0)] = 0
+    fixed_delay: Annotated[int, Field(ge=0)] = 0
+    awake: float | list[float] = 1.0
+    two_way: bool = False
+    coder: Literal["bfloat16", "sign", "top_k", "random_k", "quantize"] | None = None
+    coder_k: Count | None = None
+    coder_bits: Count | None = None
+    damping: float | None = None
+    noise: float = 0.0
+    noise_ratio: float | None = None
+    push: Literal["sum", "keep", "drop", "renormalise", "last"] = "sum"
+    pull: Literal["self", "renormalise", "last", "drop"] = "self"
+    seed: Seed = 0
 
-    def build(self) -> Link | None:
-        """Return the links of a network."""
-        return None if self.rounded is None else rounded(self.rounded)
+    def build(self) -> Link | Links | None:
+        """Return the links of a network.
+
+        Raises:
+            SpecError: A value is out of its range, or two exclude each other.
+        """
+        others = self.model_fields_set - {"rounded"}
+        if self.rounded is not None:
+            if others:
+                raise SpecError(
+                    f'`links.rounded`: leave it out, or {min(others)}; use coder = "bfloat16" with others.'
+                )
+            return rounded(self.rounded)
+        if not others:
+            return None
+        if self.delay and self.fixed_delay:
+            raise SpecError("`links.delay`: leave it out, or fixed_delay.")
+        try:
+            return Links(
+                loss=self.loss if self.burst_length is None else Bursts(self.loss, self.burst_length),
+                delay=FixedDelay(self.fixed_delay) if self.fixed_delay else self.delay,
+                awake=self.awake,
+                two_way=self.two_way,
+                coder=self._coder(),
+                damping=self.damping,
+                noise=self.noise if self.noise_ratio is None else Geometric(self.noise, self.noise_ratio),
+                push=self.push,
+                pull=self.pull,
+                seed=self.seed,
+            )
+        except DigradError as error:
+            raise SpecError(f"`links`: {error}") from error
+
+    def _coder(self) -> coders.AnyCoder | None:
+        needed = {"top_k": "coder_k", "random_k": "coder_k", "quantize": "coder_bits"}.get(self.coder or "")
+        if needed is None:
+            return {"sign": coders.sign(), "bfloat16": coders.bfloat16}.get(self.coder or "")
+        if getattr(self, needed) is None:
+            raise SpecError(f"`links.{needed}`: {self.coder} needs it.")
+        return getattr(coders, self.coder or "")(getattr(self, needed))
 
 
 def absolute(file: str, base: Path) -> str:

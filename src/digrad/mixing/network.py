@@ -11,7 +11,7 @@ import numpy.typing as npt
 from digrad import checks
 from digrad.errors import ArgumentError, MixingError
 from digrad.graphs import Digraph, GraphSequence, from_networkx, roots, unreachable_pair
-from digrad.links import Link
+from digrad.links import Link, Links
 from digrad.mixing.spectral import DENSE_LIMIT, perron_column, perron_row
 from digrad.mixing.summary import NetworkSummary, summarize
 from digrad.mixing.validation import ADJECTIVES, BUILDERS, check_connected, custom, no_column, no_root
@@ -35,7 +35,8 @@ class Network:
         R: Row-stochastic weights for ``pull``; by default :func:`row_stochastic` of ``graph``.
         C: Column-stochastic weights for ``push``; by default :func:`column_stochastic` of ``graph``, on first use.
         W: Doubly stochastic weights for ``mix``; by default :func:`sinkhorn` of ``graph``, on first use.
-        links: What happens to messages on their way, for example :func:`digrad.links.rounded`; by default nothing.
+        links: What happens to messages on their way: :class:`digrad.Links`, or :func:`digrad.links.rounded`; by
+            default nothing.
         partial: One step of a :class:`NetworkSequence`, whose arcs need not connect the agents alone.
 
     Weights given as an array must live on the arcs of ``graph``. Given as :class:`Mixing`, they bring their
@@ -57,7 +58,7 @@ class Network:
     """
 
     graph: Digraph | GraphSequence
-    links: Link | None
+    links: Link | Links | None
     partial: bool
     _given: dict[str, Mixing]
     _steps: dict[int, "Network"] = field(default_factory=dict)
@@ -69,12 +70,12 @@ class Network:
         R: Any = None,
         C: Any = None,
         W: Any = None,
-        links: Link | None = None,
+        links: Link | Links | None = None,
         partial: bool = False,
     ) -> None:
         """Validate what is given."""
         if hasattr(graph, "is_multigraph"):
-            graph = from_networkx(graph)
+            graph = from_networkx(graph)  # pyright: ignore[reportArgumentType]
         if not isinstance(graph, Digraph | GraphSequence):
             raise ArgumentError(
                 f"`graph` of Network must be a Digraph or a networkx graph, but got {type(graph).__name__}; "
@@ -86,6 +87,8 @@ class Network:
                 f"`{min(given)}` of Network is one matrix, but the graph changes with the iteration; give those of "
                 "every step: NetworkSequence([Network(graph, R=..., C=..., partial=True), ...])."
             )
+        if isinstance(links, Links):
+            links.check_agents(graph.n)
         object.__setattr__(self, "graph", graph)
         object.__setattr__(self, "links", links)
         object.__setattr__(self, "partial", partial)
@@ -155,6 +158,11 @@ class Network:
         if "W" in self._given:
             return self._given["W"]
         return sinkhorn(self._constant("W"), partial=self.partial)
+
+    @property
+    def given(self) -> tuple[Mixing, ...]:
+        """The weights that were given."""
+        return tuple(self._given.values())
 
     @cached_property
     def u(self) -> npt.NDArray[np.float64]:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from digrad.errors import ArgumentError, MixingError
 from digrad.graphs import Digraph, GraphSequence, roots, sequence, unreachable_pair
-from digrad.links import Link
+from digrad.links import Link, Links
 from digrad.mixing.network import LETTERS, Network, of_union
 from digrad.mixing.summary import NetworkSummary
 from digrad.mixing.validation import no_column, no_root
@@ -39,9 +39,9 @@ class NetworkSequence:
     """
 
     networks: tuple[Network, ...]
-    links: Link | None
+    links: Link | Links | None
 
-    def __init__(self, networks: Sequence[Network], *, links: Link | None = None) -> None:
+    def __init__(self, networks: Sequence[Network], *, links: Link | Links | None = None) -> None:
         """Check that they fit together."""
         members = tuple(networks) if isinstance(networks, Sequence) else ()
         if not members or not all(isinstance(one, Network) and one.period == 1 for one in members):
@@ -53,6 +53,8 @@ class NetworkSequence:
                 "`networks` of NetworkSequence must have the same agents, but have "
                 f"{[one.n for one in members]}."
             )
+        if isinstance(links, Links):
+            links.check_agents(members[0].n)
         object.__setattr__(self, "networks", members)
         object.__setattr__(self, "links", links)
         heard = _together([one.R for one in members])

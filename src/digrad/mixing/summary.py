@@ -7,11 +7,13 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad.graphs import Digraph, degree_imbalance, diameter, is_strongly_connected, roots
+from digrad.mixing.circulant import circulant
 from digrad.mixing.spectral import DENSE_LIMIT, rho, second_singular_value
 from digrad.mixing.weights import Mixing
 
 Vector = npt.NDArray[np.float64]
 
+NEAR_ONE = 1e-5
 _LISTED = 10  # agents up to which the table lists every entry of u and v, and every root
 
 
@@ -76,7 +78,7 @@ class NetworkSummary:
         return "\n".join([*lines, *([f"C: not possible: {self.no_column}"] if self.no_column else [])])
 
     def _column_rows(self) -> dict[str, str]:
-        rho_row = {"rho_R": self._show(self.rho_R, "")}
+        rho_row = {"rho_R": self._show_rho(self.rho_R)}
         if self.v_min is None or self.v_max is None or self.u_dot_v is None:
             return {"kappa_u": f"{self.kappa_u:.6g}", **rho_row}
         return {
@@ -84,7 +86,7 @@ class NetworkSummary:
             "u.v": f"{self.u_dot_v:.6f}",
             "kappa_u, kappa_v": f"{self.kappa_u:.6g}, {self.kappa_v:.6g}",
             **rho_row,
-            "rho_C": self._show(self.rho_C, ""),
+            "rho_C": self._show_rho(self.rho_C),
         }
 
     def _show_roots(self) -> str:
@@ -97,6 +99,11 @@ class NetworkSummary:
             return f"{smallest:.6g} to {largest:.6g}"
         names = [f"{name} " for name in self.names] if self.names else [""] * self.n
         return ", ".join(f"{name}{entry:.4g}" for name, entry in zip(names, vector, strict=True))
+
+    def _show_rho(self, figure: float | None) -> str:
+        if figure is None or not 1 - NEAR_ONE < figure < 1:
+            return self._show(figure, "")
+        return f"1 - {1 - figure:.3g}"  # rounded to six digits it would be 1, which is never agreement
 
     def _show(self, figure: float | None, absent: str) -> str:
         if figure is None:
@@ -134,8 +141,8 @@ def summarize(
         u_dot_v=None if v is None else float(u @ v),
         kappa_u=float(u.max() / u[u > 0].min()),
         kappa_v=None if v is None else float(v.max() / v.min()),
-        rho_R=rho(R) if small else None,
-        rho_C=rho(C) if small and C else None,
+        rho_R=rho(R) if small or circulant(R.matrix) else None,  # of circulant weights by a Fourier transform
+        rho_C=rho(C) if C and (small or circulant(C.matrix)) else None,
         rho_W=rho(W) if W else None,
         norm_W=second_singular_value(W) if W else None,
         no_column=no_column,

@@ -33,7 +33,7 @@ Run: TypeAlias = Any  # a Trace or an Ensemble, by duck typing
 
 _MARKS = 8  # along a curve
 _SHORT_RUN = 50  # a run this many times shorter than the longest would be a vertical line
-_X_LABELS = {"k": "iteration $k$", "epoch": "epoch"}
+_X_LABELS = {"k": "iteration $k$", "epoch": "epoch", "seconds_simulated": "simulated seconds"}
 _LINEAR = ("fraction_clipped", "train_accuracy", "test_accuracy")  # shares
 
 
@@ -56,7 +56,8 @@ def curves(
     Args:
         traces: The runs by the label to show.
         metrics: Names of columns, or one name.
-        x: What to draw them over: ``"k"``, ``"bytes_sent"`` or, where it was recorded, ``"epoch"``.
+        x: What to draw them over: ``"k"``, ``"bytes_sent"`` or, where they were recorded, ``"epoch"`` or
+            ``"seconds_simulated"``.
         columns: Panels side by side; at most two unless told.
         width: ``"one-column"`` (3.5 inches) or ``"two-column"`` (7.16 inches) of a journal; by default 3.5 inches
             per panel.
@@ -70,7 +71,7 @@ def curves(
         ArgumentError: There is nothing to draw, or a run lacks a metric.
     """
     choice(x_scale, "x_scale", "curves", ("auto", "linear", "log"))
-    choice(x, "x", "curves", ("k", "bytes_sent", "epoch"))
+    choice(x, "x", "curves", ("k", "bytes_sent", "epoch", "seconds_simulated"))
     metrics = (metrics,) if isinstance(metrics, str) else metrics
     if not isinstance(metrics, Sequence):
         raise ArgumentError(f"`metrics` of curves must be names of columns, but got {metrics!r}.")

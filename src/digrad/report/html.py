@@ -1,6 +1,7 @@
 """``report.html``: what runs, sweeps and reproductions found, on one page that needs nothing else."""
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ _SETTINGS = {
     "cifar-row": "Dirichlet(0.1), methods of one matrix mixing with R.",
     "cifar-thresholds": "CGT with other thresholds.",
 }
+MOST_SWEPT = 1000  # rows of a sweep that a page shows
 _LOGISTIC = ("gradient_tracking_explodes", "cgt_against_clipped_dgd", "bias_without_sampling_noise")
 _CURVES = (
     '<div id="controls" class="controls"></div>\n<div id="legend"></div>\n<div id="curves"></div>\n'
@@ -74,28 +76,40 @@ def _page(sources: Sequence[Source]) -> str:
     runs = [run for source in sources for run in source.runs]
     data, times = model_of(runs)
     claims = [part for source in sources if source.claims for part in _claim_sections(source, source.claims)]
-    sections = [
-        *claims,
+    swept = [(f"The sweep in {source.folder.name}", _swept(source)) for source in sources if source.swept]
+    about_runs = [
         ("How each method ended", results_table(runs, data)),
         ("Curves", _CURVES),
         *_optional_sections(data),
-        *_certificates(sources),
+    ]
+    setting_of_runs = [
         ("Methods", _methods(runs)),
         ("Do it again", _commands(sources)),
         ("Specification" if len(runs) == 1 else "Specifications", _specifications(runs)),
         ("Environment", _environments(runs)),
         ("BibTeX", preformatted(bibtex_of(_methods_used(runs)), "bibtex")),
     ]
+    sections = [
+        *claims,
+        *(about_runs if runs else ()),
+        *swept,
+        *_certificates(sources),
+        *(setting_of_runs if runs else ()),
+    ]
     return page(_title(sources), _subtitle(sources), sections, data=data, times=times)
 
 
 def _title(sources: Sequence[Source]) -> str:
     if len(sources) > 1:
-        names = [source.folder.name or str(source.folder) for source in sources if source.runs]
+        names = [
+            source.folder.name or str(source.folder) for source in sources if source.runs or source.swept
+        ]
         return f"Comparison of {', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
     source = sources[0]
     if source.claims:
         return source.claims["title"]
+    if source.swept:
+        return f"The sweep in {source.folder.name}"
     return source.runs[0].spec.name if len(source.runs) == 1 else f"The runs in {source.folder.name}"
 
 
@@ -103,12 +117,45 @@ def _subtitle(sources: Sequence[Source]) -> str:
     runs = [run for source in sources for run in source.runs]
     if len(sources) == 1 and sources[0].identity:
         return f"Preset {sources[0].identity['preset']}, seed {sources[0].identity['seed']}; made by digrad."
-    if len(runs) > 1:
-        return f"{len(runs)} runs; made by digrad."
+    if len(runs) != 1:
+        rows = sum(len(source.swept) for source in sources)
+        counts = [f"{len(runs)} runs"] * bool(runs) + [f"{rows} rows of sweeps"] * bool(rows)
+        return f"{', '.join(counts)}; made by digrad."
     spec = runs[0].spec
     batch = "all samples" if spec.batch_size is None else f"batches of {spec.batch_size}"
     seeds = f"seed {spec.seed}" if spec.seeds == 1 else f"medians over {spec.seeds} seeds from {spec.seed} on"
     return f"{spec.steps} steps, {batch}, {seeds}, {spec.dtype}; made by digrad."
+
+
+def _swept(source: Source) -> str:
+    """Return the table of a sweep, which the script sorts, and its figures."""
+    columns = list(dict.fromkeys(name for row in source.swept for name in row))
+    kinds = {
+        name: all(isinstance(row.get(name), int | float | None) for row in source.swept) for name in columns
+    }
+    rows = [[_swept_cell(row.get(name)) for name in columns] for row in source.swept[:MOST_SWEPT]]
+    numbers = [place for place, name in enumerate(columns) if kinds[name]]
+    shown = table(columns, rows, numbers=numbers).replace("<table>", '<table class="sortable">', 1)
+    left = len(source.swept) - len(rows)
+    rest = f'<p class="faint">{left} more rows are in <code>table.parquet</code>.</p>' if left else ""
+    figures = [
+        image(path, path.stem.replace("_", " ")) for path in sorted((source.folder / "figures").glob("*.png"))
+    ]
+    spec = source.folder / "spec.toml"
+    told = [_sweep_spec(source.folder.name, spec.read_text(encoding="utf-8"))] if spec.is_file() else []
+    return "\n".join([shown, rest, *figures, *told])
+
+
+def _sweep_spec(name: str, content: str) -> str:
+    command = f"digrad sweep spec.toml --out {name}"
+    body = preformatted(content, f"spec-of-{name}", file="spec.toml")
+    return f"<details><summary>Do it again: <code>{text(command)}</code></summary>\n{body}</details>"
+
+
+def _swept_cell(value: Any) -> str:
+    if isinstance(value, float):
+        return "not finite" if not math.isfinite(value) else f"{value:.6g}"
+    return text("" if value is None else value)
 
 
 def _optional_sections(data: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -36,6 +36,7 @@ _METRICS = {
     ),
     "in_transit": ("In transit", "norm of what is still owed to receivers", True),
     "delivered": ("Delivered", "share of messages that arrived", False),
+    "min_weight": ("Smallest weight", "the smallest push-sum weight", True),
     "train_accuracy": ("Training accuracy", "of the average model", False),
     "test_accuracy": ("Test accuracy", "of the average model", False),
 }
@@ -78,7 +79,7 @@ def _rows_per_curve(loaded: Sequence[_Loaded]) -> int:
         for result in run.results.values():
             width = 3 if isinstance(result, Ensemble) else 1
             columns += 2 + width * (len(_measured(result)) + (run.minimum is not None))
-    return max(LEAST_ROWS, min(MOST_ROWS, NUMBERS // columns))
+    return max(LEAST_ROWS, min(MOST_ROWS, NUMBERS // max(1, columns)))
 
 
 def _run(run: _Loaded) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from digrad.errors import DataError
 from digrad.experiments.certified import CERTIFICATE
 from digrad.experiments.reproduce import MARKER
 from digrad.experiments.store import RunDirectory, find_run, is_run, read_json
+from digrad.sweeps.store import FACTS, TABLE
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Source:
         claims: The content of ``claims.json`` of a reproduction.
         identity: What was reproduced.
         certificates: The content of each ``certificate.json``.
+        swept: The rows of the table of a sweep.
     """
 
     folder: Path
@@ -29,16 +31,17 @@ class Source:
     claims: Mapping[str, Any] | None = None
     identity: Mapping[str, Any] = field(default_factory=dict)
     certificates: tuple[Mapping[str, Any], ...] = ()
+    swept: tuple[Mapping[str, Any], ...] = ()
 
 
 def read_sources(folders: Sequence[str | os.PathLike[str]]) -> list[Source]:
-    """Return what the folders hold: a run, a reproduction, a certificate, or a folder of runs such as a sweep.
+    """Return what the folders hold: a run, a reproduction, a sweep, a certificate, or a folder of runs.
 
     Raises:
         DataError: A folder holds none of them, or nothing but certificates is there.
     """
     sources = [_read(Path(folder)) for folder in folders]
-    if not any(source.runs for source in sources):
+    if not any(source.runs or source.swept for source in sources):
         raise DataError(
             f"{sources[0].folder} holds a certificate and no run; give the folder of its run too."
         )
@@ -50,6 +53,8 @@ def _read(folder: Path) -> Source:
         return _reproduction(folder)
     if is_run(folder):
         return Source(folder, (find_run(folder),), certificates=tuple(_certificates(folder / "certificate")))
+    if (folder / FACTS).is_file() and (folder / TABLE).is_file():
+        return Source(folder, (), swept=_rows(folder / TABLE))
     below = [path for path in sorted(folder.glob("*")) if is_run(path)]
     if below:
         runs = tuple(find_run(path) for path in below)
@@ -59,6 +64,16 @@ def _read(folder: Path) -> Source:
     if not certificates:
         find_run(folder)  # says what is missing
     return Source(folder, (), certificates=certificates)
+
+
+def _rows(path: Path) -> tuple[Mapping[str, Any], ...]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        return tuple(pyarrow.parquet.read_table(path).to_pylist())
+    except (OSError, pyarrow.ArrowInvalid) as error:
+        raise DataError(f"{path} cannot be read ({error}); run the sweep again.") from error
 
 
 def _reproduction(folder: Path) -> Source:

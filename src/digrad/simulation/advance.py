@@ -18,6 +18,7 @@ from digrad import metrics
 from digrad.algorithms.fields import with_fields
 from digrad.links import Link
 from digrad.problems import LossCode
+from digrad.simulation.fated_net import Call, Fate, FatedNet, Wire, outstanding
 from digrad.simulation.net import SimulatedNet
 from digrad.simulation.operators import MANY_AGENTS, Operator, count, pick
 
@@ -38,6 +39,7 @@ class Fixed(NamedTuple):
     v: jax.Array  # [n] weights of the trackers
     limit: jax.Array  # an entry of x above this has diverged
     record_every: int
+    present: jax.Array | None = None  # [n] whose estimates count, where agents go and come
 
 
 class Carry(NamedTuple):
@@ -59,6 +61,7 @@ class Inputs(NamedTuple):
         jax.Array | None
     )  # [length, n, batch] their places; with lanes of their own [length, lanes, n, batch]
     operators: dict[str, Operator]  # of a network that never repeats
+    fates: Fate | None = None  # of packets
 
 
 class Rows(NamedTuple):
@@ -69,7 +72,11 @@ class Rows(NamedTuple):
     consensus_error: jax.Array  # [rows + 1]
     tracking_error: jax.Array  # [rows + 1]
     fraction_clipped: jax.Array  # [rows + 1]
+    wire: Any  # of packets with fates: columns by name, [rows + 1] each
     kept: Any  # what ``keep`` returns, [rows + 1, ...]
+
+
+PACKET_COLUMNS = ("mass_error", "in_transit", "min_weight")  # NaN where a method has no such thing
 
 
 class Code(NamedTuple):
@@ -77,6 +84,7 @@ class Code(NamedTuple):
 
     losses: LossCode
     link: Link | None
+    wire: Wire | None  # where packets have fates
     rows: int  # how many recorded iterations the result has room for
     lanes: bool = False  # whether several runs advance side by side
     shared_index: bool = True  # whether all lanes use the same samples
@@ -101,17 +109,23 @@ def advance(fixed: Fixed, carry: Carry, end: int, inputs: Inputs, *, code: Code)
     """
     first, every = carry.k, fixed.record_every
     one = partial(_one_step, fixed=fixed, code=code)
-    measure_x, measure_y = partial(_estimates, u=fixed.u), partial(_trackers, v=fixed.v)
+    measure_x, measure_y = (
+        partial(_estimates, u=fixed.u, present=fixed.present),
+        partial(_trackers, v=fixed.v),
+    )
+    measure_wire = _packets
     if code.lanes:
         samples = None if inputs.samples is None or code.shared_index else 0
-        one = jax.vmap(one, in_axes=(0, 0, 0, None, samples, None, 0))
+        one = jax.vmap(one, in_axes=(0, 0, 0, None, samples, None, None, 0))
         measure_x, measure_y = jax.vmap(measure_x), jax.vmap(measure_y)
+        measure_wire = jax.vmap(measure_wire)
 
     def step(carry: Carry) -> Carry:
         method, index = _at(fixed, inputs, carry.k - first)
         operators = _operators(fixed, inputs, carry.k, first)
+        fate = jax.tree.map(lambda table: table[carry.k - first], inputs.fates)
         state, links, grad, within = one(
-            method, carry.state, carry.links, operators, index, carry.k == 0, fixed.limit
+            method, carry.state, carry.links, operators, index, carry.k, fate, fixed.limit
         )
         if code.lanes:  # a run that has diverged stays where it is, while the others go on
             old = (carry.state, carry.links, carry.grad)
@@ -129,6 +143,9 @@ def advance(fixed: Fixed, carry: Carry, end: int, inputs: Inputs, *, code: Code)
         after = lax.while_loop(lambda c: (c.k < target) & jnp.any(c.alive), step, before)
         method, _ = _at(fixed, inputs, after.k - 1 - first)
         table = _write(table, row, _only_if(is_recorded, measure_y, method, after.state, after.grad))
+        if code.wire:
+            found = _only_if(is_recorded, measure_wire, after.state, after.links)
+            table = _write(table, row, {"wire": {**dict.fromkeys(PACKET_COLUMNS, jnp.nan), **found}})
         if code.keep:
             operands = (method, before.state, after.state, after.grad, fixed.arrays)
             table = _write(table, row, {"kept": _only_if(is_recorded, code.keep, *operands)})
@@ -144,8 +161,8 @@ def advance(fixed: Fixed, carry: Carry, end: int, inputs: Inputs, *, code: Code)
 def advance_of(n: int) -> Callable[..., tuple[Carry, Rows]]:
     """Return :func:`advance` compiled as is best for n agents.
 
-    Of many agents, XLA's library of fused elementwise operations is left out: it stores what every single neighbour
-    sends, which takes twice the time and ten times the memory on an exponential graph of 40 000 agents.
+    Of many agents, XLA's library of fused elementwise operations is left out: it stores what single neighbours send
+    as arrays of their own, which took twice the time on an exponential graph of 40 000 agents.
     """
     if n <= MANY_AGENTS or not _is_known(WITHOUT_LIBRARY):
         return advance
@@ -166,7 +183,8 @@ def _one_step(
     links: tuple[Any, ...],
     operators: dict[str, Operator],
     index: jax.Array | None,
-    is_first: jax.Array,
+    k: jax.Array,
+    fate: Fate | None,
     limit: jax.Array,
     *,
     fixed: Fixed,
@@ -174,11 +192,17 @@ def _one_step(
 ) -> tuple[Any, tuple[Any, ...], jax.Array, jax.Array]:
     """Return the state after one step, that of the links, the gradient used, and whether x is within the limit."""
     point = method.query(state)
-    net = SimulatedNet(
-        operators, len(point), dimension=point.shape[1], link=code.link, states=links, is_first=is_first
-    )
+    net: SimulatedNet | FatedNet
+    if code.wire is None or fate is None:
+        net = SimulatedNet(
+            operators, len(point), dimension=point.shape[1], link=code.link, states=links, is_first=k == 0
+        )
+    else:
+        net = FatedNet(code.wire, operators, fate, links, k, len(point))  # pyright: ignore[reportArgumentType]
     grad = code.losses.gradients(fixed.arrays, point, index)
     after = _like(method.step(state, grad, net), state)
+    if fate is not None and fate.awake is not None:
+        after = jax.tree.map(partial(_where_awake, fate.awake), after, state)
     within = jnp.all(jnp.abs(method.estimate(after)) <= limit)  # false for NaN
     return after, tuple(net.links), grad, within
 
@@ -206,12 +230,21 @@ def _where_alive(alive: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
     return jnp.where(alive.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
 
+def _where_awake(awake: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
+    """Return what a step has changed, of the agents that took part in it."""
+    if new.ndim == 0 or len(new) != len(awake):
+        return new
+    return jnp.where(awake.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+
 def _like(new: Any, old: Any) -> Any:
     return jax.tree.map(lambda leaf, template: jnp.asarray(leaf, template.dtype), new, old)
 
 
-def _estimates(method: Any, state: Any, *, u: jax.Array) -> dict[str, jax.Array]:
+def _estimates(method: Any, state: Any, *, u: jax.Array, present: jax.Array | None) -> dict[str, jax.Array]:
     x, u = method.estimate(state), metrics.average_weights(method, state, u)
+    if present is not None:
+        x = jnp.where(present[:, None], x, metrics.perron_average(x, u))
     return {
         "point": metrics.perron_average(x, u),
         "mean": x.mean(axis=0),
@@ -230,6 +263,28 @@ def _trackers(method: Any, state: Any, grad: jax.Array, *, v: jax.Array) -> dict
     return found
 
 
+def _packets(state: Any, links: tuple[Call, ...]) -> dict[str, jax.Array]:
+    """Return how much mass is missing, how much is under way, and the smallest weight of push-sum.
+
+    What a method tracks its gradients with is what it pushes first, and a push-sum weight is what it pushes last.
+    """
+    owed = [part for part in map(outstanding, links) if part is not None]
+    tracker = getattr(state, "y", getattr(state, "s", None)) if hasattr(state, "g") else None
+    found, missing = {}, []
+    if tracker is not None:
+        under_way = owed[0].sum(axis=0) if owed else 0.0
+        missing.append(jnp.abs(tracker.sum(axis=0) + under_way - state.g.sum(axis=0)).max())
+    if hasattr(state, "w"):
+        under_way = owed[-1].sum() if owed else 0.0
+        missing.append(jnp.abs(state.w.sum() + under_way - len(state.w)))
+        found["min_weight"] = state.w.min()
+    if missing:
+        found["mass_error"] = jnp.stack(missing).max()
+    counted = owed[:1] if tracker is not None else owed
+    found["in_transit"] = jnp.sqrt(jnp.asarray(sum((part**2).sum() for part in counted), state.x.dtype))
+    return found
+
+
 def _empty(fixed: Fixed, carry: Carry, code: Code) -> Rows:
     lead, d, dtype = (code.rows + 1, *carry.alive.shape), carry.grad.shape[-1], carry.grad.dtype
     kept = None
@@ -237,7 +292,16 @@ def _empty(fixed: Fixed, carry: Carry, code: Code) -> Rows:
         shapes = jax.eval_shape(code.keep, fixed.method, carry.state, carry.state, carry.grad, fixed.arrays)
         kept = jax.tree.map(lambda leaf: jnp.zeros((code.rows + 1, *leaf.shape), leaf.dtype), shapes)
     column = jnp.full(lead, jnp.nan, dtype)
-    return Rows(jnp.zeros((*lead, d), dtype), jnp.zeros((*lead, d), dtype), column, column, column, kept)
+    wire = dict.fromkeys(PACKET_COLUMNS, column) if code.wire else None
+    return Rows(
+        point=jnp.zeros((*lead, d), dtype),
+        mean=jnp.zeros((*lead, d), dtype),
+        consensus_error=column,
+        tracking_error=column,
+        fraction_clipped=column,
+        wire=wire,
+        kept=kept,
+    )
 
 
 def _write(table: Rows, row: jax.Array, found: dict[str, Any]) -> Rows:

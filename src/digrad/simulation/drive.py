@@ -16,6 +16,7 @@ from digrad.errors import CheckpointError, StorageError
 from digrad.simulation import checkpoint as checkpoints
 from digrad.simulation.advance import Carry
 from digrad.simulation.checkpoint import Checkpoint
+from digrad.simulation.churn import arcs_of, happen
 from digrad.simulation.interrupt import deferred_interrupt
 from digrad.simulation.prepare import Prepared
 from digrad.simulation.recorder import Recorder, tracker_of
@@ -67,7 +68,9 @@ def drive(run: Prepared, plan: Plan) -> Trace:
 
 class _Drive:
     def __init__(self, run: Prepared, plan: Plan) -> None:
-        self.run, self.plan, self.carry, self.k = run, plan, run.start, 0
+        self.phases = run.phases()
+        self.timeline = run.fates.timeline if run.fates else None
+        self.run, self.plan, self.carry, self.k = self.phases[0], plan, run.start, 0
         self.facts = {**run.facts, **plan.facts}
         self.recorder = Recorder(
             run.problem.code,
@@ -122,6 +125,7 @@ class _Drive:
         is_first = True
         while self.k < self.plan.steps and not (self.diverged or self.stopped):
             before, began = self.k, time.perf_counter()
+            self._churn()
             self._advance(self._end(length))
             if self.plan.callback:
                 self.plan.callback(self._progress())
@@ -133,8 +137,21 @@ class _Drive:
                 length = int(min(self.run.length, max(1, CALL_SECONDS / per_step)))
             is_first = False
 
+    def _churn(self) -> None:
+        """Let agents go and come before this iteration, and go on with the network of those who are there."""
+        if self.timeline is None:
+            return
+        phase = self.timeline.phase(self.k)
+        event = self.timeline.events[phase - 1] if phase else None
+        self.run = self.phases[phase]
+        self.recorder.present = self.timeline.present[phase]
+        if event is not None and event.at == self.k:
+            self.carry = happen(event, self.carry, arcs_of(self.run), self.timeline.present[phase])
+
     def _end(self, length: int) -> int:
         end = min(self.k + length, self.plan.steps, self.run.last_end(self.k, self.plan.record_every))
+        if self.timeline:
+            end = min([end, *(event.at for event in self.timeline.events if event.at > self.k)])
         every = self.plan.checkpoint.every if self.plan.checkpoint else None
         return min(end, (self.k // every + 1) * every) if every else end
 
@@ -192,7 +209,7 @@ def ended(run: Prepared, plan: Plan, recorder: Recorder, carry: Carry, *, second
     """Return the trace of a run whose last iteration is recorded."""
     k = int(carry.reached)
     columns, tolerance = recorder.columns, plan.tolerance
-    within = columns["grad_norm"][-1] <= tolerance and columns["consensus_error"][-1] <= tolerance
+    within = recorder.is_within(tolerance)[-1]
     verdict: Literal["converged", "running", "diverged"] = "converged" if within else "running"
     has_diverged = not bool(carry.alive)
     return Trace(

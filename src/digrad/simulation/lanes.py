@@ -118,7 +118,7 @@ def _inputs(runs: Sequence[Prepared], first: int, end: int, steps: int, is_share
     index: Any = each[0].samples
     if not is_shared:
         index = np.stack([one.samples for one in each], axis=1)  # pyright: ignore[reportArgumentType, reportCallIssue]
-    return Inputs(schedules, index, each[0].operators)  # pyright: ignore[reportArgumentType]
+    return Inputs(schedules, index, each[0].operators, each[0].fates)  # pyright: ignore[reportArgumentType]
 
 
 def _stack(trees: Sequence[Any]) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 
 from digrad.engine.traffic import Meter
 from digrad.links import Link, heard
+from digrad.simulation.arcs import Arcs
 from digrad.simulation.operators import Linked, Operator, apply, apply_heard
 
 
@@ -72,6 +73,7 @@ class SimulatedNet:
         operator = self._operators[verb]
         if not isinstance(operator, Linked):
             self.meter.charge(verb, _numbers(x) * x.dtype.itemsize)
+            assert not isinstance(operator, Arcs)
             return apply(operator, x)
         return apply_heard(operator, x, self._heard(verb, operator, x, is_alone=is_alone))
 

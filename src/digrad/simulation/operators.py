@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad.mixing import AnyNetwork, Mixing, StepWeights, circulant, step_weights
+from digrad.simulation.arcs import Arcs
 
 DENSE_AGENTS = 64  # up to which the matrix is multiplied densely
 SUM_AGENTS = 8  # up to which a sum over senders beats a matrix product (1.1x of a whole step on a9a)
@@ -65,7 +66,7 @@ class Linked(NamedTuple):
     speaks: jax.Array  # [n] whether anybody hears the agent
 
 
-Operator = Dense | Slots | Rolls | Linked
+Operator = Dense | Slots | Rolls | Linked | Arcs  # the last only where packets have fates
 
 
 def constant(mixing: Mixing, dtype: npt.DTypeLike) -> Dense | Slots | Rolls:
@@ -97,6 +98,8 @@ def linked_steps(network: AnyNetwork, letter: str, first: int, length: int, dtyp
 
 def pick(operator: Operator, i: jax.Array | int) -> Operator:
     """Return the operator of iteration number i of several."""
+    if isinstance(operator, Arcs):
+        return operator.at(i)
     if isinstance(operator, Linked):
         return Linked(_pick(operator.others, i), operator.own[i], operator.given[i], operator.speaks[i])
     return _pick(operator, i)
@@ -110,7 +113,7 @@ def _pick(operator: Dense | Slots, i: jax.Array | int) -> Dense | Slots:
 
 def count(operator: Operator) -> int:
     """Return how many iterations an operator of several holds."""
-    if isinstance(operator, Linked):
+    if isinstance(operator, Linked | Arcs):
         return len(operator.own)
     return len(operator.matrix if isinstance(operator, Dense) else operator.weight)
 

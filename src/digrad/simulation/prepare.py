@@ -1,7 +1,7 @@
 """From arguments to a run that is ready to advance: what the loop is given, and where it starts."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,14 +12,21 @@ import numpy.typing as npt
 
 from digrad.engine import hyper
 from digrad.engine.averages import perron_weights
-from digrad.engine.traffic import Traffic
+from digrad.engine.fates import make_fates
+from digrad.engine.packets import PacketTraffic
+from digrad.engine.traffic import Meter, Traffic
 from digrad.engine.verbs import bindings
 from digrad.errors import ArgumentError
 from digrad.fingerprints import fingerprint
+from digrad.links import Event, Fates, Links
+from digrad.links.coders import RandomK
 from digrad.mixing import AnyNetwork
 from digrad.problems import Problem
 from digrad.sampling import EpochPermutations, WithReplacement
 from digrad.simulation.advance import Carry, Code, Fixed, Inputs, Rows, advance_of
+from digrad.simulation.arcs import arcs_of_steps
+from digrad.simulation.churn import phases as churn_phases
+from digrad.simulation.fated_net import Fate, FatedNet, Wire
 from digrad.simulation.memory import keep_freed_memory
 from digrad.simulation.net import SimulatedNet
 from digrad.simulation.operators import DENSE_AGENTS, Operator, constant, linked_steps, of_steps, pick
@@ -51,6 +58,8 @@ class Prepared:
         code: What is compiled in.
         length: How many iterations one call may have.
         traffic: Bytes sent before each iteration.
+        fates: What becomes of packets; None if all arrive as sent.
+        widths: Numbers per agent of each array that a step sends, where packets have fates.
         facts: What determines the numbers.
     """
 
@@ -63,7 +72,9 @@ class Prepared:
     start: Carry
     code: Code
     length: int
-    traffic: Traffic
+    traffic: Traffic | PacketTraffic
+    fates: Fates | None
+    widths: tuple[int, ...]
     facts: dict[str, Any]
 
     @property
@@ -75,6 +86,13 @@ class Prepared:
         """Return how far a call that begins at k may go: as far as its inputs and its room for rows reach."""
         first_row = -(-k // record_every)
         return min(k + self.length, (first_row + self.code.rows) * record_every)
+
+    def phases(self) -> "list[Prepared]":
+        """Return a run for the time before the first agent goes or comes, and one for the time after each."""
+        if self.fates is None or self.fates.timeline is None:
+            return [self]
+        letters = bindings(self.fixed.method)
+        return churn_phases(self, self.network, lambda n: _operators(n, letters, 0, 1, self.dtype))  # pyright: ignore[reportArgumentType]
 
     def call(
         self,
@@ -111,7 +129,10 @@ class Prepared:
         if bindings(self.fixed.method) and not (self.fixed.operators or self.fixed.turns):
             letters = bindings(self.fixed.method)
             fresh = _operators(self.network, letters, first, self.length, self.dtype)
-        return Inputs(schedules, index, fresh)  # pyright: ignore[reportArgumentType]
+        fates = None
+        if self.fates:
+            fates = _fate_tables(self.fates, first, max(1, end - first), self.length, self.widths)
+        return Inputs(schedules, index, fresh, fates)  # pyright: ignore[reportArgumentType]
 
 
 def prepare(
@@ -126,6 +147,7 @@ def prepare(
     keep: Callable[..., Any] | None = None,
     facts: dict[str, Any] | None = None,
     is_stored: bool = False,
+    churn: Sequence[Event] = (),
 ) -> Prepared:
     """Return a run of ``method`` from ``x0`` ``[n, d]``, in its dtype; call it inside ``jax.enable_x64(True)``.
 
@@ -140,6 +162,7 @@ def prepare(
         keep: What else to store at recorded iterations; see :class:`~digrad.simulation.advance.Code`.
         facts: What else determines the numbers; stored with the trace.
         is_stored: Whether the run must be recognised when it goes on in another process.
+        churn: Which agents go and come; :meth:`Prepared.phases` then has a run for each time in between.
 
     Raises:
         ArgumentError: A schedule is not a function of k, or a run that is stored cannot be recognised.
@@ -150,7 +173,9 @@ def prepare(
         keep_freed_memory()
     numeric, letters = numbers_only(method, dtype), bindings(method)
     operators, turns, fresh_bytes = _known_operators(network, letters, dtype)
-    per_step = fresh_bytes + (4 * n * sampler.batch_size if sampler else 0)
+    fates = make_fates(network, churn)
+    state, links, traffic, wire, widths = _open(numeric, x0, operators, network, fates)
+    per_step = fresh_bytes + (4 * n * sampler.batch_size if sampler else 0) + _fate_bytes(fates, widths)
     longest = max(1, min(STEPS_PER_CALL, BYTES_PER_CALL // max(1, per_step)))
     u, v = perron_weights(method, network)
     fixed = Fixed(
@@ -163,8 +188,6 @@ def prepare(
         limit=jnp.asarray(_limit(x0), dtype),
         record_every=1,
     )
-    first = operators or _operators_at_0(network, letters, dtype)
-    state, links, traffic = _open(numeric, x0, first, network)
     kept = 1 if keep is None else 2 * n  # a caller that keeps states keeps about four
     row_bytes = 2 * d * dtype.itemsize * kept
     rows = max(1, min(STEPS_PER_CALL, BYTES_PER_CALL // row_bytes))
@@ -183,10 +206,22 @@ def prepare(
             links=links,
             grad=jnp.zeros_like(numeric.query(state)),
         ),
-        code=Code(losses=problem.code, link=network.links, rows=rows, keep=keep),
+        code=Code(
+            losses=problem.code,
+            link=None if isinstance(network.links, Links) else network.links,
+            wire=wire,
+            rows=rows,
+            keep=keep,
+        ),
         length=longest if length is None else length,
         traffic=traffic,
-        facts={**(facts or {}), **_facts(method, problem, network, x0, is_stored)},
+        fates=fates,
+        widths=widths,
+        facts={
+            **(facts or {}),
+            **({"churn": [repr(event) for event in churn]} if churn else {}),
+            **_facts(method, problem, network, x0, is_stored),
+        },
     )
 
 
@@ -209,7 +244,7 @@ def prepare_another(
     """
     hyper.check_schedules(method)
     numeric = numbers_only(method, x0.dtype)
-    first = run.fixed.operators or _operators_at_0(run.network, bindings(method), x0.dtype)
+    first = _first(of_steps, run.network, bindings(method), x0.dtype)
     state = _strong(numeric.init(jnp.asarray(x0), SimulatedNet(first, len(x0))), x0.dtype)
     described = {"hyper_parameters": _described(method), "start_hash": _hash(x0)}
     return replace(
@@ -223,21 +258,94 @@ def prepare_another(
 
 
 def _open(
-    method: Any, x0: npt.NDArray[np.floating], operators: dict[str, Operator], network: AnyNetwork
-) -> tuple[Any, tuple[Any, ...], Traffic]:
+    method: Any,
+    x0: npt.NDArray[np.floating],
+    operators: dict[str, Operator],
+    network: AnyNetwork,
+    fates: Fates | None,
+) -> tuple[Any, tuple[Any, ...], Traffic | PacketTraffic, Wire | None, tuple[int, ...]]:
     """Return the state before the first step, that of the links, and what is sent, counted in a dry run."""
-    n, d = x0.shape
-    start_net = SimulatedNet(operators, n)  # messages of `init` arrive as they are
+    (n, d), letters = x0.shape, bindings(method)
+    perfect = operators if fates is None and operators else _first(of_steps, network, letters, x0.dtype)
+    start_net = SimulatedNet(perfect, n)  # messages of `init` arrive as they are
     state = _strong(method.init(jnp.asarray(x0), start_net), x0.dtype)
-    step_net = SimulatedNet(operators, n, dimension=d, link=network.links)
+    wire, widths = None, ()
+    if not (fates and isinstance(network.links, Links)):
+        assert not isinstance(network.links, Links)
+        operators = perfect if network.links is None else _first(linked_steps, network, letters, x0.dtype)
+        net = SimulatedNet(operators, n, dimension=d, link=network.links)
+    else:
+        wire = _wire(network, letters, x0.dtype, fates)
+        fate = jax.tree.map(lambda table: jnp.asarray(table[0]), _fate_tables(fates, 0, 1, 1, ()))
+        net = FatedNet(wire, _first(_arcs, network, letters, x0.dtype), fate, None, 0, n)
 
     def dry(state: Any, grad: Any) -> tuple[Any, ...]:
-        method.step(state, grad, step_net)
-        return tuple(step_net.links)
+        method.step(state, grad, net)
+        return tuple(net.links)
 
     opened = jax.eval_shape(dry, state, jax.eval_shape(method.query, state))
     links = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), opened)
-    return state, links, Traffic(network, bindings(method), start_net.meter, step_net.meter)
+    if isinstance(net, SimulatedNet):
+        return state, links, Traffic(network, letters, start_net.meter, net.meter), wire, widths
+    assert fates is not None
+    start = int(Traffic(network, letters, start_net.meter, Meter()).before([0])[0])
+    traffic = PacketTraffic(network, letters, start, net.meter, fates)
+    return state, links, traffic, wire, tuple(net.widths)
+
+
+def _first(
+    build: Callable[..., Operator], network: AnyNetwork, letters: dict[str, str], dtype: npt.DTypeLike
+) -> dict[str, Any]:
+    """Return the operators of the first iteration."""
+    return {verb: pick(build(network, letter, 0, 1, dtype), 0) for verb, letter in letters.items()}
+
+
+def _arcs(network: AnyNetwork, letter: str, first: int, length: int, dtype: npt.DTypeLike) -> Operator:
+    return arcs_of_steps(network, letter, first, length, dtype)[0]
+
+
+def _wire(network: AnyNetwork, letters: dict[str, str], dtype: npt.DTypeLike, fates: Fates) -> Wire:
+    links = network.links
+    assert isinstance(links, Links)
+    slices = {verb: arcs_of_steps(network, letter, 0, 1, dtype)[1] for verb, letter in letters.items()}
+    return Wire(
+        letters=tuple(letters.items()),
+        slices=tuple(slices.items()),
+        push=links.push,
+        pull=links.pull,
+        coder=links.coder,
+        damping=links.damping or (links.coder.damping if links.coder else 1.0),
+        longest_delay=links.longest_delay,
+        sleeps=links.sleeps,
+        constant=network.period == 1 and fates.timeline is None,
+        keeps_ledger=fates.timeline is not None and fates.timeline.keeps_ledger,
+    )
+
+
+def _fate_tables(fates: Fates, first: int, length: int, room: int, widths: tuple[int, ...]) -> Fate:
+    """Return what happens at the iterations first, ..., first + length - 1, with rows for ``room``."""
+    links = fates.links
+
+    def padded(table: npt.NDArray[Any]) -> Any:
+        return np.pad(table, [(0, room - length)] + [(0, 0)] * (table.ndim - 1))
+
+    def drawn(make: Callable[..., Any]) -> tuple[Any, ...]:
+        return tuple(padded(make(first, length, call, width)) for call, width in enumerate(widths))
+
+    return Fate(
+        age=padded(fates.ages(first, length)),
+        awake=padded(fates.awake(first, length)) if links.sleeps or fates.timeline else None,
+        chosen=drawn(fates.chosen) if isinstance(links.coder, RandomK) and widths else None,
+        noise=drawn(fates.noise) if links.is_noisy and widths else None,
+    )
+
+
+def _fate_bytes(fates: Fates | None, widths: tuple[int, ...]) -> int:
+    """Return about how much memory the fates of one iteration take, while they are made."""
+    if fates is None:
+        return 0
+    drawn = fates.n * sum(widths) * (isinstance(fates.links.coder, RandomK) + fates.links.is_noisy)
+    return 10 * len(fates.arcs) + 16 * drawn
 
 
 def _strong(state: Any, dtype: np.dtype[Any]) -> Any:
@@ -266,13 +374,8 @@ def _operators(
     network: AnyNetwork, letters: dict[str, str], first: int, length: int, dtype: npt.DTypeLike
 ) -> dict[str, Operator]:
     build = of_steps if network.links is None else linked_steps
+    build = _arcs if isinstance(network.links, Links) else build
     return {verb: build(network, letter, first, length, dtype) for verb, letter in letters.items()}
-
-
-def _operators_at_0(
-    network: AnyNetwork, letters: dict[str, str], dtype: npt.DTypeLike
-) -> dict[str, Operator]:
-    return {verb: pick(one, 0) for verb, one in _operators(network, letters, 0, 1, dtype).items()}
 
 
 def _limit(x0: npt.NDArray[np.floating]) -> float:

@@ -11,10 +11,11 @@ import numpy.typing as npt
 
 from digrad import metrics
 from digrad.arrays import row_norm
+from digrad.engine.packets import PacketTraffic
 from digrad.engine.traffic import Traffic
 from digrad.engine.verbs import bindings
 from digrad.problems import LossCode
-from digrad.simulation.advance import Rows
+from digrad.simulation.advance import PACKET_COLUMNS, Rows
 
 # Points evaluated in one product. Record number j always sits in column j mod GROUP of a product of this one
 # width, so that its rounding does not depend on the chunk length.
@@ -39,7 +40,7 @@ class Recorder:
         self,
         losses: LossCode,
         arrays: Any,
-        traffic: Traffic,
+        traffic: Traffic | PacketTraffic,
         *,
         with_plain_mean: bool,
         paths: tuple[int, ...] | None = None,
@@ -48,10 +49,16 @@ class Recorder:
         self._paths = [f"x[{i}][{j}]" for i, j in np.ndindex(*paths)] if paths else []
         self._losses, self._arrays, self._traffic = losses, arrays, traffic
         self._with_plain_mean = with_plain_mean
+        self.present: npt.NDArray[np.bool_] | None = None  # whose losses count, where agents go and come
         names = ("k", *FLOATS, "bytes_sent") + (
             ("loss_plain_mean", "grad_norm_plain_mean") if with_plain_mean else ()
         )
-        names += (*self._paths, *(("mass_error",) if invariant else ()))
+        is_fated = isinstance(traffic, PacketTraffic)  # whose mass error counts what is under way
+        self._invariant = invariant and not is_fated
+        names += (*self._paths, *(("mass_error",) if self._invariant else ()))
+        names += ("delivered", *PACKET_COLUMNS) if is_fated else ()
+        self._has_clock = isinstance(traffic, PacketTraffic) and traffic.has_clock
+        names += ("seconds_simulated",) if self._has_clock else ()
         self.columns = {
             name: np.zeros(0, np.int64 if name in ("k", "bytes_sent") else np.float64) for name in names
         }
@@ -80,9 +87,12 @@ class Recorder:
         }
         for suffix, (loss, grad_norm) in evaluated.items():
             new[f"loss{suffix}"], new[f"grad_norm{suffix}"] = loss, grad_norm
+        if isinstance(self._traffic, PacketTraffic):
+            new |= {"delivered": self._traffic.delivered(ks), **kept.wire}
+            new |= {"seconds_simulated": self._traffic.seconds(ks)} if self._has_clock else {}
         if self._paths:
             new |= zip(self._paths, kept.kept["x"].reshape(len(ks), len(self._paths)).T, strict=True)
-        if "mass_error" in self.columns:
+        if self._invariant:
             new["mass_error"] = kept.kept["mass_error"]
         self.columns = {
             name: np.concatenate([old, np.asarray(new[name], old.dtype)])
@@ -95,13 +105,23 @@ class Recorder:
         self.columns = {name: column[kept] for name, column in self.columns.items()}
 
     def first_within(self, tolerance: float, since: int) -> int | None:
-        """Return the first recorded k >= since with gradient norm and consensus error both within ``tolerance``."""
+        """Return the first recorded k >= since that is within ``tolerance``."""
+        good = (self.columns["k"] >= since) & self.is_within(tolerance)
+        return int(self.columns["k"][np.argmax(good)]) if good.any() else None
+
+    def is_within(self, tolerance: float) -> npt.NDArray[np.bool_]:
+        """Return which rows have gradient norm and consensus error both within ``tolerance``.
+
+        Where mass may be under way, trackers that vanish prove nothing: what is owed must vanish too.
+        """
         c = self.columns
-        good = (c["k"] >= since) & (c["grad_norm"] <= tolerance) & (c["consensus_error"] <= tolerance)
-        return int(c["k"][np.argmax(good)]) if good.any() else None
+        good = (c["grad_norm"] <= tolerance) & (c["consensus_error"] <= tolerance)
+        if "in_transit" in c and np.isfinite(c["tracking_error"]).all():
+            good &= c["in_transit"] <= tolerance
+        return good
 
     def _evaluate(self, points: Any, first: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        return evaluate_many(self._losses, self._arrays, points, first % GROUP)
+        return evaluate_many(self._losses, self._arrays, points, first % GROUP, self.present)
 
 
 def first_rows(rows: Rows, count: int) -> Rows:
@@ -110,14 +130,18 @@ def first_rows(rows: Rows, count: int) -> Rows:
 
 
 def evaluate_many(
-    losses: LossCode, arrays: Any, points: npt.NDArray[Any], before: int = 0
+    losses: LossCode,
+    arrays: Any,
+    points: npt.NDArray[Any],
+    before: int = 0,
+    present: npt.NDArray[np.bool_] | None = None,
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Return F and the norm of its gradient at any number of points, the first in column ``before`` of a product."""
     if not len(points):
         return np.zeros(0), np.zeros(0)
     padded = np.zeros((-(-(before + len(points)) // GROUP) * GROUP, points.shape[1]), points.dtype)
     padded[before : before + len(points)] = points
-    parts = [evaluate(losses, arrays, group) for group in padded.reshape(-1, GROUP, points.shape[1])]
+    parts = [evaluate(losses, arrays, group, present) for group in padded.reshape(-1, GROUP, points.shape[1])]
     loss, grad_norm = (np.concatenate([np.asarray(part[i], np.float64) for part in parts]) for i in (0, 1))
     return loss[before : before + len(points)], grad_norm[before : before + len(points)]
 
@@ -146,9 +170,24 @@ def tracker_of(method: Any, state: Any) -> Any:
 
 
 @partial(jax.jit, static_argnums=0)
-def evaluate(losses: LossCode, arrays: Any, points: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return F and the norm of its gradient at ``points``, ``[K]`` each."""
-    loss, gradient = losses.objective(arrays, points)
+def evaluate(
+    losses: LossCode, arrays: Any, points: jax.Array, present: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """Return F and the norm of its gradient at ``points``, ``[K]`` each; F of the agents present, if not of all."""
+    if present is None:
+        loss, gradient = losses.objective(arrays, points)
+    else:
+        loss, gradient = jax.lax.map(partial(_objective_of, losses, arrays, present), points)
     norm = jnp.linalg.norm(gradient, axis=-1)
     is_overflow = jnp.isinf(norm) & jnp.isfinite(gradient).all(axis=-1)  # of the squares only
     return loss, jnp.where(is_overflow, row_norm(gradient)[:, 0], norm)
+
+
+def _objective_of(
+    losses: LossCode, arrays: Any, present: jax.Array, point: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    everywhere = jnp.broadcast_to(point, (len(present), len(point)))
+    weights = present / present.sum()
+    return weights @ losses.losses(arrays, everywhere, None), weights @ losses.gradients(
+        arrays, everywhere, None
+    )

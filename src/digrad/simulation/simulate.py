@@ -1,12 +1,13 @@
 """Run a method on a problem over a network, as users call it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import jax
 import numpy.typing as npt
 
 from digrad import checks
+from digrad.links import Event
 from digrad.mixing import AnyNetwork
 from digrad.problems import Problem
 from digrad.simulation.arguments import (
@@ -21,6 +22,7 @@ from digrad.simulation.arguments import (
     make_steps,
 )
 from digrad.simulation.checkpoint import Checkpoint
+from digrad.simulation.churn import check_churn
 from digrad.simulation.drive import Plan, Progress, drive
 from digrad.simulation.prepare import Prepared, prepare
 from digrad.simulation.recorder import observer
@@ -49,6 +51,7 @@ def simulate(
     callback: Callable[[Progress], None] | None = None,
     checkpoint: Checkpoint | None = None,
     chunk: int | None = None,
+    churn: Sequence[Event] = (),
 ) -> Trace:
     """Run a method and return what was recorded.
 
@@ -82,6 +85,8 @@ def simulate(
         callback: Called after every chunk.
         checkpoint: Where to store the run, and whether to go on from there.
         chunk: Steps per compiled call; does not change the numbers.
+        churn: Agents that go and come: a list of ``Leave``, ``Crash`` and ``Join`` of :mod:`digrad.links`. Averages and
+            losses are those of the agents that are there.
 
     Example:
         >>> import digrad as dg
@@ -97,7 +102,7 @@ def simulate(
                 method, problem, network, steps=steps, batch_size=batch_size, seed=seed, x0=x0, name=name,
                 record_every=record_every, dtype=dtype, tolerance=tolerance, stop_at_tolerance=stop_at_tolerance,
                 sampling=sampling, plain_mean=plain_mean, paths=paths, invariant=invariant, callback=callback,
-                checkpoint=checkpoint, chunk=chunk,
+                checkpoint=checkpoint, chunk=chunk, churn=churn,
             )
         )  # fmt: skip
 
@@ -123,11 +128,13 @@ def arrange(
     callback: Callable[[Progress], None] | None,
     checkpoint: Checkpoint | None,
     chunk: int | None,
+    churn: Sequence[Event] = (),
 ) -> tuple[Prepared, Plan]:
     """Check the arguments of :func:`simulate` and return the run, ready to advance, and what to do with it."""
     name = make_name(name, method)
     check_parts(method, problem, network, name)
     check_watchers(checkpoint, callback)
+    check_churn(churn, method, network, name)
     checks.positive(tolerance, "tolerance", name)
     seed, batch_size = make_seed(seed), make_batch_size(batch_size)
     steps, record_every = make_steps(steps, record_every, name)
@@ -157,5 +164,6 @@ def arrange(
         keep=observer(paths=paths, invariant=invariant),
         facts=facts,
         is_stored=checkpoint is not None,
+        churn=churn,
     )
     return run, plan

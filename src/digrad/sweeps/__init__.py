@@ -1,5 +1,6 @@
 """Many runs and what to choose from them: grids and random draws, searches, the first guess of a threshold."""
 
+from digrad.sweeps.minimization import minimize
 from digrad.sweeps.search import Search, Trial, best_value, largest_stable
 from digrad.sweeps.space import LogUniform, Uniform
 from digrad.sweeps.sweep import Sweep, SweepProgress, sweep
@@ -17,6 +18,7 @@ __all__ = [
     "Uniform",
     "best_value",
     "largest_stable",
+    "minimize",
     "recommend_threshold",
     "sweep",
     "tune",

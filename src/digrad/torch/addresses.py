@@ -6,17 +6,11 @@ import fcntl
 import ipaddress
 import socket
 import struct
-import subprocess
 import sys
 
 from digrad.errors import ArgumentError
 
 _SIOCGIFADDR = 0x8915  # the Linux request for the IPv4 address of an interface
-# A foreign server accepts the connection and never answers; the alarm ends the process then.
-_CONNECT_TO_STORE = (
-    "import signal, sys; from torch.distributed import TCPStore; signal.alarm(5); "
-    "TCPStore(sys.argv[1], int(sys.argv[2]), is_master=False)"
-)
 
 
 def check_interface(interface: str, owner: str) -> None:
@@ -33,7 +27,7 @@ def check_interface(interface: str, owner: str) -> None:
 
 
 def published_address(interface: str | None) -> str | None:
-    """Return the address under which the others reach this machine; None leaves it to torch: the host name."""
+    """Return the address under which the others reach this machine; None if no interface was named."""
     if interface is None or sys.platform != "linux":
         return None
     request = struct.pack("256s", interface.encode())
@@ -104,41 +98,43 @@ def endpoint_parts(endpoint: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def check_trust(host: str, *, insecure: bool) -> None:
-    """Refuse an endpoint that strangers could reach unless somebody has said that there are none.
+def check_trust(host: str, *, has_key: bool, insecure: bool) -> None:
+    """Refuse an endpoint that strangers could reach unless they are kept out, or somebody has said that there are none.
 
     Raises:
-        ArgumentError: Nobody has.
+        ArgumentError: Neither is the case.
     """
-    if not insecure and not is_loopback(host):
+    if not has_key and not insecure and not is_loopback(host):
         raise ArgumentError(
-            f"`endpoint` of launch is on {host}, where whoever reaches it can run programs as you on all machines, "
-            "because torchrun unpickles what it finds there and asks for no password; say --insecure "
-            "(`insecure=True`) if only machines that you trust reach it, as inside WireGuard or behind a firewall."
+            f"`endpoint` of launch is on {host}, where strangers could read, disturb or join the run; make a key with "
+            "`digrad keygen FILE`, copy it to all machines and say --key-file FILE, or say --insecure "
+            "(`insecure=True`) if only machines that you trust reach it, as inside WireGuard."
         )
 
 
-def listen_at(host: str, port: int) -> socket.socket | None:
-    """Return a socket that listens there, or None if another machine or another launch of this one does.
+def listen_at(host: str, port: int, interface: str | None = None) -> tuple[socket.socket | None, bool]:
+    """Return a socket that listens at the endpoint if this is the machine that has it, and whether it is taken here.
 
     Raises:
-        ArgumentError: Nobody knows the host, or another program listens there; torchrun would try for minutes.
+        ArgumentError: Nobody knows the host, or it is a name that means loopback here, and no interface was given.
     """
     try:
-        return listening_socket(host, port)
+        address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0]
     except socket.gaierror as error:
         raise ArgumentError(
-            f"`endpoint` of launch names the unknown host {host!r}; give the address of the first machine."
+            f"`endpoint` of launch names the unknown host {host!r}; give the address of one of the machines."
         ) from error
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE and not _is_store(host, port):
+    if is_loopback(str(address)) and not is_loopback(
+        host
+    ):  # as Debian has it for the name of a machine itself
+        found = published_address(interface)
+        if found is None:
             raise ArgumentError(
-                f"`endpoint` of launch is '{host}:{port}', but another program listens on this port; choose another."
-            ) from error
-        return None
-
-
-def _is_store(host: str, port: int) -> bool:
-    """Return whether torchrun listens there: a second node on one machine finds that of the first."""
-    command = [sys.executable, "-c", _CONNECT_TO_STORE, host, str(port)]
-    return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
+                f"`endpoint` of launch names this machine {host!r}, which is {address} here and out of reach for "
+                "others; give --interface, or an address instead of the name."
+            )
+        address = found
+    try:
+        return listening_socket(str(address), port), False
+    except OSError as error:
+        return None, error.errno == errno.EADDRINUSE

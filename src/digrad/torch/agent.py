@@ -11,15 +11,19 @@ from pathlib import Path
 from digrad.torch.agent_output import hand_over_output
 from digrad.torch.bound_store import keep_to_loopback
 from digrad.torch.failure_records import FAILURES_VARIABLE, record_failure
+from digrad.torch.launch_folder import remember_folder
+from digrad.torch.tied import end_with_parent
 
 _NO_FAILURE = (0, *range(129, 256))  # exit codes; the others mean that somebody told the agent to end
 
 
 def main() -> None:
     """Run the script of the command line as Python itself would."""
+    end_with_parent()
     # Taken out, so that processes started by the script do not report as the agent.
     folder = Path(os.environ.pop(FAILURES_VARIABLE))
     hand_over_output(folder)
+    remember_folder(folder)
     keep_to_loopback()
     del sys.argv[0]
     script = sys.argv[0]

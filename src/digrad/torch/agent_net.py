@@ -1,5 +1,6 @@
 """The executor of one agent in its own process: a stack of one row, mixed with what the neighbours send."""
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch.distributed as dist
 from digrad.engine.traffic import all_reduce_messages
 from digrad.errors import CommunicationError
 from digrad.torch.exchange import FUSED, Part, Round
-from digrad.torch.link_state import LinkState, keeps_reference
+from digrad.torch.link_state import LinkState, keeps_reference, plain_link
 from digrad.torch.mixing_order import Turns, combine
 from digrad.torch.process_network import ProcessNetwork
 from digrad.torch.route import Route
@@ -38,13 +39,15 @@ class AgentNet:
         network.settle_abandoned()
         self.network = network
         self._turns = Turns(network.network, letters)
-        self._links = LinkState(network.network.links, dimension)
+        self._links = LinkState(plain_link(network.network), dimension)
         self._buffers: dict[Any, torch.Tensor] = {}
         if dimension * dtype.itemsize >= LARGE and device.type == "cpu":
             network.open_memory(letters.values())
         batched = "nccl" in dist.get_backend(network.group)
-        self._route = Route(network.group, network.same_host if device.type == "cpu" else None, batched)
-        self._rounds = self.k = self.bytes_sent = 0
+        carriers = (network.links, network.same_host) if device.type == "cpu" else ()
+        self._route = Route(network.group, [one for one in carriers if one is not None], batched)
+        self._rounds = self.k = self.bytes_sent = self.late = 0
+        self.waited = 0.0  # seconds
         self._early: Round | None = None
         self._early_fields: list[tuple[str, torch.Tensor]] = []
         self._place: int | None = (
@@ -114,6 +117,17 @@ class AgentNet:
         self.settle_early()
         self._early, self._early_fields = None, []
 
+    def carry(self, parts: list[Part]) -> None:
+        """Send and receive parts that are each for one neighbour, and wait for them."""
+        self._rounds += 1
+        try:
+            current = Round(
+                parts, None, self._route, self._buffers, key="packets", tag=self._rounds, k=self.k
+            )
+        except CommunicationError as error:
+            raise self.network.reason_of(error) from error
+        self._finish(current)
+
     def arrived(self, verb: str, x: torch.Tensor) -> Part:
         """Return what the neighbours sent ahead to be mixed with ``x``."""
         part = self._find_early(verb, x)
@@ -150,10 +164,12 @@ class AgentNet:
         return None
 
     def _finish(self, sent: Round) -> None:
+        began = time.monotonic()
         try:
             sent.finish(self.network.timeout)
         except CommunicationError as error:
             raise self.network.reason_of(error) from error
+        self.waited += time.monotonic() - began
 
     def _places(self, count: int) -> Sequence[str | None]:
         """Name the next arrays of this step, so that each finds its references; there are none outside of it."""

@@ -8,11 +8,14 @@ import torch
 
 from digrad.errors import NonFiniteError
 from digrad.torch.agent_net import AgentNet
+from digrad.torch.ending import Ending
 from digrad.torch.failure_records import note_step
+from digrad.torch.fated_net import FatedNet, keep_sleepers
 from digrad.torch.kernels import KERNELS
 from digrad.torch.process_network import ProcessNetwork
 from digrad.torch.runtime import overwrite
 from digrad.torch.settings_watch import SettingsWatch
+from digrad.torch.step_metrics import StepMetrics
 
 OWNER = "DecentralizedOptimizer"
 
@@ -22,14 +25,17 @@ class AgentRuntime:
 
     Args:
         network: The processes.
-        net: The executor.
+        net: The executor on which every message arrives.
+        fated: The one that methods see where packets have fates.
     """
 
     shares_memory = True
 
-    def __init__(self, network: ProcessNetwork, net: AgentNet) -> None:
-        self.net, self._network = net, network
+    def __init__(self, network: ProcessNetwork, net: AgentNet, fated: FatedNet | None = None) -> None:
+        self.net, self._plain, self._fated, self._network = fated or net, net, fated, network
         self._watch = SettingsWatch(network)
+        self._metrics = StepMetrics(network.agent, net)
+        self._ending = Ending(network)
         self._early: list[tuple[str, str]] = []
         self._early_memory = torch.empty(0)
         self._last_end: float | None = None
@@ -52,14 +58,21 @@ class AgentRuntime:
     def advance(self, method: Any, state: Any, grad: torch.Tensor) -> None:
         """Overwrite a state with the one after a step, in place if the method has a kernel."""
         self.net.begin_step()
+        if self._fated:
+            overwrite(state, keep_sleepers(state, method.step(state, grad, self._fated), self._fated))
+            self._fated.end_step()
+            return
         kernel = KERNELS.get(type(method))
         if kernel is None:
-            after = method.step(state, grad, self.net)
-            self.net.finish_early()
+            after = method.step(state, grad, self._plain)
+            self._plain.finish_early()
             overwrite(state, after)
         else:
             kernel(
-                method, state, grad, *(self.net.arrived(verb, getattr(state, f)) for verb, f in method.early)
+                method,
+                state,
+                grad,
+                *(self._plain.arrived(verb, getattr(state, f)) for verb, f in method.early),
             )
         self.net.end_step()
 
@@ -67,7 +80,9 @@ class AgentRuntime:
         """Begin iteration k: send what the method mixes before the gradient is known."""
         self.net.k = k
         note_step(k)
-        self.net.start_early([(verb, getattr(state, name)) for verb, name in self._early], self._early_memory)
+        if self._fated is None:  # a packet depends on what is owed, which the step decides
+            fields = [(verb, getattr(state, name)) for verb, name in self._early]
+            self._plain.start_early(fields, self._early_memory)
 
     def end_step(self, k: int, settings: Callable[[], dict[str, Any]]) -> None:
         """Note how long a step takes, and compare settings now and then."""
@@ -75,10 +90,26 @@ class AgentRuntime:
         if began is not None:
             self._network.note_step(self._last_end - began)
         self._watch.after_step(k, settings)
+        self._metrics.write(k)
+        self._ending.after_step(k)
+
+    def begin_step(self, k: int) -> None:
+        """Save and end here if all agents have agreed to."""
+        self._ending.before_step(k)
+
+    def save_when_told_to_end(self, save: Callable[[], Any]) -> None:
+        """Remember how to save."""
+        self._ending.enable(save)
+
+    def gather(self, call: str) -> None:
+        """Do nothing: agents that wait for all messages are together anyway."""
+
+    def release(self) -> None:
+        """Do nothing."""
 
     def go_to(self, k: int, links: Mapping[str, torch.Tensor]) -> None:
         """Wait for the messages under way, agree on the iteration, and go on with another state of the links."""
-        self.net.settle_early()
+        self._plain.settle_early()
         self._watch.forget()
         names = sorted({name.partition(" of ")[0] for name in links})
         self._network.agree({"k": k, "links": ", ".join(names)}, OWNER)
@@ -87,7 +118,7 @@ class AgentRuntime:
 
     def close(self) -> None:
         """Finish the messages under way; every agent must call."""
-        self.net.settle_early()
+        self._plain.settle_early()
 
     def add_up(self, value: torch.Tensor, call: str) -> torch.Tensor:
         """Return the sum over all agents, in the memory of ``value``."""

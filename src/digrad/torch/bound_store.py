@@ -16,14 +16,8 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 from digrad.torch.addresses import is_address, is_loopback, listening_socket
 
 
-def host_store(listener: socket.socket, *, world_size: int | None = None, timeout: float = 60.0) -> TCPStore:
-    """Return a store that others reach through ``listener``, which belongs to it from now on.
-
-    Args:
-        listener: Bound and listening.
-        world_size: How many processes to wait for; None waits for nobody.
-        timeout: Seconds to wait for them.
-    """
+def _host(listener: socket.socket, world_size: int, timeout: float) -> TCPStore:
+    """Return a store that others reach through ``listener``, which belongs to it from now on."""
     host, port = listener.getsockname()[:2]
     return TCPStore(
         host,
@@ -31,7 +25,6 @@ def host_store(listener: socket.socket, *, world_size: int | None = None, timeou
         world_size,
         is_master=True,
         timeout=timedelta(seconds=timeout),
-        wait_for_workers=world_size is not None,
         master_listen_fd=listener.detach(),
     )
 
@@ -48,7 +41,7 @@ def store_of_group(timeout: float) -> TCPStore | None:
     size = int(os.environ["WORLD_SIZE"])
     if os.environ["RANK"] == "0":
         with contextlib.suppress(OSError):  # behind a translated address, which only others can use
-            return host_store(listening_socket(host, port), world_size=size, timeout=timeout)
+            return _host(listening_socket(host, port), size, timeout)
         return None
     return TCPStore(host, port, size, is_master=False, timeout=timedelta(seconds=timeout))
 

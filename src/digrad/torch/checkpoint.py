@@ -7,7 +7,6 @@ A kill at any moment leaves the previous committed step intact. Files are safete
 import hashlib
 import itertools
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Protocol
@@ -27,6 +26,7 @@ from digrad.torch.checkpoint_files import (
     committed_steps,
     delete_file,
     read_file,
+    reserve,
     step_folder,
     write_file,
 )
@@ -71,6 +71,8 @@ class Checkpoints:
     Raises:
         ArgumentError: The optimizer is of another kind, or the network has only some of the processes, and the
             rest are not other processes of the same agents.
+        CheckpointError: An agent cannot write to the folder, its disk has no room for one state, or another run uses
+            it; raised on every agent.
     """
 
     def __init__(
@@ -97,6 +99,8 @@ class Checkpoints:
         self._process, self._processes = 0, 1
         if isinstance(self._network, ProcessNetwork) and dist.get_world_size() > self._network.n:
             self._join_the_other_groups()
+        self._report(self._reserve(), "Checkpoints")
+        optimizer.save_when_told_to_end(self.save)
 
     def save(self) -> Path:
         """Write the current step and commit it together with all agents; every agent must call.
@@ -112,12 +116,14 @@ class Checkpoints:
             DisagreementError: Rates or schedules differ between the agents; nothing is written.
             CommunicationError: An agent has gone; the step is not committed.
         """
-        k, tensors, header, problem = self._optimizer.k, {}, {}, self._broken()
-        try:
-            tensors, header = self._content()
-        except CheckpointError as error:
-            problem = problem or str(error)
-        everyone = self._report(problem, SAVE, k=k, settings=self._optimizer.settings())
+        k, tensors, header = self._optimizer.k, {}, {}
+        with self._optimizer.together("save"):
+            problem = self._broken()
+            try:
+                tensors, header = self._content()
+            except CheckpointError as error:
+                problem = problem or str(error)
+            everyone = self._report(problem, SAVE, k=k, settings=self._optimizer.settings())
         steps = [one["k"] for one in everyone]
         if any(step != k for step in steps):
             self._fail(
@@ -237,6 +243,12 @@ class Checkpoints:
                 torch.set_rng_state(stored.tensors["rng"])
         return latest
 
+    def _reserve(self) -> str:
+        """Keep the folder for this process; return why that or the first save is impossible, or nothing."""
+        name = f".{self._name.replace('safetensors', 'lock')}"
+        needed = sum(value.nbytes for value in self._optimizer.state_fields)
+        return reserve(self._folder, name, needed)
+
     def _broken(self) -> str:
         """Return why the state is not worth storing, or nothing."""
         fields = self._optimizer.state_fields._asdict()
@@ -285,6 +297,7 @@ class Checkpoints:
             "dtype": str(self._optimizer.estimate().dtype),
             "parameters of each group": [len(group["params"]) for group in self._optimizer.param_groups],
             "links": repr(self._network.network.links),
+            "deadline": getattr(self._network, "deadline", None) is not None,
         }
 
     def _layout(self) -> str:
@@ -309,7 +322,8 @@ class Checkpoints:
 
     def _difference(self, stored: Stored) -> str:
         """Return what makes an exact resume impossible, or nothing."""
-        earlier = {"links": stored.header["run"].get("messages", "None")}  # what older files said instead
+        # What older files said instead, or took for granted.
+        earlier = {"links": stored.header["run"].get("messages", "None"), "deadline": False}
         pairs = [
             *(
                 (name, stored.header["run"].get(name, earlier.get(name)), value)
@@ -364,11 +378,10 @@ class Checkpoints:
 
     def _join_the_other_groups(self) -> None:
         """Find this process among those of its agent; the groups of all of them commit together."""
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         # The same accessor as in `process_network`; a store of its own would need a port.
         store = dist.distributed_c10d._get_default_store()
         self._handshake = Handshake(
-            store, dist.get_rank(), dist.get_world_size(), f"{attempt}/checkpoints/{next(_instances)}"
+            store, dist.get_rank(), dist.get_world_size(), f"checkpoints/{next(_instances)}"
         )
         assert isinstance(self._network, ProcessNetwork)
         own = dist.get_process_group_ranks(self._network.group)

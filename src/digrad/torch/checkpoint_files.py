@@ -1,11 +1,13 @@
 """The files of a checkpoint: a folder per step, a file per process, a marker once all of them are complete."""
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +20,9 @@ from digrad.torch.state_codec import decode
 
 MARKER = "COMMITTED"
 FORMAT = 2
+
+_PATIENCE = 10.0  # seconds for a process that was just ended to let its files go
+_reserved: dict[Path, int] = {}  # lock files that this process holds until it ends, by path
 
 _STEP = re.compile(r"step-([0-9]{10})")
 
@@ -41,6 +46,49 @@ class Stored(NamedTuple):
     def groups(self) -> list[dict[str, Any]]:
         """The settings of the parameter groups."""
         return [decode(group, self.tensors) for group in self.header["groups"]]
+
+
+def reserve(folder: Path, name: str, size: int) -> str:
+    """Keep other processes from using the files of this one in ``folder``, until it ends, however it does.
+
+    Args:
+        folder: Is made if it is missing.
+        name: Of the lock file.
+        size: Bytes of one state.
+
+    Returns:
+        Why it cannot be used, or nothing.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder.resolve() / name
+        if path not in _reserved:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            if not _lock(descriptor):
+                os.close(descriptor)
+                return f"another run uses `{folder}` (`{name}` is locked); end it, or give another folder"
+            _reserved[path] = descriptor
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        return f"`{folder}` cannot be written ({error}); give another folder"
+    if free < size:
+        return f"`{folder}` has {free / 1e6:.0f} MB left, but one state needs {size / 1e6:.0f} MB; make room"
+    return ""
+
+
+def _lock(descriptor: int) -> bool:
+    """Return whether a file could be locked; where locks are unknown it counts as locked."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.1)
+        except OSError:  # a file system without locks
+            return True
 
 
 def step_folder(folder: Path, k: int) -> Path:

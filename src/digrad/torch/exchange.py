@@ -7,7 +7,6 @@ must stay as it is until :meth:`Round.finish`.
 
 import time
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -77,14 +76,14 @@ class Round:
         tag: int,
         k: int,
     ) -> None:
-        self.parts, self._joined, self._k = parts, joined, k
+        self.parts, self._joined, self._k, self._route = parts, joined, k, route
         incoming = [
             (sender, self._inbox(run, sender, buffers, key)) for sender, run in self._runs(receiving=True)
         ]
         outgoing = [(receiver, self._outbox(run, receiver)) for receiver, run in self._runs(receiving=False)]
         self.bytes_sent = sum(message.nbytes for _, message in outgoing)
         try:
-            self._receives, self._sends = route.post(incoming, outgoing, tag % TAGS)
+            self._receives, self._sends = route.post(incoming, outgoing, tag % TAGS, k)
         except PostingError as error:
             raise CommunicationError(self._lost(error.peer, error)) from error
         self.is_finished = False
@@ -101,12 +100,12 @@ class Round:
         for verb, works in (("heard from", self._receives), ("taken by", self._sends)):
             for position, (peer, work) in enumerate(works):
                 try:
-                    done = work.wait(timedelta(seconds=max(deadline - time.monotonic(), 0.001)))
+                    done = self._route.wait(work, deadline, timeout)
                 except RuntimeError as error:
                     if not is_timeout(error):
                         raise CommunicationError(self._lost(peer, error)) from error
                     done = False
-                if done is False:
+                if not done:
                     waiting = sorted({peer, *(p for p, w in works[position + 1 :] if not _is_done(w))})
                     raise CommunicationError(self._silent(verb, waiting, timeout))
         self.is_finished = True

@@ -17,11 +17,10 @@ class Story:
     Args:
         output: Where the agents are heard.
         folder: Where they leave the reasons of their failures.
-        may_give_up: One of several machines may not leave alone: the others would wait for it for ten minutes.
     """
 
-    def __init__(self, output: AgentOutput, folder: Path, *, may_give_up: bool) -> None:
-        self._output, self._folder, self._may_give_up = output, folder, may_give_up
+    def __init__(self, output: AgentOutput, folder: Path) -> None:
+        self._output, self._folder = output, folder
         self._told = -1  # the last attempt of which everything is told
         self.is_hopeless = False
 
@@ -29,7 +28,7 @@ class Story:
         """Tell the attempts that are over, and find out whether another would end like them."""
         failures = read_failures(self._folder)
         is_final = any(failure["is_final"] for failure in failures)
-        self.is_hopeless = self._may_give_up and (is_final or repeated_failure(failures) is not None)
+        self.is_hopeless = is_final or repeated_failure(failures) is not None
         if not self.is_hopeless and self._output.attempt > self._told + 1:
             over = [one for one in failures if self._told < one["attempt"] < self._output.attempt]
             self._told = self._output.attempt - 1
@@ -48,7 +47,7 @@ class Story:
         hint = (
             ""
             if repeated is None
-            else f"; an earlier attempt failed in the same way {_place(repeated)}, so it is not tried again"
+            else f"; an earlier attempt failed in the same way {place_of(repeated)}, so it is not tried again"
         )
         cause = self._tell(failures, hint)
         if cause["is_final"]:
@@ -70,5 +69,6 @@ class Story:
         return cause
 
 
-def _place(failure: dict[str, Any]) -> str:
+def place_of(failure: dict[str, Any]) -> str:
+    """Return where in the run a failure happened."""
     return "before the first step" if failure["step"] is None else f"at step {failure['step']}"

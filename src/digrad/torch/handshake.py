@@ -100,7 +100,7 @@ class Handshake:
         keys = [f"digrad/{self._prefix}/{name}/{agent}" for agent in range(self._n)]
         if not self._store.check(keys):
             return None
-        return [json.loads(one) for one in self._store.multi_get(keys)]
+        return [json.loads(self._store.get(key)) for key in keys]
 
     def withdraw(self, name: str) -> None:
         """Delete what this agent has left."""

@@ -1,30 +1,30 @@
-"""Starting one process per agent with torchrun, with the settings that make a restart work."""
+"""Starting one process per agent: with torchrun on one machine, with a supervisor of our own on several."""
 
 import contextlib
 import importlib.util
+import math
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from digrad import checks, graphs
 from digrad.errors import ArgumentError
-from digrad.torch.addresses import (
-    check_interface,
-    check_trust,
-    endpoint_parts,
-    is_address,
-    listen_at,
-    published_address,
-)
+from digrad.torch.addresses import check_interface, check_trust, endpoint_parts, listen_at, published_address
 from digrad.torch.agent_output import AgentOutput
 from digrad.torch.failure_records import FAILURES_VARIABLE
 from digrad.torch.failure_story import Story
+from digrad.torch.launch_folder import GRACE, ask_to_end
+from digrad.torch.machines.key_file import read_key
+from digrad.torch.machines.machine import Machine, Plan
+from digrad.torch.machines.supervisor import Supervisor
+from digrad.torch.step_metrics import METRICS_VARIABLE
+from digrad.torch.tied import PARENT_VARIABLE
 
 GRAPH_VARIABLE = "DIGRAD_GRAPH"
 
@@ -39,6 +39,8 @@ SETTINGS = {
 }
 
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # which interface they use
+CHECK = Path(__file__).parent / "machines" / "check.py"  # the script of `digrad launch --check`
+REJOIN = 300.0  # seconds to wait for a machine
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _PERIOD = 0.1  # seconds between two looks at torchrun
@@ -55,14 +57,18 @@ def launch(
     nodes: int = 1,
     endpoint: str | None = None,
     interface: str | None = None,
+    node_rank: int | None = None,
+    rejoin_timeout: float = REJOIN,
+    key_file: str | Path | None = None,
     insecure: bool = False,
+    metrics: str | Path | None = None,
 ) -> int:
     """Run a training script as one process per agent, and start all of them again if one fails.
 
-    Every line that an agent writes begins with its number. On one machine bad settings are not tried again, nor an
-    error that has happened before at the same place and step. If the run fails and an agent knows why, its traceback is
+    Every line that an agent writes begins with its number. Bad settings are not tried again, nor an error that has
+    happened before at the same place and step. If the run fails and an agent knows why, its traceback is
     shown, those of the others are one line each, and the last line on standard error says it again. When this process
-    is told to end, the agents end first.
+    is told to end, the agents end first, and so do those of other machines; if it is killed, they end with it.
 
     Args:
         script: A Python file that constructs a :class:`digrad.torch.ProcessNetwork`.
@@ -71,46 +77,91 @@ def launch(
         graph: A graph file, which ``ProcessNetwork()`` reads; by default the script names its graph.
         max_restarts: How often to start again after a failure.
         nodes: Machines; run the same command on each.
-        endpoint: ``host:port`` of the first machine, required for more than one.
-        interface: The network interface to use; by default loopback on a single machine. Between machines its
-            IPv4 address is the one that the others are told.
-        insecure: Only trusted machines reach the endpoint. Whoever reaches it can run programs as you on all
-            machines, so that several are refused without this word, unless the endpoint is loopback.
+        endpoint: ``host:port`` of one of the machines, required for more than one.
+        interface: The network interface to use; by default loopback on a single machine, and the one through which
+            the endpoint is reached on several.
+        node_rank: The number of this machine: agents are numbered machine by machine. By default a free one.
+        rejoin_timeout: Seconds to wait for machines that have not come, or have gone, before the run is given up.
+        key_file: A secret of :func:`~digrad.torch.machines.key_file.make_key` that all machines have. Nobody else can
+            take part, and all that travels between machines is encrypted and authenticated.
+        insecure: Do without a key: whoever reaches the endpoint or an agent can read, disturb or join the run. Several
+            machines need one of the two, unless the endpoint is loopback.
+        metrics: A folder where every agent writes a JSON line for each step: its seconds, those spent waiting for
+            others, bytes sent, and messages that were late.
 
     Returns:
-        0 if all agents succeeded, 2 if a setting was wrong, 128 + the signal that ended it, else the exit code of
-        torchrun.
+        0 if all agents succeeded, 2 if a setting was wrong, 128 + the signal that ended it, else another number.
 
     Raises:
         ArgumentError: A file or torch is missing, settings contradict each other, or the endpoint cannot be used.
         KeyboardInterrupt: Ctrl-C was pressed; all agents have ended.
     """
     require_torch("launch")
-    environment = launch_environment(graph=graph, agents=agents, nodes=nodes, interface=interface)
+    _check_machines(nodes, endpoint, node_rank, rejoin_timeout, key_file, interface)
+    secret = None if key_file is None else read_key(key_file)
+    environment = launch_environment(
+        graph=graph, agents=agents, nodes=nodes, interface=interface, has_key=secret is not None
+    )
     with tempfile.TemporaryDirectory(prefix="digrad-launch-") as folder, _ending_signals() as received:
-        command = launch_command(
-            script, arguments, agents=agents, max_restarts=max_restarts, nodes=nodes, endpoint=endpoint,
-            interface=interface, folder=folder,
-        )  # fmt: skip
-        store = None if endpoint is None else _host(endpoint, insecure)
         output = AgentOutput(Path(folder))
         variables = {**environment, **output.variables, FAILURES_VARIABLE: folder}
-        with output.of_torchrun() as errors:
-            # In a session of its own torchrun gets one signal, from here; a terminal sends Ctrl-C to everybody.
-            process = subprocess.Popen(command, env=variables, stderr=errors, start_new_session=True)
-        story = Story(output, Path(folder), may_give_up=nodes == 1)
-        code = _wait(process, story, received)
-        del store
-        if code != 0:
-            _end_remaining(folder)
-        output.close(_PATIENCE if received else None)
-        if not received:
-            code = story.end(code)
+        if metrics is not None:
+            variables[METRICS_VARIABLE] = str(Path(metrics).resolve())
+        if endpoint is None:
+            command = launch_command(
+                script, arguments, agents=agents, max_restarts=max_restarts, folder=folder
+            )
+            code = _run_here(command, variables, Path(folder), agents, output, received)
+        else:
+            host, port = endpoint_parts(endpoint)
+            check_trust(host, has_key=secret is not None, insecure=insecure)
+            listener, is_taken = listen_at(host, port, interface)
+            supervisor = None
+            if listener is not None:
+                host, port = listener.getsockname()[:2]
+                supervisor = Supervisor(
+                    listener, secret, nodes=nodes, max_restarts=max_restarts, rejoin_timeout=rejoin_timeout
+                )
+            plan = Plan(
+                host, port, is_taken, secret, nodes, node_rank, agents, _hash(graph), max_restarts, rejoin_timeout,
+                published_address(interface), agent_command(script, arguments), variables,
+            )  # fmt: skip
+            try:
+                code = Machine(plan, Path(folder), output, received).run()
+            finally:
+                if supervisor is not None:
+                    supervisor.close()
+            output.close(_PATIENCE if received else None)
     if received:
         if received[0] == signal.SIGINT:
             raise KeyboardInterrupt
         return 128 + received[0]
     return code
+
+
+def _run_here(
+    command: Sequence[str],
+    variables: Mapping[str, str],
+    folder: Path,
+    agents: int,
+    output: AgentOutput,
+    received: list[int],
+) -> int:
+    """Run the agents of a single machine under torchrun; return its exit code, or ours if we know better."""
+    with output.of_torchrun() as errors:
+        # In a session of its own torchrun gets one signal, from here; a terminal sends Ctrl-C to everybody.
+        process = subprocess.Popen(
+            command,
+            env={**variables, PARENT_VARIABLE: str(os.getpid())},
+            stderr=errors,
+            start_new_session=True,
+        )
+    story = Story(output, folder)
+    code = _wait(process, story, received, lambda: ask_to_end(folder, agents))
+    if code != 0:
+        _end_remaining(str(folder))
+    output.close(_PATIENCE if received else None)
+    return code if received else story.end(code)
 
 
 def require_torch(owner: str) -> None:
@@ -132,74 +183,79 @@ def launch_command(
     *,
     agents: int,
     max_restarts: int = 3,
-    nodes: int = 1,
-    endpoint: str | None = None,
-    interface: str | None = None,
     folder: str | Path = "",
 ) -> list[str]:
-    """Return the torchrun command of :func:`launch`; on one machine its processes meet in a file of ``folder``.
+    """Return the torchrun command of :func:`launch` on one machine, where processes meet in a file of ``folder``.
 
     Example:
-        >>> launch_command(__file__, ["--steps", "5"], agents=5)[1:6]
-        ['-m', 'torch.distributed.run', '--nnodes=1', '--nproc-per-node=5', '--max-restarts=3']
+        >>> launch_command(__file__, ["--steps", "5"], agents=5)[1:7]
+        ['-m', 'digrad.torch.tied', 'torch.distributed.run', '--nnodes=1', '--nproc-per-node=5', '--max-restarts=3']
     """
     checks.count(agents, "agents", "launch")
-    checks.count(nodes, "nodes", "launch")
     checks.count(max_restarts, "max_restarts", "launch", minimum=0)
-    if not Path(script).is_file():
-        raise ArgumentError(f"`script` of launch must be a Python file, but `{script}` does not exist.")
-    if nodes > 1 and endpoint is None:
-        raise ArgumentError(
-            f"`endpoint` of launch is required for {nodes} nodes; give host:port of the first machine."
-        )
-    if nodes == 1 and endpoint is not None:
-        raise ArgumentError("`endpoint` of launch is where several nodes meet; leave it out for one.")
-    if interface is not None:
-        check_interface(interface, "launch")
-    local = "127.0.0.1" if nodes == 1 else published_address(interface)
     return [
         sys.executable,
         "-m",
+        "digrad.torch.tied",
         "torch.distributed.run",
-        f"--nnodes={nodes}",
+        "--nnodes=1",
         f"--nproc-per-node={agents}",
         f"--max-restarts={max_restarts}",
         "--rdzv-backend=c10d",
-        *_meeting_place(endpoint, folder),
-        *([f"--local-addr={local}"] if local else []),
+        "--rdzv-conf=store_type=file",
+        f"--rdzv-endpoint={Path(folder) / 'rendezvous'}",
+        "--local-addr=127.0.0.1",
         "--module",
-        "digrad.torch.agent",
-        str(script),
-        *arguments,
+        *agent_command(script, arguments)[2:],
     ]
 
 
-def _meeting_place(endpoint: str | None, folder: str | Path) -> list[str]:
-    if endpoint is None:
-        return ["--rdzv-conf=store_type=file", f"--rdzv-endpoint={Path(folder) / 'rendezvous'}"]
-    hosted = is_address(endpoint_parts(endpoint)[0])  # by launch, on this address only
-    return [f"--rdzv-endpoint={endpoint}", *(["--rdzv-conf=is_host=0"] if hosted else [])]
+def agent_command(script: str | Path, arguments: Sequence[str] = ()) -> list[str]:
+    """Return the command of one agent.
 
-
-def _host(endpoint: str, insecure: bool) -> Any:
-    """Host the store of several machines if this is the first of them; it lives as long as what is returned.
-
-    Of a name torchrun is the host, on all interfaces: here it may mean another address than elsewhere.
+    Raises:
+        ArgumentError: There is no such script.
     """
-    host, port = endpoint_parts(endpoint)
-    check_trust(host, insecure=insecure)
-    from digrad.torch.bound_store import (
-        host_store,
-    )  # loads torch: before others connect, who would wait for it
+    if not Path(script).is_file():
+        raise ArgumentError(f"`script` of launch must be a Python file, but `{script}` does not exist.")
+    return [sys.executable, "-m", "digrad.torch.agent", str(script), *arguments]
 
-    listener = listen_at(host, port)
-    if listener is not None and is_address(host):
-        return host_store(listener)
-    return None if listener is None else listener.close()
+
+def _check_machines(
+    nodes: int,
+    endpoint: str | None,
+    node_rank: int | None,
+    rejoin_timeout: float,
+    key_file: str | Path | None,
+    interface: str | None,
+) -> None:
+    checks.count(nodes, "nodes", "launch")
+    checks.positive(rejoin_timeout, "rejoin_timeout", "launch")
+    if interface is not None:
+        check_interface(interface, "launch")
+    if nodes > 1 and endpoint is None:
+        raise ArgumentError(
+            f"`endpoint` of launch is required for {nodes} nodes; give host:port of one of the machines."
+        )
+    if nodes == 1 and endpoint is not None:
+        raise ArgumentError("`endpoint` of launch is where several nodes meet; leave it out for one.")
+    if nodes == 1 and key_file is not None:
+        raise ArgumentError("`key_file` of launch is what several nodes share; leave it out for one.")
+    if node_rank is not None:
+        checks.count(node_rank, "node_rank", "launch", minimum=0, maximum=nodes - 1)
+
+
+def _hash(graph: str | Path | None) -> str | None:
+    return None if graph is None else graphs.read(graph).content_hash
 
 
 def launch_environment(
-    *, graph: str | Path | None, agents: int, nodes: int = 1, interface: str | None = None
+    *,
+    graph: str | Path | None,
+    agents: int,
+    nodes: int = 1,
+    interface: str | None = None,
+    has_key: bool = False,
 ) -> Mapping[str, str]:
     """Return the environment of :func:`launch`; settings that the user has made are kept.
 
@@ -208,8 +264,11 @@ def launch_environment(
     """
     environment = {**SETTINGS, **os.environ}
     environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-    for name in _INTERFACES if interface is not None or nodes == 1 else ():
-        environment[name] = interface or os.environ.get(name, "lo")
+    for name in _INTERFACES:
+        # Between machines digrad has connections of its own: those of torch, which nobody can seal, stay at home.
+        environment[name] = "lo" if has_key else interface or os.environ.get(name, "lo")
+    if nodes > 1:
+        environment["TORCH_GLOO_LAZY_INIT"] = "1"  # connect with whom there is something to say
     if graph is not None:
         found = graphs.read(graph).n
         if found != agents * nodes:
@@ -236,16 +295,25 @@ def _ending_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _wait(process: subprocess.Popen[bytes], story: Story, received: list[int]) -> int:
-    """Return the exit code of torchrun, which is told once to end if this process is, or if retrying is in vain."""
-    told = False
+def _wait(
+    process: subprocess.Popen[bytes], story: Story, received: list[int], ask: Callable[[], bool]
+) -> int:
+    """Return the exit code of torchrun, which is told once to end if this process is, or if retrying is in vain.
+
+    If this process is told by SIGTERM, the agents are asked first to save and end by themselves.
+    """
+    told, patience = False, math.inf
     while True:
         try:
             code = process.wait(_PERIOD)
             return code if code >= 0 else 128 - code
         except subprocess.TimeoutExpired:
             story.go_on()
-            if not told and (received or story.is_hopeless):
+            if received and patience == math.inf:
+                is_gentle = received[0] == signal.SIGTERM and ask()
+                patience = time.monotonic() + (GRACE if is_gentle else 0.0)
+            is_enough = len(received) > 1 or time.monotonic() > patience
+            if not told and (is_enough or story.is_hopeless):
                 process.terminate()
                 told = True
 

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import torch
 
 from digrad.errors import ArgumentError
-from digrad.links import Link
+from digrad.links import Link, Links
+from digrad.mixing import AnyNetwork
 from digrad.torch.mixing_order import Share
 
 HEARD = "heard "  # begins the names under which it is stored who has heard whom
@@ -120,3 +121,8 @@ class LinkState:
 def keeps_reference(verb: str, *, is_alone: bool) -> bool:
     """Return whether what is sent does not vanish: all but a tracker, which is pushed alone."""
     return verb != "push" or not is_alone
+
+
+def plain_link(network: AnyNetwork) -> Link | None:
+    """Return the links of a network on which every message arrives; None where packets have fates of their own."""
+    return None if isinstance(network.links, Links) else network.links

@@ -100,6 +100,8 @@ class MethodOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set all gradients to zero; they stay views of one flat row, so none becomes ``None``."""
+        # Here a step is over with all that belongs to it, such as that of a scheduler.
+        self._runtime.begin_step(self.k)
         self._flat.zero_grad()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -124,6 +126,7 @@ class MethodOptimizer(torch.optim.Optimizer):
             NonFiniteError: A gradient is not finite, and nothing has changed; or a state is not after the step.
         """
         self._refuse_inside_average("step")
+        self._runtime.begin_step(self.k)
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -233,6 +236,17 @@ class MethodOptimizer(torch.optim.Optimizer):
         overwrite(self._state, self._method_now().init(start, self._net))
         self._publish()
 
+    def save_when_told_to_end(self, save: Callable[[], Any]) -> None:
+        """Call ``save``, which all agents do at the same step, when ``digrad launch`` is told to end, and end then."""
+        self._runtime.save_when_told_to_end(save)
+
+    @contextlib.contextmanager
+    def together(self, call: str) -> Iterator[None]:
+        """Keep the states of all agents as they belong together; every agent must enter."""
+        self._runtime.gather(call)
+        yield
+        self._runtime.release()
+
     def settings(self) -> dict[str, Any]:
         """Return the rates and schedules of this step that all agents must share: those not given per agent."""
         shown: dict[str, Any] = {
@@ -260,8 +274,9 @@ class MethodOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def _average(self, call: str) -> torch.Tensor:
-        weights = metrics.average_weights(self._method, self._state, self._perron())
-        return self._runtime.add_up(weights @ self.estimate(), call).div_(self._network.n)
+        with self.together(call):
+            weights = metrics.average_weights(self._method, self._state, self._perron())
+            return self._runtime.add_up(weights @ self.estimate(), call).div_(self._network.n)
 
     def _perron(self) -> torch.Tensor:
         u = perron_weights(self._given, self._network)[0]

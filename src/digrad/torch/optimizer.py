@@ -6,8 +6,12 @@ from digrad.algorithms.fields import with_fields
 from digrad.engine import hyper
 from digrad.engine.verbs import bindings
 from digrad.errors import ArgumentError
+from digrad.links import Links
 from digrad.torch.agent_net import AgentNet
 from digrad.torch.agent_runtime import AgentRuntime
+from digrad.torch.deadline_net import DeadlineNet
+from digrad.torch.deadline_runtime import DeadlineRuntime
+from digrad.torch.fated_net import fated_agent_net
 from digrad.torch.flat import FlatParameters, parameter_groups
 from digrad.torch.method_optimizer import MethodOptimizer, check_arguments
 from digrad.torch.process_network import ProcessNetwork
@@ -61,14 +65,20 @@ class DecentralizedOptimizer(MethodOptimizer):
             "non_finite": non_finite,
         }
         network.agree(facts, "DecentralizedOptimizer")
-        net = AgentNet(network, bindings(method), flat.dimension, flat.dtype, flat.device)
+        if network.deadline is None:
+            net = AgentNet(network, bindings(method), flat.dimension, flat.dtype, flat.device)
+            is_fated = isinstance(network.network.links, Links)
+            fated = fated_agent_net(network, bindings(method), net) if is_fated else None
+            runtime = AgentRuntime(network, net, fated)
+        else:
+            runtime = DeadlineRuntime(network, DeadlineNet(network, bindings(method), flat.dtype))
         groups = [{**group, "params": list(dict.fromkeys(group["params"]))} for group in groups]
         super().__init__(
             flat,
             groups,
             method,
             network.network,
-            AgentRuntime(network, net),
+            runtime,
             (network.agent,),
             weight_decay,
             non_finite,

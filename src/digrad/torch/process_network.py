@@ -1,12 +1,15 @@
 """A network whose agents are processes, connected by torch.distributed."""
 
 import contextlib
+import functools
 import hashlib
 import os
+import secrets
 import threading
+import time
 import warnings
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -20,11 +23,15 @@ from digrad.errors import ArgumentError, CommunicationError, DigradError
 from digrad.graphs import Digraph, GraphSequence
 from digrad.mixing import AnyNetwork, Network
 from digrad.torch import security
+from digrad.torch.addresses import published_address
+from digrad.torch.agent_links import AgentLinks, Place, ring_sum
 from digrad.torch.bound_store import store_of_group
 from digrad.torch.exchange import TAGS, Round
 from digrad.torch.handshake import GRACE, LINGER, Handshake
 from digrad.torch.launch import GRAPH_VARIABLE
-from digrad.torch.reasons import first_line
+from digrad.torch.machines.meeting import MEETING_VARIABLE
+from digrad.torch.reasons import agents_text, first_line
+from digrad.torch.route import Route
 from digrad.torch.same_host import SameHost
 
 OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"  # a setting of torchrun, which only its c10d backend obeys
@@ -54,6 +61,9 @@ class ProcessNetwork:
         backend: ``gloo``, or ``nccl`` for CUDA.
         interface: The network interface that gloo may use, for example ``lo`` or ``wg0``.
         tls: Refuse to run without TLS.
+        deadline: Seconds after which an agent goes on without the messages of its neighbours, counted from the end of
+            its own last step: late is tolerated (gloo only). None waits for all of them.
+        max_lag: Steps that a neighbour may be behind before it is waited for nevertheless; by default any number.
         direct: Let agents of the same host and user read large messages from one another's memory where the
             kernel allows it, which is several times faster than loopback.
 
@@ -72,14 +82,24 @@ class ProcessNetwork:
         interface: str | None = None,
         tls: bool = False,
         direct: bool = True,
+        deadline: float | None = None,
+        max_lag: int | None = None,
     ) -> None:
         if timeout is not None:
             checks.positive(timeout, "timeout", "ProcessNetwork")
+        if deadline is not None:
+            checks.positive(deadline, "deadline", "ProcessNetwork")
+        if max_lag is not None:
+            checks.count(max_lag, "max_lag", "ProcessNetwork")
         checks.choice(backend, "backend", "ProcessNetwork", _BACKENDS)
+        if deadline is not None and backend != "gloo":
+            raise ArgumentError(f"`deadline` of ProcessNetwork needs backend='gloo', but got {backend!r}.")
+        self.deadline, self.max_lag = deadline, max_lag
         self.network = _as_network(network)
         self._timeout, self._longest_step = timeout, 0.0
         self._direct, self._optimizers = direct, 0
         self.same_host: SameHost | None = None
+        self._closing: list[Callable[[], None]] = []
         self._under_way: list[tuple[Round, weakref.ref[Any]]] = []
         security.bind(interface)
         security.require_tls(tls)
@@ -97,9 +117,11 @@ class ProcessNetwork:
             "graph": graph,
             "links": repr(self.network.links),
             "direct": direct,
+            "deadline": f"{deadline} s, max_lag {max_lag}",
         }
         self.agree(facts, "ProcessNetwork")
         self._check_size()
+        self.links = self._open_links(backend)
 
     @property
     def n(self) -> int:
@@ -111,9 +133,40 @@ class ProcessNetwork:
         """Seconds that this agent waits for a neighbour now."""
         if self._timeout is not None:
             return self._timeout
-        if self._longest_step == 0.0:
+        if self._longest_step == 0.0 or self.deadline is not None:
             return LONGEST
         return min(LONGEST, max(SHORTEST, STEPS * self._longest_step))
+
+    def place(self) -> Place:
+        """Return where this agent listens for others, and the secret by which they know one another; all must call."""
+        if MEETING_VARIABLE in os.environ:
+            found = dict(_meeting_store().facts())
+            return Place(found["machine"], found["address"], bytes.fromhex(found["secret"]), found["sealed"])
+        drawn = self.exchange({"secret": secrets.token_hex(32)}, "ProcessNetwork")[0]["secret"]
+        interface = os.environ.get(security.INTERFACE, "lo")
+        return Place(
+            self.agent, published_address(interface) or "127.0.0.1", bytes.fromhex(drawn), sealed=False
+        )
+
+    def _open_links(self, backend: str) -> AgentLinks | None:
+        """Return the links to agents of other machines, if ``digrad launch`` has started several."""
+        if MEETING_VARIABLE not in os.environ or "gloo" not in backend:
+            return None
+        return self.keep(
+            AgentLinks(
+                self.agent,
+                self.n,
+                self.place(),
+                lambda facts: self.exchange(facts, "ProcessNetwork"),
+                self._timeout or CONNECT,
+            )
+        )
+
+    def keep(self, links: AgentLinks) -> AgentLinks:
+        """Close these links with the others of this agent."""
+        weakref.finalize(self, links.close)
+        self._closing.append(links.close)
+        return links
 
     def open_memory(self, letters: Iterable[str]) -> None:
         """Connect the agents of each host so that they read large messages from one another; all must call.
@@ -129,6 +182,7 @@ class ProcessNetwork:
                 self.agent, arcs, lambda facts: self.exchange(facts, "same host"), self._timeout or CONNECT
             )
             weakref.finalize(self, self.same_host.close)
+            self._closing.append(self.same_host.close)
 
     def hold(self, sent: Round, owner: Any) -> None:
         """Keep messages under way alive, with their memory, even if ``owner`` is dropped before they have arrived."""
@@ -171,6 +225,9 @@ class ProcessNetwork:
         """
         if call is not None:
             self.handshake.announce(call)
+        if self.links is not None:
+            self._add_up_over_links(values, call)
+            return values
         options = dist.AllreduceOptions()
         # Its own timeout: under that of the group the process could not end before a minute has passed. Waiting
         # a little longer than the operation lasts lets it end by itself.
@@ -184,6 +241,27 @@ class ProcessNetwork:
             )
             raise self.reason_of(silent, call) from error
         return values
+
+    def _add_up_over_links(self, values: torch.Tensor, call: str | None) -> None:
+        assert self.links is not None
+        route = Route(self.group, [self.links])
+
+        def finish(works: Iterable[tuple[int, Any]]) -> None:
+            deadline = time.monotonic() + self.timeout
+            for peer, work in works:
+                try:
+                    if route.wait(work, deadline, self.timeout):
+                        continue
+                    reason = f"nothing moved for {self.timeout:.1f} s"
+                except RuntimeError as error:
+                    reason = first_line(error)
+                lost = CommunicationError(
+                    f"{call or 'mean'}: the sum over all agents did not pass {agents_text([peer])} ({reason}); "
+                    "it is dead, stopped or did not call; start all agents again."
+                )
+                raise self.reason_of(lost, call)
+
+        ring_sum(values, self.agent, self.n, self.links, finish)
 
     def reason_of(self, error: CommunicationError, call: str | None = None) -> DigradError:
         """Return why nothing came from the others, if they have said it, else ``error``.
@@ -217,8 +295,8 @@ class ProcessNetwork:
 
     def _hang_up(self) -> None:
         """Close the connections, so that nobody waits for the timeout; only this agent's store is still there."""
-        if self.same_host is not None:
-            self.same_host.close()
+        for close in self._closing:
+            close()
         if "gloo" not in dist.get_backend(self.group):
             self.group.abort()
         elif self.n > 1:
@@ -231,8 +309,8 @@ class ProcessNetwork:
     def close(self) -> None:
         """Leave the group together; every agent must call."""
         self.handshake.exchange({}, self._timeout or CONNECT, "ProcessNetwork.close()")
-        if self.same_host is not None:
-            self.same_host.close()
+        for close in self._closing:
+            close()
         self.handshake.leave_together()
         if self._owns_group and dist.is_initialized():
             dist.destroy_process_group()
@@ -287,9 +365,10 @@ def _join(backend: str, timeout: float) -> None:
             "a ProcessNetwork of this process was closed, and the processes cannot meet a second time; keep it open "
             "for the whole run: several optimizers may use it."
         )
-    missing = [
-        name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ
-    ]
+    needed = ["RANK", "WORLD_SIZE"]
+    if MEETING_VARIABLE not in os.environ:
+        needed += ["MASTER_ADDR", "MASTER_PORT"]
+    missing = [name for name in needed if name not in os.environ]
     if missing:
         raise ArgumentError(
             f"ProcessNetwork needs {', '.join(missing)} in the environment; start the script with "
@@ -298,7 +377,7 @@ def _join(backend: str, timeout: float) -> None:
     try:
         dist.init_process_group(
             backend,
-            store=store_of_group(timeout),
+            store=store_of_group(timeout) if MEETING_VARIABLE not in os.environ else _meeting_store(),
             rank=int(os.environ["RANK"]),
             world_size=int(os.environ["WORLD_SIZE"]),
             timeout=timedelta(seconds=timeout),
@@ -310,11 +389,18 @@ def _join(backend: str, timeout: float) -> None:
         ) from error
 
 
+@functools.cache
+def _meeting_store() -> Any:
+    """Return the store of an agent that ``digrad launch`` started on one of several machines."""
+    from digrad.torch.machines.meeting_store import MeetingStore
+
+    return MeetingStore()
+
+
 def _handshake(group: dist.ProcessGroup, agent: int) -> Handshake:
     ranks = dist.get_process_group_ranks(group)
     name = hashlib.sha256(repr(ranks).encode()).hexdigest()[:12]
     _instances[name] = _instances.get(name, 0) + 1
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     # The store of the group has no public accessor; a second one would need a port of its own.
     store = dist.distributed_c10d._get_default_store()
-    return Handshake(store, agent, len(ranks), f"{attempt}/{name}/{_instances[name]}")
+    return Handshake(store, agent, len(ranks), f"{name}/{_instances[name]}")

@@ -7,7 +7,7 @@ import torch
 
 from digrad.engine.traffic import all_reduce_messages
 from digrad.mixing import AnyNetwork
-from digrad.torch.link_state import LinkState, Word, keeps_reference
+from digrad.torch.link_state import LinkState, Word, keeps_reference, plain_link
 from digrad.torch.mixing_order import Share, Turns, combine
 
 
@@ -25,7 +25,7 @@ class ReplicaNet:
         self, network: AnyNetwork, letters: Mapping[str, str], dimension: int, device: torch.device
     ) -> None:
         self._turns = Turns(network, letters)
-        self._links = LinkState(network.links, dimension)
+        self._links = LinkState(plain_link(network), dimension)
         self.one_hot = torch.eye(network.n, dtype=torch.float64, device=device)
         self.k = self.bytes_sent = 0
         self._place: int | None = (

@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 import torch
 
 from digrad.errors import NonFiniteError
+from digrad.torch.fated_net import FatedNet, keep_sleepers
 from digrad.torch.replica_net import ReplicaNet
 from digrad.torch.runtime import overwrite
 
@@ -19,7 +20,7 @@ class ReplicaRuntime:
 
     shares_memory = False  # the rows of the parameters are aligned, those of the state are not
 
-    def __init__(self, net: ReplicaNet) -> None:
+    def __init__(self, net: ReplicaNet | FatedNet) -> None:
         self.net = net
 
     def lay_out(self, state: Any, early: Sequence[tuple[str, str]]) -> Any:
@@ -29,7 +30,8 @@ class ReplicaRuntime:
     def advance(self, method: Any, state: Any, grad: torch.Tensor) -> None:
         """Overwrite a state with the one after a step."""
         self.net.begin_step()
-        overwrite(state, method.step(state, grad, self.net))
+        after = method.step(state, grad, self.net)
+        overwrite(state, after if isinstance(self.net, ReplicaNet) else keep_sleepers(state, after, self.net))
         self.net.end_step()
 
     def publish(self, k: int, state: Any) -> None:
@@ -38,6 +40,18 @@ class ReplicaRuntime:
 
     def end_step(self, k: int, settings: Callable[[], dict[str, Any]]) -> None:
         """Look after nobody."""
+
+    def begin_step(self, k: int) -> None:
+        """Do nothing: all agents are in this process."""
+
+    def save_when_told_to_end(self, save: Callable[[], Any]) -> None:
+        """Do nothing: all agents are in this process."""
+
+    def gather(self, call: str) -> None:
+        """Do nothing: all agents are here."""
+
+    def release(self) -> None:
+        """Do nothing."""
 
     def go_to(self, k: int, links: Mapping[str, torch.Tensor]) -> None:
         """Go on at k with another state of the links."""

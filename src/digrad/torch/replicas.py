@@ -9,8 +9,10 @@ import torch
 from digrad.engine.verbs import bindings
 from digrad.errors import ArgumentError
 from digrad.graphs import Digraph, GraphSequence
+from digrad.links import Links
 from digrad.mixing import AnyNetwork, Network
 from digrad.torch.alone import Alone
+from digrad.torch.fated_net import fated_replica_net
 from digrad.torch.flat import FlatParameters, parameter_groups
 from digrad.torch.method_optimizer import MethodOptimizer, check_arguments
 from digrad.torch.replica_net import ReplicaNet
@@ -73,7 +75,8 @@ class Replicas(MethodOptimizer):
             {**settings, "params": list(dict.fromkeys(p for one in found for p in one[i]["params"]))}
             for i, settings in enumerate(found[0])
         ]
-        runtime = ReplicaRuntime(ReplicaNet(network, bindings(method), flat.dimension, flat.device))
+        make = fated_replica_net if isinstance(network.links, Links) else ReplicaNet
+        runtime = ReplicaRuntime(make(network, bindings(method), flat.dimension, flat.device))
         super().__init__(flat, merged, method, network, runtime, range(network.n), weight_decay, non_finite)
 
     @property

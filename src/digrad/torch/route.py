@@ -1,16 +1,40 @@
-"""How a message gets from one process to another: over gloo, as a batch over NCCL, or out of its memory."""
+"""How a message gets from one process to another: over a link, from its memory, over gloo, or in a batch over NCCL."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import timedelta
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
-from digrad.torch.same_host import SameHost
-
 Messages = list[tuple[int, torch.Tensor]]  # (neighbour, numbers)
 Works = list[tuple[int, Any]]  # (neighbour, what to wait for)
+
+
+class Carrier(Protocol):
+    """Something that carries some of the messages."""
+
+    def receives(self, sender: int, message: torch.Tensor) -> bool:
+        """Return whether it is the one for a message of ``sender``."""
+        ...
+
+    def sends(self, receiver: int, message: torch.Tensor) -> bool:
+        """Return whether it is the one for a message to ``receiver``; both ends must find the same."""
+        ...
+
+    def receive(self, sender: int, message: torch.Tensor, tag: int, k: int) -> Any:
+        """Start to receive into ``message``; return what to wait for."""
+        ...
+
+    def send(self, receiver: int, message: torch.Tensor, tag: int, k: int) -> Any:
+        """Start to send ``message``; return what to wait for."""
+        ...
+
+    def keep_waiting(self) -> None:
+        """Tell others that this agent waits itself, for something that makes progress."""
+        ...
 
 
 class PostingError(RuntimeError):
@@ -32,39 +56,57 @@ class Route:
 
     Args:
         group: A process group whose ranks are the agents.
-        same_host: The neighbours whose memory can be read, if large messages are to be read there.
+        carriers: What takes messages before torch does, in this order.
         batched: Post everything in one call, as NCCL needs it.
     """
 
     group: Any
-    same_host: SameHost | None = None
+    carriers: Sequence[Carrier] = ()
     batched: bool = False
 
-    def post(self, incoming: Messages, outgoing: Messages, tag: int) -> tuple[Works, Works]:
+    def post(self, incoming: Messages, outgoing: Messages, tag: int, k: int) -> tuple[Works, Works]:
         """Start to receive and to send, in this order; return what to wait for.
 
         Raises:
             PostingError: A connection is lost.
         """
-        direct, memory = self.same_host, ([], [])
-        if direct:
-            memory = (
-                [
-                    (peer, direct.receive(peer, message, tag))
-                    for peer, message in incoming
-                    if direct.receives(peer, message)
-                ],
-                [
-                    _posted(peer, direct.send, peer, message, tag)
-                    for peer, message in outgoing
-                    if direct.sends(peer, message)
-                ],
-            )
-            incoming = [one for one in incoming if not direct.receives(*one)]
-            outgoing = [one for one in outgoing if not direct.sends(*one)]
+        receives: Works = []
+        sends: Works = []
+        for carrier in self.carriers:
+            receives += [
+                (peer, carrier.receive(peer, message, tag, k))
+                for peer, message in incoming
+                if carrier.receives(peer, message)
+            ]
+            sends += [
+                _posted(peer, carrier.send, peer, message, tag, k)
+                for peer, message in outgoing
+                if carrier.sends(peer, message)
+            ]
+            incoming = [one for one in incoming if not carrier.receives(*one)]
+            outgoing = [one for one in outgoing if not carrier.sends(*one)]
         post = self._post_batch if self.batched else self._post_each
-        receives, sends = post(incoming, outgoing, tag)
-        return memory[0] + receives, memory[1] + sends
+        others = post(incoming, outgoing, tag)
+        return receives + others[0], sends + others[1]
+
+    def wait(self, work: Any, deadline: float, patience: float) -> bool:
+        """Wait for a message until the deadline, and as long as it makes progress within ``patience`` seconds.
+
+        Raises:
+            RuntimeError: It is lost, or gloo has waited in vain.
+        """
+        if not hasattr(work, "last_progress"):  # gloo closes the connection when a wait ends without success
+            return work.wait(timedelta(seconds=max(deadline - time.monotonic(), 0.001))) is not False
+        while True:
+            began = time.monotonic()
+            until = max(deadline, work.last_progress + patience)
+            if work.wait(timedelta(seconds=max(min(until - began, patience / 4), 0.001))):
+                return True
+            if time.monotonic() >= max(deadline, work.last_progress + patience):
+                return False
+            if work.last_progress > began:
+                for carrier in self.carriers:
+                    carrier.keep_waiting()
 
     def _post_each(self, incoming: Messages, outgoing: Messages, tag: int) -> tuple[Works, Works]:
         options = {"group": self.group, "tag": tag}

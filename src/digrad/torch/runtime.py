@@ -12,7 +12,11 @@ class Executor(Net, Protocol):
     """The net that methods see, with what an optimizer asks of it."""
 
     k: int  # the iteration whose weights are used
-    bytes_sent: int
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes that the agents of this process have sent so far."""
+        ...
 
     def stored_links(self) -> dict[str, torch.Tensor]:
         """Return the state of the links, by name."""
@@ -46,6 +50,22 @@ class Runtime(Protocol):
 
     def end_step(self, k: int, settings: Callable[[], dict[str, Any]]) -> None:
         """Look after the network once k steps have been taken; ``settings`` are what all agents must share."""
+        ...
+
+    def begin_step(self, k: int) -> None:
+        """Save and end the process if the run is told to end and all agents have come to the same step."""
+        ...
+
+    def save_when_told_to_end(self, save: Callable[[], Any]) -> None:
+        """Call ``save`` then."""
+        ...
+
+    def gather(self, call: str) -> None:
+        """Wait until all agents have come to ``call``; their states belong together until :meth:`release`."""
+        ...
+
+    def release(self) -> None:
+        """Let the agents go on."""
         ...
 
     def go_to(self, k: int, links: Mapping[str, torch.Tensor]) -> None:

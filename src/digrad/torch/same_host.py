@@ -28,17 +28,13 @@ from typing import Any
 import torch
 
 from digrad.errors import CommunicationError
-from digrad.torch.reasons import agents_text
+from digrad.torch.reasons import MessageLostError, agents_text
 
 LARGE = 1 << 20  # bytes; shorter messages gain nothing that a training step would notice
 _OFFER = struct.Struct("<qqq")  # tag, address, bytes
 _TAKEN = struct.Struct("<q")  # tag
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid of the other end of a Unix socket
 _NONCE = 16  # bytes by which an agent recognises the memory of another one
-
-
-class MessageLostError(RuntimeError):
-    """A message cannot be read: its sender or receiver has gone."""
 
 
 class SameHost:
@@ -75,13 +71,16 @@ class SameHost:
         """Return whether ``receiver`` reads a message from this agent's memory."""
         return receiver in self._outgoing and message.nbytes >= LARGE
 
-    def receive(self, sender: int, message: torch.Tensor, tag: int) -> "Reading":
+    def receive(self, sender: int, message: torch.Tensor, tag: int, k: int) -> "Reading":
         """Start to read into ``message`` as soon as ``sender`` offers it."""
         return self._incoming[sender].post(message, tag)
 
-    def send(self, receiver: int, message: torch.Tensor, tag: int) -> "Offer":
+    def send(self, receiver: int, message: torch.Tensor, tag: int, k: int) -> "Offer":
         """Offer ``message``, which must stay as it is until it has been taken."""
         return self._outgoing[receiver].post(message, tag)
+
+    def keep_waiting(self) -> None:
+        """Do nothing: what is read from memory is read at once."""
 
     def close(self) -> None:
         """Close the connections; a neighbour that still waits for a message learns that it is lost."""

@@ -111,6 +111,19 @@ class Trace:
         return self.columns["bytes_sent"]
 
     @property
+    def seconds_simulated(self) -> npt.NDArray[np.float64]:
+        """The seconds that the clock of the links has counted so far.
+
+        Raises:
+            ArgumentError: The links of the network have no clock.
+        """
+        if "seconds_simulated" not in self.columns:
+            raise ArgumentError(
+                f"{self.name} has no simulated seconds; give the network Links(clock=digrad.links.Clock(...))."
+            )
+        return self.columns["seconds_simulated"]
+
+    @property
     def final(self) -> dict[str, float]:
         """Loss, gradient norm and consensus error of the last row; not finite when the run diverged."""
         return {name: float(self.columns[name][-1]) for name in HEADLINE}
@@ -162,8 +175,7 @@ class Trace:
             directory: The folder, created if missing. Each file is replaced atomically if it exists.
 
         Returns:
-            The three paths. In them a name that is not safe in a file name is replaced by
-            :func:`digrad.files.file_stem`.
+            The three paths. In them a name that is not safe in a file name is replaced by one that is.
         """
         record = {key: getattr(self, key) for key in _ENDING}
         return files.write_trace(Path(directory), self.name, self.columns, self.final_x, record)

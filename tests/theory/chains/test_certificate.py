@@ -7,7 +7,7 @@ import pytest
 
 from digrad import graphs, problems
 from digrad.errors import ArgumentError
-from digrad.links import rounded
+from digrad.links import Links, rounded
 from digrad.mixing import Network, NetworkSequence, row_stochastic
 from digrad.theory import Certificate, Smoothness, certify, check_run, closed_form, network_norms, run
 from digrad.theory.chains import paper, repaired, sharp
@@ -15,12 +15,14 @@ from digrad.theory.chains.closure import Evaluation, close, largest_step
 from digrad.theory.chains.setting import make_setting
 
 CHANGES = "the network changes with time, but the proof has one u and one v"
+LOSSY = "packets may be lost or late, so that the figures of the perfect network are indicative, not a certificate"
 ALTERED = "its links alter messages, but in the proof they arrive as sent"
 OUTSIDE = [
     (Network(graphs.split(graphs.example5(), 3)), CHANGES),
     (Network(graphs.every(1, graphs.example5())), CHANGES),
     (NetworkSequence([Network(graphs.example5()), Network(graphs.ring(5))]), CHANGES),
     (Network(graphs.example5(), links=rounded("bfloat16")), ALTERED),
+    (Network(graphs.example5(), links=Links(loss=0.1)), LOSSY),
 ]
 
 

@@ -294,7 +294,7 @@ def saving(network: ProcessNetwork, folder: Path) -> None:
     }.items():
         agent = Agent(network, folder / name, others={"mine": Odd(value if odd else 1)})
         report(f"refused {name}", lambda agent=agent: str(agent.checkpoints.save()))
-        tell(f"written {name}", result=(folder / name).exists(), error=None)
+        tell(f"written {name}", result=bool(list((folder / name).glob("step-*"))), error=None)
         agent.optimizer.close()
     agent = Agent(network, folder / "unwritable")
     if odd:

@@ -8,11 +8,14 @@ function start() {
   view.read();
   prepareSeries(data, times);
   buildTheme(home("theme"));
-  buildTable(home("results"), home("table-controls"), times);
-  buildControls(data, home("controls"));
-  buildLegend(data, home("legend"));
-  buildCurves(data, home("curves"));
-  buildRemark(data, home("remark"));
+  for (const table of document.querySelectorAll("table.sortable")) buildPlainTable(table);
+  if (data.series.length) {
+    buildTable(home("results"), home("table-controls"), times);
+    buildControls(data, home("controls"));
+    buildLegend(data, home("legend"));
+    buildCurves(data, home("curves"));
+    buildRemark(data, home("remark"));
+  }
   data.runs.forEach((run, number) => {
     const title = data.runs.length > 1 ? [element("h3", {}, `${run.folder}: ${run.name}`)] : [];
     const place = (id) => {

@@ -26,6 +26,23 @@ function buildTable(table, home, times) {
   show();
 }
 
+// A table without a view of its own, such as that of a sweep: a click on a heading sorts it, a second one the other way.
+function buildPlainTable(table) {
+  const head = [...table.tHead.rows[0].cells];
+  head.forEach((cell, place) => {
+    const button = element("button", { type: "button" }, cell.textContent);
+    button.addEventListener("click", () => {
+      const way = cell.ariaSort === "ascending" ? "descending" : "ascending";
+      head.forEach((other) => (other.ariaSort = other === cell ? way : "none"));
+      const rows = [...table.tBodies[0].rows].sort((a, b) => compare(a.cells[place], b.cells[place]));
+      table.tBodies[0].append(...(way === "ascending" ? rows : rows.reverse()));
+    });
+    cell.replaceChildren(button);
+  });
+  for (const cell of table.querySelectorAll("td.number"))
+    cell.dataset.value = cell.textContent === "not finite" ? "" : cell.textContent;
+}
+
 function fillTimes(rows, keys, times) {
   const place = keys.indexOf("seconds");
   rows.forEach((row) => {

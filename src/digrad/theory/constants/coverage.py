@@ -2,9 +2,11 @@
 
 from digrad.errors import ArgumentError
 from digrad.graphs import Digraph
+from digrad.links import Links
 from digrad.mixing import AnyNetwork, Network, NetworkSequence
 
 CHANGES = "the network changes with time, but the proof has one u and one v"
+LOSSY = "packets may be lost or late, so that the figures of the perfect network are indicative, not a certificate"
 ALTERED = "its links alter messages, but in the proof they arrive as sent"
 
 
@@ -20,6 +22,8 @@ def uncovered(network: AnyNetwork, owner: str) -> str:
         )
     if not isinstance(network.graph, Digraph):
         return CHANGES
+    if isinstance(network.links, Links):
+        return LOSSY
     return ALTERED if network.links else ""
 
 

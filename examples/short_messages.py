@@ -1,0 +1,25 @@
+"""Rounded messages end where full ones do: `python examples/short_messages.py`.
+
+Numbers travel in bfloat16, with 8 bits of precision, and the answer is still right to rounding: what was rounded
+off is said later.
+"""
+
+import numpy as np
+
+import digrad as dg
+
+
+def main() -> None:
+    graph = dg.graphs.random_digraph(8, p=0.2, seed=1)
+    problem = dg.problems.logistic(data="digits", agents=8, partition="sorted", reg_weight=0.1)
+    minimum = problem.solve()
+    method = dg.CGT(step_size=0.2, threshold=5.0)
+    for links in (None, dg.links.rounded("bfloat16")):
+        network = dg.Network(graph, links=links)
+        trace = dg.simulate(method, problem, network, steps=2000, record_every=100)
+        error = np.abs(trace.final_x - minimum.x).max()
+        print(f"{links or 'full messages'}: {trace.bytes_sent[-1] / 1e6:.0f} MB, largest error {error:.0e}")
+
+
+if __name__ == "__main__":
+    main()

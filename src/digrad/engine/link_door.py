@@ -1,0 +1,91 @@
+"""What a method may ask of a network that misbehaves: refused, or warned of, before the first step."""
+
+import warnings
+
+from digrad.algorithms import FROST
+from digrad.engine.verbs import bindings
+from digrad.errors import ArgumentError
+from digrad.links import Links
+from digrad.mixing import AnyNetwork, step_weights
+from digrad.types import Method
+
+MUCH_LOSS = 0.1  # above which push-sum weights are drained
+
+
+def check_links(method: Method, network: AnyNetwork, name: str) -> None:
+    """Raise if the links of a network make the method, called ``name``, meaningless; warn if they bias it.
+
+    Raises:
+        ArgumentError: The message says which links would do.
+    """
+    links = network.links
+    if not isinstance(links, Links):
+        return
+    letters, is_fair = set(bindings(method).values()), links.mean_loss == 0 and not links.sleeps
+    is_late = links.longest_delay > 0
+    if "mean" in method.needs:
+        _refuse(name, "averages over all agents, which no arc of the network does", "a network without links")
+    if "W" in letters:
+        _check_two_way(network, links, name, is_fair=is_fair, is_late=is_late)
+    if isinstance(method, FROST) and not (is_fair and not is_late and network.period == 1):
+        _refuse(
+            name,
+            "learns the Perron vector of R, which does not settle when packets are lost or late",
+            "a method with row and column weights, such as CGT",
+        )
+    if letters == {"C"}:
+        _check_push_sum(network, links, name, is_fair=is_fair, is_late=is_late)
+    if links.is_naive:
+        warnings.warn(
+            f"{name}: push={links.push!r}, pull={links.pull!r} of Links forget what is lost, so that the answer is "
+            'biased; push="sum", pull="self" are exact.',
+            stacklevel=4,
+        )
+
+
+def _check_two_way(network: AnyNetwork, links: Links, name: str, *, is_fair: bool, is_late: bool) -> None:
+    if is_late:
+        _refuse(
+            name,
+            "mixes with doubly stochastic weights, which late packets break: what one end uses the other has changed",
+            "Links without delay, or a method that pulls and pushes, such as CGT",
+        )
+    if is_fair:
+        return
+    if not links.two_way:
+        _refuse(
+            name,
+            "mixes with doubly stochastic weights, which one-way loss breaks",
+            "Links(two_way=True), or a method that pulls and pushes, such as CGT",
+        )
+    span = 1 if network.period is None else network.period
+    for row in range(span):
+        weights = step_weights(network, "W", row, 1)
+        pairs = {
+            (s, r): w for (s, r), w in zip(weights.arcs.tolist(), weights.weight[0].tolist(), strict=True)
+        }
+        if any(abs(w - pairs.get((r, s), 0.0)) > 1e-12 for (s, r), w in pairs.items()):
+            _refuse(
+                name,
+                "loses packets in pairs, one each way, but W is not symmetric",
+                "weights of an undirected graph, such as metropolis(graph)",
+            )
+
+
+def _check_push_sum(network: AnyNetwork, links: Links, name: str, *, is_fair: bool, is_late: bool) -> None:
+    if links.coder is not None and not (is_fair and not is_late and network.period == 1):
+        _refuse(
+            name,
+            "divides by a weight that never settles when packets are lost or late, and neither does what is coded",
+            "no coder, or CGT, AB or PushPull",
+        )
+    if links.mean_loss > MUCH_LOSS or links.sleeps:
+        warnings.warn(
+            f"{name} divides by a weight that loss and sleep drain, so that it needs a smaller step size or diverges; "
+            "CGT, AB and PushPull do not.",
+            stacklevel=5,
+        )
+
+
+def _refuse(name: str, why: str, instead: str) -> None:
+    raise ArgumentError(f"`links` of the network do not suit {name}: it {why}; use {instead}.")

@@ -1,0 +1,142 @@
+"""What is sent and what arrives where packets have fates: bytes, and the fraction delivered."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from digrad.engine.fates import all_arcs, numbers_among
+from digrad.links import Clock, Fates
+from digrad.mixing import AnyNetwork, step_weights
+
+STEPS_AT_ONCE = 256  # iterations whose packets are looked at in one go
+
+
+class Charge(NamedTuple):
+    """One array of a packet, in bytes."""
+
+    verb: str
+    short: int  # as it is coded
+    full: int
+    starts_in_full: bool  # whether a receiver that has heard nothing yet is sent all of it
+
+
+@dataclass
+class PacketMeter:
+    """What one step sends along every arc."""
+
+    charges: list[Charge] = field(default_factory=list)
+
+    def charge(self, verb: str, short: int, full: int, *, starts_in_full: bool) -> None:
+        """Count an array."""
+        self.charges.append(Charge(verb, short, full, starts_in_full))
+
+
+class PacketTraffic:
+    """Bytes that all agents together have sent before iteration k, and the fraction of packets delivered.
+
+    A coded packet carries everything since the last one that arrived: after m - 1 missed ones it is m times as long,
+    but never longer than the numbers in full. A lost packet was sent too.
+
+    Args:
+        network: Whose arcs carry the packets.
+        letters: The matrix of each verb.
+        start: Bytes sent before the first step.
+        step: What every step sends.
+        fates: What becomes of the packets.
+    """
+
+    def __init__(
+        self, network: AnyNetwork, letters: Mapping[str, str], start: int, step: PacketMeter, fates: Fates
+    ) -> None:
+        self._fates, self._step = fates, step
+        graph = all_arcs(network)
+        turns = range(1 if network.period is None else network.period)
+        self._carries = {  # [A] by verb: an arc that only R uses carries nothing that is pushed
+            verb: np.isin(
+                np.arange(graph.n_arcs),
+                numbers_among(step_weights(network, letter, 0, len(turns)).arcs, graph),
+            )
+            for verb, letter in letters.items()
+        }
+        self._missed = np.ones(
+            graph.n_arcs, np.int64
+        )  # packets since the last that arrived, the next included
+        self._is_new = np.ones(graph.n_arcs, bool)  # whether none has arrived yet
+        self._bytes, self._sent, self._arrived = [start], [0], [0]
+        self._ends, self._seconds = (
+            np.zeros(network.n),
+            [0.0],
+        )  # when each agent ends its step; the last of them
+
+    def before(self, ks: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Return the bytes sent before each of the iterations ``ks``."""
+        ks = self._reach(ks)
+        return np.array(self._bytes, np.int64)[ks]
+
+    def delivered(self, ks: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Return the fraction of the packets sent before each of the iterations that has arrived; 1 of none."""
+        ks = self._reach(ks)
+        sent, arrived = np.array(self._sent)[ks], np.array(self._arrived)[ks]
+        return np.where(sent > 0, arrived / np.maximum(sent, 1), 1.0)
+
+    @property
+    def has_clock(self) -> bool:
+        """Whether steps take time."""
+        return self._fates.links.clock is not None
+
+    def seconds(self, ks: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Return the simulated time at which all agents have ended the iterations before each of ``ks``."""
+        ks = self._reach(ks)
+        return np.array(self._seconds)[ks]
+
+    def _reach(self, ks: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        ks = np.asarray(ks, np.int64)
+        last = int(ks.max(initial=0))
+        while (first := len(self._bytes) - 1) < last:
+            self._extend(first, min(STEPS_AT_ONCE, last - first))
+        return ks
+
+    def _extend(self, first: int, length: int) -> None:
+        sent, arrives = self._fates.sent(first, length), self._fates.ages(first, length) >= 0
+        is_plain = all(charge.short == charge.full for charge in self._step.charges)
+        sizes = self._plain(sent) if is_plain else self._coded(sent, arrives)
+        if self._fates.links.clock:
+            self._pass_time(self._fates.links.clock, first, arrives)
+        self._bytes.extend((self._bytes[-1] + np.cumsum(sizes)).tolist())
+        self._sent.extend((self._sent[-1] + np.cumsum(sent.sum(axis=1))).tolist())
+        self._arrived.extend((self._arrived[-1] + np.cumsum(arrives.sum(axis=1))).tolist())
+
+    def _pass_time(self, clock: Clock, first: int, arrives: npt.NDArray[np.bool_]) -> None:
+        """Let agents compute, send, and wait for the slowest packet that arrives during the step it was sent in."""
+        sender, receiver = self._fates.arcs.T
+        size = sum(charge.short * self._carries[charge.verb] for charge in self._step.charges)
+        on_wire = size * clock.per_byte(len(sender))
+        awake = self._fates.awake(first, len(arrives))
+        computing = clock.computing(first, len(arrives), self._fates.n) * awake
+        latency = clock.sending(first, len(arrives), len(sender))
+        is_now = arrives & (self._fates.ages(first, len(arrives)) == 0)
+        for spent, late, now in zip(computing, latency, is_now, strict=True):
+            ready = self._ends + spent
+            self._ends = ready.copy()
+            np.maximum.at(self._ends, receiver[now], (ready[sender] + late + on_wire)[now])
+            self._seconds.append(float(self._ends.max()))
+
+    def _plain(self, sent: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+        total = np.zeros(len(sent), np.int64)
+        for charge in self._step.charges:
+            total += charge.full * (sent & self._carries[charge.verb]).sum(axis=1)
+        return total
+
+    def _coded(self, sent: npt.NDArray[np.bool_], arrives: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+        total = np.zeros(len(sent), np.int64)
+        for row, (now, here) in enumerate(zip(sent, arrives, strict=True)):
+            for charge in self._step.charges:
+                size = np.minimum(self._missed * charge.short, charge.full)
+                size = np.where(self._is_new & charge.starts_in_full, charge.full, size)
+                total[row] += size[now & self._carries[charge.verb]].sum()
+            self._missed = np.where(here, 1, self._missed + now)
+            self._is_new &= ~here
+        return total

@@ -1,0 +1,133 @@
+"""Agents that leave, crash and join between two steps, and which arcs are there in between."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from digrad import checks
+from digrad.errors import ArgumentError
+
+REPAIRS = ("ledger", "restart")
+
+
+@dataclass(frozen=True)
+class Leave:
+    """An agent says goodbye before iteration ``at``.
+
+    Its senders take back what it has not received, what it has sent arrives, and one of its receivers takes over its
+    tracker, less its own gradient.
+    """
+
+    agent: int
+    at: int
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        _check(self, "Leave")
+
+
+@dataclass(frozen=True)
+class Crash:
+    """An agent is gone before iteration ``at``, without a word.
+
+    Args:
+        agent: Which.
+        at: When.
+        repair: ``"ledger"``: its neighbours undo everything they ever sent to it or received from it, of which they
+            keep the sums; ``"restart"``: all agents begin to track anew from where they are.
+    """
+
+    agent: int
+    at: int
+    repair: Literal["ledger", "restart"] = "ledger"
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        _check(self, "Crash")
+        checks.choice(self.repair, "repair", "Crash", REPAIRS)
+
+
+@dataclass(frozen=True)
+class Join:
+    """An agent comes, or comes back, before iteration ``at``, with the estimate of one whom it hears.
+
+    An agent whose first event this is has not been there before.
+    """
+
+    agent: int
+    at: int
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        _check(self, "Join")
+
+
+Event: TypeAlias = Leave | Crash | Join
+
+
+class Timeline:
+    """Who is there when.
+
+    Args:
+        events: In any order; at most one for each iteration.
+        arcs: ``[A, 2]`` sender and receiver.
+        n: The number of agents, those that come later included.
+
+    Raises:
+        ArgumentError: An agent leaves that is not there, or joins that is.
+    """
+
+    def __init__(self, events: Sequence[Event], arcs: npt.NDArray[np.integer], n: int) -> None:
+        self.events = tuple(sorted(events, key=lambda event: event.at))
+        if len({event.at for event in self.events}) < len(self.events):
+            raise ArgumentError("`churn` of simulate has two events at one iteration; give each its own.")
+        present = np.ones(n, bool)
+        for event in reversed(self.events):
+            if not 0 <= event.agent < n:
+                raise ArgumentError(f"`churn` of simulate: there is no agent {event.agent} among {n}.")
+            present[event.agent] = not isinstance(event, Join)
+        birth = np.zeros(len(arcs), np.int64)
+        self.present, self.births = [present], [birth]
+        for event in self.events:
+            if present[event.agent] == isinstance(event, Join):
+                word = "joins, but is there already" if present[event.agent] else "goes, but is not there"
+                raise ArgumentError(f"`churn` of simulate: at {event.at} agent {event.agent} {word}.")
+            present = present.copy()
+            present[event.agent] = isinstance(event, Join)
+            concerned = (arcs == event.agent).any(axis=1)
+            is_anew = isinstance(event, Crash) and event.repair == "restart"
+            birth = np.where(concerned | is_anew, event.at, birth)
+            self.present.append(present)
+            self.births.append(birth)
+        self._arcs = arcs
+        self._starts = np.array([event.at for event in self.events])
+
+    @property
+    def keeps_ledger(self) -> bool:
+        """Whether arcs must remember all that ever went over them."""
+        return any(isinstance(event, Crash) and event.repair == "ledger" for event in self.events)
+
+    def phase(self, k: int) -> int:
+        """Return how many events have happened before the step of iteration k."""
+        return int(np.searchsorted(self._starts, k, side="right"))
+
+    def awake(self, first: int, length: int) -> npt.NDArray[np.bool_]:
+        """Return who is there, ``[length, n]``."""
+        return np.stack([self.present[self.phase(k)] for k in range(first, first + length)])
+
+    def alive(self, first: int, length: int) -> npt.NDArray[np.bool_]:
+        """Return which arcs have both their ends, ``[length, A]``."""
+        there = self.awake(first, length)
+        return there[:, self._arcs[:, 0]] & there[:, self._arcs[:, 1]]
+
+    def born(self, first: int, length: int) -> npt.NDArray[np.int64]:
+        """Return since when each arc has been there; packets sent before are void, ``[length, A]``."""
+        return np.stack([self.births[self.phase(k)] for k in range(first, first + length)])
+
+
+def _check(event: Any, owner: str) -> None:
+    checks.count(event.agent, "agent", owner, minimum=0)
+    checks.count(event.at, "at", owner)

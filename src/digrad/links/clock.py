@@ -1,0 +1,115 @@
+"""How long steps take: seconds of computing and of sending, so that curves can be drawn against simulated time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from digrad import checks
+from digrad.errors import ArgumentError
+from digrad.sampling import COMPUTING, SENDING, uniforms
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """Drawn anew at every step: ``shift`` plus an exponential time of this mean."""
+
+    mean: float
+    shift: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        checks.positive(self.mean, "mean", "Exponential")
+
+    def quantile(self, u: Floats) -> Floats:
+        """Return the values below which a fraction ``u`` lies."""
+        return self.shift - self.mean * np.log1p(-u)
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Drawn anew at every step, between ``low`` and ``high``."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        if not 0 <= self.low <= self.high:
+            raise ArgumentError(
+                f"`low` of Uniform must be from 0 to high = {self.high!r}, but got {self.low!r}."
+            )
+
+    def quantile(self, u: Floats) -> Floats:
+        """Return the values below which a fraction ``u`` lies."""
+        return self.low + (self.high - self.low) * u
+
+
+Seconds: TypeAlias = float | Sequence[float] | Exponential | Uniform
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Seconds that a step takes: every agent computes, sends, and waits for the slowest packet that it needs.
+
+    Args:
+        compute: Seconds of a gradient, for all agents, for each, or drawn from :class:`Exponential` or
+            :class:`Uniform`.
+        latency: Seconds until the first byte of a packet has arrived, likewise by arc (by receiver, then sender).
+        bandwidth: Bytes per second of an arc, for all or for each.
+        seed: Of what is drawn.
+    """
+
+    compute: Seconds = 0.0
+    latency: Seconds = 0.0
+    bandwidth: float | Sequence[float] = float("inf")
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        for name in ("compute", "latency"):
+            value = getattr(self, name)
+            if not isinstance(value, Exponential | Uniform):
+                object.__setattr__(self, name, _plain(value, name))
+        object.__setattr__(self, "bandwidth", _plain(self.bandwidth, "bandwidth"))
+        checks.count(self.seed, "seed", "Clock", minimum=0)
+
+    def computing(self, first: int, length: int, n: int) -> Floats:
+        """Return the seconds of each agent at the iterations first, ..., ``[length, n]``."""
+        return self._drawn(self.compute, COMPUTING, "compute", first, length, n)
+
+    def sending(self, first: int, length: int, n_arcs: int) -> Floats:
+        """Return the latency of each arc at the iterations first, ..., ``[length, n_arcs]``."""
+        return self._drawn(self.latency, SENDING, "latency", first, length, n_arcs)
+
+    def per_byte(self, n_arcs: int) -> Floats:
+        """Return the seconds of a byte on each arc, ``[n_arcs]``."""
+        return 1 / _spread(self.bandwidth, "bandwidth", n_arcs)
+
+    def _drawn(self, value: Any, stream: int, name: str, first: int, length: int, numbers: int) -> Floats:
+        if isinstance(value, Exponential | Uniform):
+            return value.quantile(uniforms(self.seed, stream, first, length, numbers))
+        return np.broadcast_to(_spread(value, name, numbers), (length, numbers))
+
+
+def _plain(value: Any, name: str) -> float | tuple[float, ...]:
+    array = np.asarray(value, np.float64)
+    if array.ndim > 1 or not (array >= 0).all() or (name == "bandwidth" and not (array > 0).all()):
+        raise ArgumentError(
+            f"`{name}` of Clock must be at least 0, one number or one for each, or Exponential or Uniform, but got "
+            f"{value!r}."
+        )
+    return tuple(array.tolist()) if array.ndim else float(array)
+
+
+def _spread(value: Any, name: str, numbers: int) -> Floats:
+    array = np.asarray(value, np.float64)
+    if array.ndim and len(array) != numbers:
+        raise ArgumentError(
+            f"`{name}` of Clock has {len(array)} values, but there are {numbers}; give one for each."
+        )
+    return np.broadcast_to(array, (numbers,))

@@ -1,0 +1,154 @@
+"""Shorter messages: what receivers understand of numbers that do not travel in full.
+
+Every coder brings what it is given nearer to zero in one piece or another, and zero is coded as zero; together with
+the rules of :class:`~digrad.links.Links` (what was not said stays with its sender, or is said later) this leaves no
+bias.
+
+>>> import numpy as np
+>>> top_k(1).code(np.array([[0.5, -2.0, 1.0]]))
+array([[ 0., -2.,  0.]])
+"""
+
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from digrad import checks
+from digrad.arrays import amax, cast, cast_like, is_among_largest, nearest_whole, signs, where, zeros_like
+from digrad.types import Array
+
+BITS_PER_BYTE = 8
+INDEX_BYTES = 4  # of the place of an entry
+
+
+class Coder(Protocol):
+    """What becomes of rows of numbers on their way."""
+
+    @property
+    def damping(self) -> float:
+        """The factor of what push-sum pairs send: below 1 where a coder drops much at once."""
+        ...
+
+    def code(self, values: Array, chosen: Array | None = None) -> Array:
+        """Return what receivers understand of ``values`` ``[rows, d]``; ``chosen`` are entries drawn at random."""
+        ...
+
+    def wire_bytes(self, numbers: int, itemsize: int) -> int:
+        """Return the size on the wire of ``numbers`` numbers of ``itemsize`` bytes."""
+        ...
+
+
+@dataclass(frozen=True)
+class TopK:
+    """Made by :func:`top_k`."""
+
+    k: int
+    damping = 0.3
+
+    def code(self, values: Array, chosen: Array | None = None) -> Array:
+        """Keep the k largest entries of each row."""
+        return where(is_among_largest(values, self.k), values, zeros_like(values))
+
+    def wire_bytes(self, numbers: int, itemsize: int) -> int:
+        """Return the size of k entries and their places."""
+        return min(self.k, numbers) * (itemsize + INDEX_BYTES)
+
+
+@dataclass(frozen=True)
+class RandomK:
+    """Made by :func:`random_k`."""
+
+    k: int
+    damping = 0.3
+
+    def code(self, values: Array, chosen: Array | None = None) -> Array:
+        """Keep the chosen entries, unscaled."""
+        assert chosen is not None
+        return where(chosen, values, zeros_like(values))
+
+    def wire_bytes(self, numbers: int, itemsize: int) -> int:
+        """Return the size of k entries; their places follow from the seed."""
+        return min(self.k, numbers) * itemsize
+
+
+@dataclass(frozen=True)
+class Sign:
+    """Made by :func:`sign`."""
+
+    damping = 1.0
+
+    def code(self, values: Array, chosen: Array | None = None) -> Array:
+        """Return the signs, times the mean size of the row."""
+        return signs(values) * abs(values).mean(-1)[:, None]
+
+    def wire_bytes(self, numbers: int, itemsize: int) -> int:
+        """Return the size of one bit per number, and of the mean."""
+        return -(-numbers // BITS_PER_BYTE) + itemsize
+
+
+@dataclass(frozen=True)
+class Quantize:
+    """Made by :func:`quantize`."""
+
+    bits: int
+
+    @property
+    def damping(self) -> float:
+        """1 from three bits on."""
+        return 1.0 if self.bits >= 3 else 0.3
+
+    def code(self, values: Array, chosen: Array | None = None) -> Array:
+        """Round to levels between plus and minus the largest entry of the row, halves to even."""
+        levels = 2 ** (self.bits - 1) - 1
+        largest = amax(abs(values))
+        unit = where(largest > 0, largest / levels, zeros_like(largest) + 1.0)
+        return nearest_whole(values / unit) * unit
+
+    def wire_bytes(self, numbers: int, itemsize: int) -> int:
+        """Return the size of the levels, and of the largest entry."""
+        return -(-numbers * self.bits // BITS_PER_BYTE) + itemsize
+
+
+@dataclass(frozen=True)
+class BFloat16:
+    """Made as :data:`bfloat16`."""
+
+    damping = 1.0
+
+    def code(self, values: Array, chosen: Array | None = None) -> Array:
+        """Round to the shorter format."""
+        return cast_like(cast(values, "bfloat16"), values)
+
+    def wire_bytes(self, numbers: int, itemsize: int) -> int:
+        """Return two bytes per number."""
+        return 2 * numbers
+
+
+AnyCoder: TypeAlias = TopK | RandomK | Sign | Quantize | BFloat16
+
+bfloat16 = BFloat16()
+
+
+def top_k(k: int) -> TopK:
+    """Return a coder that sends the k largest entries of a message."""
+    return TopK(checks.count(k, "k", "top_k"))
+
+
+def random_k(k: int) -> RandomK:
+    """Return a coder that sends k entries drawn anew for every message, the same for all receivers, unscaled."""
+    return RandomK(checks.count(k, "k", "random_k"))
+
+
+def sign() -> Sign:
+    """Return a coder that sends one bit per number: the signs, times the mean size."""
+    return Sign()
+
+
+def quantize(bits: int) -> Quantize:
+    """Return a coder that sends 2^(bits-1) - 1 levels on either side of zero, relative to the largest entry.
+
+    Example:
+        >>> import numpy as np
+        >>> quantize(2).code(np.array([[0.2, -0.6, 1.0]]))
+        array([[ 0., -1.,  1.]])
+    """
+    return Quantize(checks.count(bits, "bits", "quantize", minimum=2, maximum=32))

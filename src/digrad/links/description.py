@@ -1,0 +1,215 @@
+"""What a network does to messages, as one value: loss, lateness, sleep, shorter formats and noise."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from digrad import checks
+from digrad.errors import ArgumentError
+from digrad.fingerprints import fingerprint
+from digrad.links.clock import Clock
+from digrad.links.coders import AnyCoder
+from digrad.schedules import SCHEDULES
+
+LONGEST_DELAY = 126  # ages are stored in one byte
+LARGEST_SEED = 2**63 - 1
+PUSHES = ("sum", "keep", "drop", "renormalise", "last")
+PULLS = ("self", "renormalise", "last", "drop")
+NAIVE = {
+    "push": ("drop", "renormalise", "last"),
+    "pull": ("drop",),
+}  # which lose mass or weight, and so are biased
+
+
+@dataclass(frozen=True)
+class Bursts:
+    """Packets are lost in a row: an arc is good or bad, and while it is bad it delivers nothing.
+
+    Args:
+        loss: The fraction of packets lost in the long run.
+        length: Of a burst, on average, in steps.
+    """
+
+    loss: float
+    length: float
+
+    def __post_init__(self) -> None:
+        """Check that such a chain exists."""
+        checks.fraction(self.loss, "loss", "Bursts")
+        checks.positive(self.length, "length", "Bursts")
+        if self.length < 1 or self.enter + self.leave > 1:
+            raise ArgumentError(
+                f"`length` of Bursts must be at least {max(1.0, 1 / (1 - self.loss)):g} steps for a loss of "
+                f"{self.loss:g}, but got {self.length!r}."
+            )
+
+    @property
+    def leave(self) -> float:
+        """The probability that a bad arc turns good at a step."""
+        return 1 / self.length
+
+    @property
+    def enter(self) -> float:
+        """The probability that a good arc turns bad at a step."""
+        return self.leave * self.loss / (1 - self.loss)
+
+
+@dataclass(frozen=True)
+class FixedDelay:
+    """Every packet is late by ``steps``."""
+
+    steps: int
+
+    def __post_init__(self) -> None:
+        """Check the field."""
+        checks.count(self.steps, "steps", "FixedDelay", minimum=0, maximum=LONGEST_DELAY)
+
+
+@dataclass(frozen=True, repr=False)
+class Links:
+    r"""What happens to messages on the arcs of a network, decided by ``seed`` and the iteration alone.
+
+    A packet is everything that an agent sends to another one during a step. It is lost or late as a whole. Two rules
+    keep methods exact: of what is pushed, the part that was not delivered is owed, never forgotten; of what is pulled,
+    the part that was not heard is replaced by the receiver's own value.
+
+    Args:
+        loss: The fraction of packets lost, independently, or :class:`Bursts`.
+        delay: D: packets are late by 0, ..., D steps, each with the same probability, and may overtake one another;
+            or :class:`FixedDelay`.
+        awake: The probability that an agent acts at a step, for all or for each; one that sleeps sends nothing,
+            computes nothing, and finds what has arrived when it wakes up.
+        two_way: The arcs i to j and j to i share their fate, as methods that ``mix`` need it.
+        coder: How messages are shortened, see :mod:`digrad.coders`.
+        damping: The factor of what push-sum pairs send when they are coded; by default that of the coder.
+        noise: The standard deviation of what is added to every number sent, or a function of k.
+        push: What becomes of undelivered parts of what is pushed: ``"sum"`` owes them; ``"keep"`` returns them to a
+            sender that knows at once; the naive ``"drop"`` forgets them, ``"renormalise"`` divides by the weights
+            that have arrived and ``"last"`` uses what came before: all three are biased.
+        pull: What replaces an estimate that was not heard: ``"self"`` the receiver's own, ``"last"`` the last one
+            heard, ``"renormalise"`` the average of those heard; the naive ``"drop"`` takes it as zero.
+        seed: Of all fates.
+        clock: How long computing and sending take; a run then records ``seconds_simulated``.
+
+    Raises:
+        ArgumentError: A value is out of its range, or two exclude each other.
+
+    Example:
+        >>> import digrad as dg
+        >>> network = dg.Network(dg.graphs.example5(), links=Links(loss=0.3, delay=2))
+        >>> method, problem = dg.CGT(step_size=0.05, threshold=2.0), dg.problems.example_quadratic()
+        >>> dg.simulate(method, problem, network, steps=800).verdict
+        'converged'
+    """
+
+    loss: float | Bursts = 0.0
+    delay: int | FixedDelay = 0
+    awake: float | Sequence[float] = 1.0
+    two_way: bool = False
+    coder: AnyCoder | None = None
+    damping: float | None = None
+    noise: float | Callable[[int], float] = 0.0
+    push: Literal["sum", "keep", "drop", "renormalise", "last"] = "sum"
+    pull: Literal["self", "renormalise", "last", "drop"] = "self"
+    seed: int = 0
+    clock: Clock | None = None
+
+    def __post_init__(self) -> None:
+        """Check every field, and what excludes each other."""
+        if not isinstance(self.loss, Bursts):
+            checks.fraction(self.loss, "loss", "Links")
+        if not isinstance(self.delay, FixedDelay):
+            checks.count(self.delay, "delay", "Links", minimum=0, maximum=LONGEST_DELAY)
+        object.__setattr__(self, "awake", _rates(self.awake))
+        if not isinstance(self.two_way, bool):
+            raise ArgumentError(f"`two_way` of Links must be True or False, but got {self.two_way!r}.")
+        if not isinstance(self.coder, AnyCoder | None):
+            raise ArgumentError(
+                f"`coder` of Links must be one of digrad.coders, such as coders.top_k(3), but got {self.coder!r}."
+            )
+        if self.damping is not None:
+            checks.positive(self.damping, "damping", "Links")
+        if not callable(self.noise):
+            _check_noise(self.noise)
+        if not isinstance(self.clock, Clock | None):
+            raise ArgumentError(f"`clock` of Links must be a digrad.links.Clock, but got {self.clock!r}.")
+        checks.choice(self.push, "push", "Links", PUSHES)
+        checks.choice(self.pull, "pull", "Links", PULLS)
+        checks.count(self.seed, "seed", "Links", minimum=0, maximum=LARGEST_SEED)
+        if self.push == "keep" and self.longest_delay:
+            raise ArgumentError(
+                '`push` of Links is "keep", for senders that know at once what did not arrive, but packets may be '
+                'late; use "sum".'
+            )
+
+    def __repr__(self) -> str:
+        """Return the fields that differ from their defaults, so that equal links read alike in every process."""
+        shown = ((f.name, getattr(self, f.name)) for f in fields(self) if getattr(self, f.name) != f.default)
+        return f"Links({', '.join(f'{name}={_readable(value)}' for name, value in shown)})"
+
+    @property
+    def longest_delay(self) -> int:
+        """By how many steps a packet is late at most."""
+        return self.delay.steps if isinstance(self.delay, FixedDelay) else int(self.delay)
+
+    @property
+    def mean_loss(self) -> float:
+        """The fraction of packets lost in the long run."""
+        return self.loss.loss if isinstance(self.loss, Bursts) else float(self.loss)
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether an agent ever sleeps."""
+        return any(rate < 1 for rate in (self.awake if isinstance(self.awake, tuple) else (self.awake,)))  # pyright: ignore[reportOperatorIssue]
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether noise is added."""
+        return callable(self.noise) or self.noise > 0
+
+    @property
+    def is_naive(self) -> bool:
+        """Whether what was lost is forgotten, so that methods are biased."""
+        return self.push in NAIVE["push"] or self.pull in NAIVE["pull"]
+
+    def rates(self, n: int) -> list[float]:
+        """Return the probability of each of ``n`` agents to be awake."""
+        return list(self.awake) if isinstance(self.awake, tuple) else [float(self.awake)] * n  # pyright: ignore[reportArgumentType]
+
+    def noise_at(self, k: int) -> float:
+        """Return the standard deviation of the noise of iteration k."""
+        if not callable(self.noise):
+            return float(self.noise)
+        value = float(self.noise(k))
+        _check_noise(value)
+        return value
+
+    def check_agents(self, n: int) -> None:
+        """Raise unless wake rates, if given one by one, are those of ``n`` agents."""
+        if isinstance(self.awake, tuple) and len(self.awake) != n:
+            raise ArgumentError(
+                f"`awake` of Links has {len(self.awake)} rates, but the network has {n} agents; give one for each."
+            )
+
+
+def _rates(awake: Any) -> float | tuple[float, ...]:
+    many = hasattr(awake, "__len__") and not isinstance(awake, str)
+    rates: list[Any] = [
+        float(rate) if hasattr(rate, "item") else rate for rate in (awake if many else [awake])
+    ]
+    for rate in rates:
+        checks.positive(rate, "awake", "Links")
+        if rate > 1:
+            raise ArgumentError(f"`awake` of Links must be a probability of at most 1, but got {rate!r}.")
+    return tuple(map(float, rates)) if many else float(rates[0])
+
+
+def _check_noise(value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise ArgumentError(f"`noise` of Links must be at least 0 and finite, but got {value!r}.")
+
+
+def _readable(value: Any) -> str:
+    if callable(value) and type(value) not in SCHEDULES.values():
+        return f"{getattr(value, '__qualname__', type(value).__qualname__)}:{fingerprint(value)[:12]}"
+    return repr(value)

@@ -1,0 +1,331 @@
+"""The executor of an agent that waits for nobody beyond a deadline: late is tolerated.
+
+Push: what was not delivered is owed, and arrives with the next packet. Pull: what was not heard in time is replaced by
+the agent's own value. Both are exact for methods that push trackers and pull estimates, whatever arrives when.
+
+A neighbour is waited for until the deadline while it is at most ``RECENT`` steps behind. One that is further behind was
+late before, so that waiting again would cost every step; its packets count when they come. Beyond ``max_lag`` steps it
+is waited for however long it takes, within the timeout.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from digrad.errors import ArgumentError, CommunicationError
+from digrad.mixing import LETTERS
+from digrad.torch.agent_links import AgentLinks, Facts
+from digrad.torch.late_links import Heard, Inbox, Item, LateIncoming, LateOutgoing
+from digrad.torch.mixing_order import Share, Turns
+from digrad.torch.process_network import ProcessNetwork
+from digrad.torch.reasons import agents_text, first_line
+
+RECENT = 2  # steps that a neighbour may be behind and still be waited for
+_EARLY, _OUTSIDE = 1 << 20, 1 << 30  # numbers of calls begin here if they are sent ahead, or outside of steps
+_OWED, _ARRIVED, _AHEAD = "owed", "arrived", "ahead"  # how stored arrays are called
+
+Taken = dict[int, dict[int, Item]]  # by sender and call
+
+
+class DeadlineNet:
+    """What a method sees of a :class:`ProcessNetwork` with a deadline.
+
+    Args:
+        network: Who is connected to whom.
+        letters: The matrix behind each verb of the method.
+        dtype: Of the rows.
+
+    Raises:
+        ArgumentError: The method needs a doubly stochastic matrix, or the links of the network change messages.
+    """
+
+    def __init__(self, network: ProcessNetwork, letters: Mapping[str, str], dtype: torch.dtype) -> None:
+        if network.network.links is not None:
+            raise ArgumentError(
+                "`deadline` of ProcessNetwork carries numbers as they are; leave `links` out."
+            )
+        if LETTERS["doubly"] in letters.values():
+            raise ArgumentError(
+                "`deadline` of ProcessNetwork needs a method that pulls or pushes, because a late message breaks a "
+                "doubly stochastic matrix; use CGT, AB or PushPull."
+            )
+        self.network, self.dtype = network, dtype
+        assert network.deadline is not None
+        self._deadline, self._max_lag = network.deadline, network.max_lag
+        self._turns = Turns(network.network, letters)
+        self._adds = {verb: letter != LETTERS["row"] for verb, letter in letters.items()}
+        self.inbox = Inbox()
+        self._links = AgentLinks(
+            network.agent,
+            network.n,
+            network.place(),
+            self._exchange_facts,
+            network.timeout,
+            make_incoming=lambda sender: LateIncoming(sender, self.inbox),
+            make_outgoing=lambda receiver, connect: LateOutgoing(receiver, connect, self.inbox),
+        )
+        network.keep(self._links)
+        self.k = self._ahead = 0
+        self._base = -1  # the step that all agents have reached for certain
+        self._place: int | None = None
+        self._outside = 0
+        self._early: list[tuple[str, torch.Tensor]] = []
+        self._snapshot: Taken | None = None  # what was sent ahead to this step
+        self._gone: dict[int, torch.Tensor] = {}  # pushed ahead and still part of the state, by call
+        self._is_gone: frozenset[int] = frozenset()  # calls whose shares had left before the state was stored
+        self._since = time.monotonic()  # when this agent began to wait for what is sent ahead
+        self.balance = self.scale = 0.0  # what pushing has added to the sum of all, and how much was pushed
+        self.late = self.awaited = 0  # messages that were not there in time, and all
+        self.waited = 0.0  # seconds
+        eye = torch.eye(network.n, dtype=torch.float64)
+        self.one_hot = eye[network.agent : network.agent + 1]
+
+    def _exchange_facts(self, facts: Facts) -> list[Facts]:
+        return self.network.exchange(facts, "DecentralizedOptimizer")
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes that have left so far."""
+        return sum(link.bytes_sent for link in self._outgoing().values())
+
+    def stored_links(self) -> dict[str, torch.Tensor]:
+        """Return what is owed and what has arrived, by name; only between :meth:`pause` and :meth:`go_on`."""
+        stored = {}
+        for receiver, link in self._outgoing().items():
+            stored |= {
+                f"{_OWED} {c} of {receiver}": item.values for c, item in link.owed.items() if item.adds
+            }
+        with self.inbox.changed:
+            for sender, heard in self.inbox.heard.items():
+                stored |= {
+                    f"{_ARRIVED} {c} of {sender}": one.values for c, one in heard.items.items() if one.adds
+                }
+        return stored | {f"{_AHEAD} {c} of {self.network.agent}": values for c, values in self._gone.items()}
+
+    def load_links(self, stored: Mapping[str, torch.Tensor]) -> None:
+        """Go on from what was owed and had arrived, once :meth:`go_on` is called; what is under way counts no more."""
+        parts: dict[str, dict[int, dict[int, Item]]] = {_OWED: {}, _ARRIVED: {}, _AHEAD: {}}
+        for name, values in stored.items():
+            kind, call, _, peer = name.split()
+            parts[kind].setdefault(int(peer), {})[int(call)] = Item(values.clone(), True)
+        with self.inbox.changed:
+            self.inbox.epoch += 1
+            now = time.monotonic()
+            self.inbox.heard = {s: Heard(-1, now, items) for s, items in parts[_ARRIVED].items()}
+        for receiver in {*self._outgoing(), *parts[_OWED]}:
+            self._link(receiver).replace(parts[_OWED].get(receiver, {}))
+        ahead = parts[_AHEAD].get(self.network.agent, {})
+        self._gone, self._is_gone = {call: item.values for call, item in ahead.items()}, frozenset(ahead)
+        self.balance, self.scale = -self.in_transit(), 0.0
+
+    def in_transit(self) -> float:
+        """Return the sum of what is with this agent beyond its state; only while all have paused."""
+        return sum(
+            (-1.0 if name.startswith(_AHEAD) else 1.0) * float(values.sum(dtype=torch.float64))
+            for name, values in self.stored_links().items()
+        )
+
+    def pause(self) -> None:
+        """Let nothing leave, and wait until what is under way has arrived.
+
+        Raises:
+            CommunicationError: A neighbour confirms nothing within the timeout.
+        """
+        until = time.monotonic() + self.network.timeout
+        silent = [receiver for receiver, link in self._outgoing().items() if not link.pause(until)]
+        self._check_connections()
+        if silent:
+            raise CommunicationError(
+                f"step {self.k}: {agents_text(silent)} confirmed nothing within {self.network.timeout:.1f} s; it is "
+                "dead or stopped: look at its log, and start all agents again."
+            )
+
+    def go_on(self) -> None:
+        """Let packets leave again; all agents are at the same step now."""
+        self._ahead, self._base = 0, self.k - 1
+        with self.inbox.changed:
+            for heard in self.inbox.heard.values():
+                heard.step, heard.when = min(heard.step, self._base), time.monotonic()
+        for link in self._outgoing().values():
+            link.go_on()
+
+    def begin_step(self) -> None:
+        """Count the calls of a step from the first."""
+        self._place, self._snapshot = 0, None
+
+    def end_step(self) -> None:
+        """Forget what was sent ahead to this step."""
+        self._place, self._early, self._snapshot, self._gone = None, [], None, {}
+
+    def start_early(self, fields: Sequence[tuple[str, torch.Tensor]], *, ahead: int = 0) -> None:
+        """Send arrays ahead of iteration k; ``ahead`` counts the steps taken since while others were behind."""
+        self._early, self._ahead, self._since = list(fields), ahead, time.monotonic()
+        for call, (verb, array) in enumerate(fields, _EARLY):
+            if call in self._is_gone:
+                continue
+            self._offer(call, verb, array.reshape(-1))
+            if self._adds[verb]:
+                self._gone[call] = array.reshape(-1) * sum(
+                    weight for _, weight in self._share(verb).receivers
+                )
+        self._is_gone = frozenset()
+
+    def wait_for_packet(self, seconds: float) -> None:
+        """Wait until something comes, at most so long."""
+        with self.inbox.changed:
+            self.inbox.changed.wait(seconds)
+
+    def pull(self, x: Any) -> Any:
+        """Mix with the row-stochastic R."""
+        return self._exchange("pull", x)
+
+    def push(self, x: Any) -> Any:
+        """Mix with the column-stochastic C."""
+        return self._exchange("push", x)
+
+    def mix(self, x: Any) -> Any:
+        """Mix with the one matrix of the method."""
+        return self._exchange("mix", x)
+
+    def mean(self, x: Any) -> Any:
+        """Refuse: an average of all agents waits for all of them."""
+        raise ArgumentError(
+            "`deadline` of ProcessNetwork: a method that averages over all agents waits for everybody."
+        )
+
+    def _exchange(self, verb: str, x: Any) -> Any:
+        arrays = [array for array in (x if isinstance(x, tuple) else (x,))]
+        places = [self._early_place(verb, array) for array in arrays]
+        early = [place for place in places if place is not None]
+        if len(early) == len(arrays):
+            if self._snapshot is None:  # all at once: the parts of a pair share their fate
+                calls = range(_EARLY, _EARLY + len(self._early))
+                self._snapshot = self._taken(calls, self._since + self._deadline, {v for v, _ in self._early})
+            rows = [
+                self._mixed(verb, array, _EARLY + place, self._snapshot)
+                for array, place in zip(arrays, early, strict=True)
+            ]
+        else:
+            call, flat = self._next_call(), torch.cat([array.reshape(-1) for array in arrays])
+            self._offer(call, verb, flat)
+            taken = self._taken([call], time.monotonic() + self._deadline, {verb})
+            rows = self._mixed(verb, flat[None], call, taken).split([array.shape[1] for array in arrays], 1)
+        return tuple(rows) if isinstance(x, tuple) else rows[0]
+
+    def _next_call(self) -> int:
+        if self._place is None:
+            self._outside += 1
+            return _OUTSIDE + self._outside
+        self._place += 1
+        return self._place
+
+    def _early_place(self, verb: str, array: torch.Tensor) -> int | None:
+        for place, (early_verb, sent) in enumerate(self._early):
+            if early_verb == verb and sent is array:
+                return place
+        return None
+
+    def _share(self, verb: str) -> Share:
+        return self._turns.at(self.k)[verb][self.network.agent]
+
+    def _offer(self, call: int, verb: str, flat: torch.Tensor) -> None:
+        share, adds = self._share(verb), self._adds[verb]
+        value = None if adds else Item(flat.clone(), False)
+        for receiver, weight in share.receivers:
+            item = Item(flat * weight, True) if value is None else value
+            self._link(receiver).offer(self.k + self._ahead, {call: item})
+
+    def _taken(self, calls: Sequence[int], until: float, verbs: set[str]) -> Taken:
+        """Wait for the neighbours, and return what has come of some calls, by sender."""
+        expected = {s for verb in verbs for s, _ in self._share(verb).senders} - {self.network.agent}
+        step = self.k + self._ahead
+        if calls[0] >= _OUTSIDE:
+            self._wait_until(lambda: all(self._has(s, calls[0]) for s in expected), math.inf, expected)
+        else:
+            recent = [s for s in expected if self._step_of(s) >= step - 1 - RECENT]
+            self._wait_until(lambda: all(self._step_of(s) >= step for s in recent), until, expected)
+            if self._max_lag is not None:
+                bound = step - self._max_lag
+                self._wait_until(lambda: all(self._step_of(s) >= bound for s in expected), math.inf, expected)
+        with self.inbox.changed:
+            taken = {
+                sender: {call: heard.items.pop(call) for call in calls if call in heard.items}
+                for sender, heard in self.inbox.heard.items()
+            }
+        self.awaited += len(expected)
+        self.late += sum(not taken.get(s) for s in expected)
+        return taken
+
+    def _has(self, sender: int, call: int) -> bool:
+        return sender in self.inbox.heard and call in self.inbox.heard[sender].items
+
+    def _step_of(self, sender: int) -> int:
+        return max(self.inbox.heard[sender].step if sender in self.inbox.heard else -1, self._base)
+
+    def _wait_until(self, is_there: Callable[[], bool], until: float, expected: set[int]) -> None:
+        """Wait for what others send, until a moment or until they count as silent."""
+        began, timeout = time.monotonic(), self.network.timeout
+        with self.inbox.changed:
+            while not is_there():
+                self._check_connections()
+                now = time.monotonic()
+                if now >= until:
+                    break
+                silent = [s for s in expected if self._quiet_for(s, now) > timeout]
+                if silent and now - began > timeout:
+                    raise self._silent(silent)
+                self.inbox.changed.wait(min(until - now, 1.0))
+            self._check_connections()
+        self.waited += time.monotonic() - began
+
+    def check_silence(self) -> None:
+        """Raise if a neighbour has been silent for too long, although nobody waits for it."""
+        now, timeout = time.monotonic(), self.network.timeout
+        with self.inbox.changed:
+            silent = [s for s in self.inbox.heard if self._quiet_for(s, now) > timeout]
+            self._check_connections()
+        if silent:
+            raise self._silent(silent)
+
+    def _quiet_for(self, sender: int, now: float) -> float:
+        heard = self.inbox.heard.get(sender)
+        return math.inf if heard is None else now - heard.when
+
+    def _silent(self, silent: Sequence[int]) -> CommunicationError:
+        return CommunicationError(
+            f"step {self.k}: nothing was heard from {agents_text(silent)} within {self.network.timeout:.1f} s; it is "
+            "dead, stopped or cut off: look at its log, raise `timeout` of ProcessNetwork, and start all agents again."
+        )
+
+    def _check_connections(self) -> None:
+        if self.inbox.error is not None:
+            peer, error = self.inbox.error
+            lost = CommunicationError(
+                f"step {self.k}: the connection to agent {peer} is lost ({first_line(error)}); start all agents again."
+            )
+            raise lost from error
+
+    def _mixed(self, verb: str, own: torch.Tensor, call: int, taken: Taken) -> torch.Tensor:
+        share, items = self._share(verb), {s: heard[call] for s, heard in taken.items() if call in heard}
+        if self._adds[verb]:
+            mixed = own.clone()
+            for _, weight in share.receivers:
+                mixed -= own * weight
+            for sender in sorted(items):
+                mixed += items[sender].values[None]
+            self.balance += float(mixed.sum(dtype=torch.float64) - own.sum(dtype=torch.float64))
+            self.scale += float(own.abs().sum(dtype=torch.float64))
+            return mixed
+        mixed = torch.zeros_like(own)
+        for sender, weight in share.senders:
+            mixed += weight * (items[sender].values[None] if sender in items else own)
+        return mixed
+
+    def _link(self, receiver: int) -> LateOutgoing:
+        return self._links.outgoing(receiver)
+
+    def _outgoing(self) -> dict[int, LateOutgoing]:
+        return self._links.made_outgoing()

@@ -1,0 +1,153 @@
+"""One agent in its own process that does not wait for late neighbours.
+
+Agents may be at different steps. Where all are needed (an average, a checkpoint, the end) those who come first go on
+mixing, without a step along their gradients, until the others have come: who is behind would else hear nobody.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import torch
+
+from digrad.algorithms.fields import with_fields
+from digrad.errors import CommunicationError, NonFiniteError
+from digrad.torch.deadline_net import DeadlineNet
+from digrad.torch.failure_records import note_step
+from digrad.torch.process_network import ProcessNetwork
+from digrad.torch.runtime import overwrite
+from digrad.torch.settings_watch import SettingsWatch
+from digrad.torch.step_metrics import StepMetrics
+
+OWNER = "DecentralizedOptimizer"
+_LOOK = 0.05  # seconds between two looks at whether all have come, at least
+_TOLERANCE = 1e3  # times the rounding error of a number: sums of many of them
+
+
+class DeadlineRuntime:
+    """The runtime of :class:`~digrad.torch.DecentralizedOptimizer` on a network with a deadline.
+
+    Args:
+        network: The processes.
+        net: The executor.
+    """
+
+    shares_memory = True
+
+    def __init__(self, network: ProcessNetwork, net: DeadlineNet) -> None:
+        self.net, self._network = net, network
+        self._watch = SettingsWatch(network)
+        self._metrics = StepMetrics(network.agent, net)
+        self._early: list[tuple[str, str]] = []
+        self._last_end: float | None = None
+        self._last: tuple[Any, Any, torch.Tensor] | None = None  # method, state and gradient of the last step
+        self._gatherings = itertools.count()
+
+    def lay_out(self, state: Any, early: Sequence[tuple[str, str]]) -> Any:
+        """Return a copy of a state."""
+        self._early = list(early)
+        return type(state)(*(value.clone(memory_format=torch.contiguous_format) for value in state))
+
+    def advance(self, method: Any, state: Any, grad: torch.Tensor) -> None:
+        """Overwrite a state with the one after a step."""
+        self._last = (method, state, grad.clone())
+        self._step(method, state, grad)
+        self.net.check_silence()
+
+    def _step(self, method: Any, state: Any, grad: torch.Tensor) -> None:
+        try:
+            self.net.begin_step()
+            overwrite(state, method.step(state, grad, self.net))
+            self.net.end_step()
+        except CommunicationError as error:
+            raise self._network.reason_of(error) from error
+
+    def publish(self, k: int, state: Any, *, ahead: int = 0) -> None:
+        """Begin iteration k: send what the method mixes before the gradient is known."""
+        self.net.k = k
+        note_step(k)
+        self.net.start_early([(verb, getattr(state, name)) for verb, name in self._early], ahead=ahead)
+
+    def end_step(self, k: int, settings: Callable[[], dict[str, Any]]) -> None:
+        """Note how long a step takes, and compare settings now and then."""
+        began, self._last_end = self._last_end, time.monotonic()
+        if began is not None:
+            self._network.note_step(self._last_end - began)
+        self._watch.after_step(k, settings)
+        self._metrics.write(k)
+
+    def begin_step(self, k: int) -> None:
+        """Do nothing: agents at different steps cannot agree on one."""
+
+    def save_when_told_to_end(self, save: Callable[[], Any]) -> None:
+        """Do nothing: agents at different steps cannot agree on one."""
+
+    def gather(self, call: str) -> None:
+        """Wait until all agents have come to ``call`` and nothing is under way; mix with those who have not.
+
+        Raises:
+            CommunicationError: An agent does not come within the timeout after the last sign of it, or mass was lost.
+        """
+        name = f"gathering {next(self._gatherings)}"
+        self._network.handshake.post(name, {"call": call, "k": self.net.k})
+        ahead = 0
+        while self._network.handshake.posted(name) is None:
+            ahead += 1
+            self._mix_on(ahead)
+            self.net.wait_for_packet(_LOOK)
+            self.net.check_silence()
+        try:
+            self.net.pause()
+        except CommunicationError as error:
+            raise self._network.reason_of(error) from error
+        self._network.exchange({}, f"{OWNER}.{call}()")  # now nobody's packets are under way
+        self._network.handshake.withdraw(name)
+        self._check_mass(call)
+
+    def release(self) -> None:
+        """Let packets leave again; all agents have come and have seen what they wanted to see."""
+        self.net.go_on()
+
+    def _mix_on(self, ahead: int) -> None:
+        """Take a step that moves along no gradient: the estimates are averaged, and trackers passed on."""
+        if self._last is None or not hasattr(self._last[0], "step_size"):
+            return
+        method, state, grad = self._last
+        self._step(with_fields(method, {"step_size": 0.0}), state, grad)
+        self.publish(self.net.k, state, ahead=ahead)
+
+    def _check_mass(self, call: str) -> None:
+        """Make sure that what is pushed is with somebody: nothing was lost or counted twice."""
+        here = {"off": self.net.balance + self.net.in_transit(), "scale": self.net.scale, "k": self.net.k}
+        everyone = self._network.exchange(here, f"{OWNER}.{call}()")
+        off, scale = (sum(one[name] for one in everyone) for name in ("off", "scale"))
+        precision = torch.finfo(self.net.dtype).eps
+        if abs(off) > _TOLERANCE * precision * (1.0 + scale):
+            raise CommunicationError(
+                f"{OWNER}.{call}(): the trackers of all agents together are off by {off:.3g}, {scale:.3g} was pushed; "
+                "this is a defect of digrad or of a message: restart the tracking."
+            )
+
+    def go_to(self, k: int, links: Mapping[str, torch.Tensor]) -> None:
+        """Wait for all agents, agree on the iteration, and go on with another state of the links."""
+        self.gather("load_state_dict")
+        self._watch.forget()
+        self._last = None
+        self._network.agree({"k": k}, OWNER)
+        self.net.load_links(links)
+        self.net.k = k
+        self._network.agree({"k": k}, OWNER)  # nobody sends before all have forgotten what was
+        self.net.go_on()
+
+    def close(self) -> None:
+        """Wait until all agents are done."""
+        self.gather("close")
+
+    def add_up(self, value: torch.Tensor, call: str) -> torch.Tensor:
+        """Return the sum over all agents, in the memory of ``value``."""
+        return self._network.add_up(value, f"{OWNER}.{call}()")
+
+    def fail(self, reason: str) -> NoReturn:
+        """Raise here, and on every other agent in its next step or call."""
+        self._network.fail(NonFiniteError(reason))

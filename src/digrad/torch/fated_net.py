@@ -1,0 +1,185 @@
+"""The executors of torch engines where packets have fates: all agents in this process, or one of them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from digrad.engine.fates import make_fates
+from digrad.mixing import AnyNetwork
+from digrad.torch.agent_net import AgentNet
+from digrad.torch.exchange import Part
+from digrad.torch.fated_agent import FatedAgent, FateTable
+from digrad.torch.mixing_order import Share, Turns
+from digrad.torch.process_network import ProcessNetwork
+from digrad.torch.replica_net import ReplicaNet
+
+Packets = dict[int, torch.Tensor]
+
+
+class FatedNet:
+    """What methods see of a network whose packets have fates.
+
+    Args:
+        network: Graph and weights, constant or not, with links.
+        letters: The matrix behind each verb of the method.
+        agents: Whose rows these are.
+        plain: The executor of the same agents on which everything arrives, for messages outside of a step.
+        carry: Takes the packets of each of these agents, by receiver, and what it waits for, by sender, and returns
+            what it received.
+    """
+
+    def __init__(
+        self,
+        network: AnyNetwork,
+        letters: Mapping[str, str],
+        agents: Sequence[int],
+        plain: ReplicaNet | AgentNet,
+        carry: Callable[[list[Packets], list[Packets]], list[Packets]],
+    ) -> None:
+        fates = make_fates(network)
+        assert fates is not None
+        self._turns, self._letters, self._plain, self._carry = Turns(network, letters), letters, plain, carry
+        self._links = fates.links
+        self._books: dict[str, torch.Tensor] = {}
+        self._table = FateTable(fates)
+        self._agents = [FatedAgent(agent, self._table, self._books) for agent in agents]
+        self.one_hot = plain.one_hot
+        self._bytes = 0
+        self._call: int | None = None  # the number of the next array of a step; none outside
+        self.k = 0
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes that these agents have sent, in packets that are lost too."""
+        return self._bytes + self._plain.bytes_sent
+
+    def stored_links(self) -> dict[str, torch.Tensor]:
+        """Return the books of all arcs, by name."""
+        return dict(self._books)
+
+    def load_links(self, stored: Mapping[str, torch.Tensor]) -> None:
+        """Go on from other books."""
+        self._books.clear()
+        self._books.update({name: value.clone() for name, value in stored.items()})
+
+    def begin_step(self) -> None:
+        """Count the arrays of a step from the first."""
+        self._call = 0
+
+    def end_step(self) -> None:
+        """Leave the step."""
+        self._call = None
+
+    def awake(self) -> list[bool]:
+        """Return which of these agents act at this iteration."""
+        return [agent.is_awake(self.k) for agent in self._agents]
+
+    def pull(self, x: Any) -> Any:
+        """Mix with the row-stochastic R."""
+        return self._exchange("pull", x)
+
+    def push(self, x: Any) -> Any:
+        """Mix with the column-stochastic C."""
+        return self._exchange("push", x)
+
+    def mix(self, x: Any) -> Any:
+        """Mix with the doubly stochastic W, or with the one matrix of the method."""
+        return self._exchange("mix", x)
+
+    def mean(self, x: Any) -> Any:
+        """Average over all agents; only outside of a step, where it belongs to the plain executor."""
+        return self._plain.mean(x)
+
+    def _exchange(self, verb: str, x: Any) -> Any:
+        self._plain.k = self.k
+        if self._call is None:
+            return getattr(self._plain, verb)(x)
+        arrays = x if isinstance(x, tuple) else (x,)
+        is_pair = isinstance(x, tuple) and self._letters[verb] == "C"
+        mixed = tuple(
+            self._send(
+                verb,
+                part,
+                is_pair=is_pair,
+                is_weight=is_pair and place == len(arrays) - 1 and part.shape[1] == 1,
+            )
+            for place, part in enumerate(arrays)
+        )
+        return mixed if isinstance(x, tuple) else mixed[0]
+
+    def _send(self, verb: str, x: torch.Tensor, *, is_pair: bool, is_weight: bool) -> torch.Tensor:
+        assert self._call is not None
+        call, k, letter = self._call, self.k, self._letters[verb]
+        self._call += 1
+        shares, refers = self._turns.at(k)[verb], letter != "C" or is_pair
+        coder = self._links.coder
+        damping = (self._links.damping or coder.damping) if coder is not None and is_pair else 1.0
+        rows, sent, kept, outgoing, expected = [], [], [], [], []
+        for place, agent in enumerate(self._agents):
+            row = x[place : place + 1].contiguous()
+            said = row if is_weight else agent.code(row, call, k, letter=letter, refers=refers)
+            share = shares[agent.agent]
+            keeps, packets = agent.send(share, row, said, call, k, letter=letter, damping=damping)
+            self._bytes += agent.bytes_of(row, call, k, letter=letter, refers=refers, is_weight=is_weight)
+            rows.append(row)
+            sent.append(said)
+            kept.append(keeps)
+            outgoing.append(packets)
+            expected.append({s: row for s, arc in agent.incoming if self._table.is_used(k, arc)})
+        received = self._carry(outgoing, expected)
+        return torch.cat(
+            [
+                agent.receive(
+                    shares[agent.agent], rows[i], sent[i], kept[i], received[i], call, k, letter=letter
+                )
+                for i, agent in enumerate(self._agents)
+            ]
+        )
+
+
+def keep_sleepers(state: Any, after: Any, net: FatedNet) -> Any:
+    """Return the state after a step, in which agents that sleep have not taken part."""
+    awake = net.awake()
+    if all(awake):
+        return after
+    rows = torch.tensor(awake)[:, None]
+    return type(state)(
+        *(torch.where(rows.to(old.device), new, old) for new, old in zip(after, state, strict=True))
+    )
+
+
+def replica_carry(outgoing: list[Packets], expected: list[Packets]) -> list[Packets]:
+    """Hand packets over between agents of one process."""
+    return [{sender: outgoing[sender][agent] for sender in waited} for agent, waited in enumerate(expected)]
+
+
+def process_carry(plain: AgentNet) -> Callable[[list[Packets], list[Packets]], list[Packets]]:
+    """Return what carries the packets of the one agent of this process."""
+
+    def carry(outgoing: list[Packets], expected: list[Packets]) -> list[Packets]:
+        (sends,), (waits,) = outgoing, expected
+        me = plain.network.agent
+        parts = {}
+        for peer in sorted(sends.keys() | waits.keys()):
+            share = Share(
+                me, ((peer, 1.0),) if peer in waits else (), ((peer, 1.0),) if peer in sends else (), False
+            )
+            parts[peer] = Part(share, sends[peer].contiguous() if peer in sends else waits[peer])
+        plain.carry(list(parts.values()))
+        return [{peer: parts[peer].received[peer].clone() for peer in waits}]
+
+    return carry
+
+
+def fated_replica_net(
+    network: AnyNetwork, letters: Mapping[str, str], dimension: int, device: torch.device
+) -> FatedNet:
+    """Return the executor of all agents in this process."""
+    plain = ReplicaNet(network, letters, dimension, device)
+    return FatedNet(network, letters, range(network.n), plain, replica_carry)
+
+
+def fated_agent_net(network: ProcessNetwork, letters: Mapping[str, str], plain: AgentNet) -> FatedNet:
+    """Return the executor of the agent of this process."""
+    return FatedNet(network.network, letters, (network.agent,), plain, process_carry(plain))

@@ -1,0 +1,202 @@
+"""Packets that may be late: at most one is under way on an arc, and what was not sent is added to the next one.
+
+A packet holds some arrays, each under the number of the call of the method that sends it. What is pushed is an
+increment: those that could not leave add up, and so do those that arrive before they are taken. What is pulled is a
+value, of which the newest wins. A packet that was taken is confirmed; only then may the next one leave.
+"""
+
+import struct
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from digrad.torch.agent_links import HEADER, TAKEN, memory_of
+from digrad.torch.machines.sealed import StrangerError, Wire
+
+PACKET = b"pack"
+_ENTRY = struct.Struct("<qqqq")  # call, format, whether it adds up, bytes
+_FORMATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+@dataclass
+class Item:
+    """One array of a packet, ``[width]``, and whether it adds up; nobody writes to the array."""
+
+    values: torch.Tensor
+    adds: bool
+
+    def after(self, before: "Item | None") -> "Item":
+        """Return what is to be said of both, this being the newer one."""
+        if before is None or not self.adds:
+            return self
+        return Item(before.values + self.values, True)
+
+
+@dataclass
+class Heard:
+    """What has come from one sender and was not taken yet.
+
+    Args:
+        step: The newest of the sender that is known.
+        when: When a packet last came.
+        items: By call.
+    """
+
+    step: int
+    when: float
+    items: dict[int, Item]
+
+
+class Inbox:
+    """What all senders of an agent have left for it; ``changed`` guards everything here."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.heard: dict[int, Heard] = {}
+        self.epoch = 0  # packets of an earlier one are of a state that was given up
+        self.error: tuple[int, Exception] | None = None  # the neighbour whose connection is lost
+
+    def fail(self, peer: int, error: Exception) -> None:
+        """Let the agent know that a connection is lost."""
+        with self.changed:
+            self.error = self.error or (peer, error)
+            self.changed.notify_all()
+
+
+class LateIncoming:
+    """Receives the packets of one sender in a thread of its own, and confirms them."""
+
+    def __init__(self, sender: int, inbox: Inbox) -> None:
+        self._sender, self._inbox = sender, inbox
+        self._wire: Wire | None = None
+        self._is_closed = False
+
+    def begin(self, wire: Wire) -> bool:
+        """Take the connection of the sender; return whether it is the first."""
+        if self._wire is not None:
+            return False
+        self._wire = wire
+        threading.Thread(target=self._serve, args=(wire,), name="digrad-receiver", daemon=True).start()
+        return True
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._is_closed = True
+        if self._wire is not None:
+            self._wire.close()
+
+    def _serve(self, wire: Wire) -> None:
+        try:
+            while True:
+                header = wire.receive(HEADER.size)
+                _, step, tag, count = HEADER.unpack(header)
+                epoch = tag
+                items = {}
+                for _ in range(count):
+                    entry = wire.receive(_ENTRY.size, header)
+                    call, kind, adds, size = _ENTRY.unpack(entry)
+                    dtype = _FORMATS[kind]
+                    values = torch.empty(size // dtype.itemsize, dtype=dtype)
+                    wire.receive_into(memory_of(values), entry)
+                    items[call] = Item(values, bool(adds))
+                self._take(epoch, step, items)
+                wire.send(HEADER.pack(TAKEN, step, tag, 0))
+        except (OSError, StrangerError, IndexError) as error:
+            if not self._is_closed:
+                self._inbox.fail(self._sender, error)
+
+    def _take(self, epoch: int, step: int, items: dict[int, Item]) -> None:
+        with self._inbox.changed:
+            if epoch != self._inbox.epoch:
+                return
+            heard = self._inbox.heard.setdefault(self._sender, Heard(step, 0.0, {}))
+            heard.step, heard.when = max(heard.step, step), time.monotonic()
+            for call, item in items.items():
+                heard.items[call] = item.after(heard.items.get(call))
+            self._inbox.changed.notify_all()
+
+
+class LateOutgoing:
+    """Sends packets to one receiver in a thread of its own, each after the one before was confirmed."""
+
+    def __init__(self, receiver: int, connect: Callable[[], Wire], inbox: Inbox) -> None:
+        self._receiver, self._inbox = receiver, inbox
+        self._changed = threading.Condition()
+        self.owed: dict[int, Item] = {}  # by call, not sent yet
+        self._under_way = self._is_paused = self._is_closed = False
+        self._step = 0
+        self.bytes_sent = 0
+        self._wire: Wire | None = None
+        threading.Thread(target=self._serve, args=(connect,), name="digrad-sender", daemon=True).start()
+
+    def offer(self, step: int, items: dict[int, Item]) -> None:
+        """Send items as soon as the link is free, together with what is owed."""
+        with self._changed:
+            self._step = step
+            for call, item in items.items():
+                self.owed[call] = item.after(self.owed.get(call))
+            self._changed.notify_all()
+
+    def pause(self, until: float) -> bool:
+        """Let no further packet leave; return whether the one under way was confirmed by then."""
+        with self._changed:
+            self._is_paused = True
+            return self._changed.wait_for(
+                lambda: not self._under_way or self._is_closed, max(until - time.monotonic(), 0.0)
+            )
+
+    def replace(self, owed: dict[int, Item]) -> None:
+        """Pause, and replace what is owed."""
+        with self._changed:
+            self._is_paused, self.owed = True, owed
+
+    def go_on(self) -> None:
+        """Let packets leave again."""
+        with self._changed:
+            self._is_paused = False
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        if self._wire is not None:
+            self._wire.close()
+
+    def _serve(self, connect: Callable[[], Wire]) -> None:
+        try:
+            self._wire = wire = connect()
+            while (packet := self._next()) is not None:
+                self._send(wire, *packet)
+                del packet
+                wire.receive(
+                    HEADER.size
+                )  # the confirmation; what comes was sealed by the receiver, in this order
+                with self._changed:
+                    self._under_way = False
+                    self._changed.notify_all()
+        except (OSError, StrangerError) as error:
+            if not self._is_closed:
+                self._inbox.fail(self._receiver, error)
+
+    def _next(self) -> tuple[int, int, dict[int, Item]] | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or (self.owed and not self._is_paused))
+            if self._is_closed:
+                return None
+            items, self.owed, self._under_way = self.owed, {}, True
+            return self._inbox.epoch, self._step, items
+
+    def _send(self, wire: Wire, epoch: int, step: int, items: dict[int, Item]) -> None:
+        header = HEADER.pack(PACKET, step, epoch, len(items))
+        wire.send(header)
+        for call, item in items.items():
+            size = item.values.nbytes
+            entry = _ENTRY.pack(call, _FORMATS.index(item.values.dtype), item.adds, size)
+            wire.send(entry, header)
+            wire.send(memory_of(item.values), entry)
+            self.bytes_sent += size

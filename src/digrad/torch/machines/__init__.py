@@ -1,0 +1,1 @@
+"""Several machines: how the launches of one run find, trust, watch and restart one another."""

@@ -1,0 +1,84 @@
+"""The site builds without a warning, shows every public name, and no link inside it is dead."""
+
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+import digrad
+from docs_pages import DOCS, ROOT
+
+MODULES = [name for name in digrad.__all__ if inspect.ismodule(getattr(digrad, name))] + ["torch"]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of the site, built as `make docs` does."""
+    pytest.importorskip("torch", reason="the reference of digrad.torch needs torch")
+    folder = tmp_path_factory.mktemp("site")
+    (options,) = re.findall(r"-m sphinx (.*) docs docs/_build/html", (ROOT / "Makefile").read_text())
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", *options.split(), "-d", folder / "doctrees", DOCS, folder / "html"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder / "html"
+
+
+def test_every_public_name_has_an_entry(site):
+    text = "".join(page.read_text() for page in (site / "reference").glob("*.html"))
+    entries = set(re.findall(r'id="(digrad\.[\w.]+)"', text))
+    wanted = {f"digrad.{name}" for name in digrad.__all__ if name not in MODULES}
+    for module in MODULES:
+        place = importlib.import_module(f"digrad.{module}")
+        for name in getattr(place, "__all__", ()):
+            value = getattr(place, name)
+            is_described = inspect.isclass(value) or inspect.isfunction(value)
+            if is_described and not (name in digrad.__all__ and getattr(digrad, name) is value):
+                wanted.add(f"digrad.{module}.{name}")
+    assert len(wanted) > 100
+    assert wanted <= entries, sorted(wanted - entries)
+
+
+class Links(HTMLParser):
+    """What a page links to, and the places on it that can be linked to."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.targets: set[str] = set()
+        self.places: set[str] = set()
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        self.targets |= {value for name, value in attrs if name in ("href", "src") and value}
+        self.places |= {value for name, value in attrs if name in ("id", "name") and value}
+
+
+def test_no_link_inside_the_site_is_dead(site):
+    pages = {path: Links(path) for path in site.rglob("*.html") if "_static" not in path.parts}
+    assert len(pages) > 30
+    dead = []
+    for path, page in pages.items():
+        for target in page.targets:
+            parts = urlsplit(target)
+            if parts.scheme or parts.netloc or (not parts.path and not parts.fragment):
+                continue
+            file = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            is_place = file not in pages or not parts.fragment or parts.fragment in pages[file].places
+            if not file.exists() or not is_place:
+                dead.append(f"{path.relative_to(site)}: {target}")
+    assert not dead
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_links_of_the_front_pages_lead_to_files(name):
+    links = re.findall(r"\]\(([^)#]+)", (ROOT / name).read_text())
+    assert not [link for link in links if "://" not in link and not (ROOT / link).exists()]

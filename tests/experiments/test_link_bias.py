@@ -1,0 +1,52 @@
+"""What lost packets do, from end to end, and links in specifications."""
+
+import pytest
+
+from digrad.errors import ArgumentError, SpecError
+from digrad.experiments import link_bias, reproduce_links
+from digrad.experiments.graph_table import LinksTable
+from digrad.links import Bursts, FixedDelay, Links, coders
+from digrad.schedules import Geometric
+
+
+def test_only_what_is_owed_leaves_no_bias(tmp_path, monkeypatch):
+    settings = link_bias._settings()
+    monkeypatch.setattr(link_bias, "_settings", lambda: {"example": settings["example"]})
+    found = reproduce_links(tmp_path / "out")
+    errors = {row.policy: row.error for row in found.rows}
+    assert errors.pop("owed, own value") < 1e-13
+    assert min(errors.values()) > 0.2
+    assert [path.name for path in found.figures] == ["links-example.png"]
+    assert "| example | owed, own value |" in (tmp_path / "out" / "links.md").read_text()
+    with pytest.raises(ArgumentError, match="is not empty"):
+        reproduce_links(tmp_path / "out")
+
+
+def test_the_table_of_links_says_all_that_links_can():
+    table = LinksTable(
+        loss=0.3, burst_length=5.0, fixed_delay=2, awake=[1.0, 0.5], coder="top_k", coder_k=3, noise=0.1,
+        noise_ratio=0.99, seed=4,
+    )  # fmt: skip
+    assert table.build() == Links(
+        loss=Bursts(0.3, 5.0),
+        delay=FixedDelay(2),
+        awake=[1.0, 0.5],
+        coder=coders.top_k(3),
+        noise=Geometric(0.1, 0.99),
+        seed=4,
+    )
+    assert LinksTable().build() is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"loss": 1.5}, "`links`: `loss` of Links must be"),
+        ({"rounded": "bfloat16", "loss": 0.1}, "`links.rounded`: leave it out"),
+        ({"delay": 1, "fixed_delay": 1}, "`links.delay`: leave it out"),
+        ({"coder": "quantize"}, "`links.coder_bits`: quantize needs it"),
+    ],
+)
+def test_impossible_tables_are_refused(keys, words):
+    with pytest.raises(SpecError, match=words):
+        LinksTable(**keys).build()

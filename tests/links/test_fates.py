@@ -1,0 +1,78 @@
+"""What becomes of packets: a function of (seed, iteration), to the last bit."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from digrad.engine.fates import make_fates
+from digrad.graphs import complete, example5, ring, split
+from digrad.links import Bursts, Fates, FixedDelay, Links
+from digrad.links.fates import newest
+from digrad.mixing import Network
+from digrad.sampling import LOSS, uniforms
+
+ARCS = example5().arcs
+
+
+def test_uniform_numbers_are_those_of_the_specification():
+    expected = [
+        0.4291563450602872, 0.6443840681728986, 0.4839306937685306, 0.43459881495776,
+        0.35475937245233646, 0.07065887146233196, 0.07642737694476676,
+    ]  # fmt: skip
+    np.testing.assert_array_equal(uniforms(0, LOSS, 0, 1, 7)[0], expected)
+    assert uniforms(0, LOSS, 5, 1, 7)[0, 0] == 0.00012665583751658716
+
+
+@pytest.mark.parametrize(("loss", "lost"), [(0.3, 2091), (Bursts(0.3, 5), 2088)])
+def test_the_number_of_lost_packets_is_that_of_the_specification(loss, lost):
+    assert (Fates(Links(loss=loss), ARCS, 5).ages(0, 1000) < 0).sum() == lost
+
+
+def test_delays_are_those_of_the_specification():
+    ages = Fates(Links(delay=5), ARCS, 5).ages(0, 6)
+    arrivals = {(a, int(k)) for k, a in zip(*np.nonzero(ages >= 0), strict=True) if ages[k, a] == k}
+    assert {(3, 0), (2, 1), (4, 1), (6, 1)} >= {one for one in arrivals if one[1] <= 1}
+    assert (3, 0) in arrivals
+
+
+def test_a_packet_that_was_overtaken_is_ignored():
+    sent, delay = np.array([1, 1, 1, 0, 1], bool)[:, None], np.array([2, 0, 1, 0, 0])[:, None]
+    assert newest(sent, delay, 2).ravel().tolist() == [-1, 0, -1, 1, 0]
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    loss=st.sampled_from([0.0, 0.4, Bursts(0.3, 4)]),
+    delay=st.sampled_from([0, 3, FixedDelay(2)]),
+    awake=st.sampled_from([1.0, 0.5]),
+    seed=st.integers(0, 2**63 - 1),
+    cuts=st.lists(st.integers(1, 30), min_size=1, max_size=4),
+)
+def test_fates_do_not_depend_on_how_a_run_is_cut(loss, delay, awake, seed, cuts):
+    links = Links(loss=loss, delay=delay, awake=awake, seed=seed)
+    network = Network(split(example5(), 2), links=links)
+    whole, pieces = make_fates(network).ages(0, sum(cuts)), make_fates(network)
+    first = np.cumsum([0, *cuts[:-1]]).tolist()
+    np.testing.assert_array_equal(
+        np.vstack([pieces.ages(k, length) for k, length in zip(first, cuts, strict=True)]), whole
+    )
+    np.testing.assert_array_equal(pieces.ages(first[-1], cuts[-1]), whole[first[-1] :])
+
+
+def test_both_directions_share_their_fate_when_links_are_two_way():
+    graph = complete(4)
+    ages = Fates(Links(loss=0.5, two_way=True), graph.arcs, 4).ages(0, 50)
+    number = {(s, r): a for a, (s, r) in enumerate(graph.arcs.tolist())}
+    for (s, r), a in number.items():
+        np.testing.assert_array_equal(ages[:, a], ages[:, number[r, s]])
+    assert 0 < (ages < 0).mean() < 1
+
+
+def test_an_absent_arc_and_a_sleeping_sender_send_nothing():
+    network = Network(split(ring(4), 2), links=Links(awake=0.5))
+    fates = make_fates(network)
+    sent, awake = fates.sent(0, 40), fates.awake(0, 40)
+    there = np.arange(4) % 2 == (np.arange(40) % 2)[:, None]
+    np.testing.assert_array_equal(sent, there & awake[:, ring(4).arcs[:, 0]])
+    np.testing.assert_array_equal(fates.ages(0, 40) >= 0, sent)

@@ -1,0 +1,97 @@
+"""Agents that go and come: exact afterwards, in as many steps as the specification says."""
+
+import numpy as np
+import pytest
+
+import digrad as dg
+from digrad.errors import ArgumentError
+from digrad.links import Crash, Join, Leave, Links
+from link_runs import EXAMPLE, METHODS, QUADRATIC
+
+NETWORK = dg.Network(EXAMPLE, links=Links(loss=0.3))
+REMAIN = [0, 2, 3, 4]
+WITHOUT_1 = np.array([5 / 13, 3 / 11])
+
+
+def run(churn, steps, *, links=None, **options):
+    network = NETWORK if links is None else dg.Network(EXAMPLE, links=links)
+    options = {"record_every": steps, "x0": [10.0, -10.0], **options}
+    return dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=steps, churn=churn, **options)
+
+
+@pytest.mark.parametrize(
+    ("event", "steps"),
+    [(Leave(1, at=400), 137), (Crash(1, at=400), 159), (Crash(1, at=400, repair="restart"), 147)],
+    ids=["leave", "ledger", "restart"],
+)
+def test_those_who_remain_reach_their_minimum_in_the_steps_of_the_specification(event, steps):
+    def error(after):
+        return np.linalg.norm(run([event], 400 + after).final_x[REMAIN] - WITHOUT_1, axis=1).max()
+
+    assert error(steps) <= 1e-8 < error(steps - 1)
+
+
+def test_an_agent_that_joins_is_there_in_the_steps_of_the_specification():
+    def error(after):
+        return np.linalg.norm(run([Join(1, at=300)], 300 + after).final_x - 1 / 3, axis=1).max()
+
+    assert error(119) <= 1e-8 < error(118)
+
+
+@pytest.mark.parametrize("links", [Links(loss=0.3, delay=3), Links(awake=0.7, delay=2, loss=0.2)], ids=repr)
+@pytest.mark.parametrize("repair", ["ledger", "restart"])
+def test_mass_is_that_of_the_agents_that_are_there(links, repair):
+    first = Leave(1, at=40) if repair == "restart" else Crash(1, at=40)
+    churn = [first, Join(1, at=60), Crash(2, at=90, repair=repair), Join(2, at=120)]
+    graph = dg.graphs.complete(5)
+    network = dg.Network(graph, links=links)
+    trace = dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=2500, x0=[10.0, -10.0], churn=churn)
+    assert trace.columns["mass_error"].max() <= 1e-11
+    assert trace.verdict == "converged"
+    np.testing.assert_allclose(trace.final_x, 1 / 3, rtol=0, atol=1e-7)
+
+
+def test_loss_and_averages_are_those_of_the_agents_that_are_there():
+    trace = run([Leave(1, at=400)], 800)
+    local = QUADRATIC.local
+    a, b = local.curvature[REMAIN].mean(axis=0), local.linear[REMAIN].mean(axis=0)
+    assert trace.grad_norm[-1] < 1e-12
+    assert trace.consensus_error[-1] < 1e-12
+    assert trace.loss[-1] == pytest.approx(float(-0.5 * (b * b / a).sum()), abs=1e-12)
+
+
+def test_chunks_and_a_resume_do_not_change_a_bit(tmp_path):
+    churn, file = [Crash(1, at=20), Join(1, at=50)], tmp_path / "run.npz"
+    whole = run(churn, 80, record_every=10)
+    cut = run(churn, 80, record_every=10, chunk=7)
+    run(churn, 20, record_every=10, checkpoint=dg.Checkpoint(file, every=20))
+    resumed = run(churn, 80, record_every=10, checkpoint=dg.Checkpoint(file, every=20, resume=True))
+    for other in (cut, resumed):
+        np.testing.assert_array_equal(other.final_x, whole.final_x)
+
+
+@pytest.mark.parametrize(
+    ("churn", "words"),
+    [
+        ([Leave(0, at=5)], "cannot reach"),
+        ([Leave(1, at=5), Join(1, at=5)], "two events at one iteration"),
+        ([Leave(1, at=5), Leave(1, at=9)], "goes, but is not there"),
+        ([Leave(7, at=5)], "there is no agent 7"),
+        ([Leave(1, at=5), Crash(4, at=9)], "has left at 5 with part of the books"),
+        (["leave"], "must be a list of Leave, Crash and Join"),
+    ],
+)
+def test_impossible_events_are_refused(churn, words):
+    with pytest.raises(ArgumentError, match=words):
+        run(churn, 10)
+
+
+def test_push_sum_cannot_repair_its_books():
+    calm = dg.Network(EXAMPLE, links=Links())
+    with pytest.raises(ArgumentError, match="whose books cannot be repaired"):
+        dg.simulate(dg.SGP(step_size=0.05), QUADRATIC, calm, steps=5, churn=[Leave(1, at=2)])
+
+
+def test_churn_needs_links_that_say_what_is_owed():
+    with pytest.raises(ArgumentError, match="links that say what is owed"):
+        dg.simulate(METHODS["CGT"], QUADRATIC, dg.Network(EXAMPLE), steps=5, churn=[Leave(1, at=2)])

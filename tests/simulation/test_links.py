@@ -1,0 +1,375 @@
+"""Networks that misbehave, in the simulator: oracles of the specification, invariants, refusals, bits."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import digrad as dg
+from digrad.engine.fates import make_fates
+from digrad.errors import ArgumentError
+from digrad.links import Bursts, FixedDelay, Links, fates
+from link_runs import EXAMPLE, METHODS, QUADRATIC, distances, settles_at
+from link_transcription import PlainNet, run
+
+AWAKE = [1.0, 0.8, 0.5, 0.3, 0.1]
+SPLIT = dg.graphs.split(EXAMPLE, 2)
+
+DETERMINISTIC = {  # name: (links, graph, k8 of CGT, errors at 100 and 200, k8 of AB, PushPull, PushDIGing)
+    "perfect": (None, EXAMPLE, 247, (4.167279, 1.923222e-5), (130, 130, 131)),
+    "links that do nothing": (Links(), EXAMPLE, 247, (4.167279, 1.923222e-5), (130, 130, 131)),
+    "even steps lost": (Links(), dg.graphs.every(2, EXAMPLE), 306, (4.175986, 9.430011e-4), (196, 196, 236)),
+    "late by 1": (Links(delay=FixedDelay(1)), EXAMPLE, 506, (7.733432, 1.364745), (343, 331, 403)),
+    "late by 5": (Links(delay=FixedDelay(5)), EXAMPLE, 2351, (11.424196, 8.776992), (2063, 2005, np.inf)),
+    "split 2": (Links(), SPLIT, 341, (4.180000, 3.641691e-4), (257, 217, 286)),
+    "split 7": (Links(), dg.graphs.split(EXAMPLE, 7), 467, (4.234280, 4.543926e-2), (367, 363, 376)),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in DETERMINISTIC if name != "even steps lost"])
+def test_deterministic_rows_of_the_specification(name):
+    links, graph, k8, errors, others = DETERMINISTIC[name]
+    steps = 2500 if k8 > 1000 else 600
+    found = distances(METHODS["CGT"], links, graph, steps=steps)
+    assert settles_at(found) == k8
+    np.testing.assert_allclose(found[[100, 200]], errors, rtol=1e-4)
+    for method, expected in zip(("AB", "PushPull", "PushDIGing"), others, strict=True):
+        assert settles_at(distances(METHODS[method], links, graph, steps=steps)) == expected
+
+
+def test_losing_every_other_step_is_the_row_of_the_specification(monkeypatch):
+    lose_even = lambda self, first, length: np.repeat(  # noqa: E731
+        (np.arange(first, first + length) % 2 == 0)[:, None], len(self.arcs), axis=1
+    )
+    monkeypatch.setattr(fates.Fates, "_lost", lose_even)
+    _, _, k8, errors, others = DETERMINISTIC["even steps lost"]
+    found = distances(METHODS["CGT"], Links(loss=0.5), steps=400)
+    assert settles_at(found) == k8
+    np.testing.assert_allclose(found[[100, 200]], errors, rtol=1e-4)
+    for method, expected in zip(("AB", "PushPull"), others, strict=False):
+        assert settles_at(distances(METHODS[method], Links(loss=0.5), steps=400)) == expected
+
+
+def test_one_peer_exponential_is_the_row_of_the_specification():
+    i = np.arange(8) % 5
+    linear = np.array([(1, 0), (0, 2), (-3, 1), (4, 4), (3, -2)], float)[i]
+    curvature = np.stack([1.0 + i, 5.0 - i], axis=1)
+    problem = dg.problems.quadratic(curvature=curvature, linear=linear)
+    minimum = linear.sum(axis=0) / curvature.sum(axis=0)
+    graph = dg.graphs.one_peer_exponential(8)
+    found = distances(METHODS["CGT"], Links(), graph, steps=400, problem=problem, minimum=minimum)
+    assert settles_at(found) == 263
+    np.testing.assert_allclose(found[[100, 200]], [4.344398, 8.101580e-5], rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("coder", "k8"),
+    [
+        (dg.coders.top_k(1), 282),
+        (dg.coders.sign(), 281),
+        (dg.coders.quantize(2), 241),
+        (dg.coders.quantize(4), 247),
+        (dg.coders.bfloat16, 247),
+    ],
+    ids=repr,
+)
+def test_coded_rows_of_the_specification(coder, k8):
+    assert settles_at(distances(METHODS["CGT"], Links(coder=coder), steps=400)) == k8
+
+
+BANDS = {  # (links, graph, {method: (min, max) of k8 over 20 seeds})
+    "loss 0.3": ({"loss": 0.3}, EXAMPLE, {"CGT": (274, 302), "AB": (164, 180), "PushPull": (176, 196)}),
+    "loss 0.7": ({"loss": 0.7}, EXAMPLE, {"CGT": (472, 591)}),
+    "bursts of 5": ({"loss": Bursts(0.3, 5)}, EXAMPLE, {"CGT": (350, 550)}),
+    "delay 0..5": ({"delay": 5}, EXAMPLE, {"CGT": (473, 505), "PushPull": (370, 406)}),
+    "loss and delay": ({"loss": 0.3, "delay": 5}, EXAMPLE, {"CGT": (542, 598)}),
+    "split 2, loss 0.3": ({"loss": 0.3}, SPLIT, {"CGT": (385, 463)}),
+    "random arcs": ({"loss": 0.3}, dg.graphs.random_arcs(EXAMPLE, 0.5, seed=0), {"CGT": (331, 396)}),
+    "one-way keep": ({"loss": 0.3, "push": "keep"}, EXAMPLE, {"CGT": (240, 275)}),
+}
+LONG_BANDS = {
+    "loss 0.1": ({"loss": 0.1}, EXAMPLE, {"CGT": (253, 260), "AB": (137, 143), "PushPull": (140, 146)}),
+    "loss 0.5": ({"loss": 0.5}, EXAMPLE, {"CGT": (315, 385), "AB": (202, 243), "PushPull": (236, 290)}),
+    "loss 0.7": ({"loss": 0.7}, EXAMPLE, {"AB": (277, 365), "PushPull": (375, 450)}),
+    "bursts of 5": ({"loss": Bursts(0.3, 5)}, EXAMPLE, {"AB": (211, 370), "PushPull": (238, 382)}),
+    "bursts of 20": (
+        {"loss": Bursts(0.3, 20)},
+        EXAMPLE,
+        {"CGT": (685, 1649), "AB": (356, 908), "PushPull": (471, 910)},
+    ),
+    "delay 0..2": (
+        {"delay": 2},
+        EXAMPLE,
+        {"CGT": (355, 377), "AB": (224, 251), "PushPull": (251, 272), "PushDIGing": (234, 279)},
+    ),
+    "delay 0..10": ({"delay": 10}, EXAMPLE, {"CGT": (617, 661), "AB": (430, 481), "PushPull": (536, 581)}),
+    "awake": ({"awake": AWAKE}, EXAMPLE, {"CGT": (1072, 1410), "AB": (550, 823), "PushPull": (733, 1044)}),
+    "everything": ({"awake": AWAKE, "loss": 0.3, "delay": 3}, SPLIT, {"CGT": (1921, 2807)}),
+    **{
+        f"everything, {coder!r}": (
+            {"awake": AWAKE, "loss": 0.3, "delay": 3, "coder": coder},
+            SPLIT,
+            {"CGT": band},
+        )
+        for coder, band in (
+            (dg.coders.bfloat16, (1921, 2807)),
+            (dg.coders.quantize(4), (1921, 2807)),
+            (dg.coders.top_k(1), (2225, 4487)),
+            (dg.coders.sign(), (2225, 4487)),
+            (dg.coders.random_k(1), (2225, 4487)),
+        )
+    },
+}
+
+
+def check_band(links, graph, bands, seeds):
+    for method, (least, most) in bands.items():
+        for seed in seeds:
+            found = distances(METHODS[method], Links(**links, seed=seed), graph, steps=int(1.25 * most) + 50)
+            assert 0.8 * least <= settles_at(found) <= 1.25 * most, (method, seed)
+
+
+@pytest.mark.parametrize("name", BANDS)
+def test_random_rows_stay_in_the_bands_of_the_specification(name):
+    check_band(*BANDS[name], seeds=range(3))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LONG_BANDS)
+def test_all_random_rows_stay_in_the_bands_of_the_specification(name):
+    check_band(*LONG_BANDS[name], seeds=range(3))
+
+
+def test_a_lost_packet_is_owed_and_then_delivered():
+    net = PlainNet(
+        np.array([[1, 0], [0, 1]]),
+        np.eye(2),
+        np.full((2, 2), 0.5),
+        np.array([[0, -1], [0, 0]]),
+        np.ones((2, 2), bool),
+    )
+    y = net.push(np.array([[1.0], [0.0]]))
+    np.testing.assert_array_equal(y, [[0.5], [0.0]])
+    np.testing.assert_array_equal(net.owed(0), [0.5])
+    net.begin(1)
+    np.testing.assert_array_equal(net.push(y), [[0.25], [0.75]])
+    np.testing.assert_array_equal(net.owed(0), [0.0])
+
+
+GRAPHS = (
+    EXAMPLE,
+    SPLIT,
+    dg.graphs.random_digraph(7, 0.3, seed=1),
+    dg.graphs.ring(4),
+    dg.graphs.one_peer_exponential(6),
+)
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    graph=st.sampled_from(GRAPHS),
+    method=st.sampled_from(["CGT", "AB", "PushPull", "PushDIGing", "AugPushPull", "SGP"]),
+    loss=st.sampled_from([0.0, 0.3, Bursts(0.3, 3)]),
+    delay=st.sampled_from([0, 2, FixedDelay(1)]),
+    sleeps=st.booleans(),
+    d=st.sampled_from([1, 3]),
+    seed=st.integers(0, 1000),
+)
+@pytest.mark.filterwarnings("ignore:.*divides by a weight")
+def test_the_simulator_computes_the_equations_and_conserves_mass(graph, method, loss, delay, sleeps, d, seed):
+    methods = METHODS | {"AugPushPull": dg.AugPushPull(step_size=0.05), "SGP": dg.SGP(step_size=0.05)}
+    rng = np.random.default_rng(seed)
+    n, steps = graph.n, 25
+    curvature, linear = 1 + rng.random((n, d)), rng.standard_normal((n, d))
+    problem = dg.problems.quadratic(curvature=curvature, linear=linear)
+    links = Links(loss=loss, delay=delay, awake=rng.uniform(0.5, 1, n) if sleeps else 1.0, seed=seed)
+    network = dg.Network(graph, links=links)
+    trace = dg.simulate(methods[method], problem, network, steps=steps, x0=np.ones(d))
+    table = make_fates(network)
+    R, C = (np.stack([getattr(network.at(k), m).toarray() for k in range(steps)]) for m in "RC")
+    net = PlainNet(table.arcs, R, C, table.ages(0, steps), table.awake(0, steps))
+    states = run(methods[method], lambda x: curvature * x - linear, np.ones((n, d)), net, steps)
+    np.testing.assert_allclose(trace.final_x, methods[method].estimate(states[-1]), rtol=0, atol=1e-10)
+    assert (
+        trace.columns["mass_error"].max(initial=0) <= 1e-12 * (1 + 10 * n * d)
+        or np.isnan(trace.columns["mass_error"]).all()
+    )
+
+
+def test_agents_that_agree_go_on_agreeing():
+    problem = dg.problems.quadratic(curvature=np.ones((5, 2)), linear=np.zeros((5, 2)))
+    links = Links(loss=0.4, delay=3, awake=0.6)
+    network = dg.Network(EXAMPLE, links=links)
+    trace = dg.simulate(dg.DGD(step_size=1e-300, mixing="row"), problem, network, steps=60, x0=[3.0, -2.0])
+    np.testing.assert_allclose(trace.final_x, np.tile([3.0, -2.0], (5, 1)), rtol=1e-13)
+
+
+def test_keeping_shares_is_mixing_with_the_weights_of_the_packets_that_arrived():
+    links, steps = Links(loss=0.4, push="keep"), 30
+    ages = make_fates(dg.Network(EXAMPLE, links=links)).ages(0, steps)
+    base = dg.Network(EXAMPLE)
+    members = []
+    for age in ages:
+        R, C = base.R.toarray().copy(), base.C.toarray().copy()
+        for (sender, receiver), one in zip(EXAMPLE.arcs, age, strict=True):
+            if one < 0:
+                R[receiver, receiver] += R[receiver, sender]
+                C[sender, sender] += C[receiver, sender]
+                R[receiver, sender] = C[receiver, sender] = 0.0
+        there = [tuple(arc) for arc, one in zip(EXAMPLE.arcs.tolist(), age, strict=True) if one >= 0]
+        graph = dg.graphs.from_edges(5, there)
+        members.append(dg.Network(graph, R=R, C=C, partial=True))
+    explicit = dg.simulate(
+        METHODS["CGT"], QUADRATIC, dg.NetworkSequence(members), steps=steps, x0=[10.0, -10.0]
+    )
+    kept = dg.simulate(
+        METHODS["CGT"], QUADRATIC, dg.Network(EXAMPLE, links=links), steps=steps, x0=[10.0, -10.0]
+    )
+    np.testing.assert_allclose(kept.final_x, explicit.final_x, rtol=0, atol=1e-12)
+
+
+HARD = Links(loss=Bursts(0.3, 4), delay=2, awake=0.8, coder=dg.coders.random_k(1), noise=1e-3, seed=3)
+
+
+@pytest.mark.parametrize("chunk", [7, 100, 1000])
+def test_chunks_do_not_change_a_bit(chunk):
+    network = dg.Network(SPLIT, links=HARD)
+    whole = dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=150)
+    cut = dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=150, chunk=chunk)
+    for name, column in whole.columns.items():
+        np.testing.assert_array_equal(cut.columns[name], column)
+    np.testing.assert_array_equal(cut.final_x, whole.final_x)
+
+
+def test_a_resumed_run_is_the_same_to_the_last_bit(tmp_path):
+    network, file = dg.Network(SPLIT, links=HARD), tmp_path / "run.npz"
+    whole = dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=60)
+    dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=23, checkpoint=dg.Checkpoint(file, every=23))
+    resumed = dg.simulate(
+        METHODS["CGT"], QUADRATIC, network, steps=60, checkpoint=dg.Checkpoint(file, every=23, resume=True)
+    )
+    for name, column in whole.columns.items():
+        np.testing.assert_array_equal(resumed.columns[name], column)
+    np.testing.assert_array_equal(resumed.final_x, whole.final_x)
+
+
+def test_the_trace_says_what_is_owed_and_delivered():
+    network = dg.Network(EXAMPLE, links=Links(loss=0.3))
+    trace = dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=1000, x0=[10.0, -10.0], record_every=100)
+    assert trace.verdict == "converged"
+    assert trace.columns["delivered"][-1] == pytest.approx(1 - 2091 / 7000, abs=1e-12)
+    assert trace.columns["in_transit"][1] > 1e-3 > 1e-9 > trace.columns["in_transit"][-1]
+    assert trace.columns["mass_error"].max() < 1e-12
+    assert np.isnan(trace.columns["min_weight"]).all()
+
+
+def test_a_run_whose_mass_is_under_way_has_not_converged():
+    links = Links(delay=FixedDelay(100))
+    problem = dg.problems.quadratic(curvature=np.ones((5, 1)), linear=np.zeros((5, 1)))
+    trace = dg.simulate(
+        METHODS["AB"], problem, dg.Network(EXAMPLE, links=links), steps=60, x0=[1.0], tolerance=0.1
+    )
+    assert trace.columns["in_transit"][-1] > 0.1
+    assert trace.verdict == "running"
+
+
+def test_noise_that_is_kept_leaves_the_sum_exact():
+    links = Links(noise=0.01)
+    trace = dg.simulate(
+        METHODS["CGT"], QUADRATIC, dg.Network(EXAMPLE, links=links), steps=1000, record_every=1000
+    )
+    assert trace.columns["mass_error"][-1] < 1e-12
+    assert 1e-3 < np.abs(trace.final_x - 1 / 3).max() < 0.1
+
+
+def test_noise_that_decays_leaves_no_error():
+    links = Links(noise=dg.schedules.Geometric(scale=0.1, ratio=0.99))
+    assert distances(METHODS["CGT"], links, steps=4000)[-1] < 1e-13
+
+
+NAIVE = {  # medians of the specification at a loss of 0.3, except where it says that nothing is finite
+    ("drop", "drop"): 0.47,
+    ("drop", "self"): 13.0,
+    ("last", "last"): 3.0,
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*forget what is lost")
+@pytest.mark.parametrize("policy", NAIVE, ids=str)
+def test_naive_policies_are_biased_as_measured(policy):
+    push, pull = policy
+    errors = [
+        distances(METHODS["CGT"], Links(loss=0.3, push=push, pull=pull, seed=seed), steps=3000)[-1]
+        for seed in range(5)
+    ]
+    assert NAIVE[policy] / 2 <= np.median(errors) <= 2 * NAIVE[policy]
+
+
+def test_a_naive_policy_warns_once():
+    network = dg.Network(EXAMPLE, links=Links(loss=0.3, push="drop"))
+    with pytest.warns(UserWarning, match="forget what is lost") as caught:
+        dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=5)
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize("links", [Links(loss=0.3), Links(awake=0.5)], ids=repr)
+def test_push_sum_is_warned_of_loss_and_sleep(links):
+    with pytest.warns(UserWarning, match="divides by a weight that loss and sleep drain"):
+        dg.simulate(METHODS["PushDIGing"], QUADRATIC, dg.Network(EXAMPLE, links=links), steps=5)
+
+
+@pytest.mark.parametrize(
+    ("method", "links", "words"),
+    [
+        (dg.GD(step_size=0.1), Links(), "averages over all agents"),
+        (dg.DSGT(step_size=0.05), Links(loss=0.1), "one-way loss breaks"),
+        (dg.DSGT(step_size=0.05), Links(loss=0.1, two_way=True), "W is not symmetric"),
+        (dg.DSGT(step_size=0.05), Links(delay=1, two_way=True), "late packets break"),
+        (dg.FROST(step_size=0.02), Links(loss=0.1), "Perron vector of R, which does not settle"),
+        (dg.SGP(step_size=0.05), Links(loss=0.1, coder=dg.coders.sign()), "neither does what is coded"),
+    ],
+)
+def test_links_that_do_not_suit_a_method_are_refused(method, links, words):
+    with pytest.raises(ArgumentError, match=words):
+        dg.simulate(method, QUADRATIC, dg.Network(EXAMPLE, links=links), steps=5)
+
+
+def test_doubly_stochastic_methods_are_exact_when_links_fail_both_ways():
+    graph = dg.graphs.from_edges(5, [arc for s, r in EXAMPLE.edges for arc in ((s, r), (r, s))])
+    network = dg.Network(graph, W=dg.mixing.metropolis(graph), links=Links(loss=0.3, two_way=True, awake=0.8))
+    trace = dg.simulate(dg.DSGT(step_size=0.05), QUADRATIC, network, steps=1500, record_every=1500)
+    np.testing.assert_allclose(trace.final_x, 1 / 3, rtol=0, atol=1e-10)
+
+
+def test_traffic_counts_lost_packets_and_what_a_missed_one_left_unsaid():
+    links = Links(loss=0.3, coder=dg.coders.bfloat16)
+    network = dg.Network(EXAMPLE, links=links)
+    trace = dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=30)
+    ages, missed, fresh = make_fates(network).ages(0, 30), np.ones(7), np.ones(7, bool)
+    for k, row in enumerate(ages):
+        y, x = np.minimum(4 * missed, 16), np.where(fresh, 16, np.minimum(4 * missed, 16))
+        assert trace.bytes_sent[k + 1] - trace.bytes_sent[k] == (x + y).sum()
+        missed, fresh = np.where(row >= 0, 1, missed + 1), fresh & (row < 0)
+
+
+def test_float32_state_takes_one_row_per_arc_of_the_tracker():
+    import jax
+
+    from digrad.simulation.prepare import prepare
+
+    with jax.enable_x64(True):
+        network = dg.Network(EXAMPLE, links=Links(loss=0.3))
+        run = prepare(METHODS["CGT"], QUADRATIC, network, np.zeros((5, 2), np.float32), name="run")
+    leaves = [leaf for leaf in jax.tree.leaves(run.start.links) if leaf.dtype == np.float32]
+    assert [leaf.shape for leaf in leaves] == [(7, 2)]
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_agents_converge_under_loss():
+    n = 100_000
+    rng = np.random.default_rng(0)
+    problem = dg.problems.quadratic(curvature=1 + rng.random((n, 2)), linear=rng.standard_normal((n, 2)))
+    network = dg.Network(dg.graphs.k_out(n, 5, seed=0), links=Links(loss=0.1))
+    trace = dg.simulate(dg.CGT(step_size=0.1, threshold=2.0), problem, network, steps=600, record_every=100)
+    assert trace.verdict == "converged"
+    assert trace.columns["mass_error"][-1] < 1e-7

@@ -1,0 +1,413 @@
+"""Several hosts, each a network namespace with its own address: what a new user does, and what goes wrong there."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from digrad import CGT, graphs
+from digrad.graphs import Digraph, example5, ring
+from digrad.torch import Replicas
+from digrad.torch.checkpoint_files import committed_steps
+from digrad.torch.machines.key_file import make_key
+from namespaces import Host, hosts, needs_namespaces
+from torch_models import network_loss, network_model
+from torch_processes import WORKERS
+
+pytestmark = needs_namespaces
+WORKER = str(WORKERS / "machines.py")
+STARTUP = 120.0  # seconds for the interpreters to load torch on a busy machine
+PORT = 29400
+
+
+def until(found: Callable[[], object], what: str, seconds: float = STARTUP) -> None:
+    deadline = time.monotonic() + seconds
+    while not found():
+        assert time.monotonic() < deadline, f"no {what} within {seconds} s"
+        time.sleep(0.05)
+
+
+class Run:
+    """One command on every host, and what it writes."""
+
+    def __init__(
+        self,
+        machines: Sequence[Host],
+        folder: Path,
+        *options: str,
+        key: bool = True,
+        graph: Digraph | None = None,
+        script: Sequence[str] = (),
+    ) -> None:
+        self.machines, self.folder = machines, folder
+        self.script = script or (WORKER, str(folder))
+        graphs.write(graph or ring(len(machines)), folder / "graph.json")
+        key_file = folder / "run.key"
+        if key and not key_file.exists():
+            make_key(key_file)
+        self.words = (
+            "-m", "digrad", "launch", "--agents", "1", "--nodes", str(len(machines)),
+            "--endpoint", f"{machines[0].address}:{PORT}", "--graph", str(folder / "graph.json"),
+            *(("--key-file", str(key_file)) if key else ("--insecure",)), *options,
+        )  # fmt: skip
+        self.processes: dict[int, subprocess.Popen[str]] = {}
+
+    def start(self, number: int, *options: str, **variables: str) -> None:
+        """Start the launch of one host, as machine ``number``."""
+        host = self.machines[number]
+        words = (*self.words, "--node-rank", str(number), *options, *self.script)
+        log = self.folder / f"log-{number}-{len(host.processes)}"
+        self.processes[number] = host.start(*words, log=log, **variables)
+
+    def start_all(self, **variables: str) -> None:
+        for number in range(len(self.machines)):
+            self.start(number, **variables)
+
+    def files(self, pattern: str) -> list[Path]:
+        return sorted(self.folder.glob(pattern))
+
+    def holding(self, attempt: int = 0) -> None:
+        """Wait until all agents of an attempt are at the step where they wait for a word."""
+        n = len(self.machines)
+        until(lambda: len(self.files(f"holding-*-{attempt}")) == n, f"{n} agents: {self.logs()}")
+
+    def go(self) -> None:
+        (self.folder / "go").touch()
+
+    def log(self, number: int) -> str:
+        return "".join(path.read_text() for path in self.files(f"log-{number}-*"))
+
+    def logs(self) -> str:
+        return "\n".join(f"{path.name}: {path.read_text()}" for path in self.files("log-*"))
+
+    def codes(self) -> list[int]:
+        """Wait until all launches have ended, and return their exit codes."""
+        for process in self.processes.values():
+            try:
+                process.wait(STARTUP)
+            except subprocess.TimeoutExpired:
+                pytest.fail(f"a launch has not ended: {self.logs()}")
+        return [self.processes[number].returncode for number in sorted(self.processes)]
+
+    def agent(self, number: int, attempt: int = 0) -> int:
+        """Return the process of an agent."""
+        return int((self.folder / f"started-{number}-{attempt}").read_text().split()[0])
+
+
+def expected(n: int) -> Replicas:
+    """Return the run in one process, after all steps."""
+    replicas = Replicas(network_model("mlp", torch.float32), CGT(step_size=0.05, threshold=1.0), ring(n))
+    for k in range(12):
+        replicas.zero_grad()
+        for agent, model in enumerate(replicas.models):
+            network_loss(model, agent, k, torch.float32).backward()
+        replicas.step()
+    return replicas
+
+
+def check_result(run: Run) -> None:
+    n = len(run.machines)
+    reference = expected(n)
+    for agent in range(n):
+        stored = load_file(run.folder / f"final-{agent}.safetensors")
+        for name, value in reference.state_fields._asdict().items():
+            assert torch.equal(stored[name], value[agent : agent + 1]), (agent, name)
+        assert torch.allclose(stored["average"], reference.average(), atol=1e-6)
+
+
+def test_hosts_train_as_documented_and_strangers_stay_out(tmp_path: Path) -> None:
+    """Names that mean 127.0.1.1, a clock that is behind, a pair without an arc that is blocked, and a hostile host."""
+    clock = tmp_path / "clock"
+    clock.mkdir()
+    (clock / "sitecustomize.py").write_text("import time; t = time.time; time.time = lambda: t() - 60.0\n")
+    with hosts(5) as (*machines, stranger):
+        run = Run(machines, tmp_path)
+        machines[1].block(machines[3])  # no arc of the ring joins them
+        for number in (2, 0, 3, 1):
+            late = {"PYTHONPATH": f"{clock}:{Path(__file__).parents[2]}"} if number == 2 else {}
+            run.start(number, **late)
+        run.holding()
+        listening = [host.listening() for host in machines]
+        for host, found in zip(machines, listening, strict=True):
+            beyond = {(address, port) for address, port in found if not address.startswith("127.")}
+            assert {address for address, _ in beyond} == {host.address}
+            assert len(beyond) == (2 if host is machines[0] else 1)  # the endpoint, and one port of the agent
+            attack(stranger, tmp_path, beyond)
+        run.go()
+        assert run.codes() == [0, 0, 0, 0], run.logs()
+        check_result(run)
+        for number in range(4):
+            log = run.log(number)
+            refusals = [line for line in log.splitlines() if stranger.address in line]
+            assert 1 <= len(refusals) <= (2 if number == 0 else 1), log  # one of launch, one of the agent
+            assert "Traceback" not in log
+            assert f"[{number}] step 0" in log  # agents are numbered as the machines were
+        assert not [pid for host in machines for pid in host.pids()]
+
+
+ATTACK = """
+import os, pickle, socket, sys
+class Evil:
+    def __reduce__(self):
+        return os.system, ("touch " + sys.argv[1],)
+garbage = [b"", b"GET / HTTP/1.0\\r\\n\\r\\n", os.urandom(4096), b"\\xff" * 4096, pickle.dumps(Evil()),
+           b"digrad-plain--1\\n" + bytes(32), b"digrad-sealed-1\\n" + bytes(32) + os.urandom(64),
+           b"arc v1\\n\\0" + bytes(16) + b"digrad-sealed-1\\n" + os.urandom(96)]
+for target in sys.argv[2:]:
+    host, port = target.rsplit(":", 1)
+    for data in garbage:
+        with socket.create_connection((host, int(port)), timeout=5) as connection:
+            try:
+                connection.sendall(data)
+            except OSError:
+                pass
+try:
+    from torch.distributed import TCPStore
+    from datetime import timedelta
+    TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=3)).set("evil", "1")
+    sys.exit("the store has let a stranger in")
+except Exception as error:
+    print(type(error).__name__)
+"""
+
+
+def attack(stranger: Host, folder: Path, targets: set[tuple[str, int]]) -> None:
+    """Throw garbage at ports, and what torch's own store and pickle understand."""
+    evil = folder / "evil"
+    done = stranger.start(
+        "-c", ATTACK, str(evil), *(f"{address}:{port}" for address, port in sorted(targets))
+    )
+    output, _ = done.communicate(timeout=STARTUP)
+    assert done.returncode == 0, output
+    assert not evil.exists()
+
+
+@pytest.mark.parametrize("victim", ["agent", pytest.param("launch", marks=pytest.mark.slow), "endpoint"])
+def test_killed_process_of_any_host_costs_steps_only(victim: str, tmp_path: Path) -> None:
+    """An agent is started again with all others; so they are when the launch of a machine was, by its user."""
+    with hosts(3) as machines:
+        run = Run(machines, tmp_path)
+        run.start_all()
+        run.holding()
+        number = 0 if victim == "endpoint" else 2
+        if victim == "agent":
+            os.kill(run.agent(number), signal.SIGKILL)
+        else:
+            launches = [pid for pid in machines[number].pids() if pid != run.agent(number)]
+            for pid in launches:
+                os.kill(pid, signal.SIGKILL)
+            until(lambda: not machines[number].pids(), "end of the agents of a killed launch", 10)
+            others = [i for i in range(3) if i != number]
+            waits = (
+                "waiting for the machine with"
+                if victim == "endpoint"
+                else f"waiting for machine 2 ({machines[2].address})"
+            )
+            until(lambda: all(waits in run.log(i) for i in others), f"line {waits}: {run.logs()}")
+            run.start(number)
+        run.holding(attempt=1)
+        run.go()
+        assert run.codes() == [0, 0, 0], run.logs()
+        resumed = [(tmp_path / f"started-{agent}-1").read_text().split()[1] for agent in range(3)]
+        assert resumed == ["3", "3", "3"]
+        check_result(run)
+        if victim == "agent":
+            line = "digrad: agent 2 failed: it was ended by SIGKILL; all agents have been started again"
+            assert all(line in run.log(i) for i in range(3)), run.logs()
+
+
+def test_machine_that_is_lost_for_good_ends_the_others_with_its_name(tmp_path: Path) -> None:
+    with hosts(3) as machines:
+        run = Run(machines, tmp_path, "--rejoin-timeout", "8")
+        run.start_all()
+        run.holding()
+        machines[2].signal_all(signal.SIGKILL)
+        began = time.monotonic()
+        assert run.codes()[:2] == [1, 1], run.logs()
+        assert time.monotonic() - began < 60
+        for number in (0, 1):
+            last = run.log(number).splitlines()[-1]
+            assert last == f"digrad: machine 2 ({machines[2].address}) did not come within 8 s"
+
+
+def test_machine_that_is_told_to_end_ends_the_others(tmp_path: Path) -> None:
+    with hosts(2) as machines:
+        run = Run(machines, tmp_path)
+        run.start_all()
+        run.holding()
+        began = time.monotonic()
+        run.processes[1].terminate()
+        run.go()
+        assert run.codes() == [1, 143], run.logs()
+        assert time.monotonic() - began < 60
+        assert committed_steps(tmp_path / "steps")[-1] > 6  # all have saved the step at which they ended
+        assert run.log(0).splitlines()[-1] == f"digrad: machine 1 ({machines[1].address}) was told to end"
+
+
+def test_machine_with_another_key_or_none_is_refused_in_one_line(tmp_path: Path) -> None:
+    with hosts(2) as machines:
+        run = Run(machines, tmp_path, "--rejoin-timeout", "60")
+        run.start(0)
+        make_key(tmp_path / "other.key")
+        for options, reason in (
+            (
+                ("--key-file", str(tmp_path / "other.key")),
+                "sealed with another key: give all machines the same --key-file",
+            ),
+            (("--insecure",), "the machine there asks for a key: give this one its --key-file"),
+        ):
+            words = [word for word in run.words if word not in ("--key-file", str(tmp_path / "run.key"))]
+            until(lambda: machines[0].listening(), "endpoint")
+            process = machines[1].start(*words, *options, WORKER, str(tmp_path))
+            output, _ = process.communicate(timeout=STARTUP)
+            assert process.returncode == 2, output
+            assert output.startswith("digrad: `endpoint` of launch is ")
+            assert reason in output
+            assert output.count("\n") == 1
+        assert run.processes[0].poll() is None
+        assert run.log(0).count(f"refused a connection from {machines[1].address}") == 1
+
+
+SLOW = """
+import sys, torch, digrad as dg
+from digrad.torch import DecentralizedOptimizer, ProcessNetwork
+network = ProcessNetwork(timeout=6)
+model = torch.nn.Linear(500, 500)
+optimizer = DecentralizedOptimizer(model.parameters(), dg.CGT(step_size=0.1, threshold=1.0), network)
+for _ in range(2):
+    optimizer.zero_grad()
+    model(torch.ones(1, 500)).square().mean().backward()
+    optimizer.step()
+optimizer.close()
+print("the end")
+network.close()
+"""
+
+
+@pytest.mark.slow
+def test_slow_link_is_not_called_silent(tmp_path: Path) -> None:
+    """A message of 2 MB takes 16 seconds, the timeout is 6, but it makes progress."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    with hosts(2) as machines:
+        run = Run(machines, tmp_path, script=(str(tmp_path / "slow.py"),))
+        for host in machines:
+            host.limit("1mbit")
+        run.start_all()
+        assert run.codes() == [0, 0], run.logs()
+        assert all("the end" in run.log(number) for number in range(2))
+        assert "started again" not in run.logs()
+
+
+def test_endpoint_may_be_a_name_that_means_loopback_on_its_own_machine(tmp_path: Path) -> None:
+    """As Debian has it in /etc/hosts: the others know the address, the machine itself 127.0.1.1."""
+    with hosts(2) as machines:
+        run = Run(machines, tmp_path, "--interface", "eth0")
+        run.go()
+        folders = [Path("/etc/netns") / host.name for host in machines]
+        try:
+            for folder, address in zip(folders, ("127.0.1.1", machines[0].address), strict=True):
+                folder.mkdir(parents=True)
+                (folder / "hosts").write_text(f"127.0.0.1 localhost\n{address} first\n")
+            run.words = tuple(word.replace(f"{machines[0].address}:", "first:") for word in run.words)
+            run.start_all()
+            assert run.codes() == [0, 0], run.logs()
+        finally:
+            for folder in folders:
+                subprocess.run(["rm", "-r", str(folder)], check=False)
+        check_result(run)
+
+
+DISTURBANCES = [
+    pytest.param(["stop", "cut"], 3.0, id="stopped and cut for 3 s"),
+    pytest.param(["stop"], 5.0, marks=pytest.mark.slow, id="stopped for 5 s"),
+    pytest.param(["stop"], 30.0, marks=pytest.mark.slow, id="stopped for 30 s"),
+    pytest.param(["cut"], 5.0, marks=pytest.mark.slow, id="cut for 5 s"),
+    pytest.param(["limit"], 5.0, marks=pytest.mark.slow, id="10 Mbit/s"),
+]
+
+
+@pytest.mark.parametrize(("deeds", "seconds"), DISTURBANCES)
+def test_disturbed_host_costs_steps_and_not_the_run_with_a_deadline(
+    deeds: list[str], seconds: float, tmp_path: Path
+) -> None:
+    plan = {"steps": 1200, "deadline": 0.05, "compute": 0.005, "save": 400}
+    script = (str(WORKERS / "deadline.py"), str(tmp_path), json.dumps(plan))
+    with hosts(5) as machines:
+        run = Run(machines, tmp_path, graph=example5(), script=script)
+        run.start_all()
+        until(lambda: len(run.files("reached-*-50")) == 5, f"training: {run.logs()}")
+        victim = machines[2]
+        before = len(run.files("reached-0-*"))
+        for deed in deeds:
+            do, undo = {
+                "stop": (
+                    lambda: victim.signal_all(signal.SIGSTOP),
+                    lambda: victim.signal_all(signal.SIGCONT),
+                ),
+                "cut": (victim.cut, victim.mend),
+                "limit": (lambda: victim.limit("10mbit"), lambda: None),
+            }[deed]
+            do()
+            time.sleep(seconds)
+            undo()
+        assert len(run.files("reached-0-*")) > before  # the others have gone on meanwhile
+        assert run.codes() == [0] * 5, run.logs()
+        found = [json.loads((tmp_path / f"agent-{agent}.json").read_text()) for agent in range(5)]
+        assert all(one["error"] < 1e-6 and one["own"] < 1e-6 for one in found), found
+        assert "started again" not in run.logs()
+
+
+@pytest.mark.slow
+def test_stopped_host_is_one_clear_error_and_an_exact_restart_without_a_deadline(tmp_path: Path) -> None:
+    with hosts(3) as machines:
+        run = Run(machines, tmp_path, script=(WORKER, str(tmp_path), "4"))
+        run.start_all()
+        run.holding()
+        machines[2].signal_all(signal.SIGSTOP)
+        run.go()
+        time.sleep(15)
+        machines[2].signal_all(signal.SIGCONT)
+        assert run.codes() == [0, 0, 0], run.logs()
+        assert "all agents have been started again" in run.log(0)
+        check_result(run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trial", range(int(os.environ.get("DIGRAD_SOAK", "4"))))
+def test_any_process_of_any_host_may_be_killed_at_any_moment(trial: int, tmp_path: Path) -> None:
+    """Agents, launches and the machine with the endpoint; also while they start, save and end."""
+    rng = random.Random(trial)
+    with hosts(3) as machines:
+        run = Run(machines, tmp_path)
+        run.go()
+        run.start_all()
+        until(lambda: len(run.files("started-*")) >= rng.randrange(1, 4), f"agents: {run.logs()}")
+        time.sleep(rng.uniform(0.0, 3.0))
+        number, is_agent = trial % 3, rng.random() < 0.5
+        launches = [pid for pid in machines[number].pids() if b"launch" in words_of(pid)]
+        agents = [pid for pid in machines[number].pids() if b"digrad.torch.agent" in words_of(pid)]
+        for pid in agents if is_agent else launches:
+            os.kill(pid, signal.SIGKILL)
+        if launches and not is_agent:
+            until(lambda: not machines[number].pids(), "end of the agents of a killed launch", 10)
+            if not (tmp_path / f"final-{number}.safetensors").exists():
+                run.start(number)
+        codes = run.codes()
+        assert all(code in (0, -9, 137) for code in codes), run.logs()
+        check_result(run)
+        assert not [pid for host in machines for pid in host.pids()]
+
+
+def words_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has ended
+        return b""
