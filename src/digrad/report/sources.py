@@ -80,7 +80,9 @@ def _reproduction(folder: Path) -> Source:
     if not (folder / "claims.json").is_file():
         raise DataError(f"{folder} holds a reproduction without claims yet; finish it with --resume.")
     claims = read_json(folder / "claims.json")
-    names = dict.fromkeys(entry["run"] for entry in claims["claims"])
+    judged = [entry["run"] for entry in claims["claims"]]
+    others = [path.parent.name for path in sorted(folder.glob("*/summary.json")) if is_run(path.parent)]
+    names = dict.fromkeys([*judged, *others])  # some settings of a reproduction decide no claim
     runs = tuple(find_run(folder / name) for name in names)
     return Source(folder, runs, claims=claims, identity=read_json(folder / MARKER))
 
