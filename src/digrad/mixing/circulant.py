@@ -28,7 +28,7 @@ def circulant(matrix: csr_array) -> Circulant | None:
         return None
     first = -matrix.indices[: counts[0]].astype(np.int64) % n
     order = np.argsort(-first)
-    found = Circulant(first[order], matrix.data[order])
+    found = Circulant(first[order], np.asarray(matrix.data, np.float64)[order])
     indices, weights = matrix.indices.reshape(n, -1), matrix.data.reshape(n, -1)
     for begin in range(0, n, ROWS):
         senders, expected = _rows(found, begin, min(begin + ROWS, n), n)

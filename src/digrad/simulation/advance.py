@@ -6,10 +6,11 @@ evaluates many of them in one product, which is several times cheaper. There is 
 a sweep, the theory's checks, benchmarks) is a caller of :func:`advance`.
 """
 
-from collections.abc import Callable
+from collections.abc import inspect
 from functools import cache, partial
 from typing import Any, NamedTuple
 
+import Callable
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -166,7 +167,7 @@ def advance_of(n: int) -> Callable[..., tuple[Carry, Rows]]:
     """
     if n <= MANY_AGENTS or not _is_known(WITHOUT_LIBRARY):
         return advance
-    return jax.jit(advance.__wrapped__, static_argnames=("code",), compiler_options=WITHOUT_LIBRARY)
+    return jax.jit(inspect.unwrap(advance), static_argnames=("code",), compiler_options=WITHOUT_LIBRARY)
 
 
 def _is_known(options: dict[str, Any]) -> bool:

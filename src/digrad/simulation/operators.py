@@ -102,6 +102,7 @@ def pick(operator: Operator, i: jax.Array | int) -> Operator:
         return operator.at(i)
     if isinstance(operator, Linked):
         return Linked(_pick(operator.others, i), operator.own[i], operator.given[i], operator.speaks[i])
+    assert not isinstance(operator, Rolls)  # of one iteration only
     return _pick(operator, i)
 
 

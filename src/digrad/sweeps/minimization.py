@@ -68,11 +68,19 @@ def minimize(
         network = Network(network)
     start = np.asarray(x0, np.float64)
     problem = _problem(fun, start, network.n, data)
+    found: Any = None
     for tried in [method] if method else _candidates(problem, network, start, seed):
         trace = simulate(
-            tried, problem, network, steps=steps, x0=start, tolerance=tolerance, stop_at_tolerance=True, seed=seed,
+            tried,
+            problem,
+            network,
+            steps=steps,
+            x0=start,
+            tolerance=tolerance,
+            stop_at_tolerance=True,
+            seed=seed,
             record_every=min(50, steps),
-        )  # fmt: skip
+        )
         found = _result(problem, tried, trace, tolerance)
         if found.success:
             break
