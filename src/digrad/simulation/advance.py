@@ -6,11 +6,11 @@ evaluates many of them in one product, which is several times cheaper. There is 
 a sweep, the theory's checks, benchmarks) is a caller of :func:`advance`.
 """
 
-from collections.abc import inspect
+import inspect
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-import Callable
 import jax
 import jax.numpy as jnp
 from jax import lax
