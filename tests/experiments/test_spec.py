@@ -356,3 +356,17 @@ def test_image_presets_have_the_values_of_the_paper(name: str) -> None:
     spec = preset(name)
     assert spec.batch_size == 32
     assert spec.methods["CGT"].fields == {"step_size": 0.05, "threshold": 10.0}
+
+
+@pytest.mark.parametrize("links", ["", 'links.rounded = "bfloat16"', "links.loss = 0.1"])
+def test_stored_specification_builds_the_same_network(links: str) -> None:
+    spec = parse_spec(f"""
+        name = "round trip"
+        steps = 1
+        graph = {{kind = "example5"}}
+        {links}
+        problem = {{kind = "example_quadratic"}}
+        methods.CGT = {{step_size = 0.05, threshold = 5.0}}
+    """)
+    again = parse_spec(spec.to_toml())
+    assert again.build().network.content_hash == spec.build().network.content_hash

@@ -174,7 +174,8 @@ class LinksTable(Table):
         Raises:
             SpecError: A value is out of its range, or two exclude each other.
         """
-        others = self.model_fields_set - {"rounded"}
+        # Not what was written: a stored specification writes every key.
+        others = self.model_dump(exclude_defaults=True).keys() - {"rounded"}
         if self.rounded is not None:
             if others:
                 raise SpecError(
