@@ -12,7 +12,7 @@ from digrad.bench.figure import growth_figure
 from digrad.bench.history import remember
 from digrad.bench.measure import Timing, fastest, interleave, peak_memory
 from digrad.bench.workload import Workload, paper_problem
-from digrad.errors import ArgumentError, DigradError, StorageError
+from digrad.errors import ArgumentError, DataError, DigradError
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def test_history_is_compared_with_by_the_next_run(tmp_path):
 def test_history_that_is_something_else_is_refused(tmp_path):
     path = tmp_path / "history.jsonl"
     path.write_text("no json\n")
-    with pytest.raises(StorageError, match="is no history of `digrad bench`"):
+    with pytest.raises(DataError, match="is no history of `digrad bench`"):
         remember(path, [], {})
 
 

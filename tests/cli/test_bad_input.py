@@ -46,7 +46,7 @@ def refused(monkeypatch, capsys, *words):
 COMMANDS = {
     "unknown command": (["nonsense"], "No such command 'nonsense'"),
     "unknown option": (["demo", "--fast"], "No such option"),
-    "unknown experiment": (["reproduce", "svm"], "'svm' is not 'logistic'"),
+    "unknown experiment": (["reproduce", "svm"], "'svm' is not one of 'logistic', 'cifar', 'links'"),
     "unknown preset": (["reproduce", "logistic", "--preset", "huge"], "'smoke', 'small', 'medium', 'full'"),
     "negative seed": (["reproduce", "logistic", "--seed", "-1"], "'--seed': -1 is not in the range x>=0"),
     "missing spec": (["run", "absent.toml"], "absent.toml"),

@@ -53,7 +53,7 @@ def test_replicas_of_torch_md_agree() -> None:
 
 
 def test_scripts_of_torch_md_train(tmp_path: Path) -> None:
-    _, train, every, checkpoints = blocks("torch.md", "python")
+    _, train, every, _, checkpoints = blocks("torch.md", "python")
     first, model_and_loop = train.split("torch.manual_seed", 1)
     resumable = checkpoints.replace("    ...\n", STEP)
     assert resumable != checkpoints

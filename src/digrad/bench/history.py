@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from digrad.bench.report import BenchRow
-from digrad.errors import StorageError
+from digrad.errors import DataError
 from digrad.files import make_folder
 
 
@@ -18,7 +18,7 @@ def remember(
     """Add a line with digrad's figures to a file; return those of its last line before, by name.
 
     Raises:
-        StorageError: The file holds something else, or cannot be written.
+        DataError: The file holds something else, or cannot be written.
     """
     path = Path(path)
     before = _last(path)
@@ -29,7 +29,7 @@ def remember(
         with path.open("a") as file:
             file.write(json.dumps({"time": when, "facts": facts, "ours": figures}) + "\n")
     except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}. Choose another file.") from error
+        raise DataError(f"{path} cannot be written: {error.strerror}. Choose another file.") from error
     return before
 
 
@@ -42,6 +42,6 @@ def _last(path: Path) -> dict[str, float]:
             else {}
         )
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise StorageError(
+        raise DataError(
             f"{path} is no history of `digrad bench`: {error}. Name another file, or remove this one."
         ) from None

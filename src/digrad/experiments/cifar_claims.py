@@ -115,7 +115,7 @@ def _per_step(traces: Sequence[Trace], fact: str) -> float:
 def table_markdown(name: str, rows: Sequence[AccuracyRow]) -> str:
     """Return the table of one setting for people."""
     lines = [
-        f"### {name}",
+        f"## {name}",
         "",
         "| method | step size | training accuracy | test accuracy | mean over agents | lowest agent | clipped "
         "| largest tracker | sent | s/step | CPU s/step | seeds |",

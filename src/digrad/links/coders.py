@@ -110,7 +110,7 @@ class Quantize:
 
 @dataclass(frozen=True)
 class BFloat16:
-    """Made as :data:`bfloat16`."""
+    """Made as ``bfloat16``."""
 
     damping = 1.0
 

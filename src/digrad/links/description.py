@@ -80,7 +80,7 @@ class Links:
         awake: The probability that an agent acts at a step, for all or for each; one that sleeps sends nothing,
             computes nothing, and finds what has arrived when it wakes up.
         two_way: The arcs i to j and j to i share their fate, as methods that ``mix`` need it.
-        coder: How messages are shortened, see :mod:`digrad.coders`.
+        coder: How messages are shortened, see ``digrad.coders``.
         damping: The factor of what push-sum pairs send when they are coded; by default that of the coder.
         noise: The standard deviation of what is added to every number sent, or a function of k.
         push: What becomes of undelivered parts of what is pushed: ``"sum"`` owes them; ``"keep"`` returns them to a

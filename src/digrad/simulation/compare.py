@@ -9,6 +9,7 @@ import jax
 import numpy.typing as npt
 
 from digrad import checks
+from digrad.links import Event
 from digrad.mixing import AnyNetwork
 from digrad.problems import Problem
 from digrad.simulation.arguments import labelled, make_seed
@@ -59,9 +60,12 @@ def compare(
     stop_at_tolerance: bool = False,
     sampling: Literal["replacement", "epoch"] = "replacement",
     plain_mean: bool = False,
+    paths: bool = False,
+    invariant: bool = False,
     callback: Callable[[Progress], None] | None = None,
     checkpoint: Checkpoint | None = None,
     chunk: int | None = None,
+    churn: Sequence[Event] = (),
 ) -> dict[str, Any]:
     """Run several methods on the same samples from the same start, and return their traces by name.
 
@@ -85,9 +89,12 @@ def compare(
         stop_at_tolerance: End a run at ``tolerance``.
         sampling: ``replacement`` or ``epoch``.
         plain_mean: Also evaluate the plain average of the agents.
+        paths: Also record the estimate of every agent.
+        invariant: Also record the residual of the invariant.
         callback: Called after every chunk of every run.
         checkpoint: Where to store the runs: a folder, with a file per label and seed.
         chunk: Steps per compiled call.
+        churn: Agents that go and come.
 
     Example:
         >>> import digrad as dg
@@ -105,11 +112,12 @@ def compare(
             "method": by_label[label], "problem": problem, "network": network, "steps": steps, "seed": seed,
             "batch_size": batch_size, "x0": x0, "name": label, "record_every": record_every, "dtype": dtype,
             "tolerance": tolerance, "stop_at_tolerance": stop_at_tolerance, "sampling": sampling,
-            "plain_mean": plain_mean, "callback": callback, "chunk": chunk,
-            "checkpoint": _of_run(checkpoint, label, seed),
+            "plain_mean": plain_mean, "paths": paths, "invariant": invariant, "callback": callback, "chunk": chunk,
+            "checkpoint": _of_run(checkpoint, label, seed), "churn": churn,
         }  # fmt: skip
 
     watched = callback is not None or checkpoint is not None or stop_at_tolerance or chunk is not None
+    watched = watched or paths or invariant or bool(churn)  # which runs side by side do not record
     if len(several) > 1 and batch_size is None and not watched:
         return {label: _side_by_side([options(label, one) for one in several]) for label in by_label}
     return run_each(by_label, several, lambda label, seed: simulate(**options(label, seed)))

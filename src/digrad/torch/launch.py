@@ -82,7 +82,7 @@ def launch(
             the endpoint is reached on several.
         node_rank: The number of this machine: agents are numbered machine by machine. By default a free one.
         rejoin_timeout: Seconds to wait for machines that have not come, or have gone, before the run is given up.
-        key_file: A secret of :func:`~digrad.torch.machines.key_file.make_key` that all machines have. Nobody else can
+        key_file: A file of ``digrad keygen`` that all machines have. Nobody else can
             take part, and all that travels between machines is encrypted and authenticated.
         insecure: Do without a key: whoever reaches the endpoint or an agent can read, disturb or join the run. Several
             machines need one of the two, unless the endpoint is loopback.
