@@ -69,3 +69,7 @@ def test_what_was_left_before_a_restart_is_not_compared() -> None:
     for k in range(COMPARED, COMPARED + 5):
         for watch in both:
             run(watch, k, k + 1, 0.3)
+    run(both[0], 2 * COMPARED, 2 * COMPARED + 1, 0.1)
+    run(both[1], 2 * COMPARED, 2 * COMPARED + 1, 0.3)
+    with pytest.raises(DisagreementError, match=r"agent 0 0\.1, agent 1 0\.3"):
+        both[0].after_step(2 * COMPARED + 1, lambda: {"lr": 0.1})

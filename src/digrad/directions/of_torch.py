@@ -1,5 +1,6 @@
 """A torch optimizer as a direction, for the torch engines."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -40,16 +41,23 @@ class TorchDirection:
     def init(self, x: Array) -> Array:
         """Return an empty memory: a first column that says whether there was a step, then what the state needs."""
         _refuse_others(x)
-        return x.new_zeros((len(x), 1 + sum(entry.numel() for entry in self._entries(x).values())))
+        return x.new_zeros(
+            (
+                len(x),
+                1
+                + sum(entry.numel() for entry in _entries(self.make, x.shape[1], x.dtype, x.device).values()),
+            )
+        )
 
     def update(self, tracked: Array, memory: Array, x: Array) -> tuple[Array, Array]:
         """Return what the optimizer makes of each agent's clipped tracker."""
         import torch
 
-        form = self._entries(x)
+        form = _entries(self.make, x.shape[1], x.dtype, x.device)
         move, after = torch.empty_like(x), torch.ones_like(memory)
         for i, row in enumerate(memory):
-            optimizer, parameter = self._optimizer(x[i])
+            parameter = torch.nn.Parameter(x[i].clone())
+            optimizer = self.make([parameter])
             parameter.grad = tracked[i].clone()
             if row[0]:
                 optimizer.state[parameter] = _unpacked(row[1:], form)
@@ -58,21 +66,21 @@ class TorchDirection:
             after[i, 1:] = _packed(optimizer.state[parameter], form, row)
         return move, after
 
-    def _optimizer(self, x: Any) -> tuple[Any, Any]:
-        import torch
 
-        parameter = torch.nn.Parameter(x.clone())
-        return self.make([parameter]), parameter
+@functools.cache  # finding out takes a step of an optimizer
+def _entries(make: Callable[[list[Any]], Any], width: int, dtype: Any, device: Any) -> dict[str, Any]:
+    """Return the forms (without memory) of the tensors that the optimizer of a vector keeps after a first step."""
+    import torch
 
-    def _entries(self, x: Any) -> dict[str, Any]:
-        """Return the tensors that the optimizer keeps, by name, as they are after a first step."""
-        optimizer, parameter = self._optimizer(x[0])
-        parameter.grad = x.new_zeros(x.shape[1])
-        optimizer.step()
-        return _tensors(optimizer.state[parameter], x)
+    parameter = torch.nn.Parameter(torch.zeros(width, dtype=dtype, device=device))
+    optimizer = make([parameter])
+    parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    kept = _tensors(optimizer.state[parameter])
+    return {name: value.new_empty(()).expand(value.shape) for name, value in kept.items()}
 
 
-def _tensors(state: dict[str, Any], like: Any) -> dict[str, Any]:
+def _tensors(state: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     found = {}
@@ -91,7 +99,7 @@ def _tensors(state: dict[str, Any], like: Any) -> dict[str, Any]:
 def _packed(state: dict[str, Any], form: dict[str, Any], like: Any) -> Any:
     import torch
 
-    kept = _tensors(state, like)
+    kept = _tensors(state)
     return torch.cat([like[:0], *(kept[name].reshape(-1).to(like) for name in form)])
 
 

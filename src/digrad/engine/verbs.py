@@ -1,4 +1,4 @@
-"""Which matrix a method's verbs stand for: the one table that every engine binds its executor with."""
+"""The verbs of methods: which matrix each stands for, and how every executor is called."""
 
 from typing import Any
 
@@ -33,3 +33,23 @@ def required(method: Any) -> frozenset[str]:
     return frozenset(need for need, letter in LETTERS.items() if letter in letters) | (
         method.needs & {"mean"}
     )
+
+
+class Verbs:
+    """``pull``, ``push`` and ``mix`` of an executor, which says once what becomes of an array that is sent."""
+
+    def pull(self, x: Any) -> Any:
+        """Mix with the row-stochastic R."""
+        return self._exchange("pull", x)
+
+    def push(self, x: Any) -> Any:
+        """Mix with the column-stochastic C."""
+        return self._exchange("push", x)
+
+    def mix(self, x: Any) -> Any:
+        """Mix with the doubly stochastic W, or with the one matrix of the method."""
+        return self._exchange("mix", x)
+
+    def _exchange(self, verb: str, x: Any) -> Any:
+        """Return what agents that send ``x``, an array or a tuple of arrays, have after mixing."""
+        raise NotImplementedError

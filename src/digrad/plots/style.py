@@ -128,6 +128,11 @@ def dress(ax: "Axes", metric: str, x_label: str) -> None:
     """Give a panel the title and the labels of ``metric``, readable fonts and a light grid."""
     title, y_label = _TITLES.get(metric, (metric.replace("_", " "), metric.replace("_", " ")))
     ax.set_title(title, fontsize=FONT["title"])
+    dress_axes(ax, x_label, y_label)
+
+
+def dress_axes(ax: "Axes", x_label: str, y_label: str) -> None:
+    """Give a panel labels, readable fonts and a light grid."""
     ax.set_xlabel(x_label, fontsize=FONT["label"])
     ax.set_ylabel(y_label, fontsize=FONT["label"])
     ax.tick_params(which="both", labelsize=FONT["tick"])

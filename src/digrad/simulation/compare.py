@@ -116,9 +116,11 @@ def compare(
             "checkpoint": _of_run(checkpoint, label, seed), "churn": churn,
         }  # fmt: skip
 
-    watched = callback is not None or checkpoint is not None or stop_at_tolerance or chunk is not None
-    watched = watched or paths or invariant or bool(churn)  # which runs side by side do not record
-    if len(several) > 1 and batch_size is None and not watched:
+    # Runs side by side neither stop in between nor record what has a shape of its own.
+    alone = (callback, checkpoint, chunk) != (None, None, None) or any(
+        (stop_at_tolerance, paths, invariant, churn)
+    )
+    if len(several) > 1 and batch_size is None and not alone:
         return {label: _side_by_side([options(label, one) for one in several]) for label in by_label}
     return run_each(by_label, several, lambda label, seed: simulate(**options(label, seed)))
 

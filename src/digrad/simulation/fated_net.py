@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from digrad.engine.packets import PacketMeter
+from digrad.engine.verbs import Verbs
 from digrad.links.coders import AnyCoder, RandomK
 from digrad.simulation.arcs import Arcs, Slices, add_up, add_up_sent
 
@@ -63,7 +64,7 @@ def outstanding(call: Call) -> jax.Array | None:
     return jnp.where(call.settled[:, None], 0, call.owed)
 
 
-class FatedNet:
+class FatedNet(Verbs):
     """The network of one iteration.
 
     Args:
@@ -95,18 +96,6 @@ class FatedNet:
     def one_hot(self) -> jax.Array:
         """The identity: row i is agent i."""
         return jnp.eye(self._n)
-
-    def pull(self, x: Any) -> Any:
-        """Mix with the row-stochastic R."""
-        return self._exchange("pull", x)
-
-    def push(self, x: Any) -> Any:
-        """Mix with the column-stochastic C."""
-        return self._exchange("push", x)
-
-    def mix(self, x: Any) -> Any:
-        """Mix with the doubly stochastic W, or with the one matrix of the method."""
-        return self._exchange("mix", x)
 
     def mean(self, x: Any) -> Any:
         """Refuse: the door has let nobody through who averages over all agents."""

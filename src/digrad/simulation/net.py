@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from digrad.engine.traffic import Meter
+from digrad.engine.verbs import Verbs
 from digrad.links import Link, heard
 from digrad.simulation.arcs import Arcs
 from digrad.simulation.operators import Linked, Operator, apply, apply_heard
 
 
-class SimulatedNet:
+class SimulatedNet(Verbs):
     """The network of one iteration.
 
     Args:
@@ -44,18 +45,6 @@ class SimulatedNet:
     def one_hot(self) -> jax.Array:
         """The identity: row i is agent i."""
         return jnp.eye(self._n)
-
-    def pull(self, x: Any) -> Any:
-        """Mix with the row-stochastic R."""
-        return self._exchange("pull", x)
-
-    def push(self, x: Any) -> Any:
-        """Mix with the column-stochastic C."""
-        return self._exchange("push", x)
-
-    def mix(self, x: Any) -> Any:
-        """Mix with the doubly stochastic W, or with the one matrix of the method."""
-        return self._exchange("mix", x)
 
     def mean(self, x: Any) -> Any:
         """Average over all agents, charged as a ring all-reduce."""

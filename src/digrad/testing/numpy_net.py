@@ -5,10 +5,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from digrad.engine.verbs import Verbs
 from digrad.graphs import Digraph
 
 
-class NumPyNet:
+class NumPyNet(Verbs):
     """Mixes with the given matrices (R for pull, C for push, W for mix) and records every call.
 
     A verb whose matrix is missing raises, and so does ``mean`` unless it is allowed: `needs` is tested with that.
@@ -37,23 +38,11 @@ class NumPyNet:
         net.matrices, net.calls = {**self.matrices, "mix": self.matrices["pull"]}, self.calls
         return net
 
-    def pull(self, x: Any) -> Any:
-        """Return R @ x."""
-        return self._mix("pull", x)
-
-    def push(self, x: Any) -> Any:
-        """Return C @ x."""
-        return self._mix("push", x)
-
-    def mix(self, x: Any) -> Any:
-        """Return W @ x, or the single matrix that the method has chosen."""
-        return self._mix("mix", x)
-
     def mean(self, x: Any) -> Any:
         """Return the average in every row."""
-        return self._mix("mean", x)
+        return self._exchange("mean", x)
 
-    def _mix(self, verb: str, x: Any) -> Any:
+    def _exchange(self, verb: str, x: Any) -> Any:
         matrix = self.matrices[verb]
         if matrix is None:
             raise AssertionError(f"the method calls net.{verb}, which its `needs` does not announce")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from digrad.plots.style import BLUE, FONT, RED, panels, style_of
+from digrad.plots.style import BLUE, FONT, RED, dress_axes, panels, style_of
 from digrad.theory.constants.assumptions import INDICATIVE
 from digrad.theory.inequalities.rows import Row
 
@@ -49,7 +49,7 @@ def row_figure(row: Row) -> "Figure":
         ax.plot(k, side, color=color, linestyle=dashes, label=text, linewidth=width, zorder=order)
     _scale(ax, np.abs(np.concatenate(sides)), is_signed)
     ax.set_xlim(row.first - 0.02 * k.size, row.first + 1.02 * k.size)
-    _dress(ax, "iteration $k$", "both sides")
+    dress_axes(ax, "iteration $k$", "both sides")
     _entitle(
         figure, ax, [*textwrap.wrap(row.name, TITLE_WIDTH), f"{row.chain}: {row.status}"], _COLORS[row.status]
     )
@@ -109,13 +109,13 @@ def smoothness_figure(found: "EmpiricalSmoothness") -> "Figure":
     """
     figure, axes = panels(2, 2)
     _points_and_line(axes[0], found.grad_norms_F, found.hessian_norms_F, found.line, BLUE, RED, "F: ")
-    _dress(axes[0], r"$\|\nabla F\|$", r"$\|\nabla^2 F\|$")
+    dress_axes(axes[0], r"$\|\nabla F\|$", r"$\|\nabla^2 F\|$")
     axes[0].set_title("Average loss", fontsize=FONT["title"])
     columns = zip(found.grad_norms.T, found.hessian_norms.T, found.agent_lines, strict=True)
     for i, (g, h, line) in enumerate(columns):
         color = style_of("", i).color
         _points_and_line(axes[1], g, h, line, color, color, f"agent {i}: ")
-    _dress(axes[1], r"$\|\nabla f_i\|$", r"$\|\nabla^2 f_i\|$")
+    dress_axes(axes[1], r"$\|\nabla f_i\|$", r"$\|\nabla^2 f_i\|$")
     axes[1].set_title("Each agent", fontsize=FONT["title"])
     for ax in axes[: 1 if len(found.agent_lines) > LEGEND_AGENTS else 2]:
         top = ax.get_ylim()[1] * (1.1 if ax is axes[0] else 1.5)  # room for the legend above the points
@@ -132,15 +132,6 @@ def _points_and_line(
     ends = np.array([0.0, float(g.max())])
     text = f"{name}$L_0$ = {line.intercept:.3g}, $L_1$ = {line.slope:.3g}"
     ax.plot(ends, line(ends), color=line_color, linewidth=1.2, label=text)
-
-
-def _dress(ax: "Axes", x_label: str, y_label: str) -> None:
-    ax.set_xlabel(x_label, fontsize=FONT["label"])
-    ax.set_ylabel(y_label, fontsize=FONT["label"])
-    ax.tick_params(which="both", labelsize=FONT["tick"])
-    ax.grid(True, color="0.9", linewidth=0.6)
-    ax.set_axisbelow(True)
-    ax.spines[["top", "right"]].set_visible(False)
 
 
 def _slug(name: str) -> str:

@@ -13,15 +13,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 import torch
 
 from digrad.torch.addresses import listening_socket
-from digrad.torch.machines.channel import GREETING
+from digrad.torch.future_work import FutureWork
+from digrad.torch.machines.channel import GREETING, STRANGERS, accept_all
 from digrad.torch.machines.sealed import StrangerError, Wire, meet
 from digrad.torch.reasons import MessageLostError
 
@@ -29,7 +28,6 @@ HEADER = struct.Struct("<4sqqq")  # kind, step, tag, bytes
 MESSAGE, ALIVE, TAKEN = b"data", b"live", b"took"
 _ARC = struct.Struct("<8sqq")  # what a new connection is for: a word, sender, receiver
 _WORD = b"arc v1\n\0"
-_STRANGERS = 32  # connections that may be greeted at a time
 _RETRY = 0.2  # seconds between two attempts to connect
 
 Facts = dict[str, Any]
@@ -77,16 +75,17 @@ class AgentLinks:
         make_outgoing: "Callable[[int, Callable[[], Wire]], Any] | None" = None,
     ) -> None:
         self._agent, self._n, self._place, self._timeout = agent, n, place, timeout
-        self._make_incoming = make_incoming or Incoming
+        self._make_incoming = make_incoming or (lambda _: Incoming())
         self._make_outgoing = make_outgoing or (lambda _, connect: Outgoing(connect))
         self._listener = listening_socket(place.address, 0)
         self._incoming: dict[int, Any] = {}
         self._outgoing: dict[int, Any] = {}
         self._lock = threading.Lock()
-        self._greeting = threading.Semaphore(_STRANGERS)
+        self._greeting = threading.Semaphore(STRANGERS)
         self._strangers: set[str] = set()
         self._is_closed = False
-        threading.Thread(target=self._accept, name="digrad-links", daemon=True).start()
+        arguments = (self._listener, self._greeting, self._welcome)
+        threading.Thread(target=accept_all, args=arguments, name="digrad-links", daemon=True).start()
         here = {"machine": place.machine, "address": self._listener.getsockname()[:2]}
         self._everyone = exchange(here)
         machine = place.machine
@@ -163,17 +162,6 @@ class AgentLinks:
         secret = self._place.secret if self._place.sealed else None
         return meet(connection, secret, arc + self._place.secret[:8], is_first=is_first, timeout=GREETING)
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, (address, *_) = self._listener.accept()
-            except OSError:
-                return  # closed
-            if self._greeting.acquire(blocking=False):
-                threading.Thread(target=self._welcome, args=(connection, address), daemon=True).start()
-            else:
-                connection.close()
-
     def _welcome(self, connection: socket.socket, address: str) -> None:
         try:
             connection.settimeout(GREETING)
@@ -194,48 +182,66 @@ class AgentLinks:
             self._greeting.release()
 
 
-class LinkWork:
-    """A message under way, with the interface of a torch ``Work``.
+class LinkWork(FutureWork):
+    """A message under way.
 
     Args:
         link: That carries it.
     """
 
-    def __init__(self, link: "Incoming | Outgoing") -> None:
+    def __init__(self, link: "_Carrier") -> None:
+        super().__init__()
         self._link = link
-        self.future: Future[None] = Future()
 
     @property
     def last_progress(self) -> float:
         """When something of it, or at least a sign of life, was last seen."""
         return self._link.last_progress
 
-    def wait(self, timeout: timedelta) -> bool:
-        """Wait until it has arrived or left; return whether it has."""
-        try:
-            self.future.result(timeout.total_seconds())
-        except TimeoutError:
-            return False
-        return True
 
-    def is_completed(self) -> bool:
-        """Return whether it has arrived or left, or never will."""
-        return self.future.done()
+class _Carrier:
+    """One direction of an arc: what is posted is carried in order by a thread, or lost together."""
 
-
-class Incoming:
-    """Receives the messages of a sender, one after the other, in a thread of its own, once it connects."""
-
-    def __init__(self, _: int) -> None:
-        self._posted: queue.SimpleQueue[tuple[torch.Tensor, int, int, LinkWork] | None] = queue.SimpleQueue()
+    def __init__(self) -> None:
+        self._posted: queue.SimpleQueue[Any] = (
+            queue.SimpleQueue()
+        )  # tuples that end in their LinkWork, then None
         self._wire: Wire | None = None
         self._error: Exception | None = None
         self._lock = threading.Lock()
 
     @property
     def last_progress(self) -> float:
-        """When bytes last came."""
+        """When bytes last came or left."""
         return -float("inf") if self._wire is None else self._wire.last_progress
+
+    def close(self) -> None:
+        """Close the connection; what was posted is lost."""
+        self._fail(MessageLostError("this agent has closed its connections"))
+        self._posted.put(None)
+        if self._wire is not None:
+            self._wire.close()
+
+    def _put(self, *what: Any) -> LinkWork:
+        work = LinkWork(self)
+        with self._lock:
+            if self._error is not None:
+                work.future.set_exception(MessageLostError(str(self._error)))
+            else:
+                self._posted.put((*what, work))
+        return work
+
+    def _fail(self, error: Exception) -> None:
+        with self._lock:
+            self._error = self._error or error
+            while not self._posted.empty():
+                posted = self._posted.get()
+                if posted is not None:
+                    posted[-1].future.set_exception(MessageLostError(str(self._error)))
+
+
+class Incoming(_Carrier):
+    """Receives the messages of a sender, one after the other, in a thread of its own, once it connects."""
 
     def begin(self, wire: Wire) -> bool:
         """Take the connection of the sender; return whether it is the first."""
@@ -248,28 +254,7 @@ class Incoming:
 
     def post(self, message: torch.Tensor, tag: int, k: int) -> LinkWork:
         """Receive the next message into memory of ours."""
-        work = LinkWork(self)
-        with self._lock:
-            if self._error is not None:
-                work.future.set_exception(MessageLostError(str(self._error)))
-            else:
-                self._posted.put((message, tag, k, work))
-        return work
-
-    def close(self) -> None:
-        """Close the connection; what was posted is lost."""
-        self._fail(MessageLostError("this agent has closed its connections"))
-        self._posted.put(None)
-        if self._wire is not None:
-            self._wire.close()
-
-    def _fail(self, error: Exception) -> None:
-        with self._lock:
-            self._error = self._error or error
-            while not self._posted.empty():
-                posted = self._posted.get()
-                if posted is not None:
-                    posted[3].future.set_exception(MessageLostError(str(self._error)))
+        return self._put(message, tag, k)
 
     def _serve(self, wire: Wire) -> None:
         posted = None
@@ -293,26 +278,16 @@ class Incoming:
                 posted = message = work = None  # not kept while waiting for the next one
         except (OSError, StrangerError, MessageLostError) as error:
             if posted is not None:
-                posted[3].future.set_exception(MessageLostError(str(error)))
+                posted[-1].future.set_exception(MessageLostError(str(error)))
             self._fail(error)
 
 
-class Outgoing:
+class Outgoing(_Carrier):
     """Sends messages to one receiver, one after the other, in a thread of its own."""
 
     def __init__(self, connect: Callable[[], Wire]) -> None:
-        self._posted: queue.SimpleQueue[tuple[bytes, torch.Tensor | None, LinkWork] | None] = (
-            queue.SimpleQueue()
-        )
-        self._wire: Wire | None = None
-        self._error: Exception | None = None
-        self._lock = threading.Lock()
+        super().__init__()
         threading.Thread(target=self._serve, args=(connect,), name="digrad-sender", daemon=True).start()
-
-    @property
-    def last_progress(self) -> float:
-        """When bytes last left."""
-        return -float("inf") if self._wire is None else self._wire.last_progress
 
     def post(self, message: torch.Tensor, tag: int, k: int) -> LinkWork:
         """Send a message after those that were posted before."""
@@ -322,30 +297,6 @@ class Outgoing:
         """Give a sign of life, unless something is about to be sent anyway."""
         if self._posted.empty():
             self._put(HEADER.pack(ALIVE, 0, 0, 0), None)
-
-    def close(self) -> None:
-        """Close the connection; what was posted is lost."""
-        self._fail(MessageLostError("this agent has closed its connections"))
-        self._posted.put(None)
-        if self._wire is not None:
-            self._wire.close()
-
-    def _put(self, header: bytes, message: torch.Tensor | None) -> LinkWork:
-        work = LinkWork(self)
-        with self._lock:
-            if self._error is not None:
-                work.future.set_exception(MessageLostError(str(self._error)))
-            else:
-                self._posted.put((header, message, work))
-        return work
-
-    def _fail(self, error: Exception) -> None:
-        with self._lock:
-            self._error = self._error or error
-            while not self._posted.empty():
-                posted = self._posted.get()
-                if posted is not None:
-                    posted[2].future.set_exception(MessageLostError(str(self._error)))
 
     def _serve(self, connect: Callable[[], Wire]) -> None:
         posted = None
@@ -360,7 +311,7 @@ class Outgoing:
                 posted = message = work = None
         except (OSError, StrangerError) as error:
             if posted is not None:
-                posted[2].future.set_exception(MessageLostError(str(error)))
+                posted[-1].future.set_exception(MessageLostError(str(error)))
             self._fail(error)
 
 

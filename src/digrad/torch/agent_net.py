@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from digrad.engine.traffic import all_reduce_messages
+from digrad.engine.verbs import Verbs
 from digrad.errors import CommunicationError
 from digrad.torch.exchange import FUSED, Part, Round
 from digrad.torch.link_state import LinkState, keeps_reference, plain_link
@@ -17,7 +18,7 @@ from digrad.torch.route import Route
 from digrad.torch.same_host import LARGE
 
 
-class AgentNet:
+class AgentNet(Verbs):
     """What a method sees of a :class:`ProcessNetwork`.
 
     Args:
@@ -73,18 +74,6 @@ class AgentNet:
         self.finish_early()
         self._place = None
         self._links.end_step(self._turns.at(self.k))
-
-    def pull(self, x: Any) -> Any:
-        """Mix with the row-stochastic R."""
-        return self._exchange("pull", x)
-
-    def push(self, x: Any) -> Any:
-        """Mix with the column-stochastic C."""
-        return self._exchange("push", x)
-
-    def mix(self, x: Any) -> Any:
-        """Mix with the doubly stochastic W, or with the one matrix of the method."""
-        return self._exchange("mix", x)
 
     def mean(self, x: Any) -> Any:
         """Average over all agents: a ring all-reduce, of which this agent sends 2 (n - 1)/n of a row."""

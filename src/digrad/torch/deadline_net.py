@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from digrad.engine.verbs import Verbs
 from digrad.errors import ArgumentError, CommunicationError
 from digrad.mixing import LETTERS
 from digrad.torch.agent_links import AgentLinks, Facts
@@ -30,7 +31,7 @@ _OWED, _ARRIVED, _AHEAD = "owed", "arrived", "ahead"  # how stored arrays are ca
 Taken = dict[int, dict[int, Item]]  # by sender and call
 
 
-class DeadlineNet:
+class DeadlineNet(Verbs):
     """What a method sees of a :class:`ProcessNetwork` with a deadline.
 
     Args:
@@ -177,18 +178,6 @@ class DeadlineNet:
         """Wait until something comes, at most so long."""
         with self.inbox.changed:
             self.inbox.changed.wait(seconds)
-
-    def pull(self, x: Any) -> Any:
-        """Mix with the row-stochastic R."""
-        return self._exchange("pull", x)
-
-    def push(self, x: Any) -> Any:
-        """Mix with the column-stochastic C."""
-        return self._exchange("push", x)
-
-    def mix(self, x: Any) -> Any:
-        """Mix with the one matrix of the method."""
-        return self._exchange("mix", x)
 
     def mean(self, x: Any) -> Any:
         """Refuse: an average of all agents waits for all of them."""

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from digrad.engine.fates import make_fates
+from digrad.engine.verbs import Verbs
 from digrad.mixing import AnyNetwork
 from digrad.torch.agent_net import AgentNet
 from digrad.torch.exchange import Part
@@ -17,7 +18,7 @@ from digrad.torch.replica_net import ReplicaNet
 Packets = dict[int, torch.Tensor]
 
 
-class FatedNet:
+class FatedNet(Verbs):
     """What methods see of a network whose packets have fates.
 
     Args:
@@ -74,18 +75,6 @@ class FatedNet:
     def awake(self) -> list[bool]:
         """Return which of these agents act at this iteration."""
         return [agent.is_awake(self.k) for agent in self._agents]
-
-    def pull(self, x: Any) -> Any:
-        """Mix with the row-stochastic R."""
-        return self._exchange("pull", x)
-
-    def push(self, x: Any) -> Any:
-        """Mix with the column-stochastic C."""
-        return self._exchange("push", x)
-
-    def mix(self, x: Any) -> Any:
-        """Mix with the doubly stochastic W, or with the one matrix of the method."""
-        return self._exchange("mix", x)
 
     def mean(self, x: Any) -> Any:
         """Average over all agents; only outside of a step, where it belongs to the plain executor."""

@@ -6,12 +6,13 @@ from typing import Any
 import torch
 
 from digrad.engine.traffic import all_reduce_messages
+from digrad.engine.verbs import Verbs
 from digrad.mixing import AnyNetwork
 from digrad.torch.link_state import LinkState, Word, keeps_reference, plain_link
 from digrad.torch.mixing_order import Share, Turns, combine
 
 
-class ReplicaNet:
+class ReplicaNet(Verbs):
     """All agents at once, mixed row by row in the order that a network of processes uses.
 
     Args:
@@ -49,23 +50,11 @@ class ReplicaNet:
         self._place = None
         self._links.end_step(self._turns.at(self.k))
 
-    def pull(self, x: Any) -> Any:
-        """Mix with the row-stochastic R."""
-        return self._mix_all("pull", x)
-
-    def push(self, x: Any) -> Any:
-        """Mix with the column-stochastic C."""
-        return self._mix_all("push", x)
-
-    def mix(self, x: Any) -> Any:
-        """Mix with the doubly stochastic W, or with the one matrix of the method."""
-        return self._mix_all("mix", x)
-
     def mean(self, x: Any) -> Any:
         """Average over all agents, charged as a ring all-reduce."""
         return _each(x, self._mean)
 
-    def _mix_all(self, verb: str, x: Any) -> Any:
+    def _exchange(self, verb: str, x: Any) -> Any:
         refers = keeps_reference(verb, is_alone=not isinstance(x, tuple))
         return _each(x, lambda part: self._mix(verb, part, refers=refers))
 

@@ -19,8 +19,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ from typing import Any
 import torch
 
 from digrad.errors import CommunicationError
+from digrad.torch.future_work import FutureWork
 from digrad.torch.reasons import MessageLostError, agents_text
 
 LARGE = 1 << 20  # bytes; shorter messages gain nothing that a training step would notice
@@ -71,7 +70,7 @@ class SameHost:
         """Return whether ``receiver`` reads a message from this agent's memory."""
         return receiver in self._outgoing and message.nbytes >= LARGE
 
-    def receive(self, sender: int, message: torch.Tensor, tag: int, k: int) -> "Reading":
+    def receive(self, sender: int, message: torch.Tensor, tag: int, k: int) -> FutureWork:
         """Start to read into ``message`` as soon as ``sender`` offers it."""
         return self._incoming[sender].post(message, tag)
 
@@ -86,25 +85,6 @@ class SameHost:
         """Close the connections; a neighbour that still waits for a message learns that it is lost."""
         for arc in (*self._incoming.values(), *self._outgoing.values()):
             arc.close()
-
-
-@dataclass(frozen=True)
-class Reading:
-    """A message that is being read, with the interface of a torch ``Work``."""
-
-    future: "Future[None]"
-
-    def wait(self, timeout: timedelta) -> bool:
-        """Wait until it has been read; return whether it has."""
-        try:
-            self.future.result(timeout.total_seconds())
-        except TimeoutError:
-            return False
-        return True
-
-    def is_completed(self) -> bool:
-        """Return whether it has been read, or cannot be."""
-        return self.future.done()
 
 
 class Offer:
@@ -132,14 +112,14 @@ class _Incoming:
 
     def __init__(self, connection: socket.socket, pid: int) -> None:
         self._connection, self._pid = connection, pid
-        self._posted: queue.SimpleQueue[tuple[torch.Tensor, int, Future[None]] | None] = queue.SimpleQueue()
+        self._posted: queue.SimpleQueue[tuple[torch.Tensor, int, FutureWork] | None] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self._serve, name="digrad-reader", daemon=True)
         self.thread.start()
 
-    def post(self, message: torch.Tensor, tag: int) -> Reading:
-        future: Future[None] = Future()
-        self._posted.put((message, tag, future))
-        return Reading(future)
+    def post(self, message: torch.Tensor, tag: int) -> FutureWork:
+        work = FutureWork()
+        self._posted.put((message, tag, work))
+        return work
 
     def close(self) -> None:
         self._posted.put(None)
@@ -147,7 +127,7 @@ class _Incoming:
 
     def _serve(self) -> None:
         while (posted := self._posted.get()) is not None:
-            message, tag, future = posted
+            message, tag, work = posted
             try:
                 offered, address, size = _OFFER.unpack(_packet(self._connection, _OFFER.size))
                 if (offered, size) != (tag, message.nbytes):
@@ -157,9 +137,9 @@ class _Incoming:
                 _read(self._pid, address, message.data_ptr(), size)
                 self._connection.send(_TAKEN.pack(tag))
             except (OSError, MessageLostError) as error:
-                future.set_exception(MessageLostError(str(error)))
+                work.future.set_exception(MessageLostError(str(error)))
             else:
-                future.set_result(None)
+                work.future.set_result(None)
             del posted, message  # not kept while waiting for the next one
         self._connection.close()
 

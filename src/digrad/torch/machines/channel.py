@@ -4,6 +4,7 @@ import json
 import socket
 import struct
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from digrad.torch.machines.sealed import StrangerError, Wire, meet
@@ -12,10 +13,32 @@ CONTEXT = b"digrad launch 1"
 BEAT = 1.0  # seconds between two signs of life
 SILENCE = 60.0  # seconds without a sign of life after which a machine counts as lost
 GREETING = 5.0  # seconds that the other end of a new connection gets
+STRANGERS = 32  # connections that may be greeted at a time
 _LENGTH = struct.Struct("<I")
 _LONGEST = 1 << 24  # bytes of a message
 
 Message = dict[str, Any]
+
+
+def accept_all(
+    listener: socket.socket, greeting: threading.Semaphore, welcome: Callable[[socket.socket, str], None]
+) -> None:
+    """Hand every new connection, with its address, to a thread of its own, until ``listener`` is closed.
+
+    Args:
+        listener: The socket.
+        greeting: Who is not greeted at once is sent away; ``welcome`` releases it after the greeting.
+        welcome: Greets and serves one connection.
+    """
+    while True:
+        try:
+            connection, (address, *_) = listener.accept()
+        except OSError:
+            return  # closed
+        if greeting.acquire(blocking=False):
+            threading.Thread(target=welcome, args=(connection, address), daemon=True).start()
+        else:
+            connection.close()
 
 
 class Channel:

@@ -16,17 +16,17 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from digrad.torch.failure_records import cause_of, repeated_failure
 from digrad.torch.failure_story import BAD_INPUT, FAILED, place_of
 from digrad.torch.launch_folder import GRACE
-from digrad.torch.machines.channel import BEAT, Channel, Message
+from digrad.torch.machines.channel import BEAT, STRANGERS, Channel, Message, accept_all
 from digrad.torch.machines.meeting import Meeting
 from digrad.torch.machines.sealed import StrangerError
 from digrad.torch.reasons import agents_text
 
-_STRANGERS = 32  # connections that may be greeted at a time
 _FIRST_WORD, _LATER_WORDS = 5.0, 60.0  # seconds until it is said that a machine is missing, and said again
 _FAREWELL = 5.0  # seconds for the machines to hear that the run is over
 _SHARED = ("version", "nodes", "agents", "graph", "max_restarts")  # facts in which all machines must agree
@@ -101,8 +101,9 @@ class Supervisor:
         self._last_words: Verdict | None = None  # of a run that was told to end
         self._patience = math.inf
         self._strangers: set[str] = set()
-        self._greeting = threading.Semaphore(_STRANGERS)
-        for work in (self._accept, self._watch):
+        self._greeting = threading.Semaphore(STRANGERS)
+        accept = partial(accept_all, self._listener, self._greeting, self._serve)
+        for work in (accept, self._watch):
             threading.Thread(target=work, name="digrad-supervisor", daemon=True).start()
 
     def close(self) -> None:
@@ -118,17 +119,6 @@ class Supervisor:
         self._listener.close()
         for member in members:
             member.channel.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, (address, *_) = self._listener.accept()
-            except OSError:
-                return  # closed
-            if self._greeting.acquire(blocking=False):
-                threading.Thread(target=self._serve, args=(connection, address), daemon=True).start()
-            else:
-                connection.close()
 
     def _serve(self, connection: socket.socket, address: str) -> None:
         """Talk with one machine until it goes."""
