@@ -37,7 +37,7 @@ def test_clipped_agents_that_never_agree_are_not_stable():
     assert found.is_bounded
     assert ends[found.value] < 1e-6
     assert ends[ends.index > found.value].min() > 0.1
-    assert found.table["final_loss"].tolist() == pytest.approx([-0.5] * 9)  # at the average all look well
+    assert found.table["final_loss"].max() == pytest.approx(-0.5)  # at the average all of them look well
 
 
 def test_the_worst_seed_decides_and_all_seeds_are_evidence():
