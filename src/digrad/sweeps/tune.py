@@ -183,7 +183,7 @@ def tune(
     tables: list[Any] = []
 
     def measure(value: float) -> float:
-        setting, wanted = plan(
+        study, wanted = plan(
             method, problem, network, grid={field: [value]}, random=None, samples=None, seed=seed, seeds=seeds, x0=x0,
             share_samples=True, target=None, held_out=held_out, asks_farthest=True,
             options={
@@ -191,7 +191,7 @@ def tune(
                 "dtype": make_dtype(dtype), "tolerance": TOLERANCE, "stop_at_tolerance": False, "sampling": sampling,
             },
         )  # fmt: skip
-        rows = [row for batch in batches(setting, wanted, 1) for row in run_batch(setting, batch)]
+        rows = [row for batch in batches(study, wanted, 1) for row in run_batch(study, batch)]
         if len(rows) < len(wanted):
             raise KeyboardInterrupt
         found: Any = table_of(rows)
