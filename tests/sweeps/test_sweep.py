@@ -240,3 +240,18 @@ def test_bad_arguments_get_one_line_before_the_first_run(arguments, said, tmp_pa
     with pytest.raises(ArgumentError, match=said) as refused:
         dg.sweep(dg.AB, QUARTIC, NETWORK, **{"grid": GRID, **RUN, **arguments})
     assert "\n" not in str(refused.value)
+
+
+def test_long_arrays_are_named_in_the_table_and_stored_as_arrays(tmp_path):
+    problem = dg.problems.quadratic(curvature=np.ones((65, 1)), linear=np.ones((65, 1)))
+    thresholds = [np.full((65, 1), level) for level in (1.0, 2.0)]
+    found = dg.sweep(
+        dg.CGT(step_size=0.1, threshold=1.0), problem, dg.Network(dg.graphs.ring(65)),
+        steps=2, grid={"threshold": thresholds}, out=tmp_path,
+    )  # fmt: skip
+    names = found.table["threshold"].tolist()
+    assert all(len(name) < 100 for name in names)
+    with np.load(tmp_path / "arrays.npz") as stored:
+        assert set(stored) == set(names)
+        for name, given in zip(names, thresholds, strict=True):
+            np.testing.assert_array_equal(stored[name], given)

@@ -87,19 +87,29 @@ def describe(method: Any) -> dict[str, Any]:
     Raises:
         ArgumentError: A schedule holds something that has no fingerprint.
     """
-    return {field.name: _plain(getattr(method, field.name)) for field in dataclasses.fields(method)}
+    return {field.name: plain(getattr(method, field.name)) for field in dataclasses.fields(method)}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a hyper-parameter as JSON can hold it: a long array by shape and hash, a function by name and hash.
+
+    Raises:
+        ArgumentError: A function holds something that has no fingerprint.
+    """
     if isinstance(value, bool | int | str) or value is None:
         return value
     if isinstance(value, float | np.floating):
         return float(value) if np.isfinite(value) else repr(float(value))
     if hasattr(value, "tolist"):
-        return value.tolist() if value.size <= MOST_LISTED else _digest(np.asarray(value))
+        return value.tolist() if is_short(value) else _digest(np.asarray(value))
     if type(value) in SCHEDULES.values():
         return repr(value)
     return f"{getattr(value, '__qualname__', type(value).__qualname__)}:{fingerprint(value)[:12]}"
+
+
+def is_short(value: Any) -> bool:
+    """Return whether the entries of an array are written out."""
+    return np.size(value) <= MOST_LISTED
 
 
 def _digest(array: npt.NDArray[Any]) -> str:

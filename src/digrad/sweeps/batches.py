@@ -14,7 +14,7 @@ import numpy as np
 
 from digrad.algorithms.fields import numeric_fields
 from digrad.engine.averages import perron_weights
-from digrad.engine.hyper import describe
+from digrad.engine.hyper import describe, is_short, plain
 from digrad.fingerprints import fingerprint
 from digrad.metrics import perron_average
 from digrad.mixing import AnyNetwork
@@ -209,6 +209,17 @@ def row_of(study: Study, one: Configuration, trace: Trace, seconds: float) -> di
     return {**row, "initial_loss": float(trace.loss[0]), "seconds": seconds}
 
 
+def long_arrays(wanted: Sequence[Configuration]) -> dict[str, Any]:
+    """Return the swept values that a cell of the table only names, by their names."""
+    arrays = [
+        np.asarray(value)
+        for one in wanted
+        for value in one.values.values()
+        if np.ndim(value) and not callable(value) and not is_short(value)
+    ]
+    return {plain(array): array for array in arrays}
+
+
 def _prepared(study: Study, one: Configuration) -> tuple[Prepared, Plan]:
     shape, options = study.shape(one), study.options
     x0, network = study.starts[one.start], study.networks[one.network]
@@ -233,11 +244,9 @@ def _kind(value: Any) -> Any:
 def _cell(value: Any) -> Any:
     if isinstance(value, bool | int | float | str) or value is None:
         return value
-    return (
-        json.dumps(np.asarray(value).ravel().tolist())
-        if np.ndim(value) and not callable(value)
-        else repr(value)
-    )
+    if callable(value) or not np.ndim(value):
+        return repr(value)
+    return json.dumps(np.ravel(value).tolist()) if is_short(value) else plain(np.asarray(value))
 
 
 def _start_name(start: Any) -> str:

@@ -1,16 +1,19 @@
 """The folder of a sweep: finished rows, each batch on disk before the next begins, so that a kill costs one batch."""
 
+import io
 import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from digrad.errors import ArgumentError, DataError
 from digrad.files import LOCK, make_folder, write_atomically
 
 FORMAT = "digrad sweep 1"
-ROWS, FACTS, TABLE = "rows.jsonl", "sweep.json", "table.parquet"
+ROWS, FACTS, TABLE, ARRAYS = "rows.jsonl", "sweep.json", "table.parquet", "arrays.npz"
 
 
 class Journal:
@@ -57,6 +60,14 @@ class Journal:
 def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
     """Write what the rows are about, which also marks the folder as that of a sweep."""
     write_atomically(make_folder(folder) / FACTS, json.dumps({"format": FORMAT, **facts}, indent=2) + "\n")
+
+
+def write_arrays(folder: Path, arrays: Mapping[str, Any]) -> None:
+    """Write the arrays that rows name, if there are some."""
+    if arrays:
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **arrays)
+        write_atomically(folder / ARRAYS, buffer.getvalue())
 
 
 def read_facts(folder: Path) -> dict[str, Any]:

@@ -27,9 +27,9 @@ from digrad.simulation.arguments import (
     make_steps,
 )
 from digrad.simulation.recorder import FLOATS
-from digrad.sweeps.batches import Configuration, Study, batches, identity
+from digrad.sweeps.batches import Configuration, Study, batches, identity, long_arrays
 from digrad.sweeps.space import Draws, MethodLike, candidates
-from digrad.sweeps.store import TABLE, Journal, read_facts, write_facts
+from digrad.sweeps.store import TABLE, Journal, read_facts, write_arrays, write_facts
 from digrad.sweeps.workers import run_here, run_on_workers
 
 if TYPE_CHECKING:
@@ -226,7 +226,8 @@ def sweep(
         workers: Processes that share the work.
         backend: A backend of joblib, e.g. ``"dask"`` for a cluster; ``"loky"`` (processes of this machine) by default.
         backend_options: Of the backend, e.g. ``{"scheduler_host": "10.8.0.1:8786"}``.
-        out: A folder where every finished batch is kept at once, and the table in the end.
+        out: A folder where every finished batch is kept at once, and the table in the end. Its ``arrays.npz`` holds
+            values of more than 64 entries, which the table names by shape and hash.
         resume: Take over the rows that are there, whatever ended the process that wrote them.
         overwrite: Delete them.
         progress: Called after every batch.
@@ -260,6 +261,7 @@ def sweep(
         journal = Journal(folder, resume=resume, overwrite=overwrite)
         if folder:
             write_facts(folder, facts)
+            write_arrays(folder, long_arrays(wanted))
         missing = {name: one for name, one in zip(names, wanted, strict=True) if name not in journal.rows}
         interrupted = _run_missing(
             study, missing, journal, workers, backend, backend_options or {}, progress, len(wanted)
