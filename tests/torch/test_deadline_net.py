@@ -12,10 +12,11 @@ import torch
 from digrad import AB, CGT, DSGT, Network
 from digrad.engine.verbs import bindings
 from digrad.errors import ArgumentError
-from digrad.graphs import every, example5
+from digrad.graphs import every, example5, from_edges
 from digrad.links import Links, coders
 from digrad.torch.agent_links import Place
 from digrad.torch.deadline_net import DeadlineNet
+from digrad.torch.late_links import Heard, Item
 
 N, D = 5, 3
 CURVATURE = torch.linspace(1.0, 5.0, N * D, dtype=torch.float64).reshape(N, D)
@@ -147,15 +148,20 @@ def test_neighbour_that_is_rarely_spoken_to_is_waited_for() -> None:
 
 def test_late_estimate_waits_for_the_next_step_at_which_its_arc_is_there() -> None:
     """Else agents whose steps do not meet would never hear one another."""
-    found = train(
-        CGT(step_size=0.05, threshold=2.0),
-        Network(every(3, example5())),
-        100,
-        deadline=1e-4,
-        delay=lambda agent, k: 0.001 * (agent == 2),
-    )
-    assert sum(one["late"] for one in found) > 0
-    assert largest([sum(one["mass"] for one in found)]) < 1e-11
+    network = Network(every(3, from_edges(2, [(1, 0)])))
+    member = Together(network, deadline=1e-3).member(0)
+    member.exchange, member.n = lambda facts, purpose: [facts, facts], 2
+    net = DeadlineNet(member, bindings(CGT(step_size=0.1, threshold=1.0)), D, torch.float64)
+    net.inbox.heard[1] = Heard(0, time.monotonic(), {1: Item(torch.ones(D, dtype=torch.float64), adds=False)})
+    mixed = []
+    for k in range(1, 7):
+        net.k = k
+        net.begin_step()
+        mixed.append(float(net.pull(torch.zeros(1, D, dtype=torch.float64)).sum()))
+        net.end_step()
+    net._links.close()
+    weight = next(float(network.at(k).R.matrix[0, 1]) for k in range(3) if network.at(k).R.matrix[0, 1])
+    assert sorted(mixed) == [0.0] * 5 + [D * weight]
 
 
 def test_method_whose_messages_may_not_be_late_is_refused() -> None:
