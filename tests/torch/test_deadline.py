@@ -16,12 +16,12 @@ EXACT = 1e-10  # of a quadratic in float64 after the steps that are taken here
 STARTUP = 200.0  # seconds for the interpreters to load torch on a busy machine
 
 
-def run(folder: Path, **plan: Any) -> list[dict[str, Any]]:
+def run(folder: Path, worker: str = "deadline.py", n: int = 5, **plan: Any) -> list[dict[str, Any]]:
     """Return what each agent found; all must succeed."""
-    with Agents("deadline.py", 5, str(folder), json.dumps(plan)) as agents:
+    with Agents(worker, n, str(folder), json.dumps(plan)) as agents:
         for rank, ended in agents.wait(200).items():
             assert ended.code == 0, f"agent {rank}: {ended.output}"
-    return [json.loads((folder / f"agent-{rank}.json").read_text()) for rank in range(5)]
+    return [json.loads((folder / f"agent-{rank}.json").read_text()) for rank in range(n)]
 
 
 def test_stopped_agent_costs_steps_and_what_is_owed_survives_the_end_of_a_run(tmp_path: Path) -> None:
@@ -90,3 +90,16 @@ def test_max_lag_bounds_how_far_agents_run_ahead(tmp_path: Path) -> None:
     found = run(tmp_path, steps=200, deadline=0.01, compute=0.005, slow=1, factor=5, max_lag=4)
     seconds = [one["seconds"] for one in found]
     assert min(seconds) > 0.7 * max(seconds), seconds
+
+
+@pytest.mark.slow
+def test_accuracy_of_a_network_does_not_suffer_from_an_agent_that_stops(tmp_path: Path) -> None:
+    """A small CNN is as good as in the undisturbed run, up to one point."""
+    accuracies = {}
+    for name, disturbance in (("undisturbed", {}), ("stopped", {"stop_at": 100, "seconds": 5.0})):
+        (tmp_path / name).mkdir()
+        found = run(tmp_path / name, "deadline_cnn.py", 3, steps=400, **disturbance)
+        accuracies[name] = found[0]["accuracy"]
+    assert found[0]["late"] > 0
+    assert accuracies["undisturbed"] > 0.9
+    assert accuracies["stopped"] > accuracies["undisturbed"] - 0.01, accuracies

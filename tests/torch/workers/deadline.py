@@ -1,9 +1,6 @@
 """One agent of a quadratic that does not wait for late neighbours; some of them are slow, or stop for a while."""
 
 import json
-import os
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,6 +12,7 @@ from digrad import AB, CGT, Network, PushDIGing
 from digrad.graphs import every, example5, ring
 from digrad.links import Links, coders
 from digrad.torch import Checkpoints, DecentralizedOptimizer, ProcessNetwork
+from torch_processes import stop_for
 
 CURVATURE = torch.tensor([[1.0 + i, 5.0 - i] for i in range(5)], dtype=torch.float64)
 LINEAR = torch.tensor([[1.0, 0], [0, 2], [-3, 1], [4, 4], [3, -2]], dtype=torch.float64)
@@ -34,13 +32,6 @@ class Point(nn.Module):
 
     def forward(self, agent: int) -> torch.Tensor:
         return (CURVATURE[agent] * self.x**2).sum() / 2 - LINEAR[agent] @ self.x
-
-
-def stop_for(seconds: float) -> None:
-    """Stop this process, and let another one wake it up."""
-    code = f"import os, signal, time; time.sleep({seconds}); os.kill({os.getpid()}, signal.SIGCONT)"
-    with subprocess.Popen([sys.executable, "-c", code]):
-        os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def main(out: str, settings: str) -> None:
