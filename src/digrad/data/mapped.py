@@ -18,7 +18,7 @@ from digrad.files import make_folder
 
 Row = tuple[float, list[int], list[float]]  # label, indices from 1 ascending, values
 
-ROWS_AT_ONCE = 10_000  # parsed between two writes
+ROWS_AT_ONCE = 1000  # parsed between two writes; a number takes ten times its size until then
 _FACTS = "facts.json"
 
 
