@@ -43,14 +43,12 @@ def _forget(call: Call, void: Any) -> Call:
     def clear(rows: Any) -> Any:
         return None if rows is None else jnp.where(void.reshape(-1, *[1] * (rows.ndim - 1)), 0, rows)
 
-    since = call.since
     return call._replace(
         owed=clear(call.owed),
         settled=None if call.settled is None else call.settled & ~void,
         inbox=clear(call.inbox),
         lifetime=clear(call.lifetime),
         new=None if call.new is None else call.new & ~void,
-        since=None if since is None else jnp.where(void[None, :, None], 0, since),
     )
 
 
