@@ -45,6 +45,9 @@ html_math_renderer = "mathml"  # which browsers draw by themselves: the site ask
 html_theme = "pydata_sphinx_theme"
 html_title = "digrad"
 html_show_sourcelink = False
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_sidebars = {"**": ["globaltoc.html"]}  # the pages are no sections of a section: all of them, everywhere
 html_theme_options = {
     "show_toc_level": 2,
     "header_links_before_dropdown": 4,

@@ -155,7 +155,7 @@ class Point(nn.Module):
 
 START = (3.1, -2.7)
 HARD = Links(loss=0.3, delay=3, awake=[1.0, 0.8, 0.5, 0.9, 0.7], coder=coders.top_k(1), noise=0.01, seed=2)
-TURN_STEPS = 60
+TURN_STEPS = 40
 
 
 def turn_cases(n: int) -> list[TurnCase]:

@@ -1,12 +1,14 @@
 """Starting agents as real processes on loopback, and making sure that none is left over."""
 
 import contextlib
+import faulthandler
 import ipaddress
+import multiprocessing
 import os
-import signal
+import runpy
 import socket
-import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -70,7 +72,10 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 class Agents:
-    """The processes of one run, ended with the ``with`` block whatever happens."""
+    """The processes of one run, ended with the ``with`` block whatever happens.
+
+    They are forked by a server that has imported torch already: importing it takes longer than most tests.
+    """
 
     def __init__(
         self,
@@ -82,35 +87,39 @@ class Agents:
     ) -> None:
         port = str(free_port())
         self.started = time.monotonic()
+        self._outputs = tempfile.TemporaryDirectory()
         self.processes = {
-            rank: subprocess.Popen(
-                [sys.executable, str(WORKERS / worker), *args],
-                env=environment(
-                    RANK=str(rank),
-                    WORLD_SIZE=str(n),
-                    LOCAL_RANK=str(rank),
-                    MASTER_ADDR="127.0.0.1",
-                    MASTER_PORT=port,
-                    **(extra or {}).get(rank, {}),
+            rank: _SERVER.Process(
+                target=_work,
+                args=(
+                    [str(WORKERS / worker), *args],
+                    environment(
+                        RANK=str(rank),
+                        WORLD_SIZE=str(n),
+                        LOCAL_RANK=str(rank),
+                        MASTER_ADDR="127.0.0.1",
+                        MASTER_PORT=port,
+                        **(extra or {}).get(rank, {}),
+                    ),
+                    self._output(rank),
                 ),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                start_new_session=True,
             )
             for rank in ranks or range(n)
         }
+        for process in self.processes.values():
+            process.start()
+
+    def _output(self, rank: int) -> str:
+        return os.path.join(self._outputs.name, str(rank))
 
     def __enter__(self) -> "Agents":
         return self
 
     def __exit__(self, *_: object) -> None:
         for process in self.processes.values():
-            if process.poll() is None:
-                process.send_signal(signal.SIGKILL)
-            process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
+            process.kill()
+            process.join()
+        self._outputs.cleanup()
 
     def wait(self, timeout: float, ranks: list[int] | None = None) -> dict[int, Ended]:
         """Return how the processes ended; fail if one has not after ``timeout`` seconds."""
@@ -118,9 +127,33 @@ class Agents:
         ended = {}
         for rank in ranks or list(self.processes):
             process = self.processes[rank]
-            output, _ = process.communicate(timeout=max(deadline - time.monotonic(), 0.1))
-            ended[rank] = Ended(process.returncode, output, time.monotonic() - self.started)
+            process.join(max(deadline - time.monotonic(), 0.1))
+            output = Path(self._output(rank)).read_text()
+            assert process.exitcode is not None, f"agent {rank} has not ended after {timeout} s:\n{output}"
+            ended[rank] = Ended(process.exitcode, output, time.monotonic() - self.started)
         return ended
+
+
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(["torch_models", "digrad.torch.process_network", "digrad.torch.checkpoint"])
+
+
+def _work(command: list[str], variables: dict[str, str], output: str) -> None:
+    """Be a process that runs a script, in a session of its own."""
+    os.setsid()
+    with open(output, "w") as file:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+            os.dup2(file.fileno(), stream.fileno())
+    os.environ.clear()
+    os.environ.update(variables)
+    sys.path[:0] = [str(Path(command[0]).parent)]
+    sys.argv = command
+    faulthandler.enable()
+    import torch  # by the agents only
+
+    torch.set_num_threads(1)  # the server's own variables were read when it imported torch
+    runpy.run_path(command[0], run_name="__main__")
 
 
 def run(worker: str, n: int, *args: str, timeout: float = 240) -> None:

@@ -1,4 +1,4 @@
-"""Tables for papers: rows of plain values as CSV, LaTeX and HTML."""
+"""Tables for papers: rows of plain values as text, CSV, LaTeX and HTML."""
 
 import csv
 import html
@@ -28,6 +28,10 @@ class Table:
         method,loss
         CGT,1.5e-07
         AB,
+        >>> print(table)
+        method     loss
+        CGT     1.5e-07
+        AB
         >>> len(table), table[0]["method"]
         (2, 'CGT')
     """
@@ -59,6 +63,18 @@ class Table:
     def __getitem__(self, place: int) -> Mapping[str, Any]:
         """Return one row."""
         return self.rows[place]
+
+    def __str__(self) -> str:
+        """Return the table as text, a line per row."""
+        lines = [self.columns, *([_shown(row.get(name)) for name in self.columns] for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        sides = [">" if self._is_numeric(name) else "<" for name in self.columns]
+        return "\n".join(
+            "  ".join(
+                f"{cell:{side}{width}}" for cell, side, width in zip(line, sides, widths, strict=True)
+            ).rstrip()
+            for line in lines
+        )
 
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the table as comma-separated values, every digit kept, and write it to ``path`` if given."""

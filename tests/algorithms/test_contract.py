@@ -16,7 +16,7 @@ import digrad.algorithms
 from digrad.algorithms import BIBTEX, CGT, FROST, METHODS, chebyshev_momentum, scaled_thresholds
 from digrad.engine.verbs import required
 from digrad.errors import ArgumentError
-from digrad.testing.contract import CONTRACT, setting_of
+from digrad.testing.contract import CONTRACT, case_of
 from digrad.testing.numpy_net import NumPyNet, network, run, weights
 from digrad.types import Method
 from method_cases import AGENTS, CASES, LABELS, Case
@@ -56,7 +56,7 @@ PROMISES = [promise for promise in CONTRACT if promise not in ENGINES]
 @pytest.mark.parametrize("promise", PROMISES)
 @every_case
 def test_method_keeps_every_promise_of_the_contract(case: Case, promise: str) -> None:
-    CONTRACT[promise](setting_of(case.method))
+    CONTRACT[promise](case_of(case.method))
 
 
 @every_case

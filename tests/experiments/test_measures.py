@@ -62,4 +62,4 @@ def test_claim_table_shows_every_claim_rule_and_choice() -> None:
     assert "| (1) it explodes | a start | at 3 | **holds** |" in text
     assert "- (1) it explodes: it diverges" in text
     assert "- **graph**: a ring" in text
-    assert table.to_dict()["claims"][0]["figures"] == {"diverged_at": 3}
+    assert table.to_dict()["claims"][0]["numbers"] == {"diverged_at": 3}

@@ -37,20 +37,20 @@ def test_plain_gradient_tracking_explodes_only_from_the_large_start(smoke: Repro
     assert smoke.table is not None
     large, zero, small = (claim for claim in smoke.table.claims if claim.number == 1)
     assert large.holds == HOLDS
-    assert large.figures["diverged_at"] <= 10
-    assert large.figures["largest_over_initial_loss"] == 1
+    assert large.numbers["diverged_at"] <= 10
+    assert large.numbers["largest_over_initial_loss"] == 1
     for claim in (zero, small):
         assert claim.holds == FAILS
-        assert claim.figures["diverged_at"] is None
-        assert claim.figures["largest_fraction_clipped"] == 0
-        assert claim.figures["largest_loss_difference"] <= 1e-12
+        assert claim.numbers["diverged_at"] is None
+        assert claim.numbers["largest_fraction_clipped"] == 0
+        assert claim.numbers["largest_loss_difference"] <= 1e-12
 
 
 @pytest.mark.a9a
 def test_short_runs_do_not_decide_about_the_end_of_runs(smoke: Reproduction) -> None:
     assert smoke.table is not None
     assert {claim.holds for claim in smoke.table.claims if claim.number > 1} == {UNDECIDED}
-    slower = [claim for claim in smoke.table.claims if claim.figures.get("is_slower")]
+    slower = [claim for claim in smoke.table.claims if claim.numbers.get("is_slower")]
     assert {claim.run for claim in slower} == {"logistic-sorted", "logistic-iid"}
 
 

@@ -191,7 +191,7 @@ def test_a_seed_that_diverged_counts_as_the_worst():
         "CGT", bad.columns, bad.final_x, "diverged", 5, 5, 1.0, facts={**bad.facts, "last": None, "seed": 1}
     )
     done.results["CGT"] = Ensemble((bad, bad, trace_of("CGT", FAST, FAST)))
-    assert cifar_claims.training_claim(done, "CGT").figures["final_train_accuracy"]["CGT"] == 0.0
+    assert cifar_claims.training_claim(done, "CGT").numbers["final_train_accuracy"]["CGT"] == 0.0
 
 
 def test_table_says_who_diverged():

@@ -30,17 +30,18 @@ def test_gradient_tracking_explodes_within_ten_steps_where_cgt_decreases(setting
     assert traces["CGT"].loss[-1] < 0.40
 
 
-def test_clipping_the_local_gradients_is_biased_where_clipping_the_tracker_is_not(setting):
+@pytest.mark.parametrize(("steps", "ratio"), [(2000, 3), pytest.param(5000, 100, marks=pytest.mark.slow)])
+def test_clipping_the_local_gradients_is_biased_where_clipping_the_tracker_is_not(setting, steps, ratio):
     problem, network = setting
     methods = {
         "CGT": dg.CGT(step_size=0.05, threshold=5.0),
         "row": dg.DGDClip(step_size=0.05, threshold=5.0, mixing="row"),
         "sinkhorn": dg.DGDClip(step_size=0.05, threshold=5.0),
     }
-    traces = dg.compare(methods, problem, network, steps=5000, x0="normal", seed=0, record_every=100)
+    traces = dg.compare(methods, problem, network, steps=steps, x0="normal", seed=0, record_every=100)
     final = {name: trace.final["grad_norm"] for name, trace in traces.items()}
-    assert final["CGT"] <= final["row"] / 100
-    assert final["CGT"] <= final["sinkhorn"] / 100
+    assert final["CGT"] <= final["row"] / ratio
+    assert final["CGT"] <= final["sinkhorn"] / ratio
 
 
 def test_the_minimum_is_known_to_rounding(setting):

@@ -61,15 +61,15 @@ def test_an_unknown_backend_is_one_clear_line():
     assert "\n" not in str(refused.value)
 
 
-def test_a_worker_keeps_its_setting_between_batches_and_forgets_old_ones(monkeypatch):
+def test_a_worker_keeps_its_study_between_batches_and_forgets_old_ones(monkeypatch):
     loaded = []
     real = sweep_workers.cloudpickle.loads
     monkeypatch.setattr(sweep_workers.cloudpickle, "loads", lambda data: loaded.append(1) or real(data))
-    monkeypatch.setattr(sweep_workers, "_settings", {})
+    monkeypatch.setattr(sweep_workers, "_studies", {})
     for steps in (2, 2, 3, 4):
         dg.sweep(dg.AB, QUARTIC, NETWORK, grid={"step_size": [0.001]}, steps=steps, backend="sequential")
     assert len(loaded) == 4 + 3  # every batch, and every setting once
-    assert len(sweep_workers._settings) == sweep_workers.KEPT
+    assert len(sweep_workers._studies) == sweep_workers.KEPT
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")

@@ -28,7 +28,7 @@ from torch_models import (
 )
 from torch_processes import Agents, run
 
-STEPS = 200
+STEPS = 60
 NORMALISED = ("NormalizedAB", "DNSGD", "GTNSGDm", "NSGDm")  # a short tracker amplifies rounding
 # What a method tracks, by case: the sum of the first is the sum of the second.
 TRACKING = {

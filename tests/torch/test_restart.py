@@ -73,8 +73,8 @@ def uninterrupted_run(folder: Path, agents: int) -> list[bytes]:
 
 
 @pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
-    return uninterrupted_run(tmp_path_factory.mktemp("reference") / "run", 3)
+def two(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    return uninterrupted_run(tmp_path_factory.mktemp("reference") / "run", 2)
 
 
 @pytest.fixture(scope="module")
@@ -94,15 +94,15 @@ def check_kill(folder: Path, plan: dict[str, Any], expected: list[bytes], resume
 
 
 def test_killed_agent_is_restarted_and_the_result_is_bitwise_the_same(
-    tmp_path: Path, three: list[bytes]
+    tmp_path: Path, two: list[bytes]
 ) -> None:
-    check_kill(tmp_path / "run", {"agent": 0, "k": 10, "direct": True}, three, {8})
+    check_kill(tmp_path / "run", {"agent": 0, "k": 10, "direct": True}, two, {8})
 
 
 def test_agent_killed_while_writing_a_checkpoint_resumes_from_the_one_before(
-    tmp_path: Path, three: list[bytes]
+    tmp_path: Path, two: list[bytes]
 ) -> None:
-    check_kill(tmp_path / "run", {"agent": 1, "k": 12, "inside": "agent"}, three, {8})
+    check_kill(tmp_path / "run", {"agent": 1, "k": 12, "inside": "agent"}, two, {8})
 
 
 @pytest.mark.slow

@@ -72,4 +72,4 @@ def test_what_was_left_before_a_restart_is_not_compared() -> None:
     run(both[0], 2 * COMPARED, 2 * COMPARED + 1, 0.1)
     run(both[1], 2 * COMPARED, 2 * COMPARED + 1, 0.3)
     with pytest.raises(DisagreementError, match=r"agent 0 0\.1, agent 1 0\.3"):
-        both[0].after_step(2 * COMPARED + 1, lambda: {"lr": 0.1})
+        both[0].after_step(2 * COMPARED + 2, lambda: {"lr": 0.1})

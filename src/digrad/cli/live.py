@@ -20,7 +20,7 @@ class _Row:
     k: int = 0
     first: int | None = None  # where the first progress was told, after compiling or from a checkpoint
     first_at: float = 0.0
-    figures: dict[str, float] = field(default_factory=dict)
+    values: dict[str, float] = field(default_factory=dict)
     verdict: str = "starting"
     told: float = -math.inf
 
@@ -50,7 +50,7 @@ class _Board:
         if row.first is None:
             row.first, row.first_at = progress.k, time.monotonic()
         row.k, row.steps, row.verdict = progress.k, progress.steps, "running"
-        row.figures = {key: getattr(progress, key) for key in ("loss", "grad_norm", "consensus_error")}
+        row.values = {key: getattr(progress, key) for key in ("loss", "grad_norm", "consensus_error")}
         return name
 
     def end(self, trace: Any) -> str:
@@ -58,7 +58,7 @@ class _Board:
         names = (trace.name, f"{trace.name}, seed {trace.facts.get('seed')}")
         name = next((name for name in names if name in self.rows), self._name)
         row = self.rows[name]
-        row.k, row.figures = trace.steps, trace.final
+        row.k, row.values = trace.steps, trace.final
         at = "" if trace.diverged_at is None else f" at k = {trace.diverged_at}"
         row.verdict = "interrupted" if trace.interrupted else trace.verdict + at
         return name
@@ -130,7 +130,7 @@ class Watch:
             view.add_column(title, justify="right")
         view.add_column("verdict")
         for name, row in self._board.rows.items():
-            view.add_row(name, f"{row.k}/{row.steps}", *_figures(row), _left(row), row.verdict)
+            view.add_row(name, f"{row.k}/{row.steps}", *_shown(row), _left(row), row.verdict)
         return view
 
     def _show(self, name: str, *, now: bool = False) -> None:
@@ -140,7 +140,7 @@ class Watch:
         row = self._board.rows[name]
         if now or time.monotonic() - row.told >= _SECONDS_BETWEEN_LINES:
             row.told = time.monotonic()
-            loss, gradient, consensus = _figures(row)
+            loss, gradient, consensus = _shown(row)
             left = f", {_left(row)} left" if _left(row) else ""
             click.echo(
                 f"{name}: k = {row.k} of {row.steps}, loss {loss}, |grad| {gradient}, consensus {consensus}, "
@@ -168,10 +168,10 @@ class JsonLines:
         write_line({"event": "start", "method": name, "steps": steps})
 
     def on_progress(self, progress: Any) -> None:
-        """Tell the figures, and the seconds that are left."""
+        """Tell the values, and the seconds that are left."""
         name = self._board.follow(progress)
         row = self._board.rows[name]
-        told = {"k": row.k, "steps": row.steps, **row.figures, "seconds_left": row.seconds_left()}
+        told = {"k": row.k, "steps": row.steps, **row.values, "seconds_left": row.seconds_left()}
         write_line({"event": "progress", "method": name, **told})
 
     def on_method_end(self, trace: Any) -> None:
@@ -189,8 +189,8 @@ def write_line(content: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def _figures(row: _Row) -> list[str]:
-    values = [row.figures.get(key) for key in ("loss", "grad_norm", "consensus_error")]
+def _shown(row: _Row) -> list[str]:
+    values = [row.values.get(key) for key in ("loss", "grad_norm", "consensus_error")]
     return [
         "" if value is None else "not finite" if not math.isfinite(value) else f"{value:.4g}"
         for value in values

@@ -163,7 +163,7 @@ def training_claim(done: RunResult, proposed: str) -> Claim:
         rule="CGT's training accuracy at the end is higher than that of each of the six, and it reaches "
         f"{LEVEL:.0%} of the other's final training accuracy in fewer iterations than the other. Decided only for runs "
         "of at least three epochs.",
-        figures={"final_train_accuracy": finals, "iterations_of_cgt_and_other": arrived, "beaten": beaten},
+        numbers={"final_train_accuracy": finals, "iterations_of_cgt_and_other": arrived, "beaten": beaten},
     )
 
 
@@ -193,7 +193,7 @@ def test_claim(done: RunResult, proposed: str) -> Claim:
         holds=_holds(done, beaten, not_beaten),
         rule=f"CGT's test accuracy is at least that of each of the six in {THROUGHOUT:.0%} of the rows after the first "
         "epoch, and higher at the end. Decided only for runs of at least three epochs.",
-        figures={"final_test_accuracy": finals, "share_of_rows_ahead": shares, "beaten": beaten},
+        numbers={"final_test_accuracy": finals, "share_of_rows_ahead": shares, "beaten": beaten},
     )
 
 

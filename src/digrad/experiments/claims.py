@@ -18,11 +18,11 @@ class Claim:
         claim: What it says.
         setting: Where it was tested.
         run: The run directory of that setting.
-        measured: What was found, as a sentence with the figures.
+        measured: What was found, as a sentence with the numbers.
         holds: ``"holds"``, ``"does not hold"``, ``"holds only for ..."``, or ``"undecided: too few iterations"`` where
             the runs were too short to tell.
         rule: When it counts as holding.
-        figures: The figures of the sentence by name; None where there is none (never reached, not finite).
+        numbers: The numbers of the sentence by name; None where there is none (never reached, not finite).
     """
 
     number: int
@@ -32,7 +32,7 @@ class Claim:
     measured: str
     holds: str
     rule: str
-    figures: Mapping[str, Any] = field(default_factory=dict)
+    numbers: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

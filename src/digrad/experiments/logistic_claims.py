@@ -52,7 +52,7 @@ CHOICES = {
     "curves": "loss and gradient norm of the whole data set at the average of the agents, weighted by the "
     "Perron vector of R (equally for W)",
     "rules": "the thresholds of the rules above were set after pilot runs with seeds 0 and 1, so they are no "
-    "blind test; the measured figures are given for readers who would draw the line elsewhere",
+    "blind test; the measured numbers are given for readers who would draw the line elsewhere",
 }
 
 
@@ -65,7 +65,7 @@ def explosion_claim(done: RunResult) -> Claim:
     decreased = (
         ratio is not None and ratio <= 1 and final is not None and final < members(proposed)[0].loss[0]
     )
-    figures = {
+    numbers = {
         "diverged_at": baseline.diverged_at,
         "largest_over_initial_loss": ratio,
         "final_loss": final,
@@ -79,19 +79,19 @@ def explosion_claim(done: RunResult) -> Claim:
         claim=EXPLOSION,
         setting=done.spec.name,
         run=done.directory.name,
-        measured=_explosion_sentence(figures),
+        measured=_explosion_sentence(numbers),
         holds=HOLDS if exploded and decreased else FAILS,
         rule="AB diverges for every seed, and CGT never exceeds its initial loss.",
-        figures=figures,
+        numbers=numbers,
     )
 
 
 def bias_claim(done: RunResult, label: str) -> Claim:
     """Judge claim 2 for one variant of DGDClip against CGT."""
     kind, factor = ("final", BIASED_FULL_BATCH) if done.spec.batch_size is None else ("mean", BIASED)
-    figures = {name: value for run in ("CGT", label) for name, value in _measure(done, run).items()}
-    ratio = _ratio(figures[f"{label}_{kind}_grad_norm"], figures[f"CGT_{kind}_grad_norm"])
-    ours, theirs = figures["CGT_iterations"], figures[f"{label}_iterations"]
+    numbers = {name: value for run in ("CGT", label) for name, value in _measure(done, run).items()}
+    ratio = _ratio(numbers[f"{label}_{kind}_grad_norm"], numbers[f"CGT_{kind}_grad_norm"])
+    ours, theirs = numbers["CGT_iterations"], numbers[f"{label}_iterations"]
     slower = ours is not None and (theirs is None or theirs > SLOWER * ours)
     biased = ratio is not None and ratio >= factor
     parts = {
@@ -104,12 +104,12 @@ def bias_claim(done: RunResult, label: str) -> Claim:
         claim=SLOW_AND_BIASED,
         setting=f"{done.spec.name}; {VARIANTS[label]}",
         run=done.directory.name,
-        measured=_bias_sentence(figures, label, ratio, kind),
+        measured=_bias_sentence(numbers, label, ratio, kind),
         holds=parts.get((slower, biased), FAILS) if is_long_enough(done) else UNDECIDED,
         rule=f"slower: more than {SLOWER:g} times CGT's iterations to F - F* <= {GAP:g}; biased: the gradient "
         f"norm is at least {BIASED:g} times CGT's in the mean of the last quarter with mini-batches, at least "
         f"{BIASED_FULL_BATCH:g} times at the last iteration with all samples. {LONG_ENOUGH}",
-        figures={**figures, "grad_norm_ratio": ratio, "is_slower": slower, "is_biased": biased},
+        numbers={**numbers, "grad_norm_ratio": ratio, "is_slower": slower, "is_biased": biased},
     )
 
 
@@ -131,7 +131,7 @@ def oscillation_claim(done: RunResult, label: str) -> Claim:
         holds=(HOLDS if pronounced else FAILS) if is_long_enough(done) else UNDECIDED,
         rule="in the second half, the loss of DGD-clip deviates from its trend by at least "
         f"{PRONOUNCED:.0%} of its mean, and twice as much as CGT's. {LONG_ENOUGH}",
-        figures={
+        numbers={
             f"{name}_{field}": value for name, one in found.items() for field, value in vars(one).items()
         },
     )
@@ -180,15 +180,15 @@ def _largest_difference(first: Result, second: Result) -> float:
     return max(float(np.abs(one.loss - other.loss).max()) for one, other in pairs)
 
 
-def _explosion_sentence(figures: Mapping[str, Any]) -> str:
-    ratio = figures["largest_over_initial_loss"]
+def _explosion_sentence(numbers: Mapping[str, Any]) -> str:
+    ratio = numbers["largest_over_initial_loss"]
     above = f"reaches {figure(ratio, 'infinity')} times its initial value"
     above = "never exceeds its initial value" if ratio == 1 else above
-    cgt = f"CGT's loss {above} and ends at {figure(figures['final_loss'], 'infinity')}"
-    if figures["diverged_at"] is not None:
-        return f"AB diverges at iteration {figures['diverged_at']}; {cgt}"
-    never = "never clips" if figures["largest_fraction_clipped"] == 0 else "clips"
-    difference = figure(figures["largest_loss_difference"])
+    cgt = f"CGT's loss {above} and ends at {figure(numbers['final_loss'], 'infinity')}"
+    if numbers["diverged_at"] is not None:
+        return f"AB diverges at iteration {numbers['diverged_at']}; {cgt}"
+    never = "never clips" if numbers["largest_fraction_clipped"] == 0 else "clips"
+    difference = figure(numbers["largest_loss_difference"])
     return f"AB does not diverge; {cgt}; CGT {never}, and the losses of both differ by at most {difference}"
 
 
@@ -196,9 +196,9 @@ def _ratio(numerator: float | None, denominator: float | None) -> float | None:
     return None if numerator is None or not denominator else numerator / denominator
 
 
-def _bias_sentence(figures: Mapping[str, Any], label: str, ratio: float | None, kind: str) -> str:
+def _bias_sentence(numbers: Mapping[str, Any], label: str, ratio: float | None, kind: str) -> str:
     def both(name: str, extra: str = "") -> str:
-        return f"{figure(figures[f'{label}_{name}'])} (CGT {figure(figures[f'CGT_{name}'])}{extra})"
+        return f"{figure(numbers[f'{label}_{name}'])} (CGT {figure(numbers[f'CGT_{name}'])}{extra})"
 
     at = "at the end" if kind == "final" else "in the mean of the last quarter"
     return (

@@ -48,7 +48,7 @@ class TensorBoard:
         self._writers: dict[str, Any] = {}
 
     def __call__(self, progress: Progress) -> None:
-        """Write the figures of a run under way."""
+        """Write the values of a run under way."""
         self._write(progress.name, progress.k, {name: getattr(progress, name) for name in _FIGURES})
 
     def add(self, trace: Trace) -> None:
@@ -75,7 +75,7 @@ class TensorBoard:
         """Close the files."""
         self.close()
 
-    def _write(self, name: str, k: int, figures: dict[str, float]) -> None:
+    def _write(self, name: str, k: int, values: dict[str, float]) -> None:
         from tensorboard.compat.proto import event_pb2, summary_pb2
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
@@ -84,7 +84,7 @@ class TensorBoard:
             self._writers[name] = EventFileWriter(str(self.folder_of(name)))
         values = [
             protos[1].Summary.Value(tag=tag, simple_value=value)
-            for tag, value in figures.items()
+            for tag, value in values.items()
             if abs(value) < LARGEST
         ]
         summary = protos[1].Summary(value=values)

@@ -56,7 +56,7 @@ class Configuration:
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
+class Study:
     """What all runs of a sweep have in common.
 
     Args:
@@ -132,91 +132,91 @@ class Batch(NamedTuple):
     width: int
 
 
-def batches(setting: Setting, wanted: Sequence[Configuration], workers: int) -> Iterator[Batch]:
+def batches(study: Study, wanted: Sequence[Configuration], workers: int) -> Iterator[Batch]:
     """Yield the batches of a sweep; all batches of one shape have one width, so that they share compiled code."""
-    if not setting.side_by_side:
+    if not study.side_by_side:
         yield from (Batch([one], 1) for one in wanted)
         return
     groups: dict[Any, list[Configuration]] = {}
     for one in wanted:
-        groups.setdefault(setting.shape(one), []).append(one)
+        groups.setdefault(study.shape(one), []).append(one)
     for group in groups.values():
-        width = min(MOST_LANES, max(1, LANE_BYTES // _lane_bytes(setting)))
+        width = min(MOST_LANES, max(1, LANE_BYTES // _lane_bytes(study)))
         parts = max(-(-len(group) // width), min(workers, len(group)))
         for part in np.array_split(np.arange(len(group)), parts):
             yield Batch([group[place] for place in part], -(-len(group) // parts))
 
 
-def run_batch(setting: Setting, batch: Batch) -> list[dict[str, Any]]:
+def run_batch(study: Study, batch: Batch) -> list[dict[str, Any]]:
     """Run a batch and return its rows, in order; fewer when Ctrl-C ended it."""
     began, (wanted, width) = time.perf_counter(), batch
     with jax.enable_x64(True):
-        if setting.side_by_side:
+        if study.side_by_side:
             padded = [*wanted, *[wanted[-1]] * (width - len(wanted))]
-            runs = [_prepared(setting, one) for one in padded]
-            traces = drive_together([run for run, _ in runs], runs[0][1], share_samples=setting.share_samples)
+            runs = [_prepared(study, one) for one in padded]
+            traces = drive_together([run for run, _ in runs], runs[0][1], share_samples=study.share_samples)
             traces = traces[: len(wanted)]
         else:
-            traces = [drive(*_prepared(setting, one)) for one in wanted]
+            traces = [drive(*_prepared(study, one)) for one in wanted]
     seconds = (time.perf_counter() - began) / len(wanted)
     return [
-        row_of(setting, one, trace, seconds)
+        row_of(study, one, trace, seconds)
         for one, trace in zip(wanted, traces, strict=True)
         if not trace.interrupted
     ]
 
 
-def identity(setting_facts: Mapping[str, Any], one: Configuration) -> str:
+def identity(study_facts: Mapping[str, Any], one: Configuration) -> str:
     """Return a hash that tells whether a stored row is that of a configuration."""
-    common = {key: value for key, value in setting_facts.items() if key not in ("networks", "starts")}
+    common = {key: value for key, value in study_facts.items() if key not in ("networks", "starts")}
     described = {
         **common,
         "label": one.label,
         "method": type(one.method).__name__,
         "method_hash": fingerprint(type(one.method)),
         "hyper_parameters": describe(one.method),
-        "network": [one.network, setting_facts["networks"][one.network]],
-        "start": [one.start, setting_facts["starts"][one.start]],
+        "network": [one.network, study_facts["networks"][one.network]],
+        "start": [one.start, study_facts["starts"][one.start]],
         "seeds": [one.seed, one.sample_seed],
     }
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:24]
 
 
-def row_of(setting: Setting, one: Configuration, trace: Trace, seconds: float) -> dict[str, Any]:
+def row_of(study: Study, one: Configuration, trace: Trace, seconds: float) -> dict[str, Any]:
     """Return the row of a run: what it was, how it ended, what it reached and what it cost."""
     row: dict[str, Any] = {"method": one.label, **{name: _cell(value) for name, value in one.values.items()}}
-    if len(setting.networks) > 1:
+    if len(study.networks) > 1:
         row["network"] = one.network
-    if len(setting.starts) > 1:
+    if len(study.starts) > 1:
         row["start"] = one.start
     row["seed"] = one.seed
-    if setting.options["batch_size"] is not None:
+    if study.options["batch_size"] is not None:
         row["sample_seed"] = one.sample_seed
     row |= {"verdict": trace.verdict, "diverged_at": trace.diverged_at, "steps": trace.steps}
     row |= {f"final_{name}": trace.final[name] for name in HEADLINE}
     row |= {f"best_{name}": trace.best[name] for name in HEADLINE}
-    if setting.held_out is not None:
-        row["held_out_loss"] = _held_out_loss(setting, one, trace)
-    reached = _first_within(trace, setting.target)
+    if study.held_out is not None:
+        row["held_out_loss"] = _held_out_loss(study, one, trace)
+    reached = _first_within(trace, study.target)
     row["bytes_sent"] = int(trace.bytes_sent[-1])
     row["iterations_to_target"] = None if reached is None else int(trace.k[reached])
     row["bytes_to_target"] = None if reached is None else int(trace.bytes_sent[reached])
     return {**row, "initial_loss": float(trace.loss[0]), "seconds": seconds}
 
 
-def _prepared(setting: Setting, one: Configuration) -> tuple[Prepared, Plan]:
-    shape, options = setting.shape(one), setting.options
-    x0, network = setting.starts[one.start], setting.networks[one.network]
-    given = x0(setting.problem, one.seed) if callable(x0) else x0
-    start = make_start(given, setting.problem, one.seed).astype(make_dtype(options["dtype"]))
+def _prepared(study: Study, one: Configuration) -> tuple[Prepared, Plan]:
+    shape, options = study.shape(one), study.options
+    x0, network = study.starts[one.start], study.networks[one.network]
+    given = x0(study.problem, one.seed) if callable(x0) else x0
+    start = make_start(given, study.problem, one.seed).astype(make_dtype(options["dtype"]))
     key = (*shape[:-1], start.shape)
-    if key not in setting.leads:
-        setting.leads[key] = arrange(
-            one.method, setting.problem, network, **{**options, "name": one.label}, seed=one.sample_seed, x0=start,
+    if key not in study.leads:
+        study.leads[key] = arrange(
+            one.method, study.problem, network, **{**options, "name": one.label}, seed=one.sample_seed, x0=start,
             plain_mean=False, callback=None, checkpoint=None, chunk=None,
         )  # fmt: skip
-    lead, plan = setting.leads[key]
-    sampler = make_sampler(setting.problem, options["batch_size"], options["sampling"], one.sample_seed)
+    lead, plan = study.leads[key]
+    sampler = make_sampler(study.problem, options["batch_size"], options["sampling"], one.sample_seed)
     facts = {"seed": one.sample_seed}
     return prepare_another(lead, one.method, start, sampler=sampler, facts=facts), plan
 
@@ -245,8 +245,8 @@ def _start_name(start: Any) -> str:
     )
 
 
-def _lane_bytes(setting: Setting) -> int:
-    return STATES * 8 * setting.problem.n_agents * setting.problem.dim
+def _lane_bytes(study: Study) -> int:
+    return STATES * 8 * study.problem.n_agents * study.problem.dim
 
 
 def _first_within(trace: Trace, target: Mapping[str, float]) -> int | None:
@@ -256,8 +256,8 @@ def _first_within(trace: Trace, target: Mapping[str, float]) -> int | None:
     return int(np.argmax(good)) if good.any() else None
 
 
-def _held_out_loss(setting: Setting, one: Configuration, trace: Trace) -> float:
-    assert setting.held_out is not None
-    u, _ = perron_weights(one.method, setting.networks[one.network])
+def _held_out_loss(study: Study, one: Configuration, trace: Trace) -> float:
+    assert study.held_out is not None
+    u, _ = perron_weights(one.method, study.networks[one.network])
     point = perron_average(np.asarray(trace.final_x, np.float64), u)
-    return setting.held_out.loss(point) if np.isfinite(point).all() else math.inf
+    return study.held_out.loss(point) if np.isfinite(point).all() else math.inf

@@ -27,7 +27,7 @@ from digrad.simulation.arguments import (
     make_steps,
 )
 from digrad.simulation.recorder import FLOATS
-from digrad.sweeps.batches import Configuration, Setting, batches, identity
+from digrad.sweeps.batches import Configuration, Study, batches, identity
 from digrad.sweeps.space import Draws, MethodLike, candidates
 from digrad.sweeps.store import TABLE, Journal, read_facts, write_facts
 from digrad.sweeps.workers import run_here, run_on_workers
@@ -243,7 +243,7 @@ def sweep(
         >>> found.table[["step_size", "verdict"]].values.tolist()
         [[0.01, 'running'], [0.1, 'converged'], [3.0, 'running']]
     """
-    setting, wanted = _plan(
+    study, wanted = _plan(
         methods, problem, network, grid=grid, random=random, samples=samples, seed=seed, seeds=seeds, x0=x0,
         share_samples=common_random_numbers, target=target, held_out=held_out,
         options={
@@ -254,7 +254,7 @@ def sweep(
     )  # fmt: skip
     workers = checks.count(workers, "workers", "sweep")
     folder = None if out is None else Path(out)
-    facts = setting.facts() if folder else _facts_or_none(setting)
+    facts = study.facts() if folder else _facts_or_none(study)
     names = [identity(facts, one) if folder else str(place) for place, one in enumerate(wanted)]
     with nullcontext() if folder is None else locked(folder):
         journal = Journal(folder, resume=resume, overwrite=overwrite)
@@ -262,7 +262,7 @@ def sweep(
             write_facts(folder, facts)
         missing = {name: one for name, one in zip(names, wanted, strict=True) if name not in journal.rows}
         interrupted = _run_missing(
-            setting, missing, journal, workers, backend, backend_options or {}, progress, len(wanted)
+            study, missing, journal, workers, backend, backend_options or {}, progress, len(wanted)
         )
         table = _table([journal.rows[name] for name in names if name in journal.rows])
         if folder:
@@ -285,7 +285,7 @@ def _plan(
     target: Any,
     held_out: Any,
     options: dict[str, Any],
-) -> tuple[Setting, list[Configuration]]:
+) -> tuple[Study, list[Configuration]]:
     """Check everything before the first run, and return what is shared and what is to be run."""
     first = make_seed(seed)
     several = range(first, first + checks.count(seeds, "seeds", "sweep"))
@@ -318,11 +318,11 @@ def _plan(
         for run_seed in several
     ]  # fmt: skip
     levels = _target(target, options["tolerance"])
-    return Setting(problem, networks, starts, held_out, options, levels, share_samples), wanted
+    return Study(problem, networks, starts, held_out, options, levels, share_samples), wanted
 
 
 def _run_missing(
-    setting: Setting,
+    study: Study,
     missing: Mapping[str, Configuration],
     journal: Journal,
     workers: int,
@@ -332,14 +332,14 @@ def _run_missing(
     total: int,
 ) -> bool:
     """Run what is not done, keep each batch at once, and return whether Ctrl-C ended it."""
-    work = list(batches(setting, list(missing.values()), workers))
+    work = list(batches(study, list(missing.values()), workers))
     began, before = time.perf_counter(), total - len(missing)
     done = 0
     if workers == 1 and backend is None:
-        results = run_here(setting, work)
+        results = run_here(study, work)
     else:
         results = run_on_workers(
-            setting, work, workers=workers, backend=backend or "loky", backend_options=backend_options
+            study, work, workers=workers, backend=backend or "loky", backend_options=backend_options
         )
     name_of = {id(one): name for name, one in missing.items()}
     try:
@@ -366,11 +366,11 @@ def _run_missing(
     return False
 
 
-def _facts_or_none(setting: Setting) -> dict[str, Any]:
+def _facts_or_none(study: Study) -> dict[str, Any]:
     try:
-        return setting.facts()
+        return study.facts()
     except ArgumentError:  # a loss that no other process could recognise; nothing is stored
-        return {"common_random_numbers": setting.share_samples}
+        return {"common_random_numbers": study.share_samples}
 
 
 def _own_seed(one: Any, network: str, start: str, seed: int) -> int:

@@ -15,22 +15,22 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad.errors import DigradError, WorkerError
-from digrad.sweeps.batches import Batch, Setting, run_batch
+from digrad.sweeps.batches import Batch, Study, run_batch
 
-KEPT = 2  # settings that a worker keeps
-_settings: dict[str, Setting] = {}  # by content, the latest last
+KEPT = 2  # studies that a worker keeps
+_studies: dict[str, Study] = {}  # by content, the latest last
 
 Rows = list[dict[str, Any]]
 
 
-def run_here(setting: Setting, work: Sequence[Batch]) -> Iterator[tuple[Batch, Rows]]:
+def run_here(study: Study, work: Sequence[Batch]) -> Iterator[tuple[Batch, Rows]]:
     """Yield each batch and its rows, run one after another in this process."""
     for batch in work:
-        yield batch, run_batch(setting, batch)
+        yield batch, run_batch(study, batch)
 
 
 def run_on_workers(
-    setting: Setting,
+    study: Study,
     work: Sequence[Batch],
     *,
     workers: int,
@@ -40,7 +40,7 @@ def run_on_workers(
     """Yield each batch and its rows as it is done, in any order.
 
     Args:
-        setting: What all runs share.
+        study: What all runs share.
         work: The batches.
         workers: How many processes; a cluster may have its own idea.
         backend: A name that joblib knows.
@@ -49,7 +49,7 @@ def run_on_workers(
     Raises:
         WorkerError: A worker has ended, or the backend does not work.
     """
-    content = cloudpickle.dumps(setting)
+    content = cloudpickle.dumps(study)
     key = hashlib.sha256(content).hexdigest()
     shared = np.frombuffer(content, np.uint8)
     tasks = [
@@ -71,8 +71,8 @@ def run_on_workers(
 
 def _run(shared: npt.NDArray[np.uint8], key: str, place: int, batch: bytes) -> tuple[int, Rows]:
     """Run one batch in a worker."""
-    if key not in _settings:
-        while len(_settings) >= KEPT:
-            del _settings[next(iter(_settings))]
-        _settings[key] = cloudpickle.loads(shared.tobytes())
-    return place, run_batch(_settings[key], cloudpickle.loads(batch))
+    if key not in _studies:
+        while len(_studies) >= KEPT:
+            del _studies[next(iter(_studies))]
+        _studies[key] = cloudpickle.loads(shared.tobytes())
+    return place, run_batch(_studies[key], cloudpickle.loads(batch))

@@ -32,7 +32,7 @@ class ContractError(PluginError, AssertionError):
 
 
 @dataclass(frozen=True)
-class Setting:
+class Case:
     """A method and what it is tried on: a strongly connected digraph, quadratics and a start."""
 
     method: Any
@@ -77,17 +77,17 @@ def check_method(method: Method, *, invariant: Invariant | None = None, seed: in
         >>> check_method(dg.AB(step_size=0.05))[0]
         'has what the protocol asks for'
     """
-    setting = setting_of(method, invariant=invariant, seed=seed)
+    case = case_of(method, invariant=invariant, seed=seed)
     for check in CONTRACT.values():
-        check(setting)
+        check(case)
     return list(CONTRACT)
 
 
-def setting_of(method: Any, *, invariant: Invariant | None = None, seed: int = 7) -> Setting:
+def case_of(method: Any, *, invariant: Invariant | None = None, seed: int = 7) -> Case:
     """Return what :func:`check_method` tries a method on."""
     rng = np.random.default_rng(seed)
     n = _agents(method)
-    return Setting(
+    return Case(
         method,
         random_digraph(n, 0.3, seed=seed),
         a=rng.uniform(0.5, 2.0, (n, _DIMENSION)),
@@ -101,7 +101,7 @@ def _agents(method: Any) -> int:
     return next((len(column) for column in _columns(method, np.float64).values()), 5)
 
 
-def _protocol(s: Setting) -> None:
+def _protocol(s: Case) -> None:
     missing = [name for name in ("needs", "init", "estimate", "query", "step") if not hasattr(s.method, name)]
     s.require(not missing, f"must have `{'`, `'.join(missing)}`, which digrad.types.Method explains")
     s.require(dataclasses.is_dataclass(s.method), "must be a dataclass whose fields are the hyper-parameters")
@@ -109,7 +109,7 @@ def _protocol(s: Setting) -> None:
     s.require(not unknown, f"`needs` must be some of {', '.join(NumPyNet.verbs)}, but it has {unknown}")
 
 
-def _shapes(s: Setting) -> None:
+def _shapes(s: Case) -> None:
     states = s.states(3)
     for state in states:
         s.require(isinstance(state, tuple) and hasattr(state, "_fields"), "a state must be a NamedTuple")
@@ -125,7 +125,7 @@ def _shapes(s: Setting) -> None:
             s.require(shape == s.start.shape, f"`{name}` must be [n, d], but it is {list(shape)}")
 
 
-def _precision(s: Setting) -> None:
+def _precision(s: Case) -> None:
     method = dataclasses.replace(s.method, **_columns(s.method, np.float32))
     a, b = np.float32(s.a), np.float32(s.b)
     state = run(method, network(s.graph), lambda x: a * x - b, np.float32(s.start), 2)[-1]
@@ -138,7 +138,7 @@ def _columns(method: Any, dtype: Any) -> dict[str, Any]:
     return {name: value.astype(dtype) for name, value in values.items() if isinstance(value, np.ndarray)}
 
 
-def _purity(s: Setting) -> None:
+def _purity(s: Case) -> None:
     net = network(s.graph).bound(s.method)
     state = s.method.init(_frozen(s.start), net)
     for _ in range(2):
@@ -161,7 +161,7 @@ def _frozen(x: Any) -> Any:
     return copy
 
 
-def _needs(s: Setting) -> None:
+def _needs(s: Case) -> None:
     net = network(s.graph).bound(s.method).restricted(s.method.needs)
     try:
         run(s.method, net, s.gradient, s.start, 2)
@@ -172,7 +172,7 @@ def _needs(s: Setting) -> None:
     s.require(not idle, f"`needs` announces {', '.join(sorted(idle))}, which `init` and `step` never use")
 
 
-def _traffic(s: Setting) -> None:
+def _traffic(s: Case) -> None:
     declared = getattr(s.method, "traffic", None)
     if declared is None:
         return
@@ -185,7 +185,7 @@ def _traffic(s: Setting) -> None:
     s.require(measured == expected, f"`traffic` is declared as {declared}, but a step sends {measured}")
 
 
-def _rounds(s: Setting) -> None:
+def _rounds(s: Case) -> None:
     state = s.states(2)[-1]
     fresh = type(state)(*(dated(leaf, 0) for leaf in state))
     grad = dated(s.gradient(s.method.query(state)), 0)
@@ -194,7 +194,7 @@ def _rounds(s: Setting) -> None:
     s.require(measured == declared, f"`rounds` is declared as {declared}, but a step depends on {measured}")
 
 
-def _early(s: Setting) -> None:
+def _early(s: Case) -> None:
     net = network(s.graph).bound(s.method)
     state = s.states(2)[-1]
     names = {id(leaf): name for name, leaf in state._asdict().items()}
@@ -207,7 +207,7 @@ def _early(s: Setting) -> None:
     )
 
 
-def _conserved(s: Setting) -> None:
+def _conserved(s: Case) -> None:
     states = s.states()
     weights = Network(s.graph).u if _row_only(s) else np.ones(s.graph.n)
     for before, after in pairwise(states):
@@ -220,7 +220,7 @@ def _conserved(s: Setting) -> None:
         s.require(all((state.w > 0).all() for state in states), "the push-sum weights `w` must stay positive")
 
 
-def _row_only(s: Setting) -> bool:
+def _row_only(s: Case) -> bool:
     return set(bindings(s.method).values()) == {"R"}
 
 
@@ -235,7 +235,7 @@ def _residual(state: Any, weights: np.ndarray) -> np.ndarray:
     return np.concatenate(found)
 
 
-def _simulator(s: Setting) -> None:
+def _simulator(s: Case) -> None:
     expected = s.method.estimate(s.states()[-1])
     network_ = Network(s.graph)
     network_.require(required(s.method), type(s.method).__name__)
@@ -247,7 +247,7 @@ def _simulator(s: Setting) -> None:
     )
 
 
-def _replicas(s: Setting) -> None:
+def _replicas(s: Case) -> None:
     if importlib.util.find_spec("torch") is None:
         return
     import torch
@@ -274,7 +274,7 @@ def _close(first: Any, second: Any) -> bool:
     return bool(np.allclose(first, second, rtol=1e-10, atol=1e-10))
 
 
-CONTRACT: dict[str, Callable[[Setting], None]] = {
+CONTRACT: dict[str, Callable[[Case], None]] = {
     "has what the protocol asks for": _protocol,
     "keeps type and shapes of its state": _shapes,
     "keeps float32": _precision,

@@ -113,7 +113,8 @@ class Handshake:
         for agent in range(self._n):
             key = self._key(self._count, agent)
             try:
-                self._store.wait([key], timedelta(seconds=max(deadline - time.monotonic(), 0.001)))
+                if not self._store.check([key]):  # a wait of no time may end before the store has answered
+                    self._store.wait([key], timedelta(seconds=max(deadline - time.monotonic(), 0.001)))
                 found[agent] = json.loads(self._store.get(key))
             except (dist.DistError, RuntimeError):
                 continue  # it has said nothing

@@ -267,9 +267,9 @@ def _smallest_finite(values: npt.NDArray[np.float64]) -> float:
     return float(finite.min()) if finite.size else math.nan
 
 
-def finite_or_none(figures: Mapping[str, float]) -> dict[str, float | None]:
-    """Return the figures for strict JSON, which has neither NaN nor infinity."""
-    return {name: value if math.isfinite(value) else None for name, value in figures.items()}
+def finite_or_none(values: Mapping[str, float]) -> dict[str, float | None]:
+    """Return the values for strict JSON, which has neither NaN nor infinity."""
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
 def _ended(trace: Trace) -> str:

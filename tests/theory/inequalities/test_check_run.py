@@ -226,7 +226,7 @@ def test_check_speaks_as_table_dictionary_and_text():
     check = check_run(PROBLEMS["quadratic"], RING, step_size=0.05, threshold=2.0, steps=30)
     assert len(check.table()) == len(check.rows) == len(check.to_dict()["rows"])
     assert check.to_dict()["verdict"] == "PASS"
-    assert str(check).count("\n") == len(check.rows)
+    assert str(check).count("\n") == 1 + len(check.rows)  # a headline and the names of columns
     with pytest.raises(ArgumentError, match="of RunCheck"):
         check.row("nonsense", "sharp")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -387,6 +388,7 @@ def groups(folder: Path, out: str) -> None:
     tell("tracking restart", result=[step, optimizer.estimate().tolist()], error=None)
     optimizer.close()
     network.close()
+    dist.barrier()  # the store ends with its process, of which only half of the others are neighbours
 
 
 if __name__ == "__main__":

@@ -116,14 +116,8 @@ class RunCheck:
 
     def __str__(self) -> str:
         """Return a table of all rows."""
-        lines = [
-            f"{self.verdict}: alpha = {self.step_size:.4g}, c0 = {self.threshold:.4g}, {self.steps} steps"
-        ]
-        lines += [
-            f"{row.status:<13}{row.chain:<10}{row.name:<50}{row.max_ratio:>10.3g}{row.violations:>8}  {row.terms.needs}"
-            for row in self.rows
-        ]
-        return "\n".join(lines)
+        head = f"{self.verdict}: alpha = {self.step_size:.4g}, c0 = {self.threshold:.4g}, {self.steps} steps"
+        return f"{head}\n{self.table()}"
 
 
 def check_run(

@@ -52,7 +52,7 @@ class Member:
 
 
 @dataclass
-class Verdict:
+class Outcome:
     """What every machine is told of an attempt that has ended.
 
     Args:
@@ -97,8 +97,8 @@ class Supervisor:
         self._failures: list[dict[str, Any]] = []
         self._missing_since, self._last_word = time.monotonic(), -math.inf
         self._lost: list[str] = []  # machines that went during the attempt
-        self._verdict: Verdict | None = None
-        self._last_words: Verdict | None = None  # of a run that was told to end
+        self._outcome: Outcome | None = None
+        self._last_words: Outcome | None = None  # of a run that was told to end
         self._patience = math.inf
         self._strangers: set[str] = set()
         self._greeting = threading.Semaphore(STRANGERS)
@@ -109,7 +109,7 @@ class Supervisor:
     def close(self) -> None:
         """End the run for everybody, if it has not ended, and stop listening."""
         with self._lock:
-            self._end(Verdict("the machine with the endpoint has ended", FAILED))
+            self._end(Outcome("the machine with the endpoint has ended", FAILED))
             members = list(self._members.values())
         deadline = time.monotonic() + _FAREWELL
         while self._members and time.monotonic() < deadline:
@@ -165,8 +165,8 @@ class Supervisor:
             channel.send({"welcome": rank})
             self._members[rank], self._addresses[rank] = member, address
             self._attempt = max(self._attempt, hello["attempt"])
-            if self._verdict is not None:
-                channel.send({"end": self._verdict.code, "told": vars(self._verdict)})
+            if self._outcome is not None:
+                channel.send({"end": self._outcome.code, "told": vars(self._outcome)})
             self._go_on()
         return rank
 
@@ -204,7 +204,7 @@ class Supervisor:
     def _let_go(self, rank: int, *, is_gentle: bool) -> None:
         """End the run because a machine was told to end; if it can, all agents save first."""
         with self._lock:
-            told = Verdict(f"machine {rank} ({self._addresses[rank]}) was told to end", FAILED)
+            told = Outcome(f"machine {rank} ({self._addresses[rank]}) was told to end", FAILED)
             if not is_gentle or not self._is_running:
                 self._end(told)
             elif self._last_words is None:
@@ -240,7 +240,7 @@ class Supervisor:
     def _lose(self, rank: int) -> None:
         with self._lock:
             member = self._members.pop(rank, None)
-            if member is None or self._verdict is not None:
+            if member is None or self._outcome is not None:
                 return
             self._missing_since, self._last_word = time.monotonic(), -math.inf
             if not member.is_done:
@@ -262,11 +262,11 @@ class Supervisor:
     def _go_on(self) -> None:
         """Begin the next attempt, or end the run, if everybody is ready."""
         members = self._members.values()
-        if self._verdict is not None or not all(member.is_idle for member in members):
+        if self._outcome is not None or not all(member.is_idle for member in members):
             return
         if self._is_running:
             if all(member.is_done for member in members):
-                self._end(self._last_words or Verdict(code=0))
+                self._end(self._last_words or Outcome(code=0))
             return
         told = self._last_words or self._story()
         if told.code is not None:
@@ -274,16 +274,16 @@ class Supervisor:
         elif len(self._members) == self._nodes:
             self._begin(told)
 
-    def _story(self) -> Verdict:
+    def _story(self) -> Outcome:
         """Return what is to be said of the last attempt, and whether there shall be another."""
         failed = [failure for failure in self._failures if failure["attempt"] == self._attempt]
         again = "; all agents have been started again"
         if self._lost:
-            return Verdict(f"{', '.join(self._lost)} was lost{again}")
+            return Outcome(f"{', '.join(self._lost)} was lost{again}")
         if not failed:
-            return Verdict()
+            return Outcome()
         cause = cause_of(failed)
-        told = Verdict(f"{agents_text([cause['agent']])} failed: {cause['reason']}", cause=cause["agent"])
+        told = Outcome(f"{agents_text([cause['agent']])} failed: {cause['reason']}", cause=cause["agent"])
         repeated = repeated_failure(self._failures)
         if cause["is_final"]:
             told.code = BAD_INPUT
@@ -299,7 +299,7 @@ class Supervisor:
             told.line = told.line.rstrip(".") + again
         return told
 
-    def _begin(self, told: Verdict) -> None:
+    def _begin(self, told: Outcome) -> None:
         if told.cause is not None:
             self._restarts += 1
         self._attempt += 1
@@ -322,25 +322,25 @@ class Supervisor:
             with contextlib.suppress(OSError):  # it is being lost
                 member.channel.send({"start": order, "told": vars(told)})
 
-    def _end(self, verdict: Verdict) -> None:
-        if self._verdict is not None:
+    def _end(self, outcome: Outcome) -> None:
+        if self._outcome is not None:
             return
-        self._verdict, self._is_running = verdict, False
+        self._outcome, self._is_running = outcome, False
         self._meeting.end()
         for member in self._members.values():
             with contextlib.suppress(OSError):
-                member.channel.send({"end": verdict.code, "told": vars(verdict)})
+                member.channel.send({"end": outcome.code, "told": vars(outcome)})
 
     def _watch(self) -> None:
         """Give signs of life, and say which machines are missing."""
-        while self._verdict is None or self._members:
+        while self._outcome is None or self._members:
             time.sleep(BEAT)
             with self._lock:
                 for member in list(self._members.values()):
                     with contextlib.suppress(OSError):
                         member.channel.send({"beat": None})
                 missing = [rank for rank in range(self._nodes) if rank not in self._members]
-                if missing and self._verdict is None:
+                if missing and self._outcome is None:
                     self._wait_for(missing)
                 if self._last_words is not None and time.monotonic() > self._patience:
                     self._end(self._last_words)
@@ -352,7 +352,7 @@ class Supervisor:
             for rank in missing
         )
         if now - self._missing_since > self._rejoin_timeout:
-            self._end(Verdict(f"{names} did not come within {self._rejoin_timeout:.0f} s", FAILED))
+            self._end(Outcome(f"{names} did not come within {self._rejoin_timeout:.0f} s", FAILED))
         elif now - self._missing_since > _FIRST_WORD and now - self._last_word > _LATER_WORDS:
             self._last_word = now
             left = self._rejoin_timeout - (now - self._missing_since)
