@@ -1,5 +1,11 @@
 """Networks that misbehave, in the simulator: oracles of the specification, invariants, refusals, bits."""
 
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -121,6 +127,34 @@ def test_a_resumed_run_is_the_same_to_the_last_bit(tmp_path):
     network, file = dg.Network(SPLIT, links=HARD), tmp_path / "run.npz"
     whole = dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=60)
     dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=23, checkpoint=dg.Checkpoint(file, every=23))
+    resumed = dg.simulate(
+        METHODS["CGT"], QUADRATIC, network, steps=60, checkpoint=dg.Checkpoint(file, every=23, resume=True)
+    )
+    for name, column in whole.columns.items():
+        np.testing.assert_array_equal(resumed.columns[name], column)
+    np.testing.assert_array_equal(resumed.final_x, whole.final_x)
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_to_the_same_bits(tmp_path):
+    folder, file = Path(__file__).parent, tmp_path / "run.npz"
+    script = textwrap.dedent(f"""
+        import os, signal, sys
+        sys.path[:0] = [{str(folder)!r}, {str(folder.parent)!r}]
+        import digrad as dg
+        from test_links import HARD, METHODS, QUADRATIC, SPLIT
+
+        def kill(progress):
+            if progress.k >= 46:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        checkpoint = dg.Checkpoint({str(file)!r}, every=23)
+        network = dg.Network(SPLIT, links=HARD)
+        dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=60, checkpoint=checkpoint, callback=kill)
+    """)
+    assert subprocess.run([sys.executable, "-c", script]).returncode == -signal.SIGKILL
+    network = dg.Network(SPLIT, links=HARD)
+    whole = dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=60)
     resumed = dg.simulate(
         METHODS["CGT"], QUADRATIC, network, steps=60, checkpoint=dg.Checkpoint(file, every=23, resume=True)
     )
