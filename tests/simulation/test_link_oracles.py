@@ -191,9 +191,6 @@ def test_push_sum_converges_as_often_as_the_specification_says(name):
         for seed in range(20)
     ]
     assert least <= sum(np.isfinite(k8)) <= most
-    if name == "loss 0.3":
-        assert min(k8) >= 0.8 * 163
-        assert np.median(k8) == pytest.approx(282, rel=0.25)
 
 
 def quadratic(x, batch):
