@@ -6,7 +6,9 @@ import ipaddress
 import multiprocessing
 import os
 import runpy
+import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -30,6 +32,13 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def stop_for(seconds: float) -> None:
+    """Stop this process, and let another one wake it up."""
+    code = f"import os, signal, time; time.sleep({seconds}); os.kill({os.getpid()}, signal.SIGCONT)"
+    with subprocess.Popen([sys.executable, "-c", code]):
+        os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def listening_ports() -> set[int]:

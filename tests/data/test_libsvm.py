@@ -1,5 +1,6 @@
 import bz2
 import gzip
+import mmap
 import re
 import time
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from digrad.data import read_libsvm
+from digrad.data import libsvm, mapped, read_libsvm
 from digrad.errors import ArgumentError, DataError
 
 GOOD = b"+1 1:0.5 3:-2e1 # seen twice\n\n# a comment line\n-1\n1 2:.5 \t 4:7\r\n"
@@ -177,6 +178,58 @@ def test_read_libsvm_returns_what_was_written(tmp_path_factory, rows):
             expected[row, index - 1] = value
     np.testing.assert_array_equal(data.dense().features, expected)
     np.testing.assert_array_equal(data.labels, [label for label, _ in rows])
+
+
+@pytest.fixture
+def everything_is_large(tmp_path, monkeypatch):
+    monkeypatch.setenv("DIGRAD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(libsvm, "LARGEST_IN_MEMORY", 0)
+    monkeypatch.setattr(mapped, "ROWS_AT_ONCE", 2)
+
+
+@pytest.mark.parametrize(("name", "pack"), [("toy", bytes), ("toy.gz", gzip.compress)])
+def test_read_libsvm_maps_a_large_file_with_the_same_content(
+    write, everything_is_large, monkeypatch, name, pack
+):
+    path, told = write(pack(GOOD), name), []
+    large = read_libsvm(path, progress=lambda done, total: told.append((done, total)))
+    assert isinstance(_base(large.features.data), mmap.mmap)
+    assert isinstance(_base(large.features.indices), mmap.mmap)
+    assert told == [(len(GOOD), len(GOOD) if name == "toy" else None)]
+    monkeypatch.setattr(libsvm, "LARGEST_IN_MEMORY", 1 << 30)
+    small = read_libsvm(path)
+    assert (large.name, large.content_hash) == (small.name, small.content_hash)
+
+
+def test_read_libsvm_converts_a_large_file_once_until_it_changes(write, everything_is_large, tmp_path):
+    path, told = write(GOOD), []
+    for _ in range(2):
+        read_libsvm(path, progress=lambda done, total: told.append(done))
+    assert len(told) == 1
+    path.write_bytes(GOOD + b"-1 4:2\n")
+    assert read_libsvm(path).n_samples == 4
+    assert read_libsvm(path, dim=9).dim == 9
+    assert len(list((tmp_path / "cache" / "mapped").iterdir())) == 3
+
+
+def test_read_libsvm_leaves_nothing_of_a_large_file_with_a_bad_line(write, everything_is_large, tmp_path):
+    with pytest.raises(DataError, match="line 4: indices must ascend"):
+        read_libsvm(write(b"1 1:1\n" * 3 + b"1 2:1 1:1\n"))
+    assert list((tmp_path / "cache" / "mapped").iterdir()) == []
+
+
+def test_read_libsvm_rejects_a_large_file_without_samples_or_features(write, everything_is_large):
+    with pytest.raises(DataError, match="has no samples"):
+        read_libsvm(write(b"# nothing\n"))
+    with pytest.raises(DataError, match="has labels but no features"):
+        read_libsvm(write(b"1\n-1\n", "labels"))
+    assert read_libsvm(write(b"1\n-1\n", "labels"), dim=3).features.shape == (2, 3)
+
+
+def _base(array):
+    while getattr(array, "base", None) is not None:
+        array = array.base
+    return array
 
 
 @pytest.mark.a9a

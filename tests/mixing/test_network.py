@@ -208,3 +208,10 @@ def test_networkx_graph_is_taken_as_it_is():
     network = Network(given)
     assert network.graph == graphs.from_networkx(given)
     assert network.graph.names == ("a", "b", "c")
+
+
+def test_sequence_that_never_changes_has_the_weights_of_its_graph() -> None:
+    sequence, constant = Network(graphs.every(1, graphs.example5())), Network(graphs.example5())
+    np.testing.assert_array_equal(sequence.u, constant.u)
+    np.testing.assert_array_equal(sequence.v, constant.v)
+    np.testing.assert_array_equal(sequence.W.matrix.toarray(), constant.W.matrix.toarray())

@@ -255,6 +255,30 @@ def test_a_coefficient_of_zero_stays_zero_where_its_power_overflows():
     assert quartic.gradient([1e200, 1.0]).tolist() == [np.inf, 0.0]
 
 
+@pytest.mark.parametrize("chunk", [1, 3, 64])
+def test_lists_of_sparse_samples_give_what_columns_give(monkeypatch, chunk):
+    monkeypatch.setattr(sys.modules["digrad.problems.logistic"], "ENTRY_BYTES", 0)
+    monkeypatch.setattr(sys.modules["digrad.problems.logistic"], "CHUNK", chunk)
+    problem = dg.problems.logistic(data=random_dataset(31, 6, seed=2, sparse=True), agents=4, reg_weight=1e-3)
+    arrays = problem.arrays("float64")
+    columns = problem.code.side_by_side(arrays)
+    assert "lists" in arrays
+    assert "lists" not in columns
+    with jax.enable_x64(True):
+        x = jnp.asarray(np.random.default_rng(0).standard_normal((4, 6)))
+        for compute in (problem.local.losses, problem.local.gradients):
+            np.testing.assert_allclose(compute(arrays, x, None), compute(columns, x, None), atol=1e-14)
+
+
+def test_lists_serve_samples_in_double_precision_whose_entries_are_few():
+    features = scipy.sparse.random_array((40, 200), density=0.02, random_state=0, format="csr")
+    labels = np.tile([-1.0, 1.0], 20)
+    problem = dg.problems.logistic(data=Dataset("few", features, labels), agents=2)
+    dense = dg.problems.logistic(data=random_dataset(40, 200, seed=0, sparse=True), agents=2)
+    assert "lists" in problem.arrays("float64")
+    assert "lists" not in dense.arrays("float64")
+
+
 def test_large_sparse_problems_have_local_losses_and_gradients(monkeypatch):
     monkeypatch.setattr(sys.modules["digrad.problems.logistic"], "LARGEST_DENSE_COPY", 0)
     settings = {"agents": 4, "reg_weight": 1e-3, "reg_power": 4}

@@ -210,6 +210,15 @@ def test_push_sum_is_warned_of_loss_and_sleep(links):
         dg.simulate(METHODS["PushDIGing"], QUADRATIC, dg.Network(EXAMPLE, links=links), steps=5)
 
 
+@pytest.mark.parametrize("method", [dg.PushDIGing, dg.ADDOPT, dg.SONATA], ids=lambda method: method.__name__)
+def test_average_of_push_sum_is_where_the_agents_are_though_weights_are_under_way(method):
+    network = dg.Network(EXAMPLE, links=Links(delay=3))
+    trace = dg.simulate(method(step_size=0.02), QUADRATIC, network, steps=2500)
+    assert abs(trace.final_x - 1 / 3).max() < 1e-9
+    assert trace.verdict == "converged"
+    assert max(trace.grad_norm[-1], trace.consensus_error[-1]) < 1e-9
+
+
 @pytest.mark.parametrize(
     ("method", "links", "words"),
     [

@@ -1,51 +1,73 @@
 """Late is tolerated: a neighbour that is slow or stopped costs steps of progress, never the run or the answer."""
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from torch_processes import Agents
+from digrad.torch.checkpoint_files import committed_steps
+from torch_processes import WORKERS, Agents, environment
 
 EXACT = 1e-10  # of a quadratic in float64 after the steps that are taken here
+STARTUP = 200.0  # seconds for the interpreters to load torch on a busy machine
 
 
-def run(folder: Path, **plan: Any) -> list[dict[str, Any]]:
+def run(folder: Path, worker: str = "deadline.py", n: int = 5, **plan: Any) -> list[dict[str, Any]]:
     """Return what each agent found; all must succeed."""
-    with Agents("deadline.py", 5, str(folder), json.dumps(plan)) as agents:
+    with Agents(worker, n, str(folder), json.dumps(plan)) as agents:
         for rank, ended in agents.wait(200).items():
             assert ended.code == 0, f"agent {rank}: {ended.output}"
-    return [json.loads((folder / f"agent-{rank}.json").read_text()) for rank in range(5)]
+    return [json.loads((folder / f"agent-{rank}.json").read_text()) for rank in range(n)]
 
 
-def test_stopped_agent_costs_steps_and_checkpoints_stay_consistent(tmp_path: Path) -> None:
-    """Every save checks that nothing that was pushed is lost or counted twice."""
-    found = run(tmp_path, steps=500, deadline=0.05, stop_at=50, seconds=2.0, save=100)
+def test_stopped_agent_costs_steps_and_what_is_owed_survives_the_end_of_a_run(tmp_path: Path) -> None:
+    """One agent is slow, one stops for a second, then all are told to end: every save checks that nothing is lost."""
+    plan = {"n": 3, "bits": 4, "deadline": 0.02, "compute": 0.002, "slow": 1, "factor": 3, "save": 60}
+    plan |= {"stop_at": 40, "seconds": 1.0, "steps": 10**9}
+    words = [
+        sys.executable,
+        "-m",
+        "digrad",
+        "launch",
+        "--agents",
+        "3",
+        str(WORKERS / "deadline.py"),
+        str(tmp_path),
+    ]
+    options: Any = {
+        "env": environment(),
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+        "text": True,
+    }
+    with subprocess.Popen([*words, json.dumps(plan)], **options) as launch:
+        until = time.monotonic() + STARTUP
+        while len(list(tmp_path.glob("reached-*-100"))) < 3:
+            assert launch.poll() is None, launch.communicate()[0]
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        launch.terminate()
+        output, _ = launch.communicate(timeout=60)
+    assert launch.returncode == 143, output
+    (last,) = committed_steps(tmp_path / "steps")[-1:]
+    plan["steps"] = last + 500
+    done = subprocess.run([*words, json.dumps(plan)], **options, timeout=STARTUP, check=False)
+    assert done.returncode == 0, done.stdout
+    found = [json.loads((tmp_path / f"agent-{rank}.json").read_text()) for rank in range(3)]
+    assert [one["resumed"] for one in found] == [last] * 3
     assert all(one["error"] < EXACT and one["own"] < EXACT for one in found), found
     assert sum(one["late"] for one in found) > 0
 
 
-def test_resumed_run_owes_what_the_stored_one_owed(tmp_path: Path) -> None:
-    plan = {
-        "steps": 500,
-        "deadline": 0.02,
-        "compute": 0.002,
-        "slow": 1,
-        "factor": 3,
-        "save": 60,
-        "end_at": 120,
-    }
-    with Agents("deadline.py", 5, str(tmp_path), json.dumps(plan)) as agents:
-        agents.wait(200)
-    found = run(tmp_path, **plan)
-    assert [one["resumed"] for one in found] == [120] * 5
-    assert all(one["error"] < EXACT and one["own"] < EXACT for one in found), found
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "plan", [{"method": "AB"}, {"method": "PushDIGing"}, {"every": 3, "steps": 1500}], ids=str
+    "plan",
+    [{"method": "AB"}, {"method": "PushDIGing"}, {"every": 10, "bits": 4, "steps": 4000, "deadline": 1.0}],
+    ids=str,
 )
 def test_other_methods_and_changing_networks_are_exact_too(plan: dict[str, Any], tmp_path: Path) -> None:
     found = run(tmp_path, **{"steps": 500, "deadline": 0.1, **plan})
@@ -70,25 +92,14 @@ def test_max_lag_bounds_how_far_agents_run_ahead(tmp_path: Path) -> None:
     assert min(seconds) > 0.7 * max(seconds), seconds
 
 
-REFUSED = {
-    "doubly": ("DSGT(step_size=0.1)", {}, "needs a method that pulls or pushes"),
-    "links": ("CGT(step_size=0.1, threshold=1.0)", {"links": True}, "leave `links` out"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_late_is_refused(case: str, tmp_path: Path) -> None:
-    method, options, reason = REFUSED[case]
-    script = tmp_path / "refused.py"
-    script.write_text(
-        "import torch, digrad as dg\n"
-        "from digrad.torch import DecentralizedOptimizer, ProcessNetwork\n"
-        f"links = dg.links.rounded('bfloat16') if {options!r} else None\n"
-        "graph = dg.graphs.from_edges(1, [])\n"
-        "network = ProcessNetwork(dg.Network(graph, links=links), deadline=0.1)\n"
-        f"DecentralizedOptimizer(torch.nn.Linear(1, 1).parameters(), dg.{method}, network)\n"
-    )
-    with Agents(str(script), 1) as agents:
-        ended = agents.wait(120)[0]
-    assert ended.code != 0
-    assert reason in ended.output.splitlines()[-1]
+@pytest.mark.slow
+def test_accuracy_of_a_network_does_not_suffer_from_an_agent_that_stops(tmp_path: Path) -> None:
+    """A small CNN is as good as in the undisturbed run, up to one point."""
+    accuracies = {}
+    for name, disturbance in (("undisturbed", {}), ("stopped", {"stop_at": 100, "seconds": 5.0})):
+        (tmp_path / name).mkdir()
+        found = run(tmp_path / name, "deadline_cnn.py", 3, steps=400, **disturbance)
+        accuracies[name] = found[0]["accuracy"]
+    assert found[0]["late"] > 0
+    assert accuracies["undisturbed"] > 0.9
+    assert accuracies["stopped"] > accuracies["undisturbed"] - 0.01, accuracies

@@ -47,6 +47,16 @@ def test_five_agents_learn_all_digits_although_each_sees_two_in_under_a_minute()
     assert seconds < LIMIT * max(1.0, busy)  # the promise is about a machine that is not busy otherwise
 
 
+def test_ten_local_steps_and_four_bits_learn_with_a_sixtieth_of_the_bytes() -> None:
+    """The synchronous run would send x and y in full, 4810 numbers of 4 bytes each, over two arcs of agent 0."""
+    steps = 400
+    output, _ = launch(5, EXAMPLES / "torch_wan.py", "--steps", str(steps))
+    assert accuracy(output) > 0.9
+    found = re.search(r"([\d.]+) MB sent", output)
+    assert found, output
+    assert float(found[1]) < 2 * 2 * 4 * 4810 * steps / 1e6 / 60
+
+
 def test_fine_tuning_learns(tmp_path: Path) -> None:
     output, _ = launch(3, EXAMPLES / "torch_finetune.py", "--folder", str(tmp_path))
     assert "started at step 0" in output

@@ -14,6 +14,7 @@ from digrad import metrics
 from digrad.algorithms import CGT
 from digrad.bench.numpy_loop import Gradient, NumpyLogistic, run_cgt
 from digrad.bench.torch_loop import torch_run
+from digrad.data import Dataset
 from digrad.errors import DigradError
 from digrad.graphs import example5, k_out
 from digrad.mixing import Network
@@ -29,9 +30,13 @@ AGREEMENT = 1e-10  # largest difference between NumPy's iterates and ours, in fl
 NEVER = 1 << 40  # a record_every that no run reaches
 
 
-def many_agents_problem(data: str) -> Problem:
-    """Return logistic regression of 500 agents that hold the data set called ``data`` in equal parts."""
-    return logistic(data=data, agents=500, partition="iid", reg_weight=1e-3, reg_power=4.0)
+def many_agents_problem() -> Problem:
+    """Return logistic regression of 500 agents on dense random samples, as many and as long as those of a9a."""
+    generator = np.random.default_rng(0)
+    shape = (32_561, 123)
+    labels = generator.choice([-1.0, 1.0], shape[0])
+    samples = Dataset("random samples", generator.standard_normal(shape), labels)
+    return logistic(data=samples, agents=500, partition="iid", reg_weight=1e-3, reg_power=4.0)
 
 
 def paper_problem(data: str) -> Problem:

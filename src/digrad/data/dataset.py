@@ -17,6 +17,7 @@ Features: TypeAlias = npt.NDArray[Any] | sp.csr_array
 Positive: TypeAlias = Callable[[Any], bool] | Collection[Any]
 
 _LARGEST_DENSE = 2**36  # bytes, 69 GB: beyond it an array is a mistake, not a wish
+_ROWS_HASHED = 1 << 16  # at once
 _LABELS_NAMED = 6  # an error message lists at most this many labels
 
 
@@ -83,13 +84,14 @@ class Dataset:
         features = self.features
         if isinstance(features, sp.csr_array):
             # SciPy chooses 32 or 64 bits for the indices; the same matrix must have one hash.
-            parts = [features.indptr.astype(np.int64), features.indices.astype(np.int64), features.data]
+            parts = [(features.indptr, np.int64), (features.indices, np.int64), (features.data, None)]
         else:
-            parts = [features]
+            parts = [(features, None)]
         digest.update(f"{'csr' if self.is_sparse else 'dense'} {features.shape}".encode())
-        for part in [*parts, self.labels]:
-            digest.update(f" {part.dtype.str} {part.shape} ".encode())
-            digest.update(np.ascontiguousarray(part).tobytes())
+        for part, dtype in [*parts, (self.labels, None)]:
+            digest.update(f" {np.dtype(dtype or part.dtype).str} {part.shape} ".encode())
+            for begin in range(0, len(part), _ROWS_HASHED):  # no copy of what may be larger than memory
+                digest.update(np.ascontiguousarray(part[begin : begin + _ROWS_HASHED], dtype).tobytes())
         return digest.hexdigest()
 
     def split(self, share: float, *, seed: int) -> tuple["Dataset", "Dataset"]:

@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import hashlib
 import itertools
 import math
 import zlib
@@ -9,29 +10,38 @@ from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, NoReturn, cast
+from typing import IO, Any, NoReturn, cast
 
 import numpy as np
 import scipy.sparse as sp
 
 from digrad.checks import count
 from digrad.data.dataset import Dataset
+from digrad.data.download import Progress, progress_bar
+from digrad.data.mapped import Row, convert, open_mapped
 from digrad.errors import DataError
+from digrad.folders import cache_folder
 
+LARGEST_IN_MEMORY = 1 << 30  # bytes of text; of a larger file the arrays stay on disk
 PACKED_SUFFIXES = (".bz2", ".gz")
 
 _MAGIC = {".bz2": b"BZh", ".gz": b"\x1f\x8b"}
+_PACKING_RATIO = 5  # of LIBSVM text, at least about
+_SHORTEST_PAIR = 4  # bytes of " 1:1"
 _LARGEST_INDEX = 2**31 - 1  # forty times the widest data set of the LIBSVM site, and an int32
 
 
-def read_libsvm(path: str | Path, *, dim: int | None = None) -> Dataset:
+def read_libsvm(path: str | Path, *, dim: int | None = None, progress: Progress | None = None) -> Dataset:
     """Read a LIBSVM file, plain or packed with gzip or bzip2, as sparse features.
 
-    Blank lines and what follows a ``#`` are skipped.
+    Blank lines and what follows a ``#`` are skipped. A file of more than a gigabyte of text is converted once, with a
+    progress bar, to arrays in the cache folder that are memory-mapped from then on; a changed file is converted again.
 
     Args:
         path: The file; the name of the data set is its name without ``.gz``, ``.bz2`` and ``.txt``.
         dim: The number of features, below 2**31; by default the largest index in the file.
+        progress: Called during a conversion with the bytes of text so far and in all (None when the file is packed),
+            instead of the bar.
 
     Returns:
         Features ``[m, dim]`` in CSR and labels ``[m]``, both float64.
@@ -51,17 +61,64 @@ def read_libsvm(path: str | Path, *, dim: int | None = None) -> Dataset:
     """
     path = Path(path).expanduser()
     dim = None if dim is None else count(dim, "dim", "read_libsvm", maximum=_LARGEST_INDEX)
-    with open_unpacked(path) as lines:
-        labels, indices, values, row_starts = _parse(lines, path, dim)
-    if not labels:
+    if path.is_file() and _text_bytes(path) > LARGEST_IN_MEMORY:
+        features, labels = open_mapped(_converted(path, dim, progress), dim)
+    else:
+        features, labels = _in_memory(path, dim)
+    if not len(labels):
         raise DataError(f"{path} has no samples: every line is blank or a comment. Give a file with data.")
-    width = dim or max(indices, default=0)
-    if not width:
+    if not features.shape[1]:
         raise DataError(f"{path} has labels but no features. Pass `dim` to read_libsvm if that is meant.")
+    return Dataset(_stem(path), features, labels)
+
+
+def _in_memory(path: Path, dim: int | None) -> tuple[Any, np.ndarray]:
+    labels, indices, values, row_starts = array("d"), array("q"), array("d"), array("q", [0])
+    with open_unpacked(path) as lines:
+        for label, row_indices, row_values in _rows(lines, path, dim):
+            labels.append(label)
+            indices.extend(row_indices)
+            values.extend(row_values)
+            row_starts.append(len(indices))
     columns = np.frombuffer(indices, dtype=np.int64) - 1 if indices else np.zeros(0, dtype=np.int64)
+    shape = (len(labels), dim or max(indices, default=0))
     entries = np.array(values, dtype=np.float64)
-    features = sp.csr_array((entries, columns, np.array(row_starts)), shape=(len(labels), width))
-    return Dataset(_stem(path), features, np.array(labels, dtype=np.float64))
+    return sp.csr_array((entries, columns, np.array(row_starts)), shape=shape), np.array(labels, np.float64)
+
+
+def _converted(path: Path, dim: int | None, progress: Progress | None) -> Path:
+    """Return the folder with the arrays of a file, made unless it is there."""
+    about = path.stat()
+    state = f"{path.resolve()} {about.st_size} {about.st_mtime_ns} {dim}"
+    folder = cache_folder() / "mapped" / f"{_stem(path)}-{hashlib.sha256(state.encode()).hexdigest()[:16]}"
+    if folder.is_dir():
+        return folder
+    is_long = _text_bytes(path) // _SHORTEST_PAIR > np.iinfo(np.int32).max
+    with open_unpacked(path) as lines, progress_bar(f"converting {path.name}") as bar:
+        told = _told(lines, None if _is_packed(path) else about.st_size, progress or bar)
+        convert(folder, _rows(told, path, dim), index_dtype="int64" if is_long else "int32")
+    return folder
+
+
+def _told(lines: Iterable[bytes], total: int | None, progress: Progress | None) -> Iterator[bytes]:
+    """Yield the lines, and tell every thousandth how many bytes there were."""
+    done = 0
+    for number, line in enumerate(lines, start=1):
+        done += len(line)
+        if progress and number % 1000 == 0:
+            progress(done, total)
+        yield line
+    if progress:
+        progress(done, total)
+
+
+def _text_bytes(path: Path) -> int:
+    """Return about how long the text of a file is, without unpacking it."""
+    return path.stat().st_size * (_PACKING_RATIO if _is_packed(path) else 1)
+
+
+def _is_packed(path: Path) -> bool:
+    return path.suffix in PACKED_SUFFIXES
 
 
 @contextmanager
@@ -97,10 +154,7 @@ def _packing(path: Path, head: bytes) -> str:
     return ""
 
 
-def _parse(
-    lines: Iterable[bytes], path: Path, dim: int | None
-) -> tuple["array[float]", "array[int]", "array[float]", "array[int]"]:
-    labels, indices, values, row_starts = array("d"), array("q"), array("d"), array("q", [0])
+def _rows(lines: Iterable[bytes], path: Path, dim: int | None) -> Iterator[Row]:
     largest = _LARGEST_INDEX if dim is None else dim
     for number, line in enumerate(lines, start=1):
         tokens = line.partition(b"#")[0].split() if b"#" in line else line.split()
@@ -109,15 +163,10 @@ def _parse(
         row = _parse_row(tokens, largest)
         if row is None:
             _explain(tokens, f"{path}, line {number}", dim)
-        label, row_indices, row_values = row
-        labels.append(label)
-        indices.extend(row_indices)
-        values.extend(row_values)
-        row_starts.append(len(indices))
-    return labels, indices, values, row_starts
+        yield row
 
 
-def _parse_row(tokens: list[bytes], largest: int) -> tuple[float, list[int], list[float]] | None:
+def _parse_row(tokens: list[bytes], largest: int) -> Row | None:
     # The path every good line takes: whole-row operations, and only the fact that something is wrong.
     try:
         label = _number(tokens[0])

@@ -63,7 +63,8 @@ def load(
         source: A bundled name (``digits``), a catalog name (``a9a``, found by :func:`locate`), or a file.
         path: For a catalog name: the file to use instead of looking for it.
         dim: For a file: the number of features, by default its largest index.
-        progress: Called during a download with the bytes so far and the bytes in all (None when unknown).
+        progress: Called during a download, or the conversion of a large file, with the bytes so far and the bytes in
+            all (None when unknown).
 
     Raises:
         DataError: When there is no such data set, or its file is missing or malformed.
@@ -80,14 +81,15 @@ def load(
         return BUNDLED[source].load()
     if isinstance(source, str) and source in CATALOG:
         file = locate(source, path, progress=progress)
-        return replace(read_libsvm(file, dim=CATALOG[source].dim if dim is None else dim), name=source)
+        width = CATALOG[source].dim if dim is None else dim
+        return replace(read_libsvm(file, dim=width, progress=progress), name=source)
     if path is not None:
         raise ArgumentError(
             f"`path` of load is for the names {', '.join(CATALOG)}, but `source` is {source!r}."
         )
     if not Path(source).expanduser().is_file():
         _raise_unknown(source)
-    return read_libsvm(source, dim=dim)
+    return read_libsvm(source, dim=dim, progress=progress)
 
 
 def fetch(name: str, *, progress: Progress | None = None) -> DatasetRow:

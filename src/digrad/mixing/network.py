@@ -219,11 +219,11 @@ class Network:
         return summarize(self.graph, self.R, self.u, C=self.C, v=self.v, W=doubly)
 
     def _constant(self, name: str) -> Digraph:
-        if isinstance(self.graph, GraphSequence):
+        if self.period != 1:
             raise MixingError(
                 f"`{name}` of Network changes with the iteration; ask for that of iteration k: network.at(k).{name}."
             )
-        return self.graph
+        return self.graph.at(0) if isinstance(self.graph, GraphSequence) else self.graph
 
     def _require_weights(self, need: str, owner: str) -> None:
         try:

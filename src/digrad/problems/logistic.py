@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,22 @@ from digrad.problems.problem import Floats, Problem, as_floats
 LARGEST_DENSE_COPY = (
     1 << 30
 )  # bytes of a dense copy; a larger sparse data set is kept as index lists throughout
+ENTRY_BYTES = 40  # of a dense sample are read while one entry of a list is looked up: measured on a9a
+MOST_SLOTS = 64  # that are added up in one expression
+CHUNK = 16  # entries of a column that are added up before they meet
+
+
+class Lists(NamedTuple):
+    """Sparse samples of all agents for sums over all of them, where no entry waits for another.
+
+    By rows for margins, slot after slot, and by columns for gradients, in chunks of which only the sums are scattered.
+    """
+
+    entries: Any  # [slots, n * m]
+    places: Any  # [slots, n * m] in the stacked x [n * d]
+    column_entries: Any  # [CHUNK, chunks]
+    column_samples: Any  # [CHUNK, chunks] in the stacked residuals [n * m]
+    column_places: Any  # [chunks] in the stacked x
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +46,8 @@ class Logistic:
     Computed as the mean of log(1 + exp(-s h^T x)), with the sign s = 2t - 1 folded into the stored samples.
     These are padded to the largest agent; a padded sample has weight zero. Two layouts are kept, because that
     is worth a factor of two: rows for mini-batches (one table of all agents), columns for sums over all
-    samples. Rows of sparse data are index lists, whose places point into the stacked x ``[n * d]``.
+    samples. Rows of sparse data are index lists, whose places point into the stacked x ``[n * d]``; sums over all
+    samples use :class:`Lists` where these are faster than columns.
     """
 
     features: tuple[Any, ...]  # per agent [m_i, d], dense or CSR, float64
@@ -69,9 +86,19 @@ class Logistic:
             arrays["entries"], arrays["places"] = _index_lists(signed, m, dtype)
         else:
             arrays["rows"] = _rows(signed, m, dtype)
-        if not is_sparse or n * m * d * np.dtype(dtype).itemsize <= LARGEST_DENSE_COPY:
+        row_bytes = d * np.dtype(dtype).itemsize
+        if not is_sparse or n * m * row_bytes <= LARGEST_DENSE_COPY:
             arrays["columns"] = _columns(signed, m, dtype)
+        if is_sparse:
+            slots = arrays["entries"].shape[1]
+            is_faster = "columns" not in arrays or slots * ENTRY_BYTES < row_bytes
+            if is_faster and slots <= MOST_SLOTS:
+                arrays["lists"] = _lists(arrays["entries"], arrays["places"], n * d)
         return arrays
+
+    def side_by_side(self, arrays: dict[str, Any]) -> dict[str, Any]:
+        """Return what several runs at once use: columns where there are some, because their products become one."""
+        return {key: value for key, value in arrays.items() if key != "lists" or "columns" not in arrays}
 
     def losses(self, arrays: Any, x: jax.Array, index: jax.Array | None) -> jax.Array:
         """Return f_i(x_i), ``[n]``."""
@@ -273,11 +300,43 @@ def _index_lists(blocks: list[Any], m: int, dtype: npt.DTypeLike) -> tuple[Float
     return entries.reshape(-1, width), places.reshape(-1, width)
 
 
+def _lists(entries: Floats, places: npt.NDArray[np.int32], size: int) -> Lists:
+    """Return index lists ``[samples, slots]`` into an x of ``size`` numbers, by slots and by chunks of columns."""
+    sample, slot = np.nonzero(entries)
+    order = np.argsort(places[sample, slot], kind="stable")
+    sample, slot = sample[order], slot[order]
+    place = places[sample, slot]
+    count = np.bincount(place, minlength=size)
+    chunks = -(-count // CHUNK)
+    rank = np.arange(len(place)) - np.repeat(np.cumsum(count) - count, count)
+    chunk = (np.cumsum(chunks) - chunks)[place] + rank // CHUNK
+    column_entries = np.zeros((CHUNK, chunks.sum()), entries.dtype)
+    column_samples = np.zeros(column_entries.shape, np.int32)
+    column_entries[rank % CHUNK, chunk] = entries[sample, slot]
+    column_samples[rank % CHUNK, chunk] = sample
+    return Lists(
+        entries=np.ascontiguousarray(entries.T),
+        places=np.ascontiguousarray(places.T),
+        column_entries=column_entries,
+        column_samples=column_samples,
+        column_places=np.repeat(np.arange(size, dtype=np.int32), chunks),
+    )
+
+
+def _added_up(entries: jax.Array, places: jax.Array, values: jax.Array) -> jax.Array:
+    """Return the sum over slots s of entries[s] values[places[s]]."""
+    total = jnp.zeros(entries.shape[1], values.dtype)
+    for entry, place in zip(entries, places, strict=True):
+        total = total + entry * values.at[place].get(mode="promise_in_bounds")
+    return total
+
+
 def _select(arrays: Any, index: jax.Array | None) -> Any:
     """Return what the gradient needs: all samples by columns where possible, or the rows of a mini-batch."""
     n, m = arrays["weights"].shape
-    if index is None and "columns" in arrays:
-        return {key: arrays[key] for key in ("columns", "weights")}
+    whole = next((key for key in ("lists", "columns") if key in arrays), None)
+    if index is None and whole:
+        return {key: arrays[key] for key in (whole, "weights")}
     kept = [key for key in ("entries", "places", "rows") if key in arrays]
     if index is None:
         return {**{key: arrays[key].reshape(n, m, -1) for key in kept}, "weights": arrays["weights"]}
@@ -288,6 +347,9 @@ def _select(arrays: Any, index: jax.Array | None) -> Any:
 
 def _margins(batch: Any, x: jax.Array) -> jax.Array:
     """Return s h_s^T x_i for every selected sample, ``[n, batch]``."""
+    if "lists" in batch:
+        lists: Lists = batch["lists"]
+        return _added_up(lists.entries, lists.places, x.reshape(-1)).reshape(batch["weights"].shape)
     if "columns" in batch:
         return jnp.einsum("nd,ndm->nm", x, batch["columns"])
     if "rows" in batch:
@@ -298,6 +360,11 @@ def _margins(batch: Any, x: jax.Array) -> jax.Array:
 
 def _combine(batch: Any, residual: jax.Array, x: jax.Array) -> jax.Array:
     """Return the sum of residual_s s h_s over the selected samples, in the shape of x."""
+    if "lists" in batch:
+        lists: Lists = batch["lists"]
+        sums = _added_up(lists.column_entries, lists.column_samples, residual.reshape(-1))
+        total = jnp.zeros(x.size, x.dtype).at[lists.column_places].add(sums, mode="promise_in_bounds")
+        return total.reshape(x.shape)
     if "columns" in batch:
         return jnp.einsum("nm,ndm->nd", residual, batch["columns"])
     if "rows" in batch:

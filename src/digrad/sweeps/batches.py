@@ -67,6 +67,7 @@ class Study:
         options: Of every run, as :func:`digrad.simulate` takes them.
         target: The levels that ``iterations_to_target`` is about, by column.
         share_samples: Whether runs of one seed use the same samples.
+        asks_farthest: Whether rows tell the loss at the estimate that is farthest from the average.
     """
 
     problem: Problem
@@ -76,6 +77,7 @@ class Study:
     options: Mapping[str, Any]
     target: Mapping[str, float]
     share_samples: bool
+    asks_farthest: bool = False
     leads: dict[Any, tuple[Prepared, Plan]] = field(
         default_factory=dict, repr=False
     )  # the first run of each shape
@@ -196,7 +198,10 @@ def row_of(study: Study, one: Configuration, trace: Trace, seconds: float) -> di
     row |= {f"final_{name}": trace.final[name] for name in HEADLINE}
     row |= {f"best_{name}": trace.best[name] for name in HEADLINE}
     if study.held_out is not None:
-        row["held_out_loss"] = _held_out_loss(study, one, trace)
+        row["held_out_loss"] = _loss(study.held_out, _average(study, one, trace))
+    if study.asks_farthest:
+        farthest = _farthest(trace, _average(study, one, trace))
+        row["farthest_loss"] = _loss(study.held_out or study.problem, farthest)
     reached = _first_within(trace, study.target)
     row["bytes_sent"] = int(trace.bytes_sent[-1])
     row["iterations_to_target"] = None if reached is None else int(trace.k[reached])
@@ -256,8 +261,16 @@ def _first_within(trace: Trace, target: Mapping[str, float]) -> int | None:
     return int(np.argmax(good)) if good.any() else None
 
 
-def _held_out_loss(study: Study, one: Configuration, trace: Trace) -> float:
-    assert study.held_out is not None
+def _average(study: Study, one: Configuration, trace: Trace) -> Any:
     u, _ = perron_weights(one.method, study.networks[one.network])
-    point = perron_average(np.asarray(trace.final_x, np.float64), u)
-    return study.held_out.loss(point) if np.isfinite(point).all() else math.inf
+    return perron_average(np.asarray(trace.final_x, np.float64), u)
+
+
+def _farthest(trace: Trace, average: Any) -> Any:
+    """Return the last estimate that is farthest from the average, ``[d]``."""
+    x = np.asarray(trace.final_x, np.float64)
+    return x[np.argmax(np.abs(x - average).max(axis=1))]
+
+
+def _loss(problem: Problem, point: Any) -> float:
+    return problem.loss(point) if np.isfinite(point).all() else math.inf

@@ -243,7 +243,7 @@ def sweep(
         >>> found.table[["step_size", "verdict"]].values.tolist()
         [[0.01, 'running'], [0.1, 'converged'], [3.0, 'running']]
     """
-    study, wanted = _plan(
+    study, wanted = plan(
         methods, problem, network, grid=grid, random=random, samples=samples, seed=seed, seeds=seeds, x0=x0,
         share_samples=common_random_numbers, target=target, held_out=held_out,
         options={
@@ -264,13 +264,13 @@ def sweep(
         interrupted = _run_missing(
             study, missing, journal, workers, backend, backend_options or {}, progress, len(wanted)
         )
-        table = _table([journal.rows[name] for name in names if name in journal.rows])
+        table = table_of([journal.rows[name] for name in names if name in journal.rows])
         if folder:
             _write_table(folder, table)
     return Sweep(table, facts, interrupted)
 
 
-def _plan(
+def plan(
     methods: Any,
     problem: Any,
     network: Any,
@@ -285,6 +285,7 @@ def _plan(
     target: Any,
     held_out: Any,
     options: dict[str, Any],
+    asks_farthest: bool = False,
 ) -> tuple[Study, list[Configuration]]:
     """Check everything before the first run, and return what is shared and what is to be run."""
     first = make_seed(seed)
@@ -318,7 +319,8 @@ def _plan(
         for run_seed in several
     ]  # fmt: skip
     levels = _target(target, options["tolerance"])
-    return Study(problem, networks, starts, held_out, options, levels, share_samples), wanted
+    study = Study(problem, networks, starts, held_out, options, levels, share_samples, asks_farthest)
+    return study, wanted
 
 
 def _run_missing(
@@ -397,7 +399,8 @@ def _target(target: Any, tolerance: float) -> dict[str, float]:
     return {name: float(level) for name, level in target.items()}
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
+def table_of(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
+    """Return the rows as a table, each column of one kind."""
     import pandas as pd
 
     order = _column_order(rows)

@@ -15,6 +15,8 @@ from digrad.engine.door import check_method
 from digrad.errors import ArgumentError
 from digrad.mixing import AnyNetwork
 from digrad.problems import Problem
+from digrad.simulation.arguments import make_batch_size, make_dtype
+from digrad.sweeps.batches import batches, run_batch
 from digrad.sweeps.search import (
     FACTOR,
     SLACK,
@@ -24,7 +26,7 @@ from digrad.sweeps.search import (
     largest_stable,
     within_share_of_best,
 )
-from digrad.sweeps.sweep import sweep
+from digrad.sweeps.sweep import plan, table_of
 from digrad.types import Method
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NEGLIGIBLE = 1e-6  # a loss below this share of the initial one counts as zero
+TOLERANCE = 1e-6  # of the verdict, as in a sweep
 LEAST_BUDGET = 3  # one value that is stable, one that is not, one between them
 GOALS = ("largest stable step", "best final value")
 
@@ -48,8 +51,8 @@ class Tuning:
             lie on both sides); else the search ended at its budget.
         goal: What was searched for.
         metric: The column that decided.
-        table: The evidence: a row per value and seed, as :func:`digrad.sweep` gives them, with ``score`` (the worst of
-            the seeds) and ``is_stable``.
+        table: The evidence: a row per value and seed, as :func:`digrad.sweep` gives them, with ``farthest_loss`` (of
+            the estimate farthest from the average), ``score`` (the worst of both, of all seeds) and ``is_stable``.
     """
 
     method: Method
@@ -129,9 +132,10 @@ def tune(
     """Find the step size of a method, by the protocol of the paper: the largest that ensures convergence.
 
     A value is stable if, for every seed, the run of ``steps`` steps does not diverge and its last loss is at most 5 %
-    (``slack``) above the lowest that any value tried reaches. Values are tried up and down by factors of two from the
-    one that ``method`` holds, then by bisection on a log scale. With ``held_out`` the loss there decides, not that of
-    the training samples. All runs of one seed use the same samples.
+    (``slack``) above the lowest that any value tried reaches. The last loss is the larger of those at the average and
+    at the estimate that is farthest from it: agents that do not agree have found nothing. Values are tried up and down
+    by factors of two from the one that ``method`` holds, then by bisection on a log scale. With ``held_out`` the losses
+    there decide, not those of the training samples. All runs of one seed use the same samples.
 
     Args:
         method: Whose ``field`` is where the search begins.
@@ -179,13 +183,21 @@ def tune(
     tables: list[Any] = []
 
     def measure(value: float) -> float:
-        found: Any = sweep(
-            method, problem, network, steps=steps, grid={field: [value]}, seed=seed, seeds=seeds, x0=x0,
-            batch_size=batch_size, common_random_numbers=True, held_out=held_out, record_every=record_every,
-            dtype=dtype, sampling=sampling,
-        ).table  # fmt: skip
-        is_bad = (found["verdict"] == "diverged") | ~(found[metric] < math.inf)
-        score = math.inf if is_bad.any() else float(found[metric].max())
+        study, wanted = plan(
+            method, problem, network, grid={field: [value]}, random=None, samples=None, seed=seed, seeds=seeds, x0=x0,
+            share_samples=True, target=None, held_out=held_out, asks_farthest=True,
+            options={
+                "steps": steps, "batch_size": make_batch_size(batch_size), "record_every": record_every,
+                "dtype": make_dtype(dtype), "tolerance": TOLERANCE, "stop_at_tolerance": False, "sampling": sampling,
+            },
+        )  # fmt: skip
+        rows = [row for batch in batches(study, wanted, 1) for row in run_batch(study, batch)]
+        if len(rows) < len(wanted):
+            raise KeyboardInterrupt
+        found: Any = table_of(rows)
+        worst = found[[metric, "farthest_loss"]].max(axis=1)
+        is_bad = (found["verdict"] == "diverged") | ~(worst < math.inf)
+        score = math.inf if is_bad.any() else float(worst.max())
         tables.append(found.assign(score=score))
         if tell:
             tell({"value": value, "score": score, "done": len(tables), "budget": budget})

@@ -99,6 +99,10 @@ class AgentLinks:
         """Return whether a message to ``receiver`` goes over a link."""
         return receiver in self.elsewhere
 
+    def inbox(self, sender: int, like: torch.Tensor) -> torch.Tensor:
+        """Return ``like``: any memory will do."""
+        return like
+
     def receive(self, sender: int, message: torch.Tensor, tag: int, k: int = 0) -> "LinkWork":
         """Receive into ``message`` what ``sender`` sends next."""
         return self.incoming(sender).post(message, tag, k)

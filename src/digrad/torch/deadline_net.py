@@ -3,13 +3,14 @@
 Push: what was not delivered is owed, and arrives with the next packet. Pull: what was not heard in time is replaced by
 the agent's own value. Both are exact for methods that push trackers and pull estimates, whatever arrives when.
 
-A neighbour is waited for until the deadline while it is at most ``RECENT`` steps behind. One that is further behind was
-late before, so that waiting again would cost every step; its packets count when they come. Beyond ``max_lag`` steps it
-is waited for however long it takes, within the timeout.
+A neighbour is waited for until the deadline unless it was late more than ``RECENT`` times in a row before: waiting
+again would cost every step; its packets count when they come. Beyond ``max_lag`` steps it is waited for however long it
+takes, within the timeout.
 """
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,8 +24,9 @@ from digrad.torch.late_links import Heard, Inbox, Item, LateIncoming, LateOutgoi
 from digrad.torch.mixing_order import Share, Turns
 from digrad.torch.process_network import ProcessNetwork
 from digrad.torch.reasons import agents_text, first_line
+from digrad.torch.short_format import short_format
 
-RECENT = 2  # steps that a neighbour may be behind and still be waited for
+RECENT = 2  # times that a neighbour may be late in a row and still be waited for
 _EARLY, _OUTSIDE = 1 << 20, 1 << 30  # numbers of calls begin here if they are sent ahead, or outside of steps
 _OWED, _ARRIVED, _AHEAD = "owed", "arrived", "ahead"  # how stored arrays are called
 
@@ -37,23 +39,25 @@ class DeadlineNet(Verbs):
     Args:
         network: Who is connected to whom.
         letters: The matrix behind each verb of the method.
+        dimension: Numbers per agent: arrays of this width travel in the short format of the network, if it has one.
         dtype: Of the rows.
 
     Raises:
-        ArgumentError: The method needs a doubly stochastic matrix, or the links of the network change messages.
+        ArgumentError: The method needs a doubly stochastic matrix, or the links of the network do more to messages than
+            shorten them.
     """
 
-    def __init__(self, network: ProcessNetwork, letters: Mapping[str, str], dtype: torch.dtype) -> None:
-        if network.network.links is not None:
-            raise ArgumentError(
-                "`deadline` of ProcessNetwork carries numbers as they are; leave `links` out."
-            )
+    def __init__(
+        self, network: ProcessNetwork, letters: Mapping[str, str], dimension: int, dtype: torch.dtype
+    ) -> None:
+        form = short_format(network.network)
         if LETTERS["doubly"] in letters.values():
             raise ArgumentError(
                 "`deadline` of ProcessNetwork needs a method that pulls or pushes, because a late message breaks a "
                 "doubly stochastic matrix; use CGT, AB or PushPull."
             )
         self.network, self.dtype = network, dtype
+        self._short_width = None if form is None else dimension
         assert network.deadline is not None
         self._deadline, self._max_lag = network.deadline, network.max_lag
         self._turns = Turns(network.network, letters)
@@ -65,8 +69,8 @@ class DeadlineNet(Verbs):
             network.place(),
             self._exchange_facts,
             network.timeout,
-            make_incoming=lambda sender: LateIncoming(sender, self.inbox),
-            make_outgoing=lambda receiver, connect: LateOutgoing(receiver, connect, self.inbox),
+            make_incoming=lambda sender: LateIncoming(sender, self.inbox, form),
+            make_outgoing=lambda receiver, connect: LateOutgoing(receiver, connect, self.inbox, form),
         )
         network.keep(self._links)
         self.k = self._ahead = 0
@@ -77,6 +81,7 @@ class DeadlineNet(Verbs):
         self._snapshot: Taken | None = None  # what was sent ahead to this step
         self._gone: dict[int, torch.Tensor] = {}  # pushed ahead and still part of the state, by call
         self._is_gone: frozenset[int] = frozenset()  # calls whose shares had left before the state was stored
+        self._asked: dict[int, deque[int]] = {}  # the last steps at which a neighbour was waited for
         self._since = time.monotonic()  # when this agent began to wait for what is sent ahead
         self.balance = self.scale = 0.0  # what pushing has added to the sum of all, and how much was pushed
         self.late = self.awaited = 0  # messages that were not there in time, and all
@@ -96,9 +101,7 @@ class DeadlineNet(Verbs):
         """Return what is owed and what has arrived, by name; only between :meth:`pause` and :meth:`go_on`."""
         stored = {}
         for receiver, link in self._outgoing().items():
-            stored |= {
-                f"{_OWED} {c} of {receiver}": item.values for c, item in link.owed.items() if item.adds
-            }
+            stored |= {f"{_OWED} {c} of {receiver}": item.values for c, item in link.owed.items()}
         with self.inbox.changed:
             for sender, heard in self.inbox.heard.items():
                 stored |= {
@@ -146,7 +149,7 @@ class DeadlineNet(Verbs):
 
     def go_on(self) -> None:
         """Let packets leave again; all agents are at the same step now."""
-        self._ahead, self._base = 0, self.k - 1
+        self._ahead, self._base, self._asked = 0, self.k - 1, {}
         with self.inbox.changed:
             for heard in self.inbox.heard.values():
                 heard.step, heard.when = min(heard.step, self._base), time.monotonic()
@@ -164,10 +167,11 @@ class DeadlineNet(Verbs):
     def start_early(self, fields: Sequence[tuple[str, torch.Tensor]], *, ahead: int = 0) -> None:
         """Send arrays ahead of iteration k; ``ahead`` counts the steps taken since while others were behind."""
         self._early, self._ahead, self._since = list(fields), ahead, time.monotonic()
+        is_pair = sum(self._adds[verb] for verb, _ in fields) > 1
         for call, (verb, array) in enumerate(fields, _EARLY):
             if call in self._is_gone:
                 continue
-            self._offer(call, verb, array.reshape(-1))
+            self._offer(call, verb, array.reshape(-1), is_pair=is_pair)
             if self._adds[verb]:
                 self._gone[call] = array.reshape(-1) * sum(
                     weight for _, weight in self._share(verb).receivers
@@ -191,8 +195,8 @@ class DeadlineNet(Verbs):
         early = [place for place in places if place is not None]
         if len(early) == len(arrays):
             if self._snapshot is None:  # all at once: the parts of a pair share their fate
-                calls = range(_EARLY, _EARLY + len(self._early))
-                self._snapshot = self._taken(calls, self._since + self._deadline, {v for v, _ in self._early})
+                calls = {_EARLY + place: early_verb for place, (early_verb, _) in enumerate(self._early)}
+                self._snapshot = self._taken(calls, self._since + self._deadline)
             rows = [
                 self._mixed(verb, array, _EARLY + place, self._snapshot)
                 for array, place in zip(arrays, early, strict=True)
@@ -200,7 +204,7 @@ class DeadlineNet(Verbs):
         else:
             call, flat = self._next_call(), torch.cat([array.reshape(-1) for array in arrays])
             self._offer(call, verb, flat)
-            taken = self._taken([call], time.monotonic() + self._deadline, {verb})
+            taken = self._taken({call: verb}, time.monotonic() + self._deadline)
             rows = self._mixed(verb, flat[None], call, taken).split([array.shape[1] for array in arrays], 1)
         return tuple(rows) if isinstance(x, tuple) else rows[0]
 
@@ -220,33 +224,47 @@ class DeadlineNet(Verbs):
     def _share(self, verb: str) -> Share:
         return self._turns.at(self.k)[verb][self.network.agent]
 
-    def _offer(self, call: int, verb: str, flat: torch.Tensor) -> None:
+    def _offer(self, call: int, verb: str, flat: torch.Tensor, *, is_pair: bool = False) -> None:
         share, adds = self._share(verb), self._adds[verb]
-        value = None if adds else Item(flat.clone(), False)
+        is_short = not is_pair and call < _OUTSIDE and flat.numel() == self._short_width
+        value = None if adds else Item(flat.clone(), adds, is_short)
         for receiver, weight in share.receivers:
-            item = Item(flat * weight, True) if value is None else value
+            item = Item(flat * weight, adds, is_short) if value is None else value
             self._link(receiver).offer(self.k + self._ahead, {call: item})
 
-    def _taken(self, calls: Sequence[int], until: float, verbs: set[str]) -> Taken:
-        """Wait for the neighbours, and return what has come of some calls, by sender."""
-        expected = {s for verb in verbs for s, _ in self._share(verb).senders} - {self.network.agent}
+    def _taken(self, calls: Mapping[int, str], until: float) -> Taken:
+        """Wait for the neighbours, and return what has come of some calls, whose verbs these are, by sender."""
+        senders = {verb: {s for s, _ in self._share(verb).senders} for verb in calls.values()}
+        expected = set().union(*senders.values()) - {self.network.agent}
         step = self.k + self._ahead
-        if calls[0] >= _OUTSIDE:
-            self._wait_until(lambda: all(self._has(s, calls[0]) for s in expected), math.inf, expected)
+        if min(calls) >= _OUTSIDE:
+            self._wait_until(lambda: all(self._has(s, min(calls)) for s in expected), math.inf, expected)
         else:
-            recent = [s for s in expected if self._step_of(s) >= step - 1 - RECENT]
+            recent = [s for s in expected if self._is_recent(s)]
             self._wait_until(lambda: all(self._step_of(s) >= step for s in recent), until, expected)
             if self._max_lag is not None:
                 bound = step - self._max_lag
                 self._wait_until(lambda: all(self._step_of(s) >= bound for s in expected), math.inf, expected)
+            for sender in expected:
+                self._asked.setdefault(sender, deque(maxlen=RECENT + 1)).append(step)
+            self.awaited += len(expected)
+            self.late += sum(self._step_of(s) < step for s in expected)
         with self.inbox.changed:
             taken = {
-                sender: {call: heard.items.pop(call) for call in calls if call in heard.items}
+                sender: {
+                    call: heard.items.pop(call)
+                    for call, verb in calls.items()
+                    # A late estimate waits for the next step at which the arc is there; what was pushed does not.
+                    if call in heard.items and (self._adds[verb] or sender in senders[verb])
+                }
                 for sender, heard in self.inbox.heard.items()
             }
-        self.awaited += len(expected)
-        self.late += sum(not taken.get(s) for s in expected)
         return taken
+
+    def _is_recent(self, sender: int) -> bool:
+        """Return whether a neighbour has sent something since it was waited for the time before last, or earlier."""
+        asked = self._asked.get(sender)
+        return asked is None or len(asked) <= RECENT or self._step_of(sender) >= asked[0]
 
     def _has(self, sender: int, call: int) -> bool:
         return sender in self.inbox.heard and call in self.inbox.heard[sender].items

@@ -14,6 +14,7 @@ import torch
 from digrad.algorithms.fields import with_fields
 from digrad.errors import CommunicationError, NonFiniteError
 from digrad.torch.deadline_net import DeadlineNet
+from digrad.torch.ending import Ending
 from digrad.torch.failure_records import note_step
 from digrad.torch.process_network import ProcessNetwork
 from digrad.torch.runtime import overwrite
@@ -39,6 +40,7 @@ class DeadlineRuntime:
         self.net, self._network = net, network
         self._watch = SettingsWatch(network)
         self._metrics = StepMetrics(network.agent, net)
+        self._ending = Ending(network, self._wait_for_all)
         self._early: list[tuple[str, str]] = []
         self._last_end: float | None = None
         self._last: tuple[Any, Any, torch.Tensor] | None = None  # method, state and gradient of the last step
@@ -76,12 +78,21 @@ class DeadlineRuntime:
             self._network.note_step(self._last_end - began)
         self._watch.after_step(k, settings)
         self._metrics.write(k)
+        self._ending.after_step(k)
 
     def begin_step(self, k: int) -> None:
-        """Do nothing: agents at different steps cannot agree on one."""
+        """Save and end here if all agents have agreed to."""
+        self._ending.before_step(k)
 
     def save_when_told_to_end(self, save: Callable[[], Any]) -> None:
-        """Do nothing: agents at different steps cannot agree on one."""
+        """Remember how to save."""
+        self._ending.enable(save)
+
+    def _wait_for_all(self, name: str) -> None:
+        """Wait until all agents have posted something."""
+        while self._network.handshake.posted(name) is None:
+            self.net.wait_for_packet(_LOOK)
+            self.net.check_silence()
 
     def gather(self, call: str) -> None:
         """Wait until all agents have come to ``call`` and nothing is under way; mix with those who have not.

@@ -13,11 +13,13 @@ class Ending:
     """The agreement of all agents on their last step, once launch asks for it.
 
     Args:
-        network: Whose agents wait for all messages, so that none is further ahead than there are agents.
+        network: The processes.
+        wait: Waits until all agents have posted something under a name, where they may be any number of steps apart;
+            by default they wait for all messages, so that none is further ahead than there are agents.
     """
 
-    def __init__(self, network: ProcessNetwork) -> None:
-        self._network = network
+    def __init__(self, network: ProcessNetwork, wait: Callable[[str], None] | None = None) -> None:
+        self._network, self._wait = network, wait
         self._save: Callable[[], Any] | None = None
         self._name = f"ending {network.count_optimizer()}"
         self._is_posted = False
@@ -37,9 +39,12 @@ class Ending:
                 return
             self._network.handshake.post(self._name, {"k": k})
             self._is_posted = True
+            if self._wait is not None:
+                self._wait(self._name)
         everyone = self._network.handshake.posted(self._name)
         if everyone is not None:
-            self._last = max(one["k"] for one in everyone) + self._network.n + _SLACK
+            slack = self._network.n + _SLACK if self._wait is None else 0
+            self._last = max(one["k"] for one in everyone) + slack
 
     def before_step(self, k: int) -> None:
         """Save and end this process if the step before was the last one; all agents do it at the same step."""

@@ -149,7 +149,7 @@ class Round:
         like = self.parts[run[0]].message(sender, receiving=True)
         name = (key, sender, tuple(run))
         if name not in buffers or buffers[name].numel() != sum(widths) or buffers[name].dtype != like.dtype:
-            buffers[name] = like.new_empty(sum(widths))
+            buffers[name] = self._route.inbox(sender, like.new_empty(sum(widths)))
         for i, piece in zip(run, buffers[name].split(widths), strict=True):
             self.parts[i].received[sender] = piece[None]
         return buffers[name]

@@ -3,36 +3,48 @@
 A packet holds some arrays, each under the number of the call of the method that sends it. What is pushed is an
 increment: those that could not leave add up, and so do those that arrive before they are taken. What is pulled is a
 value, of which the newest wins. A packet that was taken is confirmed; only then may the next one leave.
+
+Arrays may travel in a short format. Of a push, what it could not say stays owed; a pull says the change of what the
+receiver knows, so that both ends remember it. Both are decided when a packet leaves: it is short
+however much it covers.
 """
 
 import struct
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from digrad.torch.agent_links import HEADER, TAKEN, memory_of
 from digrad.torch.machines.sealed import StrangerError, Wire
+from digrad.torch.short_format import ShortFormat
 
 PACKET = b"pack"
-_ENTRY = struct.Struct("<qqqq")  # call, format, whether it adds up, bytes
+_ENTRY = struct.Struct("<qqqqqq")  # call, format, whether it adds up, whether it is short, numbers, bytes
 _FORMATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 @dataclass
 class Item:
-    """One array of a packet, ``[width]``, and whether it adds up; nobody writes to the array."""
+    """One array of a packet, to which nobody writes.
+
+    Args:
+        values: ``[width]``.
+        adds: Whether it adds up.
+        is_short: Whether it travels in the short format.
+    """
 
     values: torch.Tensor
     adds: bool
+    is_short: bool = False
 
     def after(self, before: "Item | None") -> "Item":
         """Return what is to be said of both, this being the newer one."""
         if before is None or not self.adds:
             return self
-        return Item(before.values + self.values, True)
+        return replace(self, values=before.values + self.values)
 
 
 @dataclass
@@ -69,8 +81,10 @@ class Inbox:
 class LateIncoming:
     """Receives the packets of one sender in a thread of its own, and confirms them."""
 
-    def __init__(self, sender: int, inbox: Inbox) -> None:
-        self._sender, self._inbox = sender, inbox
+    def __init__(self, sender: int, inbox: Inbox, form: ShortFormat | None) -> None:
+        self._sender, self._inbox, self._form = sender, inbox, form
+        self._known: dict[int, torch.Tensor] = {}  # what the sender has said of an estimate, by call
+        self._epoch = 0
         self._wire: Wire | None = None
         self._is_closed = False
 
@@ -93,20 +107,29 @@ class LateIncoming:
             while True:
                 header = wire.receive(HEADER.size)
                 _, step, tag, count = HEADER.unpack(header)
-                epoch = tag
-                items = {}
-                for _ in range(count):
-                    entry = wire.receive(_ENTRY.size, header)
-                    call, kind, adds, size = _ENTRY.unpack(entry)
-                    dtype = _FORMATS[kind]
-                    values = torch.empty(size // dtype.itemsize, dtype=dtype)
-                    wire.receive_into(memory_of(values), entry)
-                    items[call] = Item(values, bool(adds))
-                self._take(epoch, step, items)
+                if tag != self._epoch:
+                    self._epoch, self._known = tag, {}
+                items = dict(self._item(wire, header) for _ in range(count))
+                self._take(tag, step, items)
                 wire.send(HEADER.pack(TAKEN, step, tag, 0))
         except (OSError, StrangerError, IndexError) as error:
             if not self._is_closed:
                 self._inbox.fail(self._sender, error)
+
+    def _item(self, wire: Wire, header: bytes) -> tuple[int, Item]:
+        entry = wire.receive(_ENTRY.size, header)
+        call, kind, adds, is_short, width, size = _ENTRY.unpack(entry)
+        packed, dtype = torch.empty(size, dtype=torch.uint8), _FORMATS[kind]
+        wire.receive_into(memory_of(packed), entry)
+        if not is_short:
+            values = packed.view(dtype)
+        else:
+            assert self._form is not None
+            values = self._form.unpack(packed, width, dtype)
+            values = values if adds else self._known[call] + values
+        if self._form is not None and not adds:
+            self._known[call] = values
+        return call, Item(values, bool(adds))
 
     def _take(self, epoch: int, step: int, items: dict[int, Item]) -> None:
         with self._inbox.changed:
@@ -122,22 +145,33 @@ class LateIncoming:
 class LateOutgoing:
     """Sends packets to one receiver in a thread of its own, each after the one before was confirmed."""
 
-    def __init__(self, receiver: int, connect: Callable[[], Wire], inbox: Inbox) -> None:
-        self._receiver, self._inbox = receiver, inbox
+    def __init__(
+        self, receiver: int, connect: Callable[[], Wire], inbox: Inbox, form: ShortFormat | None
+    ) -> None:
+        self._receiver, self._inbox, self._form = receiver, inbox, form
         self._changed = threading.Condition()
-        self.owed: dict[int, Item] = {}  # by call, not sent yet
+        self._waiting: dict[int, Item] = {}  # by call, not sent yet
+        self._rest: dict[int, Item] = {}  # by call, of what was sent: what the short format could not say
+        self._known: dict[int, torch.Tensor] = {}  # what was said of an estimate, by call
         self._under_way = self._is_paused = self._is_closed = False
         self._step = 0
         self.bytes_sent = 0
         self._wire: Wire | None = None
         threading.Thread(target=self._serve, args=(connect,), name="digrad-sender", daemon=True).start()
 
+    @property
+    def owed(self) -> dict[int, Item]:
+        """What was pushed and has not been sent, by call."""
+        with self._changed:
+            waiting = {call: item for call, item in self._waiting.items() if item.adds}
+            return waiting | {call: rest.after(waiting.get(call)) for call, rest in self._rest.items()}
+
     def offer(self, step: int, items: dict[int, Item]) -> None:
         """Send items as soon as the link is free, together with what is owed."""
         with self._changed:
             self._step = step
             for call, item in items.items():
-                self.owed[call] = item.after(self.owed.get(call))
+                self._waiting[call] = item.after(self._waiting.get(call))
             self._changed.notify_all()
 
     def pause(self, until: float) -> bool:
@@ -151,7 +185,7 @@ class LateOutgoing:
     def replace(self, owed: dict[int, Item]) -> None:
         """Pause, and replace what is owed."""
         with self._changed:
-            self._is_paused, self.owed = True, owed
+            self._is_paused, self._waiting, self._rest, self._known = True, owed, {}, {}
 
     def go_on(self) -> None:
         """Let packets leave again."""
@@ -185,18 +219,37 @@ class LateOutgoing:
 
     def _next(self) -> tuple[int, int, dict[int, Item]] | None:
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or (self.owed and not self._is_paused))
+            self._changed.wait_for(lambda: self._is_closed or (self._waiting and not self._is_paused))
             if self._is_closed:
                 return None
-            items, self.owed, self._under_way = self.owed, {}, True
+            items, self._waiting, self._under_way = self._waiting, {}, True
+            items = {call: item.after(self._rest.pop(call, None)) for call, item in items.items()}
             return self._inbox.epoch, self._step, items
 
     def _send(self, wire: Wire, epoch: int, step: int, items: dict[int, Item]) -> None:
         header = HEADER.pack(PACKET, step, epoch, len(items))
         wire.send(header)
         for call, item in items.items():
-            size = item.values.nbytes
-            entry = _ENTRY.pack(call, _FORMATS.index(item.values.dtype), item.adds, size)
+            is_short, packed = self._packed(call, item)
+            kind, width = _FORMATS.index(item.values.dtype), item.values.numel()
+            entry = _ENTRY.pack(call, kind, item.adds, is_short, width, packed.nbytes)
             wire.send(entry, header)
-            wire.send(memory_of(item.values), entry)
-            self.bytes_sent += size
+            wire.send(memory_of(packed), entry)
+            self.bytes_sent += packed.nbytes
+
+    def _packed(self, call: int, item: Item) -> tuple[bool, torch.Tensor]:
+        """Return whether an item travels in the short format, and its bytes; note what they say."""
+        form, before = self._form if item.is_short else None, self._known.get(call)
+        if form is None or (before is None and not item.adds):  # the first word on an estimate is in full
+            if form is not None:
+                self._known[call] = item.values
+            return False, item.values.view(torch.uint8)
+        wanted = item.values if before is None else item.values - before
+        packed = form.pack(wanted)
+        said = form.unpack(packed, wanted.numel(), wanted.dtype)
+        if before is not None:
+            self._known[call] = before + said
+        else:
+            with self._changed:
+                self._rest[call] = replace(item, values=wanted - said)
+        return True, packed

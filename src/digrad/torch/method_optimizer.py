@@ -281,7 +281,9 @@ class MethodOptimizer(torch.optim.Optimizer):
     def _average(self, call: str) -> torch.Tensor:
         with self.together(call):
             weights = metrics.average_weights(self._method, self._state, self._perron())
-            return self._runtime.add_up(weights @ self.estimate(), call).div_(self._network.n)
+            weighted = torch.cat([weights @ self.estimate(), weights.sum().reshape(1)])
+            total = self._runtime.add_up(weighted, call)
+            return total[:-1] / total[-1]  # not n: of push-sum, part may be under way
 
     def _perron(self) -> torch.Tensor:
         return self._presence() * self._rows(perron_weights(self._given, self._network)[0])

@@ -71,7 +71,8 @@ class DecentralizedOptimizer(MethodOptimizer):
             fated = fated_agent_net(network, bindings(method), net) if is_fated else None
             runtime = AgentRuntime(network, net, fated)
         else:
-            runtime = DeadlineRuntime(network, DeadlineNet(network, bindings(method), flat.dtype))
+            late = DeadlineNet(network, bindings(method), flat.dimension, flat.dtype)
+            runtime = DeadlineRuntime(network, late)
         groups = [{**group, "params": list(dict.fromkeys(group["params"]))} for group in groups]
         super().__init__(
             flat,

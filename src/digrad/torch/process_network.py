@@ -64,8 +64,8 @@ class ProcessNetwork:
         deadline: Seconds after which an agent goes on without the messages of its neighbours, counted from the end of
             its own last step: late is tolerated (gloo only). None waits for all of them.
         max_lag: Steps that a neighbour may be behind before it is waited for nevertheless; by default any number.
-        direct: Let agents of the same host and user read large messages from one another's memory where the
-            kernel allows it, which is several times faster than loopback.
+        direct: Let agents of the same host and user write large messages into one another's memory where the
+            system allows it, which is several times faster than loopback.
 
     Raises:
         ArgumentError: The number of processes is not the number of agents, or a setting is impossible.
@@ -169,7 +169,7 @@ class ProcessNetwork:
         return links
 
     def open_memory(self, letters: Iterable[str]) -> None:
-        """Connect the agents of each host so that they read large messages from one another; all must call.
+        """Connect the agents of each host so that large messages go through memory they share; all must call.
 
         Args:
             letters: The matrices over whose arcs the messages travel.

@@ -1,4 +1,4 @@
-"""How a message gets from one process to another: over a link, from its memory, over gloo, or in a batch over NCCL."""
+"""How a message gets from one process to another: over a link, through memory, over gloo, or in a batch over NCCL."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +22,10 @@ class Carrier(Protocol):
 
     def sends(self, receiver: int, message: torch.Tensor) -> bool:
         """Return whether it is the one for a message to ``receiver``; both ends must find the same."""
+        ...
+
+    def inbox(self, sender: int, like: torch.Tensor) -> torch.Tensor:
+        """Return memory like ``like`` for messages of ``sender``."""
         ...
 
     def receive(self, sender: int, message: torch.Tensor, tag: int, k: int) -> Any:
@@ -63,6 +67,11 @@ class Route:
     group: Any
     carriers: Sequence[Carrier] = ()
     batched: bool = False
+
+    def inbox(self, sender: int, like: torch.Tensor) -> torch.Tensor:
+        """Return memory like ``like``, flat, to receive messages of ``sender`` into."""
+        carrier = next((one for one in self.carriers if one.receives(sender, like)), None)
+        return like if carrier is None else carrier.inbox(sender, like)
 
     def post(self, incoming: Messages, outgoing: Messages, tag: int, k: int) -> tuple[Works, Works]:
         """Start to receive and to send, in this order; return what to wait for.

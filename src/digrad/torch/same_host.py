@@ -1,25 +1,23 @@
-"""Large messages between agents of one host: the receiver reads them out of the sender's memory.
+"""Large messages between agents of one host: the sender writes them into memory of the receiver, which both share.
 
-Loopback TCP copies every message into the kernel and out again, in pieces. Linux lets a process read the
-memory of another one of the same user (``process_vm_readv``): one copy, about four times faster. Two packets
-over a Unix socket surround it: the sender tells where the message is, the receiver tells when it has read it.
-Both follow the order in which rounds are posted, so a message can only meet its own round.
+Loopback TCP copies every message into the kernel and out again, in pieces. Here the receiver's buffer is a memory file
+that it hands to the sender with the first message (``memfd_create``, ``SCM_RIGHTS``): one copy, which needs no rights
+beyond those of the user. Two packets over a Unix socket surround it: the receiver tells where it wants a message, the
+sender tells when it is there. Both follow the order in which rounds are posted, so a message can only meet its own.
 """
 
 import contextlib
-import ctypes
+import fcntl
+import mmap
 import os
 import queue
 import secrets
-import select
 import socket
 import struct
 import sys
 import threading
-import time
-from collections import deque
-from collections.abc import Callable, Iterable
-from datetime import timedelta
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +28,13 @@ from digrad.torch.future_work import FutureWork
 from digrad.torch.reasons import MessageLostError, agents_text
 
 LARGE = 1 << 20  # bytes; shorter messages gain nothing that a training step would notice
-_OFFER = struct.Struct("<qqq")  # tag, address, bytes
-_TAKEN = struct.Struct("<q")  # tag
+_WANTED = struct.Struct("<qqqq")  # tag, bytes, number of the buffer, and of the oldest one that is still used
+_WRITTEN = struct.Struct("<qq")  # tag, bytes
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid of the other end of a Unix socket
-_NONCE = 16  # bytes by which an agent recognises the memory of another one
 
 
 class SameHost:
-    """The arcs of one agent whose other end is on this host and lets its memory be read.
+    """The arcs of one agent whose other end is on this host and belongs to the same user.
 
     Args:
         agent: This agent.
@@ -53,33 +50,40 @@ class SameHost:
         exchange: "Callable[[Facts], list[Facts]]",
         timeout: float,
     ) -> None:
-        readable, outgoing = _meet(agent, arcs, exchange, timeout)
-        self._incoming = {s: _Incoming(connection, pid) for s, (connection, pid) in readable.items()}
-        self._outgoing = {r: _Outgoing(connection) for r, connection in outgoing.items()}
+        senders, receivers = _meet(agent, arcs, exchange, timeout)
+        self._readers = {sender: _Reader(connection) for sender, connection in senders.items()}
+        self._incoming = {s: _Arc(reader.connection, reader.take) for s, reader in self._readers.items()}
+        self._outgoing = {
+            r: _Arc(connection, _Writer(connection).write) for r, connection in receivers.items()
+        }
 
     @property
     def senders(self) -> frozenset[int]:
-        """The neighbours whose memory is read."""
+        """The neighbours that write into memory of this agent."""
         return frozenset(self._incoming)
 
     def receives(self, sender: int, message: torch.Tensor) -> bool:
-        """Return whether a message of ``sender`` is to be read from its memory."""
+        """Return whether a message of ``sender`` is written into memory of this agent."""
         return sender in self._incoming and message.nbytes >= LARGE
 
     def sends(self, receiver: int, message: torch.Tensor) -> bool:
-        """Return whether ``receiver`` reads a message from this agent's memory."""
+        """Return whether a message is written into memory of ``receiver``."""
         return receiver in self._outgoing and message.nbytes >= LARGE
 
+    def inbox(self, sender: int, like: torch.Tensor) -> torch.Tensor:
+        """Return memory like ``like``, flat, that ``sender`` can write into."""
+        return self._readers[sender].inbox(like)
+
     def receive(self, sender: int, message: torch.Tensor, tag: int, k: int) -> FutureWork:
-        """Start to read into ``message`` as soon as ``sender`` offers it."""
+        """Let ``sender`` write into ``message``, which is an :meth:`inbox`."""
         return self._incoming[sender].post(message, tag)
 
-    def send(self, receiver: int, message: torch.Tensor, tag: int, k: int) -> "Offer":
-        """Offer ``message``, which must stay as it is until it has been taken."""
+    def send(self, receiver: int, message: torch.Tensor, tag: int, k: int) -> FutureWork:
+        """Write ``message``, which must stay as it is until that is done, as soon as ``receiver`` wants it."""
         return self._outgoing[receiver].post(message, tag)
 
     def keep_waiting(self) -> None:
-        """Do nothing: what is read from memory is read at once."""
+        """Do nothing: what is written is written at once."""
 
     def close(self) -> None:
         """Close the connections; a neighbour that still waits for a message learns that it is lost."""
@@ -87,33 +91,13 @@ class SameHost:
             arc.close()
 
 
-class Offer:
-    """A message that waits to be taken, with the interface of a torch ``Work``."""
+class _Arc:
+    """One end of an arc: what is posted is carried in order, by a thread of its own, or lost."""
 
-    def __init__(self, arc: "_Outgoing", message: torch.Tensor, tag: int) -> None:
-        self._arc, self.tag, self.is_taken = arc, tag, False
-        self._message = message  # kept alive for its reader
-
-    def wait(self, timeout: timedelta) -> bool:
-        """Wait until it has been taken; return whether it has."""
-        deadline = time.monotonic() + timeout.total_seconds()
-        while not self.is_taken:
-            if not self._arc.note_taken(max(deadline - time.monotonic(), 0.0)):
-                return False
-        return True
-
-    def is_completed(self) -> bool:
-        """Return whether it has been taken."""
-        return self.wait(timedelta(0))
-
-
-class _Incoming:
-    """Reads the messages of one sender, one after the other, in a thread of its own."""
-
-    def __init__(self, connection: socket.socket, pid: int) -> None:
-        self._connection, self._pid = connection, pid
+    def __init__(self, connection: socket.socket, carry: Callable[[torch.Tensor, int], None]) -> None:
+        self._connection, self._carry = connection, carry
         self._posted: queue.SimpleQueue[tuple[torch.Tensor, int, FutureWork] | None] = queue.SimpleQueue()
-        self.thread = threading.Thread(target=self._serve, name="digrad-reader", daemon=True)
+        self.thread = threading.Thread(target=self._serve, name="digrad-same-host", daemon=True)
         self.thread.start()
 
     def post(self, message: torch.Tensor, tag: int) -> FutureWork:
@@ -123,19 +107,14 @@ class _Incoming:
 
     def close(self) -> None:
         self._posted.put(None)
-        _shut(self._connection)
+        with contextlib.suppress(OSError):  # the other end was first
+            self._connection.shutdown(socket.SHUT_RDWR)
 
     def _serve(self) -> None:
         while (posted := self._posted.get()) is not None:
             message, tag, work = posted
             try:
-                offered, address, size = _OFFER.unpack(_packet(self._connection, _OFFER.size))
-                if (offered, size) != (tag, message.nbytes):
-                    raise MessageLostError(
-                        f"round {offered} with {size} bytes came for round {tag} with {message.nbytes}"
-                    )
-                _read(self._pid, address, message.data_ptr(), size)
-                self._connection.send(_TAKEN.pack(tag))
+                self._carry(message, tag)
             except (OSError, MessageLostError) as error:
                 work.future.set_exception(MessageLostError(str(error)))
             else:
@@ -144,73 +123,89 @@ class _Incoming:
         self._connection.close()
 
 
-class _Outgoing:
-    """Offers messages to one receiver, which takes them in the same order."""
+class _Reader:
+    """The memory of this agent that one sender writes into."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self._memory: weakref.WeakValueDictionary[int, mmap.mmap] = weakref.WeakValueDictionary()
+        self._numbers: dict[int, int] = {}  # of the memory, by address
+        self._files: dict[
+            int, tuple[int, int]
+        ] = {}  # not sent yet: file, and oldest memory in use, by number
+
+    def inbox(self, like: torch.Tensor) -> torch.Tensor:
+        number, file = max(self._numbers.values(), default=0) + 1, memory_file(like.nbytes)
+        self._memory[number] = memory = mmap.mmap(file, like.nbytes)
+        message = torch.frombuffer(memory, dtype=like.dtype)
+        self._numbers[message.data_ptr()], self._files[number] = number, (file, min(self._memory))
+        return message
+
+    def take(self, message: torch.Tensor, tag: int) -> None:
+        number = self._numbers[message.data_ptr()]
+        *files, oldest = self._files.pop(number, (number,))
+        packet = _WANTED.pack(tag, message.nbytes, number, oldest)
+        with _closing(files):
+            socket.send_fds(self.connection, [packet], files)
+        written, size = _unpacked(_WRITTEN, self.connection.recv(_WRITTEN.size))
+        if (written, size) != (tag, message.nbytes):
+            raise MessageLostError(
+                f"round {written} with {size} bytes came for round {tag} with {message.nbytes}"
+            )
+
+
+class _Writer:
+    """The memory of one receiver that this agent writes into."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._poll = select.poll()  # select itself ends at 1024 open files
-        self._poll.register(connection, select.POLLIN)
-        self._offers: deque[Offer] = deque()
+        self._memory: dict[int, torch.Tensor] = {}  # by number
 
-    def post(self, message: torch.Tensor, tag: int) -> Offer:
-        try:
-            self._connection.send(_OFFER.pack(tag, message.data_ptr(), message.nbytes))
-        except OSError as error:
-            raise MessageLostError(str(error)) from error
-        self._offers.append(Offer(self, message, tag))
-        return self._offers[-1]
-
-    def note_taken(self, seconds: float) -> bool:
-        """Wait until the receiver has taken the oldest offer; return whether it has."""
-        if not self._poll.poll(1000 * seconds):
-            return False
-        (tag,) = _TAKEN.unpack(_packet(self._connection, _TAKEN.size))
-        offer = self._offers.popleft()
-        if tag != offer.tag:
-            raise MessageLostError(f"round {tag} was taken instead of round {offer.tag}")
-        offer.is_taken = True
-        return True
-
-    def close(self) -> None:
-        _shut(self._connection)
-        self._connection.close()
+    def write(self, message: torch.Tensor, tag: int) -> None:
+        packet, files, *_ = socket.recv_fds(self._connection, _WANTED.size, 1)
+        with _closing(files):
+            wanted, size, number, oldest = _unpacked(_WANTED, packet)
+            if files:
+                self._memory = {n: memory for n, memory in self._memory.items() if n >= oldest}
+                self._memory[number] = _mapped(files[0])
+        if (wanted, size) == (tag, message.nbytes):  # else the receiver finds it out
+            self._memory[number].copy_(message.view(torch.uint8))
+        self._connection.send(_WRITTEN.pack(tag, message.nbytes))
 
 
 Facts = dict[str, Any]
-Readable = dict[int, tuple[socket.socket, int]]  # connection and process, by sender
+Connections = dict[int, socket.socket]  # by neighbour
 
 
 def _meet(
     agent: int, arcs: Iterable[tuple[int, int]], exchange: Callable[[Facts], list[Facts]], timeout: float
-) -> tuple[Readable, dict[int, socket.socket]]:
-    """Connect with the neighbours of this host; return who can be read, and the connections of who reads."""
-    nonce = ctypes.create_string_buffer(secrets.token_bytes(_NONCE), _NONCE)
+) -> tuple[Connections, Connections]:
+    """Connect with the neighbours of this host; return the connections to senders and of receivers."""
     with contextlib.ExitStack() as stack:
         try:
             listener = stack.enter_context(_listener())
-            facts = _describe_self(listener, nonce)
+            facts = _describe_self(listener)
         except OSError:  # a sandbox, or another system: this agent talks over gloo with everybody
             exchange({"host": None})
-            exchange({"reads": []})
+            exchange({"senders": []})
             return {}, {}
         everyone = exchange(facts)
         host = everyone[agent]["host"]
-        senders = [s for s, r in arcs if r == agent and everyone[s]["host"] == host]
-        connections = {s: _connect(everyone[s]) for s in senders}
-        readable = {s: (link, everyone[s]["pid"]) for s, link in connections.items() if link}
-        readers = exchange({"reads": sorted(readable)})  # from here on nobody needs the nonces
-        expected = {everyone[r]["pid"]: r for r, facts in enumerate(readers) if agent in facts["reads"]}
-        return readable, _accept(listener, expected, timeout)
+        near = {s: _connect(everyone[s]) for s, r in arcs if r == agent and everyone[s]["host"] == host}
+        senders = {sender: connection for sender, connection in near.items() if connection is not None}
+        chosen = exchange({"senders": sorted(senders)})
+        expected = {everyone[r]["pid"]: r for r, one in enumerate(chosen) if agent in one["senders"]}
+        return senders, _accept(listener, expected, timeout)
 
 
 def _listener() -> socket.socket:
     """Return a socket in the abstract namespace of Linux: no file is left behind, whatever ends this process."""
-    if _libc is None:
-        raise OSError("memory of other processes can be read on Linux only")
+    if sys.platform != "linux":
+        raise OSError("memory files are a facility of Linux")
+    os.close(memory_file(1))  # a sandbox may forbid it
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        listener.bind(f"\0digrad-{secrets.token_hex(_NONCE)}")
+        listener.bind(f"\0digrad-{secrets.token_hex(16)}")
         listener.listen(socket.SOMAXCONN)
     except OSError:
         listener.close()
@@ -218,37 +213,30 @@ def _listener() -> socket.socket:
     return listener
 
 
-def _describe_self(listener: socket.socket, nonce: Any) -> Facts:
+def _describe_self(listener: socket.socket) -> Facts:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     namespaces = "/".join(os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "net"))
     return {
         "host": f"{boot}/{namespaces}/{os.getuid()}",
         "pid": os.getpid(),
         "socket": listener.getsockname()[1:].decode(),
-        "address": ctypes.addressof(nonce),
-        "nonce": nonce.raw.hex(),
     }
 
 
 def _connect(sender: Facts) -> socket.socket | None:
-    """Return a connection to a sender whose memory can be read, or None if the kernel does not allow it."""
-    probe = ctypes.create_string_buffer(_NONCE)
+    """Return a connection to a sender, or None if it cannot be reached or another process listens there."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
+    with contextlib.suppress(OSError):
         connection.connect(f"\0{sender['socket']}")
-        _read(sender["pid"], sender["address"], ctypes.addressof(probe), _NONCE)
-    except (OSError, MessageLostError):
-        connection.close()
-        return None
-    if probe.raw.hex() != sender["nonce"] or _pid_of(connection) != sender["pid"]:
-        connection.close()
-        return None
-    return connection
+        if _pid_of(connection) == sender["pid"]:
+            return connection
+    connection.close()
+    return None
 
 
-def _accept(listener: socket.socket, expected: dict[int, int], timeout: float) -> dict[int, socket.socket]:
+def _accept(listener: socket.socket, expected: dict[int, int], timeout: float) -> Connections:
     """Return the connections of the receivers, by agent; a stranger's is closed."""
-    connections: dict[int, socket.socket] = {}
+    connections: Connections = {}
     listener.settimeout(timeout)
     while len(connections) < len(expected):
         try:
@@ -274,42 +262,35 @@ def _pid_of(connection: socket.socket) -> int:
     return _CREDENTIALS.unpack(raw)[0]
 
 
-def _packet(connection: socket.socket, size: int) -> bytes:
+def memory_file(size: int) -> int:
+    """Return a file that exists in memory only, and whose size nobody can change."""
+    file = os.memfd_create("digrad", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        packet = connection.recv(size)
-    except OSError as error:
-        raise MessageLostError(str(error)) from error
-    if len(packet) != size:
+        os.posix_fallocate(file, 0, size)  # a lack of memory shows here, not in the middle of a message
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    except OSError:
+        os.close(file)
+        raise
+    return file
+
+
+def _mapped(file: int) -> torch.Tensor:
+    """Return the bytes of a memory file; who writes behind the end of one that has shrunk would be ended."""
+    if not fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+        raise MessageLostError("the memory that the receiver offers is not sealed")
+    return torch.frombuffer(mmap.mmap(file, 0), dtype=torch.uint8)
+
+
+@contextlib.contextmanager
+def _closing(files: Iterable[int]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for file in files:
+            os.close(file)
+
+
+def _unpacked(form: struct.Struct, packet: bytes) -> tuple[int, ...]:
+    if len(packet) != form.size:
         raise MessageLostError("the process has ended")
-    return packet
-
-
-def _shut(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # the other end was first
-        connection.shutdown(socket.SHUT_RDWR)
-
-
-class _Span(ctypes.Structure):
-    _fields_ = (("address", ctypes.c_void_p), ("size", ctypes.c_size_t))
-
-
-_Spans = ctypes.POINTER(_Span)
-_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
-if _libc is not None:
-    _libc.process_vm_readv.restype = ctypes.c_ssize_t
-    _libc.process_vm_readv.argtypes = (
-        ctypes.c_int, _Spans, ctypes.c_ulong, _Spans, ctypes.c_ulong, ctypes.c_ulong,
-    )  # fmt: skip
-
-
-def _read(pid: int, source: int, target: int, size: int) -> None:
-    """Copy ``size`` bytes from the memory of another process; other threads run meanwhile."""
-    done = 0
-    while done < size:
-        local, remote = _Span(target + done, size - done), _Span(source + done, size - done)
-        assert _libc is not None
-        count = _libc.process_vm_readv(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
-        if count <= 0:
-            reason = os.strerror(ctypes.get_errno()) if count < 0 else "its memory ends"
-            raise MessageLostError(f"process {pid} cannot be read: {reason}")
-        done += count
+    return form.unpack(packet)

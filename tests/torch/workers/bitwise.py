@@ -43,7 +43,7 @@ def main(out: str, size: str, way: str) -> None:
         optimizer.close()
         results |= {f"{row}/{key}": v.contiguous() for key, v in optimizer.state_fields._asdict().items()}
         results |= {f"{row}/buffer/{key}": v for key, v in model.named_buffers()}
-    results["readable"] = torch.tensor(sorted(network.same_host.senders) if network.same_host else [])
+    results["writers"] = torch.tensor(sorted(network.same_host.senders) if network.same_host else [])
     save_file(
         {key: value.clone() for key, value in results.items()}, f"{out}/agent{network.agent}.safetensors"
     )

@@ -1,9 +1,6 @@
 """One agent of a quadratic that does not wait for late neighbours; some of them are slow, or stop for a while."""
 
 import json
-import os
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,13 +8,14 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from digrad import AB, CGT, PushDIGing
-from digrad.graphs import every, example5
+from digrad import AB, CGT, Network, PushDIGing
+from digrad.graphs import every, example5, ring
+from digrad.links import Links, coders
 from digrad.torch import Checkpoints, DecentralizedOptimizer, ProcessNetwork
+from torch_processes import stop_for
 
 CURVATURE = torch.tensor([[1.0 + i, 5.0 - i] for i in range(5)], dtype=torch.float64)
 LINEAR = torch.tensor([[1.0, 0], [0, 2], [-3, 1], [4, 4], [3, -2]], dtype=torch.float64)
-SOLUTION = LINEAR.sum(0) / CURVATURE.sum(0)
 METHODS = {
     "CGT": CGT(step_size=0.05, threshold=2.0),
     "AB": AB(step_size=0.05),
@@ -36,21 +34,20 @@ class Point(nn.Module):
         return (CURVATURE[agent] * self.x**2).sum() / 2 - LINEAR[agent] @ self.x
 
 
-def stop_for(seconds: float) -> None:
-    """Stop this process, and let another one wake it up."""
-    code = f"import os, signal, time; time.sleep({seconds}); os.kill({os.getpid()}, signal.SIGCONT)"
-    with subprocess.Popen([sys.executable, "-c", code]):
-        os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def distance(model: Point) -> float:
-    return float((model.x.detach() - SOLUTION).norm())
-
-
 def main(out: str, settings: str) -> None:
     folder, plan = Path(out), json.loads(settings)
-    graph = every(plan["every"], example5()) if "every" in plan else example5()
-    network = ProcessNetwork(graph, **{name: plan.get(name) for name in ("deadline", "max_lag", "timeout")})
+    n = plan.get("n", 5)
+    graph = example5() if n == 5 else ring(n)
+    links = Links(coder=coders.quantize(plan["bits"])) if "bits" in plan else None
+    network = ProcessNetwork(
+        Network(every(plan.get("every", 1), graph), links=links),
+        **{name: plan.get(name) for name in ("deadline", "max_lag", "timeout")},
+    )
+    solution = LINEAR[:n].sum(0) / CURVATURE[:n].sum(0)
+
+    def distance(x: torch.Tensor) -> float:
+        return float((x.detach() - solution).norm())
+
     model = Point()
     optimizer = DecentralizedOptimizer(model.parameters(), METHODS[plan.get("method", "CGT")], network)
     checkpoints = Checkpoints(folder / "steps", optimizer)
@@ -69,15 +66,13 @@ def main(out: str, settings: str) -> None:
             stop_for(plan["seconds"])
         if optimizer.k % plan.get("save", 10**9) == 0:
             checkpoints.save()
-            if optimizer.k == plan.get("end_at") and resumed is None:
-                os._exit(0)
-        if reached is None and distance(model) < plan.get("accuracy", 1e-3):
+        if reached is None and distance(model.x) < plan.get("accuracy", 1e-3):
             reached = time.monotonic() - began
     net = optimizer._net
     facts = {
         "agent": network.agent,
         "resumed": resumed,
-        "own": distance(model),
+        "own": distance(model.x),
         "late": getattr(net, "late", 0),
         "awaited": getattr(net, "awaited", 0),
         "reached": reached,
@@ -85,7 +80,7 @@ def main(out: str, settings: str) -> None:
         "bytes": optimizer.bytes_sent,
     }
     optimizer.close()
-    facts["error"] = float((optimizer.average() - SOLUTION).norm())
+    facts["error"] = distance(optimizer.average())
     (folder / f"agent-{network.agent}.json").write_text(json.dumps(facts))
     network.close()
 

@@ -37,7 +37,7 @@ def main(out: str) -> None:
     folder, plan = Path(out), json.loads(os.environ.get("KILL", "{}"))
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     if plan.get("direct"):
-        same_host.LARGE = agent_net.LARGE = 1  # every message is read from memory
+        same_host.LARGE = agent_net.LARGE = 1  # every message goes through shared memory
     network = ProcessNetwork(timeout=20)
     with (folder / f"started-{attempt}-{network.agent}").open("w") as file:
         ports = {int(os.environ["MASTER_PORT"])} | listening_ports()
