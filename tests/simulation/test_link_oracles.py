@@ -270,7 +270,7 @@ def test_twenty_agents_need_the_iterations_of_the_specification(links, k8):
     found = settles_at(
         distances(dg.CGT(step_size=0.03, threshold=5.0), links, graph, steps=int(1.3 * k8), **options)
     )
-    assert found == pytest.approx(k8, rel=0.15 if is_drawn(links) else 0.005)
+    assert found == pytest.approx(k8, rel=0.15 if is_drawn(links) else 0.02)
 
 
 @pytest.mark.slow
@@ -287,7 +287,7 @@ def test_digits_need_the_iterations_of_the_specification(links, k6):
     graph, options = digits()
     method = dg.CGT(step_size=0.3, threshold=1.0)
     found = settles_at(distances(method, links, graph, steps=int(1.3 * k6), **options), 1e-6)
-    assert found == pytest.approx(k6, rel=0.15 if is_drawn(links) else 0.005)
+    assert found == pytest.approx(k6, rel=0.15 if is_drawn(links) else 0.02)
 
 
 @pytest.mark.slow
@@ -320,7 +320,7 @@ def test_digits_with_one_arc_per_step_need_the_iterations_of_the_specification()
 def test_coded_push_sum_needs_the_iterations_of_the_specification(links, k8):
     graph, options = random_20()
     found = settles_at(distances(dg.PushDIGing(step_size=0.03), links, graph, steps=800, **options))
-    assert found == pytest.approx(k8, rel=0.05 if is_drawn(links) else 0.005)
+    assert found == pytest.approx(k8, rel=0.05 if is_drawn(links) else 0.02)
 
 
 EXACT = ("sum", "self")
