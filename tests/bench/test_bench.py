@@ -1,6 +1,7 @@
 import json
 import resource
 import sys
+from importlib.util import find_spec
 
 import jax
 import numpy as np
@@ -154,7 +155,7 @@ def test_other_loops_follow_the_trajectory_of_digrad(problem):
         work = Workload(problem, "float64", 10, 8)
         ours = np.asarray(work.run().x)
     others = work.others()
-    assert set(others) == {"agent loop", "torch eager"}
+    assert set(others) == ({"agent loop", "torch eager"} if find_spec("torch") else {"agent loop"})
     for run_other in others.values():
         np.testing.assert_allclose(run_other(), ours, atol=1e-12)
 
