@@ -4,6 +4,7 @@ import jax
 import numpy as np
 
 import digrad as dg
+from digrad.links import fates
 from digrad.simulation.prepare import prepare
 
 EXAMPLE = dg.graphs.example5()
@@ -17,10 +18,18 @@ METHODS = {
 
 
 def distances(
-    method, links=None, graph=EXAMPLE, *, steps, problem=QUADRATIC, x0=(10.0, -10.0), minimum=1 / 3
+    method,
+    links=None,
+    graph=EXAMPLE,
+    *,
+    steps,
+    problem=QUADRATIC,
+    x0=(10.0, -10.0),
+    minimum=1 / 3,
+    network=None,
 ):
     """Return max_i ||x_i - x*|| at k = 0, ..., ``steps`` - 1; shorter if the run diverges."""
-    network = dg.Network(graph, links=links)
+    network = network or dg.Network(graph, links=links)
     start = np.broadcast_to(np.asarray(x0, float), (network.n, problem.dim)).copy()
     with jax.enable_x64(True):
         run = prepare(method, problem, network, start, name="run", keep=_estimates)
@@ -29,6 +38,16 @@ def distances(
             carry, rows = run.call(carry, min(steps, run.last_end(k, 1)), record_every=1)
             found.append(np.asarray(rows.kept)[: int(carry.k) - k])
     return np.linalg.norm(np.concatenate(found) - minimum, axis=-1).max(axis=1)
+
+
+def lose(monkeypatch, is_lost):
+    """Let ``is_lost`` of iterations ``[length, 1]`` and arcs ``[A, 2]`` decide which packets arrive."""
+
+    def table(self, first, length):
+        found = is_lost(np.arange(first, first + length)[:, None], self.arcs)
+        return np.broadcast_to(found, (length, len(self.arcs)))
+
+    monkeypatch.setattr(fates.Fates, "_lost", table)
 
 
 def settles_at(errors, tolerance=1e-8):

@@ -1,4 +1,5 @@
 import functools
+import itertools
 import subprocess
 import sys
 import threading
@@ -84,8 +85,35 @@ def named_in_a_module(x):
     return test_module.factor * x
 
 
+def named_in_an_import(x):
+    from imported_by_a_test import factor
+
+    return factor * x
+
+
+def named_as_an_attribute(x):
+    return named_as_an_attribute.factor * x
+
+
+class Meta(type):
+    factor = 3.0
+
+
+class Made(metaclass=Meta):
+    pass
+
+
+def named_in_a_metaclass(x):
+    return Made.factor * x
+
+
 test_module = types.ModuleType("test_module")
 test_module.factor = 3.0
+imported_module = types.ModuleType("imported_by_a_test")
+imported_module.factor = 3.0
+sys.modules["imported_by_a_test"] = imported_module
+named_as_an_attribute.factor = 3.0
+wrapping = functools.update_wrapper(Callable(1.0), scaled(3.0))
 
 HELD = {
     "dictionary": (named_in_a_dictionary, lambda patch, value: patch.setitem(SETTINGS, "factor", value)),
@@ -95,6 +123,16 @@ HELD = {
         lambda patch, value: patch.setitem(globals(), "FACTOR", value),
     ),
     "module": (named_in_a_module, lambda patch, value: patch.setattr(test_module, "factor", value)),
+    "import": (named_in_an_import, lambda patch, value: patch.setattr(imported_module, "factor", value)),
+    "attribute": (
+        named_as_an_attribute,
+        lambda patch, value: patch.setattr(named_as_an_attribute, "factor", value),
+    ),
+    "metaclass": (named_in_a_metaclass, lambda patch, value: patch.setattr(Meta, "factor", value)),
+    "wrapped function": (
+        wrapping,
+        lambda patch, value: patch.setattr(wrapping, "__wrapped__", scaled(value)),
+    ),
     "method": (
         Callable(1.0),
         lambda patch, value: patch.setattr(Callable, "__call__", lambda self, x: self.factor * x + value),
@@ -126,6 +164,18 @@ def test_fingerprint_of_something_recursive_ends():
     itself = [1.0]
     itself.append(itself)
     assert fingerprint(itself) == fingerprint(itself)
+
+
+def test_fingerprint_reads_an_iterator_without_moving_it():
+    numbers = itertools.count(3)
+    assert fingerprint(numbers) == fingerprint(itertools.count(3)) != fingerprint(itertools.count(4))
+    assert next(numbers) == 3
+
+
+@pytest.mark.parametrize("lookup", [lambda x: eval("FACTOR") * x, lambda x: globals()["FACTOR"] * x])
+def test_fingerprint_refuses_a_function_that_looks_names_up_while_it_runs(lookup):
+    with pytest.raises(ArgumentError, match=r"calls (eval|globals)\(\), .* write the names out"):
+        fingerprint(lookup)
 
 
 @pytest.mark.parametrize("hidden", [(k for k in range(3)), threading.Lock()], ids=["generator", "lock"])

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from digrad import AB, CGT, DGD, PushDIGing, PushPull
-from digrad.graphs import every, example5, one_peer_exponential, random_arcs, split
+from digrad.graphs import every, example5, one_peer_exponential, out_star, random_arcs, split
 from digrad.links import Bursts, FixedDelay, Links, coders, rounded
 from digrad.mixing import Network
 from digrad.sampling import WithReplacement
@@ -156,6 +156,13 @@ class Point(nn.Module):
 START = (3.1, -2.7)
 HARD = Links(loss=0.3, delay=3, awake=[1.0, 0.8, 0.5, 0.9, 0.7], coder=coders.top_k(1), noise=0.01, seed=2)
 TURN_STEPS = 40
+LEAFLESS_STEPS = 8
+
+
+LEAFLESS = (  # agent 0 hears nobody, and nobody hears the others
+    DGD(step_size=0.02, mixing="row"),
+    Network(out_star(3), links=Links(loss=0.3, delay=1, awake=0.8)),
+)
 
 
 def turn_cases(n: int) -> list[TurnCase]:

@@ -1,7 +1,9 @@
 """A hash of what a function computes, equal in every process: to tell whether a checkpoint belongs to a run."""
 
+import dis
 import functools
 import hashlib
+import importlib
 import sys
 import sysconfig
 import types
@@ -19,18 +21,20 @@ _BOOKKEEPING = frozenset(
     | {"__abstractmethods__", "__parameters__", "__orig_bases__"}
 )  # fmt: skip
 _INSTALLED = tuple(f"{sysconfig.get_path(kind)}/" for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
+_LOOKUPS = frozenset({"eval", "exec", "globals"})  # what they read stands nowhere in the code
 _ARRAYS = ("numpy", "jax", "jaxlib", "torch")  # whose arrays are read as NumPy arrays
 
 
 def fingerprint(value: Any) -> str:
     """Return a hash of a function, or of any value that a function may hold.
 
-    A function is hashed by its code, the constants and functions in it, its defaults, what its closure holds, and
-    the globals that it names, also in the functions defined inside it; an object by its class and its attributes; what
-    is installed from elsewhere by its name. Nothing is hashed by where it lies in memory.
+    A function is hashed by its code, the constants and functions in it, its defaults, its attributes, what its closure
+    holds, and the globals and imports that it names, also in the functions defined inside it; an object by its class
+    and its attributes; what is installed from elsewhere by its name. Nothing is hashed by where it lies in memory.
 
     Raises:
-        ArgumentError: It holds something whose content cannot be read, such as a generator or an open file.
+        ArgumentError: It holds something whose content cannot be read, such as a generator or an open file, or looks
+            names up while it runs, with ``eval`` or ``globals``.
 
     Example:
         >>> def scaled(factor):
@@ -126,11 +130,15 @@ def _of_function(function: types.FunctionType) -> Iterator[Any]:
         yield _Bytes(f"{module}.{function.__qualname__}")
     else:
         yield from (function.__code__, function.__defaults__, function.__kwdefaults__)
-        names = _names(function.__code__)
+        yield {name: v for name, v in vars(function).items() if name not in functools.WRAPPER_ASSIGNMENTS}
+        _check_lookups(function)
+        names = list(dict.fromkeys(name for code in _codes(function.__code__) for name in code.co_names))
         for name in names:
             if name in function.__globals__:
                 yield from (name, function.__globals__[name])
                 yield from _of_module(function.__globals__[name], names, set())
+        for module in _imports(function):
+            yield from _of_module(module, names, set())
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
@@ -138,10 +146,38 @@ def _of_function(function: types.FunctionType) -> Iterator[Any]:
             yield _Bytes("empty")
 
 
-def _names(code: types.CodeType) -> list[str]:
-    """Return the globals and attributes that a code names, also inside the functions it defines."""
-    inner = [name for const in code.co_consts if isinstance(const, types.CodeType) for name in _names(const)]
-    return list(dict.fromkeys([*code.co_names, *inner]))
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yield a code and those of the functions that it defines."""
+    yield code
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            yield from _codes(const)
+
+
+def _check_lookups(function: types.FunctionType) -> None:
+    for code in _codes(function.__code__):
+        for one in dis.get_instructions(code):
+            is_name = one.opname in ("LOAD_GLOBAL", "LOAD_NAME") and one.argval not in function.__globals__
+            if is_name and one.argval in _LOOKUPS:
+                raise ArgumentError(
+                    f"{function.__qualname__} calls {one.argval}(), and what that finds cannot be compared between "
+                    "processes; write the names out"
+                )
+
+
+def _imports(function: types.FunctionType) -> Iterator[types.ModuleType]:
+    """Yield the modules that a function imports while it runs."""
+    for code in _codes(function.__code__):
+        instructions = list(dis.get_instructions(code))
+        for k, one in enumerate(instructions):
+            if one.opname == "IMPORT_NAME":
+                dots = (
+                    "." * instructions[k - 2].argval
+                )  # what is pushed before: the level, and the names wanted
+                try:
+                    yield importlib.import_module(dots + one.argval, function.__globals__.get("__package__"))
+                except ImportError:  # the function has an alternative, or fails where it is called
+                    continue
 
 
 def _of_module(module: Any, names: list[str], seen: set[int]) -> Iterator[Any]:
@@ -157,7 +193,7 @@ def _of_module(module: Any, names: list[str], seen: set[int]) -> Iterator[Any]:
 
 def _of_class(cls: type) -> Iterator[Any]:
     yield _Bytes(cls.__qualname__)
-    yield from cls.__bases__
+    yield from (type(cls), *cls.__bases__)
     for name, attribute in sorted(vars(cls).items()):
         if name not in _BOOKKEEPING and not isinstance(attribute, types.MemberDescriptorType):
             yield from (name, attribute)
@@ -211,14 +247,15 @@ def _of_state(value: Any) -> Iterator[Any]:
             if isinstance(part, dict):
                 yield {name: v for name, v in part.items() if not _is_derived(type(value), name)}
             else:
-                yield list(part) if hasattr(part, "__next__") else part  # the items of a list or dictionary
+                yield list(part) if isinstance(part, Iterator) else part  # the items of a list or dictionary
 
 
 def _is_derived(cls: type, name: Any) -> bool:
     """Whether an attribute is a computed value that was kept, or says what something is called."""
     is_attribute = isinstance(name, str)
     return is_attribute and (
-        name.startswith("__") or isinstance(getattr(cls, name, None), functools.cached_property)
+        name in functools.WRAPPER_ASSIGNMENTS
+        or isinstance(getattr(cls, name, None), functools.cached_property)
     )
 
 

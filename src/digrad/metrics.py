@@ -17,13 +17,13 @@ def average_weights(method: Any, state: State, u: Array) -> Array:
 
 
 def perron_average(x: Array, u: Array) -> Array:
-    """Return (1/n) u^T x, ``[d]``, for stacked x ``[n, d]`` and weights u ``[n]`` that sum to n.
+    """Return u^T x / u^T 1, ``[d]``, for stacked x ``[n, d]`` and weights u ``[n]``.
 
     >>> import numpy as np
     >>> perron_average(np.array([[1.0], [4.0]]), np.array([1.5, 0.5]))
     array([1.75])
     """
-    return (u[:, None] * x).sum(0) / x.shape[0]
+    return (u[:, None] * x).sum(0) / u.sum()  # not n: of push-sum, part may be under way
 
 
 def consensus_error(x: Array, u: Array) -> Array:

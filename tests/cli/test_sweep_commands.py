@@ -90,6 +90,18 @@ def test_tune_finds_a_step_size_and_recommends_a_threshold(spec, monkeypatch, ca
     assert "methods.AB: largest stable step" in output.out
 
 
+def test_tune_names_the_file_and_leaves_nothing_truncated_when_the_disk_is_full(
+    spec, monkeypatch, capsys, tmp_path, full_disk
+):
+    path = spec(SPEC)
+    call(monkeypatch, capsys, "tune", path, "--budget", 3, "--out", "compiled")
+    with full_disk(after=100):
+        code, output = call(monkeypatch, capsys, "tune", path, "--budget", 3)
+    assert code == 2
+    assert output.err.splitlines()[-1].startswith("digrad: runs/tune-spec/evidence.parquet cannot be written")
+    assert list((tmp_path / "runs" / "tune-spec").iterdir()) == []
+
+
 def test_tune_compares_on_held_out_samples(spec, monkeypatch, capsys):
     problem = '{kind = "logistic", data = "breast_cancer", held_out = 0.2}'
     text = SPEC.replace('{kind = "example_quartic"}', problem).replace("[10.0, 10.0]", '"zeros"')

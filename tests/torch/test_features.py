@@ -15,7 +15,7 @@ from digrad.algorithms.cgt import CGTState
 from digrad.engine.verbs import bindings
 from digrad.errors import ArgumentError, CommunicationError, NonFiniteError
 from digrad.graphs import from_edges, ring, split
-from digrad.links import rounded
+from digrad.links import FixedDelay, Links, rounded
 from digrad.mixing import Network
 from digrad.schedules import InverseSqrt
 from digrad.torch import ProcessNetwork, Replicas, Shard, recalibrate
@@ -272,6 +272,18 @@ def test_average_of_a_push_sum_method_is_the_one_it_conserves(method: Any) -> No
     assert torch.allclose(replicas.average(), start, rtol=0, atol=1e-15)
     distance = replicas.estimate() - start
     assert replicas.consensus_error() == pytest.approx(float(distance.square().sum() / 3) ** 0.5, rel=1e-12)
+
+
+def test_average_of_push_sum_is_where_the_agents_are_though_weights_are_under_way() -> None:
+    start = nn.Linear(4, 1).double()
+    network = Network(NETWORK.union, links=Links(delay=FixedDelay(2)))
+    replicas = Replicas(start, SGP(step_size=0.1), network)
+    for _ in range(5):
+        replicas.zero_grad()  # without a gradient agents that agree stay where they are
+        replicas.step()
+    assert float(replicas.state_fields.w.sum()) < 2.5
+    assert torch.allclose(replicas.average(), nn.utils.parameters_to_vector(start.parameters()), atol=1e-15)
+    assert replicas.consensus_error() < 1e-15
 
 
 def test_average_is_for_looking_at_only() -> None:

@@ -80,6 +80,17 @@ def test_training_resumes_to_the_same_bits_when_links_network_or_method_have_a_p
     assert_same_run(train(method, problem, network, plan), whole)
 
 
+def test_full_disk_costs_the_checkpoint_but_not_the_training(tmp_path, full_disk):
+    problem, path = tiny_problem(), tmp_path / "one.safetensors"
+    with (
+        full_disk(after=100),
+        pytest.warns(UserWarning, match=r"CGT goes on without a checkpoint at k = [24]: .*one\.safetensors"),
+    ):
+        trace = train(CGT, problem, NETWORK, dataclasses.replace(PLAN, checkpoint=path))
+    assert_same_run(trace, train(CGT, problem, NETWORK, PLAN))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_training_refuses_the_checkpoint_of_another_run(tmp_path):
     plan = dataclasses.replace(PLAN, checkpoint=tmp_path / "one.safetensors")
     with pytest.raises(Killed):

@@ -11,7 +11,7 @@ import digrad as dg
 from digrad.mixing import arcs_used
 from digrad.torch import Replicas
 from method_cases import CASES
-from torch_models import START, TURN_STEPS, Point, TurnCase, turn_cases
+from torch_models import LEAFLESS, LEAFLESS_STEPS, START, TURN_STEPS, Point, TurnCase, turn_cases
 from torch_processes import Agents
 
 ALL_CASES = [*turn_cases(5), *turn_cases(8)]
@@ -126,6 +126,20 @@ def test_replicas_resume_bitwise(label: str) -> None:
                 model.differentiate(agent)
             replicas.step()
     assert all(torch.equal(*pair) for pair in zip(*(one.state_fields for one in runs), strict=True))
+
+
+def test_agents_whose_books_differ_go_on_from_their_states(tmp_path: Any) -> None:
+    method, network = LEAFLESS
+    replicas = Replicas(Point(), method, network)
+    with Agents("leafless.py", 3, str(tmp_path)) as processes:
+        for _ in range(LEAFLESS_STEPS):
+            for agent, model in enumerate(replicas.models):
+                model.differentiate(agent)
+            replicas.step()
+        for rank, ended in processes.wait(120).items():
+            assert ended.code == 0, f"agent {rank} failed:\n{ended.output}"
+    found = torch.cat([torch.load(tmp_path / f"agent{i}.pt") for i in range(3)])
+    assert torch.equal(found, replicas.estimate())
 
 
 def test_own_weights_of_a_sequence_are_used() -> None:

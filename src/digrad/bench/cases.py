@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from digrad.bench.large import converging, growth, large, large_memory, networks, two_threads
+from digrad.bench.lossy import lossy
 from digrad.bench.measure import Timing, fastest, interleave, peak_memory
 from digrad.bench.report import BenchRow
 from digrad.bench.workload import METHOD, Workload, many_agents_problem, paper_problem
@@ -69,6 +70,7 @@ CASES = {
     "recording": recording,
     "full_batch": full_batch,
     "memory": memory,
+    "lossy": lossy,
     "large": large,
     "two_threads": two_threads,
     "growth": growth,

@@ -15,7 +15,7 @@ from digrad.bench.history import remember
 from digrad.bench.report import BenchReport, BenchRow
 from digrad.errors import DigradError
 
-SMALL = ("minibatch", "many_agents", "recording", "full_batch", "memory")
+SMALL = ("minibatch", "many_agents", "recording", "full_batch", "memory", "lossy")
 LARGE = ("large", "two_threads", "growth", "networks", "converging", "large_memory")
 CASES = (*SMALL, *LARGE)
 STARTS = 5  # fresh processes per start-up time

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, NoReturn, cast
+from typing import IO, Any, NoReturn, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -72,7 +72,7 @@ def read_libsvm(path: str | Path, *, dim: int | None = None, progress: Progress 
     return Dataset(_stem(path), features, labels)
 
 
-def _in_memory(path: Path, dim: int | None) -> tuple[sp.csr_array, np.ndarray]:
+def _in_memory(path: Path, dim: int | None) -> tuple[Any, np.ndarray]:
     labels, indices, values, row_starts = array("d"), array("q"), array("d"), array("q", [0])
     with open_unpacked(path) as lines:
         for label, row_indices, row_values in _rows(lines, path, dim):

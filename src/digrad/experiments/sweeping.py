@@ -1,5 +1,6 @@
 """Sweeps and searches of a specification, with their tables and figures in a folder."""
 
+import io
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -159,8 +160,9 @@ def tune_spec(
 
 def _store(result: TunedSpec, folder: Path) -> TunedSpec:
     make_folder(folder)
-    table = folder / "evidence.parquet"
-    result.tuning.table.to_parquet(table, index=False)
+    buffer = io.BytesIO()
+    result.tuning.table.to_parquet(buffer, index=False)
+    table = write_atomically(folder / "evidence.parquet", buffer.getvalue())
     figures = plots.save_figure(result.tuning.plot(), folder / "figures" / "tuning")
     files = (write_json(folder / TUNING, result.to_dict()), table, *figures)
     return TunedSpec(result.label, result.tuning, result.advice, files)

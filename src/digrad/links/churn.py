@@ -75,26 +75,29 @@ class Timeline:
         events: In any order; at most one for each iteration.
         arcs: ``[A, 2]`` sender and receiver.
         n: The number of agents, those that come later included.
+        owner: Who is given them, in messages.
 
     Raises:
         ArgumentError: An agent leaves that is not there, or joins that is.
     """
 
-    def __init__(self, events: Sequence[Event], arcs: npt.NDArray[np.integer], n: int) -> None:
+    def __init__(
+        self, events: Sequence[Event], arcs: npt.NDArray[np.integer], n: int, owner: str = "simulate"
+    ) -> None:
         self.events = tuple(sorted(events, key=lambda event: event.at))
         if len({event.at for event in self.events}) < len(self.events):
-            raise ArgumentError("`churn` of simulate has two events at one iteration; give each its own.")
+            raise ArgumentError(f"`churn` of {owner} has two events at one iteration; give each its own.")
         present = np.ones(n, bool)
         for event in reversed(self.events):
             if not 0 <= event.agent < n:
-                raise ArgumentError(f"`churn` of simulate: there is no agent {event.agent} among {n}.")
+                raise ArgumentError(f"`churn` of {owner}: there is no agent {event.agent} among {n}.")
             present[event.agent] = not isinstance(event, Join)
         birth = np.zeros(len(arcs), np.int64)
         self.present, self.births = [present], [birth]
         for event in self.events:
             if present[event.agent] == isinstance(event, Join):
                 word = "joins, but is there already" if present[event.agent] else "goes, but is not there"
-                raise ArgumentError(f"`churn` of simulate: at {event.at} agent {event.agent} {word}.")
+                raise ArgumentError(f"`churn` of {owner}: at {event.at} agent {event.agent} {word}.")
             present = present.copy()
             present[event.agent] = isinstance(event, Join)
             concerned = (arcs == event.agent).any(axis=1)
@@ -113,6 +116,15 @@ class Timeline:
     def phase(self, k: int) -> int:
         """Return how many events have happened before the step of iteration k."""
         return int(np.searchsorted(self._starts, k, side="right"))
+
+    def event(self, k: int) -> Event | None:
+        """Return what happens right before the step of iteration k."""
+        return next((event for event in self.events if event.at == k), None)
+
+    def weights(self, phase: int) -> npt.NDArray[np.float64]:
+        """Return the weights of averages over those who are there after so many events, ``[n]`` with sum n."""
+        present = self.present[phase]
+        return present * (len(present) / present.sum())
 
     def awake(self, first: int, length: int) -> npt.NDArray[np.bool_]:
         """Return who is there, ``[length, n]``."""

@@ -156,12 +156,13 @@ def newest(sent: Mask, delay: Ages, longest: int) -> Ages:
     length = len(sent)
     age = np.full(sent.shape, NOTHING, np.int8)
     for late in range(min(longest, length - 1), -1, -1):
-        arrives = sent[: length - late] & (delay[: length - late] == late)
-        age[late:][arrives] = late
-    ks = np.arange(length)[:, None]
-    number = np.where(age >= 0, ks - age, NOTHING)
-    before = np.vstack([np.full((1, sent.shape[1]), NOTHING), np.maximum.accumulate(number)[:-1]])
-    return np.where(number > before, age, np.int8(NOTHING))
+        np.copyto(age[late:], np.int8(late), where=sent[: length - late] & (delay[: length - late] == late))
+    newest_before = np.full(sent.shape[1], -1, np.int32)
+    for k, row in enumerate(age):
+        number = np.where(row >= 0, np.int32(k) - row, np.int32(-1))
+        row[number <= newest_before] = NOTHING
+        np.maximum(newest_before, number, out=newest_before)
+    return age
 
 
 def _twins(arcs: npt.NDArray[np.integer], n: int) -> npt.NDArray[np.int64]:

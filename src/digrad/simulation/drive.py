@@ -142,10 +142,9 @@ class _Drive:
         if self.timeline is None:
             return
         phase = self.timeline.phase(self.k)
-        event = self.timeline.events[phase - 1] if phase else None
         self.run = self.phases[phase]
         self.recorder.present = self.timeline.present[phase]
-        if event is not None and event.at == self.k:
+        if (event := self.timeline.event(self.k)) is not None:
             self.carry = happen(event, self.carry, arcs_of(self.run), self.timeline.present[phase])
 
     def _end(self, length: int) -> int:

@@ -4,17 +4,17 @@ Every array that a step sends has a state of its own, which names what its arcs 
 noise, coder, weights and shares, transport, the rule of the receiver.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from digrad.engine.packets import PacketMeter
 from digrad.engine.verbs import Verbs
 from digrad.links.coders import AnyCoder, RandomK
-from digrad.simulation.arcs import Arcs, Slices, add_up, add_up_sent
+from digrad.simulation.arcs import Arcs, Slices, add_up, add_up_sent, add_up_weights, stored
 
 
 class Wire(NamedTuple):
@@ -47,7 +47,8 @@ class Call(NamedTuple):
     known: jax.Array | None = None  # [n, d] the reference of a coded estimate
     owed: jax.Array | None = None  # [A, d] pushed and not yet received, if not
     settled: jax.Array | None = None  # [A], which takes a pass over ``owed`` less than setting it to zero
-    since: jax.Array | None = None  # [D+1, n or A, d] pushed since each of the last packets
+    total: jax.Array | None = None  # [n or A, d] everything pushed, where packets are late
+    totals: jax.Array | None = None  # [D+1, n or A, d] the same when each of the last packets was sent
     lifetime: jax.Array | None = (
         None  # [A, d] everything ever pushed, for the neighbours of an agent that crashes
     )
@@ -164,7 +165,7 @@ class FatedNet(Verbs):
     ) -> tuple[Call, jax.Array]:
         """Return R x, with what was not heard replaced as the policy says."""
         state, use, seen = self._heard(state, sent, arcs)
-        weight = jnp.where(use, arcs.weight, 0)
+        weight = self._stored(_where, use, arcs.weight)
         if seen is None:
             terms = add_up_sent(arcs, slices, sent, weight)
         elif isinstance(self._wire.coder, RandomK):
@@ -175,7 +176,7 @@ class FatedNet(Verbs):
         own = arcs.own[:, None] * x
         if self._wire.pull == "drop":
             return state, own + terms
-        heard = _sum_of_weights(arcs, weight)
+        heard = add_up_weights(arcs, slices, weight)
         if self._wire.pull == "renormalise":
             return state, (own + terms) / (arcs.own[:, None] + heard)
         return state, (1 - heard) * x + terms
@@ -189,9 +190,9 @@ class FatedNet(Verbs):
         if wire.longest_delay:
             shape = (wire.longest_delay + 1, *sent.shape)
             past = jnp.zeros(shape, sent.dtype) if state.past is None else state.past
-            past = lax.optimization_barrier(past.at[self._k % len(past)].set(sent))
+            past = past.at[self._k % len(past)].set(sent)
             state = state._replace(past=past)
-            now = _at(past.reshape(-1, sent.shape[1]), self._slot(age) * self._n + arcs.sender)
+            now = _at(past.reshape(-1, sent.shape[1]), self._places(age, self._n, arcs.sender))
         elif wire.pull != "last" and not wire.sleeps and not isinstance(wire.coder, RandomK):
             return state, arrives, None
         else:
@@ -229,8 +230,8 @@ class FatedNet(Verbs):
         if policy == "keep":
             given = jnp.zeros_like(arcs.given).at[arcs.sender].add(weight, mode="promise_in_bounds")
             return state, x - given[:, None] * sent + received
-        whole = arcs.own[:, None] + _sum_of_weights(arcs, arcs.weight)
-        arrived = arcs.own[:, None] + _sum_of_weights(arcs, weight)
+        whole = arcs.own[:, None] + add_up_weights(arcs, slices, arcs.weight)
+        arrived = arcs.own[:, None] + add_up_weights(arcs, slices, weight)
         return state, (kept + received) * (whole / arrived)
 
     def _owed(
@@ -248,20 +249,23 @@ class FatedNet(Verbs):
         if wire.keeps_ledger:
             state = state._replace(lifetime=share if state.lifetime is None else state.lifetime + share)
         before = outstanding(state)
-        owed = lax.optimization_barrier(share if before is None else before + share)
+        owed = self._stored(jnp.add, jnp.zeros_like(share) if before is None else before, share)
         if not (wire.longest_delay or wire.sleeps):
             return state._replace(owed=owed, settled=age >= 0), add_up(arcs, slices, owed, age >= 0)
         reach = owed
         if wire.longest_delay:
             # What was pushed after a packet is not in it. With constant weights one sum per sender tells it.
             added = sent if wire.constant else share
+            total = added if state.total is None else state.total + added
             shape = (wire.longest_delay + 1, *added.shape)
-            since = jnp.zeros(shape, added.dtype) if state.since is None else state.since
-            since = lax.optimization_barrier((since + added).at[self._k % len(since)].set(0))
-            state = state._replace(since=since)
-            rows = self._slot(age) * len(added) + (arcs.sender if wire.constant else jnp.arange(len(share)))
-            later = _at(since.reshape(-1, added.shape[1]), rows)
-            reach = owed - (arcs.weight[:, None] * later if wire.constant else later)
+            totals = jnp.zeros(shape, added.dtype) if state.totals is None else state.totals
+            totals = totals.at[self._k % len(totals)].set(total)
+            state = state._replace(total=total, totals=totals)
+            place = arcs.sender if wire.constant else jnp.arange(len(share))
+            places = self._places(age, len(added), place)
+            reach = self._stored(
+                partial(_reach, is_constant=wire.constant), owed, total, totals, place, places, arcs.weight
+            )
         if wire.sleeps:
             before = jnp.zeros_like(share) if state.inbox is None else state.inbox
             inbox = jnp.where(arrives, reach, before)
@@ -269,7 +273,6 @@ class FatedNet(Verbs):
             state = state._replace(inbox=inbox - taken)
         else:
             taken = jnp.where(arrives, reach, 0)
-        taken = lax.optimization_barrier(taken)
         return state._replace(owed=owed - taken), add_up(arcs, slices, taken)
 
     def _mixed(
@@ -278,25 +281,46 @@ class FatedNet(Verbs):
         """Return W x, without the pairs of arcs that did not deliver: both ends keep what the pair would exchange."""
         arrives = (self._ages(arcs) == 0) & self._receives(arcs)
         weight = jnp.where(arrives, arcs.weight, 0)
-        given = _sum_of_weights(arcs, weight)
+        given = add_up_weights(arcs, slices, weight)
         return state, x - given * sent + add_up_sent(arcs, slices, sent, weight)
 
     def _ages(self, arcs: Arcs) -> jax.Array:
-        return _at(self._fate.age, arcs.fate).astype(jnp.int32)  # a byte would wrap when it is taken off k
+        # A byte would wrap when it is taken off k.
+        return self._stored(lambda age, fate: _at(age, fate).astype(jnp.int32), self._fate.age, arcs.fate)
 
     def _receives(self, arcs: Arcs) -> jax.Array:
         """Return which receivers are awake, ``[A]``."""
         if self._fate.awake is None:
             return jnp.ones(arcs.receiver.shape, bool)
-        return _at(self._fate.awake, arcs.receiver)
+        return self._stored(_at, self._fate.awake, arcs.receiver)
 
-    def _slot(self, age: jax.Array) -> jax.Array:
-        return (self._k - jnp.maximum(age, 0)) % (self._wire.longest_delay + 1)
+    def _places(self, age: jax.Array, rows: int, place: jax.Array) -> jax.Array:
+        """Return where the packets that arrive are among the last ones of ``rows`` senders, ``[A]``."""
+        slots = self._wire.longest_delay + 1
+        return self._stored(
+            lambda age, place, k: ((k - jnp.maximum(age, 0)) % slots) * rows + place, age, place, self._k
+        )
+
+    def _stored(self, make: Callable[..., Any], *operands: Any) -> Any:
+        return stored(self._k, make, *operands)
 
 
-def _sum_of_weights(arcs: Arcs, weight: jax.Array) -> jax.Array:
-    """Return the sum over the in-arcs of each agent, ``[n, 1]``."""
-    return jnp.zeros_like(arcs.own).at[arcs.receiver].add(weight, mode="promise_in_bounds")[:, None]
+def _reach(
+    owed: jax.Array,
+    total: jax.Array,
+    totals: jax.Array,
+    place: jax.Array,
+    places: jax.Array,
+    weight: jax.Array,
+    *,
+    is_constant: bool,
+) -> jax.Array:
+    later = (_at(total, place) if is_constant else total) - _at(totals.reshape(-1, total.shape[1]), places)
+    return owed - (weight[:, None] * later if is_constant else later)
+
+
+def _where(mask: jax.Array, values: jax.Array) -> jax.Array:
+    return jnp.where(mask, values, 0)
 
 
 def _at(values: jax.Array, rows: jax.Array) -> jax.Array:

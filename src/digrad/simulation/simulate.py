@@ -7,6 +7,7 @@ import jax
 import numpy.typing as npt
 
 from digrad import checks
+from digrad.engine.churn import check_churn
 from digrad.links import Event
 from digrad.mixing import AnyNetwork
 from digrad.problems import Problem
@@ -22,7 +23,6 @@ from digrad.simulation.arguments import (
     make_steps,
 )
 from digrad.simulation.checkpoint import Checkpoint
-from digrad.simulation.churn import check_churn
 from digrad.simulation.drive import Plan, Progress, drive
 from digrad.simulation.prepare import Prepared, prepare
 from digrad.simulation.recorder import observer
@@ -134,7 +134,7 @@ def arrange(
     name = make_name(name, method)
     check_parts(method, problem, network, name)
     check_watchers(checkpoint, callback)
-    check_churn(churn, method, network, name)
+    check_churn(churn, method, network, name, "simulate")
     checks.positive(tolerance, "tolerance", name)
     seed, batch_size = make_seed(seed), make_batch_size(batch_size)
     steps, record_every = make_steps(steps, record_every, name)

@@ -82,10 +82,10 @@ class TensorBoard:
         protos: Any = (event_pb2, summary_pb2)  # their names are made at run time
         if name not in self._writers:
             self._writers[name] = EventFileWriter(str(self.folder_of(name)))
-        values = [
+        entries = [
             protos[1].Summary.Value(tag=tag, simple_value=value)
             for tag, value in values.items()
             if abs(value) < LARGEST
         ]
-        summary = protos[1].Summary(value=values)
+        summary = protos[1].Summary(value=entries)
         self._writers[name].add_event(protos[0].Event(wall_time=time.time(), step=k, summary=summary))

@@ -111,7 +111,8 @@ class AgentRuntime:
         """Wait for the messages under way, agree on the iteration, and go on with another state of the links."""
         self._plain.settle_early()
         self._watch.forget()
-        names = sorted({name.partition(" of ")[0] for name in links})
+        # Where packets have fates, an agent has books of the arcs that it has, which need not be those of the others.
+        names = sorted({name.partition(" of ")[0] for name in links}) if self._fated is None else []
         self._network.agree({"k": k, "links": ", ".join(names)}, OWNER)
         self.net.load_links(links)
         self.net.k = k

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from digrad.links import Event
 from digrad.mixing import AnyNetwork
 
 ALL = "all"  # stands for the number of the agent where one process has all of them
@@ -14,9 +15,11 @@ class Alone:
 
     Args:
         network: Graph and weights.
+        churn: Which agents go and come.
     """
 
     network: AnyNetwork
+    churn: tuple[Event, ...] = ()
     agent: str = ALL
 
     @property

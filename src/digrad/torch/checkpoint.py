@@ -297,6 +297,7 @@ class Checkpoints:
             "dtype": str(self._optimizer.estimate().dtype),
             "parameters of each group": [len(group["params"]) for group in self._optimizer.param_groups],
             "links": repr(self._network.network.links),
+            "churn": repr(getattr(self._network, "churn", ())),
             "deadline": getattr(self._network, "deadline", None) is not None,
         }
 
@@ -323,7 +324,7 @@ class Checkpoints:
     def _difference(self, stored: Stored) -> str:
         """Return what makes an exact resume impossible, or nothing."""
         # What older files said instead, or took for granted.
-        earlier = {"links": stored.header["run"].get("messages", "None"), "deadline": False}
+        earlier = {"links": stored.header["run"].get("messages", "None"), "churn": "()", "deadline": False}
         pairs = [
             *(
                 (name, stored.header["run"].get(name, earlier.get(name)), value)

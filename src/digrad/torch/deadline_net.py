@@ -263,8 +263,8 @@ class DeadlineNet(Verbs):
 
     def _is_recent(self, sender: int) -> bool:
         """Return whether a neighbour has sent something since it was waited for the time before last, or earlier."""
-        asked = self._asked.get(sender, ())
-        return len(asked) <= RECENT or self._step_of(sender) >= asked[0]
+        asked = self._asked.get(sender)
+        return asked is None or len(asked) <= RECENT or self._step_of(sender) >= asked[0]
 
     def _has(self, sender: int, call: int) -> bool:
         return sender in self.inbox.heard and call in self.inbox.heard[sender].items

@@ -5,7 +5,7 @@ same books; what is never used need not be sent. Replicas and processes call the
 the last bit.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import torch
@@ -15,6 +15,8 @@ from digrad.links.coders import RandomK
 from digrad.torch.mixing_order import Share
 
 BLOCK = 256  # iterations whose fates are drawn at once
+IN_BOOKS = ("past in", "inbox in", "new")  # of what the agent receives
+ARC_BOOKS = (*IN_BOOKS, "owed", "lifetime", "past out", "inbox out")  # that are void when an arc begins anew
 
 
 class FateTable:
@@ -30,6 +32,7 @@ class FateTable:
         self._ages = lru_cache(2)(lambda block: fates.ages(block * BLOCK, BLOCK))
         self._awake = lru_cache(2)(lambda block: fates.awake(block * BLOCK, BLOCK))
         self._sent = lru_cache(2)(lambda block: fates.sent(block * BLOCK, BLOCK))
+        self.keeps_ledger = fates.timeline is not None and fates.timeline.keeps_ledger
 
     def age(self, k: int, arc: int) -> int:
         """Return how old the packet is that arrives, or -1."""
@@ -66,6 +69,19 @@ class FatedAgent:
     def incoming(self) -> list[tuple[int, int]]:
         """Sender and number of each in-arc, ascending."""
         return self._in
+
+    @property
+    def outgoing(self) -> list[int]:
+        """The number of each out-arc, in the order of the rows of its books."""
+        return [arc for _, arc in self._out]
+
+    def forget(self, void: Sequence[bool]) -> None:
+        """Clear the books of the arcs that begin anew."""
+        for name, book in self.state.items():
+            what, end = name.rsplit(" of ", 1)
+            if int(end) == self.agent and (kind := what.rsplit(" ", 1)[0]) in ARC_BOOKS:
+                arcs = self._in if kind in IN_BOOKS else self._out
+                book[[row for row, (_, arc) in enumerate(arcs) if void[arc]]] = 0
 
     def is_awake(self, k: int) -> bool:
         """Return whether the agent acts."""
@@ -209,6 +225,8 @@ class FatedAgent:
         """Return the packet: everything owed, and settle what arrives now."""
         owed = self._kept("owed", call, part, len(self._out))
         owed[row] += part[0]
+        if self.table.keeps_ledger:
+            self._kept("lifetime", call, part, len(self._out))[row] += part[0]
         packet = owed[row][None].clone()
         owed[row] -= self._take("out", packet, row, arc, receiver, call, k, part)[0]
         return packet

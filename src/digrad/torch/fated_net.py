@@ -5,9 +5,11 @@ from typing import Any
 
 import torch
 
+from digrad.engine.churn import network_of, repair, void_arcs
 from digrad.engine.fates import make_fates
 from digrad.engine.verbs import Verbs
-from digrad.mixing import AnyNetwork
+from digrad.links import Event, Fates
+from digrad.mixing import AnyNetwork, Network
 from digrad.torch.agent_net import AgentNet
 from digrad.torch.exchange import Part
 from digrad.torch.fated_agent import FatedAgent, FateTable
@@ -28,6 +30,7 @@ class FatedNet(Verbs):
         plain: The executor of the same agents on which everything arrives, for messages outside of a step.
         carry: Takes the packets of each of these agents, by receiver, and what it waits for, by sender, and returns
             what it received.
+        churn: Which agents go and come.
     """
 
     def __init__(
@@ -37,11 +40,13 @@ class FatedNet(Verbs):
         agents: Sequence[int],
         plain: ReplicaNet | AgentNet,
         carry: Callable[[list[Packets], list[Packets]], list[Packets]],
+        churn: Sequence[Event] = (),
     ) -> None:
-        fates = make_fates(network)
+        fates = make_fates(network, churn)
         assert fates is not None
-        self._turns, self._letters, self._plain, self._carry = Turns(network, letters), letters, plain, carry
-        self._links = fates.links
+        self._letters, self._plain, self._carry = letters, plain, carry
+        self._phases = [Turns(one, letters) for one in _networks(network, fates)]
+        self._links, self.timeline = fates.links, fates.timeline
         self._books: dict[str, torch.Tensor] = {}
         self._table = FateTable(fates)
         self._agents = [FatedAgent(agent, self._table, self._books) for agent in agents]
@@ -76,6 +81,27 @@ class FatedNet(Verbs):
         """Return which of these agents act at this iteration."""
         return [agent.is_awake(self.k) for agent in self._agents]
 
+    def let_go_and_come(self, k: int, state: Any) -> None:
+        """Let happen what happens before iteration k, to a state of all agents, in place."""
+        event = self.timeline.event(k) if self.timeline else None
+        if self.timeline is None or event is None:
+            return
+        arcs = self._table.fates.arcs
+        owed, lifetime = self._of_arcs("owed", state.y), self._of_arcs("lifetime", state.y)
+        repair(event, state, arcs, self.timeline.present[self.timeline.phase(k)], owed, lifetime)
+        for agent in self._agents:
+            agent.forget(void_arcs(event, arcs).tolist())
+
+    def _of_arcs(self, what: str, like: torch.Tensor) -> torch.Tensor:
+        """Return a book of what is pushed first, ``[A, d]``."""
+        rows = like.new_zeros(len(self._table.fates.arcs), like.shape[1])
+        names = [name.split() for name in self._books if name.startswith(f"{what} ")]
+        call = min((int(name[1]) for name in names), default=0)
+        for agent in self._agents:
+            if (book := self._books.get(f"{what} {call} of {agent.agent}")) is not None:
+                rows[agent.outgoing] = book
+        return rows
+
     def mean(self, x: Any) -> Any:
         """Average over all agents; only outside of a step, where it belongs to the plain executor."""
         return self._plain.mean(x)
@@ -101,7 +127,8 @@ class FatedNet(Verbs):
         assert self._call is not None
         call, k, letter = self._call, self.k, self._letters[verb]
         self._call += 1
-        shares, refers = self._turns.at(k)[verb], letter != "C" or is_pair
+        turns = self._phases[self.timeline.phase(k) if self.timeline else 0]
+        shares, refers = turns.at(k)[verb], letter != "C" or is_pair
         coder = self._links.coder
         damping = (self._links.damping or coder.damping) if coder is not None and is_pair else 1.0
         rows, sent, kept, outgoing, expected = [], [], [], [], []
@@ -125,6 +152,13 @@ class FatedNet(Verbs):
                 for i, agent in enumerate(self._agents)
             ]
         )
+
+
+def _networks(network: AnyNetwork, fates: Fates) -> list[AnyNetwork]:
+    """Return the network of those who are there, before the first event and after each."""
+    if fates.timeline is None or not isinstance(network, Network):
+        return [network]
+    return [network_of(network, present) for present in fates.timeline.present]
 
 
 def keep_sleepers(state: Any, after: Any, net: FatedNet) -> Any:
@@ -162,11 +196,15 @@ def process_carry(plain: AgentNet) -> Callable[[list[Packets], list[Packets]], l
 
 
 def fated_replica_net(
-    network: AnyNetwork, letters: Mapping[str, str], dimension: int, device: torch.device
+    network: AnyNetwork,
+    letters: Mapping[str, str],
+    dimension: int,
+    device: torch.device,
+    churn: Sequence[Event],
 ) -> FatedNet:
-    """Return the executor of all agents in this process."""
+    """Return the executor of all agents in this process, some of which may go and come."""
     plain = ReplicaNet(network, letters, dimension, device)
-    return FatedNet(network, letters, range(network.n), plain, replica_carry)
+    return FatedNet(network, letters, range(network.n), plain, replica_carry, churn)
 
 
 def fated_agent_net(network: ProcessNetwork, letters: Mapping[str, str], plain: AgentNet) -> FatedNet:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from digrad import checks, metrics
@@ -13,6 +14,7 @@ from digrad.algorithms.fields import numeric_fields, with_fields
 from digrad.engine import door, hyper
 from digrad.engine.averages import perron_weights
 from digrad.errors import ArgumentError
+from digrad.links import Timeline
 from digrad.mixing import AnyNetwork
 from digrad.torch.finite import broken_rows
 from digrad.torch.flat import FlatParameters
@@ -35,6 +37,7 @@ class MethodOptimizer(torch.optim.Optimizer):
         agents: The number of the agent of each row.
         weight_decay: Added to the gradient as ``weight_decay * x`` before it is tracked.
         non_finite: What to do about a gradient that is not finite.
+        timeline: Which agents are there when; None if all of them always are.
     """
 
     _step_supports_amp_scaling = True  # GradScaler then calls step even on overflow: neighbours are waiting
@@ -49,8 +52,9 @@ class MethodOptimizer(torch.optim.Optimizer):
         agents: Sequence[int],
         weight_decay: float,
         non_finite: str,
+        timeline: Timeline | None = None,
     ) -> None:
-        self._non_finite = non_finite
+        self._non_finite, self._timeline = non_finite, timeline
         self._flat, self._network, self._agents = flat, network, tuple(agents)
         self._runtime, self._net = runtime, runtime.net
         self._has_own_rate = np.ndim(getattr(method, "step_size", 0.0)) > 0
@@ -161,6 +165,7 @@ class MethodOptimizer(torch.optim.Optimizer):
     def consensus_error(self) -> float:
         """Return how far the agents are apart, ``||x - 1 xbar||_F / sqrt(n)``; every agent must call."""
         distance = self.estimate() - self._average("consensus_error")
+        distance *= (self._presence() > 0)[:, None]
         total = self._runtime.add_up(distance.square_().sum().reshape(1), "consensus_error")
         return float((total / self._network.n).sqrt())
 
@@ -276,11 +281,20 @@ class MethodOptimizer(torch.optim.Optimizer):
     def _average(self, call: str) -> torch.Tensor:
         with self.together(call):
             weights = metrics.average_weights(self._method, self._state, self._perron())
-            return self._runtime.add_up(weights @ self.estimate(), call).div_(self._network.n)
+            weighted = torch.cat([weights @ self.estimate(), weights.sum().reshape(1)])
+            total = self._runtime.add_up(weighted, call)
+            return total[:-1] / total[-1]  # not n: of push-sum, part may be under way
 
     def _perron(self) -> torch.Tensor:
-        u = perron_weights(self._given, self._network)[0]
-        return torch.tensor(u[list(self._agents)], dtype=self._flat.dtype, device=self._flat.device)
+        return self._presence() * self._rows(perron_weights(self._given, self._network)[0])
+
+    def _presence(self) -> torch.Tensor:
+        """Return the weights of averages over the agents that are there: ones where nobody goes and comes."""
+        timeline, n = self._timeline, self._network.n
+        return self._rows(np.ones(n) if timeline is None else timeline.weights(timeline.phase(self.k)))
+
+    def _rows(self, weights: npt.NDArray[np.float64]) -> torch.Tensor:
+        return torch.tensor(weights[list(self._agents)], dtype=self._flat.dtype, device=self._flat.device)
 
     def _at(self, k: int) -> Any:
         """Return the method of iteration k for the agents of this process, with its own step size."""

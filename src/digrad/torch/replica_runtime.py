@@ -31,7 +31,11 @@ class ReplicaRuntime:
         """Overwrite a state with the one after a step."""
         self.net.begin_step()
         after = method.step(state, grad, self.net)
-        overwrite(state, after if isinstance(self.net, ReplicaNet) else keep_sleepers(state, after, self.net))
+        if isinstance(self.net, ReplicaNet):
+            overwrite(state, after)
+        else:
+            overwrite(state, keep_sleepers(state, after, self.net))
+            self.net.let_go_and_come(self.net.k + 1, state)
         self.net.end_step()
 
     def publish(self, k: int, state: Any) -> None:

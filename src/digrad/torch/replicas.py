@@ -6,10 +6,11 @@ from typing import Any, Literal
 
 import torch
 
+from digrad.engine.churn import check_churn
 from digrad.engine.verbs import bindings
 from digrad.errors import ArgumentError
 from digrad.graphs import Digraph, GraphSequence
-from digrad.links import Links
+from digrad.links import Event, Links
 from digrad.mixing import AnyNetwork, Network
 from digrad.torch.alone import Alone
 from digrad.torch.fated_net import fated_replica_net
@@ -33,6 +34,8 @@ class Replicas(MethodOptimizer):
             becomes of messages.
         groups: Returns the parameter groups of a module, as for torch optimizers; by default one group.
         weight_decay: Added to the gradient as ``weight_decay * x`` before it is tracked.
+        churn: Agents that go and come: a list of ``Leave``, ``Crash`` and ``Join`` of :mod:`digrad.links`, as
+            :func:`digrad.simulate` takes it. Averages are those of the agents that are there.
         non_finite: What becomes of a gradient with infinities or numbers that are none: ``"error"`` on every agent, or
             ``"repeat"`` that agent's gradient before (zero at the first step), with a warning.
 
@@ -63,9 +66,11 @@ class Replicas(MethodOptimizer):
         groups: Callable[[torch.nn.Module], Iterable[Any]] | None = None,
         weight_decay: float = 0.0,
         non_finite: Literal["error", "repeat"] = "error",
+        churn: Sequence[Event] = (),
     ) -> None:
         network = Network(network) if isinstance(network, Digraph | GraphSequence) else network
         check_arguments(method, network, weight_decay, non_finite, "Replicas")
+        check_churn(churn, method, network, type(method).__name__, "Replicas")
         self.models = _models(model, network.n)
         found = [
             parameter_groups(m.parameters() if groups is None else groups(m), "Replicas") for m in self.models
@@ -75,14 +80,26 @@ class Replicas(MethodOptimizer):
             {**settings, "params": list(dict.fromkeys(p for one in found for p in one[i]["params"]))}
             for i, settings in enumerate(found[0])
         ]
-        make = fated_replica_net if isinstance(network.links, Links) else ReplicaNet
-        runtime = ReplicaRuntime(make(network, bindings(method), flat.dimension, flat.device))
-        super().__init__(flat, merged, method, network, runtime, range(network.n), weight_decay, non_finite)
+        parts, timeline = (network, bindings(method), flat.dimension, flat.device), None
+        if isinstance(network.links, Links):
+            net = fated_replica_net(*parts, churn)
+            timeline = net.timeline
+        else:
+            net = ReplicaNet(*parts)
+        agents = range(network.n)
+        super().__init__(
+            flat, merged, method, network, ReplicaRuntime(net), agents, weight_decay, non_finite, timeline
+        )
 
     @property
     def network(self) -> Alone:
         """The agents, all in this process."""
-        return Alone(self._network)
+        return Alone(self._network, churn=self._timeline.events if self._timeline else ())
+
+    @property
+    def present(self) -> list[int]:
+        """The agents that are there; the gradients of the others are not used."""
+        return [i for i, weight in enumerate(self._presence()) if weight]
 
 
 def _models(model: torch.nn.Module | Sequence[torch.nn.Module], n: int) -> list[torch.nn.Module]:

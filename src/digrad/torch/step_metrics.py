@@ -3,6 +3,7 @@
 import json
 import os
 import time
+import warnings
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -34,7 +35,7 @@ class StepMetrics:
         self._file: Any = None
         if folder:
             Path(folder).mkdir(parents=True, exist_ok=True)
-            self._file = open(Path(folder) / f"agent-{agent}.jsonl", "a", buffering=1)  # noqa: SIM115
+            self._file = open(Path(folder) / f"agent-{agent}.jsonl", "ab", buffering=0)  # noqa: SIM115
         self._agent, self._net = agent, net
         self._before = self._counts()
 
@@ -45,7 +46,16 @@ class StepMetrics:
         before, self._before = self._before, self._counts()
         changes = {name: self._before[name] - before[name] for name in before}
         attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-        self._file.write(json.dumps({"agent": self._agent, "attempt": attempt, "step": k, **changes}) + "\n")
+        line = json.dumps({"agent": self._agent, "attempt": attempt, "step": k, **changes})
+        try:
+            self._file.write(f"{line}\n".encode())
+        except OSError as error:  # training is worth more than what it has cost
+            warnings.warn(
+                f"step {k}: {self._file.name} cannot be written ({error.strerror}): no more metrics",
+                stacklevel=2,
+            )
+            self._file.close()
+            self._file = None
 
     def _counts(self) -> dict[str, float]:
         net = self._net

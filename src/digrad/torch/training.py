@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 
 from digrad.arrays import row_norm
 from digrad.errors import CheckpointError, NonFiniteError
@@ -323,12 +325,15 @@ class Training:
             "since": dataclasses.asdict(self._since),
             "fingerprint": self._fingerprint(),
         }
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(
-            path,
-            {name: value.cpu().contiguous() for name, value in tensors.items()},
-            {"digrad": json.dumps(header)},
-        )
+        stored = {name: value.cpu().contiguous() for name, value in tensors.items()}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_file(path, stored, {"digrad": json.dumps(header)})
+        except (OSError, SafetensorError) as error:  # hours of work are worth more than the file
+            warnings.warn(
+                f"{self.name} goes on without a checkpoint at k = {self.k}: {path} cannot be written ({error})",
+                stacklevel=2,
+            )
 
     def resume(self) -> None:
         """Go on from the checkpoint, if there is one.

@@ -1,0 +1,111 @@
+"""Agents that go and come: when that is possible, the network in between, and the books afterwards.
+
+What must hold after an event: the trackers and what is owed add up to the gradients of the agents that remain.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from digrad.errors import ArgumentError
+from digrad.graphs import Digraph, GraphSequence, unreachable_pair
+from digrad.links import Crash, Event, Join, Leave, Links, Timeline
+from digrad.mixing import AnyNetwork, Network
+
+
+def check_churn(churn: Sequence[Event], method: Any, network: AnyNetwork, name: str, owner: str) -> None:
+    """Raise unless agents of this network may go and come while this method, called ``name``, runs in ``owner``."""
+    if not churn:
+        return
+    if not all(isinstance(event, Leave | Crash | Join) for event in churn):
+        raise ArgumentError(
+            f"`churn` of {owner} must be a list of Leave, Crash and Join of digrad.links, but got {churn!r}."
+        )
+    if method.needs != {"row", "column"}:
+        raise ArgumentError(
+            f"`churn` of {owner} needs a method with row and column weights, such as CGT, but got {name}, whose books "
+            "cannot be repaired."
+        )
+    if not isinstance(network, Network) or not isinstance(network.graph, Digraph) or network.given:
+        raise ArgumentError(
+            f"`churn` of {owner} needs a network of one graph with uniform weights, which the agents recompute."
+        )
+    if not isinstance(network.links, Links) or network.links.push != "sum":
+        raise ArgumentError(
+            f'`churn` of {owner} needs links that say what is owed; give Network(graph, links=Links(push="sum")).'
+        )
+    timeline = Timeline(churn, network.graph.arcs, network.n, owner)
+    _check_ledgers(timeline, network.graph, owner)
+    for event, present in zip((None, *timeline.events), timeline.present, strict=True):
+        _check_connected(network.graph, present, "at first" if event is None else f"after {event}", owner)
+
+
+def network_of(network: Network, present: Any) -> Network:
+    """Return the network of those who are there, on the arcs of all."""
+    assert isinstance(network.graph, Digraph)
+    there = present[network.graph.arcs].all(axis=1)
+    return Network(GraphSequence(network.graph, there[None]), links=network.links)
+
+
+def repair(event: Event, state: Any, arcs: Any, present: Any, owed: Any, lifetime: Any) -> None:
+    """Let an event happen to a state, in place.
+
+    Args:
+        event: What happens.
+        state: ``x``, ``y`` and ``g``, ``[n, d]`` each, of numpy or torch.
+        arcs: ``[A, 2]`` sender and receiver.
+        present: Who is there afterwards, ``[n]``.
+        owed: ``[A, d]``, pushed and not yet received.
+        lifetime: ``[A, d]``, everything ever pushed; used where a crash is repaired by ledger.
+    """
+    x, y, g, agent = state.x, state.y, state.g, event.agent
+    (sender, receiver), (into, out) = arcs.T, (np.flatnonzero(end == agent).tolist() for end in arcs.T[::-1])
+    senders, receivers = sender[into].tolist(), receiver[out].tolist()  # no agent twice
+    if isinstance(event, Join):
+        x[agent] = x[min(s for s in senders if present[s])]
+    elif isinstance(event, Leave):
+        y[senders] += owed[into]
+        y[receivers] += owed[out]
+        y[min(r for r in receivers if present[r])] += y[agent] - g[agent]
+    elif event.repair == "ledger":
+        y[senders] += lifetime[into]
+        y[receivers] -= lifetime[out] - owed[out]
+    else:
+        y[:], g[:] = 0, 0
+    y[agent] = g[agent] = 0
+
+
+def void_arcs(event: Event, arcs: Any) -> Any:
+    """Return which arcs begin anew after an event, ``[A]``: those of its agent, or all."""
+    is_anew = isinstance(event, Crash) and event.repair == "restart"
+    return (arcs == event.agent).any(axis=1) | is_anew
+
+
+def _check_ledgers(timeline: Timeline, graph: Digraph, owner: str) -> None:
+    """Raise if a ledger is incomplete: what an agent exchanged with a neighbour that has left is in nobody's books."""
+    for number, event in enumerate(timeline.events):
+        if not (isinstance(event, Crash) and event.repair == "ledger"):
+            continue
+        near = set(graph.arcs[(graph.arcs == event.agent).any(axis=1)].ravel().tolist())
+        for before in reversed(timeline.events[:number]):
+            begins_anew = isinstance(before, Crash) and before.repair == "restart"
+            if begins_anew or (isinstance(before, Join) and before.agent == event.agent):
+                break
+            if isinstance(before, Leave) and before.agent in near:
+                raise ArgumentError(
+                    f"`churn` of {owner}: {event} cannot be repaired by ledger, because its neighbour {before.agent} "
+                    f'has left at {before.at} with part of the books; use repair="restart".'
+                )
+
+
+def _check_connected(graph: Digraph, present: Any, when: str, owner: str) -> None:
+    agents = np.flatnonzero(present)
+    place = np.cumsum(present) - 1
+    arcs = graph.arcs[present[graph.arcs].all(axis=1)]
+    pair = unreachable_pair(Digraph(len(agents), place[arcs])) if len(agents) > 1 else None
+    if len(agents) < 2 or pair is not None:
+        who = "fewer than two agents are there"
+        if pair is not None:
+            who = f"agent {agents[pair[0]]} cannot reach agent {agents[pair[1]]}"
+        raise ArgumentError(f"`churn` of {owner}: {when} {who}; add arcs, or let others go.")
