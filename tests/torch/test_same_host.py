@@ -133,12 +133,12 @@ def exchange(facts):
     both = [facts, json.loads(lines.readline())]
     return both if agent == 0 else both[::-1]
 
-links = SameHost(agent, [(0, 1), (1, 0)], exchange, 20.0)
+links = SameHost(agent, [(0, 1), (1, 0)], exchange, 120.0)
 assert links.senders == {1 - agent}, links.senders
 sent = torch.full((LARGE,), float(agent))
 target = links.inbox(1 - agent, torch.empty(LARGE))
 works = links.receive(1 - agent, target, 1, 0), links.send(1 - agent, sent, 1, 0)
-assert all(work.wait(timedelta(seconds=20)) for work in works)
+assert all(work.wait(timedelta(seconds=120)) for work in works)
 assert torch.equal(target, 1 - sent)
 exchange({})
 if agent == 0:
@@ -148,7 +148,7 @@ if agent == 0:
 
 def test_ordinary_users_share_memory_without_rights_to_trace_one_another() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", USERS], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", USERS], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
 

@@ -26,7 +26,7 @@ from torch_processes import WORKERS
 
 pytestmark = needs_namespaces
 WORKER = str(WORKERS / "machines.py")
-STARTUP = 120.0  # seconds for the interpreters to load torch on a busy machine
+STARTUP = 300.0  # seconds for the interpreters to load torch on a busy machine
 PORT = 29400
 
 
