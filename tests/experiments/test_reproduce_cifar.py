@@ -89,6 +89,7 @@ def test_smoke_tells_how_search_and_training_go(smoke: Reproduction, watch: Watc
     assert watch.told["CGT"].test_accuracy > 0
 
 
+@pytest.mark.slow
 @pytest.mark.cifar10
 def test_reproduction_killed_at_a_random_moment_resumes_to_the_same_bits(
     smoke: Reproduction, watch: Watch, tmp_path: Path

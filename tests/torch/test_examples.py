@@ -47,6 +47,7 @@ def test_five_agents_learn_all_digits_although_each_sees_two_in_under_a_minute()
     assert seconds < LIMIT * max(1.0, busy)  # the promise is about a machine that is not busy otherwise
 
 
+@pytest.mark.slow
 def test_ten_local_steps_and_four_bits_learn_with_a_sixtieth_of_the_bytes() -> None:
     """The synchronous run would send x and y in full, 4810 numbers of 4 bytes each, over two arcs of agent 0."""
     steps = 400
@@ -57,6 +58,7 @@ def test_ten_local_steps_and_four_bits_learn_with_a_sixtieth_of_the_bytes() -> N
     assert float(found[1]) < 2 * 2 * 4 * 4810 * steps / 1e6 / 60
 
 
+@pytest.mark.slow
 def test_fine_tuning_learns(tmp_path: Path) -> None:
     output, _ = launch(3, EXAMPLES / "torch_finetune.py", "--folder", str(tmp_path))
     assert "started at step 0" in output

@@ -99,6 +99,7 @@ def test_killed_agent_is_restarted_and_the_result_is_bitwise_the_same(
     check_kill(tmp_path / "run", {"agent": 0, "k": 10, "direct": True}, two, {8})
 
 
+@pytest.mark.slow
 def test_agent_killed_while_writing_a_checkpoint_resumes_from_the_one_before(
     tmp_path: Path, two: list[bytes]
 ) -> None:

@@ -126,11 +126,11 @@ ctypes.CDLL(None).prctl(4, 0)  # PR_SET_DUMPABLE: as under Ubuntu's defaults, no
 ends = socket.socketpair()
 agent = 0 if os.fork() else 1
 ends[1 - agent].close()
-lines = ends[agent].makefile("rw")
+said, heard = ends[agent].makefile("w"), ends[agent].makefile("r")
 
 def exchange(facts):
-    print(json.dumps(facts), file=lines, flush=True)
-    both = [facts, json.loads(lines.readline())]
+    print(json.dumps(facts), file=said, flush=True)
+    both = [facts, json.loads(heard.readline())]
     return both if agent == 0 else both[::-1]
 
 links = SameHost(agent, [(0, 1), (1, 0)], exchange, 120.0)
