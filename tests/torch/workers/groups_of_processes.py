@@ -4,6 +4,7 @@ import sys
 import warnings
 
 import torch
+import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -32,6 +33,7 @@ def main(out: str) -> None:
     optimizer.close()
     save_file({"x": optimizer.estimate().contiguous()}, f"{out}/{network.agent}-{half}.safetensors")
     network.close()
+    dist.barrier()  # the store ends with its process, of which only half of the others are neighbours
 
 
 if __name__ == "__main__":
