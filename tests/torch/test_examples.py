@@ -59,6 +59,21 @@ def test_ten_local_steps_and_four_bits_learn_with_a_sixtieth_of_the_bytes() -> N
 
 
 @pytest.mark.slow
+@pytest.mark.a9a
+def test_only_what_is_owed_survives_loss_with_mini_batches_and_neural_networks(a9a_folder: Path) -> None:
+    command = [sys.executable, EXAMPLES / "torch_lossy_training.py"]
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = re.findall(r"digits, (.+), (\d+)% lost: accuracy ([\d.]+)", done.stdout)
+    accuracies = {(policy, int(lost)): float(value) for policy, lost, value in found}
+    assert len(accuracies) == 12
+    for (policy, lost), value in accuracies.items():
+        assert value > 0.9 if policy == "exact" or lost == 0 else value < 0.6
+
+
+@pytest.mark.slow
 def test_fine_tuning_learns(tmp_path: Path) -> None:
     output, _ = launch(3, EXAMPLES / "torch_finetune.py", "--folder", str(tmp_path))
     assert "started at step 0" in output

@@ -92,7 +92,7 @@ def test_script_of_machines_md_trains_with_the_graph_that_launch_names(tmp_path:
 
 STUBS = """
 scontrol() { printf '127.0.0.1\\n127.0.0.1\\n'; }
-srun() { "$@" & "$@" & wait %1 && wait %2; }
+srun() { "$@" & first=$!; "$@" & second=$!; wait $first && wait $second; }
 export SLURM_JOB_NODELIST=here SLURM_NNODES=2 SLURM_JOB_ID={job} INTERFACE=lo
 """
 
