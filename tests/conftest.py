@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# Property tests try the same examples in every run, however slow the machine; `make slow` explores with `--hypothesis-profile=default`.
+# Property tests try the same examples in every run, however slow the machine;
+# `make slow` explores with `--hypothesis-profile=default`.
 settings.register_profile("gate", derandomize=True, deadline=None)
 settings.load_profile("gate")
 
