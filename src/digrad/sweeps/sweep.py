@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+TOLERANCE = 1e-6  # of the verdict, unless a sweep says otherwise
 _ABOUT = ("method", "network", "start", "seed", "sample_seed")
 _MEASURED = ("verdict", "diverged_at", "steps")  # from here on a column is a result
 _COUNTS = ("diverged_at", "iterations_to_target", "bytes_to_target")
@@ -182,7 +183,7 @@ def sweep(
     held_out: Problem | None = None,
     record_every: int = 1,
     dtype: npt.DTypeLike = "float64",
-    tolerance: float = 1e-6,
+    tolerance: float = TOLERANCE,
     stop_at_tolerance: bool = False,
     sampling: Literal["replacement", "epoch"] = "replacement",
     workers: int = 1,

@@ -26,7 +26,7 @@ from digrad.sweeps.search import (
     largest_stable,
     within_share_of_best,
 )
-from digrad.sweeps.sweep import plan, table_of
+from digrad.sweeps.sweep import TOLERANCE, plan, table_of
 from digrad.types import Method
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NEGLIGIBLE = 1e-6  # a loss below this share of the initial one counts as zero
-TOLERANCE = 1e-6  # of the verdict, as in a sweep
 LEAST_BUDGET = 3  # one value that is stable, one that is not, one between them
 GOALS = ("largest stable step", "best final value")
 
