@@ -189,7 +189,7 @@ def test_twin_explosion_rejects_an_ensemble():
 
 
 def test_styles_of_the_methods_in_one_figure_differ():
-    names = ["CGT", "AB", *(f"method {index}" for index in range(20))]
+    names = ["CGT", "AB", *(f"method {index}" for index in range(100))]
     styles = [plots.style_of(name, index) for index, name in enumerate(names)]
     assert len(set(styles)) == len(names)
 
