@@ -9,7 +9,7 @@ from torch import nn
 
 from digrad import AB, CGT, DGD, PushDIGing, PushPull
 from digrad.graphs import every, example5, one_peer_exponential, out_star, random_arcs, split
-from digrad.links import Bursts, FixedDelay, Links, coders, rounded
+from digrad.links import Bursts, Clock, FixedDelay, Links, Uniform, coders, rounded
 from digrad.mixing import Network
 from digrad.sampling import WithReplacement
 from method_cases import CASES, Case
@@ -165,6 +165,14 @@ LEAFLESS = (  # agent 0 hears nobody, and nobody hears the others
 )
 
 
+MISSED = Clock(  # 32 bytes take two seconds on the last arc, and agent 4 computes for two steps
+    compute=[0.2, 0.2, 0.2, 0.2, 1.5],
+    latency=Uniform(0.2, 1.5),
+    bandwidth=[1e3, 1e3, 1e3, 1e3, 1e3, 1e3, 16.0],
+    deadline=1.0,
+)
+
+
 def turn_cases(n: int) -> list[TurnCase]:
     """Return the cases with n agents."""
     methods = {
@@ -202,6 +210,7 @@ def turn_cases(n: int) -> list[TurnCase]:
             ("coded weights", methods["PushDIGing"], example5(), Links(coder=coders.quantize(2))),
             ("kept", methods["CGT"], example5(), Links(loss=0.3, push="keep", pull="renormalise")),
             ("last", rows, example5(), Links(loss=0.3, delay=2, pull="last")),
+            ("deadline", methods["AB"], example5(), Links(loss=0.1, clock=MISSED)),
         )
     ]
     return found + [
