@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from digrad import AB, CGT, DGD, PushDIGing, PushPull
-from digrad.graphs import every, example5, one_peer_exponential, out_star, random_arcs, split
+from digrad.graphs import every, example5, one_peer_exponential, out_star, random_arcs, ring, split
 from digrad.links import Bursts, Clock, FixedDelay, Links, Uniform, coders, rounded
 from digrad.mixing import Network
 from digrad.sampling import WithReplacement
@@ -170,6 +170,19 @@ MISSED = Clock(  # 32 bytes take two seconds on the last arc, and agent 4 comput
     latency=Uniform(0.2, 1.5),
     bandwidth=[1e3, 1e3, 1e3, 1e3, 1e3, 1e3, 16.0],
     deadline=1.0,
+)
+RESTARTED = (  # everything at once that is remembered between two steps, or replayed
+    CGT(step_size=0.02, threshold=2.0),
+    Network(
+        ring(3),
+        links=Links(
+            loss=Bursts(0.3, 3),
+            awake=0.8,
+            coder=coders.top_k(1),
+            noise=0.01,
+            clock=Clock(compute=Uniform(0.1, 1.5), latency=Uniform(0.0, 1.5), deadline=1.0),
+        ),
+    ),
 )
 
 

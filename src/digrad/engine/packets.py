@@ -72,8 +72,10 @@ class PacketTraffic:
         self._bytes, self._sent, self._arrived = [start], [0], [0]
         self.times: StepTimes | None = None
         if fates.links.clock is not None:
-            sizes = [charge.short * self._carries[charge.verb] for charge in step.charges]
-            self.times = StepTimes(fates, np.sum(sizes, axis=0, dtype=np.int64))
+            sizes = np.zeros(graph.n_arcs, np.int64)
+            for charge in step.charges:
+                sizes += charge.short * self._carries[charge.verb]
+            self.times = StepTimes(fates, sizes)
 
     def before(self, ks: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Return the bytes sent before each of the iterations ``ks``."""

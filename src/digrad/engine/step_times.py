@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from digrad.links import Clock, Fates
+from digrad.links import Fates
 
 STEPS_AT_ONCE = 256  # iterations whose times are drawn in one go
 SLOWEST = 8  # agents and arcs that a report names
@@ -70,7 +70,7 @@ class StepTimes:
             late = sent & (travelling > clock.deadline)
             computed = np.minimum(fates.work(first, length), clock.deadline)
             under_way = travelling - fates.ready(first, length)[:, sender]
-            self._keep_deadline(clock, first, travelling)
+            self._keep_deadline(clock.deadline, first, travelling)
         self._computed += np.nansum(computed, axis=0)
         self._travelled += np.where(sent, under_way, 0).sum(axis=0)
         self._sent += sent.sum(axis=0)
@@ -86,15 +86,15 @@ class StepTimes:
             np.maximum.at(self._ends, receiver[now], (ready[sender] + takes)[now])
             self._seconds.append(float(self._ends.max()))
 
-    def _keep_deadline(self, clock: Clock, first: int, travelling: npt.NDArray[np.float64]) -> None:
+    def _keep_deadline(self, deadline: float, first: int, travelling: npt.NDArray[np.float64]) -> None:
         fates, length = self._fates, len(travelling)
         ready, expected = fates.ready(first, length), fates.expected(first, length)
-        comes = (travelling <= clock.deadline) & ~fates.lost(first, length)
+        comes = (travelling <= deadline) & ~fates.lost(first, length)
         is_done = ~(fates.present(first, length) & np.isnan(ready)).any(axis=1)
         is_done &= ~(expected & ~comes).any(axis=1)
         last = np.maximum(
             np.nan_to_num(ready).max(axis=1),
             np.where(expected & comes, travelling, 0).max(axis=1, initial=0),
         )
-        lengths = np.where(is_done, last, clock.deadline)
-        self._seconds.extend(np.cumsum([self._seconds[-1], *lengths])[1:].tolist())
+        lengths = np.where(is_done, last, deadline)
+        self._seconds.extend(np.cumsum([self._seconds[-1], *lengths.tolist()])[1:].tolist())
