@@ -204,7 +204,9 @@ def turn_cases(n: int) -> list[TurnCase]:
         )
     ]
     return found + [
-        TurnCase(f"{type(method).__name__}, {label}, short", method, Network(graph, links=rounded("bfloat16")))
+        TurnCase(
+            f"{type(method).__name__}, {label}, short", method, Network(graph, links=rounded("bfloat16"))
+        )
         for label, method, graph in (
             ("constant", methods["AB"], example5()),
             ("constant", rows, example5()),

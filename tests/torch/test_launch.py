@@ -295,10 +295,11 @@ def test_plain_torchrun_restarts_the_agents_with_a_store_per_attempt(tmp_path: P
 
 
 SAVING = """
-import sys, torch, digrad as dg
+import logging, sys, torch, digrad as dg
 from pathlib import Path
 from digrad.torch import Checkpoints, DecentralizedOptimizer, ProcessNetwork
 network = ProcessNetwork(dg.graphs.ring(2))
+logging.basicConfig(format="agent %(agent)d step %(step)d: %(message)s")
 model = torch.nn.Linear(4, 3)
 optimizer = DecentralizedOptimizer(model.parameters(), dg.CGT(step_size=0.05, threshold=1.0), network)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.999)
@@ -310,6 +311,7 @@ while True:
     scheduler.step()
     assert scheduler.last_epoch == optimizer.k
     if optimizer.k % 20 == 0:
+        logging.warning("twenty more")
         Path(sys.argv[1], f"training-{network.agent}").touch()
 """
 
@@ -326,6 +328,8 @@ def test_run_that_is_told_to_end_saves_the_same_step_on_all_agents_first(tmp_pat
         assert process.returncode == 143, output
         assert not remaining(token)
     assert "Traceback" not in output
+    for agent in range(2):
+        assert f"[{agent}] agent {agent} step 20: twenty more\n" in output
     (last,) = committed_steps(tmp_path)
     names = {path.name for path in step_folder(tmp_path, last).glob("agent-*")}
     assert names == {"agent-0.safetensors", "agent-1.safetensors"}

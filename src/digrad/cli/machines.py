@@ -41,7 +41,9 @@ from digrad.cli.options import json_option
     "--check", is_flag=True, help="Instead of a script, try every arc: latency, bandwidth, versions, clocks."
 )
 @click.option(
-    "--metrics", type=click.Path(path_type=Path), help="A folder for a JSON line of every agent and step."
+    "--metrics",
+    type=click.Path(path_type=Path),
+    help="A folder for a JSON line of every agent and step, and for TensorBoard's files.",
 )
 @click.argument("script", type=click.Path(path_type=Path), required=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
