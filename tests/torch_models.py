@@ -201,7 +201,6 @@ def turn_cases(n: int) -> list[TurnCase]:
         },
         8: {"one peer": one_peer_exponential(8)},
     }
-    short = {"constant": example5(), "split": graphs[5]["split"], "random arcs": graphs[5]["random arcs"]}
     found = [
         TurnCase(f"{name}, {label}", method, Network(graph))
         for label, graph in graphs[n].items()
@@ -210,7 +209,7 @@ def turn_cases(n: int) -> list[TurnCase]:
     if n == 8:
         return found
     rows = DGD(step_size=0.02, mixing="row")
-    found += [TurnCase(f"DGD, {label}", rows, Network(graph)) for label, graph in graphs[5].items()]
+    found.append(TurnCase("DGD, random arcs", rows, Network(graphs[5]["random arcs"])))
     found += [
         TurnCase(f"{type(method).__name__}, {label}", method, Network(graph, links=links))
         for label, method, graph, links in (
@@ -227,7 +226,13 @@ def turn_cases(n: int) -> list[TurnCase]:
         )
     ]
     return found + [
-        TurnCase(f"{name}, {label}, short", method, Network(graph, links=rounded("bfloat16")))
-        for label, graph in short.items()
-        for name, method in {**methods, "DGD": rows}.items()
+        TurnCase(
+            f"{type(method).__name__}, {label}, short", method, Network(graph, links=rounded("bfloat16"))
+        )
+        for label, method, graph in (
+            ("constant", methods["AB"], example5()),
+            ("constant", rows, example5()),
+            ("split", methods["PushDIGing"], graphs[5]["split"]),
+            ("random arcs", methods["CGT"], graphs[5]["random arcs"]),
+        )
     ]
