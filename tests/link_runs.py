@@ -47,7 +47,7 @@ def lose(monkeypatch, is_lost):
         found = is_lost(np.arange(first, first + length)[:, None], self.arcs)
         return np.broadcast_to(found, (length, len(self.arcs)))
 
-    monkeypatch.setattr(fates.Fates, "_lost", table)
+    monkeypatch.setattr(fates.Fates, "lost", table)
 
 
 def settles_at(errors, tolerance=1e-8):

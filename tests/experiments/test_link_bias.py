@@ -9,7 +9,7 @@ from digrad.cli.main import digrad
 from digrad.errors import ArgumentError, SpecError
 from digrad.experiments import link_bias, reproduce_links
 from digrad.experiments.graph_table import LinksTable
-from digrad.links import Bursts, FixedDelay, Links, coders
+from digrad.links import Bursts, Clock, Exponential, FixedDelay, Links, coders
 from digrad.schedules import Geometric
 
 
@@ -43,6 +43,13 @@ def test_the_table_of_links_says_all_that_links_can():
     assert LinksTable().build() is None
 
 
+def test_the_table_of_links_says_how_long_steps_take():
+    drawn = {"distribution": "exponential", "mean": 0.5}
+    table = LinksTable(compute=[1.0, 2.0], latency=drawn, bandwidth=1e6, deadline=3.0, clock_seed=7)
+    clock = Clock(compute=[1.0, 2.0], latency=Exponential(0.5), bandwidth=1e6, deadline=3.0, seed=7)
+    assert table.build() == Links(clock=clock)
+
+
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
@@ -50,6 +57,8 @@ def test_the_table_of_links_says_all_that_links_can():
         ({"rounded": "bfloat16", "loss": 0.1}, "`links.rounded`: leave it out"),
         ({"delay": 1, "fixed_delay": 1}, "`links.delay`: leave it out"),
         ({"coder": "quantize"}, "`links.coder_bits`: quantize needs it"),
+        ({"clock_seed": 1}, "`links.clock_seed`: leave it out"),
+        ({"deadline": 0.0}, "`links`: `deadline` of Clock must be"),
     ],
 )
 def test_impossible_tables_are_refused(keys, words):

@@ -1,5 +1,6 @@
 """The page in a real browser: what a reader does with it, and that it asks nobody for anything."""
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -85,6 +86,28 @@ def test_a_column_that_nobody_knows_is_shown_under_its_own_name(
     assert {"Delivered", "Battery level"} < set(titles)
     axes = browser.run("return [...document.querySelectorAll('#choose-x option')].map(o => o.value)")
     assert axes == ["k", "evaluations", "bytes_sent", "seconds", "seconds_simulated"]
+
+
+@pytest.mark.parametrize("width", [1200, 380])
+def test_bars_show_who_is_slow_at_any_width(width: int, show: Callable[..., Browser], tmp_path: Path) -> None:
+    slowest = {
+        "steps": 10,
+        "seconds": 40.0,
+        "agents": [[3, 4.0, 0.0], [0, 1.0, 3.0]],
+        "arcs": [[1, 4, 5.0, 1.0], [0, 1, 0.5, 0.0]],
+        "deadline": 4.0,
+    }
+    run = dataclasses.replace(trace("CGT"), facts={"slowest": slowest})
+    browser = show(write_report(store(tmp_path / "run", {"CGT": run})), width=width)
+    bars = browser.run(
+        "return [...document.querySelectorAll('.bar')].map(b => b.getBoundingClientRect().width)"
+    )
+    straggler, _, computing, waiting, slow_arc, other = bars
+    assert straggler > 20
+    assert computing / straggler == pytest.approx(0.25, abs=0.02)
+    assert waiting / straggler == pytest.approx(0.75, abs=0.02)
+    assert other / slow_arc == pytest.approx(0.1, abs=0.02)
+    assert browser.run("return document.documentElement.scrollWidth <= window.innerWidth")
 
 
 def test_toggle_hides_a_curve_and_a_reload_keeps_it_hidden(show: Callable[..., Browser]) -> None:

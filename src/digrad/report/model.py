@@ -107,6 +107,7 @@ def _series(run: _Loaded, label: str, result: Result, most: int) -> dict[str, An
         "verdict": result.verdict,
         "diverged_at": result.diverged_at,
         "seeds": len(members(result)),
+        "slowest": members(result)[0].facts.get("slowest"),
         "recorded": len(k),
         "steps": int(k[-1]),
         "evaluations_per_step": _evaluations(run),

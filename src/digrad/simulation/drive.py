@@ -12,6 +12,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
+from digrad.engine.packets import PacketTraffic
 from digrad.errors import CheckpointError, StorageError
 from digrad.simulation import checkpoint as checkpoints
 from digrad.simulation.advance import Carry
@@ -219,5 +220,17 @@ def ended(run: Prepared, plan: Plan, recorder: Recorder, carry: Carry, *, second
         diverged_at=k if has_diverged else None,
         steps=k,
         seconds=seconds,
-        facts={**run.facts, **plan.facts, "tolerance": tolerance, "jax": jax.__version__},
+        facts={
+            **run.facts,
+            **plan.facts,
+            **_slowest(run, k),
+            "tolerance": tolerance,
+            "jax": jax.__version__,
+        },
     )
+
+
+def _slowest(run: Prepared, k: int) -> dict[str, Any]:
+    """Return whom steps wait for, where the links have a clock."""
+    times = run.traffic.times if isinstance(run.traffic, PacketTraffic) else None
+    return {} if times is None else {"slowest": times.slowest(k)}
