@@ -39,8 +39,8 @@ _CURVES = (
     '<p id="remark" class="faint"></p>\n'
     '<p class="faint script-only">Drag across a figure to look closer, double-click to see all of it again; on the '
     "keyboard + and −, and arrows to read. Medians, with a band from the smallest to the largest value where there are "
-    "several seeds; a cross where a method diverged. Every recorded row is in the <code>trace-*.parquet</code> files beside this page. Seconds are those "
-    "of the whole run, divided evenly among its steps.</p>\n"
+    "several seeds; a cross where a method diverged. Every recorded row is in the <code>trace-*.parquet</code> files "
+    "beside this page. Seconds are those of the whole run, divided evenly among its steps.</p>\n"
     "<noscript><p>The curves need JavaScript; without it, see the folder <code>figures</code>.</p></noscript>"
 )
 
