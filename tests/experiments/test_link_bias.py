@@ -10,6 +10,7 @@ from digrad.errors import ArgumentError, SpecError
 from digrad.experiments import link_bias, reproduce_links
 from digrad.experiments.graph_table import LinksTable
 from digrad.links import Bursts, Clock, Exponential, FixedDelay, Links, coders
+from digrad.report import write_report
 from digrad.schedules import Geometric
 
 
@@ -23,6 +24,9 @@ def test_only_what_is_owed_leaves_no_bias(tmp_path, monkeypatch):
     assert min(errors.values()) > 0.2
     assert (tmp_path / "out" / "links-example.png").is_file()
     assert "| example | owed, own value |" in (tmp_path / "out" / "links.md").read_text()
+    page = write_report(tmp_path / "out").read_text()
+    assert "<h2>CGT with 30% of all packets lost in out</h2>" in page
+    assert page.count("data:image/png") == 1
     with pytest.raises(ArgumentError, match="is not empty"):
         reproduce_links(tmp_path / "out")
 

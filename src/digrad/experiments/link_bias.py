@@ -20,6 +20,7 @@ from digrad.problems import Problem, example_quadratic, logistic
 from digrad.simulation import simulate
 from digrad.trace import Trace
 
+TABLE = "links.json"
 LOSS = 0.3
 POLICIES = {  # label: (push, pull)
     "owed, own value": ("sum", "self"),
@@ -108,7 +109,7 @@ def reproduce_links(out: str | os.PathLike[str], *, seed: int = 0, overwrite: bo
             figure = plots.curves(traces, ("grad_norm", "mass_error"))
             figures += plots.save_figure(figure, folder / f"links-{name}", formats=("png",))
         found = LinkBias(folder, tuple(rows), tuple(figures))
-        write_json(folder / "links.json", [asdict(row) for row in rows])
+        write_json(folder / TABLE, {"rows": [asdict(row) for row in rows]})
         write_atomically(folder / "links.md", found.to_markdown())
     return found
 

@@ -77,7 +77,9 @@ def _page(sources: Sequence[Source]) -> str:
     runs = [run for source in sources for run in source.runs]
     data, times = model_of(runs)
     claims = [part for source in sources if source.claims for part in _claim_sections(source, source.claims)]
-    swept = [(f"The sweep in {source.folder.name}", _swept(source)) for source in sources if source.swept]
+    swept = [
+        (f"{source.title} in {source.folder.name}", _swept(source)) for source in sources if source.swept
+    ]
     about_runs = [
         ("How each method ended", results_table(runs, data)),
         ("Curves", _CURVES),
@@ -111,7 +113,7 @@ def _title(sources: Sequence[Source]) -> str:
     if source.claims:
         return source.claims["title"]
     if source.swept:
-        return f"The sweep in {source.folder.name}"
+        return f"{source.title} in {source.folder.name}"
     return source.runs[0].spec.name if len(source.runs) == 1 else f"The runs in {source.folder.name}"
 
 
@@ -121,7 +123,7 @@ def _subtitle(sources: Sequence[Source]) -> str:
         return f"Preset {sources[0].identity['preset']}, seed {sources[0].identity['seed']}; made by digrad."
     if len(runs) != 1:
         rows = sum(len(source.swept) for source in sources)
-        counts = [f"{len(runs)} runs"] * bool(runs) + [f"{rows} rows of sweeps"] * bool(rows)
+        counts = [f"{len(runs)} runs"] * bool(runs) + [f"{rows} rows of tables"] * bool(rows)
         return f"{', '.join(counts)}; made by digrad."
     spec = runs[0].spec
     batch = "all samples" if spec.batch_size is None else f"batches of {spec.batch_size}"
@@ -140,9 +142,8 @@ def _swept(source: Source) -> str:
     shown = table(columns, rows, numbers=numbers).replace("<table>", '<table class="sortable">', 1)
     left = len(source.swept) - len(rows)
     rest = f'<p class="faint">{left} more rows are in <code>table.parquet</code>.</p>' if left else ""
-    figures = [
-        image(path, path.stem.replace("_", " ")) for path in sorted((source.folder / "figures").glob("*.png"))
-    ]
+    pictures = [*(source.folder / "figures").glob("*.png"), *source.folder.glob("*.png")]
+    figures = [image(path, path.stem.replace("_", " ")) for path in sorted(pictures)]
     spec = source.folder / "spec.toml"
     told = [_sweep_spec(source.folder.name, spec.read_text(encoding="utf-8"))] if spec.is_file() else []
     return "\n".join([shown, rest, *figures, *told])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from digrad.errors import DataError
+from digrad.experiments import link_bias
 from digrad.experiments.certified import CERTIFICATE
 from digrad.experiments.reproduce import MARKER
 from digrad.experiments.store import RunDirectory, find_run, is_run, read_json
@@ -23,7 +24,8 @@ class Source:
         claims: The content of ``claims.json`` of a reproduction.
         identity: What was reproduced.
         certificates: The content of each ``certificate.json``.
-        swept: The rows of the table of a sweep.
+        swept: The rows of a table: of a sweep, or of a reproduction without runs.
+        title: Of that table.
     """
 
     folder: Path
@@ -32,6 +34,7 @@ class Source:
     identity: Mapping[str, Any] = field(default_factory=dict)
     certificates: tuple[Mapping[str, Any], ...] = ()
     swept: tuple[Mapping[str, Any], ...] = ()
+    title: str = "The sweep"
 
 
 def read_sources(folders: Sequence[str | os.PathLike[str]]) -> list[Source]:
@@ -55,6 +58,9 @@ def _read(folder: Path) -> Source:
         return Source(folder, (find_run(folder),), certificates=tuple(_certificates(folder / "certificate")))
     if (folder / FACTS).is_file() and (folder / TABLE).is_file():
         return Source(folder, (), swept=_rows(folder / TABLE))
+    if (folder / link_bias.TABLE).is_file():
+        lost = f"CGT with {link_bias.LOSS:.0%} of all packets lost"
+        return Source(folder, (), swept=tuple(read_json(folder / link_bias.TABLE)["rows"]), title=lost)
     below = [path for path in sorted(folder.glob("*")) if is_run(path)]
     if below:
         runs = tuple(find_run(path) for path in below)
