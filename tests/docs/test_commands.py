@@ -35,7 +35,8 @@ ELSEWHERE = {
     "test_commands_of_the_page_list_and_run_the_method",
     # Benchmarks take minutes and 3 GB of an idle machine: their parts run on small sizes.
     r"^bench$": "tests/bench/test_bench.py::test_run_bench_reports_every_promise_from_fresh_processes",
-    r"^bench torch$": "tests/bench/test_torch_replicas.py::test_",
+    r"^bench torch$": "tests/bench/test_torch_replicas.py::"
+    "test_replicas_cost_about_what_unconnected_copies_do",
     r"^bench sweeps$": "tests/docs/test_commands.py::test_benchmark_of_sweeps_ends",
     r"^data get a9a": "tests/data/test_locate.py::test_locate_downloads_into_the_cache_once",
     r"^data get cifar10": "tests/data/test_cifar.py::"
