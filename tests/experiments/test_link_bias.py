@@ -1,7 +1,11 @@
 """What lost packets do, from end to end, and links in specifications."""
 
-import pytest
+import json
 
+import pytest
+from click.testing import CliRunner
+
+from digrad.cli.main import digrad
 from digrad.errors import ArgumentError, SpecError
 from digrad.experiments import link_bias, reproduce_links
 from digrad.experiments.graph_table import LinksTable
@@ -12,11 +16,12 @@ from digrad.schedules import Geometric
 def test_only_what_is_owed_leaves_no_bias(tmp_path, monkeypatch):
     settings = link_bias._settings()
     monkeypatch.setattr(link_bias, "_settings", lambda: {"example": settings["example"]})
-    found = reproduce_links(tmp_path / "out")
-    errors = {row.policy: row.error for row in found.rows}
+    words = ["reproduce", "links", "--out", str(tmp_path / "out"), "--json"]
+    rows = json.loads(CliRunner().invoke(digrad, words, catch_exceptions=False).stdout)
+    errors = {row["policy"]: row["error"] for row in rows}
     assert errors.pop("owed, own value") < 1e-13
     assert min(errors.values()) > 0.2
-    assert [path.name for path in found.figures] == ["links-example.png"]
+    assert (tmp_path / "out" / "links-example.png").is_file()
     assert "| example | owed, own value |" in (tmp_path / "out" / "links.md").read_text()
     with pytest.raises(ArgumentError, match="is not empty"):
         reproduce_links(tmp_path / "out")

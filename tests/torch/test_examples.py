@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from image_problems import write_batches
 from torch_processes import Agents, environment
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -90,6 +91,14 @@ def test_fine_tuning_resumes_where_it_stopped(tmp_path: Path) -> None:
     launch(3, EXAMPLES / "torch_finetune.py", "--folder", str(tmp_path), "--steps", "60")
     output, _ = launch(3, EXAMPLES / "torch_finetune.py", "--folder", str(tmp_path))
     assert "started at step 40" in output
+    assert accuracy(output) > 0.9
+
+
+@pytest.mark.slow
+def test_images_are_learnt_by_one_process_per_agent(tmp_path: Path) -> None:
+    folder = write_batches(tmp_path / "batches")
+    options = ["--folder", str(tmp_path / "run"), "--data", str(folder), "--model", "small_cnn"]
+    output, _ = launch(5, EXAMPLES / "torch_cifar.py", *options, "--steps", "100", "--test-images", "40")
     assert accuracy(output) > 0.9
 
 
