@@ -40,8 +40,8 @@ class FROST:
         step_size: :math:`\alpha > 0`; a column ``[n, 1]`` gives each agent its own.
 
     Communication: 2d + n numbers per edge and step; 1 dependent round (all known before the gradient).
-    Converges: linearly to the exact minimum when each f_i is smooth, their mean strongly convex and alpha
-        small enough.
+    Converges: linearly to the exact minimum when each f_i is smooth, their mean strongly convex, the graph
+        strongly connected and alpha small enough.
     Invariant: weighted by u, the y_i sum to the scaled local gradients at every step; n z_ii tends to u_i.
     Also known as: Pull-Diag gradient tracking (its "combine then adapt" form).
     Deviations:
