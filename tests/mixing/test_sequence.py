@@ -68,6 +68,13 @@ def test_own_matrices_of_every_turn_are_kept():
             "agent 1 cannot reach agent 0",
         ),
         (
+            lambda: NetworkSequence([Network(EXAMPLE, W=np.eye(5), partial=True)] * 2).require(
+                frozenset({"doubly"}), "DGD"
+            ),
+            MixingError,
+            "but doubly stochastic weights need a strongly connected graph",
+        ),
+        (
             lambda: Network(graphs.split(EXAMPLE, 2), R=np.eye(5)),
             ArgumentError,
             "`R` of Network is one matrix",

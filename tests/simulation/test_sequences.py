@@ -197,3 +197,9 @@ def test_a_method_that_pulls_only_runs_on_a_graph_with_one_root():
 def test_one_step_of_a_sequence_is_refused_alone():
     with pytest.raises(dg.DigradError, match="one step of a sequence"):
         dg.simulate(CGT, QUADRATIC, dg.Network(EXAMPLE, partial=True), steps=3)
+
+
+def test_a_sequence_of_one_network_takes_the_steps_of_that_network():
+    alone = dg.Network(EXAMPLE)
+    one = dg.simulate(CGT, QUADRATIC, dg.NetworkSequence([alone]), steps=60)
+    np.testing.assert_array_equal(one.final_x, dg.simulate(CGT, QUADRATIC, alone, steps=60).final_x)

@@ -14,7 +14,7 @@ from digrad.graphs import Digraph, GraphSequence, from_networkx, roots, unreacha
 from digrad.links import Link, Links
 from digrad.mixing.spectral import DENSE_LIMIT, perron_column, perron_row
 from digrad.mixing.summary import NetworkSummary, summarize
-from digrad.mixing.validation import ADJECTIVES, BUILDERS, check_connected, custom, no_column, no_root
+from digrad.mixing.validation import ADJECTIVES, BUILDERS, check_connected, custom, no_root, not_strong
 from digrad.mixing.weights import Kind, Mixing, column_stochastic, row_stochastic, sinkhorn
 from digrad.tables import facts_html
 
@@ -214,7 +214,7 @@ class Network:
         if isinstance(self.graph, GraphSequence):
             return of_union(self.union, self.period)
         if "C" not in self._given and unreachable_pair(self.graph) is not None:
-            return summarize(self.graph, self.R, self.u, no_column=no_column(self.graph))
+            return summarize(self.graph, self.R, self.u, no_column=not_strong(self.graph))
         doubly = self._doubly_or_none() if self.n <= DENSE_LIMIT else None
         return summarize(self.graph, self.R, self.u, C=self.C, v=self.v, W=doubly)
 
@@ -279,7 +279,7 @@ def _check_root(graph: Digraph) -> None:
 def _check_strong(graph: Digraph) -> None:
     if unreachable_pair(graph) is not None:
         raise MixingError(
-            f"`graph` of Network: {no_column(graph)}; add arcs, or pass C on a strongly connected graph."
+            f"`graph` of Network: {not_strong(graph)}; add arcs, or pass C on a strongly connected graph."
         )
 
 

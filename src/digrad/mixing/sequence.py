@@ -14,7 +14,7 @@ from digrad.graphs import Digraph, GraphSequence, roots, sequence, unreachable_p
 from digrad.links import Link, Links
 from digrad.mixing.network import LETTERS, Network, of_union
 from digrad.mixing.summary import NetworkSummary
-from digrad.mixing.validation import no_column, no_root
+from digrad.mixing.validation import no_root, not_strong
 from digrad.mixing.weights import Mixing
 
 
@@ -104,11 +104,13 @@ class NetworkSequence:
         """
         for one in self.networks:
             one.require(needs, owner)
-        if "column" in needs:
-            told = _together([one.C for one in self.networks])
-            if unreachable_pair(told) is not None:
+        for need in ("column", "doubly"):
+            if need not in needs:
+                continue
+            used = _together([getattr(one, LETTERS[need]) for one in self.networks])
+            if unreachable_pair(used) is not None:
                 raise MixingError(
-                    f"`networks` of NetworkSequence: {no_column(told)}; add arcs to one of them."
+                    f"`networks` of NetworkSequence: {not_strong(used, need)}; give weight to more arcs of one of them."
                 )
 
     def describe(self) -> NetworkSummary:

@@ -363,7 +363,11 @@ def _known_operators(
 ) -> tuple[dict[str, Operator], dict[str, Operator], int]:
     """Return the operators of a constant network, or those of all turns, and what a fresh one takes otherwise."""
     if network.period == 1 and network.links is None:
-        return {verb: constant(getattr(network, letter), dtype) for verb, letter in letters.items()}, {}, 0
+        return (
+            {verb: constant(getattr(network.at(0), letter), dtype) for verb, letter in letters.items()},
+            {},
+            0,
+        )
     size = _bytes_per_step(network, letters, dtype)
     if network.period is None or network.period * size > BYTES_PER_CALL:
         return {}, {}, size
