@@ -121,7 +121,12 @@ def compare(
         (stop_at_tolerance, paths, invariant, churn)
     )
     if len(several) > 1 and batch_size is None and not alone:
-        return {label: _side_by_side([options(label, one) for one in several]) for label in by_label}
+        ensembles: dict[str, Any] = {}
+        for label in by_label:
+            ensembles[label] = _side_by_side([options(label, one) for one in several])
+            if ensembles[label].traces[0].interrupted:
+                break
+        return ensembles
     return run_each(by_label, several, lambda label, seed: simulate(**options(label, seed)))
 
 
