@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from digrad.engine import hyper
 from digrad.engine.averages import perron_weights
+from digrad.engine.divergence import largest_entry
 from digrad.engine.fates import make_fates, packet_bytes
 from digrad.engine.packets import PacketTraffic
 from digrad.engine.traffic import Meter, Traffic
@@ -32,9 +33,6 @@ from digrad.simulation.net import SimulatedNet
 from digrad.simulation.operators import DENSE_AGENTS, Operator, constant, linked_steps, of_steps, pick
 from digrad.simulation.pytree import numbers_only
 
-DIVERGED = (
-    1e12  # an entry of x beyond this, relative to 1 + max|x_0|, counts as diverged (the design's definition)
-)
 STEPS_PER_CALL = 1000  # at most
 BYTES_PER_CALL = 64 << 20  # what the inputs, or the stored averages, of one call take at most, about
 
@@ -384,7 +382,7 @@ def _operators(
 
 def _limit(x0: npt.NDArray[np.floating]) -> float:
     """Return the entry of x beyond which a run has diverged."""
-    return min(DIVERGED * (1 + float(np.abs(x0).max())), float(np.finfo(x0.dtype).max))
+    return largest_entry(float(np.abs(x0).max()), float(np.finfo(x0.dtype).max))
 
 
 def _described(method: Any) -> dict[str, Any] | None:

@@ -15,6 +15,7 @@ import torch
 from safetensors import SafetensorError
 
 from digrad.arrays import row_norm
+from digrad.engine.divergence import largest_entry
 from digrad.errors import CheckpointError, NonFiniteError
 from digrad.mixing import Network
 from digrad.sampling import EpochPermutations, WithReplacement
@@ -24,9 +25,6 @@ from digrad.torch.image_problem import Evaluation, ImageProblem
 from digrad.torch.replicas import Replicas
 from digrad.trace import Trace
 
-DIVERGED = (
-    1e12  # an entry of x beyond this, relative to 1 + max|x_0|, counts as diverged (the design's definition)
-)
 RECALIBRATION = 1000  # training images from which BatchNorm of the average model takes its statistics
 
 
@@ -125,7 +123,8 @@ class Training:
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         start = problem.start(plan.seed, plan.start_scale).to(self._device)
         self.replicas = Replicas(start, method, network)
-        self._limit = DIVERGED * (1 + float(self.replicas.estimate().abs().max()))
+        x0 = self.replicas.estimate()
+        self._limit = largest_entry(float(x0.abs().max()), torch.finfo(x0.dtype).max)
         sampler = EpochPermutations if plan.sampling == "epoch" else WithReplacement
         self._sampler = sampler(problem.sizes, plan.batch_size, plan.seed)
         self._train_part = problem.training_part(plan.evaluate)
