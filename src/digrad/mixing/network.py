@@ -11,7 +11,7 @@ import numpy.typing as npt
 from digrad import checks
 from digrad.errors import ArgumentError, MixingError
 from digrad.graphs import Digraph, GraphSequence, from_networkx, roots, unreachable_pair
-from digrad.links import Link, Links
+from digrad.links import Link, Links, check_given, identity
 from digrad.mixing.spectral import DENSE_LIMIT, perron_column, perron_row
 from digrad.mixing.summary import NetworkSummary, summarize
 from digrad.mixing.validation import ADJECTIVES, BUILDERS, check_connected, custom, no_root, not_strong
@@ -87,8 +87,7 @@ class Network:
                 f"`{min(given)}` of Network is one matrix, but the graph changes with the iteration; give those of "
                 "every step: NetworkSequence([Network(graph, R=..., C=..., partial=True), ...])."
             )
-        if isinstance(links, Links):
-            links.check_agents(graph.n)
+        check_given(links, graph.n, "Network")
         object.__setattr__(self, "graph", graph)
         object.__setattr__(self, "links", links)
         object.__setattr__(self, "partial", partial)
@@ -174,11 +173,11 @@ class Network:
         """Perron vector of C, ``[n]``, sum n: where the mass settles when all push."""
         return perron_column(self.C)
 
-    @cached_property
+    @property
     def content_hash(self) -> str:
-        """SHA-256 of the graph and of all weights that were given, in hexadecimal."""
+        """SHA-256 of the graph, of all weights that were given and of the links, in hexadecimal."""
         parts = [self.graph.content_hash, *(f"{name}={w.content_hash}" for name, w in self._given.items())]
-        parts += [repr(self.links)] if self.links else []
+        parts += [identity(self.links)] if self.links else []
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
     def require(self, needs: frozenset[str], owner: str) -> None:

@@ -19,7 +19,7 @@ from digrad.engine.traffic import Meter, Traffic
 from digrad.engine.verbs import bindings
 from digrad.errors import ArgumentError
 from digrad.fingerprints import fingerprint
-from digrad.links import Event, Fates, Links
+from digrad.links import Event, Fates, Links, code_of_link
 from digrad.links.coders import RandomK
 from digrad.mixing import AnyNetwork
 from digrad.problems import Problem
@@ -206,7 +206,7 @@ def prepare(
         ),
         code=Code(
             losses=problem.code,
-            link=None if isinstance(network.links, Links) else network.links,
+            link=None if isinstance(network.links, Links | None) else code_of_link(network.links),
             wire=wire,
             rows=rows,
             keep=keep,
@@ -421,7 +421,7 @@ def _facts(
         "hyper_parameters": recognised(lambda: hyper.describe(method), "a hyper-parameter"),
         "problem": problem.name,
         "problem_hash": recognised(lambda: problem.content_hash, "the problem"),
-        "network_hash": network.content_hash,
+        "network_hash": recognised(lambda: network.content_hash, "the network"),
         "start_hash": _hash(x0),
         "dtype": x0.dtype.name,
     }
