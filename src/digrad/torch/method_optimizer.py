@@ -19,7 +19,7 @@ from digrad.mixing import AnyNetwork
 from digrad.torch.finite import broken_rows
 from digrad.torch.flat import FlatParameters
 from digrad.torch.memory import release_free_memory
-from digrad.torch.mixing_order import CHUNK
+from digrad.torch.mixing_order import PIECE
 from digrad.torch.reasons import agents_text
 from digrad.torch.runtime import Runtime, overwrite
 from digrad.types import Method
@@ -378,7 +378,7 @@ class MethodOptimizer(torch.optim.Optimizer):
         for settings, group in zip(self.param_groups, self._flat.groups, strict=True):
             if settings["weight_decay"]:
                 for part, point in zip(
-                    total[:, group].split(CHUNK, 1), self._point[:, group].split(CHUNK, 1), strict=True
+                    total[:, group].split(PIECE, 1), self._point[:, group].split(PIECE, 1), strict=True
                 ):
                     part += settings["weight_decay"] * point
         return total
