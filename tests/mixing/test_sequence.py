@@ -49,6 +49,7 @@ def test_own_matrices_of_every_turn_are_kept():
     ("build", "error", "message"),
     [
         (lambda: NetworkSequence([]), ArgumentError, "must be a list of networks"),
+        (lambda: NetworkSequence(np.eye(3)), ArgumentError, "of one graph each, but got ndarray.$"),
         (lambda: NetworkSequence([Network(graphs.split(EXAMPLE, 2))]), ArgumentError, "of one graph each"),
         (
             lambda: NetworkSequence([Network(graphs.ring(3)), Network(graphs.ring(4))]),

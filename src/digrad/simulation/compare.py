@@ -9,6 +9,7 @@ import jax
 import numpy.typing as npt
 
 from digrad import checks
+from digrad.files import file_stem
 from digrad.links import Event
 from digrad.mixing import AnyNetwork
 from digrad.problems import Problem
@@ -139,4 +140,4 @@ def _side_by_side(each: Sequence[dict[str, Any]]) -> Ensemble:
 def _of_run(checkpoint: Checkpoint | None, label: str, seed: int) -> Checkpoint | None:
     if checkpoint is None:
         return None
-    return dataclasses.replace(checkpoint, path=Path(checkpoint.path) / f"{label}-{seed}.npz")
+    return dataclasses.replace(checkpoint, path=Path(checkpoint.path) / f"{file_stem(str(label))}-{seed}.npz")
