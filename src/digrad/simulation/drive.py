@@ -2,7 +2,6 @@
 
 import dataclasses
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import numpy as np
 
 from digrad.engine.packets import PacketTraffic
 from digrad.errors import CheckpointError, StorageError
+from digrad.notices import warn_user
 from digrad.simulation import checkpoint as checkpoints
 from digrad.simulation.advance import Carry, Rows
 from digrad.simulation.checkpoint import Checkpoint
@@ -225,9 +225,7 @@ class _Drive:
                 fingerprint=self.facts,
             )
         except StorageError as error:  # hours of work are worth more than the file that was to protect them
-            warnings.warn(
-                f"{self.run.name} goes on without a checkpoint at k = {self.k}: {error}", stacklevel=2
-            )
+            warn_user(f"{self.run.name} goes on without a checkpoint at k = {self.k}: {error}")
 
     def _elapsed(self) -> float:
         return self.seconds + time.perf_counter() - self.began

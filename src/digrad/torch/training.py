@@ -4,7 +4,6 @@ import dataclasses
 import json
 import math
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from digrad.arrays import row_norm
 from digrad.engine.divergence import largest_entry
 from digrad.errors import CheckpointError, NonFiniteError
 from digrad.mixing import Network
+from digrad.notices import warn_user
 from digrad.sampling import EpochPermutations, WithReplacement
 from digrad.torch.batch_norm import recalibrate
 from digrad.torch.checkpoint_files import read_tensors, write_file
@@ -329,9 +329,8 @@ class Training:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_file(path, stored, {"digrad": json.dumps(header)})
         except (OSError, SafetensorError) as error:  # hours of work are worth more than the file
-            warnings.warn(
-                f"{self.name} goes on without a checkpoint at k = {self.k}: {path} cannot be written ({error})",
-                stacklevel=2,
+            warn_user(
+                f"{self.name} goes on without a checkpoint at k = {self.k}: {path} cannot be written ({error})"
             )
 
     def resume(self) -> None:
