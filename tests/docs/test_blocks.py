@@ -41,16 +41,9 @@ def test_pages_that_are_run_elsewhere_are_named_there():
 def test_every_block_is_in_a_language_that_is_tested():
     for page in pages():
         fences = re.findall(r"^```(?=\S)(.*)\n(?:.*\n)*?^```$", (DOCS / page).read_text(), re.MULTILINE)
-        assert set(fences) <= {"python", "python notest", "sh", "toml", "yaml", "math", "text"} | {
+        assert set(fences) <= {"python", "sh", "toml", "yaml", "math", "text"} | {
             fence for fence in fences if fence.startswith("{")
         }, page
-
-
-def test_blocks_that_need_a_cluster_compile():
-    found = [block for page in pages() for block in blocks(page, "python notest")]
-    for block in found:
-        compile(block, "cluster", "exec")
-    assert found
 
 
 def test_toml_blocks_are_toml():

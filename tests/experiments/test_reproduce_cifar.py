@@ -61,6 +61,8 @@ def test_smoke_trains_all_seven_methods_and_writes_everything(smoke: Reproductio
     assert {claim.holds for claim in smoke.table.claims} == {UNDECIDED}  # a few steps decide nothing
     rows = json.loads((smoke.directory / "table.json").read_text())["cifar-iid"]
     assert {row["method"] for row in rows} == {*cifar_claims.BASELINES, *cifar_claims.PROPOSED}
+    assert [dict(row) for row in smoke.accuracies["cifar-iid"]] == rows
+    assert smoke.accuracies["cifar-iid"].to_latex().count(r"\\") == 1 + len(rows)
     names = {path.name for path in smoke.figures}
     assert {f"cifar-iid-by-{axis}.png" for axis in ("iteration", "epoch", "bytes")} <= names
     for directory in (*smoke.runs.values(), smoke.directory):

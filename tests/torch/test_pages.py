@@ -53,7 +53,7 @@ def test_replicas_of_torch_md_agree() -> None:
 
 
 def test_scripts_of_torch_md_train(tmp_path: Path) -> None:
-    _, train, every, _, recipe, checkpoints = blocks("torch.md", "python")
+    _, train, every, late, recipe, checkpoints = blocks("torch.md", "python")
     first, model_and_loop = train.split("torch.manual_seed", 1)
     resumable = checkpoints.replace("    ...\n", STEP)
     assert resumable != checkpoints
@@ -65,7 +65,8 @@ def test_scripts_of_torch_md_train(tmp_path: Path) -> None:
         + "from digrad.torch import Checkpoints\n"
         + every
         + "from digrad.links import Links, coders\ngraph = dg.graphs.example5()\n"
-        + recipe.splitlines(keepends=True)[0]  # its second line is tried by examples/torch_wan.py
+        + late
+        + recipe
         + f"model, folder, steps = build_model(), {str(tmp_path / 'checkpoints')!r}, 100\n"
         + "optimizer = DecentralizedOptimizer(model.parameters(), dg.CGT(step_size=0.01, threshold=1.0), network)\n"
         + "scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)\n"
