@@ -11,7 +11,8 @@ import numpy.typing as npt
 from digrad import checks
 from digrad.errors import ArgumentError, MixingError
 from digrad.graphs import Digraph, GraphSequence, from_networkx, roots, unreachable_pair
-from digrad.links import Link, Links, check_given, identity
+from digrad.links import Link, Links
+from digrad.links.door import check_given, identity
 from digrad.mixing.spectral import DENSE_LIMIT, perron_column, perron_row
 from digrad.mixing.summary import NetworkSummary, summarize
 from digrad.mixing.validation import ADJECTIVES, BUILDERS, check_connected, custom, no_root, not_strong
