@@ -178,7 +178,7 @@ class Network:
     def content_hash(self) -> str:
         """SHA-256 of the graph, of all weights that were given and of the links, in hexadecimal."""
         parts = [self.graph.content_hash, *(f"{name}={w.content_hash}" for name, w in self._given.items())]
-        parts += [identity(self.links)] if self.links else []
+        parts += [] if self.links is None else [identity(self.links)]
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
     def require(self, needs: frozenset[str], owner: str) -> None:
