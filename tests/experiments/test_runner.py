@@ -324,7 +324,10 @@ def test_resume_refuses_results_of_other_data(tmp_path: Path) -> None:
 )
 def test_graph_without_u_or_v_is_drawn_with_what_there_is(graph: str, tmp_path: Path) -> None:
     text = TEXT.format(steps=5, seeds=1).split("methods.")[0]
-    text = text.replace('graph = {kind = "example5"}', graph) + "methods.FROST = {step_size = 0.01}"
+    text = (
+        text.replace('graph = {kind = "example5"}', graph)
+        + "methods.DGD = {step_size = 0.01, mixing = 'row'}"
+    )
     built = parse_spec(text, "changing.toml").build()
     figure = runner._drawing(built.network)
     assert figure.axes[0].get_title() == f"5 agents, {built.network.union.n_arcs} one-way links"

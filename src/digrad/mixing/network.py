@@ -11,7 +11,8 @@ import numpy.typing as npt
 from digrad import checks
 from digrad.errors import ArgumentError, MixingError
 from digrad.graphs import Digraph, GraphSequence, from_networkx, roots, unreachable_pair
-from digrad.links import Link, Links, check_given, identity
+from digrad.links import Link, Links
+from digrad.links.door import check_given, identity
 from digrad.mixing.spectral import DENSE_LIMIT, perron_column, perron_row
 from digrad.mixing.summary import NetworkSummary, summarize
 from digrad.mixing.validation import ADJECTIVES, BUILDERS, check_connected, custom, no_root, not_strong
@@ -177,7 +178,7 @@ class Network:
     def content_hash(self) -> str:
         """SHA-256 of the graph, of all weights that were given and of the links, in hexadecimal."""
         parts = [self.graph.content_hash, *(f"{name}={w.content_hash}" for name, w in self._given.items())]
-        parts += [identity(self.links)] if self.links else []
+        parts += [] if self.links is None else [identity(self.links)]
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
     def require(self, needs: frozenset[str], owner: str) -> None:

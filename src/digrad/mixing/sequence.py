@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from digrad.errors import ArgumentError, MixingError
 from digrad.graphs import Digraph, GraphSequence, roots, sequence, unreachable_pair
-from digrad.links import Link, Links, check_given, identity
+from digrad.links import Link, Links
+from digrad.links.door import check_given, identity
 from digrad.mixing.network import LETTERS, Network, of_union
 from digrad.mixing.summary import NetworkSummary
 from digrad.mixing.validation import no_root, not_strong

@@ -17,7 +17,7 @@ from jax import lax
 
 from digrad import metrics
 from digrad.algorithms.fields import with_fields
-from digrad.links import LinkCode
+from digrad.links.door import LinkCode
 from digrad.problems import LossCode
 from digrad.simulation.fated_net import Call, Fate, FatedNet, Wire, outstanding
 from digrad.simulation.net import SimulatedNet

@@ -9,7 +9,8 @@ import numpy as np
 
 from digrad.engine.traffic import Meter
 from digrad.engine.verbs import Verbs
-from digrad.links import Link, heard, keeps_reference
+from digrad.links import Link, heard
+from digrad.links.seam import keeps_reference
 from digrad.simulation.arcs import Arcs
 from digrad.simulation.operators import Linked, Operator, apply, apply_heard
 

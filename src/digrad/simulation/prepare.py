@@ -19,8 +19,9 @@ from digrad.engine.traffic import Meter, Traffic
 from digrad.engine.verbs import bindings
 from digrad.errors import ArgumentError
 from digrad.fingerprints import fingerprint
-from digrad.links import Event, Fates, Links, code_of_link
+from digrad.links import Event, Fates, Links
 from digrad.links.coders import RandomK
+from digrad.links.door import code_of_link
 from digrad.mixing import AnyNetwork
 from digrad.problems import Problem
 from digrad.sampling import EpochPermutations, WithReplacement
