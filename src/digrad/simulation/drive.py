@@ -12,6 +12,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
+from digrad.engine import hyper
 from digrad.errors import CheckpointError, StorageError
 from digrad.simulation import checkpoint as checkpoints
 from digrad.simulation.advance import Carry
@@ -220,4 +221,5 @@ def ended(run: Prepared, plan: Plan, recorder: Recorder, carry: Carry, *, second
         steps=k,
         seconds=seconds,
         facts={**run.facts, **plan.facts, "tolerance": tolerance, "jax": jax.__version__},
+        arrays=hyper.long_arrays(run.method),
     )
