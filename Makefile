@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Tests run on two processes, a file on one of them; more threads than cores make timings worthless.
+# A file of tests runs on one of three processes (two cores, but some tests only wait), each with one thread.
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
@@ -12,7 +12,8 @@ export OPENBLAS_NUM_THREADS ?= 1
 demo: $(VENV)/.installed
 	$(BIN)/digrad demo
 
-test: lint types layers pytest
+test: lint layers
+	$(MAKE) --jobs=2 types pytest
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff format --check src tests examples docs
@@ -25,7 +26,7 @@ layers: $(VENV)/.installed-test
 	$(BIN)/lint-imports --no-cache
 
 pytest: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile -m "not slow"
 
 # The long runs, kept out of `make test`, and property tests on examples of their own choice.
 slow: $(VENV)/.installed-slow
@@ -47,7 +48,7 @@ test-3.%:
 	else echo "Python 3.$* is not on this machine: skipped"; fi
 
 pytest-without-torch: $(VENV)/.installed-plain
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow" $(WITHOUT_TORCH)
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile -m "not slow" $(WITHOUT_TORCH)
 
 # The site, from docs/ and the docstrings: open docs/_build/html/index.html.
 docs: $(VENV)/.installed-test

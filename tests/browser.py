@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the key of a web element, fixed by the WebDriver standard
+_PATIENCE = 60.0  # seconds
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -46,7 +48,13 @@ class Browser:
         )
         self._call("POST", "/url", {"url": "about:blank"})
         self.log("browser"), self.log("performance")  # of pages before
-        self._call("POST", "/url", {"url": path.absolute().as_uri() + (f"#{fragment}" if fragment else "")})
+        address = path.absolute().as_uri()
+        self._call("POST", "/url", {"url": address + (f"#{fragment}" if fragment else "")})
+        # On a busy machine chromedriver answers before the page is there.
+        deadline = time.monotonic() + _PATIENCE
+        state = "return location.href.split('#')[0] + ' ' + document.readyState"
+        while self.run(state) != f"{address} complete":
+            assert time.monotonic() < deadline, f"{path} was not shown in {_PATIENCE} s"
 
     def run(self, script: str, *arguments: Any) -> Any:
         """Return what the body of a JavaScript function returns."""
@@ -108,7 +116,7 @@ class Browser:
         body = None if content is None else json.dumps(content).encode()
         request = urllib.request.Request(self._address + path, data=body, method=method)
         try:
-            with _direct.open(request, timeout=60) as answer:
+            with _direct.open(request, timeout=_PATIENCE) as answer:
                 return json.loads(answer.read())["value"]
         except urllib.error.HTTPError as error:
             told = json.loads(error.read())["value"]

@@ -1,5 +1,7 @@
 """Runs on networks that misbehave, with the distance of the worst agent from the minimum at every iteration."""
 
+from functools import cache
+
 import jax
 import numpy as np
 
@@ -15,6 +17,31 @@ METHODS = {
     "PushPull": dg.PushPull(step_size=0.05),
     "PushDIGing": dg.PushDIGing(step_size=0.05),
 }
+
+
+def _twenty():
+    rng = np.random.default_rng(20)
+    factors = rng.standard_normal((20, 10, 10))
+    curvature = factors @ factors.transpose(0, 2, 1) / 10 + np.eye(10) / 2
+    return dg.graphs.random_digraph(20, 0.1, seed=0), curvature, 3 * rng.standard_normal((20, 10))
+
+
+TWENTY = _twenty()  # a graph, curvatures [20, 10, 10] and linear terms [20, 10]
+
+
+@cache
+def random_20():
+    """Return the graph of twenty quadratics, and the options of :func:`distances` for them."""
+    graph, curvature, linear = TWENTY
+    batches = list(zip(curvature[:, None], linear[:, None], strict=True))
+    minimum = np.linalg.solve(curvature.sum(axis=0), linear.sum(axis=0))
+    problem = dg.problems.from_loss(_quadratic, batches, 10)
+    return graph, {"problem": problem, "x0": np.full(10, 5.0), "minimum": minimum}
+
+
+def _quadratic(x, batch):
+    curvature, linear = batch
+    return (0.5 * (curvature @ x) @ x - linear @ x).mean()
 
 
 def distances(
@@ -47,7 +74,7 @@ def lose(monkeypatch, is_lost):
         found = is_lost(np.arange(first, first + length)[:, None], self.arcs)
         return np.broadcast_to(found, (length, len(self.arcs)))
 
-    monkeypatch.setattr(fates.Fates, "_lost", table)
+    monkeypatch.setattr(fates.Fates, "lost", table)
 
 
 def settles_at(errors, tolerance=1e-8):

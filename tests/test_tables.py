@@ -3,10 +3,13 @@
 import csv
 import io
 import math
+import sys
 
 import digrad as dg
 from digrad.algorithms.catalog import method_facts
+from digrad.bench import BenchRow
 from digrad.experiments.claims import Claim, ClaimTable
+from digrad.experiments.link_bias import Bias
 
 TABLE = dg.Table(({"method": "A & B_1", "loss": 1.25e-7, "steps": 10}, {"method": "C", "loss": math.inf}))
 
@@ -30,16 +33,24 @@ def test_latex_escapes_text_and_writes_powers(tmp_path):
     assert lines[4:6] == [r"A \& B\_1 & $1.2 \times 10^{-7}$ & 10 \\", r"C & $\infty$ & -- \\"]
 
 
-def test_every_table_of_the_library_can_be_written():
+def test_every_table_of_the_library_can_be_written(monkeypatch):
+    monkeypatch.setitem(
+        sys.modules, "jinja2", None
+    )  # which pandas wants for LaTeX, and digrad does not install
     network, problem = dg.Network(dg.graphs.example5()), dg.problems.example_quadratic()
     certificate = dg.theory.certify(problem, network, threshold=5.0, x0=[1.0, 1.0])
     claim = Claim(1, "c", "s", "run", "m", "holds", "r")
     traces = dg.compare([dg.CGT(0.05, 5.0)], problem, network, steps=10)
+    found = dg.sweep(dg.AB, problem, network, steps=10, grid={"step_size": [0.01, 1.0]})
     tables = [
         dg.results_table(traces),
         certificate.table(),
         ClaimTable("t", [claim], [], {}).table(),
         dg.Table.of(method_facts(["CGT", "AB"])),
+        dg.Table.of(found.table),
+        dg.Table.of(found.best()),
+        dg.Table.of([Bias("p", "last value", None, 0.5, "running")]),
+        dg.Table.of([BenchRow(name="n", ours=1.0, unit="s", target=2.0)]),
     ]
     for table in tables:
         assert len(list(csv.reader(io.StringIO(table.to_csv())))) == 1 + len(table)

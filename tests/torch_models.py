@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from digrad import AB, CGT, DGD, PushDIGing, PushPull
-from digrad.graphs import every, example5, one_peer_exponential, out_star, random_arcs, split
-from digrad.links import Bursts, FixedDelay, Links, coders, rounded
+from digrad.graphs import every, example5, one_peer_exponential, out_star, random_arcs, ring, split
+from digrad.links import Bursts, Clock, FixedDelay, Links, Uniform, coders, rounded
 from digrad.mixing import Network
 from digrad.sampling import WithReplacement
 from method_cases import CASES, Case
@@ -165,6 +165,27 @@ LEAFLESS = (  # agent 0 hears nobody, and nobody hears the others
 )
 
 
+MISSED = Clock(  # 32 bytes take two seconds on the last arc, and agent 4 computes for two steps
+    compute=[0.2, 0.2, 0.2, 0.2, 1.5],
+    latency=Uniform(0.2, 1.5),
+    bandwidth=[1e3, 1e3, 1e3, 1e3, 1e3, 1e3, 16.0],
+    deadline=1.0,
+)
+RESTARTED = (  # everything at once that is remembered between two steps, or replayed
+    CGT(step_size=0.02, threshold=2.0),
+    Network(
+        ring(3),
+        links=Links(
+            loss=Bursts(0.3, 3),
+            awake=0.8,
+            coder=coders.top_k(1),
+            noise=0.01,
+            clock=Clock(compute=Uniform(0.1, 1.5), latency=Uniform(0.0, 1.5), deadline=1.0),
+        ),
+    ),
+)
+
+
 def turn_cases(n: int) -> list[TurnCase]:
     """Return the cases with n agents."""
     methods = {
@@ -180,7 +201,6 @@ def turn_cases(n: int) -> list[TurnCase]:
         },
         8: {"one peer": one_peer_exponential(8)},
     }
-    short = {"constant": example5(), "split": graphs[5]["split"], "random arcs": graphs[5]["random arcs"]}
     found = [
         TurnCase(f"{name}, {label}", method, Network(graph))
         for label, graph in graphs[n].items()
@@ -189,7 +209,7 @@ def turn_cases(n: int) -> list[TurnCase]:
     if n == 8:
         return found
     rows = DGD(step_size=0.02, mixing="row")
-    found += [TurnCase(f"DGD, {label}", rows, Network(graph)) for label, graph in graphs[5].items()]
+    found.append(TurnCase("DGD, random arcs", rows, Network(graphs[5]["random arcs"])))
     found += [
         TurnCase(f"{type(method).__name__}, {label}", method, Network(graph, links=links))
         for label, method, graph, links in (
@@ -202,10 +222,17 @@ def turn_cases(n: int) -> list[TurnCase]:
             ("coded weights", methods["PushDIGing"], example5(), Links(coder=coders.quantize(2))),
             ("kept", methods["CGT"], example5(), Links(loss=0.3, push="keep", pull="renormalise")),
             ("last", rows, example5(), Links(loss=0.3, delay=2, pull="last")),
+            ("deadline", methods["AB"], example5(), Links(loss=0.1, clock=MISSED)),
         )
     ]
     return found + [
-        TurnCase(f"{name}, {label}, short", method, Network(graph, links=rounded("bfloat16")))
-        for label, graph in short.items()
-        for name, method in {**methods, "DGD": rows}.items()
+        TurnCase(
+            f"{type(method).__name__}, {label}, short", method, Network(graph, links=rounded("bfloat16"))
+        )
+        for label, method, graph in (
+            ("constant", methods["AB"], example5()),
+            ("constant", rows, example5()),
+            ("split", methods["PushDIGing"], graphs[5]["split"]),
+            ("random arcs", methods["CGT"], graphs[5]["random arcs"]),
+        )
     ]

@@ -6,7 +6,7 @@ import io
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from digrad.files import write_atomically
@@ -44,8 +44,21 @@ class Table:
 
     @classmethod
     def of(cls, items: Iterable[Any]) -> "Table":
-        """Return a table of things that have ``to_dict``, such as what ``digrad methods`` lists."""
-        return cls(tuple(item if isinstance(item, Mapping) else item.to_dict() for item in items))
+        """Return a table of a pandas data frame, or of mappings, data classes or things that have ``to_dict``.
+
+        So every table can be written: that of a sweep, the rows of ``digrad bench``, what ``digrad methods`` lists.
+
+        Example:
+            >>> import pandas as pd
+            >>> print(Table.of(pd.DataFrame({"method": ["CGT", "AB"], "diverged_at": pd.array([None, 4])})).to_csv())
+            method,diverged_at
+            CGT,
+            AB,4
+        """
+        frame: Any = items
+        if hasattr(frame, "notna"):
+            return cls(tuple(frame.astype(object).where(frame.notna(), None).to_dict("records")))
+        return cls(tuple(_row(item) for item in items))
 
     @property
     def columns(self) -> list[str]:
@@ -135,6 +148,12 @@ def facts_html(title: str, facts: Mapping[str, Any]) -> str:
         for name, value in facts.items()
     )
     return f"<div><strong>{html.escape(title)}</strong><table>{rows}</table></div>"
+
+
+def _row(item: Any) -> Mapping[str, Any]:
+    if isinstance(item, Mapping):
+        return item
+    return item.to_dict() if hasattr(item, "to_dict") else asdict(item)
 
 
 def _written(content: str, path: str | os.PathLike[str] | None) -> str:

@@ -9,6 +9,8 @@ import pytest
 
 from digrad.cli import main, show
 from digrad.cli.commands import COMMANDS
+from digrad.experiments import preset
+from digrad.trace import Trace
 
 TINY = """
 name = "tiny"
@@ -243,6 +245,10 @@ def test_demo_shows_that_tracking_explodes_and_cgt_converges(monkeypatch, capsys
     assert summary["CGT"]["verdict"] == "converged"
     assert summary["DGDClip"]["verdict"] == "running"
     assert summary["DGDClip"]["final"]["grad_norm"] > 100 * summary["CGT"]["final"]["grad_norm"]
+    cgt, clipped = (Trace.load(out, name) for name in ("CGT", "DGDClip"))
+    assert cgt.loss.max() == cgt.loss[0] > 4
+    assert cgt.loss[-1] - preset("demo").build().problem.solve().loss < 1e-3
+    assert clipped.grad_norm[-1000:].mean() > 2 * cgt.grad_norm[-1000:].mean()
     assert (out / "figures" / "loss_and_gradient.png").exists()
 
 

@@ -48,3 +48,27 @@ def test_doctor_fails_when_a_package_is_missing_that_digrad_needs(monkeypatch):
     code, found = findings()
     assert code == 1
     assert found["scipy"]["fix"] == "pip install scipy"
+
+
+def test_doctor_tells_the_command_that_installs_each_extra(monkeypatch):
+    import importlib.metadata
+
+    version = importlib.metadata.version
+
+    def bare(name):
+        if name in ("torch", "safetensors", "optax", "lightning"):
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", bare)
+    code, found = findings()
+    assert code == 0
+    for name, extra in {
+        "torch": "torch",
+        "safetensors": "torch",
+        "optax": "optax",
+        "lightning": "trainers",
+    }.items():
+        assert found[f"{name} ({extra})"]["fix"] == f"pip install 'digrad[{extra}]'"
+    shown = CliRunner().invoke(digrad, ["doctor"]).stdout
+    assert "pip install 'digrad[torch]'" in shown  # brackets are text

@@ -12,9 +12,10 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import digrad
-from docs_pages import DOCS, ROOT
+from docs_pages import DOCS, ROOT, pages
 
-MODULES = [name for name in digrad.__all__ if inspect.ismodule(getattr(digrad, name))] + ["torch"]
+MODULES = [name for name in digrad.__all__ if inspect.ismodule(getattr(digrad, name))]
+MODULES += ["torch", "report", "experiments", "testing"]
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +34,14 @@ def site(tmp_path_factory):
     return folder / "html"
 
 
-def test_every_public_name_has_an_entry(site):
+@pytest.fixture(scope="module")
+def entries(site):
+    """The names that the reference describes."""
     text = "".join(page.read_text() for page in (site / "reference").glob("*.html"))
-    entries = set(re.findall(r'id="(digrad\.[\w.]+)"', text))
+    return set(re.findall(r'id="(digrad\.[\w.]+)"', text))
+
+
+def test_every_public_name_has_an_entry(entries):
     wanted = {f"digrad.{name}" for name in digrad.__all__ if name not in MODULES}
     for module in MODULES:
         # digrad.coders is a module of digrad.links, digrad.torch no attribute of digrad
@@ -47,6 +53,17 @@ def test_every_public_name_has_an_entry(site):
                 wanted.add(f"{place.__name__}.{name}")
     assert len(wanted) > 100
     assert wanted <= entries, sorted(wanted - entries)
+
+
+def test_every_name_that_a_page_imports_has_an_entry(entries):
+    prose = [(DOCS / page).read_text() for page in pages()] + [(ROOT / "CONTRIBUTING.md").read_text()]
+    imported = re.findall(r"^from (digrad\.[\w.]+) import ([\w, ]+)$", "\n".join(prose), re.MULTILINE)
+    wanted = {(module, name) for module, names in imported for name in names.split(", ")}
+    assert ("digrad.types", "Hyper") in wanted
+    absent = [f"{module}.{name}" for module, name in wanted if f"digrad.{name}" not in entries]
+    # A module has no entry of its own: what it holds has.
+    modules = {entry.rpartition(".")[0] for entry in entries}
+    assert set(absent) <= entries | modules, sorted(set(absent) - entries)
 
 
 class Links(HTMLParser):

@@ -1,22 +1,27 @@
 """What lost packets do, from end to end, and links in specifications."""
 
-import pytest
+import json
 
+import pytest
+from click.testing import CliRunner
+
+from digrad.cli.main import digrad
 from digrad.errors import ArgumentError, SpecError
 from digrad.experiments import link_bias, reproduce_links
 from digrad.experiments.graph_table import LinksTable
-from digrad.links import Bursts, FixedDelay, Links, coders
+from digrad.links import Bursts, Clock, Exponential, FixedDelay, Links, coders
 from digrad.schedules import Geometric
 
 
 def test_only_what_is_owed_leaves_no_bias(tmp_path, monkeypatch):
     settings = link_bias._settings()
     monkeypatch.setattr(link_bias, "_settings", lambda: {"example": settings["example"]})
-    found = reproduce_links(tmp_path / "out")
-    errors = {row.policy: row.error for row in found.rows}
+    words = ["reproduce", "links", "--out", str(tmp_path / "out"), "--json"]
+    rows = json.loads(CliRunner().invoke(digrad, words, catch_exceptions=False).stdout)
+    errors = {row["policy"]: row["error"] for row in rows}
     assert errors.pop("owed, own value") < 1e-13
     assert min(errors.values()) > 0.2
-    assert [path.name for path in found.figures] == ["links-example.png"]
+    assert (tmp_path / "out" / "links-example.png").is_file()
     assert "| example | owed, own value |" in (tmp_path / "out" / "links.md").read_text()
     with pytest.raises(ArgumentError, match="is not empty"):
         reproduce_links(tmp_path / "out")
@@ -38,6 +43,13 @@ def test_the_table_of_links_says_all_that_links_can():
     assert LinksTable().build() is None
 
 
+def test_the_table_of_links_says_how_long_steps_take():
+    drawn = {"distribution": "exponential", "mean": 0.5}
+    table = LinksTable(compute=[1.0, 2.0], latency=drawn, bandwidth=1e6, deadline=3.0, clock_seed=7)
+    clock = Clock(compute=[1.0, 2.0], latency=Exponential(0.5), bandwidth=1e6, deadline=3.0, seed=7)
+    assert table.build() == Links(clock=clock)
+
+
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
@@ -45,6 +57,8 @@ def test_the_table_of_links_says_all_that_links_can():
         ({"rounded": "bfloat16", "loss": 0.1}, "`links.rounded`: leave it out"),
         ({"delay": 1, "fixed_delay": 1}, "`links.delay`: leave it out"),
         ({"coder": "quantize"}, "`links.coder_bits`: quantize needs it"),
+        ({"clock_seed": 1}, "`links.clock_seed`: leave it out"),
+        ({"deadline": 0.0}, "`links`: `deadline` of Clock must be"),
     ],
 )
 def test_impossible_tables_are_refused(keys, words):

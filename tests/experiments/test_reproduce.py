@@ -4,17 +4,24 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from digrad.cli.main import digrad
 from digrad.errors import ArgumentError
 from digrad.experiments import Reproduction, reproduce_logistic
 from digrad.experiments.claims import FAILS, HOLDS, UNDECIDED, Claim
 from digrad.experiments.logistic_claims import verdicts
-from digrad.report import write_report
 
 
 @pytest.fixture(scope="module")
 def smoke(a9a_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Reproduction:
-    return reproduce_logistic(tmp_path_factory.mktemp("smoke"), preset="smoke", report=write_report)
+    """What `digrad reproduce logistic --preset smoke` leaves; a resume of all of it computes nothing."""
+    folder = tmp_path_factory.mktemp("smoke")
+    done = CliRunner().invoke(
+        digrad, ["reproduce", "logistic", "--preset", "smoke", "--out", str(folder)], catch_exceptions=False
+    )
+    assert "claims.md" in done.stdout
+    return reproduce_logistic(folder, preset="smoke", resume=True)
 
 
 @pytest.mark.a9a

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from digrad.cli.main import digrad
 from digrad.errors import ArgumentError
 from digrad.experiments import Reproduction, cifar_claims, preset, reproduce_cifar
 from digrad.experiments.claims import FAILS, HOLDS, UNDECIDED
@@ -59,6 +61,8 @@ def test_smoke_trains_all_seven_methods_and_writes_everything(smoke: Reproductio
     assert {claim.holds for claim in smoke.table.claims} == {UNDECIDED}  # a few steps decide nothing
     rows = json.loads((smoke.directory / "table.json").read_text())["cifar-iid"]
     assert {row["method"] for row in rows} == {*cifar_claims.BASELINES, *cifar_claims.PROPOSED}
+    assert [dict(row) for row in smoke.accuracies["cifar-iid"]] == rows
+    assert smoke.accuracies["cifar-iid"].to_latex().count(r"\\") == 1 + len(rows)
     names = {path.name for path in smoke.figures}
     assert {f"cifar-iid-by-{axis}.png" for axis in ("iteration", "epoch", "bytes")} <= names
     for directory in (*smoke.runs.values(), smoke.directory):
@@ -118,6 +122,26 @@ def numbers(folder: Path) -> Any:
     rows = json.loads((folder / "table.json").read_text())["cifar-iid"]
     timeless = [{key: row[key] for key in row if "seconds" not in key} for row in rows]
     return timeless, json.loads((folder / "cifar-iid-search" / "search.json").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.cifar10
+def test_command_of_the_pages_measures_a_step(cifar10_folder: Path, tmp_path: Path) -> None:
+    words = [
+        "reproduce",
+        "cifar",
+        "--preset",
+        "smoke",
+        "--steps",
+        "1",
+        "--setting",
+        "explosion",
+        "--jobs",
+        "1",
+    ]
+    done = CliRunner().invoke(digrad, [*words, "--out", str(tmp_path / "out")], catch_exceptions=False)
+    assert (tmp_path / "out" / "cifar-explosion" / "report.html").is_file()
+    assert "claims.md" in done.stdout
 
 
 def test_reproduction_refuses_a_setting_that_is_not_there(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ BASE = {
     "problem": 'problem = {kind = "example_quadratic"}',
     "methods": "methods.CGT = {step_size = 0.05, threshold = 5.0}",
 }
+CLOCK = 'links = {compute = {distribution = "uniform", low = 0.5, high = 1.0}, latency = 2.5, deadline = 2}'
 LOGISTIC = 'problem = {kind = "logistic", data = "digits"'
 
 
@@ -114,6 +115,16 @@ BAD = [
         "links",
         'links = {rounded = "int8"}',
         "`links.rounded` must be one of 'bfloat16', 'float16', 'float32'",
+    ),
+    (
+        "links",
+        'links.compute = {distribution = "normal", mean = 1.0}',
+        "`links.compute.distribution` must be one of 'exponential', 'uniform'",
+    ),
+    (
+        "links",
+        'links.latency = {distribution = "uniform", low = 1.0}',
+        "`links.latency`: uniform requires `high`",
     ),
     ("links", 'links = {round = "bfloat16"}', "`links.round` is not a known key; .* Did you mean `rounded`?"),
     (
@@ -358,7 +369,7 @@ def test_image_presets_have_the_values_of_the_paper(name: str) -> None:
     assert spec.methods["CGT"].fields == {"step_size": 0.05, "threshold": 10.0}
 
 
-@pytest.mark.parametrize("links", ["", 'links.rounded = "bfloat16"', "links.loss = 0.1"])
+@pytest.mark.parametrize("links", ["", 'links.rounded = "bfloat16"', "links.loss = 0.1", CLOCK])
 def test_stored_specification_builds_the_same_network(links: str) -> None:
     spec = parse_spec(f"""
         name = "round trip"

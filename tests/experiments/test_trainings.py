@@ -8,11 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from digrad.cli.main import digrad
 from digrad.errors import DigradError
 from digrad.experiments import RunResult, Spec, find_run, run
 from digrad.report import write_report
 from digrad.trace import Trace
+from docs_pages import blocks
 from experiment_specs import images
 from image_problems import write_batches
 
@@ -102,6 +105,26 @@ def test_run_says_why_when_no_method_could_be_run(folder, tmp_path):
     only_ab = spec.model_copy(update={"methods": {"AB": spec.methods["AB"]}})
     with pytest.raises(DigradError, match=r"AB: .*differs between the agents"):
         run(only_ab, tmp_path / "run", workers=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["run", "smoothness"])
+def test_specification_of_the_page_trains_and_is_measured(command, folder, tmp_path, monkeypatch):
+    (text,) = blocks("cifar.md", "toml")
+    few = f'folder = "{folder}", evaluate = 10, evaluate_last = 10'
+    for old, new in {
+        "1000": "2",
+        "= 32": "= 4",
+        "= 100\n": "= 1\n",
+        '"resnet20"': f'"small_cnn", {few}',
+    }.items():
+        assert old in text
+        text = text.replace(old, new)
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text(text)
+    done = CliRunner().invoke(digrad, [command, "mine.toml"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert "CGT" in done.stdout or "L0" in done.stdout
 
 
 def test_killed_torch_run_resumes_to_the_same_bits(whole, folder, tmp_path):

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import digrad as dg
+from digrad.engine.fates import make_fates
 from digrad.errors import ArgumentError
-from digrad.links import Clock, Exponential, Links, Uniform
+from digrad.links import Bursts, Clock, Exponential, Links, Uniform
 from link_runs import EXAMPLE, METHODS, QUADRATIC
 
 
@@ -45,6 +46,111 @@ def test_drawn_times_do_not_depend_on_chunks(times):
     ]
     np.testing.assert_array_equal(runs[0].seconds_simulated, runs[1].seconds_simulated)
     assert (np.diff(runs[0].seconds_simulated) > 0).all()
+
+
+DEADLINES = {
+    "straggler": Clock(compute=[1.0, 1.0, 1.0, 1.0, 5.0], latency=0.1, deadline=1.5),
+    "slow arc": Clock(compute=1.0, latency=[3.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], deadline=1.5),
+    "narrow arc": Clock(bandwidth=[10.0, 1e3, 1e3, 1e3, 1e3, 1e3, 1e3], deadline=1.5),  # 32 bytes
+    "drawn": Clock(compute=Exponential(0.5), latency=Exponential(0.5), deadline=1.5),
+}
+
+
+def fates_by(clock, **links):
+    return make_fates(dg.Network(EXAMPLE, links=Links(clock=clock, **links)), packet=32)
+
+
+def test_an_agent_that_computes_beyond_the_deadline_acts_when_it_is_done():
+    awake = fates_by(DEADLINES["straggler"]).awake(0, 12)
+    assert awake[:, :4].all()
+    assert np.flatnonzero(awake[:, 4]).tolist() == [3, 7, 11]  # 5 seconds are three steps and half a second
+
+
+@pytest.mark.parametrize(("name", "late"), [("slow arc", 2), ("narrow arc", 2)])
+def test_a_packet_under_way_beyond_the_deadline_is_late_by_so_many_steps(name, late):
+    ages = fates_by(DEADLINES[name]).ages(0, 10)
+    assert (ages[:, 1:] == 0).all()
+    assert ages[:, 0].tolist() == [-1] * late + [late] * (10 - late)
+
+
+def test_a_packet_that_just_makes_it_is_in_time():
+    assert (fates_by(Clock(compute=0.5, latency=1.0, deadline=1.5)).ages(0, 5) == 0).all()
+
+
+@pytest.mark.parametrize("links", [{}, {"loss": Bursts(0.3, 5)}, {"awake": 0.5}], ids=str)
+def test_fates_by_the_clock_do_not_depend_on_who_asks_for_what_first(links):
+    whole, pieces = (fates_by(DEADLINES["drawn"], **links) for _ in range(2))
+    ages, awake = whole.ages(0, 700), whole.awake(0, 700)
+    for first, length in [(0, 300), (0, 100), (300, 400), (100, 300), (250, 7)]:
+        np.testing.assert_array_equal(pieces.ages(first, length), ages[first : first + length])
+        np.testing.assert_array_equal(pieces.awake(first, length), awake[first : first + length])
+
+
+@pytest.mark.parametrize("name", DEADLINES)
+@pytest.mark.parametrize("links", [{}, {"loss": 0.3, "awake": 0.8}], ids=str)
+def test_what_misses_the_deadline_costs_no_exactness(name, links):
+    network = dg.Network(EXAMPLE, links=Links(clock=DEADLINES[name], **links))
+    trace = dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=3000, record_every=100, x0=[10, -10])
+    assert abs(trace.final_x - 1 / 3).max() < 1e-8
+    assert trace.columns["mass_error"].max() < 1e-11
+
+
+def test_a_step_ends_when_all_has_come_and_at_the_deadline_otherwise():
+    in_time, late = (Clock(compute=1.0, latency=0.25, deadline=deadline) for deadline in (2.0, 1.1))
+    np.testing.assert_allclose(seconds(in_time), 1.25 * np.arange(11))
+    np.testing.assert_allclose(seconds(late), 1.1 * np.arange(11))
+
+
+def test_a_lost_packet_is_waited_for_until_the_deadline():
+    clock = Clock(compute=1.0, latency=0.25, deadline=2.0)
+    is_whole = fates_by(clock, loss=0.1).ages(0, 10).min(axis=1) == 0
+    assert 0 < is_whole.sum() < 10
+    np.testing.assert_allclose(np.diff(seconds(clock, loss=0.1)), np.where(is_whole, 1.25, 2.0))
+
+
+def test_a_deadline_ends_the_wait_for_a_straggler():
+    without = Clock(compute=[1.0, 1.0, 1.0, 1.0, 5.0], latency=0.1)
+    assert seconds(DEADLINES["straggler"], steps=50)[-1] < seconds(without, steps=50)[-1] / 3
+
+
+def test_the_slowest_are_named():
+    slowest = dg.simulate(
+        METHODS["CGT"],
+        QUADRATIC,
+        dg.Network(EXAMPLE, links=Links(clock=DEADLINES["straggler"])),
+        steps=40,
+    ).facts["slowest"]
+    agent, computing, waiting = slowest["agents"][0]
+    assert agent == 4
+    assert computing == pytest.approx(1.25)
+    assert computing + waiting == pytest.approx(slowest["seconds"] / 40)
+    slow_arc = dg.Network(EXAMPLE, links=Links(clock=DEADLINES["slow arc"]))
+    slowest = dg.simulate(METHODS["CGT"], QUADRATIC, slow_arc, steps=40).facts["slowest"]
+    assert slowest["arcs"][0] == [4, 0, 3.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("links", "words"),
+    [
+        ({"delay": 2}, "`clock` of Links has a deadline.*leave out `delay`"),
+        ({"two_way": True}, "leave out `two_way`"),
+        ({"push": "keep"}, "packets may be late"),
+    ],
+)
+def test_what_a_deadline_excludes_is_refused(links, words):
+    with pytest.raises(ArgumentError, match=words):
+        Links(clock=Clock(deadline=1.0), **links)
+
+
+def test_a_deadline_that_makes_packets_too_late_to_remember_is_refused():
+    with pytest.raises(ArgumentError, match="late by 199 steps, but at most 126"):
+        seconds(Clock(latency=20.0, deadline=0.1))
+
+
+def test_methods_that_no_late_packet_may_reach_are_refused():
+    network = dg.Network(dg.graphs.ring(5), links=Links(clock=Clock(deadline=1.0)))
+    with pytest.raises(ArgumentError, match="late packets break"):
+        dg.simulate(dg.DSGT(step_size=0.05), QUADRATIC, network, steps=1)
 
 
 def test_a_run_without_a_clock_says_what_to_do():

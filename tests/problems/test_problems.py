@@ -158,7 +158,7 @@ def test_any_two_labels_are_mapped_to_zero_and_one():
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=5), st.integers(0, 100))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_from_loss_equals_the_hand_written_problem_for_unequal_sizes(sizes, seed):
     generator = np.random.default_rng(seed)
     data = [(generator.standard_normal((m, 2)), generator.standard_normal(m)) for m in sizes]

@@ -1,5 +1,6 @@
 """The page in a real browser: what a reader does with it, and that it asks nobody for anything."""
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from browser import Browser, chromium
 from digrad.report import write_report
-from digrad.trace import Ensemble
+from digrad.trace import Ensemble, Trace
 from stored_runs import SETTING, store, trace
 
 RIGHT, HOME = "\ue014", "\ue011"  # keys, as WebDriver writes them
@@ -85,6 +86,28 @@ def test_a_column_that_nobody_knows_is_shown_under_its_own_name(
     assert {"Delivered", "Battery level"} < set(titles)
     axes = browser.run("return [...document.querySelectorAll('#choose-x option')].map(o => o.value)")
     assert axes == ["k", "evaluations", "bytes_sent", "seconds", "seconds_simulated"]
+
+
+@pytest.mark.parametrize("width", [1200, 380])
+def test_bars_show_who_is_slow_at_any_width(width: int, show: Callable[..., Browser], tmp_path: Path) -> None:
+    slowest = {
+        "steps": 10,
+        "seconds": 40.0,
+        "agents": [[3, 4.0, 0.0], [0, 1.0, 3.0]],
+        "arcs": [[1, 4, 5.0, 1.0], [0, 1, 0.5, 0.0]],
+        "deadline": 4.0,
+    }
+    run = dataclasses.replace(trace("CGT"), facts={"slowest": slowest})
+    browser = show(write_report(store(tmp_path / "run", {"CGT": run})), width=width)
+    bars = browser.run(
+        "return [...document.querySelectorAll('.bar')].map(b => b.getBoundingClientRect().width)"
+    )
+    straggler, _, computing, waiting, slow_arc, other = bars
+    assert straggler > 20
+    assert computing / straggler == pytest.approx(0.25, abs=0.02)
+    assert waiting / straggler == pytest.approx(0.75, abs=0.02)
+    assert other / slow_arc == pytest.approx(0.1, abs=0.02)
+    assert browser.run("return document.documentElement.scrollWidth <= window.innerWidth")
 
 
 def test_toggle_hides_a_curve_and_a_reload_keeps_it_hidden(show: Callable[..., Browser]) -> None:
@@ -192,6 +215,17 @@ def test_keys_read_values_off_a_figure(show: Callable[..., Browser]) -> None:
     assert f"{METHODS['CGT'].grad_norm[1]:.5g}" in text
 
 
+def test_keys_look_closer_and_show_all_again(show: Callable[..., Browser]) -> None:
+    browser = show()
+    browser.choose("#choose-xscale", "linear")
+    whole = lines(browser)
+    browser.press("#curve-loss svg", HOME + "+")
+    assert ("from=0" in browser.url(), "to=99.5" in browser.url()) == (True, True)
+    assert lines(browser)["0"] != whole["0"]
+    browser.press("#curve-loss svg", "-")
+    assert lines(browser) == whole
+
+
 def saved(browser: Browser, selector: str) -> str:
     """What a button would save."""
     browser.run("URL.createObjectURL = blob => { window.saved = blob; return 'blob:nothing' }")
@@ -240,11 +274,41 @@ def test_labels_of_every_agent_are_drawn(show: Callable[..., Browser]) -> None:
         "top: 15 of 20 samples (75.0 %) have label 1.",
         "right: 30 of 30 samples (100.0 %) have label 1.",
     ]
+    browser.run("document.querySelector('.labels rect[tabindex]').focus()")
+    told = "return document.querySelector('.labels .told').textContent"
+    assert browser.run(told) == "left: 10 of 10 samples (100.0 %) have label 0."
 
 
-def plane_run(folder: Path) -> Path:
-    k = np.arange(50)
-    paths = {f"x[{i}][{j}]": (1 + i) * 0.9**k * (-1) ** j for i in range(3) for j in range(2)}
+def test_network_of_many_agents_tells_the_links_that_are_pointed_at(
+    show: Callable[..., Browser], tmp_path: Path
+) -> None:
+    n = 80
+    vectors = {name: [value] * n for name, value in {"u": 1.0, "v": 1.0, "R": 0.5, "C": 0.25}.items()}
+    shape = {"n": n, "names": None, "n_arcs": n, "arcs": [[i, (i + 1) % n] for i in range(n)], "period": 1}
+    network = {"figures": "", **shape, **vectors}
+    run = store(tmp_path / "run", {"CGT": METHODS["CGT"]}, setting={**SETTING, "network": network})
+    browser = show(write_report(run))
+    point = """
+        const drawing = document.querySelector('.network svg'), box = drawing.getBoundingClientRect();
+        const at = (place, first) => (first + (place + 0.5) * 380 / 80) * box.width / 420;
+        drawing.dispatchEvent(new PointerEvent('pointermove',
+          { clientX: box.left + at(7, 30), clientY: box.top + at(8, 10) }));
+        return document.querySelector('.network .told').textContent"""
+    assert browser.run(point).startswith("7 → 8; R = 0.5,")
+    browser.press(".network svg", RIGHT)
+    assert browser.run("return document.querySelector('.network .told').textContent").startswith(
+        "Agent 0 hears 79; is heard by 1; u = 1; v = 1."
+    )
+
+
+def paths(scale: float = 1.0) -> dict[str, Any]:
+    """Where three agents are, on their way to the minimum at zero."""
+    decay = scale * 0.9 ** np.arange(50)
+    return {f"x[{i}][{j}]": (1 + i) * decay * (-1) ** j for i in range(3) for j in range(2)}
+
+
+def plane_run(folder: Path, result: Trace | Ensemble | None = None) -> Path:
+    result = result or trace("CGT", rows=50, **paths())
     axis = np.linspace(-4, 4, 21)
     values = (axis[:, None] ** 2 + axis[None] ** 2).tolist()
     plane = {"across": [-4, 4], "up": [-4, 4], "values": values}
@@ -254,7 +318,7 @@ def plane_run(folder: Path) -> Path:
         "plane": plane,
     }
     setting = {**SETTING, "problem": problem}
-    return write_report(store(folder, {"CGT": trace("CGT", rows=50, **paths)}, setting=setting))
+    return write_report(store(folder, {"CGT": result}, setting=setting))
 
 
 def test_plane_shows_the_agents_at_the_scrubbed_iteration(
@@ -272,6 +336,18 @@ def test_plane_shows_the_agents_at_the_scrubbed_iteration(
     assert browser.run(contours) > 8
     figures = browser.run("return [...document.querySelectorAll('figure.curve')].length")
     assert figures == 5  # coordinates are no curves
+    assert "at=0" in browser.url()
+    browser.reload()
+    assert browser.run(dots) == at_start
+
+
+def test_plane_of_several_seeds_shows_the_first(show: Callable[..., Browser], tmp_path: Path) -> None:
+    seeds = tuple(trace("CGT", rows=50, seed=seed, **paths(1.0 + seed)) for seed in range(2))
+    dots = "return [...document.querySelectorAll('.agent-dot')].map(c => c.getAttribute('cx'))"
+    alone = show(plane_run(tmp_path / "alone", seeds[0]), "at=9").run(dots)
+    browser = show(plane_run(tmp_path / "run", Ensemble(seeds)), "at=9")
+    assert browser.run(dots) == alone
+    assert "with the first seed" in browser.run("return document.querySelector('figure.plane').textContent")
 
 
 def test_plane_plays_to_the_end(show: Callable[..., Browser], tmp_path: Path) -> None:
@@ -291,17 +367,18 @@ def test_one_method_needs_no_legend_to_hide_others(show: Callable[..., Browser],
     assert browser.run("return document.querySelector('.network')") is None
 
 
-def test_twenty_methods_look_different_without_colour_vision_too(
-    show: Callable[..., Browser], tmp_path: Path
+@pytest.mark.parametrize("count", [20, 60])
+def test_many_methods_look_different_without_colour_vision_too(
+    show: Callable[..., Browser], tmp_path: Path, count: int
 ) -> None:
-    results = {f"m{i}": trace(f"m{i}", rate=0.005 + 0.001 * i, seed=i) for i in range(20)}
-    path = write_report(store(tmp_path / "run", results))
+    results = {f"m{i}": trace(f"m{i}", rate=0.005 + 0.001 * i, seed=i) for i in range(count - 2)}
+    path = write_report(store(tmp_path / "run", {"CGT": METHODS["CGT"], "AB": METHODS["AB"], **results}))
     browser = show(path)
     looks = browser.run(
         "return [...document.querySelectorAll('#curve-loss path.line')]"
         ".map(p => getComputedStyle(p).stroke + p.getAttribute('stroke-dasharray'))"
     )
-    assert len(set(looks)) == 20
+    assert len(set(looks)) == count
     assert path.stat().st_size < LARGEST_PAGE
 
 
@@ -359,6 +436,8 @@ def test_table_of_a_sweep_is_sorted_by_a_click(show: Callable[..., Browser], tmp
     assert browser.run(cells)[0] == "CGT 0.02 0.5"
     browser.click(".sortable th:nth-child(3) button")
     browser.click(".sortable th:nth-child(3) button")
+    assert browser.run(cells)[0] == "AB 0.1 not finite"
+    browser.reload()
     assert browser.run(cells)[0] == "AB 0.1 not finite"
 
 

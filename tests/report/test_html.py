@@ -175,6 +175,24 @@ def test_labels_network_and_evaluations_come_from_the_setting(tmp_path: Path) ->
     assert shown["network"]["u"] == network.u.tolist()
 
 
+def test_stragglers_and_slow_arcs_of_a_clock_are_shown(directory: Path, tmp_path: Path) -> None:
+    spec = parse_spec(
+        'name = "slow"\nsteps = 21\ngraph = {kind = "example5"}\nproblem = {kind = "example_quadratic"}\n'
+        "links = {compute = [1, 1, 1, 9, 1], latency = [0, 0, 0, 0, 0, 5, 0], deadline = 4}\n"
+        "methods.CGT = {step_size = 0.05, threshold = 5.0}\n"
+    )
+    found = run(spec, tmp_path / "slow", report=write_report, formats=()).directory
+    page = (found / "report.html").read_text()
+    rows = re.findall(r"<tr><td>(?:agent |)([^<]*)</td><td class=\"number\">([^<]*)</td>", _section(page))
+    assert rows[0] == ("3", "3 s")  # nine seconds in three steps of four
+    assert ("1 → 4", "5 s") in rows
+    assert "<h2>Stragglers" not in (directory / "report.html").read_text()
+
+
+def _section(page: str) -> str:
+    return page.split("<h2>Stragglers and slow arcs</h2>")[1].split("</section>")[0]
+
+
 def test_run_stored_without_a_setting_still_has_a_page(directory: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(directory, tmp_path / "old")
     (copy / "setting.json").unlink()

@@ -3,14 +3,16 @@
 The whole tables are slow; a row of each kind is not.
 """
 
+from dataclasses import dataclass, replace
 from functools import cache
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import digrad as dg
 from digrad.links import Bursts, FixedDelay, Links
-from link_runs import EXAMPLE, METHODS, QUADRATIC, distances, lose, settles_at
+from link_runs import EXAMPLE, METHODS, QUADRATIC, distances, lose, random_20, settles_at
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*forget what is lost")
 
@@ -154,8 +156,10 @@ BANDS = {  # (links, graph, {method: (least, most) of k8 over 20 seeds; None whe
     "all, random 1": ({**MIXED, "coder": dg.coders.random_k(1)}, SPLIT, {"CGT": (2225, 4487)}),
     "keep": ({"loss": 0.3, "push": "keep"}, EXAMPLE, {"CGT": (240, 275)}),
 }
-# Of 20 seeds: whether a run whose steps are unstable now and then ends well is a matter of rounding, too.
-PUSH_SUM_CONVERGES = {"loss 0.3": (17, 20), "delay 0..5": (1, 8), "split 2": (0, 6)}
+# Steps of the run, and how many of 20 seeds end within 1e-8: a step that is unstable now and then throws runs out
+# again, so that the count depends on where they end, which the specification does not say; these lengths give its
+# counts.
+PUSH_SUM_CONVERGES = {"loss 0.3": (4000, 19), "delay 0..5": (3000, 4), "split 2": (3000, 3)}
 
 
 def check_band(name, method, band):
@@ -184,31 +188,16 @@ def test_all_random_rows_stay_in_the_bands_of_the_specification(name, method):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PUSH_SUM_CONVERGES)
 def test_push_sum_converges_as_often_as_the_specification_says(name):
-    links, graph, _ = BANDS[name]
-    least, most = PUSH_SUM_CONVERGES[name]
-    k8 = [
-        settles_at(distances(METHODS["PushDIGing"], Links(**links, seed=seed), graph, steps=5000))
-        for seed in range(20)
-    ]
-    assert least <= sum(np.isfinite(k8)) <= most
-
-
-def quadratic(x, batch):
-    curvature, linear = batch
-    return (0.5 * (curvature @ x) @ x - linear @ x).mean()
-
-
-@cache
-def random_20():
-    graph, rng = dg.graphs.random_digraph(20, 0.1, seed=0), np.random.default_rng(20)
-    factors = rng.standard_normal((20, 10, 10))
-    curvature = factors @ factors.transpose(0, 2, 1) / 10 + np.eye(10) / 2
-    linear = 3 * rng.standard_normal((20, 10))
-    problem = dg.problems.from_loss(
-        quadratic, list(zip(curvature[:, None], linear[:, None], strict=True)), 10
+    (links, graph, _), (steps, count) = BANDS[name], PUSH_SUM_CONVERGES[name]
+    k8 = np.array(
+        [
+            settles_at(distances(METHODS["PushDIGing"], Links(**links, seed=seed), graph, steps=steps))
+            for seed in range(20)
+        ]
     )
-    minimum = np.linalg.solve(curvature.sum(axis=0), linear.sum(axis=0))
-    return graph, {"problem": problem, "x0": np.full(10, 5.0), "minimum": minimum}
+    assert np.isfinite(k8).sum() == count
+    if name == "loss 0.3":
+        assert (k8.min(), k8[np.isfinite(k8)].max()) == (163, 3735)
 
 
 @cache
@@ -216,6 +205,18 @@ def digits():
     problem = dg.problems.logistic(data="digits", agents=5, partition="sorted", reg_weight=0.01, reg_power=3)
     x = problem.solve().x
     return EXAMPLE, {"problem": problem, "x0": np.full(problem.dim, 2.0), "minimum": x}
+
+
+@dataclass(frozen=True)
+class AllTies(dg.coders.TopK):
+    """What the reference of the specification sends: more than k entries where the k-th largest has equals.
+
+    Pixels that are always blank tie in digits. digrad sends k entries, whose bytes are those of the specification.
+    """
+
+    def code(self, values, chosen=None):
+        size = abs(values)
+        return values * (size >= jnp.sort(size, axis=1)[:, -self.k][:, None])
 
 
 RANDOM_20 = [  # (links, iterations to 1e-8)
@@ -253,24 +254,36 @@ DIGITS = [  # (links, iterations to 1e-6)
     (Links(coder=dg.coders.quantize(4)), 971),
     (Links(coder=dg.coders.quantize(2)), 924),
     (Links(coder=dg.coders.sign()), 4819),
-    (Links(coder=dg.coders.top_k(4)), 2247),
+    (Links(coder=AllTies(4)), 2247),
+    (Links(coder=dg.coders.top_k(4)), 2332),
     (Links(coder=dg.coders.random_k(4)), 5363),
 ]
 
 
-def is_drawn(links):
-    """Whether the draws of a coder, which the specification leaves open, decide."""
-    return links is not None and isinstance(links.coder, type(dg.coders.random_k(1)))
+def check_iterations(method, links, expected, problem, tolerance=1e-8):
+    """Check how many iterations a run takes: exactly, where every bit of it follows from the specification."""
+    graph, options = problem()
+    steps, coder = 800 if expected == np.inf else int(1.3 * expected), links and links.coder
+    is_drawn = isinstance(coder, dg.coders.RandomK)  # entries, which the specification leaves open
+    found = [
+        settles_at(distances(method, one, graph, steps=steps, **options), tolerance)
+        for one in ([replace(links, seed=seed) for seed in range(3)] if is_drawn else [links])
+    ]
+    if is_drawn and expected < np.inf:
+        assert all(0.8 * expected <= k <= 1.25 * expected for k in found)
+    else:
+        # Two bits, and signs of push-sum, are so coarse that rounding decides: the transcribed equations take 590 to
+        # 597 iterations instead of 595 when the start changes by 1e-15.
+        is_coarse = coder == dg.coders.quantize(2) or (
+            method.needs == {"column"} and coder == dg.coders.sign()
+        )
+        assert found[0] == pytest.approx(expected, rel=0.01 if is_coarse else 0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("links", "k8"), RANDOM_20, ids=repr)
 def test_twenty_agents_need_the_iterations_of_the_specification(links, k8):
-    graph, options = random_20()
-    found = settles_at(
-        distances(dg.CGT(step_size=0.03, threshold=5.0), links, graph, steps=int(1.3 * k8), **options)
-    )
-    assert found == pytest.approx(k8, rel=0.15 if is_drawn(links) else 0.02)
+    check_iterations(dg.CGT(step_size=0.03, threshold=5.0), links, k8, random_20)
 
 
 @pytest.mark.slow
@@ -278,16 +291,13 @@ def test_twenty_agents_with_random_arcs_need_the_iterations_of_the_specification
     graph, options = random_20()
     there = dg.graphs.random_arcs(graph, 0.3, seed=0)
     found = distances(dg.CGT(step_size=0.03, threshold=5.0), Links(), there, steps=900, **options)
-    assert settles_at(found) == pytest.approx(651, rel=0.005)
+    assert settles_at(found) == 651
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("links", "k6"), DIGITS, ids=repr)
 def test_digits_need_the_iterations_of_the_specification(links, k6):
-    graph, options = digits()
-    method = dg.CGT(step_size=0.3, threshold=1.0)
-    found = settles_at(distances(method, links, graph, steps=int(1.3 * k6), **options), 1e-6)
-    assert found == pytest.approx(k6, rel=0.15 if is_drawn(links) else 0.02)
+    check_iterations(dg.CGT(step_size=0.3, threshold=1.0), links, k6, digits, 1e-6)
 
 
 @pytest.mark.slow
@@ -296,7 +306,7 @@ def test_digits_with_one_arc_per_step_need_the_iterations_of_the_specification()
     found = distances(
         dg.CGT(step_size=0.3, threshold=1.0), Links(), dg.graphs.split(graph, 7), steps=1200, **options
     )
-    assert settles_at(found, 1e-6) == pytest.approx(940, rel=0.005)
+    assert settles_at(found, 1e-6) == 940
 
 
 @pytest.mark.slow
@@ -318,9 +328,7 @@ def test_digits_with_one_arc_per_step_need_the_iterations_of_the_specification()
     ids=repr,
 )
 def test_coded_push_sum_needs_the_iterations_of_the_specification(links, k8):
-    graph, options = random_20()
-    found = settles_at(distances(dg.PushDIGing(step_size=0.03), links, graph, steps=800, **options))
-    assert found == pytest.approx(k8, rel=0.05 if is_drawn(links) else 0.02)
+    check_iterations(dg.PushDIGing(step_size=0.03), links, k8, random_20)
 
 
 EXACT = ("sum", "self")
@@ -332,8 +340,9 @@ NAIVE = {  # (method, loss): the error after 3000 steps of each policy; infinity
     ("AB", 0.1): (0.47, 3.9, 1.1, 1.2, 1e-15),
     ("AB", 0.3): (0.47, 8.1, 2.2, 2.7, 1e-15),
     ("AB", 0.5): (0.47, 9.5, 3.3, 4.3, 1e-15),
-    # The specification has no finite median for the third, because seeds 16 and 17 of its 20 diverge, here too.
-    ("PushDIGing", 0.1): (np.inf, np.inf, 1.1, 1.3, 2e-15),
+    # The specification calls the third not finite: the median of 20 numbers, two of which are none. Seeds 16 and 17
+    # diverge here too, the median of the others is 1.5, and that of seeds 0 to 4 is 1.04.
+    ("PushDIGing", 0.1): (np.inf, np.inf, 1.5, 1.3, 2e-15),
     ("PushDIGing", 0.3): (np.inf, np.inf, 2.2, 2.4, 2e-15),
     ("PushDIGing", 0.5): (np.inf, np.inf, 5.4, 3.6, np.inf),
     ("SGP", 0.1): (np.inf, np.inf, 0.022, 0.018, 0.019),
@@ -366,7 +375,8 @@ def test_naive_policies_are_biased_as_measured(policy):
 
 
 RENORMALISED = ("renormalise", "renormalise")
-HEAVY_TAILS = {("CGT", 0.3, RENORMALISED): 20}  # from 2 to 300, so that five seeds do not show the median
+# Errors from 1.5 to 290: the median of seeds 0 to 4 is 14, that of the 20 seeds of the specification 6.1, as it says.
+HEAVY_TAILS = {("CGT", 0.3, RENORMALISED): 20}
 
 
 @pytest.mark.slow

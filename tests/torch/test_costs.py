@@ -6,6 +6,7 @@ from digrad.bench.torch_deadline import deadline_row
 from digrad.bench.torch_exchange import run_torch_bench
 
 
+@pytest.mark.slow
 def test_agent_needs_at_most_nine_buffers() -> None:
     rows = {row.name: row for row in run_torch_bench(repeats=1, dimension=4_000_000)}
     assert set(rows) == {

@@ -27,7 +27,7 @@ from torch_models import (
 )
 from torch_processes import Agents, run
 
-STEPS = 60
+STEPS = 30
 NORMALISED = ("NormalizedAB", "DNSGD", "GTNSGDm", "NSGDm")  # a short tracker amplifies rounding
 # What a method tracks, by case: the sum of the first is the sum of the second.
 TRACKING = {
@@ -189,7 +189,7 @@ def test_replicas_and_processes_agree_bitwise_on_networks(tmp_path: Path) -> Non
     check_bitwise(tmp_path, "small")
 
 
-@pytest.mark.parametrize("way", ["direct", "mixed"])
+@pytest.mark.parametrize("way", [pytest.param("direct", marks=pytest.mark.slow), "mixed"])
 def test_replicas_and_processes_agree_bitwise_on_large_messages(way: str, tmp_path: Path) -> None:
     run("bitwise.py", 5, str(tmp_path), "large", way)
     agents = check_bitwise(tmp_path, "large")

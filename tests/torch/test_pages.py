@@ -13,7 +13,7 @@ import yaml
 
 from digrad.cli.main import digrad
 from docs_pages import blocks, titled
-from torch_processes import environment, free_port
+from torch_processes import Agents, environment, free_port
 
 LIMIT = 200.0  # seconds
 # What the reader of torch.md brings along.
@@ -53,7 +53,7 @@ def test_replicas_of_torch_md_agree() -> None:
 
 
 def test_scripts_of_torch_md_train(tmp_path: Path) -> None:
-    _, train, every, _, recipe, checkpoints = blocks("torch.md", "python")
+    _, train, every, late, recipe, checkpoints = blocks("torch.md", "python")
     first, model_and_loop = train.split("torch.manual_seed", 1)
     resumable = checkpoints.replace("    ...\n", STEP)
     assert resumable != checkpoints
@@ -65,14 +65,17 @@ def test_scripts_of_torch_md_train(tmp_path: Path) -> None:
         + "from digrad.torch import Checkpoints\n"
         + every
         + "from digrad.links import Links, coders\ngraph = dg.graphs.example5()\n"
-        + recipe.splitlines(keepends=True)[0]  # its second line is tried by examples/torch_wan.py
-        + "model, folder, steps = build_model(), 'checkpoints', 100\n"
+        + late
+        + recipe
+        + f"model, folder, steps = build_model(), {str(tmp_path / 'checkpoints')!r}, 100\n"
         + "optimizer = DecentralizedOptimizer(model.parameters(), dg.CGT(step_size=0.01, threshold=1.0), network)\n"
         + "scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)\n"
         + resumable
         + "optimizer.close()\n"
     )
-    output = launch(tmp_path, script, "--agents", "5")
+    (tmp_path / "train.py").write_text(script)
+    with Agents(str(tmp_path / "train.py"), 5) as agents:
+        output = "".join(ended.output for ended in agents.wait(LIMIT).values())
     places = re.findall(r"agent \d is at (\S+)", output)
     assert len(places) == 5
     assert len(set(places)) == 1

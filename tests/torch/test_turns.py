@@ -1,5 +1,7 @@
 """Networks that change with the iteration, and links: the simulator, the replicas and real processes agree."""
 
+import signal
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,11 +13,12 @@ import digrad as dg
 from digrad.mixing import arcs_used
 from digrad.torch import Replicas
 from method_cases import CASES
-from torch_models import LEAFLESS, LEAFLESS_STEPS, START, TURN_STEPS, Point, TurnCase, turn_cases
+from torch_models import LEAFLESS, LEAFLESS_STEPS, RESTARTED, START, TURN_STEPS, Point, TurnCase, turn_cases
 from torch_processes import Agents
 
 ALL_CASES = [*turn_cases(5), *turn_cases(8)]
 EXAMPLE = dg.problems.example_quadratic()
+RESTART = "link_restart.py"
 
 
 class Run(NamedTuple):
@@ -140,6 +143,27 @@ def test_agents_whose_books_differ_go_on_from_their_states(tmp_path: Any) -> Non
             assert ended.code == 0, f"agent {rank} failed:\n{ended.output}"
     found = torch.cat([torch.load(tmp_path / f"agent{i}.pt") for i in range(3)])
     assert torch.equal(found, replicas.estimate())
+
+
+def test_killed_agents_and_replicas_go_on_to_the_same_bits(tmp_path: Path) -> None:
+    """SIGKILL to a real process, one agent of three or the one of all replicas: the rest is as if nothing had been."""
+    processes, replicas = ((3, str(tmp_path), "processes"), (1, str(tmp_path), "replicas"))
+    with Agents(RESTART, *processes, "killed") as three, Agents(RESTART, *replicas, "killed") as one:
+        for doomed in (three, one):
+            assert doomed.wait(120, [0])[0].code == -signal.SIGKILL
+    with Agents(RESTART, *processes, "resumed") as three, Agents(RESTART, *replicas, "resumed") as one:
+        for rank, ended in [*three.wait(120).items(), *one.wait(120).items()]:
+            assert ended.code == 0, f"agent {rank} failed:\n{ended.output}"
+    method, network = RESTARTED
+    whole = Replicas(Point(), method, network)
+    for _ in range(30):
+        for agent, model in enumerate(whole.models):
+            model.differentiate(agent)
+        whole.step()
+    states = [torch.load(tmp_path / f"processes{agent}.pt") for agent in range(3)]
+    together = [torch.cat(rows) for rows in zip(*states, strict=True)]
+    for found in (together, torch.load(tmp_path / "replicas0.pt")):
+        assert all(torch.equal(a, b) for a, b in zip(found, whole.state_fields, strict=True))
 
 
 def test_own_weights_of_a_sequence_are_used() -> None:

@@ -4,6 +4,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -15,10 +16,7 @@ import click
 from digrad.cli import show
 from digrad.cli.options import json_option
 
-_EXTRAS = {
-    "torch": "train PyTorch models: pip install 'digrad[torch]'",
-    "safetensors": "pip install 'digrad[torch]'",
-}
+_FOR_DEVELOPERS = ("test", "docs")  # extras of a checkout, which `make` installs
 
 
 @dataclass(frozen=True)
@@ -49,13 +47,23 @@ def doctor(as_json: bool) -> None:
 
 def _versions() -> Iterator[Finding]:
     yield Finding("python", platform.python_version())
-    for name in ("digrad", "jax", "numpy", "scipy", *_EXTRAS):
+    yield Finding("digrad", importlib.metadata.version("digrad"))
+    for name, extra in _requirements():
         try:
-            yield Finding(name, importlib.metadata.version(name))
+            yield Finding(f"{name} ({extra})" if extra else name, importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
-            yield Finding(
-                name, "not installed", _EXTRAS.get(name, f"pip install {name}"), name not in _EXTRAS
-            )
+            fix = f"pip install 'digrad[{extra}]'" if extra else f"pip install {name}"
+            yield Finding(f"{name} ({extra})" if extra else name, "not installed", fix, needed=not extra)
+
+
+def _requirements() -> list[tuple[str, str]]:
+    """Return what digrad needs, and what its extras bring, as package and extra."""
+    found = [
+        (re.match(r"[\w.-]+", line), re.search(r"extra == ['\"]([\w-]+)['\"]", line))
+        for line in importlib.metadata.requires("digrad") or ()
+    ]
+    pairs = [(name[0], extra[1] if extra else "") for name, extra in found if name]
+    return sorted((pair for pair in pairs if pair[1] not in _FOR_DEVELOPERS), key=lambda pair: pair[1])
 
 
 def _machine() -> Iterator[Finding]:

@@ -92,7 +92,11 @@ class Watch:
         from rich.live import Live
 
         self._board = _Board()
-        self._live = Live(console=Console(stderr=True), refresh_per_second=4) if sys.stderr.isatty() else None
+        self._live = (
+            Live(console=Console(stderr=True, markup=False), refresh_per_second=4)
+            if sys.stderr.isatty()
+            else None
+        )
 
     def __enter__(self) -> "Watch":
         """Begin to draw."""

@@ -41,7 +41,9 @@ from digrad.cli.options import json_option
     "--check", is_flag=True, help="Instead of a script, try every arc: latency, bandwidth, versions, clocks."
 )
 @click.option(
-    "--metrics", type=click.Path(path_type=Path), help="A folder for a JSON line of every agent and step."
+    "--metrics",
+    type=click.Path(path_type=Path),
+    help="A folder for a JSON line of every agent and step, and for TensorBoard's files.",
 )
 @click.argument("script", type=click.Path(path_type=Path), required=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -135,16 +137,22 @@ def bench(part: str, repeats: int, history: Path | None, figure: Path | None, as
     simulation: against a well-written NumPy loop and scipy's sparse products, interleaved in one process on one thread,
     up to a million agents; some minutes and 3 GB. sweeps: many configurations together against one after another, and
     on two workers against one. torch: the exchange between five processes against raw TCP and the all_reduce of DDP,
-    and five replicas against plain PyTorch.
+    five replicas against plain PyTorch, a deadline against none, and forty agents on this machine.
     """
     from digrad.bench import BenchReport, run_bench
 
     if part == "torch":
         from digrad.bench.torch_deadline import deadline_row
         from digrad.bench.torch_exchange import run_torch_bench
+        from digrad.bench.torch_many import many_rows
         from digrad.bench.torch_replicas import replicas_row
 
-        rows = (*run_torch_bench(repeats=repeats), replicas_row(repeats=repeats), deadline_row())
+        rows = (
+            *run_torch_bench(repeats=repeats),
+            replicas_row(repeats=repeats),
+            deadline_row(),
+            *many_rows(),
+        )
         report = BenchReport(rows, {"repeats": repeats})
     elif part == "sweeps":
         from digrad.bench.sweeps import run_sweep_bench

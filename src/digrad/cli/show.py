@@ -30,8 +30,8 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str |
         view.add_column(header, justify="right" if numeric else "left", overflow="fold")
     for line in lines:
         view.add_row(*line)
-    # Not on a terminal, a table must not be cut to 80 columns.
-    Console(width=None if sys.stdout.isatty() else 200, highlight=False).print(view)
+    # Not on a terminal, a table must not be cut to 80 columns; and what is in brackets is text, no markup.
+    Console(width=None if sys.stdout.isatty() else 200, highlight=False, markup=False).print(view)
 
 
 def verdict_table(results: dict[str, dict[str, Any]]) -> None:
@@ -64,10 +64,10 @@ class ProgressBar:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         self._bar = Progress(
-            TextColumn("{task.description:<24}"),
+            TextColumn("{task.description:<24}", markup=False),
             BarColumn(bar_width=30),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             TimeElapsedColumn(),
             console=Console(stderr=True),
             disable=not sys.stderr.isatty(),

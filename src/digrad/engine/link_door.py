@@ -22,7 +22,7 @@ def check_links(method: Method, network: AnyNetwork, name: str) -> None:
     if not isinstance(links, Links):
         return
     letters, is_fair = set(bindings(method).values()), links.mean_loss == 0 and not links.sleeps
-    is_late = links.longest_delay > 0
+    is_late = links.is_late
     if "mean" in method.needs:
         _refuse(name, "averages over all agents, which no arc of the network does", "a network without links")
     if "W" in letters:

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad.engine.fates import all_arcs, numbers_among
-from digrad.links import Clock, Fates
+from digrad.engine.step_times import StepTimes
+from digrad.links import Fates
 from digrad.mixing import AnyNetwork, step_weights
 
 STEPS_AT_ONCE = 256  # iterations whose packets are looked at in one go
@@ -46,6 +47,9 @@ class PacketTraffic:
         start: Bytes sent before the first step.
         step: What every step sends.
         fates: What becomes of the packets.
+
+    Attributes:
+        times: When steps end, where the links have a clock.
     """
 
     def __init__(
@@ -66,10 +70,12 @@ class PacketTraffic:
         )  # packets since the last that arrived, the next included
         self._is_new = np.ones(graph.n_arcs, bool)  # whether none has arrived yet
         self._bytes, self._sent, self._arrived = [start], [0], [0]
-        self._ends, self._seconds = (
-            np.zeros(network.n),
-            [0.0],
-        )  # when each agent ends its step; the last of them
+        self.times: StepTimes | None = None
+        if fates.links.clock is not None:
+            sizes = np.zeros(graph.n_arcs, np.int64)
+            for charge in step.charges:
+                sizes += charge.short * self._carries[charge.verb]
+            self.times = StepTimes(fates, sizes)
 
     def before(self, ks: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Return the bytes sent before each of the iterations ``ks``."""
@@ -82,16 +88,6 @@ class PacketTraffic:
         sent, arrived = np.array(self._sent)[ks], np.array(self._arrived)[ks]
         return np.where(sent > 0, arrived / np.maximum(sent, 1), 1.0)
 
-    @property
-    def has_clock(self) -> bool:
-        """Whether steps take time."""
-        return self._fates.links.clock is not None
-
-    def seconds(self, ks: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Return the simulated time at which all agents have ended the iterations before each of ``ks``."""
-        ks = self._reach(ks)
-        return np.array(self._seconds)[ks]
-
     def _reach(self, ks: npt.ArrayLike) -> npt.NDArray[np.int64]:
         ks = np.asarray(ks, np.int64)
         last = int(ks.max(initial=0))
@@ -103,26 +99,9 @@ class PacketTraffic:
         sent, arrives = self._fates.sent(first, length), self._fates.ages(first, length) >= 0
         is_plain = all(charge.short == charge.full for charge in self._step.charges)
         sizes = self._plain(sent) if is_plain else self._coded(sent, arrives)
-        if self._fates.links.clock:
-            self._pass_time(self._fates.links.clock, first, arrives)
         self._bytes.extend((self._bytes[-1] + np.cumsum(sizes)).tolist())
         self._sent.extend((self._sent[-1] + np.cumsum(sent.sum(axis=1))).tolist())
         self._arrived.extend((self._arrived[-1] + np.cumsum(arrives.sum(axis=1))).tolist())
-
-    def _pass_time(self, clock: Clock, first: int, arrives: npt.NDArray[np.bool_]) -> None:
-        """Let agents compute, send, and wait for the slowest packet that arrives during the step it was sent in."""
-        sender, receiver = self._fates.arcs.T
-        size = sum(charge.short * self._carries[charge.verb] for charge in self._step.charges)
-        on_wire = size * clock.per_byte(len(sender))
-        awake = self._fates.awake(first, len(arrives))
-        computing = clock.computing(first, len(arrives), self._fates.n) * awake
-        latency = clock.sending(first, len(arrives), len(sender))
-        is_now = arrives & (self._fates.ages(first, len(arrives)) == 0)
-        for spent, late, now in zip(computing, latency, is_now, strict=True):
-            ready = self._ends + spent
-            self._ends = ready.copy()
-            np.maximum.at(self._ends, receiver[now], (ready[sender] + late + on_wire)[now])
-            self._seconds.append(float(self._ends.max()))
 
     def _plain(self, sent: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
         total = np.zeros(len(sent), np.int64)

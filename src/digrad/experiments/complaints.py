@@ -39,6 +39,11 @@ class Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+def is_number(value: Any) -> bool:
+    """Whether ``value`` is a number of a TOML file."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def refuse(reason: str, key: str = "") -> PydanticCustomError:
     """Return an error for a validator to raise: ``reason`` says what is wrong with ``key`` of its table."""
     return PydanticCustomError("refused", "{reason}", {"reason": reason, "key": key})

@@ -12,9 +12,11 @@ from pydantic import Field, model_validator
 from digrad import graphs
 from digrad.errors import DigradError, SpecError
 from digrad.experiments.complaints import Table, refuse, require_choice
+from digrad.experiments.named_values import named_value
 from digrad.graphs import Digraph, GraphSequence
 from digrad.graphs.words import NAMED
-from digrad.links import Bursts, FixedDelay, Link, Links, coders, rounded
+from digrad.links import Bursts, Clock, FixedDelay, Link, Links, coders, rounded
+from digrad.links.clock import DISTRIBUTIONS
 from digrad.mixing import Network
 from digrad.schedules import Geometric
 
@@ -149,6 +151,12 @@ class LinksTable(Table):
         push: ``"sum"``, ``"keep"``, or the naive ``"drop"``, ``"renormalise"``, ``"last"``.
         pull: ``"self"``, ``"last"``, ``"renormalise"``, or the naive ``"drop"``.
         seed: Of all fates.
+        compute: Seconds of a gradient, for all agents or a list; ``{distribution = "exponential", mean = 1.0}`` draws
+            them anew at every step, and so does ``{distribution = "uniform", low = 0.5, high = 1.5}``.
+        latency: Seconds that a packet is under way, likewise for the arcs, by receiver, then sender.
+        bandwidth: Bytes per second of an arc, for all or a list.
+        deadline: Seconds after which a step ends at the latest; what comes later is late.
+        clock_seed: Of what is drawn of seconds.
     """
 
     rounded: Literal["bfloat16", "float16", "float32"] | None = None
@@ -167,6 +175,17 @@ class LinksTable(Table):
     push: Literal["sum", "keep", "drop", "renormalise", "last"] = "sum"
     pull: Literal["self", "renormalise", "last", "drop"] = "self"
     seed: Seed = 0
+    compute: float | list[float] | dict[str, Any] | None = None
+    latency: float | list[float] | dict[str, Any] | None = None
+    bandwidth: float | list[float] | None = None
+    deadline: float | None = None
+    clock_seed: Seed = 0
+
+    @model_validator(mode="after")
+    def _check(self) -> "LinksTable":
+        for key in ("compute", "latency"):
+            _seconds(getattr(self, key), key)
+        return self
 
     def build(self) -> Link | Links | None:
         """Return the links of a network.
@@ -198,9 +217,20 @@ class LinksTable(Table):
                 push=self.push,
                 pull=self.pull,
                 seed=self.seed,
+                clock=self._clock(),
             )
         except DigradError as error:
             raise SpecError(f"`links`: {error}") from error
+
+    def _clock(self) -> Clock | None:
+        names = ("compute", "latency", "bandwidth", "deadline")
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        if not given:
+            if self.clock_seed:
+                raise SpecError("`links.clock_seed`: leave it out, or say how long compute or latency take.")
+            return None
+        drawn = {name: _seconds(value, name) for name, value in given.items()}
+        return Clock(**drawn, seed=self.clock_seed)
 
     def _coder(self) -> coders.AnyCoder | None:
         needed = {"top_k": "coder_k", "random_k": "coder_k", "quantize": "coder_bits"}.get(self.coder or "")
@@ -209,6 +239,15 @@ class LinksTable(Table):
         if getattr(self, needed) is None:
             raise SpecError(f"`links.{needed}`: {self.coder} needs it.")
         return getattr(coders, self.coder or "")(getattr(self, needed))
+
+
+def _seconds(value: Any, key: str) -> Any:
+    """Return seconds as a clock takes them; a table names a distribution."""
+    if not isinstance(value, dict):
+        return value
+    return named_value(
+        value, "distribution", DISTRIBUTIONS, "{distribution = 'exponential', mean = 1.0}", key
+    )
 
 
 def absolute(file: str, base: Path) -> str:

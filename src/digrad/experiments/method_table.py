@@ -10,8 +10,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, model_validator
 from digrad.algorithms.registry import ALL_METHODS
 from digrad.checks import did_you_mean
 from digrad.errors import DigradError
-from digrad.experiments.complaints import Table, refuse, require_choice
-from digrad.experiments.problem_table import is_number
+from digrad.experiments.complaints import Table, is_number, refuse, require_choice
+from digrad.experiments.named_values import named_value
 from digrad.schedules import SCHEDULES
 from digrad.types import Method
 
@@ -80,28 +80,4 @@ def hyper_parameter(value: Any, key: str) -> Any:
         return np.array(value, np.float64)[:, None]  # [n, 1]
     if not isinstance(value, dict):
         raise refuse(f"must be a number, a list with one per agent, or a schedule, but got {value!r}.", key)
-    name = value.get("schedule")
-    listed = "a schedule is a table such as {schedule = 'inverse_sqrt', scale = 0.5}"
-    if not isinstance(name, str):
-        raise refuse(f"{listed}, but `schedule` is {'missing' if name is None else repr(name)}.", key)
-    require_choice(name, SCHEDULES, f"{key}.schedule")
-    return _schedule(name, {other: value[other] for other in value if other != "schedule"}, key)
-
-
-def _schedule(name: str, arguments: dict[str, Any], key: str) -> Any:
-    fields = {field.name: field for field in dataclasses.fields(SCHEDULES[name])}
-    for argument, number in arguments.items():
-        if argument not in fields:
-            near = did_you_mean(argument, fields)
-            raise refuse(
-                f"`{argument}` is not an argument of {name}, which takes {', '.join(fields)}.{near}", key
-            )
-        if not is_number(number):
-            raise refuse(f"`{argument}` must be a number, but got {number!r}.", key)
-    for argument, field in fields.items():
-        if field.default is dataclasses.MISSING and argument not in arguments:
-            raise refuse(f"{name} requires `{argument}`, but it is missing.", key)
-    try:
-        return SCHEDULES[name](**arguments)
-    except DigradError as error:
-        raise refuse(str(error), key) from error
+    return named_value(value, "schedule", SCHEDULES, "{schedule = 'inverse_sqrt', scale = 0.5}", key)

@@ -11,18 +11,13 @@ from digrad.data import Dataset
 from digrad.data.bundled import BUNDLED
 from digrad.data.catalog import CATALOG
 from digrad.errors import DataError, PluginError
-from digrad.experiments.complaints import Table, refuse
+from digrad.experiments.complaints import Table, is_number, refuse
 from digrad.experiments.graph_table import absolute
 from digrad.experiments.image_table import ImagesTable
 from digrad.experiments.partition_table import PartitionTable, as_partition
 from digrad.problems import Problem
 
 _LARGEST_STATE = 2**31  # numbers, one per agent and feature: 17 GB for each of several copies
-
-
-def is_number(value: Any) -> bool:
-    """Whether ``value`` is a number of a TOML file."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _numbers(value: Any) -> Any:

@@ -15,6 +15,7 @@ from digrad.experiments.runner import Observer, RunResult, members, run
 from digrad.experiments.spec import Spec
 from digrad.experiments.store import check_folder, has_results, is_empty, read_json, write_json
 from digrad.files import locked, write_atomically
+from digrad.tables import Table
 
 Scale: TypeAlias = Literal["smoke", "small", "medium", "full"]
 Report: TypeAlias = Callable[[Path], object]
@@ -55,6 +56,7 @@ class Reproduction:
         runs: The run directory of each setting.
         interrupted: Whether Ctrl-C ended it; ``resume=True`` goes on.
         failures: Why methods failed, by setting and method; the others are complete.
+        accuracies: Of cifar, by setting: a row per method.
     """
 
     directory: Path
@@ -63,6 +65,7 @@ class Reproduction:
     runs: Mapping[str, Path]
     interrupted: bool
     failures: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    accuracies: Mapping[str, Table] = field(default_factory=dict)
 
 
 def reproduce_logistic(

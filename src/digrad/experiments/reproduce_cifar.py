@@ -23,6 +23,7 @@ from digrad.experiments.step_size_search import FACTOR, MOST, SLACK, read_search
 from digrad.experiments.store import check_folder, is_finished, write_json
 from digrad.experiments.trainings import JobProgress
 from digrad.files import locked, write_atomically
+from digrad.tables import Table
 
 COMPARISONS = ("cifar-iid", "cifar-dirichlet", "cifar-sorted", "cifar-row")  # whose step sizes are searched
 THRESHOLDS, EXPLOSION = "cifar-thresholds", "cifar-explosion"
@@ -196,6 +197,7 @@ def _conclude(
         {name: result.directory for name, result in done.items()},
         False,
         failures,
+        {name: Table.of(found) for name, found in rows.items()},
     )
 
 

@@ -56,11 +56,11 @@ from digrad.checks import did_you_mean
 from digrad.engine.door import check_fit
 from digrad.engine.hyper import tables
 from digrad.errors import DigradError, SpecError
-from digrad.experiments.complaints import Table, complaint, dotted, first_line, join, refuse
+from digrad.experiments.complaints import Table, complaint, dotted, first_line, is_number, join, refuse
 from digrad.experiments.graph_table import Count, GraphTable, LinksTable, MixingTable, Seed
 from digrad.experiments.method_table import MethodTable
 from digrad.experiments.partition_table import PartitionTable
-from digrad.experiments.problem_table import PROBLEM_TABLES, ProblemTable, is_number
+from digrad.experiments.problem_table import PROBLEM_TABLES, ProblemTable
 from digrad.experiments.sweep_table import SweepTable
 from digrad.mixing import Network
 from digrad.problems import Problem

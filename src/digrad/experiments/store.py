@@ -42,7 +42,7 @@ _OURS = (
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """One run directory and the specification it holds, made by :func:`open_run` or :func:`find_run`."""
+    """One run directory and the specification it holds, made by ``open_run`` or :func:`find_run`."""
 
     path: Path
     spec: Spec

@@ -7,10 +7,9 @@ import numpy as np
 from pydantic import Field, PlainValidator
 
 from digrad.errors import DigradError
-from digrad.experiments.complaints import Table, refuse
+from digrad.experiments.complaints import Table, is_number, refuse
 from digrad.experiments.graph_table import Count, GraphTable
 from digrad.experiments.method_table import hyper_parameter
-from digrad.experiments.problem_table import is_number
 from digrad.sweeps import LogUniform, Uniform
 
 _GRID_KEYS, _RANDOM_KEYS = {"low", "high", "count"}, {"low", "high", "scale"}

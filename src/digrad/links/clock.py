@@ -13,6 +13,8 @@ from digrad.sampling import COMPUTING, SENDING, uniforms
 
 Floats = npt.NDArray[np.float64]
 
+LARGEST_DRAW = np.float64(1 - 2.0**-53)
+
 
 @dataclass(frozen=True)
 class Exponential:
@@ -49,6 +51,7 @@ class Uniform:
         return self.low + (self.high - self.low) * u
 
 
+DISTRIBUTIONS: dict[str, type[Exponential | Uniform]] = {"exponential": Exponential, "uniform": Uniform}
 Seconds: TypeAlias = float | Sequence[float] | Exponential | Uniform
 
 
@@ -61,12 +64,17 @@ class Clock:
             :class:`Uniform`.
         latency: Seconds until the first byte of a packet has arrived, likewise by arc (by receiver, then sender).
         bandwidth: Bytes per second of an arc, for all or for each.
+        deadline: Seconds after which a step ends at the latest; by default it ends when everything has come. What an
+            agent computes for longer it has at a later step, and acts then; until then it sleeps. A packet that is
+            under way for longer is late by as many steps. A lost packet, and one of an agent that sleeps, are waited
+            for until the deadline. With one, the steps of all agents begin together.
         seed: Of what is drawn.
     """
 
     compute: Seconds = 0.0
     latency: Seconds = 0.0
     bandwidth: float | Sequence[float] = float("inf")
+    deadline: float | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -76,7 +84,26 @@ class Clock:
             if not isinstance(value, Exponential | Uniform):
                 object.__setattr__(self, name, _plain(value, name))
         object.__setattr__(self, "bandwidth", _plain(self.bandwidth, "bandwidth"))
+        if self.deadline is not None:
+            checks.positive(self.deadline, "deadline", "Clock")
         checks.count(self.seed, "seed", "Clock", minimum=0)
+
+    @property
+    def overruns(self) -> bool:
+        """Whether an agent may compute beyond the deadline."""
+        return self.deadline is not None and _largest(self.compute) > self.deadline
+
+    def most_late(self, packet: int) -> int:
+        """Return by how many steps a packet of so many bytes may miss the deadline."""
+        assert self.deadline is not None
+        ready = min(_largest(self.compute), self.deadline)
+        slowest = float(np.max(packet * (1 / np.asarray(self.bandwidth, np.float64))))
+        return int(self.steps_late(np.array(ready + _largest(self.latency) + slowest)))
+
+    def steps_late(self, seconds: Floats) -> Floats:
+        """Return by how many steps what takes so many seconds from the beginning of its step misses the deadline."""
+        assert self.deadline is not None
+        return np.maximum(np.ceil(seconds / self.deadline) - 1, 0)
 
     def computing(self, first: int, length: int, n: int) -> Floats:
         """Return the seconds of each agent at the iterations first, ..., ``[length, n]``."""
@@ -94,6 +121,12 @@ class Clock:
         if isinstance(value, Exponential | Uniform):
             return value.quantile(uniforms(self.seed, stream, first, length, numbers))
         return np.broadcast_to(_spread(value, name, numbers), (length, numbers))
+
+
+def _largest(value: Any) -> float:
+    if isinstance(value, Exponential | Uniform):
+        return float(value.quantile(LARGEST_DRAW))  # pyright: ignore[reportArgumentType]
+    return float(np.max(value))
 
 
 def _plain(value: Any, name: str) -> float | tuple[float, ...]:

@@ -89,7 +89,8 @@ class Links:
         pull: What replaces an estimate that was not heard: ``"self"`` the receiver's own, ``"last"`` the last one
             heard, ``"renormalise"`` the average of those heard; the naive ``"drop"`` takes it as zero.
         seed: Of all fates.
-        clock: How long computing and sending take; a run then records ``seconds_simulated``.
+        clock: How long computing and sending take; a run then records ``seconds_simulated``. With a deadline it
+            decides which packets are late.
 
     Raises:
         ArgumentError: A value is out of its range, or two exclude each other.
@@ -136,7 +137,12 @@ class Links:
         checks.choice(self.push, "push", "Links", PUSHES)
         checks.choice(self.pull, "pull", "Links", PULLS)
         checks.count(self.seed, "seed", "Links", minimum=0, maximum=LARGEST_SEED)
-        if self.push == "keep" and self.longest_delay:
+        if self.is_timed and (self.longest_delay or self.two_way):
+            raise ArgumentError(
+                "`clock` of Links has a deadline, which makes every packet late by its own seconds; leave out "
+                f"`{'delay' if self.longest_delay else 'two_way'}`."
+            )
+        if self.push == "keep" and self.is_late:
             raise ArgumentError(
                 '`push` of Links is "keep", for senders that know at once what did not arrive, but packets may be '
                 'late; use "sum".'
@@ -148,8 +154,18 @@ class Links:
         return f"Links({', '.join(f'{name}={_readable(value)}' for name, value in shown)})"
 
     @property
+    def is_timed(self) -> bool:
+        """Whether the seconds of a clock decide what is late."""
+        return self.clock is not None and self.clock.deadline is not None
+
+    @property
+    def is_late(self) -> bool:
+        """Whether a packet may be late."""
+        return self.longest_delay > 0 or self.is_timed
+
+    @property
     def longest_delay(self) -> int:
-        """By how many steps a packet is late at most."""
+        """By how many steps a packet is late at most, where that is said in steps."""
         return self.delay.steps if isinstance(self.delay, FixedDelay) else int(self.delay)
 
     @property
@@ -159,7 +175,9 @@ class Links:
 
     @property
     def sleeps(self) -> bool:
-        """Whether an agent ever sleeps."""
+        """Whether an agent ever sleeps, or computes for longer than a step."""
+        if self.clock is not None and self.clock.overruns:
+            return True
         return any(rate < 1 for rate in (self.awake if isinstance(self.awake, tuple) else (self.awake,)))  # pyright: ignore[reportOperatorIssue]
 
     @property

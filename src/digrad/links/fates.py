@@ -1,20 +1,25 @@
 """What becomes of every packet: a table made on the host, a pure function of (seed, iteration)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
+from digrad.errors import ArgumentError
 from digrad.links.churn import Timeline
+from digrad.links.clock import Floats
 from digrad.links.coders import RandomK
-from digrad.links.description import Bursts, FixedDelay, Links
+from digrad.links.description import LONGEST_DELAY, Bursts, FixedDelay, Links
 from digrad.sampling import AWAKE, CODER, DELAY, LOSS, NOISE, uniforms
 
 Ages = npt.NDArray[np.int8]
 Mask = npt.NDArray[np.bool_]
 
 NOTHING = -1  # the age of no packet
+STATES_KEPT = 8  # of a chain, for those who ask in turn for different iterations
+ROWS_AT_ONCE = 256  # of a chain
 CALLS = 1 << 16  # the streams of array number c of a step begin at c times this
 
 
@@ -28,6 +33,10 @@ class Fates:
         presence: Which arcs are there at the iterations first, ..., first + length - 1, ``[length, A]``; None if
             all of them always are.
         timeline: Which agents are there when; None if all of them always are.
+        packet: The bytes of a packet, where a clock with a deadline and a bandwidth decides what is late.
+
+    Raises:
+        ArgumentError: Packets may be late by more steps than can be remembered.
 
     Example:
         >>> from digrad.graphs import example5
@@ -43,29 +52,83 @@ class Fates:
         n: int,
         presence: Callable[[int, int], Mask] | None = None,
         timeline: Timeline | None = None,
+        packet: int = 0,
     ) -> None:
         self.links, self.arcs, self.n, self.timeline = links, arcs, n, timeline
         self._presence = presence
         self._twin = _twins(arcs, n) if links.two_way else None
         self._rates = np.array(links.rates(n))
-        self._bad: dict[int, Mask] = {0: np.zeros(len(arcs), bool)}  # by iteration, of bursts, where known
+        self._packet = packet
+        self._bad = _Chain(np.zeros(len(arcs), bool))  # which arcs are in a burst
+        self._work = _Chain(
+            np.full(n, np.nan)
+        )  # the seconds that each agent has left to compute; NaN for none
+        self.longest_delay = links.clock.most_late(packet) if links.is_timed else links.longest_delay  # pyright: ignore[reportOptionalMemberAccess]
+        if self.longest_delay > LONGEST_DELAY:
+            raise ArgumentError(
+                f"`deadline` of Clock is {links.clock.deadline:g} seconds, after which a packet may be late by "  # pyright: ignore[reportOptionalMemberAccess]
+                f"{self.longest_delay} steps, but at most {LONGEST_DELAY} are remembered; make it longer."
+            )
 
     def awake(self, first: int, length: int) -> Mask:
         """Return who acts at each iteration, ``[length, n]``."""
-        there = (
+        clock = self.links.clock
+        if clock is not None and clock.overruns:
+            return np.isfinite(self.ready(first, length))
+        return self._willing(first, length)
+
+    def ready(self, first: int, length: int) -> Floats:
+        """Return how many seconds after its beginning each agent has computed, ``[length, n]``; NaN if it has not."""
+        clock, work = self.links.clock, self.work(first, length)
+        assert clock is not None
+        return work if clock.deadline is None else np.where(work <= clock.deadline, work, np.nan)
+
+    def work(self, first: int, length: int) -> Floats:
+        """Return the seconds that each agent has to compute when an iteration begins, ``[length, n]``; NaN for none.
+
+        What the deadline interrupts goes on at the next iteration.
+        """
+        clock = self.links.clock
+        assert clock is not None
+        if not clock.overruns:
+            return np.where(self._willing(first, length), clock.computing(first, length, self.n), np.nan)
+
+        def advance(left: Floats, row: tuple[Mask, Mask, Floats]) -> tuple[Floats, Floats]:
+            is_there, is_willing, anew = row
+            work = np.where(is_there, np.where(np.isnan(left) & is_willing, anew, left), np.nan)
+            return np.where(work <= clock.deadline, np.nan, work - clock.deadline), work
+
+        def rows(k: int, count: int) -> Iterable[tuple[Mask, Mask, Floats]]:
+            computing = clock.computing(k, count, self.n)
+            return zip(self.present(k, count), self._willing(k, count), computing, strict=True)
+
+        return self._work.replay(first, length, self.longest_delay, rows, advance)
+
+    def travelling(self, first: int, length: int) -> Floats:
+        """Return when the packets of each iteration arrive, in seconds after its beginning, ``[length, A]``."""
+        clock, n_arcs = self.links.clock, len(self.arcs)
+        assert clock is not None
+        on_wire = self._packet * clock.per_byte(n_arcs)
+        return self.ready(first, length)[:, self.arcs[:, 0]] + clock.sending(first, length, n_arcs) + on_wire
+
+    def present(self, first: int, length: int) -> Mask:
+        """Return which agents are there, ``[length, n]``, awake or not."""
+        return (
             np.ones((length, self.n), bool) if self.timeline is None else self.timeline.awake(first, length)
         )
-        if self.links.sleeps:
-            there &= uniforms(self.links.seed, AWAKE, first, length, self.n) < self._rates
-        return there
 
-    def sent(self, first: int, length: int) -> Mask:
-        """Return which packets are sent, ``[length, A]``: the arc is there and its sender awake."""
+    def expected(self, first: int, length: int) -> Mask:
+        """Return which arcs are there and have both their ends, ``[length, A]``."""
         there = np.ones((length, len(self.arcs)), bool)
         if self._presence:
             there &= self._presence(first, length)
         if self.timeline:
             there &= self.timeline.alive(first, length)
+        return there
+
+    def sent(self, first: int, length: int) -> Mask:
+        """Return which packets are sent, ``[length, A]``: the arc is there and its sender awake."""
+        there = self.expected(first, length)
         if self.links.sleeps:
             there &= self.awake(first, length)[:, self.arcs[:, 0]]
         return there
@@ -75,10 +138,10 @@ class Fates:
 
         A packet that a newer one has overtaken is ignored.
         """
-        longest = self.links.longest_delay
+        longest = self.longest_delay
         start = max(0, first - longest)  # packets sent before cannot arrive any more
         span = first + length - start
-        alive = ~self._lost(start, span)
+        alive = ~self.lost(start, span)
         if self._presence or self.links.sleeps or self.timeline:
             alive &= self.sent(start, span)
         ages = newest(alive, self._delays(start, span), longest)[first - start :]
@@ -106,7 +169,8 @@ class Fates:
         own = stream + CALLS * call  # so that no array need know of the others
         return uniforms(self.links.seed, own, first, length, self.n * width).reshape(length, self.n, width)
 
-    def _lost(self, first: int, length: int) -> Mask:
+    def lost(self, first: int, length: int) -> Mask:
+        """Return which packets are lost if they are sent, ``[length, A]``."""
         loss = self.links.loss
         if isinstance(loss, Bursts):
             return self._shared(self._burst(loss, first, length))
@@ -115,29 +179,83 @@ class Fates:
         return self._shared(uniforms(self.links.seed, LOSS, first, length, len(self.arcs)) < loss)
 
     def _burst(self, bursts: Bursts, first: int, length: int) -> Mask:
-        since = max(k for k in self._bad if k <= first)
-        draws = uniforms(self.links.seed, LOSS, since, first + length - since, len(self.arcs))
-        bad, rows = self._bad[since], []
-        for draw in draws:
-            bad = np.where(
-                draw < bursts.enter, True, np.where(draw < bursts.enter + bursts.leave, False, bad)
-            )
-            rows.append(bad)
-        known = max(first, first + length - self.links.longest_delay)  # where the next call begins, as a rule
-        if known > since:
-            self._bad = {0: self._bad[0], known: rows[known - since - 1]}
-        return np.stack(rows)[first - since :]
+        def advance(bad: Mask, draw: Floats) -> tuple[Mask, Mask]:
+            stays = np.where(draw < bursts.enter + bursts.leave, False, bad)
+            bad = np.where(draw < bursts.enter, True, stays)
+            return bad, bad
+
+        def rows(k: int, count: int) -> Iterable[Floats]:
+            return uniforms(self.links.seed, LOSS, k, count, len(self.arcs))
+
+        return self._bad.replay(first, length, self.longest_delay, rows, advance)
+
+    def _willing(self, first: int, length: int) -> Mask:
+        """Return who is there and does not sleep, ``[length, n]``."""
+        there = self.present(first, length)
+        if (self._rates < 1).any():
+            there &= uniforms(self.links.seed, AWAKE, first, length, self.n) < self._rates
+        return there
 
     def _delays(self, first: int, length: int) -> Ages:
-        delay = self.links.delay
+        delay, clock = self.links.delay, self.links.clock
         shape = (length, len(self.arcs))
+        if clock is not None and self.links.is_timed:
+            late = clock.steps_late(self.travelling(first, length))
+            return np.nan_to_num(np.minimum(late, self.longest_delay)).astype(np.int8)  # NaN: nothing is sent
         if isinstance(delay, FixedDelay) or not delay:
-            return np.full(shape, self.links.longest_delay, np.int8)
+            return np.full(shape, self.longest_delay, np.int8)
         drawn = uniforms(self.links.seed, DELAY, first, *shape)
         return self._shared(np.floor(drawn * (delay + 1)).astype(np.int8))
 
     def _shared(self, table: npt.NDArray) -> npt.NDArray:
         return table if self._twin is None else table[:, self._twin]
+
+
+class _Chain:
+    """What follows from the iteration before: replayed from the nearest state that is known.
+
+    Args:
+        start: The state before the first iteration.
+    """
+
+    def __init__(self, start: npt.NDArray) -> None:
+        self._known = {0: start}
+
+    def replay(
+        self,
+        first: int,
+        length: int,
+        overlap: int,
+        rows: Callable[[int, int], Iterable[Any]],
+        advance: Callable[[Any, Any], tuple[Any, Any]],
+    ) -> npt.NDArray:
+        """Return what ``advance`` gives besides the next state at the iterations first, ..., ``[length, ...]``.
+
+        Args:
+            first: The first iteration.
+            length: How many.
+            overlap: How many of them the next call asks for again, as a rule.
+            rows: Takes an iteration and how many; returns what is given to each.
+            advance: Takes a state and what is given to an iteration.
+        """
+        k = max(known for known in self._known if known <= first)
+        state, found = self._known[k], []
+        end, again = first + length, max(first, first + length - overlap)
+        while k < end:
+            for row in rows(k, min(ROWS_AT_ONCE, end - k)):
+                if k == again:
+                    self._keep(k, state)
+                state, value = advance(state, row)
+                if k >= first:
+                    found.append(value)
+                k += 1
+        self._keep(end, state)
+        return np.stack(found)
+
+    def _keep(self, k: int, state: npt.NDArray) -> None:
+        self._known[k] = state
+        if len(self._known) > STATES_KEPT:
+            del self._known[next(one for one in self._known if one)]
 
 
 def newest(sent: Mask, delay: Ages, longest: int) -> Ages:

@@ -89,7 +89,7 @@ def curves(
             _draw(ax, run, metric, x, divisor, styles[label], index)
         _limit(ax, list(traces.values()), metric)
         dress(ax, metric, x_label)
-        _scale_across(ax, traces, x, divisor, x_scale)
+        scale_across(ax, list(traces.values()), x, divisor, x_scale)
     legend(figure, {label_of(label, run): styles[label] for label, run in traces.items()})
     return figure
 
@@ -125,9 +125,11 @@ def _x_axis(traces: Mapping[str, Run], x: str) -> tuple[int, str]:
     return divisor, f"sent by all agents ({unit})"
 
 
-def _scale_across(ax: "Axes", traces: Mapping[str, Run], x: str, divisor: int, x_scale: str) -> None:
+def scale_across(
+    ax: "Axes", runs: Sequence[Run], x: str = "k", divisor: int = 1, x_scale: str = "auto"
+) -> None:
     """Make the horizontal axis logarithmic beyond its first step, if that is wanted or needed."""
-    columns = [_scaled(run.columns[x], divisor) for top in traces.values() for run in _members(top)]
+    columns = [_scaled(run.columns[x], divisor) for top in runs for run in _members(top)]
     ends = [float(column[-1]) for column in columns]
     shortest, longest = min(ends), max(ends)
     if x_scale == "log" or (x_scale == "auto" and 0 < shortest < longest / _SHORT_RUN):

@@ -57,8 +57,8 @@ class LineStyle(NamedTuple):
 def style_of(name: str, index: int) -> LineStyle:
     """Return the style of the run ``name``, the ``index``-th of its figure.
 
-    CGT is always red and AB always blue; the others take colour-blind safe colours in turn, and other dashes
-    when the colours are used up.
+    CGT is always red and AB always blue; the others take colour-blind safe colours in turn, other dashes when the
+    colours are used up, and other markers after that: 144 look different.
 
     Example:
         >>> style_of("CGT", 3).color == style_of("CGT", 0).color
@@ -67,7 +67,8 @@ def style_of(name: str, index: int) -> LineStyle:
     if name in RESERVED:
         return LineStyle(*RESERVED[name], "-")
     turn, position = divmod(index, len(_COLORS))
-    return LineStyle(_COLORS[position], _MARKERS[position], _DASHES[turn % len(_DASHES)])
+    shift, dashes = divmod(turn, len(_DASHES))
+    return LineStyle(_COLORS[position], _MARKERS[(position + shift) % len(_MARKERS)], _DASHES[dashes])
 
 
 def byte_unit(largest: float) -> tuple[int, str]:

@@ -15,6 +15,7 @@ from digrad.files import make_folder, write_atomically
 from digrad.report.model import model_of
 from digrad.report.page import badge, image, page, preformatted, table, text
 from digrad.report.results import results_table
+from digrad.report.slowest import slowest_section
 from digrad.report.sources import Source, read_sources
 
 _CAPTIONS = {
@@ -80,6 +81,7 @@ def _page(sources: Sequence[Source]) -> str:
     about_runs = [
         ("How each method ended", results_table(runs, data)),
         ("Curves", _CURVES),
+        *([("Stragglers and slow arcs", slowest)] if (slowest := slowest_section(data)) else ()),
         *_optional_sections(data),
     ]
     setting_of_runs = [

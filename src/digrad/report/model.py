@@ -83,14 +83,13 @@ def _rows_per_curve(loaded: Sequence[_Loaded]) -> int:
 
 
 def _run(run: _Loaded) -> dict[str, Any]:
-    has_paths = run.directory.spec.seeds == 1
     return {
         "name": run.directory.spec.name,
         "folder": run.directory.path.name,
         "minimum": run.minimum,
         "best": (run.problem.get("minimum") or {}).get("x"),
         "labels": run.problem.get("labels"),
-        "plane": _rounded_plane(run.problem.get("plane")) if has_paths else None,
+        "plane": _rounded_plane(run.problem.get("plane")),
         "network": run.setting.get("network"),
     }
 
@@ -108,6 +107,7 @@ def _series(run: _Loaded, label: str, result: Result, most: int) -> dict[str, An
         "verdict": result.verdict,
         "diverged_at": result.diverged_at,
         "seeds": len(members(result)),
+        "slowest": members(result)[0].facts.get("slowest"),
         "recorded": len(k),
         "steps": int(k[-1]),
         "evaluations_per_step": _evaluations(run),
@@ -139,9 +139,15 @@ def _columns(
         return result.k, {name: {"median": result.columns[name]} for name in names}
     bands = {name: result.band(name) for name in names if not name.startswith("x[")}
     k = next(iter(bands.values()))[0]
-    return k, {
+    found = {
         name: {"median": median, "low": low, "high": high} for name, (_, low, median, high) in bands.items()
     }
+    # A median of places is no way that agents went: the plane shows the first seed.
+    first = result.traces[0]
+    paths = {name: np.full(len(k), np.nan) for name in names if name.startswith("x[")}
+    for name, values in paths.items():
+        values[np.searchsorted(k, first.k)] = first.columns[name]
+    return k, found | {name: {"median": values} for name, values in paths.items()}
 
 
 def _with_excess(columns: dict[str, Any], best: float) -> dict[str, Any]:

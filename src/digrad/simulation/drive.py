@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from digrad.engine import hyper
+from digrad.engine.packets import PacketTraffic
 from digrad.errors import CheckpointError, StorageError
 from digrad.simulation import checkpoint as checkpoints
 from digrad.simulation.advance import Carry
@@ -220,6 +221,18 @@ def ended(run: Prepared, plan: Plan, recorder: Recorder, carry: Carry, *, second
         diverged_at=k if has_diverged else None,
         steps=k,
         seconds=seconds,
-        facts={**run.facts, **plan.facts, "tolerance": tolerance, "jax": jax.__version__},
+        facts={
+            **run.facts,
+            **plan.facts,
+            **_slowest(run, k),
+            "tolerance": tolerance,
+            "jax": jax.__version__,
+        },
         arrays=hyper.long_arrays(run.method),
     )
+
+
+def _slowest(run: Prepared, k: int) -> dict[str, Any]:
+    """Return whom steps wait for, where the links have a clock."""
+    times = run.traffic.times if isinstance(run.traffic, PacketTraffic) else None
+    return {} if times is None else {"slowest": times.slowest(k)}

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from digrad.engine import hyper
 from digrad.engine.averages import perron_weights
-from digrad.engine.fates import make_fates
+from digrad.engine.fates import make_fates, packet_bytes
 from digrad.engine.packets import PacketTraffic
 from digrad.engine.traffic import Meter, Traffic
 from digrad.engine.verbs import bindings
@@ -173,7 +173,7 @@ def prepare(
         keep_freed_memory()
     numeric, letters = numbers_only(method, dtype), bindings(method)
     operators, turns, fresh_bytes = _known_operators(network, letters, dtype)
-    fates = make_fates(network, churn)
+    fates = make_fates(network, churn, packet_bytes(method, network, d, dtype.itemsize))
     state, links, traffic, wire, widths = _open(numeric, x0, operators, network, fates)
     per_step = fresh_bytes + (4 * n * sampler.batch_size if sampler else 0) + _fate_bytes(fates, widths)
     longest = max(1, min(STEPS_PER_CALL, BYTES_PER_CALL // max(1, per_step)))
@@ -315,7 +315,7 @@ def _wire(network: AnyNetwork, letters: dict[str, str], dtype: npt.DTypeLike, fa
         pull=links.pull,
         coder=links.coder,
         damping=links.damping or (links.coder.damping if links.coder else 1.0),
-        longest_delay=links.longest_delay,
+        longest_delay=fates.longest_delay,
         sleeps=links.sleeps,
         constant=network.period == 1 and fates.timeline is None,
         keeps_ledger=fates.timeline is not None and fates.timeline.keeps_ledger,

@@ -57,8 +57,8 @@ class Recorder:
         self._invariant = invariant and not is_fated
         names += (*self._paths, *(("mass_error",) if self._invariant else ()))
         names += ("delivered", *PACKET_COLUMNS) if is_fated else ()
-        self._has_clock = isinstance(traffic, PacketTraffic) and traffic.has_clock
-        names += ("seconds_simulated",) if self._has_clock else ()
+        self._times = traffic.times if isinstance(traffic, PacketTraffic) else None
+        names += ("seconds_simulated",) if self._times else ()
         self.columns = {
             name: np.zeros(0, np.int64 if name in ("k", "bytes_sent") else np.float64) for name in names
         }
@@ -89,7 +89,8 @@ class Recorder:
             new[f"loss{suffix}"], new[f"grad_norm{suffix}"] = loss, grad_norm
         if isinstance(self._traffic, PacketTraffic):
             new |= {"delivered": self._traffic.delivered(ks), **kept.wire}
-            new |= {"seconds_simulated": self._traffic.seconds(ks)} if self._has_clock else {}
+        if self._times:
+            new["seconds_simulated"] = self._times.before(np.asarray(ks, np.int64))
         if self._paths:
             new |= zip(self._paths, kept.kept["x"].reshape(len(ks), len(self._paths)).T, strict=True)
         if self._invariant:

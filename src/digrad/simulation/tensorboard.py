@@ -1,18 +1,14 @@
 """Runs in TensorBoard: a callback for runs under way, and finished traces."""
 
 import os
-import time
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
+from digrad.event_files import EventFile, has_tensorboard
 from digrad.files import file_stem
 from digrad.simulation.drive import Progress
 from digrad.trace import Trace
 
 _FIGURES = ("loss", "grad_norm", "consensus_error")
-LARGEST = float(np.finfo(np.float32).max)
 
 
 class TensorBoard:
@@ -38,14 +34,10 @@ class TensorBoard:
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        try:
-            import tensorboard  # noqa: F401
-        except ImportError as error:
-            raise ImportError(
-                "dg.TensorBoard needs tensorboard; install it with: pip install tensorboard"
-            ) from error
+        if not has_tensorboard():
+            raise ImportError("dg.TensorBoard needs tensorboard; install it with: pip install tensorboard")
         self._folder = Path(folder)
-        self._writers: dict[str, Any] = {}
+        self._writers: dict[str, EventFile] = {}
 
     def __call__(self, progress: Progress) -> None:
         """Write the values of a run under way."""
@@ -76,16 +68,6 @@ class TensorBoard:
         self.close()
 
     def _write(self, name: str, k: int, values: dict[str, float]) -> None:
-        from tensorboard.compat.proto import event_pb2, summary_pb2
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-        protos: Any = (event_pb2, summary_pb2)  # their names are made at run time
         if name not in self._writers:
-            self._writers[name] = EventFileWriter(str(self.folder_of(name)))
-        entries = [
-            protos[1].Summary.Value(tag=tag, simple_value=value)
-            for tag, value in values.items()
-            if abs(value) < LARGEST
-        ]
-        summary = protos[1].Summary(value=entries)
-        self._writers[name].add_event(protos[0].Event(wall_time=time.time(), step=k, summary=summary))
+            self._writers[name] = EventFile(self.folder_of(name))
+        self._writers[name].write(k, values)

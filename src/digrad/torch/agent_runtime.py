@@ -84,13 +84,15 @@ class AgentRuntime:
             fields = [(verb, getattr(state, name)) for verb, name in self._early]
             self._plain.start_early(fields, self._early_memory)
 
-    def end_step(self, k: int, settings: Callable[[], dict[str, Any]]) -> None:
-        """Note how long a step takes, and compare settings now and then."""
+    def end_step(
+        self, k: int, settings: Callable[[], dict[str, Any]], estimate: Callable[[], torch.Tensor]
+    ) -> None:
+        """Note how long a step takes, and compare settings and models now and then."""
         began, self._last_end = self._last_end, time.monotonic()
         if began is not None:
             self._network.note_step(self._last_end - began)
-        self._watch.after_step(k, settings)
-        self._metrics.write(k)
+        sketches = self._watch.after_step(k, settings, lambda: self._metrics.sketch(estimate()))
+        self._metrics.write(k, sketches)
         self._ending.after_step(k)
 
     def begin_step(self, k: int) -> None:
@@ -120,6 +122,7 @@ class AgentRuntime:
     def close(self) -> None:
         """Finish the messages under way; every agent must call."""
         self._plain.settle_early()
+        self._metrics.close()
 
     def add_up(self, value: torch.Tensor, call: str) -> torch.Tensor:
         """Return the sum over all agents, in the memory of ``value``."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from digrad.errors import CheckpointError, CommunicationError, DigradError, DisagreementError
 from digrad.files import write_atomically
+from digrad.torch import log_records
 from digrad.torch.reasons import is_timeout
 
 FAILURES_VARIABLE = "DIGRAD_FAILURES"  # the folder where agents leave the reason of their failure
@@ -25,6 +26,7 @@ _steps: list[int] = []  # the one that this agent has reached, once there is one
 def note_step(k: int) -> None:
     """Remember the step that this agent has reached: two attempts that fail alike at one step fail for ever."""
     _steps[:] = [k]
+    log_records.note_step(k)
 
 
 def record_failure(folder: Path, error: BaseException, script: str) -> None:

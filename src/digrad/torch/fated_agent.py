@@ -48,7 +48,7 @@ class FateTable:
 
     def is_used(self, k: int, arc: int) -> bool:
         """Return whether the packet of an iteration ever arrives before a newer one."""
-        return any(self.age(k + late, arc) == late for late in range(self.links.longest_delay + 1))
+        return any(self.age(k + late, arc) == late for late in range(self.fates.longest_delay + 1))
 
 
 class FatedAgent:
@@ -205,8 +205,8 @@ class FatedAgent:
         if links.pull == "drop":
             return packet if age == 0 and self.is_awake(k) else None
         now = packet if age == 0 else None
-        if links.longest_delay:
-            past = self._kept("past", call, x, len(self._in), links.longest_delay + 1)
+        if self.table.fates.longest_delay:
+            past = self._kept("past", call, x, len(self._in), self.table.fates.longest_delay + 1)
             if packet is not None:
                 past[row, k % past.shape[1]] = packet[0]
             now = past[row, (k - age) % past.shape[1]][None].clone() if age >= 0 else None
@@ -240,8 +240,8 @@ class FatedAgent:
         arcs = len(self._in if end == "in" else self._out)
         nothing = torch.zeros_like(like)
         past = None
-        if links.longest_delay:
-            past = self._kept(f"past {end}", call, like, arcs, links.longest_delay + 1)
+        if self.table.fates.longest_delay:
+            past = self._kept(f"past {end}", call, like, arcs, self.table.fates.longest_delay + 1)
             if packet is not None:
                 past[row, k % past.shape[1]] = packet[0]
             arrives = past[row, (k - age) % past.shape[1]][None].clone() if age >= 0 else None

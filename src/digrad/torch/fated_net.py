@@ -6,16 +6,18 @@ from typing import Any
 import torch
 
 from digrad.engine.churn import network_of, repair, void_arcs
-from digrad.engine.fates import make_fates
-from digrad.engine.verbs import Verbs
+from digrad.engine.fates import make_fates, packet_bytes
+from digrad.engine.verbs import Verbs, bindings
 from digrad.links import Event, Fates
 from digrad.mixing import AnyNetwork, Network
 from digrad.torch.agent_net import AgentNet
 from digrad.torch.exchange import Part
 from digrad.torch.fated_agent import FatedAgent, FateTable
+from digrad.torch.flat import FlatParameters
 from digrad.torch.mixing_order import Share, Turns
 from digrad.torch.process_network import ProcessNetwork
 from digrad.torch.replica_net import ReplicaNet
+from digrad.types import Method
 
 Packets = dict[int, torch.Tensor]
 
@@ -30,7 +32,7 @@ class FatedNet(Verbs):
         plain: The executor of the same agents on which everything arrives, for messages outside of a step.
         carry: Takes the packets of each of these agents, by receiver, and what it waits for, by sender, and returns
             what it received.
-        churn: Which agents go and come.
+        fates: What becomes of packets.
     """
 
     def __init__(
@@ -40,10 +42,8 @@ class FatedNet(Verbs):
         agents: Sequence[int],
         plain: ReplicaNet | AgentNet,
         carry: Callable[[list[Packets], list[Packets]], list[Packets]],
-        churn: Sequence[Event] = (),
+        fates: Fates,
     ) -> None:
-        fates = make_fates(network, churn)
-        assert fates is not None
         self._letters, self._plain, self._carry = letters, plain, carry
         self._phases = [Turns(one, letters) for one in _networks(network, fates)]
         self._links, self.timeline = fates.links, fates.timeline
@@ -196,17 +196,24 @@ def process_carry(plain: AgentNet) -> Callable[[list[Packets], list[Packets]], l
 
 
 def fated_replica_net(
-    network: AnyNetwork,
-    letters: Mapping[str, str],
-    dimension: int,
-    device: torch.device,
-    churn: Sequence[Event],
+    method: Method, network: AnyNetwork, flat: FlatParameters, churn: Sequence[Event]
 ) -> FatedNet:
     """Return the executor of all agents in this process, some of which may go and come."""
-    plain = ReplicaNet(network, letters, dimension, device)
-    return FatedNet(network, letters, range(network.n), plain, replica_carry, churn)
+    plain = ReplicaNet(network, bindings(method), flat.dimension, flat.device)
+    fates = _fates(method, network, flat, churn)
+    return FatedNet(network, bindings(method), range(network.n), plain, replica_carry, fates)
 
 
-def fated_agent_net(network: ProcessNetwork, letters: Mapping[str, str], plain: AgentNet) -> FatedNet:
+def fated_agent_net(
+    method: Method, network: ProcessNetwork, flat: FlatParameters, plain: AgentNet
+) -> FatedNet:
     """Return the executor of the agent of this process."""
-    return FatedNet(network.network, letters, (network.agent,), plain, process_carry(plain))
+    fates = _fates(method, network.network, flat)
+    return FatedNet(network.network, bindings(method), (network.agent,), plain, process_carry(plain), fates)
+
+
+def _fates(method: Method, network: AnyNetwork, flat: FlatParameters, churn: Sequence[Event] = ()) -> Fates:
+    packet = packet_bytes(method, network, flat.dimension, flat.dtype.itemsize)
+    fates = make_fates(network, churn, packet)
+    assert fates is not None
+    return fates

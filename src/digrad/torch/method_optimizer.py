@@ -141,7 +141,7 @@ class MethodOptimizer(torch.optim.Optimizer):
         self._check_state()
         self.k += 1
         self._publish()
-        self._runtime.end_step(self.k, self.settings)
+        self._runtime.end_step(self.k, self.settings, self.estimate)
         return loss
 
     def estimate(self) -> torch.Tensor:

@@ -68,7 +68,7 @@ class DecentralizedOptimizer(MethodOptimizer):
         if network.deadline is None:
             net = AgentNet(network, bindings(method), flat.dimension, flat.dtype, flat.device)
             is_fated = isinstance(network.network.links, Links)
-            fated = fated_agent_net(network, bindings(method), net) if is_fated else None
+            fated = fated_agent_net(method, network, flat, net) if is_fated else None
             runtime = AgentRuntime(network, net, fated)
         else:
             late = DeadlineNet(network, bindings(method), flat.dimension, flat.dtype)

@@ -29,6 +29,7 @@ from digrad.torch.bound_store import store_of_group
 from digrad.torch.exchange import TAGS, Round
 from digrad.torch.handshake import GRACE, LINGER, Handshake
 from digrad.torch.launch import GRAPH_VARIABLE
+from digrad.torch.log_records import note_agent
 from digrad.torch.machines.meeting import MEETING_VARIABLE
 from digrad.torch.reasons import agents_text, first_line
 from digrad.torch.route import Route
@@ -109,6 +110,7 @@ class ProcessNetwork:
             _join(backend, timeout or CONNECT)
         self.group: dist.ProcessGroup = group or dist.group.WORLD  # pyright: ignore[reportAttributeAccessIssue]
         self.agent = dist.get_rank(self.group)
+        note_agent(self.agent)
         self.handshake = _handshake(self.group, self.agent)
         self.handshake.hang_up = self._hang_up
         graph = f"{self.n} agents, {self.network.union.n_arcs} arcs, {self.network.content_hash[:16]}"

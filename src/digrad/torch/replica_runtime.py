@@ -42,7 +42,9 @@ class ReplicaRuntime:
         """Begin iteration k."""
         self.net.k = k
 
-    def end_step(self, k: int, settings: Callable[[], dict[str, Any]]) -> None:
+    def end_step(
+        self, k: int, settings: Callable[[], dict[str, Any]], estimate: Callable[[], torch.Tensor]
+    ) -> None:
         """Look after nobody."""
 
     def begin_step(self, k: int) -> None:

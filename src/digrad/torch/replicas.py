@@ -80,12 +80,12 @@ class Replicas(MethodOptimizer):
             {**settings, "params": list(dict.fromkeys(p for one in found for p in one[i]["params"]))}
             for i, settings in enumerate(found[0])
         ]
-        parts, timeline = (network, bindings(method), flat.dimension, flat.device), None
+        timeline = None
         if isinstance(network.links, Links):
-            net = fated_replica_net(*parts, churn)
+            net = fated_replica_net(method, network, flat, churn)
             timeline = net.timeline
         else:
-            net = ReplicaNet(*parts)
+            net = ReplicaNet(network, bindings(method), flat.dimension, flat.device)
         agents = range(network.n)
         super().__init__(
             flat, merged, method, network, ReplicaRuntime(net), agents, weight_decay, non_finite, timeline

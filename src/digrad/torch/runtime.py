@@ -48,7 +48,9 @@ class Runtime(Protocol):
         """Begin iteration k: what is known of its messages may leave."""
         ...
 
-    def end_step(self, k: int, settings: Callable[[], dict[str, Any]]) -> None:
+    def end_step(
+        self, k: int, settings: Callable[[], dict[str, Any]], estimate: Callable[[], torch.Tensor]
+    ) -> None:
         """Look after the network once k steps have been taken; ``settings`` are what all agents must share."""
         ...
 

@@ -33,19 +33,31 @@ class SettingsWatch:
         self._kept += self._posted
         self._posted = []
 
-    def after_step(self, k: int, settings: Callable[[], dict[str, Any]]) -> None:
-        """Leave the settings of step k and compare those of an earlier one, each if it is time."""
+    def after_step(
+        self, k: int, settings: Callable[[], dict[str, Any]], news: Callable[[], Any] = lambda: None
+    ) -> list[Any] | None:
+        """Leave the settings of step k and compare those of an earlier one, each if it is time.
+
+        Args:
+            k: The step that has ended.
+            settings: What all agents must share.
+            news: What an agent leaves beside them.
+
+        Returns:
+            What every agent left beside the settings that were compared; None if none were.
+        """
         if k % COMPARED == 0:
             self._posted.append([self._epoch, k])
-            facts = {"settings": settings(), "compared": self._compared}
+            facts = {"settings": settings(), "compared": self._compared, "news": news()}
             self._network.handshake.post(self._name(self._posted[-1]), facts)
         if self._posted and self._posted[0][1] + self._network.n <= k:
-            self._compare(k)
+            return self._compare(k)
+        return None
 
-    def _compare(self, k: int) -> None:
+    def _compare(self, k: int) -> list[Any] | None:
         everyone = self._network.handshake.posted(self._name(self._posted[0]))
         if everyone is None:
-            return
+            return None
         differing = difference([one["settings"] for one in everyone], range(self._network.n))
         if differing:
             self._network.fail(DisagreementError(f"step {k}: {differing}"))
@@ -53,6 +65,7 @@ class SettingsWatch:
         self._kept.append(self._compared)
         while self._kept[0] <= min(one["compared"] for one in everyone):  # nobody reads that any more
             self._network.handshake.withdraw(self._name(self._kept.pop(0)))
+        return [one["news"] for one in everyone]
 
     def _name(self, when: list[int]) -> str:
         return f"settings {self._number} {when[0]} {when[1]}"

@@ -83,6 +83,7 @@ def test_closed_form_of_logistic_regression_holds_on_real_data():
     check_bounds(problem, closed_form(problem, L1=0.7), points)
 
 
+@pytest.mark.slow
 @pytest.mark.a9a
 def test_closed_form_of_logistic_regression_holds_on_a9a(a9a_folder):
     problem = problems.logistic(

@@ -213,6 +213,7 @@ def test_a_posteriori_bound_is_within_three_times_the_measured_sum_from_zero():
     assert 1 <= ratio <= 3
 
 
+@pytest.mark.slow
 @pytest.mark.a9a
 def test_a_posteriori_certificate_holds_on_a9a_at_a_practical_step(a9a_folder):
     problem = problems.logistic(data="a9a", agents=5, partition="iid", **PAPER_REG)

@@ -282,6 +282,7 @@ def test_killed_agent_is_started_again_and_a_machine_lost_for_good_ends_the_othe
         assert last == f"digrad: machine 1 ({machines[1].address}) did not come within 8 s"
 
 
+@pytest.mark.slow
 def test_lost_endpoint_is_waited_for_and_a_machine_that_is_told_to_end_ends_the_others(
     tmp_path: Path,
 ) -> None:

@@ -39,7 +39,7 @@ function buildCurves(data, home) {
 
 function curveFigure(data, metric, clip) {
   const drawing = shape("svg", { class: "chart", tabindex: 0, role: "img",
-    "aria-label": `${metric.title}: arrow keys move the reading line` });
+    "aria-label": `${metric.title}: arrow keys move the reading line, + looks closer, - shows all` });
   const reading = element("div", { class: "reading", "aria-live": "polite", hidden: true });
   const state = { curves: [], scale: null, values: null, width: 0 };
   const title = element("span", {}, element("strong", {}, metric.title), metric.what ? ` — ${metric.what}` : "");

@@ -6,7 +6,8 @@ function buildLabels(labels, names, home, stem) {
   const width = 640, left = 70, right = 70;
   const most = largest(labels.counts.map((row) => row.reduce((sum, count) => sum + count, 0)));
   const told = element("p", { class: "told", "aria-live": "polite" },
-    "How many samples of each label every agent has. Point at a part to read it.");
+    "How many samples of each label every agent has. Point at a part to read it, or walk through them with the tab key.");
+  const isQuiet = labels.counts.flat().filter(Boolean).length > MOST_STOPS;
   const tall = labels.counts.length * (BAR + GAP) + GAP;
   const drawing = shape("svg", { class: "chart", viewBox: `0 0 ${width} ${tall}`, role: "group" });
   labels.counts.forEach((counts, agent) => {
@@ -19,7 +20,8 @@ function buildLabels(labels, names, home, stem) {
       const length = ((width - left - right) * count) / most;
       const text = `${name}: ${count} of ${total} samples (${((100 * count) / total).toFixed(1)} %) have label ${labels.names[label]}.`;
       drawing.append(spoken(shape("rect", { x: x.toFixed(1), y, width: length.toFixed(1), height: BAR,
-        class: "label-part", style: labelShade(label, labels.names.length) }), told, text));
+        class: "label-part",
+        tabindex: isQuiet ? null : 0, style: labelShade(label, labels.names.length) }), told, text));
       x += length;
     });
     drawing.append(shape("text", { x: x + 6, y: y + BAR - 5, class: "tick" }, String(total)));

@@ -8,7 +8,7 @@ function start() {
   view.read();
   prepareSeries(data, times);
   buildTheme(home("theme"));
-  for (const table of document.querySelectorAll("table.sortable")) buildPlainTable(table);
+  document.querySelectorAll("table.sortable").forEach(buildPlainTable);
   if (data.series.length) {
     buildTable(home("results"), home("table-controls"), times);
     buildControls(data, home("controls"));

@@ -2,6 +2,7 @@
 
 const LARGEST_CIRCLE = 60; // agents
 const SIZE = 420;
+const MOST_STOPS = 300; // of the tab key in one figure: more help nobody
 
 function buildNetwork(network, home, stem) {
   if (!network.arcs) {
@@ -33,7 +34,7 @@ function circleOf(network, told) {
     return network.n === 1 ? [middle, middle] : [middle + reach * Math.cos(angle), middle + reach * Math.sin(angle)];
   });
   const twoWay = new Set(network.arcs.map((arc) => arc.join()));
-  const isQuiet = network.arcs.length > 300; // so many stops of the tab key help nobody
+  const isQuiet = network.arcs.length > MOST_STOPS;
   const links = network.arcs.map(([from, to], number) => {
     const path = arrow(places[from], places[to], radius, twoWay.has(`${to},${from}`) ? 0.14 : 0);
     return spoken(shape("g", { class: "link", "data-from": from, "data-to": to, tabindex: isQuiet ? null : 0 },
@@ -123,12 +124,41 @@ function highlight(drawing, node, links) {
 function dotsOf(network, told) {
   const cell = (SIZE - 40) / network.n, side = Math.max(0.7, cell * 0.9);
   const path = network.arcs.map(([from, to]) => `M${(30 + from * cell).toFixed(2)} ${(10 + to * cell).toFixed(2)}h${side}v${side}h-${side}z`);
-  told.textContent = "One dot per link, at its place in the mixing matrices: sender across, receiver down.";
-  return shape("svg", { class: "chart", viewBox: `0 0 ${SIZE} ${SIZE}` },
+  told.textContent = "One dot per link, at its place in the mixing matrices: sender across, receiver down. Point at a dot, " +
+    "or walk through the agents with the arrow keys.";
+  const drawing = shape("svg", { class: "chart", viewBox: `0 0 ${SIZE} ${SIZE}`, tabindex: 0, role: "img",
+    "aria-label": "Links as dots: arrow keys walk through the agents" },
     shape("rect", { x: 30, y: 10, width: cell * network.n, height: cell * network.n, class: "plane" }),
     shape("path", { d: path.join(""), class: "fill1" }),
     shape("text", { x: 30 + (cell * network.n) / 2, y: SIZE - 8, class: "tick middle" }, "sender"),
     shape("text", { x: 14, y: SIZE / 2, class: "tick middle", transform: `rotate(-90 14 ${SIZE / 2})` }, "receiver"));
+  readDots(network, drawing, told, cell);
+  return drawing;
+}
+
+function readDots(network, drawing, told, cell) {
+  const numbers = new Map(network.arcs.map((arc, number) => [arc.join(), number]));
+  const mark = shape("rect", { class: "dot-mark", "data-screen-only": "" });
+  const tell = (text, x, y, width, height) => {
+    told.textContent = text;
+    for (const [key, value] of Object.entries({ x, y, width, height })) mark.setAttribute(key, value);
+    drawing.append(mark);
+  };
+  drawing.addEventListener("pointermove", (event) => {
+    const box = drawing.getBoundingClientRect(), scale = SIZE / box.width;
+    const from = Math.floor(((event.clientX - box.left) * scale - 30) / cell);
+    const to = Math.floor(((event.clientY - box.top) * scale - 10) / cell);
+    const number = numbers.get(`${from},${to}`);
+    if (number !== undefined) tell(linkText(network, number), 30 + from * cell, 10 + to * cell, cell, cell);
+  });
+  let agent = -1;
+  drawing.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
+    if (step === undefined) return;
+    event.preventDefault();
+    agent = Math.max(0, Math.min(network.n - 1, agent + step));
+    tell(agentText(network, agent), 30, 10 + agent * cell, cell * network.n, cell); // its row: whom it hears
+  });
 }
 
 function arcRows(network) {

@@ -35,6 +35,7 @@ function buildPlane(data, runNumber, home, stem) {
     timer = 0;
     play.textContent = "Play";
   };
+  const keep = () => view.set({ at: scrubber.value === scrubber.max ? "" : scrubber.value });
   const choose = () => {
     stop();
     const wanted = shown.find((one) => String(one.number) === view.get("plane"));
@@ -42,33 +43,36 @@ function buildPlane(data, runNumber, home, stem) {
     select.value = String(series.number);
     paths = pathsOf(series);
     scrubber.max = series.k.length - 1;
-    scrubber.value = scrubber.max;
+    scrubber.value = view.get("at") || scrubber.max;
     draw();
   };
   play.addEventListener("click", () => {
-    if (timer) return stop();
+    if (timer) return stop(), keep();
     const last = Number(scrubber.max), stride = Math.max(1, Math.round(last / (FRAMES_PER_SECOND * SECONDS)));
     if (Number(scrubber.value) >= last) scrubber.value = 0;
     play.textContent = "Pause";
     timer = setInterval(() => {
       scrubber.value = Math.min(last, Number(scrubber.value) + stride);
       draw();
-      if (Number(scrubber.value) >= last) stop();
+      if (Number(scrubber.value) >= last) stop(), keep();
     }, 1000 / FRAMES_PER_SECOND);
   });
   scrubber.addEventListener("input", () => {
     stop();
     draw();
   });
-  select.addEventListener("change", () => view.set({ plane: select.value }));
+  scrubber.addEventListener("change", keep);
+  select.addEventListener("change", () => view.set({ plane: select.value, at: "" }));
   const rows = () => [["k", "agent", "x1", "x2"], ...series.k.flatMap((k, row) => paths.map((path, agent) => [k, agent, ...path[row]]))];
   home.append(element("figure", { class: "plane" }, element("figcaption", {},
-    element("span", {}, "Contour lines of F, and the way of every agent"), saveButtons(stem, () => drawing, rows)),
+    element("span", {}, shown.some((one) => one.seeds > 1) ? "Contour lines of F, and the way of every agent, with the first seed" :
+      "Contour lines of F, and the way of every agent"), saveButtons(stem, () => drawing, rows)),
     drawing, element("div", { class: "controls" }, element("label", {}, "Method ", select), play, scrubber, told)));
   let drawn = null;
   const follow = () => {
-    if (view.get("plane") !== drawn) choose();
-    drawn = view.get("plane");
+    const wanted = `${view.get("plane")} ${view.get("at")}`;
+    if (wanted !== drawn) choose();
+    drawn = wanted;
   };
   view.listeners.push(follow);
   follow();

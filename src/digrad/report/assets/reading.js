@@ -3,7 +3,7 @@
 function followReading(drawing, reading, state) {
   let place = null; // of the reading line, as a fraction of the axis
   const show = (fraction) => {
-    place = Math.max(0, Math.min(1, fraction));
+    place = state.place = Math.max(0, Math.min(1, fraction));
     showReading(drawing, reading, state, place);
   };
   drawing.addEventListener("pointermove", (event) => show(fractionAt(drawing, state, event)));
@@ -84,7 +84,8 @@ function nearest(sorted, value, scale) {
   return Math.abs(scale.place(sorted[low]) - place) <= Math.abs(scale.place(sorted[high]) - place) ? low : high;
 }
 
-// Dragging across a figure shows that part of the axis, in every figure; a double click shows all of it again.
+// Dragging across a figure shows that part of the axis, in every figure, and so does + around the reading line; a double
+// click or - shows all of it again.
 function selectRange(drawing, state) {
   let began = null;
   drawing.addEventListener("pointerdown", (event) => {
@@ -95,8 +96,17 @@ function selectRange(drawing, state) {
     const ends = [began, fractionAt(drawing, state, event)].map((end) => Math.max(0, Math.min(1, end)));
     began = null;
     if (Math.abs(ends[0] - ends[1]) < 0.02) return; // a click
-    const [from, to] = ends.sort((a, b) => a - b).map((end) => String(Number(state.scale.value(end).toPrecision(6))));
-    view.set({ from, to });
+    show(ends.sort((a, b) => a - b));
   });
-  drawing.addEventListener("dblclick", () => view.set({ from: "", to: "" }));
+  const show = (ends) => {
+    const [from, to] = ends.map((end) => String(Number(state.scale.value(end).toPrecision(6))));
+    view.set({ from, to });
+  };
+  const showAll = () => view.set({ from: "", to: "" });
+  drawing.addEventListener("dblclick", showAll);
+  drawing.addEventListener("keydown", (event) => {
+    const middle = Math.max(0.25, Math.min(0.75, state.place ?? 0.25));
+    if (event.key === "+") show([middle - 0.25, middle + 0.25]);
+    if (event.key === "-") showAll();
+  });
 }

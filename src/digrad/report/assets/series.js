@@ -11,11 +11,16 @@ function prepareSeries(data, times) {
     series.seconds = times.seconds[number];
     const place = data.runs.length === 1 && series.label in RESERVED ? RESERVED[series.label] : next++;
     series.colour = place % COLOURS;
-    // Colour and dash together are different for the first forty series, with or without colour vision.
-    series.dash = DASHES[place < COLOURS ? (place < 2 ? 0 : place % DASHES.length) : place % DASHES.length];
+    series.dash = dashOf(series.colour, Math.floor(place / COLOURS));
     const of = data.runs.length > 1 ? `${data.runs[series.run].folder}: ` : "";
     series.title = of + series.shown;
   });
+}
+
+// Colour and dash together are different for all series; neighbours differ in both, for those without colour vision.
+function dashOf(colour, turn) {
+  const first = colour < 2 ? 0 : colour;
+  return turn < DASHES.length ? DASHES[(first + turn) % DASHES.length] : `${turn} 3 1 3`;
 }
 
 // Where the rows of a series are on an axis.

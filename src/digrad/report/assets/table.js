@@ -8,7 +8,7 @@ function buildTable(table, home, times) {
   fillTimes(rows, keys, times);
   head.forEach((cell) => {
     const button = element("button", { type: "button" }, cell.textContent);
-    button.addEventListener("click", () => view.set({ sort: nextSort(cell.dataset.key) }));
+    button.addEventListener("click", () => view.set({ sort: nextSort(cell.dataset.key, view.get("sort")) }));
     cell.replaceChildren(button);
   });
   const boxes = keys.map((key, place) => columnBox(key, head[place].textContent, keys, hiddenAtFirst));
@@ -20,27 +20,30 @@ function buildTable(table, home, times) {
     for (const row of [table.tHead.rows[0], ...rows])
       keys.forEach((key, place) => (row.cells[place].hidden = hidden.has(key)));
     boxes.forEach((label, place) => (label.querySelector("input").checked = !hidden.has(keys[place])));
-    sortRows(table, head, rows, keys);
+    sortRows(table, head, rows, keys, view.get("sort"));
   };
   view.listeners.push(show);
   show();
 }
 
-// A table without a view of its own, such as that of a sweep: a click on a heading sorts it, a second one the other way.
-function buildPlainTable(table) {
-  const head = [...table.tHead.rows[0].cells];
+// A table without columns to hide, such as that of a sweep: a click on a heading sorts it, a second one the other way.
+function buildPlainTable(table, number) {
+  const head = [...table.tHead.rows[0].cells], rows = [...table.tBodies[0].rows], keys = Object.keys(head);
+  const sorts = () => new Map(view.get("tables").split(",").filter(Boolean).map((one) => one.split("=")));
+  const now = () => sorts().get(String(number)) ?? "";
+  for (const cell of table.querySelectorAll("td.number"))
+    cell.dataset.value = cell.textContent === "not finite" ? "" : cell.textContent;
   head.forEach((cell, place) => {
     const button = element("button", { type: "button" }, cell.textContent);
     button.addEventListener("click", () => {
-      const way = cell.ariaSort === "ascending" ? "descending" : "ascending";
-      head.forEach((other) => (other.ariaSort = other === cell ? way : "none"));
-      const rows = [...table.tBodies[0].rows].sort((a, b) => compare(a.cells[place], b.cells[place]));
-      table.tBodies[0].append(...(way === "ascending" ? rows : rows.reverse()));
+      const wanted = sorts().set(String(number), nextSort(keys[place], now()));
+      view.set({ tables: [...wanted].filter(([, sort]) => sort).map((one) => one.join("=")).join(",") });
     });
     cell.replaceChildren(button);
   });
-  for (const cell of table.querySelectorAll("td.number"))
-    cell.dataset.value = cell.textContent === "not finite" ? "" : cell.textContent;
+  const show = () => sortRows(table, head, rows, keys, now());
+  view.listeners.push(show);
+  show();
 }
 
 function fillTimes(rows, keys, times) {
@@ -68,14 +71,14 @@ function columnBox(key, title, keys, hiddenAtFirst) {
   return element("label", {}, box, ` ${title}`);
 }
 
-function nextSort(key) {
-  const [now, way] = view.get("sort").split(":");
+function nextSort(key, sort) {
+  const [now, way] = sort.split(":");
   if (now !== key) return `${key}:up`;
   return way === "up" ? `${key}:down` : "";
 }
 
-function sortRows(table, head, rows, keys) {
-  const [key, way] = view.get("sort").split(":");
+function sortRows(table, head, rows, keys, sort) {
+  const [key, way] = sort.split(":");
   const place = keys.indexOf(key);
   head.forEach((cell, i) => cell.setAttribute("aria-sort",
     i !== place ? "none" : way === "up" ? "ascending" : "descending"));

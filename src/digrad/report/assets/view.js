@@ -4,8 +4,8 @@
 const DEFAULTS = {
   x: "k", xscale: "auto", yscale: "auto", from: "", to: "", // the curves
   off: "", // numbers of hidden series, or "none" for all shown
-  sort: "", cols: "", // the table
-  theme: "auto", plane: "", // the look, and the series in the plane
+  sort: "", cols: "", tables: "", // the table of results, and how the others are sorted
+  theme: "auto", plane: "", at: "", // the look, and the series and the row in the plane
 };
 
 const view = {

@@ -1,0 +1,100 @@
+"""When steps end by the clock of the links, and who is waited for."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from digrad.links import Fates
+
+STEPS_AT_ONCE = 256  # iterations whose times are drawn in one go
+SLOWEST = 8  # agents and arcs that a report names
+
+
+class StepTimes:
+    """The simulated time at which all agents have ended each iteration.
+
+    Without a deadline an agent ends its step when it has computed and the packets of that step have come that are
+    neither lost nor late. With one, a step ends for all when every agent has computed and every packet has come, and
+    at the deadline otherwise.
+
+    Args:
+        fates: What becomes of packets, with a clock.
+        sizes: The bytes of a packet on each arc, ``[A]``.
+    """
+
+    def __init__(self, fates: Fates, sizes: npt.NDArray[np.int64]) -> None:
+        assert fates.links.clock is not None
+        self._fates, self._sizes, self._clock = fates, sizes, fates.links.clock
+        self._ends = np.zeros(fates.n)  # of the steps of the agents
+        self._computed = np.zeros(fates.n)  # seconds so far
+        self._travelled, self._sent, self._late = (np.zeros(len(fates.arcs)) for _ in range(3))
+        self._seconds = [0.0]
+
+    def before(self, ks: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Return when the iterations before each of ``ks`` have ended."""
+        last = int(ks.max(initial=0))
+        while (first := len(self._seconds) - 1) < last:
+            self._extend(first, min(STEPS_AT_ONCE, last - first))
+        return np.array(self._seconds)[ks]
+
+    def slowest(self, k: int) -> dict[str, Any]:
+        """Return who computes and which arcs carry packets for longest, on average over the iterations before k."""
+        times = StepTimes(self._fates, self._sizes)  # others may have gone further
+        total = float(times.before(np.array([k]))[0])
+        agents = np.argsort(-times._computed, kind="stable")[:SLOWEST]
+        sent = np.maximum(times._sent, 1)
+        arcs = np.argsort(-times._travelled / sent, kind="stable")[:SLOWEST]
+        waited = total - times._computed
+        return {
+            "steps": k,
+            "seconds": total,
+            "agents": [[int(i), times._computed[i] / max(k, 1), waited[i] / max(k, 1)] for i in agents],
+            "arcs": [
+                [*self._fates.arcs[a].tolist(), times._travelled[a] / sent[a], times._late[a] / sent[a]]
+                for a in arcs
+            ],
+            "deadline": self._clock.deadline,
+        }
+
+    def _extend(self, first: int, length: int) -> None:
+        fates, clock, sender = self._fates, self._clock, self._fates.arcs[:, 0]
+        sent = fates.sent(first, length)
+        latency = clock.sending(first, length, len(sender))
+        if clock.deadline is None:
+            under_way = latency + self._sizes * clock.per_byte(len(sender))
+            self._wait(first, under_way)
+            computed, late = fates.ready(first, length), np.zeros_like(sent)
+        else:
+            travelling = fates.travelling(first, length)
+            late = sent & (travelling > clock.deadline)
+            computed = np.minimum(fates.work(first, length), clock.deadline)
+            under_way = travelling - fates.ready(first, length)[:, sender]
+            self._keep_deadline(clock.deadline, first, travelling)
+        self._computed += np.nansum(computed, axis=0)
+        self._travelled += np.where(sent, under_way, 0).sum(axis=0)
+        self._sent += sent.sum(axis=0)
+        self._late += late.sum(axis=0)
+
+    def _wait(self, first: int, under_way: npt.NDArray[np.float64]) -> None:
+        sender, receiver = self._fates.arcs.T
+        arrives = self._fates.ages(first, len(under_way)) == 0
+        computing = np.nan_to_num(self._fates.ready(first, len(under_way)))
+        for spent, takes, now in zip(computing, under_way, arrives, strict=True):
+            ready = self._ends + spent
+            self._ends = ready.copy()
+            np.maximum.at(self._ends, receiver[now], (ready[sender] + takes)[now])
+            self._seconds.append(float(self._ends.max()))
+
+    def _keep_deadline(self, deadline: float, first: int, travelling: npt.NDArray[np.float64]) -> None:
+        fates, length = self._fates, len(travelling)
+        ready, expected = fates.ready(first, length), fates.expected(first, length)
+        comes = (travelling <= deadline) & ~fates.lost(first, length)
+        is_done = ~(fates.present(first, length) & np.isnan(ready)).any(axis=1)
+        is_done &= ~(expected & ~comes).any(axis=1)
+        last = np.maximum(
+            np.nan_to_num(ready).max(axis=1),
+            np.where(expected & comes, travelling, 0).max(axis=1, initial=0),
+        )
+        lengths = np.where(is_done, last, deadline)
+        self._seconds.extend(np.cumsum([self._seconds[-1], *lengths.tolist()])[1:].tolist())

@@ -1,0 +1,40 @@
+"""Packages with methods and problems, installed with pip into a folder that this process sees for a while."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import invalidate_caches
+from pathlib import Path
+
+from digrad import plugins
+
+_OPTIONS = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation", "--no-index")
+
+
+def install(source: Path, target: Path) -> Path:
+    """Install the package in ``source`` into ``target``, without the network."""
+    command = [sys.executable, "-m", "pip", "install", *_OPTIONS, "--target", target, source]
+    subprocess.run(command, check=True)
+    return target
+
+
+@contextmanager
+def visible(target: Path) -> Iterator[None]:
+    """Make what is installed in ``target`` part of this process inside the block."""
+    modules = set(sys.modules)
+    sys.path.insert(0, str(target))
+    _forget()
+    try:
+        yield
+    finally:
+        sys.path.remove(str(target))
+        for name in {path.stem for path in target.glob("*.py")} - modules:
+            sys.modules.pop(name, None)
+        _forget()
+
+
+def _forget() -> None:
+    invalidate_caches()
+    plugins.installed.cache_clear()
+    plugins.load.cache_clear()
