@@ -1,5 +1,6 @@
 """The loop is compiled once per code and shape, whatever the numbers, the objects and the length of a run."""
 
+import inspect
 import time
 from functools import partial
 
@@ -61,14 +62,19 @@ def test_the_code_of_losses_keeps_no_data_alive():
     assert [block.shape for block in problem.code.local.features] == [b.shape for b in problem.local.features]
 
 
-@pytest.mark.parametrize(("method", "arrays"), [(dg.CGT(0.1, 1.0), 3), (dg.DGDClip(0.1, 1.0), 2)])
-def test_the_loop_carries_the_gradient_only_where_a_metric_reads_it(method, arrays):
-    network = dg.Network(dg.graphs.example5())
+@pytest.mark.parametrize(
+    ("method", "many", "arrays"),
+    [(dg.CGT(0.1, 1.0), 4, 3), (dg.CGT(0.1, 1.0), 5, 4), (dg.DGDClip(0.1, 1.0), 4, 2)],
+    ids=["CGT of many", "CGT of few", "DGDClip of many"],
+)
+def test_the_loop_of_many_agents_carries_the_gradient_only_where_a_metric_reads_it(
+    method, many, arrays, monkeypatch
+):
+    monkeypatch.setattr("digrad.simulation.advance.MANY_AGENTS", many)
+    problem, network = dg.problems.example_quadratic(), dg.Network(dg.graphs.example5())
     with jax.enable_x64(True):
-        prepared = prepare(
-            method, dg.problems.example_quadratic(), network, np.ones((5, 2)), name="a", length=3
-        )
-        call = jax.make_jaxpr(partial(advance, code=prepared.code))
-        jaxpr = call(prepared.fixed, prepared.start, 3, prepared.inputs(0, 3)).eqns[0].params["jaxpr"]
-    (loop,) = [each for each in jaxpr.eqns if each.primitive.name == "while"]
+        run = prepare(method, problem, network, np.ones((5, 2)), name="a", length=3)
+        traced = jax.make_jaxpr(partial(inspect.unwrap(advance), code=run.code))
+        equations = traced(run.fixed, run.start, 3, run.inputs(0, 3)).eqns
+    (loop,) = [each for each in equations if each.primitive.name == "while"]
     assert sum(carried.aval.shape == (5, 2) for carried in loop.outvars) == arrays

@@ -124,8 +124,10 @@ def advance(fixed: Fixed, carry: Carry, end: int, inputs: Inputs, *, code: Code)
         measure_x, measure_y = jax.vmap(measure_x), jax.vmap(measure_y)
         measure_wire = jax.vmap(measure_wire)
 
-    # A gradient that no metric looks at is not carried on, because that takes a pass over memory.
-    keeps_grad = code.keep is not None or _reads_last(measure_y, fixed.method, carry.state, carry.grad)
+    # Of many agents, a gradient that no metric looks at is not carried on: that takes a pass over memory.
+    measured = (fixed.method, carry.state, carry.grad)
+    is_small = carry.grad.shape[-2] <= MANY_AGENTS
+    keeps_grad = is_small or code.keep is not None or _reads_last(measure_y, *measured)
     start, unread = (carry if keeps_grad else carry._replace(grad=None)), carry.grad
 
     def step(carry: Carry) -> Carry:
