@@ -2,6 +2,7 @@ import importlib.util
 import os
 import re
 import resource
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -74,6 +75,14 @@ def full_disk() -> Callable[..., AbstractContextManager[None]]:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
     return limited
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Background jobs of a shell ignore Ctrl-C from the start; a terminal's do not."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

@@ -221,6 +221,7 @@ def turn_cases(n: int) -> list[TurnCase]:
             ("weights", methods["PushDIGing"], example5(), Links(loss=0.1, delay=1)),
             ("coded weights", methods["PushDIGing"], example5(), Links(coder=coders.quantize(2))),
             ("kept", methods["CGT"], example5(), Links(loss=0.3, push="keep", pull="renormalise")),
+            ("asleep, averaged", rows, example5(), Links(awake=0.6, pull="renormalise")),
             ("last", rows, example5(), Links(loss=0.3, delay=2, pull="last")),
             ("deadline", methods["AB"], example5(), Links(loss=0.1, clock=MISSED)),
         )

@@ -13,6 +13,8 @@ from typing import Any
 
 from digrad.errors import ArgumentError
 
+LARGEST_SEED = 2**63 - 1
+
 
 def positive(value: Any, name: str, owner: str, *, allow_inf: bool = False) -> None:
     """Raise unless a concrete number ``value`` is positive (and finite, unless ``allow_inf``).
@@ -53,6 +55,11 @@ def count(value: Any, name: str, owner: str, *, minimum: int = 1, maximum: int |
     if maximum is not None and whole > maximum:
         raise ArgumentError(f"`{name}` of {owner} must be at most {maximum}, but got {value!r}.")
     return whole
+
+
+def seed(value: Any, owner: str) -> int:
+    """Return the seed of a random source as an int; raise unless it is a whole number from 0 to ``LARGEST_SEED``."""
+    return count(value, "seed", owner, minimum=0, maximum=LARGEST_SEED)
 
 
 def choice(value: Any, name: str, owner: str, options: Iterable[str]) -> None:

@@ -53,7 +53,8 @@ class Method(Protocol):
     ``early`` (``(verb, field)`` for each state field that ``step`` sends as it is, alone or in a tuple of
     such fields, so that it can travel before the gradient is known), ``rounds`` (dependent communication
     rounds per step, default 1), ``average_weights(state)`` (``[n, 1]``, sum n: how much each estimate counts in
-    the average that the method conserves, where that is not the Perron vector of its mixing), and
+    the average that the method conserves, where that is not the Perron vector of its mixing),
+    ``learns`` (what it finds out about its weights, which therefore must not change), and
     ``diagnostics(state, grad, net)``, per-agent figures ``{"clip_ratio": [n, 1]}`` of the step that led to
     ``state``: the norm of what it clips, relative to the threshold.
     """

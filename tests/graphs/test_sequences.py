@@ -92,6 +92,11 @@ def test_content_hash_tells_sequences_apart():
             "`graph` of split must be a Digraph",
         ),
         (lambda: graphs.random_arcs(EXAMPLE, 1.5), ArgumentError, "at most 1, but got 1.5"),
+        (
+            lambda: graphs.random_arcs(EXAMPLE, 0.5, seed=2**64),
+            ArgumentError,
+            "`seed` of random_arcs must be at most 9223372036854775807",
+        ),
         (lambda: graphs.random_arcs(EXAMPLE, 0.0), ArgumentError, "`p` of random_arcs must be positive"),
         (lambda: graphs.every(0, EXAMPLE), ArgumentError, "`steps` of every"),
         (lambda: graphs.every(2, 5), ArgumentError, "`graph` of every must be a Digraph"),

@@ -49,6 +49,7 @@ def test_own_matrices_of_every_turn_are_kept():
     ("build", "error", "message"),
     [
         (lambda: NetworkSequence([]), ArgumentError, "must be a list of networks"),
+        (lambda: NetworkSequence(np.eye(3)), ArgumentError, "of one graph each, but got ndarray.$"),
         (lambda: NetworkSequence([Network(graphs.split(EXAMPLE, 2))]), ArgumentError, "of one graph each"),
         (
             lambda: NetworkSequence([Network(graphs.ring(3)), Network(graphs.ring(4))]),
@@ -66,6 +67,13 @@ def test_own_matrices_of_every_turn_are_kept():
             ),
             MixingError,
             "agent 1 cannot reach agent 0",
+        ),
+        (
+            lambda: NetworkSequence([Network(EXAMPLE, W=np.eye(5), partial=True)] * 2).require(
+                frozenset({"doubly"}), "DGD"
+            ),
+            MixingError,
+            "but doubly stochastic weights need a strongly connected graph",
         ),
         (
             lambda: Network(graphs.split(EXAMPLE, 2), R=np.eye(5)),

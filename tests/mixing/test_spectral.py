@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from digrad import graphs
 from digrad.errors import MixingError
 from digrad.mixing import (
+    Network,
     column_stochastic,
     custom,
     metropolis,
@@ -239,3 +240,26 @@ def test_a_published_directed_doubly_stochastic_matrix_mixes_as_recorded():
     mixing = custom(matrix, "doubly")
     assert rho(mixing) == pytest.approx(0.659052, abs=5e-7)
     assert second_singular_value(mixing) == pytest.approx(0.8, abs=1e-12)
+
+
+@pytest.mark.parametrize("n", [4, 40])
+def test_mixing_speed_of_a_path_is_the_weight_that_agents_give_themselves(n):
+    path = graphs.from_edges(n, [(agent, agent + 1) for agent in range(n - 1)])
+    assert rho(row_stochastic(path)) == 0.5
+    assert Network(path).describe().rho_R == 0.5
+
+
+def test_mixing_speed_of_a_graph_without_cycles_is_the_largest_weight_on_the_diagonal():
+    tree = graphs.from_edges(12, [((agent - 1) // 2, agent) for agent in range(1, 12)])
+    assert rho(row_stochastic(tree)) == 0.5
+
+
+@pytest.mark.parametrize("limit", [2000, 3])
+def test_mixing_speed_of_a_rooted_graph_is_that_of_its_slowest_component(monkeypatch, limit):
+    monkeypatch.setattr("digrad.mixing.spectral.DENSE_LIMIT", limit)
+    slow_followers = [(0, 1), (1, 2), (2, 0), (2, 3), (3, 4), (4, 5), (5, 6), (6, 3), (6, 7)]
+    slow_roots = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 0), (5, 6), (6, 7)]
+    for arcs in (slow_followers, slow_roots):
+        R = row_stochastic(graphs.from_edges(8, arcs))
+        second = np.sort(np.abs(np.linalg.eigvals(R.toarray())))[-2]
+        np.testing.assert_allclose(rho(R), second, rtol=0, atol=1e-6)  # that of ARPACK

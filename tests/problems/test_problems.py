@@ -256,10 +256,10 @@ def test_a_coefficient_of_zero_stays_zero_where_its_power_overflows():
     assert quartic.gradient([1e200, 1.0]).tolist() == [np.inf, 0.0]
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 64])
-def test_lists_of_sparse_samples_give_what_columns_give(monkeypatch, chunk):
+@pytest.mark.parametrize("segment", [1, 3, 64])
+def test_lists_of_sparse_samples_give_what_columns_give(monkeypatch, segment):
     monkeypatch.setattr(sys.modules["digrad.problems.logistic"], "ENTRY_BYTES", 0)
-    monkeypatch.setattr(sys.modules["digrad.problems.logistic"], "CHUNK", chunk)
+    monkeypatch.setattr(sys.modules["digrad.problems.logistic"], "COLUMN_SEGMENT", segment)
     problem = dg.problems.logistic(data=random_dataset(31, 6, seed=2, sparse=True), agents=4, reg_weight=1e-3)
     arrays = problem.arrays("float64")
     columns = problem.code.side_by_side(arrays)

@@ -17,8 +17,9 @@ from digrad import problems
 from digrad.algorithms import METHODS
 from digrad.algorithms.catalog import method_facts, section
 from digrad.errors import DataError
-from digrad.experiments import Spec, parse_spec, run
+from digrad.experiments import Spec, find_run, parse_spec, run
 from digrad.report import write_report
+from digrad.report.model import model_of
 from experiment_specs import sampled, tiny
 from stored_runs import store, trace
 
@@ -50,6 +51,18 @@ class Checker(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
+
+
+def test_excess_loss_has_no_negative_rounding_error_that_would_forbid_a_logarithmic_axis(
+    tmp_path: Path,
+) -> None:
+    loss = 0.25 + np.append(10.0 ** -np.arange(12.0), -1e-16)
+    assert loss[-1] < 0.25
+    run = store(tmp_path / "run", {"CGT": trace("CGT", rows=13, loss=loss)})
+    data, _ = model_of([find_run(run)])
+    excess = data["series"][0]["columns"]["excess"]["median"]
+    assert excess[-1] == 0
+    assert min(excess[:-1]) > 0
 
 
 def test_page_is_well_formed_and_needs_nothing_else(directory: Path) -> None:

@@ -59,3 +59,11 @@ def test_compare_stores_a_file_per_run_and_goes_on_from_them(tmp_path):
 def test_seeds_must_be_a_count():
     with pytest.raises(dg.DigradError, match="`seeds` of compare"):
         dg.compare(METHODS, dg.problems.example_quadratic(), NETWORK, steps=3, seeds=0)
+
+
+def test_checkpoints_stay_in_their_folder_whatever_the_labels_are(tmp_path):
+    folder = tmp_path / "runs"
+    methods = {"../x": dg.AB(step_size=0.05), "..": dg.AB(step_size=0.01)}
+    dg.compare(methods, dg.problems.example_quadratic(), NETWORK, steps=2, checkpoint=dg.Checkpoint(folder))
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+    assert len(list(folder.glob("*-0.npz"))) == 2

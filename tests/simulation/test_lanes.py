@@ -1,5 +1,7 @@
 """Runs side by side are the runs themselves."""
 
+import signal
+
 import jax
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import pytest
 import digrad as dg
 from digrad.errors import ArgumentError
 from digrad.sampling import WithReplacement
+from digrad.simulation import lanes
 from digrad.simulation.drive import Plan
 from digrad.simulation.lanes import drive_together
 from digrad.simulation.prepare import prepare
@@ -80,6 +83,27 @@ def test_shared_samples_are_those_of_the_first_run():
         dg.AB(step_size=0.2), problem, NETWORK, steps=20, batch_size=4, seed=0, record_every=10
     )
     same(traces[1], alone)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_sigint_ends_runs_side_by_side_between_chunks_and_begins_no_other(monkeypatch):
+    by_lane = lanes._by_lane
+
+    def press(*args):
+        monkeypatch.undo()
+        signal.raise_signal(signal.SIGINT)
+        return by_lane(*args)
+
+    methods = [dg.AB(step_size=0.01), dg.CGT(step_size=0.01, threshold=1.0)]
+    options = {"steps": 2500, "record_every": 10, "seeds": 2, "x0": "normal"}
+    whole = dg.compare(methods[:1], QUARTIC, NETWORK, **options)["AB"]
+    monkeypatch.setattr(lanes, "_by_lane", press)
+    found = dg.compare(methods, QUARTIC, NETWORK, **options)
+    assert list(found) == ["AB"]
+    for trace, complete in zip(found["AB"].traces, whole.traces, strict=True):
+        assert (trace.interrupted, trace.steps, complete.steps) == (True, 1000, 2500)
+        np.testing.assert_array_equal(trace.loss[:100], complete.loss[:100])
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_what_runs_side_by_side_cannot_do_is_refused():

@@ -235,8 +235,3 @@ def test_constant_noise_has_a_floor_in_proportion_which_a_smaller_step_raises():
     small = dg.CGT(step_size=0.0125, threshold=2.0)
     assert rms(distances(METHODS["CGT"], links, steps=10_000)) == pytest.approx(0.014, rel=0.05)
     assert rms(distances(small, links, steps=10_000)) == pytest.approx(0.020, rel=0.05)
-
-
-def test_noise_that_fades_leaves_nothing():
-    fading = Links(noise=dg.schedules.Geometric(0.1, 0.99))
-    assert distances(METHODS["CGT"], fading, steps=4000)[-1] < 1e-13

@@ -94,6 +94,12 @@ def test_every_method_mixes_with_the_matrices_of_the_iteration(case):
         net = _NumPy({verb: getattr(networks[k % 3], letter).toarray() for verb, letter in letters.items()})
         state = case.method.init(x0, net) if state is None else state
         state = case.method.step(state, QUADRATIC.local_gradients(case.method.query(state)), net)
+    if hasattr(case.method, "learns"):
+        with pytest.raises(
+            dg.DigradError, match="does not settle when the network changes with the iteration"
+        ):
+            dg.simulate(case.method, QUADRATIC, dg.Network(graph), steps=7)
+        return
     trace = dg.simulate(case.method, QUADRATIC, dg.Network(graph), steps=7, x0=x0, record_every=7)
     np.testing.assert_allclose(trace.final_x, case.method.estimate(state), rtol=0, atol=1e-12)
 
@@ -197,3 +203,9 @@ def test_a_method_that_pulls_only_runs_on_a_graph_with_one_root():
 def test_one_step_of_a_sequence_is_refused_alone():
     with pytest.raises(dg.DigradError, match="one step of a sequence"):
         dg.simulate(CGT, QUADRATIC, dg.Network(EXAMPLE, partial=True), steps=3)
+
+
+def test_a_sequence_of_one_network_takes_the_steps_of_that_network():
+    alone = dg.Network(EXAMPLE)
+    one = dg.simulate(CGT, QUADRATIC, dg.NetworkSequence([alone]), steps=60)
+    np.testing.assert_array_equal(one.final_x, dg.simulate(CGT, QUADRATIC, alone, steps=60).final_x)

@@ -482,14 +482,6 @@ def test_slow_steps_report_progress_about_twice_a_second(monkeypatch):
     assert len(seen) >= 6  # chunks get short when every look at the clock is two seconds later
 
 
-@pytest.fixture
-def interruptible():
-    """Background jobs of a shell ignore Ctrl-C from the start; a terminal's do not."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("interruptible")
 def test_sigint_ends_the_run_between_chunks():
     def press(progress):

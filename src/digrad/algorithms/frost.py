@@ -40,13 +40,14 @@ class FROST:
         step_size: :math:`\alpha > 0`; a column ``[n, 1]`` gives each agent its own.
 
     Communication: 2d + n numbers per edge and step; 1 dependent round (all known before the gradient).
-    Converges: linearly to the exact minimum when each f_i is smooth, their mean strongly convex and alpha
-        small enough.
+    Converges: linearly to the exact minimum when each f_i is smooth, their mean strongly convex, the graph
+        strongly connected and alpha small enough.
     Invariant: weighted by u, the y_i sum to the scaled local gradients at every step; n z_ii tends to u_i.
     Also known as: Pull-Diag gradient tracking (its "combine then adapt" form).
     Deviations:
         1. The index of (3) is shifted by one, with :math:`y^{-1} = g^{-1} = 0`; the sequences are the same.
         2. Refuses more than 1000 agents, because each carries n numbers.
+        3. Refuses networks that change with the iteration, lose packets or delay them: z does not settle there.
     Reference: R. Xin, C. Xi and U. A. Khan, "FROST - Fast row-stochastic optimization with uncoordinated
         step-sizes", EURASIP Journal on Advances in Signal Processing 2019:1, 2019.
 
@@ -64,6 +65,7 @@ class FROST:
     rounds: ClassVar = 1
     traffic: ClassVar = (2, "n")
     converges: ClassVar = "exact"
+    learns: ClassVar = "the Perron vector of R"
     reference: ClassVar = "xin2019frost"
     estimate = query = state_x
 

@@ -1,24 +1,28 @@
 """What a method may ask of a network that misbehaves: refused, or warned of, before the first step."""
 
-import warnings
-
-from digrad.algorithms import FROST
 from digrad.engine.verbs import bindings
 from digrad.errors import ArgumentError
 from digrad.links import Links
 from digrad.mixing import AnyNetwork, step_weights
+from digrad.notices import warn_user
 from digrad.types import Method
 
 MUCH_LOSS = 0.1  # above which push-sum weights are drained
 
 
 def check_links(method: Method, network: AnyNetwork, name: str) -> None:
-    """Raise if the links of a network make the method, called ``name``, meaningless; warn if they bias it.
+    """Raise if a network that misbehaves makes the method, called ``name``, meaningless; warn if it biases it.
 
     Raises:
-        ArgumentError: The message says which links would do.
+        ArgumentError: The message says what would do.
     """
     links = network.links
+    learns = getattr(method, "learns", None)
+    if learns and not _is_constant(network):
+        raise ArgumentError(
+            f"`network` does not suit {name}: it learns {learns}, which does not settle when the network changes with "
+            "the iteration or packets are lost or late; use a method with row and column weights, such as CGT."
+        )
     if not isinstance(links, Links):
         return
     letters, is_fair = set(bindings(method).values()), links.mean_loss == 0 and not links.sleeps
@@ -27,20 +31,21 @@ def check_links(method: Method, network: AnyNetwork, name: str) -> None:
         _refuse(name, "averages over all agents, which no arc of the network does", "a network without links")
     if "W" in letters:
         _check_two_way(network, links, name, is_fair=is_fair, is_late=is_late)
-    if isinstance(method, FROST) and not (is_fair and not is_late and network.period == 1):
-        _refuse(
-            name,
-            "learns the Perron vector of R, which does not settle when packets are lost or late",
-            "a method with row and column weights, such as CGT",
-        )
     if letters == {"C"}:
-        _check_push_sum(network, links, name, is_fair=is_fair, is_late=is_late)
+        _check_push_sum(network, links, name)
     if links.is_naive:
-        warnings.warn(
+        warn_user(
             f"{name}: push={links.push!r}, pull={links.pull!r} of Links forget what is lost, so that the answer is "
-            'biased; push="sum", pull="self" are exact.',
-            stacklevel=4,
+            'biased; push="sum", pull="self" are exact.'
         )
+
+
+def _is_constant(network: AnyNetwork) -> bool:
+    """Return whether every iteration mixes with the same weights, of which all take effect at once."""
+    links = network.links
+    if network.period != 1 or not isinstance(links, Links):
+        return network.period == 1
+    return links.mean_loss == 0 and not (links.sleeps or links.is_late)
 
 
 def _check_two_way(network: AnyNetwork, links: Links, name: str, *, is_fair: bool, is_late: bool) -> None:
@@ -72,18 +77,17 @@ def _check_two_way(network: AnyNetwork, links: Links, name: str, *, is_fair: boo
             )
 
 
-def _check_push_sum(network: AnyNetwork, links: Links, name: str, *, is_fair: bool, is_late: bool) -> None:
-    if links.coder is not None and not (is_fair and not is_late and network.period == 1):
+def _check_push_sum(network: AnyNetwork, links: Links, name: str) -> None:
+    if links.coder is not None and not _is_constant(network):
         _refuse(
             name,
             "divides by a weight that never settles when packets are lost or late, and neither does what is coded",
             "no coder, or CGT, AB or PushPull",
         )
     if links.mean_loss > MUCH_LOSS or links.sleeps:
-        warnings.warn(
+        warn_user(
             f"{name} divides by a weight that loss and sleep drain, so that it needs a smaller step size or diverges; "
-            "CGT, AB and PushPull do not.",
-            stacklevel=5,
+            "CGT, AB and PushPull do not."
         )
 
 

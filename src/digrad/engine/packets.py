@@ -12,7 +12,7 @@ from digrad.engine.step_times import StepTimes
 from digrad.links import Fates
 from digrad.mixing import AnyNetwork, step_weights
 
-STEPS_AT_ONCE = 256  # iterations whose packets are looked at in one go
+STEPS_OF_PACKETS = 256  # iterations whose packets are looked at in one go
 
 
 class Charge(NamedTuple):
@@ -92,7 +92,7 @@ class PacketTraffic:
         ks = np.asarray(ks, np.int64)
         last = int(ks.max(initial=0))
         while (first := len(self._bytes) - 1) < last:
-            self._extend(first, min(STEPS_AT_ONCE, last - first))
+            self._extend(first, min(STEPS_OF_PACKETS, last - first))
         return ks
 
     def _extend(self, first: int, length: int) -> None:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from digrad.links import Fates
 
-STEPS_AT_ONCE = 256  # iterations whose times are drawn in one go
+STEPS_OF_TIMES = 256  # iterations whose times are drawn in one go
 SLOWEST = 8  # agents and arcs that a report names
 
 
@@ -35,7 +35,7 @@ class StepTimes:
         """Return when the iterations before each of ``ks`` have ended."""
         last = int(ks.max(initial=0))
         while (first := len(self._seconds) - 1) < last:
-            self._extend(first, min(STEPS_AT_ONCE, last - first))
+            self._extend(first, min(STEPS_OF_TIMES, last - first))
         return np.array(self._seconds)[ks]
 
     def slowest(self, k: int) -> dict[str, Any]:

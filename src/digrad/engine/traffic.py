@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from digrad.mixing import AnyNetwork, arcs_used, step_weights
 
-STEPS_AT_ONCE = 1000  # iterations whose arcs are looked at in one go
+STEPS_OF_ARCS = 1000  # iterations whose arcs are looked at in one go
 
 
 def all_reduce_messages(n: int) -> int:
@@ -63,7 +63,7 @@ class Traffic:
         ks = np.asarray(ks, np.int64)
         span = int(ks.max(initial=0)) if self._period is None else self._period
         while len(self._done) <= span:
-            self._extend(min(len(self._done) - 1 + STEPS_AT_ONCE, span))
+            self._extend(min(len(self._done) - 1 + STEPS_OF_ARCS, span))
         table = np.array(self._done, np.int64)
         if self._period is None:
             return table[ks]

@@ -149,7 +149,7 @@ def random_arcs(graph: Digraph, p: float, *, seed: int = 0) -> GraphSequence:
         graph,
         np.ones((1, graph.n_arcs), bool),
         probability=float(p),
-        seed=checks.count(seed, "seed", "random_arcs", minimum=0),
+        seed=checks.seed(seed, "random_arcs"),
     )
 
 

@@ -86,7 +86,7 @@ class Clock:
         object.__setattr__(self, "bandwidth", _plain(self.bandwidth, "bandwidth"))
         if self.deadline is not None:
             checks.positive(self.deadline, "deadline", "Clock")
-        checks.count(self.seed, "seed", "Clock", minimum=0)
+        checks.seed(self.seed, "Clock")
 
     @property
     def overruns(self) -> bool:

@@ -10,7 +10,7 @@ array([[ 0., -2.,  0.]])
 """
 
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from digrad import checks
 from digrad.arrays import amax, cast, cast_like, is_among_largest, nearest_whole, signs, where, zeros_like
@@ -18,23 +18,6 @@ from digrad.types import Array
 
 BITS_PER_BYTE = 8
 INDEX_BYTES = 4  # of the place of an entry
-
-
-class Coder(Protocol):
-    """What becomes of rows of numbers on their way."""
-
-    @property
-    def damping(self) -> float:
-        """The factor of what push-sum pairs send: below 1 where a coder drops much at once."""
-        ...
-
-    def code(self, values: Array, chosen: Array | None = None) -> Array:
-        """Return what receivers understand of ``values`` ``[rows, d]``; ``chosen`` are entries drawn at random."""
-        ...
-
-    def wire_bytes(self, numbers: int, itemsize: int) -> int:
-        """Return the size on the wire of ``numbers`` numbers of ``itemsize`` bytes."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from digrad.links.coders import AnyCoder
 from digrad.schedules import SCHEDULES
 
 LONGEST_DELAY = 126  # ages are stored in one byte
-LARGEST_SEED = 2**63 - 1
 PUSHES = ("sum", "keep", "drop", "renormalise", "last")
 PULLS = ("self", "renormalise", "last", "drop")
 NAIVE = {
@@ -136,7 +135,7 @@ class Links:
             raise ArgumentError(f"`clock` of Links must be a digrad.links.Clock, but got {self.clock!r}.")
         checks.choice(self.push, "push", "Links", PUSHES)
         checks.choice(self.pull, "pull", "Links", PULLS)
-        checks.count(self.seed, "seed", "Links", minimum=0, maximum=LARGEST_SEED)
+        checks.seed(self.seed, "Links")
         if self.is_timed and (self.longest_delay or self.two_way):
             raise ArgumentError(
                 "`clock` of Links has a deadline, which makes every packet late by its own seconds; leave out "

@@ -3,14 +3,20 @@
 An array is opened once, before the first step. At every step the sender makes a wire of it, and every receiver, and
 the sender for itself, makes of the wire what the receivers understand; only that changes the state, so both ends
 hold the same one.
+
+What goes through the seam are the arrays of width d that ``step`` mixes along arcs. What ``init`` mixes, shorter arrays
+such as push-sum weights, and averages over all agents arrive as they are. Without a link (``links=None``) nothing goes
+through it. :class:`digrad.Links` stand beside it: where whole packets have fates, one holds all arrays of a step, and
+executors of their own carry it.
 """
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from digrad.arrays import where
 from digrad.types import Array
 
 
+@runtime_checkable
 class Link(Protocol):
     """What happens to messages on every arc of a network."""
 
@@ -39,6 +45,11 @@ class Link(Protocol):
     def wire_bytes(self, numbers: int, itemsize: int) -> int:
         """Return the size on the wire of ``numbers`` numbers of ``itemsize`` bytes."""
         ...
+
+
+def keeps_reference(verb: str, *, is_alone: bool) -> bool:
+    """Return whether what is sent does not vanish: all but a tracker, which is pushed alone."""
+    return verb != "push" or not is_alone
 
 
 def heard(link: Link, state: Any, x: Array, is_first: Any) -> tuple[Any, Array]:

@@ -11,10 +11,10 @@ import numpy.typing as npt
 from digrad import checks
 from digrad.errors import ArgumentError, MixingError
 from digrad.graphs import Digraph, GraphSequence, from_networkx, roots, unreachable_pair
-from digrad.links import Link, Links
+from digrad.links import Link, Links, check_given, identity
 from digrad.mixing.spectral import DENSE_LIMIT, perron_column, perron_row
 from digrad.mixing.summary import NetworkSummary, summarize
-from digrad.mixing.validation import ADJECTIVES, BUILDERS, check_connected, custom, no_column, no_root
+from digrad.mixing.validation import ADJECTIVES, BUILDERS, check_connected, custom, no_root, not_strong
 from digrad.mixing.weights import Kind, Mixing, column_stochastic, row_stochastic, sinkhorn
 from digrad.tables import facts_html
 
@@ -87,8 +87,7 @@ class Network:
                 f"`{min(given)}` of Network is one matrix, but the graph changes with the iteration; give those of "
                 "every step: NetworkSequence([Network(graph, R=..., C=..., partial=True), ...])."
             )
-        if isinstance(links, Links):
-            links.check_agents(graph.n)
+        check_given(links, graph.n, "Network")
         object.__setattr__(self, "graph", graph)
         object.__setattr__(self, "links", links)
         object.__setattr__(self, "partial", partial)
@@ -174,11 +173,11 @@ class Network:
         """Perron vector of C, ``[n]``, sum n: where the mass settles when all push."""
         return perron_column(self.C)
 
-    @cached_property
+    @property
     def content_hash(self) -> str:
-        """SHA-256 of the graph and of all weights that were given, in hexadecimal."""
+        """SHA-256 of the graph, of all weights that were given and of the links, in hexadecimal."""
         parts = [self.graph.content_hash, *(f"{name}={w.content_hash}" for name, w in self._given.items())]
-        parts += [repr(self.links)] if self.links else []
+        parts += [identity(self.links)] if self.links else []
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
     def require(self, needs: frozenset[str], owner: str) -> None:
@@ -214,7 +213,7 @@ class Network:
         if isinstance(self.graph, GraphSequence):
             return of_union(self.union, self.period)
         if "C" not in self._given and unreachable_pair(self.graph) is not None:
-            return summarize(self.graph, self.R, self.u, no_column=no_column(self.graph))
+            return summarize(self.graph, self.R, self.u, no_column=not_strong(self.graph))
         doubly = self._doubly_or_none() if self.n <= DENSE_LIMIT else None
         return summarize(self.graph, self.R, self.u, C=self.C, v=self.v, W=doubly)
 
@@ -279,7 +278,7 @@ def _check_root(graph: Digraph) -> None:
 def _check_strong(graph: Digraph) -> None:
     if unreachable_pair(graph) is not None:
         raise MixingError(
-            f"`graph` of Network: {no_column(graph)}; add arcs, or pass C on a strongly connected graph."
+            f"`graph` of Network: {not_strong(graph)}; add arcs, or pass C on a strongly connected graph."
         )
 
 

@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from digrad.errors import ArgumentError, MixingError
 from digrad.graphs import Digraph, GraphSequence, roots, sequence, unreachable_pair
-from digrad.links import Link, Links
+from digrad.links import Link, Links, check_given, identity
 from digrad.mixing.network import LETTERS, Network, of_union
 from digrad.mixing.summary import NetworkSummary
-from digrad.mixing.validation import no_column, no_root
+from digrad.mixing.validation import no_root, not_strong
 from digrad.mixing.weights import Mixing
 
 
@@ -45,16 +45,23 @@ class NetworkSequence:
         """Check that they fit together."""
         members = tuple(networks) if isinstance(networks, Sequence) else ()
         if not members or not all(isinstance(one, Network) and one.period == 1 for one in members):
+            kinds = " and ".join(sorted({type(one).__name__ for one in members})) or "nothing"
+            got = f"a list of {kinds}" if isinstance(networks, Sequence) else type(networks).__name__
             raise ArgumentError(
-                f"`networks` of NetworkSequence must be a list of networks of one graph each, but got {networks!r}."
+                f"`networks` of NetworkSequence must be a list of networks of one graph each, but got {got}."
             )
         if len({one.n for one in members}) > 1:
             raise ArgumentError(
                 "`networks` of NetworkSequence must have the same agents, but have "
                 f"{[one.n for one in members]}."
             )
-        if isinstance(links, Links):
-            links.check_agents(members[0].n)
+        linked = [turn for turn, one in enumerate(members) if one.links is not None]
+        if linked:
+            raise ArgumentError(
+                f"`networks` of NetworkSequence: number {linked[0]} has links of its own, but all share those of the "
+                "sequence; pass links=... to NetworkSequence."
+            )
+        check_given(links, members[0].n, "NetworkSequence")
         object.__setattr__(self, "networks", members)
         object.__setattr__(self, "links", links)
         heard = _together([one.R for one in members])
@@ -89,11 +96,11 @@ class NetworkSequence:
         """Return the network of iteration k."""
         return self.networks[k % self.period]
 
-    @cached_property
+    @property
     def content_hash(self) -> str:
         """SHA-256 of all networks, in hexadecimal."""
         return hashlib.sha256(
-            " ".join([*(one.content_hash for one in self.networks), repr(self.links)]).encode()
+            " ".join([*(one.content_hash for one in self.networks), identity(self.links)]).encode()
         ).hexdigest()
 
     def require(self, needs: frozenset[str], owner: str) -> None:
@@ -104,11 +111,13 @@ class NetworkSequence:
         """
         for one in self.networks:
             one.require(needs, owner)
-        if "column" in needs:
-            told = _together([one.C for one in self.networks])
-            if unreachable_pair(told) is not None:
+        for need in ("column", "doubly"):
+            if need not in needs:
+                continue
+            used = _together([getattr(one, LETTERS[need]) for one in self.networks])
+            if unreachable_pair(used) is not None:
                 raise MixingError(
-                    f"`networks` of NetworkSequence: {no_column(told)}; add arcs to one of them."
+                    f"`networks` of NetworkSequence: {not_strong(used, need)}; give weight to more arcs of one of them."
                 )
 
     def describe(self) -> NetworkSummary:

@@ -13,7 +13,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, eigsh, splu
 
 from digrad.errors import MixingError
-from digrad.graphs import is_strongly_connected, roots
+from digrad.graphs import from_adjacency, is_strongly_connected, roots, strong_components
 from digrad.mixing.circulant import circulant
 from digrad.mixing.weights import Mixing
 
@@ -92,7 +92,8 @@ def perron_column(C: Mixing) -> Vector:
 def rho(M: Mixing) -> float:
     """Return how fast repeated mixing agrees: the spectral radius of ``M`` without its Perron part.
 
-    That is of R - 1 u'/n, C - v 1'/n or W - 1 1'/n. Circulant weights (rings, exponential graphs): a Fourier
+    That is of R - 1 u'/n, C - v 1'/n or W - 1 1'/n; R of a graph that is not strongly connected is block triangular,
+    and its radius that of the largest block. Circulant weights (rings, exponential graphs): a Fourier
     transform. Else dense eigenvalues up to 2000 agents; beyond it ARPACK with tolerance 1e-6, and for up to
     20 000 agents that mix too slowly for it, the eigenvalues near 1.
 
@@ -108,6 +109,8 @@ def rho(M: Mixing) -> float:
     if circulant(M.matrix):
         return float(np.abs(np.fft.fft(M.matrix[:, [0]].toarray()[:, 0])[1:]).max(initial=0.0))
     left, right = _perron_pair(M)
+    if M.kind == "row" and not is_strongly_connected(M.support):
+        return _radius_of_blocks(M)
     if M.n <= DENSE_LIMIT:
         return _dense_radius(M.toarray() - np.outer(right, left) / M.n)
     deflated = _operator(M.n, lambda x: M.matrix @ x - right * (left @ x / M.n))
@@ -141,6 +144,30 @@ def second_singular_value(W: Mixing) -> float:
         return product - product.mean()
 
     return float(np.sqrt(_largest(eigsh, _operator(W.n, gram)).max()))
+
+
+def _radius_of_blocks(R: Mixing) -> float:
+    """Return the largest spectral radius of the strong components of ``R``, that of the roots without its Perron part.
+
+    Together their eigenvalues may form Jordan blocks as long as a path, which rounding scatters; apart they do not.
+    """
+    component = strong_components(R.support)
+    size, diagonal = np.bincount(component), R.matrix.diagonal()
+    root = component[roots(R.support)[0]]
+    radius = float(diagonal[(size[component] == 1) & (component != root)].max(initial=0.0))
+    for part in np.flatnonzero(size > 1):
+        members = np.flatnonzero(component == part)
+        block = csr_array(R.matrix[members][:, members])
+        if part == root:
+            found = rho(Mixing(from_adjacency(block), block, "row"))
+        elif len(members) <= DENSE_LIMIT:
+            found = _dense_radius(block.toarray())
+        else:
+            found = float(
+                np.abs(_largest(eigs, _operator(len(members), lambda x, block=block: block @ x))).max()
+            )
+        radius = max(radius, found)
+    return radius
 
 
 def _dense_radius(matrix: npt.NDArray[np.float64]) -> float:
@@ -177,6 +204,8 @@ def _uncertainty(matrix: npt.NDArray[np.float64], value: complex) -> float:
     right = left = np.random.default_rng(0).standard_normal(n).astype(complex)
     for _ in range(2):
         right, left = lu_solve(factors, right), lu_solve(factors, left, trans=2)
+        if not np.isfinite([right, left]).all():  # a Jordan block so long that its inverse overflows
+            return np.inf
         right, left = right / np.linalg.norm(right), left / np.linalg.norm(left)
     return eps * float(np.linalg.norm(matrix)) / max(float(np.abs(np.vdot(left, right))), eps)
 

@@ -83,13 +83,13 @@ def no_root(graph: Digraph) -> str:
     )
 
 
-def no_column(graph: Digraph) -> str:
-    """Return the reason, with witnesses, why ``graph`` allows no column-stochastic weights."""
+def not_strong(graph: Digraph, kind: Kind = "column") -> str:
+    """Return the reason, with witnesses, why ``graph`` does not do for weights of this kind, column or doubly."""
     pair = unreachable_pair(graph)
     assert pair is not None
     return (
         f"agent {pair[0]} cannot reach agent {pair[1]}, "
-        "but column-stochastic weights need a strongly connected graph"
+        f"but {ADJECTIVES[kind]} weights need a strongly connected graph"
     )
 
 

@@ -24,20 +24,20 @@ LARGEST_DENSE_COPY = (
 ENTRY_BYTES = 40  # of a dense sample are read while one entry of a list is looked up: measured on a9a
 MOST_SLOTS = 64  # that are added up in one expression
 LARGEST_BATCH = 1 << 20  # bytes of a mini-batch of all agents that are taken at once
-CHUNK = 16  # entries of a column that are added up before they meet
+COLUMN_SEGMENT = 16  # entries of a column that are added up before they meet
 
 
 class Lists(NamedTuple):
     """Sparse samples of all agents for sums over all of them, where no entry waits for another.
 
-    By rows for margins, slot after slot, and by columns for gradients, in chunks of which only the sums are scattered.
+    By rows for margins, slot after slot, and by columns for gradients, in segments whose sums alone are scattered.
     """
 
     entries: Any  # [slots, n * m]
     places: Any  # [slots, n * m] in the stacked x [n * d]
-    column_entries: Any  # [CHUNK, chunks]
-    column_samples: Any  # [CHUNK, chunks] in the stacked residuals [n * m]
-    column_places: Any  # [chunks] in the stacked x
+    column_entries: Any  # [COLUMN_SEGMENT, segments]
+    column_samples: Any  # [COLUMN_SEGMENT, segments] in the stacked residuals [n * m]
+    column_places: Any  # [segments] in the stacked x
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,25 +307,25 @@ def _index_lists(blocks: list[Any], m: int, dtype: npt.DTypeLike) -> tuple[Float
 
 
 def _lists(entries: Floats, places: npt.NDArray[np.int32], size: int) -> Lists:
-    """Return index lists ``[samples, slots]`` into an x of ``size`` numbers, by slots and by chunks of columns."""
+    """Return index lists ``[samples, slots]`` into an x of ``size`` numbers, by slots and by segments of columns."""
     sample, slot = np.nonzero(entries)
     order = np.argsort(places[sample, slot], kind="stable")
     sample, slot = sample[order], slot[order]
     place = places[sample, slot]
     count = np.bincount(place, minlength=size)
-    chunks = -(-count // CHUNK)
+    segments = -(-count // COLUMN_SEGMENT)
     rank = np.arange(len(place)) - np.repeat(np.cumsum(count) - count, count)
-    chunk = (np.cumsum(chunks) - chunks)[place] + rank // CHUNK
-    column_entries = np.zeros((CHUNK, chunks.sum()), entries.dtype)
+    segment = (np.cumsum(segments) - segments)[place] + rank // COLUMN_SEGMENT
+    column_entries = np.zeros((COLUMN_SEGMENT, segments.sum()), entries.dtype)
     column_samples = np.zeros(column_entries.shape, np.int32)
-    column_entries[rank % CHUNK, chunk] = entries[sample, slot]
-    column_samples[rank % CHUNK, chunk] = sample
+    column_entries[rank % COLUMN_SEGMENT, segment] = entries[sample, slot]
+    column_samples[rank % COLUMN_SEGMENT, segment] = sample
     return Lists(
         entries=np.ascontiguousarray(entries.T),
         places=np.ascontiguousarray(places.T),
         column_entries=column_entries,
         column_samples=column_samples,
-        column_places=np.repeat(np.arange(size, dtype=np.int32), chunks),
+        column_places=np.repeat(np.arange(size, dtype=np.int32), segments),
     )
 
 

@@ -37,10 +37,10 @@ _LOGISTIC = ("gradient_tracking_explodes", "cgt_against_clipped_dgd", "bias_with
 _CURVES = (
     '<div id="controls" class="controls"></div>\n<div id="legend"></div>\n<div id="curves"></div>\n'
     '<p id="remark" class="faint"></p>\n'
-    '<p class="faint script-only">Drag across a figure to look closer, double-click to see all of it again. Medians, '
-    "with a band from the smallest to the largest value where there are several seeds; a cross where a method "
-    "diverged. Every recorded row is in the <code>trace-*.parquet</code> files beside this page. Seconds are those "
-    "of the whole run, divided evenly among its steps.</p>\n"
+    '<p class="faint script-only">Drag across a figure to look closer, double-click to see all of it again; on the '
+    "keyboard + and −, and arrows to read. Medians, with a band from the smallest to the largest value where there are "
+    "several seeds; a cross where a method diverged. Every recorded row is in the <code>trace-*.parquet</code> files "
+    "beside this page. Seconds are those of the whole run, divided evenly among its steps.</p>\n"
     "<noscript><p>The curves need JavaScript; without it, see the folder <code>figures</code>.</p></noscript>"
 )
 

@@ -151,8 +151,11 @@ def _columns(
 
 
 def _with_excess(columns: dict[str, Any], best: float) -> dict[str, Any]:
+    # The minimum is known to rounding, and a negative rounding error would take the logarithmic axis away.
+    rounding = 64 * np.finfo(np.float64).eps * max(1.0, abs(best))
     excess = {part: np.asarray(values) - best for part, values in columns["loss"].items()}
-    return {"loss": columns["loss"], "excess": excess, **columns}
+    cut = {part: np.where(np.abs(values) <= rounding, 0.0, values) for part, values in excess.items()}
+    return {"loss": columns["loss"], "excess": cut, **columns}
 
 
 def _evaluations(run: _Loaded) -> int | None:

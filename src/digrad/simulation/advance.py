@@ -17,7 +17,7 @@ from jax import lax
 
 from digrad import metrics
 from digrad.algorithms.fields import with_fields
-from digrad.links import Link
+from digrad.links import LinkCode
 from digrad.problems import LossCode
 from digrad.simulation.fated_net import Call, Fate, FatedNet, Wire, outstanding
 from digrad.simulation.net import SimulatedNet
@@ -87,7 +87,7 @@ class Code(NamedTuple):
     """What is compiled in: two runs with equal code and equal shapes share one compiled loop."""
 
     losses: LossCode
-    link: Link | None
+    link: LinkCode | None
     wire: Wire | None  # where packets have fates
     rows: int  # how many recorded iterations the result has room for
     lanes: bool = False  # whether several runs advance side by side
@@ -210,7 +210,12 @@ def _one_step(
     net: SimulatedNet | FatedNet
     if code.wire is None or fate is None:
         net = SimulatedNet(
-            operators, len(point), dimension=point.shape[1], link=code.link, states=links, is_first=k == 0
+            operators,
+            len(point),
+            dimension=point.shape[1],
+            link=code.link and code.link.link,
+            states=links,
+            is_first=k == 0,
         )
     else:
         net = FatedNet(code.wire, operators, fate, links, k, len(point))  # pyright: ignore[reportArgumentType]

@@ -15,7 +15,6 @@ from digrad.sampling import EpochPermutations, WithReplacement, normal_start
 from digrad.simulation.checkpoint import Checkpoint
 from digrad.types import Method
 
-LARGEST_SEED = 2**63 - 1
 MOST_STEPS = 10**12  # even a microsecond for each would take days
 MOST_ROWS = 10**8  # recorded iterations; each takes about 60 bytes
 
@@ -75,10 +74,7 @@ def check_parts(method: Any, problem: Any, network: Any, name: str) -> None:
 
 def make_seed(seed: Any) -> int:
     """Return the seed as an int."""
-    seed = checks.count(seed, "seed", "simulate", minimum=0)
-    if seed > LARGEST_SEED:
-        raise ArgumentError(f"`seed` of simulate must be at most {LARGEST_SEED}, but got {seed}.")
-    return seed
+    return checks.seed(seed, "simulate")
 
 
 def make_batch_size(batch_size: Any) -> int | None:

@@ -9,6 +9,7 @@ import jax
 import numpy.typing as npt
 
 from digrad import checks
+from digrad.files import file_stem
 from digrad.links import Event
 from digrad.mixing import AnyNetwork
 from digrad.problems import Problem
@@ -121,7 +122,12 @@ def compare(
         (stop_at_tolerance, paths, invariant, churn)
     )
     if len(several) > 1 and batch_size is None and not alone:
-        return {label: _side_by_side([options(label, one) for one in several]) for label in by_label}
+        ensembles: dict[str, Any] = {}
+        for label in by_label:
+            ensembles[label] = _side_by_side([options(label, one) for one in several])
+            if ensembles[label].traces[0].interrupted:
+                break
+        return ensembles
     return run_each(by_label, several, lambda label, seed: simulate(**options(label, seed)))
 
 
@@ -134,4 +140,4 @@ def _side_by_side(each: Sequence[dict[str, Any]]) -> Ensemble:
 def _of_run(checkpoint: Checkpoint | None, label: str, seed: int) -> Checkpoint | None:
     if checkpoint is None:
         return None
-    return dataclasses.replace(checkpoint, path=Path(checkpoint.path) / f"{label}-{seed}.npz")
+    return dataclasses.replace(checkpoint, path=Path(checkpoint.path) / f"{file_stem(str(label))}-{seed}.npz")

@@ -2,8 +2,7 @@
 
 import dataclasses
 import time
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +14,9 @@ import numpy as np
 from digrad.engine import hyper
 from digrad.engine.packets import PacketTraffic
 from digrad.errors import CheckpointError, StorageError
+from digrad.notices import warn_user
 from digrad.simulation import checkpoint as checkpoints
-from digrad.simulation.advance import Carry
+from digrad.simulation.advance import Carry, Rows
 from digrad.simulation.checkpoint import Checkpoint
 from digrad.simulation.churn import arcs_of, happen
 from digrad.simulation.interrupt import deferred_interrupt
@@ -60,6 +60,43 @@ class Plan:
         """What a stored run must have in common with one that goes on from it."""
         optional = {name: True for name in ("paths", "invariant") if getattr(self, name)}
         return {"record_every": self.record_every, "plain_mean": self.plain_mean, **optional}
+
+
+def chunks(
+    call: Callable[[Carry, int], tuple[Carry, Rows]],
+    carry: Carry,
+    end: Callable[[int, int], int],
+    steps: int,
+    *,
+    is_interrupted: Callable[[], bool],
+    longest: int,
+    is_timed: bool = False,
+) -> Iterator[tuple[int, Carry, Rows]]:
+    """Yield where each call began, where it ended and what it stored, until ``steps`` or until all have diverged.
+
+    Args:
+        call: Advances to an iteration.
+        carry: Where to begin.
+        end: From an iteration and how many steps a call may take, how far it may go.
+        steps: Where to end.
+        is_interrupted: Whether Ctrl-C was pressed.
+        longest: How many steps a call may take.
+        is_timed: Whether to take fewer, so that a call takes about ``CALL_SECONDS``.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed during a call, what it gave has been yielded.
+    """
+    length, is_first = min(longest, FIRST_STEPS) if is_timed else longest, True
+    while (k := int(carry.k)) < steps and bool(carry.alive.any()):
+        began = time.perf_counter()
+        carry, rows = call(carry, min(end(k, length), steps))
+        yield k, carry, rows
+        if is_interrupted():
+            raise KeyboardInterrupt
+        if is_timed and not is_first:  # the first call compiles
+            per_step = (time.perf_counter() - began) / max(1, int(carry.k) - k)
+            length = int(min(longest, max(1, CALL_SECONDS / per_step)))
+        is_first = False
 
 
 def drive(run: Prepared, plan: Plan) -> Trace:
@@ -123,55 +160,46 @@ class _Drive:
             )
 
     def _loop(self, is_interrupted: Callable[[], bool]) -> None:
-        length = self.run.length if self.plan.chunk else min(self.run.length, FIRST_STEPS)
-        is_first = True
-        while self.k < self.plan.steps and not (self.diverged or self.stopped):
-            before, began = self.k, time.perf_counter()
-            self._churn()
-            self._advance(self._end(length))
+        parts = chunks(
+            self._call, self.carry, self._end, self.plan.steps, is_interrupted=is_interrupted,
+            longest=self.run.length, is_timed=not self.plan.chunk,
+        )  # fmt: skip
+        for first, carry, rows in parts:
+            self._take_over(first, carry, rows)
             if self.plan.callback:
                 self.plan.callback(self._progress())
             self._save_when_due()
-            if is_interrupted():
-                raise KeyboardInterrupt
-            if not (self.plan.chunk or is_first):  # the first call compiles
-                per_step = (time.perf_counter() - began) / max(1, self.k - before)
-                length = int(min(self.run.length, max(1, CALL_SECONDS / per_step)))
-            is_first = False
+            if self.stopped and not is_interrupted():  # a run that Ctrl-C ends says so, else another begins
+                return
 
-    def _churn(self) -> None:
-        """Let agents go and come before this iteration, and go on with the network of those who are there."""
-        if self.timeline is None:
-            return
-        phase = self.timeline.phase(self.k)
-        self.run = self.phases[phase]
-        self.recorder.present = self.timeline.present[phase]
-        if (event := self.timeline.event(self.k)) is not None:
-            self.carry = happen(event, self.carry, arcs_of(self.run), self.timeline.present[phase])
-
-    def _end(self, length: int) -> int:
-        end = min(self.k + length, self.plan.steps, self.run.last_end(self.k, self.plan.record_every))
+    def _end(self, k: int, length: int) -> int:
+        end = min(k + length, self.run.last_end(k, self.plan.record_every))
         if self.timeline:
-            end = min([end, *(event.at for event in self.timeline.events if event.at > self.k)])
+            end = min([end, *(event.at for event in self.timeline.events if event.at > k)])
         every = self.plan.checkpoint.every if self.plan.checkpoint else None
-        return min(end, (self.k // every + 1) * every) if every else end
+        return min(end, (k // every + 1) * every) if every else end
 
-    def _advance(self, end: int) -> None:
-        """Run one chunk and take over what it gives."""
-        before, first, every = self.carry, self.k, self.plan.record_every
-        carry, rows = self._call(before, end)
+    def _call(self, carry: Carry, end: int) -> tuple[Carry, Rows]:
+        """Let agents go and come before this iteration, and go on with the network of those who are there."""
+        if self.timeline:
+            k = int(carry.k)
+            phase = self.timeline.phase(k)
+            self.run, present = self.phases[phase], self.timeline.present[phase]
+            self.recorder.present = present
+            if (event := self.timeline.event(k)) is not None:
+                carry = happen(event, carry, arcs_of(self.run), present)
+        return self.run.call(carry, end, record_every=self.plan.record_every, steps=self.plan.steps)
+
+    def _take_over(self, first: int, carry: Carry, rows: Rows) -> None:
+        every, reached = self.plan.record_every, None
         self.recorder.append(np.arange(-(-first // every) * every, int(carry.k), every), rows)
-        reached = (
-            self.recorder.first_within(self.plan.tolerance, first) if self.plan.stop_at_tolerance else None
-        )
+        if self.plan.stop_at_tolerance:
+            reached = self.recorder.first_within(self.plan.tolerance, first)
         if reached is not None:
             self.recorder.truncate(reached)
-            carry, _ = self._call(before, reached)
+            carry, _ = self._call(self.carry, reached)
         self.carry, self.k = carry, int(carry.k)
         self.diverged, self.stopped = not bool(carry.alive), reached is not None
-
-    def _call(self, carry: Carry, end: int):
-        return self.run.call(carry, end, record_every=self.plan.record_every, steps=self.plan.steps)
 
     def _progress(self) -> Progress:
         last = {key: float(column[-1]) for key, column in self.recorder.columns.items() if len(column)}
@@ -198,9 +226,7 @@ class _Drive:
                 fingerprint=self.facts,
             )
         except StorageError as error:  # hours of work are worth more than the file that was to protect them
-            warnings.warn(
-                f"{self.run.name} goes on without a checkpoint at k = {self.k}: {error}", stacklevel=2
-            )
+            warn_user(f"{self.run.name} goes on without a checkpoint at k = {self.k}: {error}")
 
     def _elapsed(self) -> float:
         return self.seconds + time.perf_counter() - self.began

@@ -17,7 +17,8 @@ import numpy as np
 from digrad.engine.hyper import scheduled_fields
 from digrad.errors import ArgumentError
 from digrad.simulation.advance import Carry, Code, Fixed, Inputs, Rows, advance
-from digrad.simulation.drive import Plan, ended
+from digrad.simulation.drive import Plan, chunks, ended
+from digrad.simulation.interrupt import deferred_interrupt
 from digrad.simulation.prepare import Prepared
 from digrad.simulation.recorder import Recorder, evaluate_many, first_rows
 from digrad.trace import Trace
@@ -26,7 +27,7 @@ ROW_BYTES = 256 << 20  # what the stored averages of all runs together take at m
 
 
 def drive_together(runs: Sequence[Prepared], plan: Plan, *, share_samples: bool = False) -> list[Trace]:
-    """Run all to the end or to divergence, and return their traces; call it inside ``jax.enable_x64(True)``.
+    """Run all to the end, to divergence or to Ctrl-C, and return their traces; call it inside ``jax.enable_x64(True)``.
 
     Args:
         runs: Of one method class, problem and network, from starts of one shape.
@@ -51,20 +52,36 @@ def drive_together(runs: Sequence[Prepared], plan: Plan, *, share_samples: bool 
         Recorder(run.problem.code, run.fixed.arrays, run.traffic, with_plain_mean=plan.plain_mean)
         for run in runs
     ]
-    every = plan.record_every
-    while (k := int(carry.k)) < plan.steps and bool(carry.alive.any()):
-        end = min(plan.steps, lead.last_end(k, every))
-        inputs = _inputs(runs, k, end, plan.steps, is_shared)
-        carry, rows = jax.block_until_ready(advance(fixed, carry, end, inputs, code=code))
-        ks = [np.arange(-(-k // every) * every, reached, every) for reached in carry.reached.tolist()]
-        _append(recorders, lead, ks, _by_lane(rows, list(map(len, ks))))
+    every, interrupted = plan.record_every, False
+
+    def call(carry: Carry, end: int) -> tuple[Carry, Rows]:
+        inputs = _inputs(runs, int(carry.k), end, plan.steps, is_shared)
+        return jax.block_until_ready(advance(fixed, carry, end, inputs, code=code))
+
+    with deferred_interrupt() as is_interrupted:
+        # Never timed: in which product a point is evaluated, and so its rounding, depends on where the chunks end.
+        parts = chunks(
+            call, carry, lambda k, _: lead.last_end(k, every), plan.steps, is_interrupted=is_interrupted,
+            longest=lead.length,
+        )  # fmt: skip
+        try:
+            for k, after, rows in parts:
+                ks = [np.arange(-(-k // every) * every, reached, every) for reached in after.reached.tolist()]
+                _append(recorders, lead, ks, _by_lane(rows, list(map(len, ks))))
+                carry = after
+        except KeyboardInterrupt:
+            interrupted = True
+            for recorder in recorders:
+                recorder.truncate(int(carry.k))  # rows of a chunk whose state was not yet taken over
     ends = carry.reached.tolist()
     last = _last_rows(runs, fixed._replace(record_every=1), carry, plan, code)
     _append(recorders, lead, [np.array([end]) for end in ends], last)
-    return [
-        ended(run, plan, recorder, _lane(carry, lane), seconds=(time.perf_counter() - began) / len(runs))
+    seconds = (time.perf_counter() - began) / len(runs)
+    traces = [
+        ended(run, plan, recorder, _lane(carry, lane), seconds=seconds)
         for lane, (run, recorder) in enumerate(zip(runs, recorders, strict=True))
     ]
+    return [dataclasses.replace(trace, interrupted=interrupted) for trace in traces]
 
 
 def _last_rows(runs: Sequence[Prepared], fixed: Fixed, carry: Carry, plan: Plan, code: Code) -> list[Rows]:

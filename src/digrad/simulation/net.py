@@ -9,7 +9,7 @@ import numpy as np
 
 from digrad.engine.traffic import Meter
 from digrad.engine.verbs import Verbs
-from digrad.links import Link, heard
+from digrad.links import Link, heard, keeps_reference
 from digrad.simulation.arcs import Arcs
 from digrad.simulation.operators import Linked, Operator, apply, apply_heard
 
@@ -71,14 +71,12 @@ class SimulatedNet(Verbs):
         if self._link is None or _numbers(x) != self._dimension:
             self.meter.charge(verb, _numbers(x) * x.dtype.itemsize)
             return x
-        keeps_reference = verb != "push" or not is_alone
+        refers = keeps_reference(verb, is_alone=is_alone)
         full = _numbers(x) * x.dtype.itemsize
         size = self._link.wire_bytes(_numbers(x), x.dtype.itemsize)
-        self.meter.charge(verb, size, in_full=full if keeps_reference else size)
-        if self._states is None:
-            state = self._link.open(x, keeps_reference=keeps_reference)
-        else:
-            state = self._states[len(self.links)]
+        self.meter.charge(verb, size, in_full=full if refers else size)
+        known = self._states
+        state = self._link.open(x, keeps_reference=refers) if known is None else known[len(self.links)]
         after, value = heard(self._link, state, x, self._is_first)
         # The reference of a silent agent stays; before the first word it is the estimate itself.
         speaks = (operator.speaks | self._is_first).reshape(-1, *[1] * (x.ndim - 1))

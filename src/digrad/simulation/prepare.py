@@ -12,13 +12,14 @@ import numpy.typing as npt
 
 from digrad.engine import hyper
 from digrad.engine.averages import perron_weights
+from digrad.engine.divergence import largest_entry
 from digrad.engine.fates import make_fates, packet_bytes
 from digrad.engine.packets import PacketTraffic
 from digrad.engine.traffic import Meter, Traffic
 from digrad.engine.verbs import bindings
 from digrad.errors import ArgumentError
 from digrad.fingerprints import fingerprint
-from digrad.links import Event, Fates, Links
+from digrad.links import Event, Fates, Links, code_of_link
 from digrad.links.coders import RandomK
 from digrad.mixing import AnyNetwork
 from digrad.problems import Problem
@@ -32,9 +33,6 @@ from digrad.simulation.net import SimulatedNet
 from digrad.simulation.operators import DENSE_AGENTS, Operator, constant, linked_steps, of_steps, pick
 from digrad.simulation.pytree import numbers_only
 
-DIVERGED = (
-    1e12  # an entry of x beyond this, relative to 1 + max|x_0|, counts as diverged (the design's definition)
-)
 STEPS_PER_CALL = 1000  # at most
 BYTES_PER_CALL = 64 << 20  # what the inputs, or the stored averages, of one call take at most, about
 
@@ -208,7 +206,7 @@ def prepare(
         ),
         code=Code(
             losses=problem.code,
-            link=None if isinstance(network.links, Links) else network.links,
+            link=None if isinstance(network.links, Links | None) else code_of_link(network.links),
             wire=wire,
             rows=rows,
             keep=keep,
@@ -363,7 +361,11 @@ def _known_operators(
 ) -> tuple[dict[str, Operator], dict[str, Operator], int]:
     """Return the operators of a constant network, or those of all turns, and what a fresh one takes otherwise."""
     if network.period == 1 and network.links is None:
-        return {verb: constant(getattr(network, letter), dtype) for verb, letter in letters.items()}, {}, 0
+        return (
+            {verb: constant(getattr(network.at(0), letter), dtype) for verb, letter in letters.items()},
+            {},
+            0,
+        )
     size = _bytes_per_step(network, letters, dtype)
     if network.period is None or network.period * size > BYTES_PER_CALL:
         return {}, {}, size
@@ -380,7 +382,7 @@ def _operators(
 
 def _limit(x0: npt.NDArray[np.floating]) -> float:
     """Return the entry of x beyond which a run has diverged."""
-    return min(DIVERGED * (1 + float(np.abs(x0).max())), float(np.finfo(x0.dtype).max))
+    return largest_entry(float(np.abs(x0).max()), float(np.finfo(x0.dtype).max))
 
 
 def _described(method: Any) -> dict[str, Any] | None:
@@ -419,7 +421,7 @@ def _facts(
         "hyper_parameters": recognised(lambda: hyper.describe(method), "a hyper-parameter"),
         "problem": problem.name,
         "problem_hash": recognised(lambda: problem.content_hash, "the problem"),
-        "network_hash": network.content_hash,
+        "network_hash": recognised(lambda: network.content_hash, "the network"),
         "start_hash": _hash(x0),
         "dtype": x0.dtype.name,
     }

@@ -14,6 +14,8 @@ from digrad.algorithms import CGT
 from digrad.errors import ArgumentError
 from digrad.mixing import Network
 from digrad.problems import LossCode, Problem
+from digrad.simulation.drive import chunks
+from digrad.simulation.interrupt import deferred_interrupt
 from digrad.simulation.prepare import Prepared, prepare
 from digrad.theory.arguments import check_problem, one_number, start_array
 from digrad.theory.constants.coverage import check_covered
@@ -116,16 +118,21 @@ def run(
 
 def _iterates(run: Prepared, steps: int) -> tuple[Floats, Floats, Floats]:
     """Return x_k, y_k and the gradients at x_k for k = 0, ..., steps."""
-    carry, parts = run.start, []
-    while (k := int(carry.k)) <= steps:
-        carry, rows = run.call(carry, min(run.last_end(k, 1), steps + 1), record_every=1)
-        parts.append([np.asarray(array)[: int(carry.k) - k] for array in rows.kept])
-        if not carry.alive:
-            raise RunDivergedError(
-                f"`step_size` of theory.run is {float(run.fixed.method.step_size):g}, with which the run diverges at "
-                f"k = {int(carry.k)}; take a smaller step size or threshold.",
-                int(carry.k),
-            )
+    parts = []
+    with deferred_interrupt() as is_interrupted:
+        calls = chunks(
+            partial(run.call, record_every=1), run.start, lambda k, _: run.last_end(k, 1), steps + 1,
+            is_interrupted=is_interrupted, longest=run.length,
+        )  # fmt: skip
+        for first, carry, rows in calls:
+            k = int(carry.k)
+            parts.append([np.asarray(array)[: k - first] for array in rows.kept])
+            if not carry.alive:
+                raise RunDivergedError(
+                    f"`step_size` of theory.run is {float(run.fixed.method.step_size):g}, with which the run diverges "
+                    f"at k = {k}; take a smaller step size or threshold.",
+                    k,
+                )
     x, y, grad = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return x, y, grad
 

@@ -10,8 +10,9 @@ import torch.distributed as dist
 from digrad.engine.traffic import all_reduce_messages
 from digrad.engine.verbs import Verbs
 from digrad.errors import CommunicationError
+from digrad.links import keeps_reference
 from digrad.torch.exchange import FUSED, Part, Round
-from digrad.torch.link_state import LinkState, keeps_reference, plain_link
+from digrad.torch.link_state import LinkState, plain_link
 from digrad.torch.mixing_order import Turns, combine
 from digrad.torch.process_network import ProcessNetwork
 from digrad.torch.route import Route

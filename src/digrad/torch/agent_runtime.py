@@ -1,21 +1,18 @@
 """One agent in its own process: messages travel ahead, and what concerns all agents is agreed on."""
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
 
 from digrad.errors import NonFiniteError
 from digrad.torch.agent_net import AgentNet
-from digrad.torch.ending import Ending
+from digrad.torch.between_steps import BetweenSteps
 from digrad.torch.failure_records import note_step
 from digrad.torch.fated_net import FatedNet, keep_sleepers
 from digrad.torch.kernels import KERNELS
 from digrad.torch.process_network import ProcessNetwork
 from digrad.torch.runtime import overwrite
-from digrad.torch.settings_watch import SettingsWatch
-from digrad.torch.step_metrics import StepMetrics
 
 OWNER = "DecentralizedOptimizer"
 
@@ -33,12 +30,9 @@ class AgentRuntime:
 
     def __init__(self, network: ProcessNetwork, net: AgentNet, fated: FatedNet | None = None) -> None:
         self.net, self._plain, self._fated, self._network = fated or net, net, fated, network
-        self._watch = SettingsWatch(network)
-        self._metrics = StepMetrics(network.agent, net)
-        self._ending = Ending(network)
+        self.between_steps = BetweenSteps(network, net)
         self._early: list[tuple[str, str]] = []
         self._early_memory = torch.empty(0)
-        self._last_end: float | None = None
 
     def lay_out(self, state: Any, early: Sequence[tuple[str, str]]) -> Any:
         """Return a copy of a state in one piece: x first, then what is sent early, so that this is one message."""
@@ -84,25 +78,6 @@ class AgentRuntime:
             fields = [(verb, getattr(state, name)) for verb, name in self._early]
             self._plain.start_early(fields, self._early_memory)
 
-    def end_step(
-        self, k: int, settings: Callable[[], dict[str, Any]], estimate: Callable[[], torch.Tensor]
-    ) -> None:
-        """Note how long a step takes, and compare settings and models now and then."""
-        began, self._last_end = self._last_end, time.monotonic()
-        if began is not None:
-            self._network.note_step(self._last_end - began)
-        sketches = self._watch.after_step(k, settings, lambda: self._metrics.sketch(estimate()))
-        self._metrics.write(k, sketches)
-        self._ending.after_step(k)
-
-    def begin_step(self, k: int) -> None:
-        """Save and end here if all agents have agreed to."""
-        self._ending.before_step(k)
-
-    def save_when_told_to_end(self, save: Callable[[], Any]) -> None:
-        """Remember how to save."""
-        self._ending.enable(save)
-
     def gather(self, call: str) -> None:
         """Do nothing: agents that wait for all messages are together anyway."""
 
@@ -112,7 +87,7 @@ class AgentRuntime:
     def go_to(self, k: int, links: Mapping[str, torch.Tensor]) -> None:
         """Wait for the messages under way, agree on the iteration, and go on with another state of the links."""
         self._plain.settle_early()
-        self._watch.forget()
+        self.between_steps.forget()
         # Where packets have fates, an agent has books of the arcs that it has, which need not be those of the others.
         names = sorted({name.partition(" of ")[0] for name in links}) if self._fated is None else []
         self._network.agree({"k": k, "links": ", ".join(names)}, OWNER)
@@ -122,7 +97,7 @@ class AgentRuntime:
     def close(self) -> None:
         """Finish the messages under way; every agent must call."""
         self._plain.settle_early()
-        self._metrics.close()
+        self.between_steps.close()
 
     def add_up(self, value: torch.Tensor, call: str) -> torch.Tensor:
         """Return the sum over all agents, in the memory of ``value``."""

@@ -12,7 +12,7 @@ import torch
 from digrad.algorithms import CGT
 from digrad.arrays import maximum
 from digrad.torch.exchange import Part
-from digrad.torch.mixing_order import CHUNK, combine_piece, pieces, received_pieces
+from digrad.torch.mixing_order import PIECE, combine_piece, pieces, received_pieces
 
 
 def cgt_step(method: CGT, state: Any, grad: torch.Tensor, pushed: Part, pulled: Part) -> None:
@@ -27,7 +27,7 @@ def cgt_step(method: CGT, state: Any, grad: torch.Tensor, pushed: Part, pulled: 
     """
     threshold: Any = method.threshold
     step_size: Any = method.step_size
-    scratch = grad.new_empty(3, min(CHUNK, grad.shape[1]))
+    scratch = grad.new_empty(3, min(PIECE, grad.shape[1]))
     largest = []
     rows = (pieces(row) for row in (state.y, pushed.wire, grad, state.g))
     for y, sent, new, old, theirs in zip(*rows, received_pieces(pushed.received, grad), strict=True):

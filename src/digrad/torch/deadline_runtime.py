@@ -5,21 +5,18 @@ mixing, without a step along their gradients, until the others have come: who is
 """
 
 import itertools
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
 
 from digrad.algorithms.fields import with_fields
 from digrad.errors import CommunicationError, NonFiniteError
+from digrad.torch.between_steps import BetweenSteps
 from digrad.torch.deadline_net import DeadlineNet
-from digrad.torch.ending import Ending
 from digrad.torch.failure_records import note_step
 from digrad.torch.process_network import ProcessNetwork
 from digrad.torch.runtime import overwrite
-from digrad.torch.settings_watch import SettingsWatch
-from digrad.torch.step_metrics import StepMetrics
 
 OWNER = "DecentralizedOptimizer"
 _LOOK = 0.05  # seconds between two looks at whether all have come, at least
@@ -38,11 +35,8 @@ class DeadlineRuntime:
 
     def __init__(self, network: ProcessNetwork, net: DeadlineNet) -> None:
         self.net, self._network = net, network
-        self._watch = SettingsWatch(network)
-        self._metrics = StepMetrics(network.agent, net)
-        self._ending = Ending(network, self._wait_for_all)
+        self.between_steps = BetweenSteps(network, net, self._wait_for_all)
         self._early: list[tuple[str, str]] = []
-        self._last_end: float | None = None
         self._last: tuple[Any, Any, torch.Tensor] | None = None  # method, state and gradient of the last step
         self._gatherings = itertools.count()
 
@@ -70,25 +64,6 @@ class DeadlineRuntime:
         self.net.k = k
         note_step(k)
         self.net.start_early([(verb, getattr(state, name)) for verb, name in self._early], ahead=ahead)
-
-    def end_step(
-        self, k: int, settings: Callable[[], dict[str, Any]], estimate: Callable[[], torch.Tensor]
-    ) -> None:
-        """Note how long a step takes, and compare settings and models now and then."""
-        began, self._last_end = self._last_end, time.monotonic()
-        if began is not None:
-            self._network.note_step(self._last_end - began)
-        sketches = self._watch.after_step(k, settings, lambda: self._metrics.sketch(estimate()))
-        self._metrics.write(k, sketches)
-        self._ending.after_step(k)
-
-    def begin_step(self, k: int) -> None:
-        """Save and end here if all agents have agreed to."""
-        self._ending.before_step(k)
-
-    def save_when_told_to_end(self, save: Callable[[], Any]) -> None:
-        """Remember how to save."""
-        self._ending.enable(save)
 
     def _wait_for_all(self, name: str) -> None:
         """Wait until all agents have posted something."""
@@ -145,7 +120,7 @@ class DeadlineRuntime:
     def go_to(self, k: int, links: Mapping[str, torch.Tensor]) -> None:
         """Wait for all agents, agree on the iteration, and go on with another state of the links."""
         self.gather("load_state_dict")
-        self._watch.forget()
+        self.between_steps.forget()
         self._last = None
         self._network.agree({"k": k}, OWNER)
         self.net.load_links(links)
@@ -156,7 +131,7 @@ class DeadlineRuntime:
     def close(self) -> None:
         """Wait until all agents are done."""
         self.gather("close")
-        self._metrics.close()
+        self.between_steps.close()
 
     def add_up(self, value: torch.Tensor, call: str) -> torch.Tensor:
         """Return the sum over all agents, in the memory of ``value``."""

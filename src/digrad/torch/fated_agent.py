@@ -156,9 +156,7 @@ class FatedAgent:
         total = torch.zeros_like(x)
         for sender in sorted(terms):
             total += terms[sender]
-        return (
-            total if letter == "W" or not self._is_scaled(letter) else total * self._scale(share, letter, k)
-        )
+        return total if letter == "W" or not self._is_scaled(letter) else total * _scale(share, terms)
 
     def _pushed(self, share, x, sent, kept, packets, call, k) -> dict[int, torch.Tensor]:
         policy, terms = self.table.links.push, {self.agent: kept}
@@ -264,14 +262,6 @@ class FatedAgent:
         links = self.table.links
         return (links.pull if letter == "R" else links.push) == "renormalise"
 
-    def _scale(self, share: Share, letter: str, k: int) -> float:
-        """Return by how much the weights that arrived fall short of all."""
-        weights, arrived = dict(share.senders), dict(share.senders)[self.agent]
-        for sender, arc in self._in:
-            is_there = self._in_time(k, arc, self.agent) if letter == "C" else self.table.age(k, arc) >= 0
-            arrived += weights.get(sender, 0.0) if is_there else 0.0
-        return sum(weights.values()) / arrived
-
     def _kept(self, what: str, call: int, like: torch.Tensor, *shape: int) -> torch.Tensor:
         """Return a book of the agent, opened empty."""
         name = f"{what} {call} of {self.agent}"
@@ -300,3 +290,9 @@ class FatedAgent:
             else:
                 books[row, 0] += is_sent
         return total
+
+
+def _scale(share: Share, terms: Mapping[int, torch.Tensor]) -> float:
+    """Return by how much the weights of the terms fall short of all."""
+    weights = dict(share.senders)
+    return sum(weights.values()) / sum(weights.get(sender, 0.0) for sender in sorted(terms))

@@ -2,7 +2,7 @@
 
 import torch
 
-from digrad.torch.mixing_order import CHUNK
+from digrad.torch.mixing_order import PIECE
 
 
 def broken_rows(rows: torch.Tensor) -> list[int]:
@@ -13,4 +13,4 @@ def broken_rows(rows: torch.Tensor) -> list[int]:
     """
     if rows.sum(1).isfinite().all():  # one pass; a sum of finite numbers may overflow, so it is no proof
         return []
-    return [i for i, row in enumerate(rows) if not all(part.isfinite().all() for part in row.split(CHUNK))]
+    return [i for i, row in enumerate(rows) if not all(part.isfinite().all() for part in row.split(PIECE))]

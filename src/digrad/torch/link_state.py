@@ -118,11 +118,6 @@ class LinkState:
         self._is_fresh = False
 
 
-def keeps_reference(verb: str, *, is_alone: bool) -> bool:
-    """Return whether what is sent does not vanish: all but a tracker, which is pushed alone."""
-    return verb != "push" or not is_alone
-
-
 def plain_link(network: AnyNetwork) -> Link | None:
     """Return the links of a network on which every message arrives; None where packets have fates of their own."""
     return None if isinstance(network.links, Links) else network.links

@@ -19,7 +19,7 @@ from digrad.mixing import AnyNetwork
 from digrad.torch.finite import broken_rows
 from digrad.torch.flat import FlatParameters
 from digrad.torch.memory import release_free_memory
-from digrad.torch.mixing_order import CHUNK
+from digrad.torch.mixing_order import PIECE
 from digrad.torch.reasons import agents_text
 from digrad.torch.runtime import Runtime, overwrite
 from digrad.types import Method
@@ -105,7 +105,8 @@ class MethodOptimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set all gradients to zero; they stay views of one flat row, so none becomes ``None``."""
         # Here a step is over with all that belongs to it, such as that of a scheduler.
-        self._runtime.begin_step(self.k)
+        if self._runtime.between_steps:
+            self._runtime.between_steps.begin_step(self.k)
         self._flat.zero_grad()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -130,7 +131,8 @@ class MethodOptimizer(torch.optim.Optimizer):
             NonFiniteError: A gradient is not finite, and nothing has changed; or a state is not after the step.
         """
         self._refuse_inside_average("step")
-        self._runtime.begin_step(self.k)
+        if self._runtime.between_steps:
+            self._runtime.between_steps.begin_step(self.k)
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -141,7 +143,8 @@ class MethodOptimizer(torch.optim.Optimizer):
         self._check_state()
         self.k += 1
         self._publish()
-        self._runtime.end_step(self.k, self.settings, self.estimate)
+        if self._runtime.between_steps:
+            self._runtime.between_steps.end_step(self.k, self.settings, self.estimate)
         return loss
 
     def estimate(self) -> torch.Tensor:
@@ -243,7 +246,8 @@ class MethodOptimizer(torch.optim.Optimizer):
 
     def save_when_told_to_end(self, save: Callable[[], Any]) -> None:
         """Call ``save``, which all agents do at the same step, when ``digrad launch`` is told to end, and end then."""
-        self._runtime.save_when_told_to_end(save)
+        if self._runtime.between_steps:
+            self._runtime.between_steps.save_when_told_to_end(save)
 
     @contextlib.contextmanager
     def together(self, call: str) -> Iterator[None]:
@@ -378,7 +382,7 @@ class MethodOptimizer(torch.optim.Optimizer):
         for settings, group in zip(self.param_groups, self._flat.groups, strict=True):
             if settings["weight_decay"]:
                 for part, point in zip(
-                    total[:, group].split(CHUNK, 1), self._point[:, group].split(CHUNK, 1), strict=True
+                    total[:, group].split(PIECE, 1), self._point[:, group].split(PIECE, 1), strict=True
                 ):
                     part += settings["weight_decay"] * point
         return total

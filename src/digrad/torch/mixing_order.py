@@ -12,7 +12,7 @@ import torch
 
 from digrad.mixing import LETTERS, AnyNetwork, Mixing
 
-CHUNK = 1 << 17  # numbers worked on at a time: they stay in the cache, and no large temporary is needed
+PIECE = 1 << 17  # numbers worked on at a time: they stay in the cache, and no large temporary is needed
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def combine(
         received: ``[1, d]`` of each sender other than itself.
     """
     mixed = torch.empty_like(own, memory_format=torch.contiguous_format)
-    scratch = own.new_empty(2, min(CHUNK, own.shape[1]))
+    scratch = own.new_empty(2, min(PIECE, own.shape[1]))
     for out, own_piece, sent_piece, theirs in zip(
         pieces(mixed), pieces(own), pieces(sent), received_pieces(received, own), strict=True
     ):
@@ -95,8 +95,8 @@ def combine(
 
 
 def pieces(row: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return a row ``[1, d]`` as the views that it is worked on in, each ``[CHUNK]`` or shorter."""
-    return row[0].split(CHUNK)
+    """Return a row ``[1, d]`` as the views that it is worked on in, each ``[PIECE]`` or shorter."""
+    return row[0].split(PIECE)
 
 
 def received_pieces(
@@ -104,7 +104,7 @@ def received_pieces(
 ) -> list[dict[int, torch.Tensor]]:
     """Return what was received, by sender, for every piece of ``like``."""
     by_sender = {sender: pieces(row) for sender, row in received.items()}
-    count = -(-like.shape[1] // CHUNK)
+    count = -(-like.shape[1] // PIECE)
     return [{sender: parts[i] for sender, parts in by_sender.items()} for i in range(count)]
 
 

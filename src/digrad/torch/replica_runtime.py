@@ -1,6 +1,6 @@
 """All agents in this process: nothing is sent, and nobody else has to agree."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -18,6 +18,7 @@ class ReplicaRuntime:
         net: The executor.
     """
 
+    between_steps = None
     shares_memory = False  # the rows of the parameters are aligned, those of the state are not
 
     def __init__(self, net: ReplicaNet | FatedNet) -> None:
@@ -41,17 +42,6 @@ class ReplicaRuntime:
     def publish(self, k: int, state: Any) -> None:
         """Begin iteration k."""
         self.net.k = k
-
-    def end_step(
-        self, k: int, settings: Callable[[], dict[str, Any]], estimate: Callable[[], torch.Tensor]
-    ) -> None:
-        """Look after nobody."""
-
-    def begin_step(self, k: int) -> None:
-        """Do nothing: all agents are in this process."""
-
-    def save_when_told_to_end(self, save: Callable[[], Any]) -> None:
-        """Do nothing: all agents are in this process."""
 
     def gather(self, call: str) -> None:
         """Do nothing: all agents are here."""

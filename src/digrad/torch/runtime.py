@@ -1,10 +1,11 @@
 """Where the agents of an optimizer live, and how a step of them is run: the interface of both torch engines."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 import torch
 
+from digrad.torch.between_steps import BetweenSteps
 from digrad.types import Net
 
 
@@ -36,6 +37,11 @@ class Runtime(Protocol):
         """Whether parameters may be views of the state itself."""
         ...
 
+    @property
+    def between_steps(self) -> BetweenSteps | None:
+        """What the agent of this process does between two steps; None where all agents are here."""
+        ...
+
     def lay_out(self, state: Any, early: Sequence[tuple[str, str]]) -> Any:
         """Return a copy of a state in memory of its own; ``early`` are the verbs and fields that are sent ahead."""
         ...
@@ -46,20 +52,6 @@ class Runtime(Protocol):
 
     def publish(self, k: int, state: Any) -> None:
         """Begin iteration k: what is known of its messages may leave."""
-        ...
-
-    def end_step(
-        self, k: int, settings: Callable[[], dict[str, Any]], estimate: Callable[[], torch.Tensor]
-    ) -> None:
-        """Look after the network once k steps have been taken; ``settings`` are what all agents must share."""
-        ...
-
-    def begin_step(self, k: int) -> None:
-        """Save and end the process if the run is told to end and all agents have come to the same step."""
-        ...
-
-    def save_when_told_to_end(self, save: Callable[[], Any]) -> None:
-        """Call ``save`` then."""
         ...
 
     def gather(self, call: str) -> None:

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import math
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +14,10 @@ import torch
 from safetensors import SafetensorError
 
 from digrad.arrays import row_norm
+from digrad.engine.divergence import largest_entry
 from digrad.errors import CheckpointError, NonFiniteError
 from digrad.mixing import Network
+from digrad.notices import warn_user
 from digrad.sampling import EpochPermutations, WithReplacement
 from digrad.torch.batch_norm import recalibrate
 from digrad.torch.checkpoint_files import read_tensors, write_file
@@ -24,9 +25,6 @@ from digrad.torch.image_problem import Evaluation, ImageProblem
 from digrad.torch.replicas import Replicas
 from digrad.trace import Trace
 
-DIVERGED = (
-    1e12  # an entry of x beyond this, relative to 1 + max|x_0|, counts as diverged (the design's definition)
-)
 RECALIBRATION = 1000  # training images from which BatchNorm of the average model takes its statistics
 
 
@@ -125,7 +123,8 @@ class Training:
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         start = problem.start(plan.seed, plan.start_scale).to(self._device)
         self.replicas = Replicas(start, method, network)
-        self._limit = DIVERGED * (1 + float(self.replicas.estimate().abs().max()))
+        x0 = self.replicas.estimate()
+        self._limit = largest_entry(float(x0.abs().max()), torch.finfo(x0.dtype).max)
         sampler = EpochPermutations if plan.sampling == "epoch" else WithReplacement
         self._sampler = sampler(problem.sizes, plan.batch_size, plan.seed)
         self._train_part = problem.training_part(plan.evaluate)
@@ -330,9 +329,8 @@ class Training:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_file(path, stored, {"digrad": json.dumps(header)})
         except (OSError, SafetensorError) as error:  # hours of work are worth more than the file
-            warnings.warn(
-                f"{self.name} goes on without a checkpoint at k = {self.k}: {path} cannot be written ({error})",
-                stacklevel=2,
+            warn_user(
+                f"{self.name} goes on without a checkpoint at k = {self.k}: {path} cannot be written ({error})"
             )
 
     def resume(self) -> None:

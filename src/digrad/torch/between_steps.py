@@ -1,0 +1,58 @@
+"""What an agent in its own process does between two steps: look after the others, measure, and end when told to."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from digrad.torch.ending import Ending
+from digrad.torch.process_network import ProcessNetwork
+from digrad.torch.settings_watch import SettingsWatch
+from digrad.torch.step_metrics import Counted, StepMetrics
+
+
+class BetweenSteps:
+    """One agent between its steps.
+
+    Args:
+        network: The processes.
+        net: The executor.
+        wait: See :class:`~digrad.torch.ending.Ending`.
+    """
+
+    def __init__(
+        self, network: ProcessNetwork, net: Counted, wait: Callable[[str], None] | None = None
+    ) -> None:
+        self._network = network
+        self._watch = SettingsWatch(network)
+        self._metrics = StepMetrics(network.agent, net)
+        self._ending = Ending(network, wait)
+        self._last_end: float | None = None
+
+    def end_step(
+        self, k: int, settings: Callable[[], dict[str, Any]], estimate: Callable[[], torch.Tensor]
+    ) -> None:
+        """Note how long a step takes, and now and then compare models and ``settings``, which all agents must share."""
+        began, self._last_end = self._last_end, time.monotonic()
+        if began is not None:
+            self._network.note_step(self._last_end - began)
+        sketches = self._watch.after_step(k, settings, lambda: self._metrics.sketch(estimate()))
+        self._metrics.write(k, sketches)
+        self._ending.after_step(k)
+
+    def begin_step(self, k: int) -> None:
+        """Save and end here if all agents have agreed to."""
+        self._ending.before_step(k)
+
+    def save_when_told_to_end(self, save: Callable[[], Any]) -> None:
+        """Remember how to save."""
+        self._ending.enable(save)
+
+    def forget(self) -> None:
+        """Forget the settings that were to be compared: another state is loaded."""
+        self._watch.forget()
+
+    def close(self) -> None:
+        """Write no more metrics."""
+        self._metrics.close()
