@@ -1,3 +1,4 @@
+import importlib
 import sys
 
 import jax
@@ -433,3 +434,19 @@ def test_bad_input_gets_one_clear_line(call, message):
     with pytest.raises(ArgumentError, match=message) as error:
         call()
     assert "\n" not in str(error.value)
+
+
+def test_a_large_mini_batch_is_taken_agent_by_agent_to_the_same_bits(monkeypatch):
+    generator = np.random.default_rng(0)
+    local = dg.problems.logistic(data=random_dataset(300, 20, seed=3), agents=60, partition="iid").local
+    x, index = generator.standard_normal((60, 20)), generator.integers(0, 5, (60, 8), np.int32)
+    module = importlib.import_module("digrad.problems.logistic")
+    found = {}
+    with jax.enable_x64(True):
+        arrays = jax.tree.map(jnp.asarray, local.arrays(np.float64))
+        for limit in (0, module.LARGEST_BATCH):
+            monkeypatch.setattr(module, "LARGEST_BATCH", limit)
+            gradients = jax.jit(lambda x: local.gradients(arrays, x, jnp.asarray(index)))
+            assert ("scan" in str(jax.make_jaxpr(gradients)(x))) == (limit == 0)
+            found[limit] = np.asarray(gradients(x))
+    np.testing.assert_array_equal(*found.values())

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import math
 import pickle
@@ -9,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+import digrad as dg
 from digrad.errors import ArgumentError, DataError
 from digrad.trace import Trace
 
@@ -289,3 +291,28 @@ def test_plot_refuses_an_unknown_suffix_and_writes_nothing(tmp_path, path):
     with pytest.raises(ArgumentError, match=r"`path` of plot must end in \.png, \.pdf or \.svg, but got"):
         make_trace().plot(("loss",), path=tmp_path / path)
     assert not list(tmp_path.iterdir())
+
+
+def test_hyper_parameters_of_many_agents_are_kept_with_the_run_in_full(tmp_path):
+    n = 70
+    thresholds = np.linspace(0.1, 2.0, n).reshape(n, 1)
+    network = dg.Network(dg.graphs.ring(n))
+    problem = dg.problems.quadratic(curvature=np.ones((n, 2)), linear=np.eye(n, 2))
+    method = dg.CGT(step_size=0.1, threshold=thresholds)
+    paths = dg.simulate(method, problem, network, steps=3).save(tmp_path)
+    assert [path.name for path in paths if path.suffix == ".npz"] == ["arrays-CGT.npz"]
+    again = Trace.load(tmp_path, "CGT")
+    np.testing.assert_array_equal(again.arrays["threshold"], thresholds)
+    repeated = dg.simulate(dg.CGT(step_size=0.1, **again.arrays), problem, network, steps=3)
+    np.testing.assert_array_equal(repeated.final_x, again.final_x)
+    (tmp_path / "arrays-CGT.npz").unlink()
+    with pytest.raises(DataError, match=r"arrays-CGT.npz is missing"):
+        Trace.load(tmp_path, "CGT")
+
+
+def test_a_run_that_replaces_one_with_long_hyper_parameters_leaves_none_of_them(tmp_path):
+    trace = make_trace()
+    dataclasses.replace(trace, arrays={"threshold": np.ones(100)}).save(tmp_path)
+    trace.save(tmp_path)
+    assert not list(tmp_path.glob("arrays-*"))
+    assert not Trace.load(tmp_path, trace.name).arrays

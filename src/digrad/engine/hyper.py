@@ -107,6 +107,16 @@ def plain(value: Any) -> Any:
     return f"{getattr(value, '__qualname__', type(value).__qualname__)}:{fingerprint(value)[:12]}"
 
 
+def long_arrays(method: Any) -> dict[str, npt.NDArray[Any]]:
+    """Return the hyper-parameters of which :func:`describe` has only the hash, by name."""
+    values = {field.name: getattr(method, field.name) for field in dataclasses.fields(method)}
+    return {
+        name: np.asarray(value)
+        for name, value in values.items()
+        if hasattr(value, "tolist") and not is_short(value)
+    }
+
+
 def is_short(value: Any) -> bool:
     """Return whether the entries of an array are written out."""
     return np.size(value) <= MOST_LISTED

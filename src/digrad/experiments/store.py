@@ -29,6 +29,7 @@ _PACKAGES = ("digrad", "jax", "numpy", "scipy")
 _OURS = (
     "trace-*",
     "final-*",
+    "arrays-*",
     "ensemble-*",
     "checkpoints/*",
     "figures/*",

@@ -174,4 +174,7 @@ def _column(value: npt.ArrayLike, center: Floats, name: str, owner: str) -> Floa
 
 
 def _hash(arrays: tuple[Floats, ...]) -> str:
-    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()

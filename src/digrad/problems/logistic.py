@@ -23,6 +23,7 @@ LARGEST_DENSE_COPY = (
 )  # bytes of a dense copy; a larger sparse data set is kept as index lists throughout
 ENTRY_BYTES = 40  # of a dense sample are read while one entry of a list is looked up: measured on a9a
 MOST_SLOTS = 64  # that are added up in one expression
+LARGEST_BATCH = 1 << 20  # bytes of a mini-batch of all agents that are taken at once
 COLUMN_SEGMENT = 16  # entries of a column that are added up before they meet
 
 
@@ -108,9 +109,14 @@ class Logistic:
 
     def gradients(self, arrays: Any, x: jax.Array, index: jax.Array | None) -> jax.Array:
         """Return the gradients, ``[n, d]``."""
+        if (
+            index is not None
+            and "rows" in arrays
+            and index.size * x.shape[1] * x.dtype.itemsize > LARGEST_BATCH
+        ):
+            return _agent_by_agent(arrays, x, index) + _regulariser(arrays["reg"], x)[1]
         batch = _select(arrays, index)
-        residual = -batch["weights"] * jax.nn.sigmoid(-_margins(batch, x))  # [n, batch]
-        return _combine(batch, residual, x) + _regulariser(arrays["reg"], x)[1]
+        return _combine(batch, _residual(batch, x), x) + _regulariser(arrays["reg"], x)[1]
 
     def objective(self, arrays: Any, points: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return F and its gradient at ``points``, agent after agent with one product for all points."""
@@ -343,6 +349,24 @@ def _select(arrays: Any, index: jax.Array | None) -> Any:
     row = index + m * jnp.arange(n, dtype=index.dtype)[:, None]
     batch = {key: arrays[key].at[row].get(mode="promise_in_bounds") for key in kept}
     return {**batch, "weights": 1 / index.shape[1]}
+
+
+def _agent_by_agent(arrays: Any, x: jax.Array, index: jax.Array) -> jax.Array:
+    """Return the data's part of the gradients of a mini-batch whose rows, all together, would leave the cache."""
+
+    def of_agent(block: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
+        of_one, x, index = block
+        batch = {"rows": arrays["rows"].at[of_one + index].get(mode="promise_in_bounds")[None]}
+        batch["weights"] = 1 / len(index)
+        return _combine(batch, _residual(batch, x[None]), x[None])[0]
+
+    n, m = arrays["weights"].shape
+    return jax.lax.map(of_agent, (m * jnp.arange(n, dtype=index.dtype), x, index))
+
+
+def _residual(batch: Any, x: jax.Array) -> jax.Array:
+    """Return the derivative of the mean loss by every margin, ``[n, batch]``."""
+    return -batch["weights"] * jax.nn.sigmoid(-_margins(batch, x))
 
 
 def _margins(batch: Any, x: jax.Array) -> jax.Array:

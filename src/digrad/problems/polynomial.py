@@ -57,7 +57,10 @@ class Polynomial:
 
     def fingerprint(self) -> str:
         """Return a hash of the coefficients."""
-        return hashlib.sha256(b"".join(a.tobytes() for a in self.arrays(np.float64))).hexdigest()
+        digest = hashlib.sha256()
+        for array in self.arrays(np.float64):
+            digest.update(np.ascontiguousarray(array).data)  # not as bytes: that would be a copy
+        return digest.hexdigest()
 
 
 def quadratic(*, curvature: npt.ArrayLike, linear: npt.ArrayLike, quartic: npt.ArrayLike = 0.0) -> Problem:

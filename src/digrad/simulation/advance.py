@@ -23,7 +23,10 @@ from digrad.simulation.fated_net import Call, Fate, FatedNet, Wire, outstanding
 from digrad.simulation.net import SimulatedNet
 from digrad.simulation.operators import MANY_AGENTS, Operator, count, pick
 
-WITHOUT_LIBRARY = {"xla_cpu_experimental_ynn_fusion_type": ""}
+FOR_MANY_AGENTS = {
+    "xla_cpu_experimental_ynn_fusion_type": "",
+    "xla_disable_hlo_passes": "tree_reduction_rewriter",
+}
 
 
 class Fixed(NamedTuple):
@@ -51,7 +54,7 @@ class Carry(NamedTuple):
     alive: jax.Array  # whether it has not diverged
     state: Any
     links: tuple[Any, ...]  # the state of every array on its way
-    grad: jax.Array  # [n, d] of the last step
+    grad: Any  # [n, d] of the last step, or of an earlier one where no metric looks at it
 
 
 class Inputs(NamedTuple):
@@ -121,6 +124,12 @@ def advance(fixed: Fixed, carry: Carry, end: int, inputs: Inputs, *, code: Code)
         measure_x, measure_y = jax.vmap(measure_x), jax.vmap(measure_y)
         measure_wire = jax.vmap(measure_wire)
 
+    # Of many agents, a gradient that no metric looks at is not carried on: that takes a pass over memory.
+    measured = (fixed.method, carry.state, carry.grad)
+    is_small = carry.grad.shape[-2] <= MANY_AGENTS
+    keeps_grad = is_small or code.keep is not None or _reads_last(measure_y, *measured)
+    start, unread = (carry if keeps_grad else carry._replace(grad=None)), carry.grad
+
     def step(carry: Carry) -> Carry:
         method, index = _at(fixed, inputs, carry.k - first)
         operators = _operators(fixed, inputs, carry.k, first)
@@ -128,6 +137,8 @@ def advance(fixed: Fixed, carry: Carry, end: int, inputs: Inputs, *, code: Code)
         state, links, grad, within = one(
             method, carry.state, carry.links, operators, index, carry.k, fate, fixed.limit
         )
+        if not keeps_grad:
+            grad = None
         if code.lanes:  # a run that has diverged stays where it is, while the others go on
             old = (carry.state, carry.links, carry.grad)
             state, links, grad = jax.tree.map(partial(_where_alive, carry.alive), (state, links, grad), old)
@@ -143,19 +154,21 @@ def advance(fixed: Fixed, carry: Carry, end: int, inputs: Inputs, *, code: Code)
         target = jnp.minimum(jnp.where(is_recorded, before.k + 1, (before.k // every + 1) * every), end)
         after = lax.while_loop(lambda c: (c.k < target) & jnp.any(c.alive), step, before)
         method, _ = _at(fixed, inputs, after.k - 1 - first)
-        table = _write(table, row, _only_if(is_recorded, measure_y, method, after.state, after.grad))
+        grad = after.grad if keeps_grad else unread
+        table = _write(table, row, _only_if(is_recorded, measure_y, method, after.state, grad))
         if code.wire:
             found = _only_if(is_recorded, measure_wire, after.state, after.links)
             table = _write(table, row, {"wire": {**dict.fromkeys(PACKET_COLUMNS, jnp.nan), **found}})
         if code.keep:
-            operands = (method, before.state, after.state, after.grad, fixed.arrays)
+            operands = (method, before.state, after.state, grad, fixed.arrays)
             table = _write(table, row, {"kept": _only_if(is_recorded, code.keep, *operands)})
         return after, table
 
     def goes_on(both: tuple[Carry, Rows]) -> jax.Array:
         return (both[0].k < end) & jnp.any(both[0].alive)
 
-    return lax.while_loop(goes_on, record, (carry, _empty(fixed, carry, code)))
+    last, table = lax.while_loop(goes_on, record, (start, _empty(fixed, carry, code)))
+    return (last if keeps_grad else last._replace(grad=unread)), table
 
 
 @cache
@@ -163,11 +176,12 @@ def advance_of(n: int) -> Callable[..., tuple[Carry, Rows]]:
     """Return :func:`advance` compiled as is best for n agents.
 
     Of many agents, XLA's library of fused elementwise operations is left out: it stores what single neighbours send
-    as arrays of their own, which took twice the time on an exponential graph of 40 000 agents.
+    as arrays of their own, which took twice the time on an exponential graph of 40 000 agents. So is its rewriting of
+    sums as trees, which stores all terms of a norm before it adds them up.
     """
-    if n <= MANY_AGENTS or not _is_known(WITHOUT_LIBRARY):
+    if n <= MANY_AGENTS or not _is_known(FOR_MANY_AGENTS):
         return advance
-    return jax.jit(inspect.unwrap(advance), static_argnames=("code",), compiler_options=WITHOUT_LIBRARY)
+    return jax.jit(inspect.unwrap(advance), static_argnames=("code",), compiler_options=FOR_MANY_AGENTS)
 
 
 def _is_known(options: dict[str, Any]) -> bool:
@@ -230,6 +244,12 @@ def _only_if(is_recorded: jax.Array, measure: Callable[..., Any], *operands: Any
     shapes = jax.eval_shape(measure, *operands)
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     return lax.cond(is_recorded, measure, lambda *_: nothing, *operands)
+
+
+def _reads_last(measure: Callable[..., Any], *operands: Any) -> bool:
+    """Return whether what is measured depends on the last operand, which is one array."""
+    jaxpr = jax.make_jaxpr(measure)(*operands).jaxpr
+    return any(jaxpr.invars[-1] in read for read in (jaxpr.outvars, *(each.invars for each in jaxpr.eqns)))
 
 
 def _where_alive(alive: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:

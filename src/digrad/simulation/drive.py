@@ -11,6 +11,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
+from digrad.engine import hyper
 from digrad.engine.packets import PacketTraffic
 from digrad.errors import CheckpointError, StorageError
 from digrad.notices import warn_user
@@ -253,6 +254,7 @@ def ended(run: Prepared, plan: Plan, recorder: Recorder, carry: Carry, *, second
             "tolerance": tolerance,
             "jax": jax.__version__,
         },
+        arrays=hyper.long_arrays(run.method),
     )
 
 

@@ -4,7 +4,7 @@ import ctypes
 from functools import cache
 
 # Of mallopt(3) in the GNU C library.
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
+M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8
 LARGEST = 2**31 - 1
 
 
@@ -20,3 +20,4 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(M_MMAP_MAX, 0)
         mallopt(M_TRIM_THRESHOLD, LARGEST)
+        mallopt(M_ARENA_MAX, 1)  # threads with memory of their own return large pieces of it

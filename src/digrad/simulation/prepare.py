@@ -394,7 +394,7 @@ def _described(method: Any) -> dict[str, Any] | None:
 
 
 def _hash(x0: npt.NDArray[np.floating]) -> str:
-    return hashlib.sha256(x0.tobytes()).hexdigest()
+    return hashlib.sha256(np.ascontiguousarray(x0).data).hexdigest()
 
 
 def _bytes_per_step(network: AnyNetwork, letters: dict[str, str], dtype: np.dtype[Any]) -> int:

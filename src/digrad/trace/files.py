@@ -1,7 +1,8 @@
 """The files of a trace: arrays as Parquet, the rest as strict JSON; every bit kept, damage noticed.
 
 A trace ``CGT`` is ``trace-CGT.parquet`` (the columns), ``final-CGT.parquet`` (one list ``x`` per agent) and
-``trace-CGT.json`` (everything else, and the SHA-256 of the other two).
+``trace-CGT.json`` (everything else, and the SHA-256 of the others). Long hyper-parameters, of which the JSON has only
+hashes, are ``arrays-CGT.npz``.
 """
 
 import hashlib
@@ -25,27 +26,33 @@ Columns = Mapping[str, npt.NDArray[Any]]
 
 
 def write_trace(
-    folder: Path, name: str, columns: Columns, final_x: npt.NDArray[Any], record: Mapping[str, Any]
+    folder: Path,
+    name: str,
+    columns: Columns,
+    final_x: npt.NDArray[Any],
+    arrays: Columns,
+    record: Mapping[str, Any],
 ) -> list[Path]:
-    """Write the three files of the trace ``name``, each atomically, and return their paths.
+    """Write the files of the trace ``name``, each atomically, and return their paths.
 
     Raises:
         ArgumentError: ``folder`` is a file, or below one.
     """
     _create(folder)
     contents = {"trace": _columns_to_parquet(columns), "final": _matrix_to_parquet(final_x)}
+    if arrays:
+        contents["arrays"] = _arrays_to_npz(arrays)
     digests = {prefix: hashlib.sha256(data).hexdigest() for prefix, data in contents.items()}
-    paths = [
-        write_atomically(folder / f"{prefix}-{file_stem(name)}.parquet", data)
-        for prefix, data in contents.items()
-    ]
-    # The JSON comes last: it holds the digests of the other two, so a half-replaced set is noticed.
+    paths = [write_atomically(_path(folder, prefix, name), data) for prefix, data in contents.items()]
+    if not arrays:
+        _path(folder, "arrays", name).unlink(missing_ok=True)
+    # The JSON comes last: it holds the digests of the others, so a half-replaced set is noticed.
     tail = {"final_shape": list(final_x.shape), "sha256": digests}
     return [*paths, write_record(folder, "trace", name, {**record, **tail})]
 
 
-def read_trace(folder: Path, name: str) -> tuple[Columns, npt.NDArray[Any], dict[str, Any]]:
-    """Return the columns, the final estimates and the record of the trace ``name``.
+def read_trace(folder: Path, name: str) -> tuple[Columns, npt.NDArray[Any], Columns, dict[str, Any]]:
+    """Return the columns, the final estimates, the long hyper-parameters and the record of the trace ``name``.
 
     Raises:
         DataError: There is no such trace, or one of its files is missing or damaged.
@@ -55,11 +62,14 @@ def read_trace(folder: Path, name: str) -> tuple[Columns, npt.NDArray[Any], dict
         digests, shape = record["sha256"], tuple(record["final_shape"])
         columns = _columns_from_parquet(_read_checked(folder, "trace", name, digests["trace"]))
         final_x = _matrix_from_parquet(_read_checked(folder, "final", name, digests["final"]), shape)
+        arrays = {}
+        if "arrays" in digests:
+            arrays = _arrays_from_npz(_read_checked(folder, "arrays", name, digests["arrays"]))
     except (KeyError, TypeError) as error:
         raise DataError(
             f"The record of the trace {name!r} in {folder} lacks {error}; run it again."
         ) from error
-    return columns, final_x, record
+    return columns, final_x, arrays, record
 
 
 def write_record(folder: Path, kind: str, name: str, record: Mapping[str, Any]) -> Path:
@@ -119,8 +129,12 @@ def _others(folder: Path, kind: str, name: str) -> str:
     return near or (f" It holds {', '.join(stems)}." if stems else " It holds none.")
 
 
+def _path(folder: Path, prefix: str, name: str) -> Path:
+    return folder / f"{prefix}-{file_stem(name)}.{'npz' if prefix == 'arrays' else 'parquet'}"
+
+
 def _read_checked(folder: Path, prefix: str, name: str, digest: str) -> bytes:
-    path = folder / f"{prefix}-{file_stem(name)}.parquet"
+    path = _path(folder, prefix, name)
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
@@ -132,6 +146,17 @@ def _read_checked(folder: Path, prefix: str, name: str, digest: str) -> bytes:
             f"{path} is damaged: its SHA-256 is not the recorded one; restore it or run it again."
         )
     return data
+
+
+def _arrays_to_npz(arrays: Columns) -> bytes:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)  # pyright: ignore[reportArgumentType]
+    return buffer.getvalue()
+
+
+def _arrays_from_npz(data: bytes) -> dict[str, npt.NDArray[Any]]:
+    with np.load(io.BytesIO(data)) as archive:
+        return dict(archive)
 
 
 def _columns_to_parquet(columns: Columns) -> bytes:

@@ -45,6 +45,7 @@ class Trace:
         interrupted: Whether the user stopped the run.
         stopped_early: Whether the run ended before its last step because it had converged.
         facts: What the run was: hyper-parameters, seed, data type, versions. Anything JSON can hold.
+        arrays: The hyper-parameters that are long arrays, by name; ``facts`` has their hashes.
 
     Raises:
         ArgumentError: A column is missing or has the wrong shape, or a fact cannot be written as JSON.
@@ -60,6 +61,7 @@ class Trace:
     interrupted: bool = False
     stopped_early: bool = False
     facts: Mapping[str, Any] = field(default_factory=dict)
+    arrays: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check the columns once, and keep read-only views of the arrays."""
@@ -74,6 +76,8 @@ class Trace:
         object.__setattr__(self, "columns", _checked_columns(self.columns))
         object.__setattr__(self, "final_x", _read_only(final_x))
         object.__setattr__(self, "facts", _plain(self.facts))
+        arrays = {name: _read_only(np.asarray(array)) for name, array in self.arrays.items()}
+        object.__setattr__(self, "arrays", arrays)
 
     @property
     def k(self) -> npt.NDArray[np.int64]:
@@ -171,14 +175,16 @@ class Trace:
     def save(self, directory: str | os.PathLike[str]) -> list[Path]:
         """Write ``trace-<name>.parquet``, ``final-<name>.parquet`` and ``trace-<name>.json``.
 
+        If hyper-parameters are long arrays, also ``arrays-<name>.npz``.
+
         Args:
             directory: The folder, created if missing. Each file is replaced atomically if it exists.
 
         Returns:
-            The three paths. In them a name that is not safe in a file name is replaced by one that is.
+            The paths. In them a name that is not safe in a file name is replaced by one that is.
         """
         record = {key: getattr(self, key) for key in _ENDING}
-        return files.write_trace(Path(directory), self.name, self.columns, self.final_x, record)
+        return files.write_trace(Path(directory), self.name, self.columns, self.final_x, self.arrays, record)
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str], name: str) -> "Trace":
@@ -187,9 +193,11 @@ class Trace:
         Raises:
             DataError: There is no such trace, or one of its files is missing, damaged or of another run.
         """
-        columns, final_x, record = files.read_trace(Path(directory), name)
+        columns, final_x, arrays, record = files.read_trace(Path(directory), name)
         try:
-            return cls(columns=columns, final_x=final_x, **{key: record[key] for key in _ENDING})
+            return cls(
+                columns=columns, final_x=final_x, arrays=arrays, **{key: record[key] for key in _ENDING}
+            )
         except (KeyError, TypeError, ArgumentError) as error:
             raise DataError(
                 f"The trace {name!r} in {directory} is not complete ({error}); run it again."
