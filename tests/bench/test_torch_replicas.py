@@ -3,6 +3,7 @@ import pytest
 from digrad.bench.torch_replicas import replicas_row
 
 
+@pytest.mark.slow
 def test_replicas_cost_about_what_unconnected_copies_do():
     pytest.importorskip("torch")
     row = replicas_row(repeats=3)

@@ -51,8 +51,7 @@ def assert_same(first, second):
     )
 
 
-@pytest.mark.parametrize("make", [digits, user_loss])
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(("make", "dtype"), [(digits, "float32"), (user_loss, "float64")])
 def test_numbers_do_not_depend_on_the_chunk_length(make, dtype):
     problem = make()
     runs = [

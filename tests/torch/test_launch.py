@@ -161,6 +161,9 @@ def test_error_that_repeats_at_the_same_step_is_not_tried_again(tmp_path: Path) 
     )
     again = "digrad: agent 1 failed: ZeroDivisionError: agent 1 divides by zero; all agents have been started again"
     assert output.splitlines().count(again) == 1
+    assert (
+        output.count("Traceback (most recent call last)") == 2
+    )  # of agent 1 in each attempt: others are folded
 
 
 @pytest.mark.slow
@@ -172,6 +175,7 @@ def test_forgotten_collective_is_not_tried_for_ever(tmp_path: Path) -> None:
     assert output.count("all agents have been started again") <= 3
 
 
+@pytest.mark.slow
 def test_traceback_of_the_cause_is_shown_and_those_of_the_others_are_folded(tmp_path: Path) -> None:
     words = digrad_launch("--agents", "3", "--max-restarts", "0", WORKER, "crash", str(tmp_path))
     code, output, _ = run(tmp_path, *words)

@@ -82,6 +82,7 @@ def test_scripts_of_torch_md_train(tmp_path: Path) -> None:
     assert any("100" in path.name for path in (tmp_path / "checkpoints").iterdir())
 
 
+@pytest.mark.slow
 def test_script_of_machines_md_trains_with_the_graph_that_launch_names(tmp_path: Path) -> None:
     graph, start = blocks("howto/machines.md", "sh")[:2]
     run_in(tmp_path, graph)

@@ -97,7 +97,11 @@ def test_bytes_are_what_the_arcs_of_each_iteration_say(case: TurnCase, runs: dic
     [case for case in CASES if getattr(case.method, "mixing", "") == "row"],
     ids=lambda case: case.label,
 )
-@pytest.mark.parametrize("graph", [dg.graphs.example5(), dg.graphs.out_star(5)], ids=["strong", "rooted"])
+@pytest.mark.parametrize(
+    "graph",
+    [pytest.param(dg.graphs.example5(), marks=pytest.mark.slow), dg.graphs.out_star(5)],
+    ids=["strong", "rooted"],
+)
 def test_replicas_mix_one_matrix_methods_with_r_as_the_simulator_does(case: Any, graph: Any) -> None:
     network = dg.Network(graph)
     replicas = replicated(TurnCase(case.label, case.method, network))

@@ -335,13 +335,14 @@ def test_slow_link_is_not_called_silent(tmp_path: Path) -> None:
 
 DISTURBANCES = [
     pytest.param(["stop", "cut"], 1.5, id="stopped and cut for 1.5 s"),
-    pytest.param(["stop"], 5.0, marks=pytest.mark.slow, id="stopped for 5 s"),
-    pytest.param(["stop"], 30.0, marks=pytest.mark.slow, id="stopped for 30 s"),
-    pytest.param(["cut"], 5.0, marks=pytest.mark.slow, id="cut for 5 s"),
-    pytest.param(["limit"], 5.0, marks=pytest.mark.slow, id="10 Mbit/s"),
+    pytest.param(["stop"], 5.0, id="stopped for 5 s"),
+    pytest.param(["stop"], 30.0, id="stopped for 30 s"),
+    pytest.param(["cut"], 5.0, id="cut for 5 s"),
+    pytest.param(["limit"], 5.0, id="10 Mbit/s"),
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("deeds", "seconds"), DISTURBANCES)
 def test_disturbed_host_costs_steps_and_not_the_run_with_a_deadline(
     deeds: list[str], seconds: float, tmp_path: Path
