@@ -7,6 +7,7 @@ import importlib
 import sys
 import sysconfig
 import types
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -236,7 +237,9 @@ def _of_array(value: Any) -> Iterator[Any]:
 def _of_state(value: Any) -> Iterator[Any]:
     """Yield what pickle would store of an object."""
     try:
-        state = value.__reduce_ex__(4)
+        with warnings.catch_warnings():  # Python 3.14 no longer stores iterators: they are refused there
+            warnings.simplefilter("ignore", DeprecationWarning)
+            state = value.__reduce_ex__(4)
     except Exception as error:
         raise _unreadable(value) from error
     if isinstance(state, str):

@@ -194,3 +194,8 @@ def test_key_that_others_can_read_or_that_is_none_is_refused(
     code, output = call(monkeypatch, capsys, *words)
     assert code == 2
     assert reason in output.err
+
+
+def test_launch_is_imported_without_torch_so_that_it_can_say_what_is_missing():
+    code = "import sys, digrad.torch.launch; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -7,7 +7,8 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from digrad.torch.step_metrics import METRICS_VARIABLE, StepMetrics
+from digrad.torch.launch import METRICS_VARIABLE
+from digrad.torch.step_metrics import StepMetrics
 
 NET = SimpleNamespace(bytes_sent=0, waited=0.0, late=0)
 

@@ -23,10 +23,10 @@ from digrad.torch.launch_folder import GRACE, ask_to_end
 from digrad.torch.machines.key_file import read_key
 from digrad.torch.machines.machine import Machine, Plan
 from digrad.torch.machines.supervisor import Supervisor
-from digrad.torch.step_metrics import METRICS_VARIABLE
 from digrad.torch.tied import PARENT_VARIABLE
 
 GRAPH_VARIABLE = "DIGRAD_GRAPH"
+METRICS_VARIABLE = "DIGRAD_METRICS"  # the folder where agents write what steps have cost
 
 SETTINGS = {
     # Without it restarted agents read the addresses of the previous attempt and never connect (torch 2.13).

@@ -17,8 +17,8 @@ from typing import Protocol
 import torch
 
 from digrad.event_files import EventFile, has_tensorboard
+from digrad.torch.launch import METRICS_VARIABLE
 
-METRICS_VARIABLE = "DIGRAD_METRICS"
 SKETCH = 256  # numbers; a distance is estimated with a relative standard deviation of 1/sqrt(2 * 256), 4.4 %
 _SEED = 0  # of the signs, which all agents must share
 
