@@ -70,7 +70,10 @@ class StepMetrics:
         return (padded * self._signs).view(-1, SKETCH).double().sum(0).tolist()
 
     def write(self, k: int, sketches: Sequence[list[float] | None] | None = None) -> None:
-        """Write the line of step k, which has just ended, and how far the agents were apart when they left sketches."""
+        """Write the line of step k, which has just ended, and how far the agents were apart when they left sketches.
+
+        That was at the last step whose settings were compared, as many steps ago as there are agents, or more.
+        """
         if self._file is None:
             return
         before, self._before = self._before, self._counts()
