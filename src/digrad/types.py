@@ -7,14 +7,14 @@ gives to sender j; edges are written ``(sender, receiver)``; mixing is ``matrix 
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
-Array: TypeAlias = Any  #: A NumPy, JAX or torch array: methods use operators only.
-State: TypeAlias = Any  #: A NamedTuple of stacked arrays, one type per method.
-Schedule: TypeAlias = Callable[
-    [int], float
-]  #: A hyper-parameter as a function of the iteration k = 0, 1, ...
-Hyper: TypeAlias = (
-    float | Array | Schedule
-)  #: A hyper-parameter; an array ``[n, 1]`` gives each agent its own.
+#: A NumPy, JAX or torch array: methods use operators only.
+Array: TypeAlias = Any
+#: A NamedTuple of stacked arrays, one type per method.
+State: TypeAlias = Any
+#: A hyper-parameter as a function of the iteration k = 0, 1, ...
+Schedule: TypeAlias = Callable[[int], float]
+#: A hyper-parameter; an array ``[n, 1]`` gives each agent its own.
+Hyper: TypeAlias = float | Array | Schedule
 
 
 class Net(Protocol):

@@ -60,9 +60,7 @@ class Fates:
         self._rates = np.array(links.rates(n))
         self._packet = packet
         self._bad = _Chain(np.zeros(len(arcs), bool))  # which arcs are in a burst
-        self._work = _Chain(
-            np.full(n, np.nan)
-        )  # the seconds that each agent has left to compute; NaN for none
+        self._work = _Chain(np.full(n, np.nan))  # seconds that agents have left to compute; NaN for none
         self.longest_delay = links.clock.most_late(packet) if links.is_timed else links.longest_delay  # pyright: ignore[reportOptionalMemberAccess]
         if self.longest_delay > LONGEST_DELAY:
             raise ArgumentError(

@@ -8,9 +8,9 @@ import torch
 from digrad.errors import NonFiniteError
 from digrad.torch.agent_net import AgentNet
 from digrad.torch.between_steps import BetweenSteps
-from digrad.torch.failure_records import note_step
 from digrad.torch.fated_net import FatedNet, keep_sleepers
 from digrad.torch.kernels import KERNELS
+from digrad.torch.log_records import note_step
 from digrad.torch.process_network import ProcessNetwork
 from digrad.torch.runtime import overwrite
 

@@ -14,7 +14,7 @@ from digrad.algorithms.fields import with_fields
 from digrad.errors import CommunicationError, NonFiniteError
 from digrad.torch.between_steps import BetweenSteps
 from digrad.torch.deadline_net import DeadlineNet
-from digrad.torch.failure_records import note_step
+from digrad.torch.log_records import note_step
 from digrad.torch.process_network import ProcessNetwork
 from digrad.torch.runtime import overwrite
 

@@ -14,26 +14,17 @@ from typing import Any
 
 from digrad.errors import CheckpointError, CommunicationError, DigradError, DisagreementError
 from digrad.files import write_atomically
-from digrad.torch import log_records
+from digrad.torch.log_records import step_reached
 from digrad.torch.reasons import is_timeout
 
 FAILURES_VARIABLE = "DIGRAD_FAILURES"  # the folder where agents leave the reason of their failure
-
-
-_steps: list[int] = []  # the one that this agent has reached, once there is one
-
-
-def note_step(k: int) -> None:
-    """Remember the step that this agent has reached: two attempts that fail alike at one step fail for ever."""
-    _steps[:] = [k]
-    log_records.note_step(k)
 
 
 def record_failure(folder: Path, error: BaseException, script: str) -> None:
     """Let an error that ends this agent be known to :func:`launch`, which shows it."""
     agent, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
     frames = _frames_of(error, script)
-    step = _steps[0] if _steps else None
+    step = step_reached()  # two attempts that fail alike at one step fail for ever
     places = [f"{place.filename}:{place.lineno}" for place in traceback.extract_tb(frames)]
     entry = {
         "agent": int(agent),
