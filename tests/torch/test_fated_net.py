@@ -14,6 +14,7 @@ from digrad.engine.fates import make_fates
 from digrad.links import Bursts, Clock, FixedDelay, Links, Uniform, coders
 from digrad.torch import Replicas
 from link_transcription import PlainNet, run
+from torch_models import Point
 
 STEPS = 12
 METHODS: dict[str, Any] = {
@@ -148,6 +149,12 @@ def test_agents_that_agree_go_on_agreeing_whatever_arrives(graph, described, d):
     for _ in range(STEPS):
         advance(replicas, np.ones((graph.n, d)), np.zeros((graph.n, d)))
     np.testing.assert_allclose(replicas.estimate().numpy(), at, rtol=1e-13, atol=1e-13)
+
+
+def test_replicas_without_links_know_of_no_packets():
+    replicas = Replicas(Point(), METHODS["CGT"], dg.graphs.example5())
+    assert replicas.link_metrics() == {}
+    assert replicas.slowest() is None
 
 
 @settings(max_examples=15, deadline=None)
