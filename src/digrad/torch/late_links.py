@@ -52,12 +52,12 @@ class Heard:
     """What has come from one sender and was not taken yet.
 
     Args:
-        step: The newest of the sender that is known.
+        steps: The newest of the sender of which something has come, by call.
         when: When a packet last came.
         items: By call.
     """
 
-    step: int
+    steps: dict[int, int]
     when: float
     items: dict[int, Item]
 
@@ -135,9 +135,10 @@ class LateIncoming:
         with self._inbox.changed:
             if epoch != self._inbox.epoch:
                 return
-            heard = self._inbox.heard.setdefault(self._sender, Heard(step, 0.0, {}))
-            heard.step, heard.when = max(heard.step, step), time.monotonic()
+            heard = self._inbox.heard.setdefault(self._sender, Heard({}, 0.0, {}))
+            heard.when = time.monotonic()
             for call, item in items.items():
+                heard.steps[call] = max(heard.steps.get(call, -1), step)
                 heard.items[call] = item.after(heard.items.get(call))
             self._inbox.changed.notify_all()
 
