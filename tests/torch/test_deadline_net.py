@@ -11,11 +11,12 @@ import torch
 
 from digrad import AB, ADDOPT, CGT, DSGT, Network, PushDIGing, PushPull
 from digrad.engine.verbs import bindings
-from digrad.errors import ArgumentError
-from digrad.graphs import every, example5, from_edges
+from digrad.errors import ArgumentError, CommunicationError
+from digrad.graphs import every, example5, from_edges, ring
 from digrad.links import Links, coders
 from digrad.torch.agent_links import Place
 from digrad.torch.deadline_net import DeadlineNet
+from digrad.torch.deadline_runtime import DeadlineRuntime
 from digrad.torch.late_links import Heard, Item, LateOutgoing
 
 N, D = 5, 3
@@ -83,6 +84,7 @@ def train(
                     together.barrier.wait()
             together.barrier.wait()
             net.pause()
+            assert not net.unsettled(30.0)
             together.barrier.wait()
             stored = net.stored_links()
             found[agent] = {
@@ -188,12 +190,43 @@ def test_neighbour_that_is_rarely_spoken_to_is_waited_for() -> None:
     assert [one["late"] for one in found] == [0] * N
 
 
+def lone_net(network: Network, deadline: float = 1e-3) -> DeadlineNet:
+    """Return what agent 0 of two sees."""
+    member = Together(network, deadline).member(0)
+    member.exchange, member.n = lambda facts, purpose: [facts, facts], 2
+    return DeadlineNet(member, bindings(CGT(step_size=0.1, threshold=1.0)), D, torch.float64)
+
+
+def test_neighbour_whose_packet_makes_progress_is_not_silent() -> None:
+    net = lone_net(Network(ring(2)))
+    now, link = time.monotonic(), net._links.incoming(1)
+    net.inbox.heard[1] = Heard({}, now - 100.0, {})
+    link._wire = SimpleNamespace(last_progress=now, close=lambda: None)
+    net.check_silence()
+    link._wire.last_progress = now - 100.0
+    with pytest.raises(CommunicationError, match=r"nothing was heard from agent 1 within 30\.0 s"):
+        net.check_silence()
+    net._links.close()
+
+
+def test_loss_is_noticed_however_much_was_pushed_before_the_last_check() -> None:
+    net = lone_net(Network(ring(2)))
+    alone: Any = SimpleNamespace(
+        agent=0, n=1, count_optimizer=lambda: 1, exchange=lambda facts, purpose: [facts], network=net.network
+    )
+    runtime = DeadlineRuntime(alone, net)
+    net.scale = 1e15  # of a long run
+    runtime._check_mass("save")
+    net.balance += 1e-3
+    with pytest.raises(CommunicationError, match=r"the trackers of all agents together are off by 0\.001"):
+        runtime._check_mass("save")
+    net._links.close()
+
+
 def test_late_estimate_waits_for_the_next_step_at_which_its_arc_is_there() -> None:
     """Else agents whose steps do not meet would never hear one another."""
     network = Network(every(3, from_edges(2, [(1, 0)])))
-    member = Together(network, deadline=1e-3).member(0)
-    member.exchange, member.n = lambda facts, purpose: [facts, facts], 2
-    net = DeadlineNet(member, bindings(CGT(step_size=0.1, threshold=1.0)), D, torch.float64)
+    net = lone_net(network)
     net.inbox.heard[1] = Heard(
         {1: 0}, time.monotonic(), {1: Item(torch.ones(D, dtype=torch.float64), adds=False)}
     )

@@ -128,7 +128,12 @@ class DeadlineNet(Verbs):
             self._link(receiver).replace(parts[_OWED].get(receiver, {}))
         ahead = parts[_AHEAD].get(self.network.agent, {})
         self._gone, self._is_gone = {call: item.values for call, item in ahead.items()}, frozenset(ahead)
-        self.balance, self.scale = -self.in_transit(), 0.0
+        self.begin_account()
+
+    def begin_account(self) -> None:
+        """Count from now on what pushing adds to the sum of all, and how much is pushed; only while all have paused."""
+        self.balance = -self.in_transit()
+        self.scale = sum(float(one.abs().sum(dtype=torch.float64)) for one in self.stored_links().values())
 
     def in_transit(self) -> float:
         """Return the sum of what is with this agent beyond its state; only while all have paused."""
@@ -138,19 +143,22 @@ class DeadlineNet(Verbs):
         )
 
     def pause(self) -> None:
-        """Let nothing leave, and wait until what is under way has arrived.
+        """Let nothing leave."""
+        for link in self._outgoing().values():
+            link.pause()
+
+    def unsettled(self, seconds: float) -> dict[int, float]:
+        """Return who has not confirmed what is under way, at most so many seconds from now, and when bytes last left.
 
         Raises:
-            CommunicationError: A neighbour confirms nothing within the timeout.
+            CommunicationError: A connection is lost.
         """
-        until = time.monotonic() + self.network.timeout
-        silent = [receiver for receiver, link in self._outgoing().items() if not link.pause(until)]
+        until = time.monotonic() + seconds
+        found = {
+            receiver: link for receiver, link in self._outgoing().items() if not link.wait_settled(until)
+        }
         self._check_connections()
-        if silent:
-            raise CommunicationError(
-                f"step {self.k}: {agents_text(silent)} confirmed nothing within {self.network.timeout:.1f} s; it is "
-                "dead or stopped: look at its log, and start all agents again."
-            )
+        return {receiver: link.last_progress for receiver, link in found.items()}
 
     def go_on(self) -> None:
         """Let packets leave again; all agents are at the same step now."""
@@ -232,7 +240,7 @@ class DeadlineNet(Verbs):
         return self._turns.at(self.k)[verb][self.network.agent]
 
     def _offer(self, parts: Mapping[int, tuple[str, torch.Tensor]], *, is_pair: bool = False) -> None:
-        """Offer what is sent at the same moment, by call, to every receiver as one packet: its parts share their fate."""
+        """Offer what is sent at the same moment, by call, to each receiver as one packet: its parts share a fate."""
         packets: dict[int, dict[int, Item]] = {}
         for call, (verb, flat) in parts.items():
             adds = self._adds[verb]
@@ -318,8 +326,10 @@ class DeadlineNet(Verbs):
             raise self._silent(silent)
 
     def _quiet_for(self, sender: int, now: float) -> float:
+        """Return for how long nothing of a neighbour has come, not even a part of a packet."""
         heard = self.inbox.heard.get(sender)
-        return math.inf if heard is None else now - heard.when
+        packet = -math.inf if heard is None else heard.when
+        return now - max(packet, self._links.incoming(sender).last_progress)
 
     def _silent(self, silent: Sequence[int]) -> CommunicationError:
         return CommunicationError(

@@ -9,6 +9,7 @@ receiver knows, so that both ends remember it. Both are decided when a packet le
 however much it covers.
 """
 
+import math
 import struct
 import threading
 import time
@@ -96,6 +97,11 @@ class LateIncoming:
         threading.Thread(target=self._serve, args=(wire,), name="digrad-receiver", daemon=True).start()
         return True
 
+    @property
+    def last_progress(self) -> float:
+        """When bytes last came."""
+        return -math.inf if self._wire is None else self._wire.last_progress
+
     def close(self) -> None:
         """Close the connection."""
         self._is_closed = True
@@ -175,10 +181,19 @@ class LateOutgoing:
                 self._waiting[call] = item.after(self._waiting.get(call))
             self._changed.notify_all()
 
-    def pause(self, until: float) -> bool:
-        """Let no further packet leave; return whether the one under way was confirmed by then."""
+    @property
+    def last_progress(self) -> float:
+        """When bytes last left or a confirmation came."""
+        return -math.inf if self._wire is None else self._wire.last_progress
+
+    def pause(self) -> None:
+        """Let no further packet leave."""
         with self._changed:
             self._is_paused = True
+
+    def wait_settled(self, until: float) -> bool:
+        """Return whether the packet under way was confirmed by then."""
+        with self._changed:
             return self._changed.wait_for(
                 lambda: not self._under_way or self._is_closed, max(until - time.monotonic(), 0.0)
             )

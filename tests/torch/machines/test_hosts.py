@@ -306,7 +306,7 @@ def test_lost_endpoint_is_waited_for_and_a_machine_that_is_told_to_end_ends_the_
 SLOW = """
 import sys, torch, digrad as dg
 from digrad.torch import DecentralizedOptimizer, ProcessNetwork
-network = ProcessNetwork(timeout=6)
+network = ProcessNetwork(timeout=6, deadline=float(sys.argv[1]) if sys.argv[1:] else None)
 model = torch.nn.Linear(500, 500)
 optimizer = DecentralizedOptimizer(model.parameters(), dg.CGT(step_size=0.1, threshold=1.0), network)
 for _ in range(2):
@@ -320,11 +320,12 @@ network.close()
 
 
 @pytest.mark.slow
-def test_slow_link_is_not_called_silent(tmp_path: Path) -> None:
+@pytest.mark.parametrize("deadline", [[], ["0.5"]], ids=["synchronous", "deadline"])
+def test_slow_link_is_not_called_silent(deadline: list[str], tmp_path: Path) -> None:
     """A message of 2 MB takes 16 seconds, the timeout is 6, but it makes progress."""
     (tmp_path / "slow.py").write_text(SLOW)
     with hosts(2) as machines:
-        run = Run(machines, tmp_path, script=(str(tmp_path / "slow.py"),))
+        run = Run(machines, tmp_path, script=(str(tmp_path / "slow.py"), *deadline))
         for host in machines:
             host.limit("1mbit")
         run.start_all()
