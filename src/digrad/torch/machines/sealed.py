@@ -137,7 +137,7 @@ def meet(
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         private, public = _draw(secret)
         connection.sendall(_MAGIC[secret is not None] + public)
-        theirs = _exactly(connection, len(_MAGIC[True]) + _DRAWN)
+        theirs = exactly(connection, len(_MAGIC[True]) + _DRAWN)
         magic, theirs = theirs[:-_DRAWN], theirs[-_DRAWN:]
         if magic != _MAGIC[secret is not None]:
             raise StrangerError(_other_language(magic, secret))
@@ -203,7 +203,8 @@ def _invalid_tag() -> type[Exception]:
     return InvalidTag
 
 
-def _exactly(connection: socket.socket, size: int) -> bytes:
+def exactly(connection: socket.socket, size: int) -> bytes:
+    """Return the next bytes of a connection."""
     data = b""
     while len(data) < size:
         more = connection.recv(size - len(data))
