@@ -84,7 +84,7 @@ def train(
                     together.barrier.wait()
             together.barrier.wait()
             net.pause()
-            assert not net.unsettled(30.0)
+            assert net.is_settled(30.0)
             together.barrier.wait()
             stored = net.stored_links()
             found[agent] = {

@@ -147,18 +147,21 @@ class DeadlineNet(Verbs):
         for link in self._outgoing().values():
             link.pause()
 
-    def unsettled(self, seconds: float) -> dict[int, float]:
-        """Return who has not confirmed what is under way, at most so many seconds from now, and when bytes last left.
+    def is_settled(self, seconds: float) -> bool:
+        """Return whether all that had left was confirmed, at most so many seconds from now.
 
         Raises:
             CommunicationError: A connection is lost.
         """
         until = time.monotonic() + seconds
-        found = {
-            receiver: link for receiver, link in self._outgoing().items() if not link.wait_settled(until)
-        }
+        found = [link.wait_settled(until) for link in self._outgoing().values()]
         self._check_connections()
-        return {receiver: link.last_progress for receiver, link in found.items()}
+        return all(found)
+
+    @property
+    def moved(self) -> float:
+        """When bytes last came or left."""
+        return self._links.last_progress
 
     def go_on(self) -> None:
         """Let packets leave again; all agents are at the same step now."""

@@ -114,15 +114,15 @@ class DeadlineRuntime:
         """
         handshake, timeout = self._network.handshake, self._network.timeout
         self.net.pause()
-        is_settled, known, since = False, None, time.monotonic()
+        is_settled, moved, known, since = False, 0.0, None, time.monotonic()
         while not handshake.wait_posted(settled, _SIGN if is_settled else 0.0):
-            waiting = {} if is_settled else self.net.unsettled(_SIGN)
-            if not waiting and not is_settled:
+            if not is_settled and self.net.is_settled(_SIGN):
                 is_settled = True
                 handshake.post(settled, {})
                 continue
-            if waiting:
-                handshake.post(name, {"moved": max(waiting.values())})
+            if self.net.moved != moved:  # at either end: what has left may wait in a buffer of the system
+                moved = self.net.moved
+                handshake.post(name, {"moved": moved})
             now, everyone = time.monotonic(), handshake.posted(name)
             if everyone != known:
                 known, since = everyone, now
