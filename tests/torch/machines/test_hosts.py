@@ -303,6 +303,21 @@ def test_lost_endpoint_is_waited_for_and_a_machine_that_is_told_to_end_ends_the_
         assert run.log(0).splitlines()[-1] == f"digrad: machine 1 ({machines[1].address}) was told to end"
 
 
+@pytest.mark.slow
+def test_check_names_the_arcs_that_carry_nothing_and_tries_the_others(tmp_path: Path) -> None:
+    with hosts(3) as machines:
+        run = Run(machines, tmp_path, script=("--check",))
+        machines[1].block(machines[2])
+        run.start_all()
+        assert run.codes() == [1, 1, 1], run.logs()
+        lines = run.log(0).splitlines()
+    assert [f"[0] agent {i} listens on {machines[i].address} (eth0)" in lines for i in range(3)] == [True] * 3
+    arcs = [line.rpartition(": ")[2] for line in lines if line.startswith("[0] arc")]
+    assert [arc.endswith("Mbit/s") for arc in arcs] == [True, False, True], lines
+    assert arcs[1].startswith("nothing passes (")
+    assert "1 of 3 arcs carry nothing (1 to 2); look at firewalls" in lines[-1]
+
+
 SLOW = """
 import sys, torch, digrad as dg
 from digrad.torch import DecentralizedOptimizer, ProcessNetwork
