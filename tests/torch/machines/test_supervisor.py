@@ -3,6 +3,7 @@
 import errno
 import queue
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 
 from digrad.torch.machines import supervisor as supervisor_module
-from digrad.torch.machines.channel import STRANGERS, Channel, Door
+from digrad.torch.machines.channel import CONTEXT, STRANGERS, Channel, Door
+from digrad.torch.machines.sealed import meet
 from digrad.torch.machines.supervisor import Supervisor
 
 SECRET = bytes(32)
@@ -125,6 +127,18 @@ def test_strangers_who_say_nothing_keep_nobody_out(address: tuple[str, int]) -> 
             stack.enter_context(socket.create_connection(address))
         with closing(Fake(address)) as machine:
             assert machine.hear("welcome") == {"welcome": 0}
+
+
+@pytest.mark.parametrize("nonsense", [b"[" * 100_000, b"[]", b"\xff", b"{}"], ids=len)
+def test_nonsense_of_a_member_ends_its_connection_only(nonsense: bytes, address: tuple[str, int]) -> None:
+    connection = socket.create_connection(address)
+    with closing(meet(connection, SECRET, CONTEXT, is_first=True, timeout=5)) as wire:
+        wire.send(struct.pack("<I", len(nonsense)))
+        wire.send(nonsense)
+        with pytest.raises(ConnectionResetError):
+            wire.receive(1)
+    with closing(Fake(address)) as machine:
+        assert machine.hear("welcome") == {"welcome": 0}
 
 
 def test_door_stays_open_when_descriptors_were_short_for_a_moment() -> None:

@@ -142,7 +142,7 @@ class Channel:
             raise StrangerError(f"a message of {length} bytes was announced")
         try:
             message = json.loads(self._wire.receive(length))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise StrangerError("a message was no JSON") from error
         if not isinstance(message, dict):
             raise StrangerError("a message was no JSON object")

@@ -171,10 +171,10 @@ class Supervisor:
                 with contextlib.suppress(OSError):
                     channel.send({"refused": reason})
                 return None
+            self._attempt = max(self._attempt, hello["attempt"])
             member = Member(channel, address, hello)
             channel.send({"welcome": rank})
             self._members[rank], self._addresses[rank] = member, address
-            self._attempt = max(self._attempt, hello["attempt"])
             if self._outcome is not None:
                 channel.send({"end": self._outcome.code, "told": vars(self._outcome)})
             self._go_on()
