@@ -45,7 +45,7 @@ class Wire:
         self.connection, self._context = connection, context
         self._seal, self._unseal = _cipher(seal), _cipher(unseal)
         self._sent = self._received = 0
-        self._out, self._in = bytearray(PIECE + TAG), bytearray(PIECE + TAG)
+        self._out, self._in = bytearray(), bytearray()  # sealed pieces
         self.last_progress = time.monotonic()  # when bytes moved
 
     def send(self, data: Any, about: bytes = b"") -> None:
@@ -60,7 +60,7 @@ class Wire:
             if self._seal is not None:
                 size = len(piece) + TAG
                 place = self._context + about + _PLACE.pack(start)
-                sealed = memoryview(self._out)[:size]
+                sealed = _room(self._out, size)
                 self._seal.encrypt_into(_NONCE.pack(self._sent), piece, place, sealed)
                 self._sent += 1
                 piece = sealed
@@ -82,7 +82,7 @@ class Wire:
             if self._unseal is None:
                 self._fill(piece)
                 continue
-            sealed = memoryview(self._in)[: len(piece) + TAG]
+            sealed = _room(self._in, len(piece) + TAG)
             self._fill(sealed)
             place = self._context + about + _PLACE.pack(start)
             try:
@@ -187,6 +187,13 @@ def _keys(
     salt = hashlib.sha256(first + second + context).digest()
     made = HKDF(SHA256(), 64, salt, b"digrad connection 1").derive(shared + secret)
     return made[:32], made[32:]
+
+
+def _room(buffer: bytearray, size: int) -> memoryview:
+    """Return the first bytes of a buffer, which grows as needed: a stranger is not given room for a whole piece."""
+    if len(buffer) < size:
+        buffer.extend(bytes(size - len(buffer)))
+    return memoryview(buffer)[:size]
 
 
 def _cipher(key: bytes | None) -> Any:
