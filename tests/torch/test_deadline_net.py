@@ -17,7 +17,7 @@ from digrad.links import Links, coders
 from digrad.torch.agent_links import Place
 from digrad.torch.deadline_net import DeadlineNet
 from digrad.torch.deadline_runtime import DeadlineRuntime
-from digrad.torch.late_links import Heard, Item, LateOutgoing
+from digrad.torch.late_links import Heard, Inbox, Item, LateOutgoing
 
 N, D = 5, 3
 CURVATURE = torch.linspace(1.0, 5.0, N * D, dtype=torch.float64).reshape(N, D)
@@ -221,6 +221,21 @@ def test_loss_is_noticed_however_much_was_pushed_before_the_last_check() -> None
     with pytest.raises(CommunicationError, match=r"the trackers of all agents together are off by 0\.001"):
         runtime._check_mass("save")
     net._links.close()
+
+
+def test_what_was_owed_at_an_earlier_step_is_not_taken_for_a_later_one() -> None:
+    """Else who goes back to a checkpoint is not waited for until it has come as far again."""
+
+    def connect() -> Any:
+        raise ConnectionRefusedError
+
+    link = LateOutgoing(1, connect, Inbox(), None)
+    owed = {0: Item(torch.ones(D), adds=True)}
+    link.offer(500, owed)
+    link.replace(owed)
+    link.go_on()
+    assert link._next() == (0, -1, owed)
+    link.close()
 
 
 def test_late_estimate_waits_for_the_next_step_at_which_its_arc_is_there() -> None:

@@ -199,9 +199,10 @@ class LateOutgoing:
             )
 
     def replace(self, owed: dict[int, Item]) -> None:
-        """Pause, and replace what is owed."""
+        """Pause, and replace what is owed, which is of no step that the receiver might wait for."""
         with self._changed:
-            self._is_paused, self._waiting, self._rest, self._known = True, owed, {}, {}
+            self._is_paused, self._step = True, -1
+            self._waiting, self._rest, self._known = owed, {}, {}
 
     def go_on(self) -> None:
         """Let packets leave again."""
