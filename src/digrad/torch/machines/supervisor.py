@@ -122,7 +122,7 @@ class Supervisor:
 
     def _serve(self, connection: socket.socket, address: str) -> None:
         """Talk with one machine until it goes."""
-        rank = None
+        rank = channel = None
         try:
             try:
                 channel = Channel.over(connection, self._secret, is_first=False)
@@ -139,7 +139,7 @@ class Supervisor:
             pass  # it has gone, or speaks nonsense, which is as bad
         finally:
             connection.close()
-            if rank is not None:
+            if rank is not None and channel is not None:
                 self._lose(rank, channel)
 
     def _make_room(self, asked: int | None) -> None:
