@@ -201,7 +201,7 @@ def _shown(row: _Row) -> list[str]:
 
 def _left(row: _Row) -> str:
     left = row.seconds_left()
-    if left is None or row.verdict != "running":
+    if not left or row.verdict != "running":
         return ""
     minutes, seconds = divmod(round(left), 60)
     hours, minutes = divmod(minutes, 60)
