@@ -25,8 +25,8 @@ LOOK = """document.querySelector("#planes").closest("section").scrollIntoView();
 document.querySelector('[data-agent="2"]').dispatchEvent(new Event("focus"));"""
 
 
-def main() -> None:
-    """Take the three pictures: the demo in light and on a phone, the plane and the network in dark."""
+def take_pictures(folder: Path) -> None:
+    """Write the three pictures: the demo in light and on a phone, the plane and the network in dark."""
     sys.path.insert(0, str(HERE.parent / "tests"))
     from browser import chromium
 
@@ -46,7 +46,7 @@ def main() -> None:
                 "document.querySelector('#controls').scrollIntoView()",
             ),
         ):
-            picture = HERE / f"report-{kind}.png"
+            picture = folder / f"report-{kind}.png"
             browser.open(page, fragment, width=size[0], height=size[1])
             browser.run(show)
             browser.screenshot(picture)
@@ -58,4 +58,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    take_pictures(HERE)
