@@ -2,7 +2,6 @@
 
 import re
 import runpy
-import shutil
 from pathlib import Path
 
 import pytest
@@ -37,7 +36,6 @@ def test_pictures_of_the_page_are_small_and_there() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("chromedriver") is None, reason="apt-get install chromium chromium-driver")
 def test_pictures_can_be_taken_anew(tmp_path: Path) -> None:
     runpy.run_path(str(PAGE.parent / "pictures.py"))["take_pictures"](tmp_path)
     for kind in ("light", "dark", "phone"):
