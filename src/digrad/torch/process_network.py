@@ -301,11 +301,12 @@ class ProcessNetwork:
             close()
         if "gloo" not in dist.get_backend(self.group):
             self.group.abort()
-        elif self.n > 1:
-            # gloo closes all connections of a group after a receive that has waited too long, and only then.
-            options = {"group": self.group, "group_src": (self.agent + 1) % self.n, "tag": TAGS}
+            return
+        # gloo closes all connections of a group after a receive that has waited too long, and only then. A neighbour
+        # that has hung up already cannot be waited for, hence all of them are tried.
+        for peer in (agent for agent in range(self.n) if agent != self.agent):
             with contextlib.suppress(RuntimeError):
-                late: Any = dist.irecv(torch.empty(1), **options)
+                late: Any = dist.irecv(torch.empty(1), group=self.group, group_src=peer, tag=TAGS)
                 late.wait(timedelta(milliseconds=1))
 
     def close(self) -> None:
