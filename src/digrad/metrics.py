@@ -1,10 +1,12 @@
-"""What is measured of stacked estimates: pure functions of arrays, in NumPy or JAX.
+"""What is measured of stacked estimates: pure functions of arrays, in NumPy, JAX or torch.
 
 The average of the agents is weighted by the Perron vector u of the matrix that the estimates are mixed with,
 because that average obeys the dynamics of the method; u is all ones for doubly stochastic mixing. Push-sum
 methods conserve the sum of their weights w times their estimates, so that w takes the place of u.
 """
 
+from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 from digrad.arrays import maximum, row_norm
@@ -39,6 +41,31 @@ def tracking_error(y: Array, v: Array) -> Array:
 def mass_error(tracker: Array, g: Array) -> Array:
     """Return the residual of the invariant of gradient tracking: the largest entry of |sum of trackers - sum of g|."""
     return abs(tracker.sum(0) - g.sum(0)).max()
+
+
+def packet_figures(state: Any, owed: Sequence[Array]) -> dict[str, Array]:
+    """Return how much mass is missing, how much is under way, and the smallest weight of push-sum.
+
+    What a method tracks its gradients with is what it pushes first, and a push-sum weight is what it pushes last.
+
+    Args:
+        state: Of all agents.
+        owed: What is under way of each array that is pushed, ``[A, width]``.
+    """
+    tracker = getattr(state, "y", getattr(state, "s", None)) if hasattr(state, "g") else None
+    found, missing = {}, []
+    if tracker is not None:
+        under_way = owed[0].sum(0) if owed else 0.0
+        missing.append(abs(tracker.sum(0) + under_way - state.g.sum(0)).max())
+    if hasattr(state, "w"):
+        under_way = owed[-1].sum() if owed else 0.0
+        missing.append(abs(state.w.sum() + under_way - len(state.w)))
+        found["min_weight"] = state.w.min()
+    if missing:
+        found["mass_error"] = reduce(maximum, missing)
+    counted = owed[:1] if tracker is not None else owed
+    found["in_transit"] = sum((part**2).sum() for part in counted) ** 0.5
+    return found
 
 
 def fraction_clipped(ratios: Array) -> Array:

@@ -7,8 +7,11 @@ import time
 
 import pytest
 
+import digrad as dg
 from digrad.cli import main, show
 from digrad.cli.commands import COMMANDS
+from digrad.cli.main import digrad
+from digrad.engine.link_door import check_links
 from digrad.experiments import preset
 from digrad.trace import Trace
 
@@ -68,6 +71,20 @@ def test_help_loads_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_warning_is_one_line_shown_once(monkeypatch, capsys):
+    network = dg.Network(dg.graphs.example5(), links=dg.Links(loss=0.3, push="drop"))
+
+    def check_twice(**_):
+        for _ in range(2):  # as a run does, of its specification and of every seed
+            check_links(dg.CGT(step_size=0.05, threshold=2.0), network, "CGT")
+
+    monkeypatch.setattr(digrad, "main", check_twice)
+    with pytest.raises(SystemExit):
+        main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("digrad: warning: CGT: push='drop', pull='self' of Links forget what is lost")
 
 
 def test_graph_describes_draws_and_saves(monkeypatch, capsys, tmp_path):

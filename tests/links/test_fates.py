@@ -10,7 +10,7 @@ from digrad.graphs import complete, example5, ring, split
 from digrad.links import Bursts, Fates, FixedDelay, Links
 from digrad.links.fates import newest
 from digrad.mixing import Network
-from digrad.sampling import LOSS, uniforms
+from digrad.sampling import DELAY, LOSS, uniforms
 
 ARCS = example5().arcs
 
@@ -30,6 +30,7 @@ def test_the_number_of_lost_packets_is_that_of_the_specification(loss, lost):
 
 
 def test_delays_are_those_of_the_specification():
+    assert np.floor(6 * uniforms(0, DELAY, 0, 1, 7)[0]).tolist() == [3, 3, 1, 0, 1, 3, 1]
     ages = Fates(Links(delay=5), ARCS, 5).ages(0, 6)
     arrivals = {(a, int(k)) for k, a in zip(*np.nonzero(ages >= 0), strict=True) if ages[k, a] == k}
     assert {(3, 0), (2, 1), (4, 1), (6, 1)} >= {one for one in arrivals if one[1] <= 1}

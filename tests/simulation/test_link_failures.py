@@ -1,6 +1,10 @@
 """Where exactness fails: every case that the documentation warns of, reproduced with the figures of the specification.
 
 Runs go past the door, which refuses or warns; the test of each refusal is in test_links.py.
+
+One row is missing: that top-k without a reference, its holes filled with the receiver's own entries, stops in 1 of 20
+runs before agents agree. Sending the entries of x that have changed most since they were last sent, it converged to
+1e-14 with seeds 0 to 19, on five agents (top 1) and on twenty (top 3) with 30 % loss. digrad has no such coder.
 """
 
 from collections.abc import Callable
@@ -178,18 +182,19 @@ def unscaled_signs(v):
 
 
 @pytest.mark.parametrize(
-    ("case", "code", "expected", "rel"),
+    ("case", "code", "least", "most"),
     [
-        (Q5, on_a_grid, 0.019, 0.03),
-        (R20, on_a_grid, 0.14, 0.03),
-        # Signs swing from side to side: where a run happens to end decides. The specification has 0.019 and 0.13.
-        (Q5, unscaled_signs, 0.04, 0.5),
-        (R20, unscaled_signs, 0.15, 0.5),
+        (Q5, on_a_grid, 0.019, 0.019),
+        (R20, on_a_grid, 0.14, 0.14),
+        (Q5, unscaled_signs, 0.019, 0.062),  # which swing from side to side for ever
+        (R20, unscaled_signs, 0.13, 0.17),
     ],
     ids=["5 agents, grid", "20 agents, grid", "5 agents, signs", "20 agents, signs"],
 )
-def test_coders_that_do_not_shrink_with_what_they_code_have_a_floor(case, code, expected, rel):
-    assert floor(case, change_of_x(code), alone(code)) == pytest.approx(expected, rel=rel)
+def test_coders_that_do_not_shrink_with_what_they_code_have_a_floor(case, code, least, most):
+    found = errors(case, change_of_x(code), alone(code))[-200:]
+    assert found.min() == pytest.approx(least, rel=0.03)
+    assert found.max() == pytest.approx(most, rel=0.03)
 
 
 def test_random_entries_scaled_up_diverge():

@@ -369,6 +369,38 @@ def check_bias(method, loss, policy, expected, seeds):
         assert found == expected or expected / 2 <= found <= 2 * expected
 
 
+THROWN_AWAY = {"late": Links(delay=5, push="drop"), "asleep": Links(awake=AWAKE, push="drop")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", THROWN_AWAY)
+def test_packets_thrown_away_because_they_come_late_bias_as_measured(name):
+    links = THROWN_AWAY[name]
+    naive, exact = (
+        np.median([distances(METHODS["CGT"], replace(one, seed=s), steps=3001)[-1] for s in range(5)])
+        for one in (links, replace(links, push="sum"))
+    )
+    assert 13 / 2 <= naive <= 2 * 13
+    assert exact < 5e-14
+
+
+OTHER_PROBLEMS = {  # with 30 % loss: the error of the first three policies, and of the exact one
+    "twenty agents": (random_20, dg.CGT(step_size=0.03, threshold=5.0), (1.2, 15, 1.1)),
+    "digits": (digits, dg.CGT(step_size=0.3, threshold=1.0), (1.6, 14, 10)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHER_PROBLEMS)
+def test_naive_policies_are_biased_as_measured_on_other_problems(name):
+    problem, method, biases = OTHER_PROBLEMS[name]
+    graph, options = problem()
+    for policy, expected in [*zip(POLICIES, biases, strict=False), (EXACT, None)]:
+        described = [Links(loss=0.3, push=policy[0], pull=policy[1], seed=seed) for seed in range(5)]
+        found = np.median([distances(method, one, graph, steps=3001, **options)[-1] for one in described])
+        assert found < 5e-14 if expected is None else expected / 2 <= found <= 2 * expected, policy
+
+
 @pytest.mark.parametrize("policy", [("drop", "drop"), ("last", "last")], ids=str)
 def test_naive_policies_are_biased_as_measured(policy):
     check_bias("CGT", 0.3, policy, NAIVE["CGT", 0.3][POLICIES.index(policy)], seeds=5)

@@ -48,10 +48,10 @@ GRAPHS = (
 )
 
 
-@settings(max_examples=4, deadline=None)  # each compiles; torch/test_fated_net.py tries many
+@settings(max_examples=2, deadline=None)  # each compiles; others are in test_link_invariants.py
 @given(
     graph=st.sampled_from(GRAPHS),
-    method=st.sampled_from(["CGT", "AB", "PushPull", "PushDIGing", "AugPushPull", "SGP"]),
+    method=st.sampled_from(["AugPushPull", "SGP"]),
     loss=st.sampled_from([0.0, 0.3, Bursts(0.3, 3)]),
     delay=st.sampled_from([0, 2, FixedDelay(1)]),
     sleeps=st.booleans(),
@@ -60,7 +60,7 @@ GRAPHS = (
 )
 @pytest.mark.filterwarnings("ignore:.*divides by a weight")
 def test_the_simulator_computes_the_equations_and_conserves_mass(graph, method, loss, delay, sleeps, d, seed):
-    methods = METHODS | {"AugPushPull": dg.AugPushPull(step_size=0.05), "SGP": dg.SGP(step_size=0.05)}
+    methods = {"AugPushPull": dg.AugPushPull(step_size=0.05), "SGP": dg.SGP(step_size=0.05)}
     rng = np.random.default_rng(seed)
     n, steps = graph.n, 25
     curvature, linear = 1 + rng.random((n, d)), rng.standard_normal((n, d))
@@ -77,38 +77,6 @@ def test_the_simulator_computes_the_equations_and_conserves_mass(graph, method, 
         trace.columns["mass_error"].max(initial=0) <= 1e-12 * (1 + 10 * n * d)
         or np.isnan(trace.columns["mass_error"]).all()
     )
-
-
-def test_agents_that_agree_go_on_agreeing():
-    problem = dg.problems.quadratic(curvature=np.ones((5, 2)), linear=np.zeros((5, 2)))
-    links = Links(loss=0.4, delay=3, awake=0.6)
-    network = dg.Network(EXAMPLE, links=links)
-    trace = dg.simulate(dg.DGD(step_size=1e-300, mixing="row"), problem, network, steps=60, x0=[3.0, -2.0])
-    np.testing.assert_allclose(trace.final_x, np.tile([3.0, -2.0], (5, 1)), rtol=1e-13)
-
-
-def test_keeping_shares_is_mixing_with_the_weights_of_the_packets_that_arrived():
-    links, steps = Links(loss=0.4, push="keep"), 30
-    ages = make_fates(dg.Network(EXAMPLE, links=links)).ages(0, steps)
-    base = dg.Network(EXAMPLE)
-    members = []
-    for age in ages:
-        R, C = base.R.toarray().copy(), base.C.toarray().copy()
-        for (sender, receiver), one in zip(EXAMPLE.arcs, age, strict=True):
-            if one < 0:
-                R[receiver, receiver] += R[receiver, sender]
-                C[sender, sender] += C[receiver, sender]
-                R[receiver, sender] = C[receiver, sender] = 0.0
-        there = [tuple(arc) for arc, one in zip(EXAMPLE.arcs.tolist(), age, strict=True) if one >= 0]
-        graph = dg.graphs.from_edges(5, there)
-        members.append(dg.Network(graph, R=R, C=C, partial=True))
-    explicit = dg.simulate(
-        METHODS["CGT"], QUADRATIC, dg.NetworkSequence(members), steps=steps, x0=[10.0, -10.0]
-    )
-    kept = dg.simulate(
-        METHODS["CGT"], QUADRATIC, dg.Network(EXAMPLE, links=links), steps=steps, x0=[10.0, -10.0]
-    )
-    np.testing.assert_allclose(kept.final_x, explicit.final_x, rtol=0, atol=1e-12)
 
 
 HARD = Links(loss=Bursts(0.3, 4), delay=2, awake=0.8, coder=dg.coders.random_k(1), noise=1e-3, seed=3)

@@ -110,6 +110,27 @@ def test_training_records_what_its_columns_say():
     assert trace.bytes_sent.tolist() == [0, 3 * per_step, 6 * per_step]
 
 
+LATE = dg.Links(
+    loss=0.2, clock=dg.links.Clock(compute=[1, 1, 1, 1, 3], latency=dg.links.Uniform(0.0, 1.0), deadline=1.5)
+)
+
+
+def test_training_records_packets_and_simulated_seconds_and_names_the_slowest(tmp_path):
+    problem, network = tiny_problem(), dg.Network(GRAPH, links=LATE)
+    whole = train(CGT, problem, network, PLAN)
+    assert whole.seconds_simulated.tolist() == [0.0, 4.5, 9.0]  # agent 4 keeps no deadline
+    assert (whole.columns["delivered"][1:] < 1).all()
+    assert whole.columns["mass_error"].max() < 1e-4
+    assert (whole.columns["in_transit"][1:] > 0).all()
+    assert whole.facts["slowest"]["agents"][0][0] == 4
+    plan = dataclasses.replace(PLAN, checkpoint=tmp_path / "one.safetensors")
+    with pytest.raises(Killed):
+        train(CGT, problem, network, plan, each_step=killed_before(5))
+    resumed = train(CGT, problem, network, plan)
+    assert_same_run(resumed, whole)
+    assert resumed.facts["slowest"] == whole.facts["slowest"]
+
+
 def test_training_ends_with_a_verdict_when_it_diverges():
     trace = train(dg.AB(step_size=1e30), tiny_problem(norm="none"), NETWORK, PLAN)
     assert trace.verdict == "diverged"

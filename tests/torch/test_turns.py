@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 import digrad as dg
+from digrad.engine.packets import PACKET_COLUMNS
 from digrad.mixing import arcs_used
 from digrad.torch import Replicas
 from method_cases import CASES
@@ -26,6 +27,7 @@ class Run(NamedTuple):
 
     x: np.ndarray  # [n, d]
     bytes_sent: np.ndarray  # before each iteration
+    packets: list[dict[str, float]]  # what is known of them after each iteration, where they have fates
 
 
 def simulated(case: TurnCase) -> Run:
@@ -33,20 +35,27 @@ def simulated(case: TurnCase) -> Run:
     local = EXAMPLE.local
     problem = dg.problems.quadratic(curvature=local.curvature[agents], linear=local.linear[agents])
     trace = dg.simulate(case.method, problem, case.network, steps=TURN_STEPS, x0=list(START))
-    return Run(trace.final_x, trace.bytes_sent)
+    of_step = {name: trace.columns[name][:-1] for name in PACKET_COLUMNS if name in trace.columns}
+    so_far = {
+        name: trace.columns[name][1:] for name in ("delivered", "seconds_simulated") if name in trace.columns
+    }
+    columns = {**of_step, **so_far}
+    packets = [{name: column[k] for name, column in columns.items()} for k in range(TURN_STEPS)]
+    return Run(trace.final_x, trace.bytes_sent, packets)
 
 
 def replicated(case: TurnCase) -> Run:
     """Take one step more than is compared, to see what it sends."""
     replicas = Replicas(Point(), case.method, case.network)
-    x, sent = replicas.estimate().clone(), [replicas.bytes_sent]
+    x, sent, packets = replicas.estimate().clone(), [replicas.bytes_sent], []
     for _ in range(TURN_STEPS + 1):
         x.copy_(replicas.estimate())
         for agent, model in enumerate(replicas.models):
             model.differentiate(agent)
         replicas.step()
         sent.append(replicas.bytes_sent)
-    return Run(x.numpy(), np.array(sent))
+        packets.append(replicas.link_metrics())
+    return Run(x.numpy(), np.array(sent), packets)
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +99,18 @@ def test_bytes_are_what_the_arcs_of_each_iteration_say(case: TurnCase, runs: dic
         assert sent == replicas.bytes_sent[TURN_STEPS] + ahead
     else:  # everything that the next step mixes has left already
         assert sent == replicas.bytes_sent[TURN_STEPS + 1]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case for case in ALL_CASES if isinstance(case.network.links, dg.Links)],
+    ids=lambda case: case.label,
+)
+def test_replicas_know_of_packets_what_a_trace_records(case: TurnCase, runs: dict[str, Any]) -> None:
+    simulator, replicas, _ = runs[case.label]
+    for found, expected in zip(replicas.packets, simulator.packets, strict=False):
+        assert found == pytest.approx(expected, rel=1e-9, abs=1e-11, nan_ok=True)
+    assert ("seconds_simulated" in found) == (case.network.links.clock is not None)
 
 
 @pytest.mark.parametrize(

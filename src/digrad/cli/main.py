@@ -1,7 +1,10 @@
 """The entry point, and how a command ends: 0 done, 1 a check failed, 2 bad input (one line), 130 interrupted."""
 
 import sys
-from typing import NoReturn
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 import click
 
@@ -37,7 +40,8 @@ def main() -> NoReturn:
     """Run the command line; bad input becomes one line on standard error and exit code 2."""
     keep_compiled()
     try:
-        code = digrad.main(prog_name="digrad", standalone_mode=False)
+        with _warnings_as_lines():
+            code = digrad.main(prog_name="digrad", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else HELP)
         code = 0
@@ -54,6 +58,24 @@ def main() -> NoReturn:
         click.echo("digrad: interrupted", err=True)
         code = 130
     sys.exit(code)
+
+
+@contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """Show each warning once, as one line: no line of the user's led to it."""
+    shown: set[str] = set()
+
+    def show(message: Warning | str, *place: Any) -> None:
+        line = f"digrad: warning: {' '.join(str(message).split())}"
+        if line not in shown:
+            shown.add(line)
+            click.echo(line, err=True)
+
+    with warnings.catch_warnings():
+        if not sys.warnoptions:
+            warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = show
+        yield
 
 
 def _refuse(message: str) -> int:

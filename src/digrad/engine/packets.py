@@ -1,7 +1,6 @@
 """What is sent and what arrives where packets have fates: bytes, and the fraction delivered."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,8 +9,10 @@ import numpy.typing as npt
 from digrad.engine.fates import all_arcs, numbers_among
 from digrad.engine.step_times import StepTimes
 from digrad.links import Fates
+from digrad.links.coders import AnyCoder, RandomK
 from digrad.mixing import AnyNetwork, step_weights
 
+PACKET_COLUMNS = ("mass_error", "in_transit", "min_weight")  # NaN where a method has no such thing
 STEPS_OF_PACKETS = 256  # iterations whose packets are looked at in one go
 
 
@@ -24,15 +25,32 @@ class Charge(NamedTuple):
     starts_in_full: bool  # whether a receiver that has heard nothing yet is sent all of it
 
 
-@dataclass
-class PacketMeter:
-    """What one step sends along every arc."""
+def charge(
+    verb: str,
+    letter: str,
+    coder: AnyCoder | None,
+    numbers: int,
+    itemsize: int,
+    *,
+    refers: bool,
+    is_weight: bool,
+) -> Charge:
+    """Return what an array of a packet takes.
 
-    charges: list[Charge] = field(default_factory=list)
-
-    def charge(self, verb: str, short: int, full: int, *, starts_in_full: bool) -> None:
-        """Count an array."""
-        self.charges.append(Charge(verb, short, full, starts_in_full))
+    Args:
+        verb: That sends it, and
+        letter: the matrix behind.
+        coder: How messages are shortened.
+        numbers: Of a row, and
+        itemsize: the bytes of each.
+        refers: Whether it is coded against a reference.
+        is_weight: Whether it is a push-sum weight, which is not coded.
+    """
+    full = numbers * itemsize
+    if coder is None or is_weight:
+        return Charge(verb, full, full, starts_in_full=False)
+    has_reference = refers and not (isinstance(coder, RandomK) and letter == "R")
+    return Charge(verb, min(full, coder.wire_bytes(numbers, itemsize)), full, starts_in_full=has_reference)
 
 
 class PacketTraffic:
@@ -45,7 +63,7 @@ class PacketTraffic:
         network: Whose arcs carry the packets.
         letters: The matrix of each verb.
         start: Bytes sent before the first step.
-        step: What every step sends.
+        step: What every step sends along every arc.
         fates: What becomes of the packets.
 
     Attributes:
@@ -53,7 +71,12 @@ class PacketTraffic:
     """
 
     def __init__(
-        self, network: AnyNetwork, letters: Mapping[str, str], start: int, step: PacketMeter, fates: Fates
+        self,
+        network: AnyNetwork,
+        letters: Mapping[str, str],
+        start: int,
+        step: Sequence[Charge],
+        fates: Fates,
     ) -> None:
         self._fates, self._step = fates, step
         graph = all_arcs(network)
@@ -73,8 +96,8 @@ class PacketTraffic:
         self.times: StepTimes | None = None
         if fates.links.clock is not None:
             sizes = np.zeros(graph.n_arcs, np.int64)
-            for charge in step.charges:
-                sizes += charge.short * self._carries[charge.verb]
+            for one in step:
+                sizes += one.short * self._carries[one.verb]
             self.times = StepTimes(fates, sizes)
 
     def before(self, ks: npt.ArrayLike) -> npt.NDArray[np.int64]:
@@ -97,7 +120,7 @@ class PacketTraffic:
 
     def _extend(self, first: int, length: int) -> None:
         sent, arrives = self._fates.sent(first, length), self._fates.ages(first, length) >= 0
-        is_plain = all(charge.short == charge.full for charge in self._step.charges)
+        is_plain = all(one.short == one.full for one in self._step)
         sizes = self._plain(sent) if is_plain else self._coded(sent, arrives)
         self._bytes.extend((self._bytes[-1] + np.cumsum(sizes)).tolist())
         self._sent.extend((self._sent[-1] + np.cumsum(sent.sum(axis=1))).tolist())
@@ -105,17 +128,17 @@ class PacketTraffic:
 
     def _plain(self, sent: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
         total = np.zeros(len(sent), np.int64)
-        for charge in self._step.charges:
-            total += charge.full * (sent & self._carries[charge.verb]).sum(axis=1)
+        for one in self._step:
+            total += one.full * (sent & self._carries[one.verb]).sum(axis=1)
         return total
 
     def _coded(self, sent: npt.NDArray[np.bool_], arrives: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
         total = np.zeros(len(sent), np.int64)
         for row, (now, here) in enumerate(zip(sent, arrives, strict=True)):
-            for charge in self._step.charges:
-                size = np.minimum(self._missed * charge.short, charge.full)
-                size = np.where(self._is_new & charge.starts_in_full, charge.full, size)
-                total[row] += size[now & self._carries[charge.verb]].sum()
+            for one in self._step:
+                size = np.minimum(self._missed * one.short, one.full)
+                size = np.where(self._is_new & one.starts_in_full, one.full, size)
+                total[row] += size[now & self._carries[one.verb]].sum()
             self._missed = np.where(here, 1, self._missed + now)
             self._is_new &= ~here
         return total

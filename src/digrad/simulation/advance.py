@@ -17,6 +17,7 @@ from jax import lax
 
 from digrad import metrics
 from digrad.algorithms.fields import with_fields
+from digrad.engine.packets import PACKET_COLUMNS
 from digrad.links.door import LinkCode
 from digrad.problems import LossCode
 from digrad.simulation.fated_net import Call, Fate, FatedNet, Wire, outstanding
@@ -78,9 +79,6 @@ class Rows(NamedTuple):
     fraction_clipped: jax.Array  # [rows + 1]
     wire: Any  # of packets with fates: columns by name, [rows + 1] each
     kept: Any  # what ``keep`` returns, [rows + 1, ...]
-
-
-PACKET_COLUMNS = ("mass_error", "in_transit", "min_weight")  # NaN where a method has no such thing
 
 
 class Code(NamedTuple):
@@ -290,25 +288,9 @@ def _trackers(method: Any, state: Any, grad: jax.Array, *, v: jax.Array) -> dict
 
 
 def _packets(state: Any, links: tuple[Call, ...]) -> dict[str, jax.Array]:
-    """Return how much mass is missing, how much is under way, and the smallest weight of push-sum.
-
-    What a method tracks its gradients with is what it pushes first, and a push-sum weight is what it pushes last.
-    """
     owed = [part for part in map(outstanding, links) if part is not None]
-    tracker = getattr(state, "y", getattr(state, "s", None)) if hasattr(state, "g") else None
-    found, missing = {}, []
-    if tracker is not None:
-        under_way = owed[0].sum(axis=0) if owed else 0.0
-        missing.append(jnp.abs(tracker.sum(axis=0) + under_way - state.g.sum(axis=0)).max())
-    if hasattr(state, "w"):
-        under_way = owed[-1].sum() if owed else 0.0
-        missing.append(jnp.abs(state.w.sum() + under_way - len(state.w)))
-        found["min_weight"] = state.w.min()
-    if missing:
-        found["mass_error"] = jnp.stack(missing).max()
-    counted = owed[:1] if tracker is not None else owed
-    found["in_transit"] = jnp.sqrt(jnp.asarray(sum((part**2).sum() for part in counted), state.x.dtype))
-    return found
+    found = metrics.packet_figures(state, owed)
+    return {name: jnp.asarray(value, state.x.dtype) for name, value in found.items()}
 
 
 def _empty(fixed: Fixed, carry: Carry, code: Code) -> Rows:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from digrad.engine.packets import PacketMeter
+from digrad.engine.packets import Charge, charge
 from digrad.engine.verbs import Verbs
 from digrad.links.coders import AnyCoder, RandomK
 from digrad.simulation.arcs import Arcs, Slices, add_up, add_up_sent, add_up_weights, stored
@@ -91,7 +91,7 @@ class FatedNet(Verbs):
         self._k, self._n = k, n
         self.links: list[Call] = []  # the states after this step
         self.widths: list[int] = []  # of the arrays sent
-        self.meter = PacketMeter()
+        self.charges: list[Charge] = []  # what the arrays take
 
     @property
     def one_hot(self) -> jax.Array:
@@ -122,7 +122,17 @@ class FatedNet(Verbs):
         state = Call() if self._states is None else self._states[number]
         refers = letter != "C" or is_pair
         state, sent = (state, x) if is_weight else self._coded(state, x, letter, refers=refers)
-        self._charge(verb, x, refers=refers, is_weight=is_weight)
+        self.charges.append(
+            charge(
+                verb,
+                letter,
+                self._wire.coder,
+                x.shape[1],
+                x.dtype.itemsize,
+                refers=refers,
+                is_weight=is_weight,
+            )
+        )
         arcs, slices = self._arcs[verb], self._slices[verb]
         transport = {"R": self._pulled, "C": self._pushed, "W": self._mixed}[letter]
         if is_pair and self._wire.coder is not None:
@@ -133,15 +143,6 @@ class FatedNet(Verbs):
         self.links.append(state)
         self.widths.append(x.shape[1])
         return mixed
-
-    def _charge(self, verb: str, x: jax.Array, *, refers: bool, is_weight: bool) -> None:
-        full, coder = x.shape[1] * x.dtype.itemsize, self._wire.coder
-        if coder is None or is_weight:
-            self.meter.charge(verb, full, full, starts_in_full=False)
-            return
-        short = min(full, coder.wire_bytes(x.shape[1], x.dtype.itemsize))
-        has_reference = refers and not (isinstance(coder, RandomK) and self._letters[verb] == "R")
-        self.meter.charge(verb, short, full, starts_in_full=has_reference)
 
     def _coded(self, state: Call, x: jax.Array, letter: str, *, refers: bool) -> tuple[Call, jax.Array]:
         """Return what receivers would understand of x if all heard it; NaN where they hear nothing."""

@@ -288,7 +288,7 @@ def _open(
         return state, links, Traffic(network, letters, start_net.meter, net.meter), wire, widths
     assert fates is not None
     start = int(Traffic(network, letters, start_net.meter, Meter()).before([0])[0])
-    traffic = PacketTraffic(network, letters, start, net.meter, fates)
+    traffic = PacketTraffic(network, letters, start, net.charges, fates)
     return state, links, traffic, wire, tuple(net.widths)
 
 

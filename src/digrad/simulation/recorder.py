@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from digrad import metrics
 from digrad.arrays import row_norm
-from digrad.engine.packets import PacketTraffic
+from digrad.engine.packets import PACKET_COLUMNS, PacketTraffic
 from digrad.engine.traffic import Traffic
 from digrad.engine.verbs import bindings
 from digrad.problems import LossCode
-from digrad.simulation.advance import PACKET_COLUMNS, Rows
+from digrad.simulation.advance import Rows
 
 # Points evaluated in one product. Record number j always sits in column j mod GROUP of a product of this one
 # width, so that its rounding does not depend on the chunk length.

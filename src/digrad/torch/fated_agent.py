@@ -10,6 +10,7 @@ from functools import lru_cache
 
 import torch
 
+from digrad.engine.packets import Charge
 from digrad.links import Fates
 from digrad.links.coders import RandomK
 from digrad.torch.mixing_order import Share
@@ -269,16 +270,12 @@ class FatedAgent:
             self.state[name] = like.new_zeros(*(shape or (1,)), like.shape[1])
         return self.state[name]
 
-    def bytes_of(
-        self, x: torch.Tensor, call: int, k: int, *, letter: str, refers: bool, is_weight: bool
-    ) -> int:
+    def bytes_of(self, charge: Charge, call: int, k: int) -> int:
         """Return what the packets of an iteration take of an array, lost ones too, and count those missed."""
-        coder, full = self.table.links.coder, x.shape[1] * x.element_size()
-        if coder is None or is_weight:
+        _, short, full, starts_in_full = charge
+        if short == full:
             return full * sum(self.table.is_sent(k, arc) for _, arc in self._out)
-        short = min(full, coder.wire_bytes(x.shape[1], x.element_size()))
-        starts_in_full = refers and not (isinstance(coder, RandomK) and letter == "R")
-        books = self._kept("missed", call, x.new_zeros(1, 2, dtype=torch.int64), len(self._out))
+        books = self._kept("missed", call, torch.zeros(1, 2, dtype=torch.int64), len(self._out))
         total = 0
         for row, (_, arc) in enumerate(self._out):
             missed, has_heard = books[row].tolist()

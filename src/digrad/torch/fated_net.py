@@ -1,12 +1,14 @@
 """The executors of torch engines where packets have fates: all agents in this process, or one of them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
 
 from digrad.engine.churn import network_of, repair, void_arcs
 from digrad.engine.fates import make_fates, packet_bytes
+from digrad.engine.packets import Charge, PacketTraffic, charge
 from digrad.engine.verbs import Verbs, bindings
 from digrad.links import Event, Fates
 from digrad.mixing import AnyNetwork, Network
@@ -46,12 +48,14 @@ class FatedNet(Verbs):
     ) -> None:
         self._letters, self._plain, self._carry = letters, plain, carry
         self._phases = [Turns(one, letters) for one in _networks(network, fates)]
-        self._links, self.timeline = fates.links, fates.timeline
+        self.links, self.timeline = fates.links, fates.timeline
         self._books: dict[str, torch.Tensor] = {}
         self._table = FateTable(fates)
         self._agents = [FatedAgent(agent, self._table, self._books) for agent in agents]
         self.one_hot = plain.one_hot
         self._bytes = 0
+        self._charges: dict[int, Charge] = {}  # what the arrays of a step take, by their numbers
+        self._traffic = cache(lambda: PacketTraffic(network, letters, 0, list(self._charges.values()), fates))
         self._call: int | None = None  # the number of the next array of a step; none outside
         self.k = 0
 
@@ -59,6 +63,20 @@ class FatedNet(Verbs):
     def bytes_sent(self) -> int:
         """Bytes that these agents have sent, in packets that are lost too."""
         return self._bytes + self._plain.bytes_sent
+
+    @property
+    def packets(self) -> PacketTraffic | None:
+        """What all agents together send in their steps, and when these end; None before the first."""
+        return self._traffic() if self._charges else None
+
+    @property
+    def owed(self) -> list[torch.Tensor]:
+        """What these agents have pushed and nobody has received yet, ``[arcs, width]`` for each array."""
+        found: dict[int, list[torch.Tensor]] = {}
+        for name, book in self._books.items():
+            if name.startswith("owed "):
+                found.setdefault(int(name.split()[1]), []).append(book)
+        return [torch.cat(found[call]) for call in sorted(found)]
 
     def stored_links(self) -> dict[str, torch.Tensor]:
         """Return the books of all arcs, by name."""
@@ -129,15 +147,18 @@ class FatedNet(Verbs):
         self._call += 1
         turns = self._phases[self.timeline.phase(k) if self.timeline else 0]
         shares, refers = turns.at(k)[verb], letter != "C" or is_pair
-        coder = self._links.coder
-        damping = (self._links.damping or coder.damping) if coder is not None and is_pair else 1.0
+        coder = self.links.coder
+        damping = (self.links.damping or coder.damping) if coder is not None and is_pair else 1.0
+        taken = self._charges[call] = charge(
+            verb, letter, coder, x.shape[1], x.element_size(), refers=refers, is_weight=is_weight
+        )
         rows, sent, kept, outgoing, expected = [], [], [], [], []
         for place, agent in enumerate(self._agents):
             row = x[place : place + 1].contiguous()
             said = row if is_weight else agent.code(row, call, k, letter=letter, refers=refers)
             share = shares[agent.agent]
             keeps, packets = agent.send(share, row, said, call, k, letter=letter, damping=damping)
-            self._bytes += agent.bytes_of(row, call, k, letter=letter, refers=refers, is_weight=is_weight)
+            self._bytes += agent.bytes_of(taken, call, k)
             rows.append(row)
             sent.append(said)
             kept.append(keeps)

@@ -1,19 +1,23 @@
 """All agents in one process: n copies of a model, for experiments and for tests of the real thing."""
 
 import copy
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
+from digrad import metrics
 from digrad.engine.churn import check_churn
+from digrad.engine.packets import PACKET_COLUMNS
 from digrad.engine.verbs import bindings
 from digrad.errors import ArgumentError
 from digrad.graphs import Digraph, GraphSequence
 from digrad.links import Event, Links
 from digrad.mixing import AnyNetwork, Network
 from digrad.torch.alone import Alone
-from digrad.torch.fated_net import fated_replica_net
+from digrad.torch.fated_net import FatedNet, fated_replica_net
 from digrad.torch.flat import FlatParameters, parameter_groups
 from digrad.torch.method_optimizer import MethodOptimizer, check_arguments
 from digrad.torch.replica_net import ReplicaNet
@@ -100,6 +104,29 @@ class Replicas(MethodOptimizer):
     def present(self) -> list[int]:
         """The agents that are there; the gradients of the others are not used."""
         return [i for i, weight in enumerate(self._presence()) if weight]
+
+    @torch.no_grad()
+    def link_metrics(self) -> dict[str, float]:
+        """Return what a trace of the simulator records of :class:`digrad.Links`; nothing on a network without.
+
+        ``delivered`` and, where the links have a clock, ``seconds_simulated`` before this iteration; ``mass_error``,
+        ``in_transit`` and ``min_weight`` after the last step, NaN where the method has no such thing.
+        """
+        if not isinstance(self._net, FatedNet):
+            return {}
+        found = metrics.packet_figures(self.state_fields, self._net.owed)
+        row = {name: float(found.get(name, math.nan)) for name in PACKET_COLUMNS}
+        packets, ks = self._net.packets, np.array([self.k])
+        row["delivered"] = 1.0 if packets is None else float(packets.delivered(ks)[0])
+        if self._net.links.clock is not None:
+            times = packets and packets.times
+            row["seconds_simulated"] = float(times.before(ks)[0]) if times else 0.0
+        return row
+
+    def slowest(self) -> dict[str, Any] | None:
+        """Return which agents and arcs steps wait for, on average so far; None without a clock, or before a step."""
+        packets = self._net.packets if isinstance(self._net, FatedNet) else None
+        return packets.times.slowest(self.k) if packets and packets.times else None
 
 
 def _models(model: torch.nn.Module | Sequence[torch.nn.Module], n: int) -> list[torch.nn.Module]:

@@ -87,7 +87,8 @@ def train(
     ``train_accuracy`` on training images, ``test_loss`` and ``test_accuracy`` on test images, with the statistics of
     BatchNorm taken anew from training images. What belongs to steps is a mean over the steps since the row before:
     ``batch_loss`` (of the agents' mini-batches) and ``fraction_clipped``; ``tracker_norm`` is the largest norm of a
-    tracker among them. ``grad_norm`` is the norm of the mean of the last mini-batch gradients.
+    tracker among them. ``grad_norm`` is the norm of the mean of the last mini-batch gradients. Where packets have fates
+    there are the columns of :meth:`~digrad.torch.Replicas.link_metrics` too.
 
     Args:
         method: Any method of :mod:`digrad.algorithms`.
@@ -213,6 +214,7 @@ class Training:
             "bytes_sent": self._bytes_before + self.replicas.bytes_sent,
             "epoch": self.k * self.plan.batch_size * self.problem.n_agents / sum(self.problem.sizes),
             **self._since.take(),
+            **self.replicas.link_metrics(),
             **values,
         }
         for column, value in row.items():
@@ -267,6 +269,7 @@ class Training:
             seconds=self.seconds,
             facts={
                 **self._fingerprint(),
+                **({} if (slowest := self.replicas.slowest()) is None else {"slowest": slowest}),
                 "last": self._last_evaluation(),
                 "training_seconds": self._spent.wall,
                 "training_cpu_seconds": self._spent.cpu,

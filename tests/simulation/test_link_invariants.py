@@ -1,0 +1,65 @@
+"""The invariants of networks that misbehave, in the simulator."""
+
+import jax
+import numpy as np
+import pytest
+
+import digrad as dg
+from digrad.simulation.fated_net import outstanding
+from digrad.simulation.prepare import prepare
+from link_invariants import (
+    STEPS,
+    Moment,
+    check_agreement,
+    check_convergence,
+    check_equations,
+    check_links_that_do_nothing,
+    check_mass,
+    check_matrices,
+    drawn,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*divides by a weight")
+
+# Each compiles; torch/test_fated_net.py tries many.
+GATE = (0, 5)
+SEEDS = [pytest.param(seed, marks=[] if seed in GATE else [pytest.mark.slow]) for seed in range(20)]
+
+
+def simulated(setting, steps):
+    problem = dg.problems.quadratic(curvature=setting.curvature, linear=setting.linear)
+    found = []
+    with jax.enable_x64(True):
+        run = prepare(setting.method, problem, setting.network, setting.x0, name="run")
+        carry = run.start
+        for k in range(steps):
+            carry, _ = run.call(carry, k + 1, record_every=1)
+            owed = [part for part in map(outstanding, carry.links or ()) if part is not None]
+            found.append(Moment(jax.tree.map(np.asarray, carry.state), [np.asarray(part) for part in owed]))
+    return found
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    "check",
+    [check_mass, check_agreement, check_equations, check_links_that_do_nothing, check_matrices],
+    ids=lambda check: check.__name__.removeprefix("check_"),
+)
+def test_invariants_hold_at_every_step(check, seed):
+    check(simulated, drawn(seed))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_run_that_is_cut_after_every_step_has_the_same_bits(seed):
+    setting = drawn(seed)
+    problem = dg.problems.quadratic(curvature=setting.curvature, linear=setting.linear)
+    with jax.enable_x64(True):
+        run = prepare(setting.method, problem, setting.network, setting.x0, name="run")
+        whole, _ = run.call(run.start, STEPS, record_every=1)
+    for one, other in zip(whole.state, simulated(setting, STEPS)[-1].state, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("seed", SEEDS[1:8])
+def test_what_is_owed_vanishes_with_the_trackers_and_the_error(seed):
+    check_convergence(simulated, drawn(seed, ["CGT", "AB", "PushPull"][seed % 3]))
