@@ -44,6 +44,10 @@ def test_workflow_and_hooks_call_what_exists():
     assert {run.split()[1] for run in runs} <= set(targets)
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
     assert {Path(hook["entry"].split()[0]).name for hook in hooks} == {"ruff", "lint-imports"}
+    # A hook that looked at more than `make test` does would change files which are right.
+    (folders,) = set(re.findall(r"/ruff (?:format --check|check) (.*)", (ROOT / "Makefile").read_text()))
+    looked_at = {hook["files"] for hook in hooks if "ruff" in hook["entry"]}
+    assert looked_at == {f"^({'|'.join(folders.split())})/"}
 
 
 @pytest.fixture(scope="module")

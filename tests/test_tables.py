@@ -33,6 +33,11 @@ def test_latex_escapes_text_and_writes_powers(tmp_path):
     assert lines[4:6] == [r"A \& B\_1 & $1.2 \times 10^{-7}$ & 10 \\", r"C & $\infty$ & -- \\"]
 
 
+def test_latex_shows_signs_that_its_default_fonts_show_as_others():
+    (line,) = dg.Table(({"row": "|F| <= G > 0"},)).to_latex().splitlines()[4:5]
+    assert line == r"\textbar{}F\textbar{} \textless{}= G \textgreater{} 0 \\"
+
+
 def test_every_table_of_the_library_can_be_written(monkeypatch):
     monkeypatch.setitem(
         sys.modules, "jinja2", None

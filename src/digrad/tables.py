@@ -12,6 +12,11 @@ from typing import Any
 from digrad.files import write_atomically
 
 _TEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+_TEX |= {
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+}  # other signs in LaTeX's default fonts
 _TEX |= {character: f"\\{character}" for character in "&%$#_{}"}
 
 

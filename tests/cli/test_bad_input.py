@@ -64,6 +64,7 @@ COMMANDS = {
     ),
     "unknown method": (["methods", "CTG"], "Did you mean `CGT`?"),
     "unknown data": (["data", "get", "a9b"], "Did you mean `a9a`?"),
+    "unknown images": (["data", "get", "cifar11"], "Did you mean `cifar10`?"),
     "method in another case": (["methods", "cgt"], "Did you mean `CGT`?"),
     "too many agents": (
         ["graph", "ring", "100000000000"],

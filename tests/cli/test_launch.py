@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import digrad.torch.launch  # noqa: F401 (its annotations name what tests replace)
 from digrad.cli import main
 from digrad.graphs import ring, write
 from digrad.torch.machines.key_file import make_key, read_key

@@ -55,7 +55,8 @@ def test_watch_prints_figures_and_verdicts_where_there_is_no_terminal(
     folder: Path, lines: list[dict[str, Any]]
 ) -> None:
     result = call(folder, "--watch", "--resume")
-    assert "AB: k = 4 of 50" in result.stderr
+    assert "AB: k = 0 of 50, starting" in result.stderr
+    assert "AB: k = 4 of 50, loss" in result.stderr
     assert "diverged at k = 4" in result.stderr
     assert "report.html" in result.stdout
 

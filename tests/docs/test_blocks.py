@@ -31,6 +31,8 @@ def test_python_blocks_of_a_page_run_in_turn(page, tmp_path, monkeypatch):
     names = {"__name__": "__main__"}
     for block in blocks(page, "python"):
         exec(compile(block, str(DOCS / page), "exec"), names)
+        named = re.findall(r'"([\w./-]+\.(?:png|pdf|svg|html|csv|tex))"', block)
+        assert [name for name in named if not Path(name).is_file()] == []
 
 
 def test_pages_that_are_run_elsewhere_are_named_there():

@@ -1,9 +1,12 @@
 """The code of the pages on sweeps and on step sizes runs as printed."""
 
+import runpy
 import sys
 from types import SimpleNamespace
 
-from docs_pages import blocks
+import pytest
+
+from docs_pages import DOCS, blocks
 
 
 def run(block, names):
@@ -17,6 +20,22 @@ def test_a_tuned_step_of_choosing_md_comes_close_to_the_minimum():
     lowest = names["problem"].solve().loss
     assert names["found"].is_bounded
     assert names["trace"].final["loss"] <= lowest + 0.05 * abs(lowest)
+
+
+@pytest.mark.slow
+def test_thresholds_of_choosing_md_are_what_its_script_prints(capsys):
+    runpy.run_path(str(DOCS / "thresholds.py"), run_name="__main__")
+    head, _, *rows = capsys.readouterr().out.splitlines()
+    _, _, page = (DOCS / "choosing.md").read_text().partition(f"{head}\n")
+    for now, then in zip(rows, page.splitlines()[1 : 1 + len(rows)], strict=True):
+        assert now.split(" | ")[0] == then.split(" | ")[0]
+        for here, there in zip(numbers(now), numbers(then), strict=True):
+            # The last digit printed may differ by one with another rounding, and what is left of zero by more.
+            assert here == pytest.approx(there, rel=0.1, abs=1e-13)
+
+
+def numbers(row):
+    return [float(cell) for cell in row.strip("| ").split(" | ")[1:]]
 
 
 class Executor:

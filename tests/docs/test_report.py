@@ -1,9 +1,11 @@
 """The page about reports: its code runs, and its pictures are there."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from stored_runs import store, trace
 
@@ -31,6 +33,15 @@ def test_pictures_of_the_page_are_small_and_there() -> None:
     pictures = re.findall(r"\]\((report-\w+\.png)\)", PAGE.read_text())
     assert len(pictures) == 3
     assert all(0 < (PAGE.parent / picture).stat().st_size < 100_000 for picture in pictures)
+
+
+@pytest.mark.slow
+def test_pictures_can_be_taken_anew(tmp_path: Path) -> None:
+    runpy.run_path(str(PAGE.parent / "pictures.py"))["take_pictures"](tmp_path)
+    for kind in ("light", "dark", "phone"):
+        now, then = (folder / f"report-{kind}.png" for folder in (tmp_path, PAGE.parent))
+        with Image.open(now) as new, Image.open(then) as old:
+            assert new.size == old.size
 
 
 def test_size_of_the_script_is_as_stated() -> None:

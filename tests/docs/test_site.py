@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import digrad
+from browser import chromium
 from docs_pages import DOCS, ROOT, pages
 
 MODULES = [name for name in digrad.__all__ if inspect.ismodule(getattr(digrad, name))]
@@ -94,6 +95,20 @@ def test_no_link_inside_the_site_is_dead(site):
             if not file.exists() or not is_place:
                 dead.append(f"{path.relative_to(site)}: {target}")
     assert not dead
+
+
+FORMULA = """const home = document.querySelector("div.math"), formula = home.querySelector("mtable");
+const [outside, inside] = [home, formula].map((node) => node.getBoundingClientRect());
+return [inside.left - outside.left, outside.right - inside.right, getComputedStyle(home).overflowX];"""
+
+
+def test_formulas_stand_in_the_middle_and_those_too_wide_scroll(site, tmp_path):
+    with chromium(tmp_path) as browser:
+        browser.open(site / "methods.html")
+        left, right, overflow = browser.run(FORMULA)
+        assert left == pytest.approx(right, abs=20)
+        browser.open(site / "methods.html", width=390)
+        assert browser.run(FORMULA)[2] == overflow == "auto"
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])

@@ -132,6 +132,16 @@ BAD = [
         'mixing = {R_file = "absent.csv"}',
         "`mixing.R_file`: .*absent.csv does not exist; give a file",
     ),
+    (
+        "problem",
+        'problem = {kind = "cosh", centre = [[1.0]]}',
+        "`problem.centre` is not a known key; [problem] takes center, kind, scale, sharpness. Did you mean `center`?",
+    ),
+    (
+        "problem",
+        'problem = {kind = "logistic", data = "digits", partition = {schem = "iid"}}',
+        "`problem.partition.schem` is not a known key; [problem.partition] takes .* Did you mean `scheme`?",
+    ),
     ("problem", 'problem = {kind = "logistc"}', "`problem.kind` must be one of .* Did you mean `logistic`?"),
     ("problem", "problem = {}", "`problem.kind` is required, but it is missing."),
     ("problem", 'problem = {kind = "logistic"}', "`problem.data` is required, but it is missing."),

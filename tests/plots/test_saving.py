@@ -28,6 +28,20 @@ def test_save_figure_makes_the_folder_and_keeps_dots_in_the_name(tmp_path):
     assert all(path.stat().st_size > 1000 for path in paths)
 
 
+@pytest.mark.parametrize(
+    ("name", "formats", "written"),
+    [
+        ("loss.png", None, ["loss.png"]),
+        ("loss.SVG", None, ["loss.svg"]),
+        ("loss.png", ("pdf", "svg"), ["loss.pdf", "loss.svg"]),
+        ("loss.v2", None, ["loss.v2.png", "loss.v2.pdf"]),
+    ],
+)
+def test_save_figure_takes_the_format_from_the_suffix(tmp_path, name, formats, written):
+    paths = plots.save_figure(make_figure(), tmp_path / name, formats=formats)
+    assert [path.name for path in paths] == written
+
+
 def test_pdf_has_no_type_3_fonts(tmp_path):
     data = plots.save_figure(make_figure(), tmp_path / "a", formats=("pdf",))[0].read_bytes()
     assert b"/Type3" not in data

@@ -92,12 +92,13 @@ def test_page_begins_with_the_verdicts(directory: Path) -> None:
 def test_page_shows_verdicts_methods_and_specification(directory: Path) -> None:
     page = (directory / "report.html").read_text()
     assert "diverged at k = 4" in page
-    assert "digrad run spec.toml --out tiny" in page
+    versions = json.loads((directory / "environment.json").read_text())["versions"]
+    assert f"# digrad {versions['digrad']}\ndigrad run spec.toml --out tiny" in page
     assert "bo2026provably" in page
     assert "arXiv:2601.03566" in page
     assert "Clipped gradient tracking for directed graphs (CGT)." in page
     assert "checkpoint_every = 10" in page
-    assert json.loads((directory / "environment.json").read_text())["versions"]["jax"] in page
+    assert versions["jax"] in page
 
 
 def _references(methods: Iterable[str]) -> set[str]:

@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from digrad import AB, CGT, DSGT, Network
+from digrad import AB, ADDOPT, CGT, DSGT, Network, PushDIGing, PushPull
 from digrad.engine.verbs import bindings
-from digrad.errors import ArgumentError
-from digrad.graphs import every, example5, from_edges
+from digrad.errors import ArgumentError, CommunicationError
+from digrad.graphs import every, example5, from_edges, ring
 from digrad.links import Links, coders
 from digrad.torch.agent_links import Place
 from digrad.torch.deadline_net import DeadlineNet
-from digrad.torch.late_links import Heard, Item
+from digrad.torch.deadline_runtime import DeadlineRuntime
+from digrad.torch.late_links import Heard, Inbox, Item, LateOutgoing
 
 N, D = 5, 3
 CURVATURE = torch.linspace(1.0, 5.0, N * D, dtype=torch.float64).reshape(N, D)
@@ -61,6 +62,7 @@ def train(
     *,
     deadline: float = 5.0,
     delay: Callable[[int, int], float] = lambda agent, k: 0.0,
+    in_lockstep: bool = False,
 ) -> list[dict[str, Any]]:
     """Run a quadratic, one thread per agent; return the state of each and what is with it beyond its state."""
     together, found, errors = Together(network, deadline), [{} for _ in range(N)], []
@@ -78,13 +80,16 @@ def train(
                 net.begin_step()
                 state = method.step(state, grad, net)
                 net.end_step()
+                if in_lockstep:
+                    together.barrier.wait()
             together.barrier.wait()
             net.pause()
+            assert net.is_settled(30.0)
             together.barrier.wait()
             stored = net.stored_links()
             found[agent] = {
                 "x": state.x,
-                "mass": state.y + sum(values for values in stored.values()) - grad,
+                "mass": state.y + sum(one for one in stored.values() if len(one) == D) - grad,
                 "bytes": net.bytes_sent,
                 "late": net.late,
                 "owes": any(values.any() for values in stored.values()),
@@ -135,6 +140,45 @@ def test_nothing_is_lost_when_short_messages_are_late(method: Any) -> None:
     assert largest([sum(one["mass"] for one in found)]) < 1e-12
 
 
+def in_one_process(method: Any, network: Network, steps: int) -> torch.Tensor:
+    """Return the estimates of a run in which everybody hears everybody in time."""
+    push, pull = (torch.tensor(mixing.matrix.toarray()) for mixing in (network.C, network.R))
+
+    def mixed(matrix: torch.Tensor, x: Any) -> Any:
+        return tuple(matrix @ part for part in x) if isinstance(x, tuple) else matrix @ x
+
+    net: Any = SimpleNamespace(push=lambda x: mixed(push, x), pull=lambda x: mixed(pull, x))
+    state = method.init(torch.full((N, D), 4.0, dtype=torch.float64), net)
+    for _ in range(steps):
+        state = method.step(state, CURVATURE * state.x - LINEAR, net)
+    return state.x
+
+
+@pytest.mark.parametrize("method", [CGT(0.05, 2.0), PushPull(0.05), PushDIGing(0.02), ADDOPT(0.02)], ids=repr)
+def test_agents_that_are_all_in_time_compute_what_synchronous_ones_do(method: Any) -> None:
+    """Also where a step sends a second time, once the gradient is known: that packet is waited for as well."""
+    network = Network(example5())
+    found = train(method, network, 30, delay=lambda agent, k: 0.002 * (agent == k % N), in_lockstep=True)
+    assert [one["late"] for one in found] == [0] * N
+    expected = in_one_process(method, network, 30)
+    assert torch.allclose(torch.cat([one["x"] for one in found]), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_what_is_sent_at_the_same_moment_is_one_packet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pair whose weight came without its numerator would be wrong for good."""
+    offered: list[tuple[int, int]] = []
+    offer = LateOutgoing.offer
+
+    def noted(link: LateOutgoing, step: int, items: dict[int, Item]) -> None:
+        offered.append((step, len(items)))
+        offer(link, step, items)
+
+    monkeypatch.setattr(LateOutgoing, "offer", noted)
+    train(ADDOPT(0.02), Network(example5()), 3)
+    arcs = example5().n_arcs
+    assert sorted(offered) == [(k, 3) for k in range(3) for _ in range(arcs)]
+
+
 def test_neighbour_that_is_rarely_spoken_to_is_waited_for() -> None:
     """One that sent something the last time is not late, however many steps ago that was."""
     found = train(
@@ -146,13 +190,61 @@ def test_neighbour_that_is_rarely_spoken_to_is_waited_for() -> None:
     assert [one["late"] for one in found] == [0] * N
 
 
+def lone_net(network: Network, deadline: float = 1e-3) -> DeadlineNet:
+    """Return what agent 0 of two sees."""
+    member = Together(network, deadline).member(0)
+    member.exchange, member.n = lambda facts, purpose: [facts, facts], 2
+    return DeadlineNet(member, bindings(CGT(step_size=0.1, threshold=1.0)), D, torch.float64)
+
+
+def test_neighbour_whose_packet_makes_progress_is_not_silent() -> None:
+    net = lone_net(Network(ring(2)))
+    now, link = time.monotonic(), net._links.incoming(1)
+    net.inbox.heard[1] = Heard({}, now - 100.0, {})
+    link._wire = SimpleNamespace(last_progress=now, close=lambda: None)
+    net.check_silence()
+    link._wire.last_progress = now - 100.0
+    with pytest.raises(CommunicationError, match=r"nothing was heard from agent 1 within 30\.0 s"):
+        net.check_silence()
+    net._links.close()
+
+
+def test_loss_is_noticed_however_much_was_pushed_before_the_last_check() -> None:
+    net = lone_net(Network(ring(2)))
+    alone: Any = SimpleNamespace(
+        agent=0, n=1, count_optimizer=lambda: 1, exchange=lambda facts, purpose: [facts], network=net.network
+    )
+    runtime = DeadlineRuntime(alone, net)
+    net.scale = 1e15  # of a long run
+    runtime._check_mass("save")
+    net.balance += 1e-3
+    with pytest.raises(CommunicationError, match=r"the trackers of all agents together are off by 0\.001"):
+        runtime._check_mass("save")
+    net._links.close()
+
+
+def test_what_was_owed_at_an_earlier_step_is_not_taken_for_a_later_one() -> None:
+    """Else who goes back to a checkpoint is not waited for until it has come as far again."""
+
+    def connect() -> Any:
+        raise ConnectionRefusedError
+
+    link = LateOutgoing(1, connect, Inbox(), None)
+    owed = {0: Item(torch.ones(D), adds=True)}
+    link.offer(500, owed)
+    link.replace(owed)
+    link.go_on()
+    assert link._next() == (0, -1, owed)
+    link.close()
+
+
 def test_late_estimate_waits_for_the_next_step_at_which_its_arc_is_there() -> None:
     """Else agents whose steps do not meet would never hear one another."""
     network = Network(every(3, from_edges(2, [(1, 0)])))
-    member = Together(network, deadline=1e-3).member(0)
-    member.exchange, member.n = lambda facts, purpose: [facts, facts], 2
-    net = DeadlineNet(member, bindings(CGT(step_size=0.1, threshold=1.0)), D, torch.float64)
-    net.inbox.heard[1] = Heard(0, time.monotonic(), {1: Item(torch.ones(D, dtype=torch.float64), adds=False)})
+    net = lone_net(network)
+    net.inbox.heard[1] = Heard(
+        {1: 0}, time.monotonic(), {1: Item(torch.ones(D, dtype=torch.float64), adds=False)}
+    )
     mixed = []
     for k in range(1, 7):
         net.k = k

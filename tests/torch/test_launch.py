@@ -376,3 +376,6 @@ def test_check_tries_every_arc_in_both_directions(tmp_path: Path) -> None:
         "[0] arc 2 to 0, and back",
         "[0] all 3 arcs work in both directions",
     ]
+    assert [line for line in output.splitlines() if "listens on" in line] == [
+        f"[0] agent {agent} listens on 127.0.0.1 (lo)" for agent in range(3)
+    ]

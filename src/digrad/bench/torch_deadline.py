@@ -11,6 +11,7 @@ import time
 from digrad import CGT
 from digrad.bench.processes import run_processes
 from digrad.bench.report import BenchRow
+from digrad.errors import DigradError
 from digrad.graphs import example5
 
 COMPUTE = 0.03  # seconds that a gradient takes
@@ -54,6 +55,10 @@ def _work(mode: str) -> float:
         optimizer.step()
         if float((x.detach() - minimum).norm()) > NEAR:
             last_far = time.monotonic()
+    if float((x.detach() - minimum).norm()) > NEAR:
+        raise DigradError(
+            f"agent {network.agent} is not near the minimum after {STEPS} steps: nothing to compare"
+        )
     optimizer.close()
     network.close()
     return last_far - began

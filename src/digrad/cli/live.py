@@ -144,13 +144,11 @@ class Watch:
         row = self._board.rows[name]
         if now or time.monotonic() - row.told >= _SECONDS_BETWEEN_LINES:
             row.told = time.monotonic()
-            loss, gradient, consensus = _shown(row)
-            left = f", {_left(row)} left" if _left(row) else ""
-            click.echo(
-                f"{name}: k = {row.k} of {row.steps}, loss {loss}, |grad| {gradient}, consensus {consensus}, "
-                f"{row.verdict}{left}",
-                err=True,
-            )
+            titles = ("loss", "|grad|", "consensus")
+            shown = [f"{title} {value}" for title, value in zip(titles, _shown(row), strict=True) if value]
+            left = [f"{_left(row)} left"] if _left(row) else []
+            told = ", ".join([f"k = {row.k} of {row.steps}", *shown, row.verdict, *left])
+            click.echo(f"{name}: {told}", err=True)
 
 
 class JsonLines:
@@ -203,7 +201,7 @@ def _shown(row: _Row) -> list[str]:
 
 def _left(row: _Row) -> str:
     left = row.seconds_left()
-    if left is None or row.verdict != "running":
+    if not left or row.verdict != "running":
         return ""
     minutes, seconds = divmod(round(left), 60)
     hours, minutes = divmod(minutes, 60)

@@ -19,7 +19,7 @@ the average gradient, so that a gradient that grows fast cannot throw the iterat
 
 \b
 Begin here:
-  digrad demo                          three methods on real data, two figures, half a minute
+  digrad demo                          three methods on real data, figures and a report, half a minute
   digrad graph example5                a digraph, its weights and what they imply
   digrad run experiment.toml           your own experiment (digrad run --example prints one to start from)
   digrad reproduce logistic            the paper's first experiment, and which of its claims hold

@@ -187,7 +187,7 @@ def _cifar10_row() -> DatasetRow:
 def _raise_unknown(source: str | Path) -> NoReturn:
     if source == cifar.NAME:
         raise DataError("Data set 'cifar10' holds images for torch models: use `dg.data.cifar10()`.")
-    names = [*BUNDLED, *CATALOG]
+    names = [*BUNDLED, *CATALOG, cifar.NAME]
     alike = [name for name in names if name[0] == str(source)[:1].lower()]  # iris is no misspelt digits
     raise DataError(
         f"No data set and no file {str(source)!r}. Data sets: {', '.join(names)}; or give the path of a "

@@ -110,7 +110,7 @@ def _describe(problem: Any, keys: Mapping[str, Iterable[str]]) -> str:
     location = _without_tag(problem["loc"], keys)
     key = dotted([*location, *(part for part in context.get("key", "").split(".") if part)])
     if kind == "extra_forbidden":
-        return _unknown_key(location, keys)
+        return _unknown_key(problem["loc"], keys)
     if kind == "missing":
         return f"`{key}` is required, but it is missing."
     if kind == "refused":
@@ -133,12 +133,12 @@ def _describe(problem: Any, keys: Mapping[str, Iterable[str]]) -> str:
 
 
 def _unknown_key(location: Sequence[str | int], keys: Mapping[str, Iterable[str]]) -> str:
-    *parents, name = location
+    *parents, name = _without_tag(location, keys)
     table = dotted(parents)
-    valid = sorted(keys.get(table, ()))
+    valid = sorted(keys.get(":".join(map(str, location[:-1])), keys.get(table, ())))
     where = f"[{table}]" if table else "the top of a specification"
     listed = f"; {where} takes {', '.join(valid)}" if valid else ""
-    return f"`{dotted(location)}` is not a known key{listed}.{did_you_mean(name, valid)}"
+    return f"`{dotted([*parents, name])}` is not a known key{listed}.{did_you_mean(name, valid)}"
 
 
 def _not_one_of(value: Any, options: Sequence[str]) -> str:

@@ -329,5 +329,4 @@ def _known_keys() -> dict[str, list[str]]:
     keys = {path: list(table.model_fields) for path, table in at.items()}
     keys |= {f"problem:{kind}": list(table.model_fields) for kind, table in PROBLEM_TABLES.items()}
     keys["problem:plug-in"] = ["kind"]
-    keys["problem"] = sorted({key for table in PROBLEM_TABLES.values() for key in table.model_fields})
     return keys

@@ -47,21 +47,26 @@ def split_suffix(
 
 
 def save_figure(
-    figure: "Figure", path_without_suffix: str | os.PathLike[str], *, formats: Sequence[str] = ("png", "pdf")
+    figure: "Figure", path: str | os.PathLike[str], *, formats: Sequence[str] | None = None
 ) -> list[Path]:
     """Write ``figure`` in each format; the same figure gives the same bytes, as no time is stored.
 
     Args:
         figure: The figure.
-        path_without_suffix: Folder, created if missing, and name of the files.
-        formats: Some of ``"png"`` (200 dots per inch), ``"pdf"`` and ``"svg"``.
+        path: Folder, created if missing, and name of the files; a suffix .png, .pdf or .svg is no part of the name.
+        formats: Some of ``"png"`` (200 dots per inch), ``"pdf"`` and ``"svg"``; by default what the suffix says, or
+            PNG and PDF without one.
 
     Returns:
         The paths written.
     """
     from digrad.plots.figure import publishable
 
-    stem = Path(path_without_suffix)
+    stem, suffix = Path(path), Path(path).suffix.lower()[1:]
+    if suffix in FORMATS:
+        stem = stem.with_suffix("")
+    if formats is None:
+        formats = (suffix,) if suffix in FORMATS else ("png", "pdf")
     make_folder(stem.parent)
     written = []
     with publishable(), _laid_out_once(figure):

@@ -230,8 +230,8 @@ def _commands(sources: Sequence[Source]) -> str:
         else:
             lines += [f"digrad run spec.toml --out {run.path.name}" for run in source.runs]
         versions |= {run.environment.get("versions", {}).get("digrad"): None for run in source.runs}
-    install = [f"pip install digrad=={version}" for version in versions if version]
-    return preformatted("\n".join([*install, *dict.fromkeys(lines)]), "command") + (
+    made_by = [f"# digrad {version}" for version in versions if version]
+    return preformatted("\n".join([*made_by, *dict.fromkeys(lines)]), "command") + (
         '\n<p class="faint">with the specification below as <code>spec.toml</code>. The same versions on the same kind '
         "of machine give the same numbers, bit for bit.</p>"
     )

@@ -42,6 +42,19 @@ def published_address(interface: str | None) -> str | None:
     return socket.inet_ntoa(answer[20:24])  # the address in struct ifreq
 
 
+def interface_of(address: str) -> str:
+    """Return the name of the interface that has an IPv4 address.
+
+    >>> interface_of("127.0.0.1")
+    'lo'
+    """
+    for _, name in socket.if_nameindex():
+        with contextlib.suppress(ArgumentError):  # it has none
+            if published_address(name) == address:
+                return name
+    return "an interface without this address"
+
+
 def is_address(host: str) -> bool:
     """Return whether ``host`` means the same address everywhere; a name may be another one on this machine.
 

@@ -5,11 +5,10 @@ and knows no half of a message. Here an agent listens on one port, and who conne
 The sender of an arc makes its connection when there is something to send. A message that makes progress is not late.
 """
 
-import contextlib
 import queue
+import secrets
 import socket
 import struct
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -20,8 +19,8 @@ import torch
 
 from digrad.torch.addresses import listening_socket
 from digrad.torch.future_work import FutureWork
-from digrad.torch.machines.channel import GREETING, STRANGERS, accept_all
-from digrad.torch.machines.sealed import StrangerError, Wire, meet
+from digrad.torch.machines.channel import GREETING, Door
+from digrad.torch.machines.sealed import StrangerError, Wire, exactly, meet
 from digrad.torch.reasons import MessageLostError
 
 HEADER = struct.Struct("<4sqqq")  # kind, step, tag, bytes
@@ -77,16 +76,14 @@ class AgentLinks:
         self._agent, self._n, self._place, self._timeout = agent, n, place, timeout
         self._make_incoming = make_incoming or (lambda _: Incoming())
         self._make_outgoing = make_outgoing or (lambda _, connect: Outgoing(connect))
-        self._listener = listening_socket(place.address, 0)
+        listener = listening_socket(place.address, 0)
+        self._name = secrets.token_bytes(16)  # among all listeners: a connection cannot be led to another one
         self._incoming: dict[int, Any] = {}
         self._outgoing: dict[int, Any] = {}
         self._lock = threading.Lock()
-        self._greeting = threading.Semaphore(STRANGERS)
-        self._strangers: set[str] = set()
         self._is_closed = False
-        arguments = (self._listener, self._greeting, self._welcome)
-        threading.Thread(target=accept_all, args=arguments, name="digrad-links", daemon=True).start()
-        here = {"machine": place.machine, "address": self._listener.getsockname()[:2]}
+        here = {"machine": place.machine, "address": listener.getsockname()[:2], "name": self._name.hex()}
+        self._door = Door(listener, self._welcome)
         self._everyone = exchange(here)
         machine = place.machine
         self.elsewhere = frozenset(i for i, one in enumerate(self._everyone) if one["machine"] != machine)
@@ -135,13 +132,18 @@ class AgentLinks:
         with self._lock:
             return dict(self._outgoing)
 
+    @property
+    def last_progress(self) -> float:
+        """When bytes last came or left on any link."""
+        with self._lock:
+            links = (*self._incoming.values(), *self._outgoing.values())
+        return max((link.last_progress for link in links), default=-float("inf"))
+
     def close(self) -> None:
         """Close the connections; a neighbour that still waits for a message learns that it is lost."""
         with self._lock:
             self._is_closed = True
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        self._door.close()
         for link in (*self._incoming.values(), *self._outgoing.values()):
             link.close()
 
@@ -151,39 +153,35 @@ class AgentLinks:
         while True:
             try:
                 connection = socket.create_connection(address, timeout=GREETING)
-                return self._greet(connection, self._agent, receiver)
+                name = bytes.fromhex(self._everyone[receiver]["name"])
+                return self._greet(connection, self._agent, receiver, name)
             except OSError:
                 if self._is_closed or time.monotonic() > deadline:
                     raise
                 time.sleep(_RETRY)
 
-    def _greet(self, connection: socket.socket, sender: int, receiver: int) -> Wire:
-        """Say what a new connection is for; both ends prove that they know the secret, and mean the same arc."""
+    def _greet(self, connection: socket.socket, sender: int, receiver: int, name: bytes) -> Wire:
+        """Say what a connection is for; both ends prove that they know the secret, and mean the same listener."""
         is_first = sender == self._agent
         arc = _ARC.pack(_WORD, sender, receiver)
         if is_first:
             connection.sendall(arc)
         secret = self._place.secret if self._place.sealed else None
-        return meet(connection, secret, arc + self._place.secret[:8], is_first=is_first, timeout=GREETING)
+        return meet(connection, secret, arc + name, is_first=is_first, timeout=GREETING)
 
     def _welcome(self, connection: socket.socket, address: str) -> None:
         try:
             connection.settimeout(GREETING)
-            word, sender, receiver = _ARC.unpack(connection.recv(_ARC.size, socket.MSG_WAITALL))
+            word, sender, receiver = _ARC.unpack(exactly(connection, _ARC.size))
             if word != _WORD or receiver != self._agent:
                 raise StrangerError("it does not speak as digrad does")
             link = self.incoming(sender) if 0 <= sender < self._n else None
-            wire = self._greet(connection, sender, receiver)
+            wire = self._greet(connection, sender, receiver, self._name)
+            self._door.let_in(connection)
             if link is None or not link.begin(wire):
                 wire.close()
-        except (OSError, struct.error, StrangerError) as error:
-            connection.close()
-            if address not in self._strangers and not self._is_closed:
-                self._strangers.add(address)
-                reason = error if isinstance(error, StrangerError) else "it does not speak as digrad does"
-                sys.stderr.write(f"digrad: refused a connection from {address}: {reason}\n")
-        finally:
-            self._greeting.release()
+        except (OSError, StrangerError) as error:
+            self._door.refuse(connection, address, error)
 
 
 class LinkWork(FutureWork):

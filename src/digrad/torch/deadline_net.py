@@ -11,7 +11,7 @@ takes, within the timeout.
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -81,7 +81,12 @@ class DeadlineNet(Verbs):
         self._snapshot: Taken | None = None  # what was sent ahead to this step
         self._gone: dict[int, torch.Tensor] = {}  # pushed ahead and still part of the state, by call
         self._is_gone: frozenset[int] = frozenset()  # calls whose shares had left before the state was stored
-        self._asked: dict[int, deque[int]] = {}  # the last steps at which a neighbour was waited for
+        self._not_sent: frozenset[int] = (
+            frozenset()
+        )  # those of this step that nobody sends, because they had left
+        self._asked: dict[
+            tuple[int, int], deque[int]
+        ] = {}  # the last steps when a neighbour was waited for, by call
         self._since = time.monotonic()  # when this agent began to wait for what is sent ahead
         self.balance = self.scale = 0.0  # what pushing has added to the sum of all, and how much was pushed
         self.late = self.awaited = 0  # messages that were not there in time, and all
@@ -118,12 +123,17 @@ class DeadlineNet(Verbs):
         with self.inbox.changed:
             self.inbox.epoch += 1
             now = time.monotonic()
-            self.inbox.heard = {s: Heard(-1, now, items) for s, items in parts[_ARRIVED].items()}
+            self.inbox.heard = {s: Heard({}, now, items) for s, items in parts[_ARRIVED].items()}
         for receiver in {*self._outgoing(), *parts[_OWED]}:
             self._link(receiver).replace(parts[_OWED].get(receiver, {}))
         ahead = parts[_AHEAD].get(self.network.agent, {})
         self._gone, self._is_gone = {call: item.values for call, item in ahead.items()}, frozenset(ahead)
-        self.balance, self.scale = -self.in_transit(), 0.0
+        self.begin_account()
+
+    def begin_account(self) -> None:
+        """Count from now on what pushing adds to the sum of all, and how much is pushed; only while all have paused."""
+        self.balance = -self.in_transit()
+        self.scale = sum(float(one.abs().sum(dtype=torch.float64)) for one in self.stored_links().values())
 
     def in_transit(self) -> float:
         """Return the sum of what is with this agent beyond its state; only while all have paused."""
@@ -133,26 +143,33 @@ class DeadlineNet(Verbs):
         )
 
     def pause(self) -> None:
-        """Let nothing leave, and wait until what is under way has arrived.
+        """Let nothing leave."""
+        for link in self._outgoing().values():
+            link.pause()
+
+    def is_settled(self, seconds: float) -> bool:
+        """Return whether all that had left was confirmed, at most so many seconds from now.
 
         Raises:
-            CommunicationError: A neighbour confirms nothing within the timeout.
+            CommunicationError: A connection is lost.
         """
-        until = time.monotonic() + self.network.timeout
-        silent = [receiver for receiver, link in self._outgoing().items() if not link.pause(until)]
+        until = time.monotonic() + seconds
+        found = [link.wait_settled(until) for link in self._outgoing().values()]
         self._check_connections()
-        if silent:
-            raise CommunicationError(
-                f"step {self.k}: {agents_text(silent)} confirmed nothing within {self.network.timeout:.1f} s; it is "
-                "dead or stopped: look at its log, and start all agents again."
-            )
+        return all(found)
+
+    @property
+    def moved(self) -> float:
+        """When bytes last came or left."""
+        return self._links.last_progress
 
     def go_on(self) -> None:
         """Let packets leave again; all agents are at the same step now."""
         self._ahead, self._base, self._asked = 0, self.k - 1, {}
         with self.inbox.changed:
             for heard in self.inbox.heard.values():
-                heard.step, heard.when = min(heard.step, self._base), time.monotonic()
+                heard.steps = {call: min(step, self._base) for call, step in heard.steps.items()}
+                heard.when = time.monotonic()
         for link in self._outgoing().values():
             link.go_on()
 
@@ -168,15 +185,16 @@ class DeadlineNet(Verbs):
         """Send arrays ahead of iteration k; ``ahead`` counts the steps taken since while others were behind."""
         self._early, self._ahead, self._since = list(fields), ahead, time.monotonic()
         is_pair = sum(self._adds[verb] for verb, _ in fields) > 1
-        for call, (verb, array) in enumerate(fields, _EARLY):
-            if call in self._is_gone:
-                continue
-            self._offer(call, verb, array.reshape(-1), is_pair=is_pair)
+        self._not_sent, self._is_gone = self._is_gone, frozenset()
+        parts = {call: field for call, field in enumerate(fields, _EARLY) if call not in self._not_sent}
+        self._offer(
+            {call: (verb, array.reshape(-1)) for call, (verb, array) in parts.items()}, is_pair=is_pair
+        )
+        for call, (verb, array) in parts.items():
             if self._adds[verb]:
                 self._gone[call] = array.reshape(-1) * sum(
                     weight for _, weight in self._share(verb).receivers
                 )
-        self._is_gone = frozenset()
 
     def wait_for_packet(self, seconds: float) -> None:
         """Wait until something comes, at most so long."""
@@ -203,7 +221,7 @@ class DeadlineNet(Verbs):
             ]
         else:
             call, flat = self._next_call(), torch.cat([array.reshape(-1) for array in arrays])
-            self._offer(call, verb, flat)
+            self._offer({call: (verb, flat)})
             taken = self._taken({call: verb}, time.monotonic() + self._deadline)
             rows = self._mixed(verb, flat[None], call, taken).split([array.shape[1] for array in arrays], 1)
         return tuple(rows) if isinstance(x, tuple) else rows[0]
@@ -224,31 +242,42 @@ class DeadlineNet(Verbs):
     def _share(self, verb: str) -> Share:
         return self._turns.at(self.k)[verb][self.network.agent]
 
-    def _offer(self, call: int, verb: str, flat: torch.Tensor, *, is_pair: bool = False) -> None:
-        share, adds = self._share(verb), self._adds[verb]
-        is_short = not is_pair and call < _OUTSIDE and flat.numel() == self._short_width
-        value = None if adds else Item(flat.clone(), adds, is_short)
-        for receiver, weight in share.receivers:
-            item = Item(flat * weight, adds, is_short) if value is None else value
-            self._link(receiver).offer(self.k + self._ahead, {call: item})
+    def _offer(self, parts: Mapping[int, tuple[str, torch.Tensor]], *, is_pair: bool = False) -> None:
+        """Offer what is sent at the same moment, by call, to each receiver as one packet: its parts share a fate."""
+        packets: dict[int, dict[int, Item]] = {}
+        for call, (verb, flat) in parts.items():
+            adds = self._adds[verb]
+            is_short = not is_pair and call < _OUTSIDE and flat.numel() == self._short_width
+            value = None if adds else Item(flat.clone(), adds, is_short)
+            for receiver, weight in self._share(verb).receivers:
+                item = Item(flat * weight, adds, is_short) if value is None else value
+                packets.setdefault(receiver, {})[call] = item
+        for receiver, items in packets.items():
+            self._link(receiver).offer(self.k + self._ahead, items)
 
     def _taken(self, calls: Mapping[int, str], until: float) -> Taken:
         """Wait for the neighbours, and return what has come of some calls, whose verbs these are, by sender."""
         senders = {verb: {s for s, _ in self._share(verb).senders} for verb in calls.values()}
-        expected = set().union(*senders.values()) - {self.network.agent}
-        step = self.k + self._ahead
-        if min(calls) >= _OUTSIDE:
-            self._wait_until(lambda: all(self._has(s, min(calls)) for s in expected), math.inf, expected)
+        expected = {
+            sender: [
+                call for call, verb in calls.items() if sender in senders[verb] and call not in self._not_sent
+            ]
+            for sender in set().union(*senders.values()) - {self.network.agent}
+        }
+        step, first = self.k + self._ahead, min(calls)
+        if first >= _OUTSIDE:
+            self._wait_until(lambda: all(self._has(s, first) for s in expected), math.inf, expected)
         else:
-            recent = [s for s in expected if self._is_recent(s)]
-            self._wait_until(lambda: all(self._step_of(s) >= step for s in recent), until, expected)
+            recent = [s for s in expected if self._is_recent(s, first, expected[s])]
+            is_there = lambda s, wanted: self._step_of(s, expected[s]) >= wanted  # noqa: E731
+            self._wait_until(lambda: all(is_there(s, step) for s in recent), until, expected)
             if self._max_lag is not None and not self._ahead:  # else all have come as far as they will
                 bound = step - self._max_lag
-                self._wait_until(lambda: all(self._step_of(s) >= bound for s in expected), math.inf, expected)
+                self._wait_until(lambda: all(is_there(s, bound) for s in expected), math.inf, expected)
             for sender in expected:
-                self._asked.setdefault(sender, deque(maxlen=RECENT + 1)).append(step)
+                self._asked.setdefault((sender, first), deque(maxlen=RECENT + 1)).append(step)
             self.awaited += len(expected)
-            self.late += sum(self._step_of(s) < step for s in expected)
+            self.late += sum(not is_there(s, step) for s in expected)
         with self.inbox.changed:
             taken = {
                 sender: {
@@ -261,18 +290,20 @@ class DeadlineNet(Verbs):
             }
         return taken
 
-    def _is_recent(self, sender: int) -> bool:
+    def _is_recent(self, sender: int, first: int, calls: Sequence[int]) -> bool:
         """Return whether a neighbour has sent something since it was waited for the time before last, or earlier."""
-        asked = self._asked.get(sender)
-        return asked is None or len(asked) <= RECENT or self._step_of(sender) >= asked[0]
+        asked = self._asked.get((sender, first))
+        return asked is None or len(asked) <= RECENT or self._step_of(sender, calls) >= asked[0]
 
     def _has(self, sender: int, call: int) -> bool:
         return sender in self.inbox.heard and call in self.inbox.heard[sender].items
 
-    def _step_of(self, sender: int) -> int:
-        return max(self.inbox.heard[sender].step if sender in self.inbox.heard else -1, self._base)
+    def _step_of(self, sender: int, calls: Sequence[int]) -> int:
+        """Return up to which step everything has come that a neighbour sends under some calls."""
+        steps = self.inbox.heard[sender].steps if sender in self.inbox.heard else {}
+        return max(min((steps.get(call, -1) for call in calls), default=self.k + self._ahead), self._base)
 
-    def _wait_until(self, is_there: Callable[[], bool], until: float, expected: set[int]) -> None:
+    def _wait_until(self, is_there: Callable[[], bool], until: float, expected: Iterable[int]) -> None:
         """Wait for what others send, until a moment or until they count as silent."""
         began, timeout = time.monotonic(), self.network.timeout
         with self.inbox.changed:
@@ -298,8 +329,10 @@ class DeadlineNet(Verbs):
             raise self._silent(silent)
 
     def _quiet_for(self, sender: int, now: float) -> float:
+        """Return for how long nothing of a neighbour has come, not even a part of a packet."""
         heard = self.inbox.heard.get(sender)
-        return math.inf if heard is None else now - heard.when
+        packet = -math.inf if heard is None else heard.when
+        return now - max(packet, self._links.incoming(sender).last_progress)
 
     def _silent(self, silent: Sequence[int]) -> CommunicationError:
         return CommunicationError(

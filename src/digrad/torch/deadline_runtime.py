@@ -4,8 +4,10 @@ Agents may be at different steps. Where all are needed (an average, a checkpoint
 mixing, without a step along their gradients, until the others have come: who is behind would else hear nobody.
 """
 
+import contextlib
 import itertools
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -16,10 +18,12 @@ from digrad.torch.between_steps import BetweenSteps
 from digrad.torch.deadline_net import DeadlineNet
 from digrad.torch.log_records import note_step
 from digrad.torch.process_network import ProcessNetwork
+from digrad.torch.reasons import agents_text
 from digrad.torch.runtime import overwrite
 
 OWNER = "DecentralizedOptimizer"
 _LOOK = 0.05  # seconds between two looks at whether all have come, at least
+_SIGN = 1.0  # seconds between two signs of life of packets under way
 _TOLERANCE = 1e3  # times the rounding error of a number: sums of many of them
 
 
@@ -49,13 +53,20 @@ class DeadlineRuntime:
         """Overwrite a state with the one after a step."""
         self._last = (method, state, grad.clone())
         self._step(method, state, grad)
-        self.net.check_silence()
+        with self._explained():
+            self.net.check_silence()
 
     def _step(self, method: Any, state: Any, grad: torch.Tensor) -> None:
-        try:
+        with self._explained():
             self.net.begin_step()
             overwrite(state, method.step(state, grad, self.net))
             self.net.end_step()
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say why nothing came from the others, if they have said it."""
+        try:
+            yield
         except CommunicationError as error:
             raise self._network.reason_of(error) from error
 
@@ -69,7 +80,8 @@ class DeadlineRuntime:
         """Wait until all agents have posted something."""
         while self._network.handshake.posted(name) is None:
             self.net.wait_for_packet(_LOOK)
-            self.net.check_silence()
+            with self._explained():
+                self.net.check_silence()
 
     def gather(self, call: str) -> None:
         """Wait until all agents have come to ``call`` and nothing is under way; mix with those who have not.
@@ -84,14 +96,42 @@ class DeadlineRuntime:
             ahead += 1
             self._mix_on(ahead)
             self.net.wait_for_packet(_LOOK)
-            self.net.check_silence()
-        try:
-            self.net.pause()
-        except CommunicationError as error:
-            raise self._network.reason_of(error) from error
-        self._network.exchange({}, f"{OWNER}.{call}()")  # now nobody's packets are under way
-        self._network.handshake.withdraw(name)
+            with self._explained():
+                self.net.check_silence()
+        settled = f"{name} settled"
+        with self._explained():
+            self._settle(name, settled)
         self._check_mass(call)
+        for one in (name, settled):  # all have read both
+            self._network.handshake.withdraw(one)
+
+    def _settle(self, name: str, settled: str) -> None:
+        """Let nothing leave, and wait until nobody's packets are under way, however long, as long as they move.
+
+        Args:
+            name: Under which an agent says that its packets move.
+            settled: Under which it says that all of them were confirmed.
+        """
+        handshake, timeout = self._network.handshake, self._network.timeout
+        self.net.pause()
+        is_settled, moved, known, since = False, 0.0, None, time.monotonic()
+        while not handshake.wait_posted(settled, _SIGN if is_settled else 0.0):
+            if not is_settled and self.net.is_settled(_SIGN):
+                is_settled = True
+                handshake.post(settled, {})
+                continue
+            if self.net.moved != moved:  # at either end: what has left may wait in a buffer of the system
+                moved = self.net.moved
+                handshake.post(name, {"moved": moved})
+            now, everyone = time.monotonic(), handshake.posted(name)
+            if everyone != known:
+                known, since = everyone, now
+            elif now - since > timeout:
+                raise CommunicationError(
+                    f"step {self.net.k}: the packets of {agents_text(handshake.missing(settled))} have not moved for "
+                    f"{timeout:.1f} s; it, or who receives them, is dead, stopped or cut off: look at their logs, and "
+                    "start all agents again."
+                )
 
     def release(self) -> None:
         """Let packets leave again; all agents have come and have seen what they wanted to see."""
@@ -116,6 +156,7 @@ class DeadlineRuntime:
                 f"{OWNER}.{call}(): the trackers of all agents together are off by {off:.3g}, {scale:.3g} was pushed; "
                 "this is a defect of digrad or of a message: restart the tracking."
             )
+        self.net.begin_account()
 
     def go_to(self, k: int, links: Mapping[str, torch.Tensor]) -> None:
         """Wait for all agents, agree on the iteration, and go on with another state of the links."""

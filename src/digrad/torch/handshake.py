@@ -102,6 +102,22 @@ class Handshake:
             return None
         return [json.loads(self._store.get(key)) for key in keys]
 
+    def wait_posted(self, name: str, seconds: float) -> bool:
+        """Return whether all agents have left something under a name, at most so many seconds from now."""
+        keys = [f"digrad/{self._prefix}/{name}/{agent}" for agent in range(self._n)]
+        is_there = self._store.check(keys)
+        if is_there or seconds == 0.0:
+            return is_there
+        try:
+            self._store.wait(keys, timedelta(seconds=seconds))
+        except (dist.DistError, RuntimeError):
+            return False
+        return True
+
+    def missing(self, name: str) -> list[int]:
+        """Return the agents that have left nothing under a name."""
+        return [a for a in range(self._n) if not self._store.check([f"digrad/{self._prefix}/{name}/{a}"])]
+
     def withdraw(self, name: str) -> None:
         """Delete what this agent has left."""
         self._store.delete_key(f"digrad/{self._prefix}/{name}/{self._agent}")

@@ -9,6 +9,7 @@ receiver knows, so that both ends remember it. Both are decided when a packet le
 however much it covers.
 """
 
+import math
 import struct
 import threading
 import time
@@ -52,12 +53,12 @@ class Heard:
     """What has come from one sender and was not taken yet.
 
     Args:
-        step: The newest of the sender that is known.
+        steps: The newest of the sender of which something has come, by call.
         when: When a packet last came.
         items: By call.
     """
 
-    step: int
+    steps: dict[int, int]
     when: float
     items: dict[int, Item]
 
@@ -95,6 +96,11 @@ class LateIncoming:
         self._wire = wire
         threading.Thread(target=self._serve, args=(wire,), name="digrad-receiver", daemon=True).start()
         return True
+
+    @property
+    def last_progress(self) -> float:
+        """When bytes last came."""
+        return -math.inf if self._wire is None else self._wire.last_progress
 
     def close(self) -> None:
         """Close the connection."""
@@ -135,9 +141,10 @@ class LateIncoming:
         with self._inbox.changed:
             if epoch != self._inbox.epoch:
                 return
-            heard = self._inbox.heard.setdefault(self._sender, Heard(step, 0.0, {}))
-            heard.step, heard.when = max(heard.step, step), time.monotonic()
+            heard = self._inbox.heard.setdefault(self._sender, Heard({}, 0.0, {}))
+            heard.when = time.monotonic()
             for call, item in items.items():
+                heard.steps[call] = max(heard.steps.get(call, -1), step)
                 heard.items[call] = item.after(heard.items.get(call))
             self._inbox.changed.notify_all()
 
@@ -174,18 +181,28 @@ class LateOutgoing:
                 self._waiting[call] = item.after(self._waiting.get(call))
             self._changed.notify_all()
 
-    def pause(self, until: float) -> bool:
-        """Let no further packet leave; return whether the one under way was confirmed by then."""
+    @property
+    def last_progress(self) -> float:
+        """When bytes last left or a confirmation came."""
+        return -math.inf if self._wire is None else self._wire.last_progress
+
+    def pause(self) -> None:
+        """Let no further packet leave."""
         with self._changed:
             self._is_paused = True
+
+    def wait_settled(self, until: float) -> bool:
+        """Return whether the packet under way was confirmed by then."""
+        with self._changed:
             return self._changed.wait_for(
                 lambda: not self._under_way or self._is_closed, max(until - time.monotonic(), 0.0)
             )
 
     def replace(self, owed: dict[int, Item]) -> None:
-        """Pause, and replace what is owed."""
+        """Pause, and replace what is owed, which is of no step that the receiver might wait for."""
         with self._changed:
-            self._is_paused, self._waiting, self._rest, self._known = True, owed, {}, {}
+            self._is_paused, self._step = True, -1
+            self._waiting, self._rest, self._known = owed, {}, {}
 
     def go_on(self) -> None:
         """Let packets leave again."""

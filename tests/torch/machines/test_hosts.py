@@ -303,10 +303,25 @@ def test_lost_endpoint_is_waited_for_and_a_machine_that_is_told_to_end_ends_the_
         assert run.log(0).splitlines()[-1] == f"digrad: machine 1 ({machines[1].address}) was told to end"
 
 
+@pytest.mark.slow
+def test_check_names_the_arcs_that_carry_nothing_and_tries_the_others(tmp_path: Path) -> None:
+    with hosts(3) as machines:
+        run = Run(machines, tmp_path, script=("--check",))
+        machines[1].block(machines[2])
+        run.start_all()
+        assert run.codes() == [1, 1, 1], run.logs()
+        lines = run.log(0).splitlines()
+    assert [f"[0] agent {i} listens on {machines[i].address} (eth0)" in lines for i in range(3)] == [True] * 3
+    arcs = [line.rpartition(": ")[2] for line in lines if line.startswith("[0] arc")]
+    assert [arc.endswith("Mbit/s") for arc in arcs] == [True, False, True], lines
+    assert arcs[1].startswith("nothing passes (")
+    assert "1 of 3 arcs carry nothing (1 to 2); look at firewalls" in lines[-1]
+
+
 SLOW = """
 import sys, torch, digrad as dg
 from digrad.torch import DecentralizedOptimizer, ProcessNetwork
-network = ProcessNetwork(timeout=6)
+network = ProcessNetwork(timeout=6, deadline=float(sys.argv[1]) if sys.argv[1:] else None)
 model = torch.nn.Linear(500, 500)
 optimizer = DecentralizedOptimizer(model.parameters(), dg.CGT(step_size=0.1, threshold=1.0), network)
 for _ in range(2):
@@ -320,11 +335,12 @@ network.close()
 
 
 @pytest.mark.slow
-def test_slow_link_is_not_called_silent(tmp_path: Path) -> None:
+@pytest.mark.parametrize("deadline", [[], ["0.5"]], ids=["synchronous", "deadline"])
+def test_slow_link_is_not_called_silent(deadline: list[str], tmp_path: Path) -> None:
     """A message of 2 MB takes 16 seconds, the timeout is 6, but it makes progress."""
     (tmp_path / "slow.py").write_text(SLOW)
     with hosts(2) as machines:
-        run = Run(machines, tmp_path, script=(str(tmp_path / "slow.py"),))
+        run = Run(machines, tmp_path, script=(str(tmp_path / "slow.py"), *deadline))
         for host in machines:
             host.limit("1mbit")
         run.start_all()

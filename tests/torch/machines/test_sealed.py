@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import tracemalloc
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -163,6 +164,17 @@ def test_message_of_several_pieces_cannot_be_rearranged() -> None:
     with_error = relay.join(5)
     between.close()
     assert with_error is None
+
+
+def test_greeting_a_stranger_takes_little_memory() -> None:
+    for wire in wires(SECRET, SECRET):  # loads the code
+        wire.close()
+    tracemalloc.start()
+    found = wires(SECRET, OTHER)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert all(isinstance(one, StrangerError | OSError) for one in found)
+    assert peak < PIECE / 4
 
 
 def test_keys_are_drawn_afresh_for_every_connection() -> None:

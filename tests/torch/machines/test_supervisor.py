@@ -1,13 +1,19 @@
 """What the supervisor of several machines tells them, tried over loopback without any agents."""
 
+import errno
+import queue
 import socket
+import struct
+import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import pytest
 
-from digrad.torch.machines.channel import Channel
+from digrad.torch.machines import supervisor as supervisor_module
+from digrad.torch.machines.channel import CONTEXT, STRANGERS, Channel, Door
+from digrad.torch.machines.sealed import meet
 from digrad.torch.machines.supervisor import Supervisor
 
 SECRET = bytes(32)
@@ -29,6 +35,21 @@ class Fake:
 
     def end(self, attempt: int, *failures: dict[str, Any]) -> None:
         self.channel.send({"ended": {"attempt": attempt, "succeeded": not failures, "failures": failures}})
+
+    @contextmanager
+    def beating(self) -> Iterator[None]:
+        """Give signs of life."""
+        done = threading.Event()
+
+        def beat() -> None:
+            while not done.wait(0.02):
+                self.channel.send({"beat": None})
+
+        thread = threading.Thread(target=beat)
+        thread.start()
+        yield
+        done.set()
+        thread.join()
 
     def close(self) -> None:
         self.channel.close()
@@ -80,8 +101,62 @@ def test_machine_that_does_not_fit_is_told_why(
 ) -> None:
     with closing(Fake(address)) as first:
         assert first.hear("welcome") == {"welcome": 0}
-        with closing(Fake(address, **facts)) as other:
+        with first.beating(), closing(Fake(address, **facts)) as other:
             assert other.hear("refused") == {"refused": reason}
+
+
+@pytest.mark.parametrize("node_rank", [1, None])
+def test_machine_that_gives_no_sign_of_life_makes_room_for_the_one_that_comes_back(
+    node_rank: int | None, address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that has lost its power says no farewell: its connection stays open until its silence has lasted."""
+    monkeypatch.setattr(supervisor_module, "_SIGN", 0.3)
+    with closing(Fake(address, node_rank=0)) as one, closing(Fake(address, node_rank=1)) as two:
+        two.hear("start")
+        with one.beating(), closing(Fake(address, node_rank=node_rank)) as again:
+            assert again.hear("welcome") == {"welcome": 1}
+            assert one.hear("stop") == {"stop": 0}
+            one.end(0, failure(0, "CommunicationError: lost", is_own=False))
+            told = [machine.hear("start")["told"]["line"] for machine in (one, again)]
+            assert set(told) == {"machine 1 (127.0.0.1) was lost; all agents have been started again"}
+
+
+def test_strangers_who_say_nothing_keep_nobody_out(address: tuple[str, int]) -> None:
+    with ExitStack() as stack:
+        for _ in range(2 * STRANGERS):
+            stack.enter_context(socket.create_connection(address))
+        with closing(Fake(address)) as machine:
+            assert machine.hear("welcome") == {"welcome": 0}
+
+
+@pytest.mark.parametrize("nonsense", [b"[" * 100_000, b"[]", b"\xff", b"{}"], ids=len)
+def test_nonsense_of_a_member_ends_its_connection_only(nonsense: bytes, address: tuple[str, int]) -> None:
+    connection = socket.create_connection(address)
+    with closing(meet(connection, SECRET, CONTEXT, is_first=True, timeout=5)) as wire:
+        wire.send(struct.pack("<I", len(nonsense)))
+        wire.send(nonsense)
+        with pytest.raises(ConnectionResetError):
+            wire.receive(1)
+    with closing(Fake(address)) as machine:
+        assert machine.hear("welcome") == {"welcome": 0}
+
+
+def test_door_stays_open_when_descriptors_were_short_for_a_moment() -> None:
+    came: queue.SimpleQueue[str] = queue.SimpleQueue()
+    events = iter(
+        [OSError(errno.EMFILE, "too many"), (None, ("10.0.0.1", 1)), OSError(errno.EBADF, "closed")]
+    )
+
+    class Listener:
+        def accept(self) -> Any:
+            event = next(events)
+            if isinstance(event, OSError):
+                raise event
+            return event
+
+    listener: Any = Listener()
+    Door(listener, lambda connection, address: came.put(address))
+    assert came.get(timeout=5) == "10.0.0.1"
 
 
 def test_failure_anywhere_stops_all_and_starts_all_with_a_new_secret(address: tuple[str, int]) -> None:

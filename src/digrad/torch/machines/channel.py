@@ -1,10 +1,14 @@
 """Short messages between the launches of a run: JSON over a sealed connection. Nothing is unpickled."""
 
+import contextlib
+import errno
 import json
 import socket
 import struct
+import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from digrad.torch.machines.sealed import StrangerError, Wire, meet
@@ -14,31 +18,79 @@ BEAT = 1.0  # seconds between two signs of life
 SILENCE = 60.0  # seconds without a sign of life after which a machine counts as lost
 GREETING = 5.0  # seconds that the other end of a new connection gets
 STRANGERS = 32  # connections that may be greeted at a time
+_NAMED = 100  # addresses of strangers that are shown: whoever has many cannot fill the log
+_PAUSE = 0.1  # seconds after which to accept again, where descriptors or memory were short
 _LENGTH = struct.Struct("<I")
 _LONGEST = 1 << 24  # bytes of a message
 
 Message = dict[str, Any]
 
 
-def accept_all(
-    listener: socket.socket, greeting: threading.Semaphore, welcome: Callable[[socket.socket, str], None]
-) -> None:
-    """Hand every new connection, with its address, to a thread of its own, until ``listener`` is closed.
-
-    Args:
-        listener: The socket.
-        greeting: Who is not greeted at once is sent away; ``welcome`` releases it after the greeting.
-        welcome: Greets and serves one connection.
-    """
+def connections(listener: socket.socket) -> Iterator[tuple[socket.socket, Any]]:
+    """Yield new connections with their addresses until the listener is closed, also after descriptors were short."""
     while True:
         try:
-            connection, (address, *_) = listener.accept()
-        except OSError:
-            return  # closed
-        if greeting.acquire(blocking=False):
-            threading.Thread(target=welcome, args=(connection, address), daemon=True).start()
-        else:
-            connection.close()
+            yield listener.accept()
+        except OSError as error:
+            if error.errno in (errno.EBADF, errno.EINVAL):
+                return  # closed
+            time.sleep(_PAUSE)
+
+
+class Door:
+    """A listening socket at which some connections are greeted at a time, each in a thread of its own.
+
+    Who comes when all places are taken gets that of whoever has been greeted for longest: who knows the secret proves
+    it within moments, so that strangers who say nothing, or little at a time, cannot keep the others out.
+
+    Args:
+        listener: The socket, which belongs to the door from now on.
+        welcome: Greets and serves one connection, given with its address; calls :meth:`let_in` or :meth:`refuse`.
+    """
+
+    def __init__(self, listener: socket.socket, welcome: Callable[[socket.socket, str], None]) -> None:
+        self._listener, self._welcome = listener, welcome
+        self._lock = threading.Lock()
+        self._greeted: list[socket.socket] = []  # the oldest first
+        self._named: set[str] = set()
+        self._is_closed = False
+        threading.Thread(target=self._accept, name="digrad-door", daemon=True).start()
+
+    def let_in(self, connection: socket.socket) -> None:
+        """Say that a connection is greeted no more: its place is free."""
+        with self._lock:
+            if connection in self._greeted:
+                self._greeted.remove(connection)
+
+    def refuse(self, connection: socket.socket, address: str, error: Exception) -> None:
+        """Close a connection, and show one line for each address."""
+        self.let_in(connection)
+        connection.close()
+        with self._lock:
+            is_named = self._is_closed or address in self._named or len(self._named) == _NAMED
+            if not is_named:
+                self._named.add(address)
+        if not is_named:
+            reason = error if isinstance(error, StrangerError) else "it does not speak as digrad does"
+            sys.stderr.write(f"digrad: refused a connection from {address}: {reason}\n")
+            sys.stderr.flush()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._is_closed = True
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        for connection, (address, *_) in connections(self._listener):
+            with self._lock:
+                self._greeted.append(connection)
+                oldest = self._greeted.pop(0) if len(self._greeted) > STRANGERS else None
+            if oldest is not None:
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread closes it
+            threading.Thread(target=self._welcome, args=(connection, address), daemon=True).start()
 
 
 class Channel:
@@ -90,7 +142,7 @@ class Channel:
             raise StrangerError(f"a message of {length} bytes was announced")
         try:
             message = json.loads(self._wire.receive(length))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise StrangerError("a message was no JSON") from error
         if not isinstance(message, dict):
             raise StrangerError("a message was no JSON object")

@@ -33,8 +33,12 @@ def make_key(path: str | os.PathLike[str]) -> Path:
         ) from error
     except OSError as error:
         raise StorageError(error.errno, error.strerror or str(error), str(path)) from error
-    with os.fdopen(descriptor, "w") as file:
-        file.write(f"{_PREFIX}{secrets.token_hex(SIZE)}\n")
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(f"{_PREFIX}{secrets.token_hex(SIZE)}\n")
+    except OSError as error:
+        path.unlink(missing_ok=True)  # half a key would keep the next one out
+        raise StorageError(error.errno, error.strerror or str(error), str(path)) from error
     return path
 
 

@@ -22,7 +22,7 @@ from digrad.errors import ArgumentError
 from digrad.torch.agent_output import AgentOutput
 from digrad.torch.failure_records import FAILURES_VARIABLE, read_failures
 from digrad.torch.launch_folder import GRACE, ask_to_end
-from digrad.torch.machines.channel import BEAT, GREETING, Channel, Message
+from digrad.torch.machines.channel import BEAT, GREETING, Channel, Message, connections
 from digrad.torch.machines.meeting import MEETING_VARIABLE
 from digrad.torch.machines.sealed import StrangerError
 from digrad.torch.tied import PARENT_VARIABLE
@@ -302,11 +302,7 @@ class Machine:
                 self._channel.send(message)
 
     def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return  # closed
+        for connection, _ in connections(self._listener):
             threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 
     def _answer(self, connection: socket.socket) -> None:

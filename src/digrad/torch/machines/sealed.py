@@ -45,7 +45,7 @@ class Wire:
         self.connection, self._context = connection, context
         self._seal, self._unseal = _cipher(seal), _cipher(unseal)
         self._sent = self._received = 0
-        self._out, self._in = bytearray(PIECE + TAG), bytearray(PIECE + TAG)
+        self._out, self._in = bytearray(), bytearray()  # sealed pieces
         self.last_progress = time.monotonic()  # when bytes moved
 
     def send(self, data: Any, about: bytes = b"") -> None:
@@ -60,7 +60,7 @@ class Wire:
             if self._seal is not None:
                 size = len(piece) + TAG
                 place = self._context + about + _PLACE.pack(start)
-                sealed = memoryview(self._out)[:size]
+                sealed = _room(self._out, size)
                 self._seal.encrypt_into(_NONCE.pack(self._sent), piece, place, sealed)
                 self._sent += 1
                 piece = sealed
@@ -82,7 +82,7 @@ class Wire:
             if self._unseal is None:
                 self._fill(piece)
                 continue
-            sealed = memoryview(self._in)[: len(piece) + TAG]
+            sealed = _room(self._in, len(piece) + TAG)
             self._fill(sealed)
             place = self._context + about + _PLACE.pack(start)
             try:
@@ -137,7 +137,7 @@ def meet(
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         private, public = _draw(secret)
         connection.sendall(_MAGIC[secret is not None] + public)
-        theirs = _exactly(connection, len(_MAGIC[True]) + _DRAWN)
+        theirs = exactly(connection, len(_MAGIC[True]) + _DRAWN)
         magic, theirs = theirs[:-_DRAWN], theirs[-_DRAWN:]
         if magic != _MAGIC[secret is not None]:
             raise StrangerError(_other_language(magic, secret))
@@ -189,6 +189,13 @@ def _keys(
     return made[:32], made[32:]
 
 
+def _room(buffer: bytearray, size: int) -> memoryview:
+    """Return the first bytes of a buffer, which grows as needed: a stranger is not given room for a whole piece."""
+    if len(buffer) < size:
+        buffer.extend(bytes(size - len(buffer)))
+    return memoryview(buffer)[:size]
+
+
 def _cipher(key: bytes | None) -> Any:
     if key is None:
         return None
@@ -203,7 +210,8 @@ def _invalid_tag() -> type[Exception]:
     return InvalidTag
 
 
-def _exactly(connection: socket.socket, size: int) -> bytes:
+def exactly(connection: socket.socket, size: int) -> bytes:
+    """Return the next bytes of a connection."""
     data = b""
     while len(data) < size:
         more = connection.recv(size - len(data))

@@ -15,19 +15,22 @@ import socket
 import sys
 import threading
 import time
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any
 
 from digrad.torch.failure_records import cause_of, repeated_failure
 from digrad.torch.failure_story import BAD_INPUT, FAILED, place_of
 from digrad.torch.launch_folder import GRACE
-from digrad.torch.machines.channel import BEAT, STRANGERS, Channel, Message, accept_all
+from digrad.torch.machines.channel import BEAT, Channel, Door, Message
 from digrad.torch.machines.meeting import Meeting
 from digrad.torch.machines.sealed import StrangerError
 from digrad.torch.reasons import agents_text
 
 _FIRST_WORD, _LATER_WORDS = 5.0, 60.0  # seconds until it is said that a machine is missing, and said again
+_SIGN, _LOOK = (
+    5.0,
+    0.05,
+)  # seconds for a machine whose place is wanted to give a sign of life, and between two looks
 _FAREWELL = 5.0  # seconds for the machines to hear that the run is over
 _SHARED = ("version", "nodes", "agents", "graph", "max_restarts")  # facts in which all machines must agree
 
@@ -42,6 +45,7 @@ class Member:
         facts: What it has said of itself.
         is_idle: Whether none of its agents runs.
         is_done: Whether its agents have succeeded.
+        heard: When it last gave a sign of life.
     """
 
     channel: Channel
@@ -49,6 +53,7 @@ class Member:
     facts: dict[str, Any]
     is_idle: bool = True
     is_done: bool = False
+    heard: float = field(default_factory=time.monotonic)
 
 
 @dataclass
@@ -86,7 +91,7 @@ class Supervisor:
         max_restarts: int,
         rejoin_timeout: float,
     ) -> None:
-        self._listener, self._secret, self._nodes = listener, secret, nodes
+        self._secret, self._nodes = secret, nodes
         self._max_restarts, self._rejoin_timeout = max_restarts, rejoin_timeout
         self._lock = threading.RLock()
         self._members: dict[int, Member] = {}
@@ -100,11 +105,8 @@ class Supervisor:
         self._outcome: Outcome | None = None
         self._last_words: Outcome | None = None  # of a run that was told to end
         self._patience = math.inf
-        self._strangers: set[str] = set()
-        self._greeting = threading.Semaphore(STRANGERS)
-        accept = partial(accept_all, self._listener, self._greeting, self._serve)
-        for work in (accept, self._watch):
-            threading.Thread(target=work, name="digrad-supervisor", daemon=True).start()
+        self._door = Door(listener, self._serve)
+        threading.Thread(target=self._watch, name="digrad-supervisor", daemon=True).start()
 
     def close(self) -> None:
         """End the run for everybody, if it has not ended, and stop listening."""
@@ -114,39 +116,47 @@ class Supervisor:
         deadline = time.monotonic() + _FAREWELL
         while self._members and time.monotonic() < deadline:
             time.sleep(0.05)
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        self._door.close()
         for member in members:
             member.channel.close()
 
     def _serve(self, connection: socket.socket, address: str) -> None:
         """Talk with one machine until it goes."""
-        rank = None
+        rank = channel = None
         try:
             try:
                 channel = Channel.over(connection, self._secret, is_first=False)
+                self._door.let_in(connection)
                 hello = channel.receive()
+                self._make_room(hello["node_rank"])
                 rank = self._admit(channel, address, hello)
             except (OSError, StrangerError, KeyError, TypeError) as error:
-                self._refuse_stranger(address, error)
+                self._door.refuse(connection, address, error)
                 return
-            finally:
-                self._greeting.release()
             while rank is not None:
                 self._handle(rank, channel, channel.receive())
         except (OSError, StrangerError, KeyError, TypeError, ValueError):
             pass  # it has gone, or speaks nonsense, which is as bad
         finally:
             connection.close()
-            if rank is not None:
-                self._lose(rank)
+            if rank is not None and channel is not None:
+                self._lose(rank, channel)
 
-    def _refuse_stranger(self, address: str, error: Exception) -> None:
-        if address not in self._strangers:
-            self._strangers.add(address)
-            reason = error if isinstance(error, StrangerError) else "it does not speak as digrad does"
-            _say(f"refused a connection from {address}: {reason}")
+    def _make_room(self, asked: int | None) -> None:
+        """Count a machine as lost whose place another one wants, unless it gives a sign of life now.
+
+        One that lost its power or its network says no farewell, and comes back before its silence has lasted.
+        """
+        began = time.monotonic()
+        with self._lock:
+            is_full = asked is None and len(self._members) == self._nodes
+            rivals = {r: member for r, member in self._members.items() if is_full or r == asked}
+        while rivals and time.monotonic() - began < _SIGN:
+            time.sleep(_LOOK)
+            rivals = {r: member for r, member in rivals.items() if member.heard < began}
+        for rank, member in rivals.items():
+            self._lose(rank, member.channel)
+            member.channel.close()
 
     def _admit(self, channel: Channel, address: str, hello: Message) -> int | None:
         """Take a machine in, or tell it why not; return its number."""
@@ -161,10 +171,10 @@ class Supervisor:
                 with contextlib.suppress(OSError):
                     channel.send({"refused": reason})
                 return None
+            self._attempt = max(self._attempt, hello["attempt"])
             member = Member(channel, address, hello)
             channel.send({"welcome": rank})
             self._members[rank], self._addresses[rank] = member, address
-            self._attempt = max(self._attempt, hello["attempt"])
             if self._outcome is not None:
                 channel.send({"end": self._outcome.code, "told": vars(self._outcome)})
             self._go_on()
@@ -190,6 +200,7 @@ class Supervisor:
         return next(free, None)
 
     def _handle(self, rank: int, channel: Channel, message: Message) -> None:
+        self._members[rank].heard = time.monotonic()
         if "store" in message:
             request = message["request"]
             if request["op"] == "wait":
@@ -237,10 +248,14 @@ class Supervisor:
                 self._stop()
             self._go_on()
 
-    def _lose(self, rank: int) -> None:
+    def _lose(self, rank: int, channel: Channel) -> None:
+        """Go on without the machine at the other end of a channel, unless another one has its place already."""
         with self._lock:
-            member = self._members.pop(rank, None)
-            if member is None or self._outcome is not None:
+            member = self._members.get(rank)
+            if member is None or member.channel is not channel:
+                return
+            del self._members[rank]
+            if self._outcome is not None:
                 return
             self._missing_since, self._last_word = time.monotonic(), -math.inf
             if not member.is_done:
