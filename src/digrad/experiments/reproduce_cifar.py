@@ -61,9 +61,9 @@ SIZES: dict[str, _Size] = {
             EXPLOSION: 312, THRESHOLDS: 1250, "cifar-iid": 3125, "cifar-dirichlet": 3125, "cifar-sorted": 1250,
             "cifar-row": 3125,
         },
-        125, 2000, 3, budget=150, most=6,
+        125, 2000, 3, budget=150,
     ),
-    "medium": _Size("resnet20", "batch", {"cifar-iid": 1563}, 78, 1000, 1, budget=80, most=6),
+    "medium": _Size("resnet20", "batch", {"cifar-iid": 1563}, 78, 1000, 1, budget=80),
     "full": _Size("resnet18", "batch", {"cifar-iid": 31250}, 625, 5000, 1, budget=313),
 }  # fmt: skip
 
