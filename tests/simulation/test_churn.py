@@ -79,6 +79,11 @@ def test_chunks_and_a_resume_do_not_change_a_bit(tmp_path):
         ([Leave(7, at=5)], "there is no agent 7"),
         ([Leave(1, at=5), Crash(4, at=9)], "has left at 5 with part of the books"),
         (["leave"], "must be a list of Leave, Crash and Join"),
+        (Leave(1, at=5), "must be a list of Leave, Crash and Join"),
+        (
+            iter([Leave(1, at=5)]),
+            "must be a list of Leave, Crash and Join",
+        ),  # which would be empty afterwards
     ],
 )
 def test_impossible_events_are_refused(churn, words):
