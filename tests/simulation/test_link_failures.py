@@ -59,10 +59,18 @@ class SayingNet:
         return self.R @ said + np.diag(self.R)[:, None] * (x - said)
 
 
-def errors(case, say, tell=lambda net, y: y, damping=None, steps=1500):
+class ForgetfulNet(SayingNet):
+    """The same, but a sender keeps its own weight of y, whatever it has told: what it has not is forgotten."""
+
+    def push(self, y):
+        told = self.tell(self, y)
+        return self.C @ told + np.diag(self.C)[:, None] * (y - told)
+
+
+def errors(case, say, tell=lambda net, y: y, damping=None, steps=1500, kind=SayingNet):
     """Return the error of the worst agent at every iteration."""
     minimum = np.linalg.solve(case.curvature.sum(0), case.linear.sum(0))
-    net = SayingNet(case.graph, say, tell, damping)
+    net = kind(case.graph, say, tell, damping)
     x0 = np.broadcast_to(np.array(case.start), case.linear.shape).copy()
     state, found = case.method.init(x0, net), []
     with np.errstate(over="ignore", invalid="ignore"):
@@ -227,6 +235,42 @@ def test_gaps_that_grow_leave_no_rate(monkeypatch):
     assert distances(METHODS["CGT"], Links(loss=0.5), steps=4001)[-1] == pytest.approx(2.4e-3, rel=0.05)
     lose(monkeypatch, lambda k, arcs: k & (k - 1) != 0)
     assert distances(METHODS["CGT"], Links(loss=0.5), steps=4001)[-1] == pytest.approx(9.7, rel=0.05)
+
+
+def largest_entry(v):
+    return v * (abs(v) >= abs(v).max(axis=1, keepdims=True))  # and those as large: the start is (10, -10)
+
+
+@pytest.mark.parametrize(
+    ("code", "bias"),
+    [
+        (dg.coders.bfloat16.code, 0.11),
+        (dg.coders.quantize(4).code, 1.1),
+        (dg.coders.quantize(2).code, 13),
+        (largest_entry, 5.3),
+        (dg.coders.sign().code, 0.47),
+    ],
+    ids=["bfloat16", "4 bits", "2 bits", "top 1", "sign"],
+)
+def test_what_a_coder_leaves_unsaid_biases_where_it_is_forgotten(code, bias):
+    found = errors(Q5, alone(code), alone(code), steps=3001, kind=ForgetfulNet)
+    assert found[-1] == pytest.approx(bias, rel=0.05)
+
+
+@pytest.mark.slow
+def test_noise_adds_up_where_senders_do_not_take_it_off_what_they_keep():
+    def squares(seed, kind):
+        rng = np.random.default_rng(seed)
+
+        def noisy(net, v):
+            return v + 0.01 * rng.standard_normal(v.shape)
+
+        found = errors(Q5, noisy, noisy, steps=10_200, kind=kind) ** 2
+        return [found[k - 200 : k + 200].mean() for k in (1000, 5000, 10_000)]
+
+    forgetful = np.sqrt(np.mean([squares(seed, ForgetfulNet) for seed in range(5)], axis=0))
+    assert forgetful == pytest.approx([0.039, 0.085, 0.13], rel=0.25)
+    assert np.sqrt(squares(0, SayingNet)) == pytest.approx([0.014] * 3, rel=0.1)
 
 
 class HolesNet(PlainNet):
