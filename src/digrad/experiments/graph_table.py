@@ -160,7 +160,7 @@ class LinksTable(Table):
         compute: Seconds of a gradient, for all agents or a list; ``{distribution = "exponential", mean = 1.0}`` draws
             them anew at every step, and so does ``{distribution = "uniform", low = 0.5, high = 1.5}``.
         latency: Seconds that a packet is under way, likewise for the arcs, by receiver, then sender.
-        bandwidth: Bytes per second of an arc, for all or a list.
+        bandwidth: Bytes per second of an arc, for all or a list; packets do not queue.
         deadline: Seconds after which a step ends at the latest; what comes later is late.
         clock_seed: Of what is drawn of seconds.
     """

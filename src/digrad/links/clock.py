@@ -66,7 +66,7 @@ class Clock:
         compute: Seconds of a gradient, for all agents, for each, or drawn from :class:`Exponential` or
             :class:`Uniform`.
         latency: Seconds until the first byte of a packet has arrived, likewise by arc (by receiver, then sender).
-        bandwidth: Bytes per second of an arc, for all or for each.
+        bandwidth: Bytes per second of an arc, for all or for each. Packets do not queue: each has all of it.
         deadline: Seconds after which a step ends at the latest; by default it ends when everything has come. What an
             agent computes for longer it has at a later step, and acts then; until then it sleeps. A packet that is
             under way for longer is late by as many steps. A lost packet, and one of an agent that sleeps, are waited
