@@ -1,5 +1,7 @@
 """Fewer rows of a long run, chosen so that no curve loses a peak."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -7,7 +9,7 @@ _HEAD = 20  # first rows, which a logarithmic axis spreads out
 
 
 def kept_rows(
-    k: npt.NDArray[np.integer], curves: list[npt.NDArray[np.floating]], most: int
+    k: npt.NDArray[np.integer], curves: Sequence[npt.NDArray[np.floating]], most: int
 ) -> npt.NDArray[np.intp]:
     """Return which rows to draw, ascending: at most about ``most``, and all of them when there are no more.
 
@@ -39,7 +41,7 @@ def kept_rows(
 
 
 def _rows_of(
-    k: npt.NDArray[np.integer], curves: list[npt.NDArray[np.floating]], stretches: int
+    k: npt.NDArray[np.integer], curves: Sequence[npt.NDArray[np.floating]], stretches: int
 ) -> npt.NDArray[np.intp]:
     owner = _stretch_of(k, stretches)
     begins = np.flatnonzero(np.diff(owner, prepend=owner[0] - 1))
