@@ -361,6 +361,12 @@ def test_nothing_survives_a_launch_or_torchrun_that_is_killed(victim: str, tmp_p
         assert not remaining(token)
 
 
+def test_agent_is_tied_to_launch_before_it_imports_torch(tmp_path: Path) -> None:
+    """Importing takes seconds, in which it would outlive a launch that is killed."""
+    code = "import sys, digrad.torch.agent; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env=environment(), check=False).returncode == 0
+
+
 def words_of(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
 
