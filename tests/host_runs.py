@@ -46,7 +46,7 @@ class Run:
         self.machines, self.folder, self.n = machines, folder, agents * len(machines)
         self.script = script or (WORKER, str(folder))
         graphs.write(graph or ring(self.n), folder / "graph.json")
-        self.words = (
+        self.words: tuple[str, ...] = (
             "-m", "digrad", "launch", "--agents", str(agents), "--graph", str(folder / "graph.json"),
             *(self._meeting(key) if len(machines) > 1 else ()), *options,
         )  # fmt: skip

@@ -5,6 +5,7 @@ import importlib.util
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -117,22 +118,13 @@ def launch(
             host, port = endpoint_parts(endpoint)
             check_trust(host, has_key=secret is not None, insecure=insecure)
             listener, is_taken = listen_at(host, port, interface)
-            supervisor = None
             if listener is not None:
                 host, port = listener.getsockname()[:2]
-                supervisor = Supervisor(
-                    listener, secret, nodes=nodes, max_restarts=max_restarts, rejoin_timeout=rejoin_timeout
-                )
             plan = Plan(
                 host, port, is_taken, secret, nodes, node_rank, agents, _hash(graph), max_restarts, rejoin_timeout,
                 published_address(interface), agent_command(script, arguments), variables,
             )  # fmt: skip
-            try:
-                code = Machine(plan, Path(folder), output, received).run()
-            finally:
-                if supervisor is not None:
-                    supervisor.close()
-            output.close(_PATIENCE if received else None)
+            code = _run_with_others(plan, listener, Path(folder), output, received)
     if received:
         if received[0] == signal.SIGINT:
             raise KeyboardInterrupt
@@ -163,6 +155,28 @@ def _run_here(
         _end_remaining(str(folder))
     output.close(_PATIENCE if received else None)
     return code if received else story.end(code)
+
+
+def _run_with_others(
+    plan: Plan, listener: socket.socket | None, folder: Path, output: AgentOutput, received: list[int]
+) -> int:
+    """Run the agents of one machine of several; the one that listens at the endpoint also supervises all."""
+    supervisor = None
+    if listener is not None:
+        supervisor = Supervisor(
+            listener,
+            plan.secret,
+            nodes=plan.nodes,
+            max_restarts=plan.max_restarts,
+            rejoin_timeout=plan.rejoin_timeout,
+        )
+    try:
+        code = Machine(plan, folder, output, received).run()
+    finally:
+        if supervisor is not None:
+            supervisor.close()
+    output.close(_PATIENCE if received else None)
+    return code
 
 
 def require_torch(owner: str) -> None:

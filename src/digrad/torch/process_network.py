@@ -11,7 +11,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -41,6 +41,7 @@ LONGEST, SHORTEST, STEPS = 60.0, 10.0, 5  # seconds, seconds, and how many step 
 CONNECT = 60.0  # seconds for all agents to arrive
 STEP = "DecentralizedOptimizer.step()"
 _BACKENDS = ("gloo", "nccl", "cpu:gloo,cuda:nccl")
+_Links = TypeVar("_Links", AgentLinks, SameHost)
 
 _left: list[bool] = []  # whether this process has closed the group that it joined
 _instances: dict[str, int] = {}  # networks made on each group so far, the same on every agent
@@ -164,7 +165,7 @@ class ProcessNetwork:
             )
         )
 
-    def keep(self, links: AgentLinks) -> AgentLinks:
+    def keep(self, links: _Links) -> _Links:
         """Close these links with the others of this agent."""
         weakref.finalize(self, links.close)
         self._closing.append(links.close)
@@ -180,11 +181,14 @@ class ProcessNetwork:
             turns = [self.network.at(k) for k in range(self.network.period or 0)]
             used = [getattr(one, letter).support for one in turns for letter in letters]
             arcs = sorted({arc for graph in (self.network.union, *used) for arc in graph.edges})
-            self.same_host = SameHost(
-                self.agent, arcs, lambda facts: self.exchange(facts, "same host"), self._timeout or CONNECT
+            self.same_host = self.keep(
+                SameHost(
+                    self.agent,
+                    arcs,
+                    lambda facts: self.exchange(facts, "same host"),
+                    self._timeout or CONNECT,
+                )
             )
-            weakref.finalize(self, self.same_host.close)
-            self._closing.append(self.same_host.close)
 
     def hold(self, sent: Round, owner: Any) -> None:
         """Keep messages under way alive, with their memory, even if ``owner`` is dropped before they have arrived."""

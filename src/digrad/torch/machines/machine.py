@@ -28,7 +28,7 @@ from digrad.torch.machines.sealed import StrangerError
 from digrad.torch.tied import PARENT_VARIABLE
 
 _PERIOD = 0.05  # seconds between two looks at the agents
-_GRACE = 2.0  # seconds that agents get to end by themselves, once one has failed and once they are told to
+_MOMENTS = 2.0  # seconds that agents get to end by themselves, once one has failed and once they are told to
 _RETRY = 0.5  # seconds between two attempts to reach the endpoint
 _LOST: Message = {"lost": None}  # what the reader leaves when the connection ends
 
@@ -248,7 +248,7 @@ class Machine:
         codes = {rank: process.poll() for rank, process in self._agents.items()}
         if any(codes.values()) and self._failed_at is None:
             self._failed_at = time.monotonic()
-        is_late = self._failed_at is not None and time.monotonic() - self._failed_at > _GRACE
+        is_late = self._failed_at is not None and time.monotonic() - self._failed_at > _MOMENTS
         if is_late or all(code is not None for code in codes.values()):
             self._end_agents(codes)
 
@@ -260,7 +260,7 @@ class Machine:
         for send in (subprocess.Popen.terminate, subprocess.Popen.kill):
             for process in self._agents.values():
                 send(process)
-            deadline = time.monotonic() + _GRACE
+            deadline = time.monotonic() + _MOMENTS
             while (
                 any(process.poll() is None for process in self._agents.values())
                 and time.monotonic() < deadline
