@@ -300,3 +300,46 @@ def test_stopped_host_is_one_clear_error_and_an_exact_restart_without_a_deadline
         assert run.codes() == [0, 0, 0], run.logs()
         assert "all agents have been started again" in run.log(0)
         check_result(run)
+
+
+FLOOD = """
+import os, socket, sys, threading, time
+magics = [b"", b"arc", b"arc v1\\n\\0" + bytes(16), b"arc v1\\n\\0" + bytes(16) + b"digrad-sealed-1\\n", os.urandom(64)]
+def pester(address):
+    kept, until = [], time.monotonic() + float(sys.argv[1])
+    while time.monotonic() < until:
+        for magic in magics:
+            try:
+                kept.append(socket.create_connection(address, timeout=5))
+                kept[-1].sendall(magic)
+            except OSError:
+                pass
+        time.sleep(0.05)
+        del kept[:-200]  # the others stay open and say nothing more
+targets = [(host, int(port)) for host, port in (word.rsplit(":", 1) for word in sys.argv[2:])]
+threads = [threading.Thread(target=pester, args=(target,)) for target in targets]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+"""
+
+
+@pytest.mark.slow
+def test_strangers_who_keep_connecting_to_every_port_disturb_no_run_with_a_deadline(tmp_path: Path) -> None:
+    n, steps = 3, 400
+    plan = {"n": n, "steps": steps, "deadline": 0.05, "compute": 0.005, "save": steps // 2}
+    script = (str(WORKERS / "deadline.py"), str(tmp_path), json.dumps(plan))
+    with hosts(n + 1) as (*machines, stranger):
+        run = Run(machines, tmp_path, script=script)
+        run.start_all()
+        until(lambda: len(run.files("reached-*-50")) == n, f"training: {run.logs()}")
+        beyond = [one for host in machines for one in host.listening() if not one[0].startswith("127.")]
+        assert (
+            len(beyond) == 1 + 2 * n
+        )  # the endpoint; of each agent the port of the network and of the optimizer
+        stranger.start("-c", FLOOD, "8", *(f"{address}:{port}" for address, port in beyond))
+        assert run.codes() == [0] * n, run.logs()
+        found = [json.loads((tmp_path / f"agent-{agent}.json").read_text()) for agent in range(n)]
+        assert all(one["error"] < 1e-6 and one["own"] < 1e-6 for one in found), found
+        assert "started again" not in run.logs()
+        lines = [line for line in run.logs().splitlines() if stranger.address in line]
+        assert 1 <= len(lines) <= len(beyond), lines  # one for each door, however often
