@@ -143,7 +143,9 @@ def test_wrong_settings_are_not_tried_again_and_the_reason_is_the_last_line(
 def test_error_before_the_first_step_is_tried_once_more_and_the_last_line_says_so(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("print('begun')\nimport absent_module\n")
-    code, output, _ = run(tmp_path, *digrad_launch("--agents", "1", str(script)))
+    far_away = tmp_path / ("x" * 100)  # longer than the name of a Unix socket may be
+    far_away.mkdir()
+    code, output, _ = run(tmp_path, *digrad_launch("--agents", "1", str(script)), TMPDIR=str(far_away))
     assert code == 1, output
     assert output.count("[0] begun\n") == 2
     assert output.endswith(
@@ -359,6 +361,13 @@ def test_nothing_survives_a_launch_or_torchrun_that_is_killed(victim: str, tmp_p
         while remaining(token) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert not remaining(token)
+        output, _ = process.communicate(timeout=GONE)
+    if victim != "digrad launch":
+        assert process.returncode == 137
+        assert output.splitlines()[-1] == (
+            "digrad: torchrun, which starts the agents, was ended by SIGKILL; the same command goes on from the last "
+            "checkpoint"
+        )
 
 
 def test_agent_is_tied_to_launch_before_it_imports_torch(tmp_path: Path) -> None:

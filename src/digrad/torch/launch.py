@@ -43,6 +43,8 @@ _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # which interface th
 CHECK = Path(__file__).parent / "machines" / "check.py"  # the script of `digrad launch --check`
 REJOIN = 300.0  # seconds to wait for a machine
 
+_PREFIX = "digrad-launch-"  # of the name of a private folder
+_SOCKET_NAME, _REST = 108, 20  # bytes for the name of a Unix socket, and for what follows the prefix
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _PERIOD = 0.1  # seconds between two looks at torchrun
 _PATIENCE = 2.0  # seconds that a reader of our output gets once we are told to end
@@ -104,7 +106,7 @@ def launch(
     environment = launch_environment(
         graph=graph, agents=agents, nodes=nodes, interface=interface, has_key=secret is not None
     )
-    with tempfile.TemporaryDirectory(prefix="digrad-launch-") as folder, _ending_signals() as received:
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=_base()) as folder, _ending_signals() as received:
         output = AgentOutput(Path(folder))
         variables = {**environment, **output.variables, FAILURES_VARIABLE: folder}
         if metrics is not None:
@@ -130,6 +132,12 @@ def launch(
             raise KeyboardInterrupt
         return 128 + received[0]
     return code
+
+
+def _base() -> str:
+    """Return where the private folder is made: the usual place, unless names of sockets in it would be too long."""
+    usual = tempfile.gettempdir()
+    return usual if len(usual) + len(_PREFIX) + _REST < _SOCKET_NAME else "/tmp"
 
 
 def _run_here(
