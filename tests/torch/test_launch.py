@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -52,12 +52,13 @@ def started(folder: Path, *words: str, **variables: str) -> Iterator[tuple[subpr
         )
     finally:
         signal.signal(signal.SIGINT, before)
-    try:
-        with process:
+    with process:  # waits for its end, which must not be left to a process whose test has failed
+        try:
             yield process, token
-    finally:
-        for pid in remaining(token):
-            os.kill(pid, signal.SIGKILL)
+        finally:
+            for pid in remaining(token):
+                with suppress(ProcessLookupError):  # it has ended with another one
+                    os.kill(pid, signal.SIGKILL)
 
 
 def digrad_launch(*words: str) -> tuple[str, ...]:
