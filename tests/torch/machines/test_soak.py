@@ -132,6 +132,10 @@ def kill(run: Run, trial: Trial, rng: random.Random) -> None:
     if trial.role == "launch":
         machine = rng.randrange(1, len(run.machines))
     host = run.machines[machine]
+    if trial.role.startswith("agent") and moment_of(run) == "start":
+        until(
+            lambda: victims_of(trial.role, host, rng), f"agent: {run.logs()}"
+        )  # launch may not have come so far
     victims = victims_of(trial.role, host, rng)
     trial.moment, trial.killed = moment_of(run), len(victims)
     for pid in victims:
