@@ -20,6 +20,7 @@ from torch_processes import WORKERS, environment, free_port, listening
 
 WORKER = str(WORKERS / "launched.py")
 STARTUP = 60.0  # seconds for the interpreters to load torch on a busy machine
+PATIENCE = 240.0  # seconds for agents to train where others have most of the cores; 55 were seen
 GONE = 30.0  # seconds that torchrun gives the agents before it kills them
 
 
@@ -76,7 +77,7 @@ def run(folder: Path, *words: str, **variables: str) -> tuple[int, str, float]:
 
 
 def wait_for(folder: Path, pattern: str, count: int) -> None:
-    deadline = time.monotonic() + STARTUP
+    deadline = time.monotonic() + PATIENCE
     while len(list(folder.glob(pattern))) < count:
         assert time.monotonic() < deadline, f"no {count} files {pattern}"
         time.sleep(0.05)
