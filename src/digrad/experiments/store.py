@@ -16,7 +16,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from pydantic import TypeAdapter, ValidationError
+
 from digrad.errors import ArgumentError, DataError, SpecError
+from digrad.experiments import shapes
 from digrad.experiments.spec import Spec, load_spec
 from digrad.files import LOCK, file_stem, make_folder, write_atomically
 from digrad.trace import Ensemble, Trace
@@ -55,13 +58,13 @@ class RunDirectory:
     @property
     def summary(self) -> dict[str, Any]:
         """How each method ended, by label."""
-        return read_json(self.path / "summary.json")
+        return read_json(self.path / "summary.json", dict[str, shapes.Ended])
 
     @property
     def setting(self) -> dict[str, Any]:
         """The problem and the network as pages show them; empty for a run that was stored without."""
         path = self.path / "setting.json"
-        return read_json(path) if path.is_file() else {}
+        return read_json(path, shapes.Setting) if path.is_file() else {}
 
     @property
     def figures(self) -> Path:
@@ -177,7 +180,7 @@ def find_run(path: str | os.PathLike[str]) -> RunDirectory:
     path = Path(path)
     if not path.is_dir() or not is_run(path):
         raise DataError(f"{path} is not a digrad run directory; give one that `digrad run --out` made.")
-    if not (path / "summary.json").is_file():
+    if not (path / "summary.json").is_file() or not read_json(path / "summary.json"):
         raise DataError(f"{path} holds a run without results yet; finish it with `digrad run --resume`.")
     return RunDirectory(path, load_spec(path / "spec.toml"))
 
@@ -201,18 +204,28 @@ def write_json(path: Path, content: Any) -> Path:
     return write_atomically(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read what :func:`write_json` wrote.
+def read_json(path: Path, shape: Any = dict[str, Any]) -> dict[str, Any]:
+    """Read what :func:`write_json` wrote, as it is there.
+
+    Args:
+        path: The file, which holds one JSON object.
+        shape: A type that the object must have.
 
     Raises:
-        DataError: The file is missing or damaged.
+        DataError: The file is missing or damaged, or holds something else.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read ({error}); run it again.") from error
-    if not isinstance(content, dict):
-        raise DataError(f"{path} must hold one JSON object, but it does not; run it again.")
+    try:
+        TypeAdapter(shape).validate_python(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = f"its {'.'.join(map(str, first['loc']))}" if first["loc"] else "it"
+        raise DataError(
+            f"{path} does not hold what was written: {place}: {first['msg']}; run it again."
+        ) from error
     return content
 
 
