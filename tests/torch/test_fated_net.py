@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes  # noqa: F401  NumPy knows bfloat16 through it, and JAX imports it
 import numpy as np
 import pytest
 import torch
