@@ -19,6 +19,7 @@ from digrad.algorithms.catalog import method_facts, section
 from digrad.errors import DataError
 from digrad.experiments import Spec, find_run, parse_spec, run
 from digrad.report import write_report
+from digrad.report.html import _judgement
 from digrad.report.model import model_of
 from experiment_specs import sampled, tiny
 from stored_runs import store, trace
@@ -317,3 +318,10 @@ def test_files_edited_by_hand_are_refused_with_the_place(
     (copy / name).write_text(json.dumps(edited))
     with pytest.raises(DataError, match=place):
         write_report(copy)
+
+
+def test_where_a_claim_holds_is_text_beside_its_badge() -> None:
+    judged = _judgement("holds only for: a setting: against AB / another")
+    assert judged.endswith("holds only</span> for: a setting: against AB / another")
+    assert _judgement("holds only against AB").endswith("holds only</span> against AB")
+    assert _judgement("does not hold") == '<span class="badge bad">does not hold</span>'

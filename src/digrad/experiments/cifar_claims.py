@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from digrad.experiments.claims import FAILS, HOLDS, UNDECIDED, Claim, figure
+from digrad.experiments.claims import FAILS, HOLDS, PARTLY, UNDECIDED, Claim, figure
 from digrad.experiments.runner import RunResult, members
 from digrad.experiments.store import Result
 from digrad.trace import Trace
@@ -202,7 +202,7 @@ def _holds(done: RunResult, beaten: Sequence[str], not_beaten: Sequence[str]) ->
         return UNDECIDED
     if not not_beaten:
         return HOLDS
-    return f"holds only against {', '.join(beaten)}" if beaten else FAILS
+    return f"{PARTLY}against {', '.join(beaten)}" if beaten else FAILS
 
 
 def _baselines(done: RunResult) -> list[str]:

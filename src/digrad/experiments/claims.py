@@ -7,6 +7,7 @@ from typing import Any
 from digrad.tables import Table
 
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided: too few iterations"
+PARTLY = "holds only "  # and where
 
 
 @dataclass(frozen=True)
@@ -110,3 +111,22 @@ def figure(value: float | None, absent: str = "never") -> str:
     if value is None:
         return absent
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e6 else f"{value:.3g}"
+
+
+def verdicts(claims: Sequence[Claim]) -> list[Ruling]:
+    """Return what all settings together say about each claim."""
+    judged = []
+    for number, claim in sorted({(claim.number, claim.claim) for claim in claims}):
+        rows = [row for row in claims if row.number == number]
+        holding = [row for row in rows if row.holds == HOLDS]
+        partly = [row for row in rows if row.holds.startswith(PARTLY)]
+        where = " / ".join(
+            [
+                *(row.setting for row in holding),
+                *(f"{row.setting}: {row.holds.removeprefix(PARTLY)}" for row in partly),
+            ]
+        )
+        absent = UNDECIDED if any(row.holds == UNDECIDED for row in rows) else FAILS
+        overall = HOLDS if len(holding) == len(rows) else f"{PARTLY}for: {where}" if where else absent
+        judged.append(Ruling(number, claim, overall))
+    return judged

@@ -11,9 +11,8 @@ from typing import Any
 from digrad import checks, plots
 from digrad.errors import DigradError
 from digrad.experiments import cifar_claims
-from digrad.experiments.claims import ClaimTable
+from digrad.experiments.claims import ClaimTable, verdicts
 from digrad.experiments.jobs import Event, Job, default_workers, run_jobs
-from digrad.experiments.logistic_claims import verdicts
 from digrad.experiments.method_table import MethodTable
 from digrad.experiments.presets import preset as load_preset
 from digrad.experiments.reproduce import Report, Reproduction, Scale, open_reproduction

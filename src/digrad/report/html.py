@@ -10,6 +10,7 @@ from typing import Any
 from digrad.algorithms.catalog import bibtex_of, method_facts, section
 from digrad.algorithms.registry import ALL_METHODS
 from digrad.errors import DataError
+from digrad.experiments.claims import FAILS, HOLDS, PARTLY
 from digrad.experiments.store import TIMES, RunDirectory
 from digrad.files import make_folder, write_atomically
 from digrad.report.model import model_of
@@ -340,9 +341,9 @@ def _caption(name: str) -> str:
 
 
 def _judgement(holds: str) -> str:
-    short, _, rest = holds.partition(" for ") if holds.startswith("holds only") else (holds, "", "")
-    look = {"holds": "good", "does not hold": "bad"}.get(short, "open")
-    return badge(short, look) + (f" for {text(rest)}" if rest else "")
+    if holds.startswith(PARTLY):
+        return f"{badge(PARTLY.strip(), 'open')} {text(holds.removeprefix(PARTLY))}"
+    return badge(holds, {HOLDS: "good", FAILS: "bad"}.get(holds, "open"))
 
 
 def _verdicts(claims: Mapping[str, Any]) -> str:
