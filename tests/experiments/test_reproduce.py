@@ -11,6 +11,8 @@ from digrad.errors import ArgumentError
 from digrad.experiments import Reproduction, reproduce_logistic
 from digrad.experiments.claims import FAILS, HOLDS, UNDECIDED, Claim, verdicts
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def smoke(a9a_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Reproduction:

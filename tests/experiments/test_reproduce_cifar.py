@@ -20,6 +20,8 @@ from digrad.experiments.claims import FAILS, HOLDS, UNDECIDED
 from digrad.report import write_report
 from digrad.trace import Ensemble, Trace
 
+pytestmark = pytest.mark.long
+
 
 class Watch:
     """An observer that only notes what it was told, and how long it took."""

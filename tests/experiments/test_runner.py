@@ -26,6 +26,8 @@ from digrad.files import locked
 from digrad.trace import Ensemble, Trace
 from experiment_specs import TEXT, sampled, tiny
 
+pytestmark = pytest.mark.long
+
 
 class Recorder:
     """An observer that keeps what it is told, and acts after a number of progress calls."""

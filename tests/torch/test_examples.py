@@ -13,6 +13,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from image_problems import write_batches
 from torch_processes import Agents, environment
 
+pytestmark = pytest.mark.long
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LIMIT = 60.0  # seconds promised for the digits
 
