@@ -69,6 +69,8 @@ def test_smoke_trains_all_seven_methods_and_writes_everything(smoke: Reproductio
     assert {f"cifar-iid-by-{axis}.png" for axis in ("iteration", "epoch", "bytes")} <= names
     for directory in (*smoke.runs.values(), smoke.directory):
         assert (directory / "report.html").is_file()
+    again = "digrad reproduce cifar --preset smoke --seed 0 --setting iid --setting explosion"
+    assert again in (smoke.directory / "report.html").read_text()
 
 
 @pytest.mark.cifar10

@@ -227,8 +227,7 @@ def _commands(sources: Sequence[Source]) -> str:
     lines, versions = [], {}
     for source in sources:
         if source.identity:
-            name, preset, seed = (source.identity.get(key) for key in ("experiment", "preset", "seed"))
-            lines.append(f"digrad reproduce {name or 'logistic'} --preset {preset} --seed {seed}")
+            lines.append(_reproduce(source))
         else:
             lines += [f"digrad run spec.toml --out {run.path.name}" for run in source.runs]
         versions |= {run.environment.get("versions", {}).get("digrad"): None for run in source.runs}
@@ -237,6 +236,15 @@ def _commands(sources: Sequence[Source]) -> str:
         '\n<p class="faint">with the specification below as <code>spec.toml</code>. The same versions on the same kind '
         "of machine give the same numbers, bit for bit.</p>"
     )
+
+
+def _reproduce(source: Source) -> str:
+    name, preset, seed = (source.identity.get(key) for key in ("experiment", "preset", "seed"))
+    command = f"digrad reproduce {name or 'logistic'} --preset {preset} --seed {seed}"
+    if name != "cifar":
+        return command
+    settings = (run.path.name.removeprefix("cifar-") for run in source.runs)
+    return " ".join([command, *(f"--setting {setting}" for setting in settings)])
 
 
 def _specifications(runs: Sequence[RunDirectory]) -> str:
