@@ -28,7 +28,7 @@ Result: TypeAlias = Trace | Ensemble
 
 FORMAT = "digrad run 1"
 TIMES = ("started", "finished")  # the only entries of environment.json that differ between equal runs
-_PACKAGES = ("digrad", "jax", "numpy", "scipy")
+_PACKAGES = ("digrad", "jax", "numpy", "scipy", "torch")
 _OURS = (
     "trace-*",
     "final-*",
@@ -127,7 +127,7 @@ def open_run(
 ) -> RunDirectory:
     """Make or reuse the directory ``out`` for a run of ``spec``.
 
-    A directory with results is kept with ``resume``, if its specification differs in nothing but fewer steps, and
+    A directory with results is kept with ``resume``, if its specification has nothing but fewer steps or methods, and
     emptied of them with ``overwrite``. The directory of a run that left neither a trace nor a checkpoint is reused,
     whatever its specification.
 
@@ -193,10 +193,27 @@ def environment() -> dict[str, Any]:
         "implementation": sys.implementation.name,
         "platform": platform.platform(),
         "cpu_count": os.cpu_count(),
-        "versions": {package: metadata.version(package) for package in _PACKAGES},
+        "processor": _processor(),
+        "versions": {package: version for package in _PACKAGES if (version := _version(package))},
         "started": _now(),
         "finished": None,
     }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:  # torch is an extra
+        return None
+
+
+def _processor() -> str:
+    """Return what the machine calls its processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # not Linux
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
 
 
 def write_json(path: Path, content: Any) -> Path:
@@ -239,7 +256,7 @@ def is_run(path: Path) -> bool:
 
 def has_results(path: Path) -> bool:
     """Whether a folder holds what would be lost if it were emptied."""
-    return any(any(path.glob(pattern)) for pattern in ("trace-*", "checkpoints/*"))
+    return any(any(path.glob(pattern)) for pattern in ("trace-*", "checkpoints/*", "search-*"))
 
 
 def is_finished(path: Path) -> bool:
@@ -267,14 +284,16 @@ def _check_resumable(path: Path, spec: Spec, resume: bool) -> None:
 
 
 def _difference(path: Path, spec: Spec) -> str:
-    """Return how the stored specification differs, or an empty string if it does not, save that it has fewer steps."""
+    """Return how the stored specification differs; empty if it does not, save that it has fewer steps or methods."""
     if not (path / "spec.toml").exists():
         return ""
     try:
-        stored = dict(_flat(load_spec(path / "spec.toml").model_dump(exclude_none=True)))
+        before = load_spec(path / "spec.toml")
     except SpecError as error:
         return f"its spec.toml is not valid: {error}"
-    wanted = dict(_flat(spec.model_dump(exclude_none=True)))
+    known = {label: table for label, table in spec.methods.items() if label in before.methods}
+    stored = dict(_flat(before.model_dump(exclude_none=True)))
+    wanted = dict(_flat(spec.model_copy(update={"methods": known}).model_dump(exclude_none=True)))
     if stored["steps"] < wanted["steps"]:
         stored["steps"] = wanted["steps"]
     keys = [key for key in {**stored, **wanted} if stored.get(key) != wanted.get(key)]
