@@ -322,6 +322,6 @@ def test_files_edited_by_hand_are_refused_with_the_place(
 
 def test_where_a_claim_holds_is_text_beside_its_badge() -> None:
     judged = _judgement("holds only for: a setting: against AB / another")
-    assert judged.endswith("holds only</span> for: a setting: against AB / another")
+    assert judged.endswith("holds only</span> for: a setting: against AB<br>another")
     assert _judgement("holds only against AB").endswith("holds only</span> against AB")
     assert _judgement("does not hold") == '<span class="badge bad">does not hold</span>'

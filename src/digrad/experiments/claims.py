@@ -8,6 +8,7 @@ from digrad.tables import Table
 
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided: too few iterations"
 PARTLY = "holds only "  # and where
+SEPARATOR = " / "  # between settings
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,9 @@ class ClaimTable:
     def to_markdown(self) -> str:
         """Return the content of ``claims.md``."""
         lines = [f"# {self.title}", "", "| claim | holds? |", "|---|---|"]
-        lines += [f"| ({v.number}) {v.claim} | **{v.holds}** |" for v in self.verdicts]
+        lines += [
+            f"| ({v.number}) {v.claim} | **{v.holds.replace(SEPARATOR, '<br>')}** |" for v in self.verdicts
+        ]
         lines += [
             "",
             "## What was measured",
@@ -120,7 +123,7 @@ def verdicts(claims: Sequence[Claim]) -> list[Ruling]:
         rows = [row for row in claims if row.number == number]
         holding = [row for row in rows if row.holds == HOLDS]
         partly = [row for row in rows if row.holds.startswith(PARTLY)]
-        where = " / ".join(
+        where = SEPARATOR.join(
             [
                 *(row.setting for row in holding),
                 *(f"{row.setting}: {row.holds.removeprefix(PARTLY)}" for row in partly),

@@ -10,7 +10,7 @@ from typing import Any
 from digrad.algorithms.catalog import bibtex_of, method_facts, section
 from digrad.algorithms.registry import ALL_METHODS
 from digrad.errors import DataError
-from digrad.experiments.claims import FAILS, HOLDS, PARTLY
+from digrad.experiments.claims import FAILS, HOLDS, PARTLY, SEPARATOR
 from digrad.experiments.store import TIMES, RunDirectory
 from digrad.files import make_folder, write_atomically
 from digrad.report.model import model_of
@@ -350,7 +350,8 @@ def _caption(name: str) -> str:
 
 def _judgement(holds: str) -> str:
     if holds.startswith(PARTLY):
-        return f"{badge(PARTLY.strip(), 'open')} {text(holds.removeprefix(PARTLY))}"
+        where = "<br>".join(text(one) for one in holds.removeprefix(PARTLY).split(SEPARATOR))
+        return f"{badge(PARTLY.strip(), 'open')} {where}"
     return badge(holds, {HOLDS: "good", FAILS: "bad"}.get(holds, "open"))
 
 
