@@ -1,6 +1,5 @@
-"""The paper's ResNet-18 on CIFAR-10, one process per agent, on one machine or many.
+"""The paper's ResNet-18 on CIFAR-10, one process per agent, on one machine or many; `digrad data get cifar10` first.
 
-    digrad data get cifar10
     digrad launch --agents 5 examples/torch_cifar.py --folder run
     digrad launch --agents 5 examples/torch_cifar.py --folder run-ab --method AB --step-size 0.0125
 
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 
 import digrad as dg
+from digrad.experiments import preset
 from digrad.torch import Checkpoints, DecentralizedOptimizer, ProcessNetwork, Shard, recalibrate
 from digrad.torch.image_problem import ImageProblem
 
@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--data", type=Path, help="the folder with the batches, if digrad does not find it")
     parser.add_argument("--model", default="resnet18")
-    parser.add_argument("--method", default="CGT", help="one of those that the paper compares, e.g. DAMSGrad")
+    parser.add_argument("--method", default="CGT", choices=preset("cifar-iid").methods)
     parser.add_argument("--step-size", type=float, help="by default where the search of digrad begins")
     parser.add_argument("--steps", type=int, default=31250)
     parser.add_argument("--test-images", type=int, default=10_000)
@@ -46,9 +46,8 @@ def main() -> None:
     gpus = torch.cuda.device_count()
     device = torch.device("cuda", network.agent % gpus) if gpus else torch.device("cpu")
     model = problem.start(seed=0).to(device)
-    method: Any = dg.experiments.preset("cifar-iid").methods[options.method].build()
-    if options.step_size is not None:
-        method = replace(method, step_size=options.step_size)
+    method: Any = preset("cifar-iid").methods[options.method].build()
+    method = replace(method, step_size=options.step_size or method.step_size)
     optimizer = DecentralizedOptimizer(model.parameters(), method, network)
     own = [np.arange(size) for size in problem.sizes]  # every agent counts its images from 0
     shard = Shard(own, agent=network.agent, batch_size=32, replacement=False)
