@@ -14,6 +14,8 @@ from digrad.report import write_report
 from digrad.trace import Ensemble, Trace
 from stored_runs import NETWORK, SETTING, store, trace
 
+pytestmark = pytest.mark.long
+
 RIGHT, HOME = "\ue014", "\ue011"  # keys, as WebDriver writes them
 SECONDS_TO_DRAW = 2.0
 LARGEST_PAGE = 1_800_000  # bytes
