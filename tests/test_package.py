@@ -72,9 +72,9 @@ def built(tmp_path_factory):
 
 def test_wheel_holds_the_package_and_nothing_else(built):
     names = zipfile.ZipFile(built[0]).namelist()
-    modules = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src" / "digrad").rglob("*.py*")}
-    modules = {name for name in modules if not name.endswith(".pyc")}
-    assert modules <= set(names)
+    modules = [path for kind in ("*.py", "*.pyi") for path in (ROOT / "src" / "digrad").rglob(kind)]
+    assert {str(path.relative_to(ROOT / "src")) for path in modules} <= set(names)
+    assert not [name for name in names if "__pycache__" in name]
     assert {name.split("/")[0] for name in names} == {"digrad", f"digrad-{digrad.__version__}.dist-info"}
     assert "digrad/experiments/presets/demo.toml" in names
     assert "digrad/py.typed" in names
