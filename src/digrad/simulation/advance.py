@@ -21,6 +21,8 @@ from digrad.engine.packets import PACKET_COLUMNS
 from digrad.links.door import LinkCode
 from digrad.problems import LossCode
 from digrad.simulation.fated_net import Call, Fate, FatedNet, Wire, outstanding
+from digrad.simulation.kernels.steps import run_steps
+from digrad.simulation.kernels.table import Kernel, KernelArrays
 from digrad.simulation.net import SimulatedNet
 from digrad.simulation.operators import MANY_AGENTS, Operator, count, pick
 
@@ -45,6 +47,7 @@ class Fixed(NamedTuple):
     limit: jax.Array  # an entry of x above this has diverged
     record_every: int
     present: jax.Array | None = None  # [n] whose estimates count, where agents go and come
+    kernel: KernelArrays | None = None  # of a step that is compiled apart
 
 
 class Carry(NamedTuple):
@@ -93,6 +96,7 @@ class Code(NamedTuple):
     keep: Callable[..., Any] | None = (
         None  # (method, state before, state after, gradient, arrays) -> arrays to store
     )
+    kernel: Kernel | None = None  # steps that are compiled apart; not for lanes
 
 
 @partial(jax.jit, static_argnames=("code",))
@@ -150,7 +154,10 @@ def advance(fixed: Fixed, carry: Carry, end: int, inputs: Inputs, *, code: Code)
         row = jnp.where(is_recorded, before.k // every - (first + every - 1) // every, code.rows)
         table = _write(table, row, _only_if(is_recorded, measure_x, fixed.method, before.state))
         target = jnp.minimum(jnp.where(is_recorded, before.k + 1, (before.k // every + 1) * every), end)
-        after = lax.while_loop(lambda c: (c.k < target) & jnp.any(c.alive), step, before)
+        if code.kernel and not code.lanes:
+            after = _kernel_steps(code.kernel, fixed, inputs, before, target, first, table.mean)
+        else:
+            after = lax.while_loop(lambda c: (c.k < target) & jnp.any(c.alive), step, before)
         method, _ = _at(fixed, inputs, after.k - 1 - first)
         grad = after.grad if keeps_grad else unread
         table = _write(table, row, _only_if(is_recorded, measure_y, method, after.state, grad))
@@ -223,6 +230,34 @@ def _one_step(
         after = jax.tree.map(partial(_where_awake, fate.awake), after, state)
     within = jnp.all(jnp.abs(method.estimate(after)) <= limit)  # false for NaN
     return after, tuple(net.links), grad, within
+
+
+def _kernel_steps(
+    kernel: Kernel,
+    fixed: Fixed,
+    inputs: Inputs,
+    carry: Carry,
+    target: jax.Array,
+    first: jax.Array,
+    after: jax.Array,
+) -> Carry:
+    """Return what steps that are compiled apart make of a carry: the same as the loop, to rounding."""
+    assert fixed.kernel is not None
+    state, done, within = run_steps(
+        kernel,
+        fixed.kernel,
+        fixed.method,
+        carry.state,
+        fixed.arrays,
+        fixed.limit,
+        begin=carry.k - first,
+        count=target - carry.k,
+        schedules=inputs.schedules,
+        samples=inputs.samples,
+        after=after,
+    )
+    grad = None if carry.grad is None else state.g  # the gradient that y contains is that of the last step
+    return Carry(carry.k + done, carry.k + done, carry.alive & within, state, carry.links, grad)
 
 
 def _at(fixed: Fixed, inputs: Inputs, i: jax.Array) -> tuple[Any, jax.Array | None]:

@@ -29,6 +29,7 @@ from digrad.simulation.advance import Carry, Code, Fixed, Inputs, Rows, advance_
 from digrad.simulation.arcs import arcs_of_steps
 from digrad.simulation.churn import phases as churn_phases
 from digrad.simulation.fated_net import Fate, FatedNet, Wire
+from digrad.simulation.kernels.table import kernel_arrays, kernel_of
 from digrad.simulation.memory import keep_freed_memory
 from digrad.simulation.net import SimulatedNet
 from digrad.simulation.operators import DENSE_AGENTS, Operator, constant, linked_steps, of_steps, pick
@@ -177,15 +178,19 @@ def prepare(
     per_step = fresh_bytes + (4 * n * sampler.batch_size if sampler else 0) + _fate_bytes(fates, widths)
     longest = max(1, min(STEPS_PER_CALL, BYTES_PER_CALL // max(1, per_step)))
     u, v = perron_weights(method, network)
+    arrays, kernel = problem.arrays(dtype), None
+    if operators and fates is None:
+        kernel = kernel_of(method, problem.code, arrays, x0, has_samples=sampler is not None)
     fixed = Fixed(
         method=numeric,
         operators=operators,
         turns=turns,
-        arrays=problem.arrays(dtype),
+        arrays=arrays,
         u=jnp.asarray(u, dtype),
         v=jnp.asarray(v, dtype),
         limit=jnp.asarray(_limit(x0), dtype),
         record_every=1,
+        kernel=kernel and kernel_arrays(kernel, network.at(0).R, network.at(0).C, d),
     )
     kept = 1 if keep is None else 2 * n  # a caller that keeps states keeps about four
     row_bytes = 2 * d * dtype.itemsize * kept
@@ -211,6 +216,7 @@ def prepare(
             wire=wire,
             rows=rows,
             keep=keep,
+            kernel=kernel,
         ),
         length=longest if length is None else length,
         traffic=traffic,
