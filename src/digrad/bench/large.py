@@ -261,7 +261,7 @@ def _against_products(graph: str, target: float, repeats: int) -> BenchRow:
 
 def _check_agreement() -> None:
     for graph in GRAPHS:
-        work = LargeWorkload(graph, 5000, 10, "float64")
+        work = LargeWorkload(graph, 5000, DIM, "float64")
         gap = float(np.abs(np.asarray(work.run().x) - work.run_scipy()).max())
         if not gap <= AGREEMENT:
             raise DigradError(

@@ -4,15 +4,17 @@ from typing import Any
 
 import numba
 from llvmlite import ir
-from numba import types
+from numba import extending, types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.np.numpy_support import carray
 
 # No bounds, no exceptions: a compiled function that XLA calls must not need the interpreter.
 PLAIN = {"error_model": "numpy", "boundscheck": False, "fastmath": {"contract"}}
 # For sums whose order may be that of the vector unit: norms and scalar products.
 REASSOCIATED = {**PLAIN, "fastmath": {"contract", "reassoc"}}
 CACHE_LINE = 64
+
+intrinsic: Any = extending.intrinsic  # what it returns is called without the typing context
 
 
 @intrinsic
@@ -29,7 +31,7 @@ def as_pointer(typing_context: Any, address: Any, dtype: Any) -> Any:
 @numba.njit(**PLAIN)
 def numbers(address, dtype, count):
     """Return ``count`` numbers at an address, as an array."""
-    return numba.carray(as_pointer(address, dtype), (count,))
+    return carray(as_pointer(address, dtype), (count,))
 
 
 @intrinsic
@@ -101,4 +103,4 @@ def _pointer_into(typing_context: Any, array: Any, place: Any) -> Any:
 @numba.njit(**PLAIN)
 def row(array, i, width):
     """Return row i of a flat array of rows."""
-    return numba.carray(_pointer_into(array, numba.intp(i) * width), (width,))
+    return carray(_pointer_into(array, numba.intp(i) * width), (width,))

@@ -17,7 +17,7 @@ from digrad.problems.logistic import Logistic
 from digrad.problems.polynomial import Polynomial
 
 LEAST_AGENTS = 65  # of fewer, XLA's dense products are faster
-LEAST_NUMBERS = 1 << 15  # of x: a smaller run takes less time than Numba's compilation
+LEAST_NUMBERS = 1 << 18  # of x: for less, no gain was measured that pays for Numba's compilation
 BLOCK_BYTES = 1 << 17  # of x that one thread takes at a time
 NUMBERS_OF_THREADS = 1 << 20  # of x from which threads share the work
 METHODS = {CGT: "cgt"}
