@@ -3,7 +3,7 @@ r"""Steps of CGT in two passes over the agents, with the gradient inside: equati
 The first pass takes agent after agent the trackers of its in-neighbours, the gradient at its own estimate and the old
 gradient, and stores the new tracker, its gradient and its clipped step size; the second takes the estimates of the
 in-neighbours and moves. Sums go over in-neighbours in ascending order, the agent itself included. Both passes in one
-were slower: the rows that two of them gather do not fit into the cache where those of one do.
+took longer where x and y are arrays of their own (64 against 52 ms on 100 000 agents); why is not known.
 """
 
 from typing import Any

@@ -5,7 +5,7 @@ the next ticket, one for each block of each phase, and waits until the phase bef
 gets to run draws no ticket, so nobody waits for it. What is computed does not depend on who computes it.
 
 What is done for a ticket is a compiled function of its own, known here by its address: Numba would otherwise optimise
-all of it again for each function that calls it, which took ten times as long.
+all of it again for each function that calls it.
 """
 
 import numba
