@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from torch_processes import SEARCHED
+
 _numbers = itertools.count()
 
 
@@ -62,7 +64,7 @@ class Host:
                 env={
                     **os.environ,
                     "OMP_NUM_THREADS": "1",
-                    "PYTHONPATH": str(Path(__file__).parent),
+                    "PYTHONPATH": SEARCHED,
                     **variables,
                 },
                 stdout=output,

@@ -19,6 +19,16 @@ def install(source: Path, target: Path) -> Path:
     return target
 
 
+def announce(target: Path, package: str, entries: str, source: str = "") -> Path:
+    """Write what pip would have left of a package of one module that announces ``entries``, as INI text."""
+    facts = target / f"{package}-1.0.dist-info"
+    facts.mkdir(parents=True)
+    (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    (facts / "entry_points.txt").write_text(entries)
+    (target / f"{package}.py").write_text(source)
+    return target
+
+
 @contextmanager
 def visible(target: Path) -> Iterator[None]:
     """Make what is installed in ``target`` part of this process inside the block."""

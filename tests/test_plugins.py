@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,9 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from digrad.cli import main
+import digrad as dg
+from digrad.algorithms.catalog import method_facts
+from digrad.algorithms.registry import ALL_METHODS
+from digrad.cli import doctor, main
+from digrad.errors import PluginError
+from digrad.experiments import parse_spec
 from digrad.testing import ContractError, check_method
-from plugin_installs import install, visible
+from plugin_installs import announce, install, visible
 
 PACKAGE = Path(__file__).parent / "plugin_package"
 SPEC = """
@@ -115,3 +121,56 @@ def test_broken_method_of_a_package_does_not_hide_the_others(installed):
     assert {"CGT", "HeavyBallAB", "LeakyAB"} <= set(names)
     assert "MissingAB" not in names
     assert "'MissingAB' of digrad-heavy-ball 1.0 cannot be loaded" in listed.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        (
+            'raise RuntimeError("no\\nlicence")',
+            "cannot be loaded from 'odd:Odd': RuntimeError: no licence; repair",
+        ),
+        ('import sys; sys.exit("bye")', "cannot be loaded from 'odd:Odd': SystemExit: bye; repair"),
+        ("class Odd: pass", "'Odd' of odd 1.0 is no method, as it is no data class"),
+        ("Odd = 3", "'Odd' of odd 1.0 is no method, as it is no data class"),
+        (
+            "import dataclasses\n@dataclasses.dataclass\nclass Odd:\n    needs = frozenset()",
+            "'Odd' of odd 1.0 is no method, as it lacks init, estimate, query, step",
+        ),
+    ],
+)
+def test_what_is_no_method_is_one_line_and_hides_no_other(tmp_path, source, line):
+    with visible(announce(tmp_path / "odd", "odd", "[digrad.methods]\nOdd = odd:Odd\n", source)):
+        with pytest.raises(PluginError, match=line) as refused:
+            ALL_METHODS["Odd"]
+        assert "\n" not in str(refused.value)
+        with pytest.warns(UserWarning, match=line):
+            assert "CGT" in [row.name for row in method_facts()]
+        assert plugin_findings() == {"digrad.methods Odd": str(refused.value)}
+
+
+def plugin_findings():
+    return {found.subject: found.found for found in doctor._plugins()}
+
+
+def test_built_in_name_is_not_taken_over_and_it_is_said_so(tmp_path):
+    entries = "[digrad.methods]\nCGT = odd:CGT\n[digrad.problems]\nlogistic = odd:logistic\n"
+    with visible(announce(tmp_path / "odd", "odd", entries)):
+        with pytest.warns(UserWarning, match="'CGT' of odd 1.0 is not used, as digrad has one of its own"):
+            assert ALL_METHODS["CGT"] is dg.CGT
+        spec = SPEC.replace('"distances"\ntarget = 2.0', '"logistic"\ndata = "digits"').replace(
+            "HeavyBallAB", "DGD"
+        )
+        with pytest.warns(UserWarning, match="'logistic' of odd 1.0 is not used"):
+            parse_spec(spec)
+        unused = "odd 1.0: not used, as digrad has one of that name"
+        assert plugin_findings() == {"digrad.methods CGT": unused, "digrad.problems logistic": unused}
+
+
+def test_doctor_survives_two_packages_with_one_name(tmp_path):
+    for package in ("one", "two"):
+        announce(tmp_path / "both", package, f"[digrad.methods]\nOdd = {package}:Odd\n")
+    with visible(tmp_path / "both"):
+        told = plugin_findings()["digrad.methods"]
+        assert "'Odd' of digrad.methods is announced by " in told
+        assert {"one 1.0", "two 1.0"} <= {part.rstrip(":") for part in re.findall(r"\w+ 1\.0", told)}

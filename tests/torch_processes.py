@@ -16,7 +16,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import digrad
+
 WORKERS = Path(__file__).parent / "torch" / "workers"
+# What processes of tests import: the modules that tests share, and the digrad that the test itself has imported.
+SEARCHED = os.pathsep.join([str(Path(__file__).parent), str(Path(digrad.__file__).parents[1])])
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ def environment(**extra: str) -> dict[str, str]:
     settings = {
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
-        "PYTHONPATH": str(Path(__file__).parent),
+        "PYTHONPATH": SEARCHED,
         "PYTHONFAULTHANDLER": "1",
     }
     return {**base, **settings, **extra}

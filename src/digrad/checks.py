@@ -5,9 +5,10 @@ constructors.
 """
 
 import difflib
+import inspect
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from numbers import Integral, Real
 from typing import Any
 
@@ -44,6 +45,21 @@ def fraction(value: Any, name: str, owner: str) -> None:
     _reject_non_number(value, name, owner)
 
 
+def number(value: Any, name: str, owner: str) -> int | float:
+    """Return one concrete number as one of Python's; raise for anything else, traced values and arrays too."""
+    plain = value.item() if getattr(value, "ndim", None) == 0 else value
+    if isinstance(plain, bool) or not isinstance(plain, Real):
+        raise ArgumentError(f"`{name}` of {owner} must be a number, but got {value!r}.")
+    return plain if isinstance(plain, int) else float(plain)
+
+
+def set_number(owner: Any, name: str, check: Callable[[Any, str, str], None]) -> None:
+    """Store a field of a frozen dataclass as one number of Python's, checked."""
+    found = number(getattr(owner, name), name, type(owner).__name__)
+    check(found, name, type(owner).__name__)
+    object.__setattr__(owner, name, found)
+
+
 def count(value: Any, name: str, owner: str, *, minimum: int = 1, maximum: int | None = None) -> int:
     """Return ``value`` as an int; raise unless it is a whole number from ``minimum`` to ``maximum``."""
     is_whole = isinstance(value, Integral) or (isinstance(value, float) and value.is_integer())
@@ -65,11 +81,26 @@ def seed(value: Any, owner: str) -> int:
 def choice(value: Any, name: str, owner: str, options: Iterable[str]) -> None:
     """Raise unless ``value`` is one of ``options``; the message names the nearest."""
     options = list(options)
-    if value not in options:
+    if not isinstance(value, str) or value not in options:
         listed = ", ".join(repr(option) for option in options)
         raise ArgumentError(
             f"`{name}` of {owner} must be one of {listed}, but got {value!r}.{did_you_mean(value, options)}"
         )
+
+
+def function_of_k(value: Any, name: str, owner: str) -> None:
+    """Raise unless a schedule can be called with the iteration alone."""
+    try:
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):  # a function in C need not have one
+        return
+    try:
+        signature.bind(0)
+    except TypeError as error:
+        raise ArgumentError(
+            f"`{name}` of {owner} is a schedule and must be a function of the iteration k alone, but it takes "
+            f"{signature} ({error})."
+        ) from None
 
 
 def one_or_column(value: Any, name: str, owner: str, n: int) -> None:

@@ -8,12 +8,13 @@ A package announces them in its ``pyproject.toml``::
 Nothing of a package is imported before one of its names is used.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from digrad.errors import PluginError
+from digrad.notices import warn_user
 
 METHODS, PROBLEMS = "digrad.methods", "digrad.problems"
 
@@ -46,30 +47,53 @@ def load(group: str, name: str) -> Any:
     point = installed(group)[name]
     try:
         return point.load()
-    except Exception as error:  # whatever the other package does when it is imported
+    except (Exception, SystemExit) as error:  # whatever the other package does when it is imported
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise PluginError(
-            f"{name!r} of {_package(point)} cannot be loaded from {point.value!r}: "
-            f"{type(error).__name__}: {error}; repair or uninstall that package."
+            f"{name!r} of {_package(point)} cannot be loaded from {point.value!r}: {reason}; repair or uninstall that "
+            "package."
         ) from error
+
+
+def warn_if_announced(group: str, name: str) -> None:
+    """Warn that a package announces a name that is built in: a user of both may expect the other one."""
+    if package := package_of(group, name):
+        warn_user(
+            f"{name!r} of {package} is not used, as digrad has one of its own with that name; rename it there, or "
+            "uninstall that package."
+        )
 
 
 class WithPlugins(Mapping[str, Any]):
     """A table of built-in things, continued by what other packages announce in a group.
 
-    A built-in name cannot be taken over.
+    A built-in name cannot be taken over; who tries is warned of.
+
+    Args:
+        built_in: The table.
+        group: Of entry points.
+        fault_of: Says why what a package announces does not belong into the table; None if it does.
 
     Example:
-        >>> table = WithPlugins({"a": 1}, "no.such.group")
+        >>> table = WithPlugins({"a": 1}, "no.such.group", lambda thing: None)
         >>> list(table), table["a"]
         (['a'], 1)
     """
 
-    def __init__(self, built_in: Mapping[str, Any], group: str) -> None:
-        self._built_in, self._group = built_in, group
+    def __init__(
+        self, built_in: Mapping[str, Any], group: str, fault_of: Callable[[Any], str | None]
+    ) -> None:
+        self._built_in, self._group, self._fault_of = built_in, group, fault_of
 
     def __getitem__(self, name: str) -> Any:
         """Return a built-in thing, or import that of a package."""
-        return self._built_in[name] if name in self._built_in else load(self._group, name)
+        if name in self._built_in:
+            warn_if_announced(self._group, name)
+            return self._built_in[name]
+        found = load(self._group, name)
+        if fault := self._fault_of(found):
+            raise PluginError(f"{name!r} of {package_of(self._group, name)} {fault}.")
+        return found
 
     def __contains__(self, name: object) -> bool:
         """Return whether the name is known, without importing what it stands for."""
@@ -86,7 +110,7 @@ class WithPlugins(Mapping[str, Any]):
 
 
 def package_of(group: str, name: str) -> str | None:
-    """Return the package that announces a name, with its version; None for what is built in."""
+    """Return the package that announces a name, with its version; None if none does."""
     point = installed(group).get(name)
     return None if point is None else _package(point)
 

@@ -135,13 +135,18 @@ def test_command_of_the_pages_measures_a_step(cifar10_folder: Path, tmp_path: Pa
         "--steps",
         "1",
         "--setting",
-        "explosion",
+        "iid",
         "--jobs",
         "1",
     ]
     done = CliRunner().invoke(digrad, [*words, "--out", str(tmp_path / "out")], catch_exceptions=False)
-    assert (tmp_path / "out" / "cifar-explosion" / "report.html").is_file()
+    assert (tmp_path / "out" / "cifar-iid" / "report.html").is_file()
     assert "claims.md" in done.stdout
+    rows = json.loads((tmp_path / "out" / "table.json").read_text())["cifar-iid"]
+    assert [row["method"] for row in rows] == [
+        "CGT",
+        *cifar_claims.BASELINES,
+    ]  # without a search, CGT-tuned would be CGT
 
 
 def test_reproduction_refuses_a_setting_that_is_not_there(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import digrad as dg
 from digrad.engine.fates import make_fates
 from digrad.errors import ArgumentError
 from digrad.links import Bursts, Clock, Exponential, Links, Uniform
+from digrad.simulation import prepare
 from link_runs import EXAMPLE, METHODS, QUADRATIC
 
 
@@ -159,8 +160,36 @@ def test_a_run_without_a_clock_says_what_to_do():
         _ = trace.seconds_simulated
 
 
-def test_times_must_fit_the_network():
-    with pytest.raises(ArgumentError, match="`compute` of Clock has 2 values, but there are 5"):
-        seconds(Clock(compute=[1.0, 2.0]))
-    with pytest.raises(ArgumentError, match="`bandwidth` of Clock must be at least 0"):
-        Clock(bandwidth=0.0)
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Clock(compute="fast"), "`compute` of Clock must be at least 0 and finite"),
+        (lambda: Clock(compute=[1.0, [2.0]]), "`compute` of Clock must be at least 0 and finite"),
+        (lambda: Clock(compute=np.inf), "`compute` of Clock must be at least 0 and finite"),
+        (lambda: Clock(latency=[]), "`latency` of Clock must be at least 0 and finite"),
+        (lambda: Clock(bandwidth=Exponential(1.0)), "`bandwidth` of Clock must be positive"),
+        (lambda: Clock(bandwidth=0.0), "`bandwidth` of Clock must be positive"),
+        (lambda: Clock(deadline=np.array([1.0, 2.0])), "`deadline` of Clock must be a number"),
+        (lambda: Exponential(1.0, shift=-3.0), "`shift` of Exponential must be at least 0"),
+        (lambda: Uniform(0.0, np.inf), "`high` of Uniform must be at least 0 and finite"),
+        (lambda: Uniform("a", "b"), "`low` of Uniform must be a number"),
+    ],
+)
+def test_seconds_that_no_clock_shows_are_refused(make, words):
+    with pytest.raises(ArgumentError, match=words):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("clock", "words"),
+    [
+        (Clock(compute=[1.0, 2.0]), "`compute` of Clock has 2 values, but the network has 5 agents"),
+        (Clock(latency=[0.1] * 5), "`latency` of Clock has 5 values, but the network has 7 arcs"),
+        (Clock(bandwidth=[1.0]), "`bandwidth` of Clock has 1 values, but the network has 7 arcs"),
+    ],
+    ids=["compute", "latency", "bandwidth"],
+)
+def test_seconds_are_those_of_agents_and_arcs_before_the_first_step(clock, words, monkeypatch):
+    monkeypatch.setattr(prepare, "advance_of", None)  # no step can be taken
+    with pytest.raises(ArgumentError, match=words):
+        seconds(clock)

@@ -1,5 +1,7 @@
 """Links as a value: checked at construction, readable in every process."""
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import digrad as dg
@@ -21,11 +23,47 @@ from digrad.links import Bursts, FixedDelay, Links
         ({"seed": -1}, "`seed` of Links"),
         ({"push": "keep", "delay": 1}, "packets may be late"),
         ({"two_way": 1}, "`two_way` of Links must be True or False"),
+        ({"loss": float("nan")}, "`loss` of Links must be at least 0 and below 1"),
+        ({"loss": np.array([0.1, 0.2])}, "`loss` of Links must be a number"),
+        ({"loss": jnp.array(5.0)}, "`loss` of Links must be at least 0 and below 1"),
+        ({"loss": Bursts}, "`loss` of Links must be a number"),
+        ({"awake": np.ones((2, 2))}, "`awake` of Links must be a number"),
+        ({"awake": {1.0, 0.5}}, "`awake` of Links must be a number"),  # in which order?
+        ({"damping": 0.5}, "`damping` of Links is for coded messages"),
+        ({"damping": 5.0, "coder": dg.coders.sign()}, "`damping` of Links must be at most 1"),
+        ({"noise": lambda: 0.1}, "`noise` of Links is a schedule and must be a function of the iteration"),
+        ({"noise": dg.schedules.Geometric}, "`noise` of Links is a schedule"),
+        ({"push": np.array(["sum", "keep"])}, "`push` of Links must be one of"),
     ],
 )
 def test_impossible_links_are_refused(arguments, words):
     with pytest.raises(ArgumentError, match=words):
         Links(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [("a", r"`noise\(3\)` of Links must be a number"), (-1.0, r"`noise\(3\)` of Links must be at least 0")],
+)
+def test_noise_is_refused_at_the_iteration_that_has_none(value, words):
+    with pytest.raises(ArgumentError, match=words):
+        Links(noise=lambda k: value).noise_at(3)
+
+
+def test_coders_made_without_their_functions_are_checked_too():
+    for make in (lambda: dg.coders.TopK(0), lambda: dg.coders.RandomK(1.5), lambda: dg.coders.Quantize(1)):
+        with pytest.raises(ArgumentError, match="must be a whole number of at least"):
+            make()
+
+
+def test_equal_numbers_of_other_types_are_equal_links():
+    ours = Links(loss=0.5, delay=2, awake=[1, 0.5], noise=0.25, seed=3)
+    theirs = Links(
+        loss=np.float32(0.5), delay=2.0, awake=np.array([1, 0.5]), noise=jnp.array(0.25), seed=np.int64(3)
+    )
+    assert repr(ours) == repr(theirs)
+    assert repr(FixedDelay(2)) == repr(FixedDelay(2.0))
+    assert repr(Bursts(0.5, 5)) == repr(Bursts(np.float64(0.5), np.int64(5)))
 
 
 def test_bursts_that_no_chain_has_are_refused():

@@ -215,3 +215,16 @@ def test_sequence_that_never_changes_has_the_weights_of_its_graph() -> None:
     np.testing.assert_array_equal(sequence.u, constant.u)
     np.testing.assert_array_equal(sequence.v, constant.v)
     np.testing.assert_array_equal(sequence.W.matrix.toarray(), constant.W.matrix.toarray())
+
+
+def test_weights_on_the_edges_of_a_networkx_graph_are_not_dropped_in_silence():
+    weighted = nx.DiGraph()
+    weighted.add_weighted_edges_from([(0, 1, 0.3), (1, 0, 0.7)])
+    with pytest.warns(
+        UserWarning, match="the weights on the edges of a networkx graph are not read"
+    ) as caught:
+        Network(weighted)
+    assert caught[0].filename == __file__
+    weights = np.full((2, 2), 0.5)
+    Network(weighted, R=weights, C=weights)
+    Network(nx.DiGraph([(0, 1), (1, 0)]))

@@ -59,6 +59,11 @@ def test_curves_leave_an_explosion_outside_the_axes_and_its_cross_inside():
     assert low < ax.lines[-1].get_ydata()[0] < high
 
 
+def test_curves_show_an_explosion_whole_when_there_is_nothing_to_compare_it_with():
+    low, high = plots.curves({"AB": exploding()}, ("loss",)).axes[0].get_ylim()
+    assert low < 1.3 < 1e60 < high
+
+
 def test_curves_leave_an_explosion_outside_a_linear_axis():
     falling = make_trace("CGT", [0.0, -1.0, -2.0])
     wild = make_trace("AB", [0.0, 5e80, -1e307], verdict="diverged", diverged_at=3)
@@ -105,6 +110,18 @@ def test_curves_draw_median_band_and_each_seed_of_an_ensemble():
     assert [line.get_ydata().tolist() for line in ax.lines] == [[3, 1, 5], [4, 2, 6], [5, 9], [4.0, 2.0]]
     corners = ax.collections[0].get_paths()[0].vertices
     assert (corners[:, 1].min(), corners[:, 1].max()) == (1.0, 9.0)
+
+
+def test_curves_draw_a_band_to_zero_that_no_log_axis_cuts_across():
+    members = tuple(make_trace("CGT", [1.0, 1e-3, last, 1e-9]) for last in (1e-6, 0.0))
+    figure = plots.curves({"CGT": Ensemble(members)}, ("loss",))
+    ax = figure.axes[0]
+    figure.draw_without_rendering()
+    assert ax.get_yscale() == "log"
+    corners = ax.transData.transform(ax.collections[0].get_paths()[0].vertices)
+    assert np.isfinite(corners).all()
+    place = np.round(ax.transData.inverted().transform(corners)[:, 0])
+    assert corners[place == 2, 1].min() < ax.transAxes.transform((0, 0))[1] < corners[place == 2, 1].max()
 
 
 def test_curves_say_how_many_seeds_diverged():

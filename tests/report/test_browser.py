@@ -12,7 +12,7 @@ import pytest
 from browser import Browser, chromium
 from digrad.report import write_report
 from digrad.trace import Ensemble, Trace
-from stored_runs import SETTING, store, trace
+from stored_runs import NETWORK, SETTING, store, trace
 
 RIGHT, HOME = "\ue014", "\ue011"  # keys, as WebDriver writes them
 SECONDS_TO_DRAW = 2.0
@@ -171,6 +171,49 @@ def test_divergence_is_marked_and_does_not_squash_the_rest(show: Callable[..., B
     assert browser.run(height) > 40
 
 
+def crosses_at(browser: Browser, metric: str = "loss") -> list[float]:
+    """Where the crosses of a figure are, in pixels from the left."""
+    script = """
+        const middle = box => box.x + box.width / 2;
+        return [...document.querySelectorAll(arguments[0])].map(cross => middle(cross.getBBox()))"""
+    return browser.run(script, f"#curve-{metric} [data-diverged]")
+
+
+def test_cross_stands_at_the_iteration_of_the_divergence_only(
+    show: Callable[..., Browser], tmp_path: Path
+) -> None:
+    unknown = trace("AB", diverges=True, loss=np.array([1.25, 1e60, np.inf, np.nan]))
+    path = write_report(store(tmp_path / "run", {"CGT": METHODS["CGT"], "AB": unknown}))
+    browser = show(path, "xscale=linear&to=6")
+    (at,) = crosses_at(browser)
+    assert crosses_at(browser, "grad_norm") == [at]  # which is finite to the end
+    ticks = browser.run(
+        "return [...document.querySelectorAll('#curve-loss text.middle')]"
+        ".map(t => [t.textContent, Number(t.getAttribute('x'))])"
+    )
+    two, four = dict(ticks)["2"], dict(ticks)["4"]
+    assert at == pytest.approx((two + four) / 2, abs=0.5)
+    browser = show(path, "xscale=linear&to=2")
+    assert crosses_at(browser) == []
+
+
+def test_explosions_are_shown_whole_when_nothing_else_is(show: Callable[..., Browser]) -> None:
+    browser = show()
+    top = """
+        const path = document.querySelector('#curve-loss path[data-series="1"]').getAttribute('d');
+        return Math.min(...path.split(/[ML]/).slice(1).map(point => Number(point.split(' ')[1])))"""
+    assert browser.run(top) < 0  # beyond the upper edge
+    browser.click('input[data-series="0"]')
+    browser.click('input[data-series="2"]')
+    assert browser.run(top) > 0
+
+
+def test_one_step_has_no_half_iterations_on_its_axis(show: Callable[..., Browser], tmp_path: Path) -> None:
+    browser = show(write_report(store(tmp_path / "run", {"CGT": trace("CGT", rows=2)})))
+    texts = "return [...document.querySelectorAll('#curve-loss text.middle')].map(t => t.textContent)"
+    assert browser.run(texts) == ["0", "1", "iteration"]
+
+
 def test_minimum_is_a_line_with_its_value(show: Callable[..., Browser]) -> None:
     browser = show()
     assert browser.run("return document.querySelector('.minimum-text').textContent") == "F* = 0.25"
@@ -277,6 +320,23 @@ def test_labels_of_every_agent_are_drawn(show: Callable[..., Browser]) -> None:
     browser.run("document.querySelector('.labels rect[tabindex]').focus()")
     told = "return document.querySelector('.labels .told').textContent"
     assert browser.run(told) == "left: 10 of 10 samples (100.0 %) have label 0."
+
+
+def test_long_names_of_agents_are_cut_and_not_out_of_the_drawing(
+    show: Callable[..., Browser], tmp_path: Path
+) -> None:
+    names = ["Krankenhaus am Urban", "b", "a name that is longer than any figure has room for"]
+    setting = {**SETTING, "network": {**NETWORK, "names": names}}
+    browser = show(write_report(store(tmp_path / "run", {"CGT": METHODS["CGT"]}, setting=setting)), width=390)
+    shown = browser.run(
+        "return [...document.querySelectorAll('.labels text.end, .network .agent text')]"
+        ".map(t => [t.firstChild.textContent, t.getBBox().x])"
+    )
+    assert shown[0][0] == "Krankenhaus am Urban"
+    assert shown[2][0].endswith("…")
+    assert all(left >= -120 for _, left in shown)
+    size = "return [...document.querySelectorAll('.labels text')].map(t => t.getBoundingClientRect().height)"
+    assert min(browser.run(size)) > 9  # pixels, on a phone
 
 
 def test_network_of_many_agents_tells_the_links_that_are_pointed_at(

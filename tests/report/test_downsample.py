@@ -20,6 +20,12 @@ def test_number_of_rows_is_about_what_is_allowed(curves: int) -> None:
     assert 1000 < len(rows) <= 3100
 
 
+def test_room_that_shared_extremes_leave_is_used() -> None:
+    k = np.arange(400)
+    falling = [np.exp(-k / (10 + number)) for number in range(30)]
+    assert 60 < len(kept_rows(k, falling, 100)) <= 100
+
+
 @given(st.integers(300, 3000), st.integers(60, 250), st.integers(0, 99))
 def test_every_window_keeps_its_envelope_to_within_a_stretch(size: int, most: int, seed: int) -> None:
     generator = np.random.default_rng(seed)

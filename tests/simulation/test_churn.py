@@ -6,6 +6,7 @@ import pytest
 import digrad as dg
 from digrad.errors import ArgumentError
 from digrad.links import Crash, Join, Leave, Links
+from digrad.simulation import churn as simulated
 from link_runs import EXAMPLE, METHODS, QUADRATIC
 
 NETWORK = dg.Network(EXAMPLE, links=Links(loss=0.3))
@@ -29,6 +30,25 @@ def test_those_who_remain_reach_their_minimum_in_the_steps_of_the_specification(
         return np.linalg.norm(run([event], 400 + after).final_x[REMAIN] - WITHOUT_1, axis=1).max()
 
     assert error(steps) <= 1e-8 < error(steps - 1)
+
+
+@pytest.mark.parametrize(
+    ("event", "peak"), [(Crash(1, at=400), 0.73), (Crash(1, at=400, repair="restart"), 0.29)]
+)
+def test_a_repair_throws_agents_as_far_as_the_specification_says(event, peak):
+    trace = run([event], 500, paths=True, record_every=1)
+    path = np.stack([[trace.columns[f"x[{i}][{j}]"][400:] for j in (0, 1)] for i in REMAIN])  # [4, 2, k]
+    error = np.linalg.norm(path - WITHOUT_1[:, None], axis=1)
+    assert error.max() == pytest.approx(peak, rel=0.02)
+
+
+def test_without_a_repair_those_who_remain_are_biased(monkeypatch):
+    def forget(event, state, *books):
+        state.y[event.agent] = state.g[event.agent] = 0
+
+    monkeypatch.setattr(simulated, "repair", forget)
+    error = np.linalg.norm(run([Leave(1, at=400)], 1500).final_x[REMAIN] - WITHOUT_1, axis=1).max()
+    assert error == pytest.approx(0.079, rel=0.02)
 
 
 def test_an_agent_that_joins_is_there_in_the_steps_of_the_specification():
@@ -79,6 +99,11 @@ def test_chunks_and_a_resume_do_not_change_a_bit(tmp_path):
         ([Leave(7, at=5)], "there is no agent 7"),
         ([Leave(1, at=5), Crash(4, at=9)], "has left at 5 with part of the books"),
         (["leave"], "must be a list of Leave, Crash and Join"),
+        (Leave(1, at=5), "must be a list of Leave, Crash and Join"),
+        (
+            iter([Leave(1, at=5)]),
+            "must be a list of Leave, Crash and Join",
+        ),  # which would be empty afterwards
     ],
 )
 def test_impossible_events_are_refused(churn, words):

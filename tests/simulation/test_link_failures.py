@@ -1,10 +1,6 @@
 """Where exactness fails: every case that the documentation warns of, reproduced with the figures of the specification.
 
 Runs go past the door, which refuses or warns; the test of each refusal is in test_links.py.
-
-One row is missing: that top-k without a reference, its holes filled with the receiver's own entries, stops in 1 of 20
-runs before agents agree. Sending the entries of x that have changed most since they were last sent, it converged to
-1e-14 with seeds 0 to 19, on five agents (top 1) and on twenty (top 3) with 30 % loss. digrad has no such coder.
 """
 
 from collections.abc import Callable
@@ -14,8 +10,10 @@ import numpy as np
 import pytest
 
 import digrad as dg
+from digrad.engine.fates import make_fates
 from digrad.links import Bursts, Links
 from link_runs import EXAMPLE, METHODS, QUADRATIC, TWENTY, distances, lose, random_20, settles_at
+from link_transcription import PlainNet, run
 
 CURVATURE, LINEAR = QUADRATIC.local.curvature, QUADRATIC.local.linear
 
@@ -61,10 +59,18 @@ class SayingNet:
         return self.R @ said + np.diag(self.R)[:, None] * (x - said)
 
 
-def errors(case, say, tell=lambda net, y: y, damping=None, steps=1500):
+class ForgetfulNet(SayingNet):
+    """The same, but a sender keeps its own weight of y, whatever it has told: what it has not is forgotten."""
+
+    def push(self, y):
+        told = self.tell(self, y)
+        return self.C @ told + np.diag(self.C)[:, None] * (y - told)
+
+
+def errors(case, say, tell=lambda net, y: y, damping=None, steps=1500, kind=SayingNet):
     """Return the error of the worst agent at every iteration."""
     minimum = np.linalg.solve(case.curvature.sum(0), case.linear.sum(0))
-    net = SayingNet(case.graph, say, tell, damping)
+    net = kind(case.graph, say, tell, damping)
     x0 = np.broadcast_to(np.array(case.start), case.linear.shape).copy()
     state, found = case.method.init(x0, net), []
     with np.errstate(over="ignore", invalid="ignore"):
@@ -229,6 +235,113 @@ def test_gaps_that_grow_leave_no_rate(monkeypatch):
     assert distances(METHODS["CGT"], Links(loss=0.5), steps=4001)[-1] == pytest.approx(2.4e-3, rel=0.05)
     lose(monkeypatch, lambda k, arcs: k & (k - 1) != 0)
     assert distances(METHODS["CGT"], Links(loss=0.5), steps=4001)[-1] == pytest.approx(9.7, rel=0.05)
+
+
+def largest_entry(v):
+    return v * (abs(v) >= abs(v).max(axis=1, keepdims=True))  # and those as large: the start is (10, -10)
+
+
+@pytest.mark.parametrize(
+    ("code", "bias"),
+    [
+        (dg.coders.bfloat16.code, 0.11),
+        (dg.coders.quantize(4).code, 1.1),
+        (dg.coders.quantize(2).code, 13),
+        (largest_entry, 5.3),
+        (dg.coders.sign().code, 0.47),
+    ],
+    ids=["bfloat16", "4 bits", "2 bits", "top 1", "sign"],
+)
+def test_what_a_coder_leaves_unsaid_biases_where_it_is_forgotten(code, bias):
+    found = errors(Q5, alone(code), alone(code), steps=3001, kind=ForgetfulNet)
+    assert found[-1] == pytest.approx(bias, rel=0.05)
+
+
+@pytest.mark.slow
+def test_noise_adds_up_where_senders_do_not_take_it_off_what_they_keep():
+    def squares(seed, kind):
+        rng = np.random.default_rng(seed)
+
+        def noisy(net, v):
+            return v + 0.01 * rng.standard_normal(v.shape)
+
+        found = errors(Q5, noisy, noisy, steps=10_200, kind=kind) ** 2
+        return [found[k - 200 : k + 200].mean() for k in (1000, 5000, 10_000)]
+
+    forgetful = np.sqrt(np.mean([squares(seed, ForgetfulNet) for seed in range(5)], axis=0))
+    assert forgetful == pytest.approx([0.039, 0.085, 0.13], rel=0.25)
+    assert np.sqrt(squares(0, SayingNet)) == pytest.approx([0.014] * 3, rel=0.1)
+
+
+class HolesNet(PlainNet):
+    """The example with lost packets, of whose estimates agents say one entry; who hears it has its own for the other.
+
+    Args:
+        links: Which packets are lost.
+        steps: Of the run.
+        matters: What of x is said where it is largest, as a function of x and x at the step before.
+    """
+
+    def __init__(self, links: Links, steps: int, matters: Callable) -> None:
+        network = dg.Network(EXAMPLE, links=links)
+        fates = make_fates(network)
+        super().__init__(
+            fates.arcs,
+            network.R.toarray(),
+            network.C.toarray(),
+            fates.ages(0, steps),
+            np.ones((steps, 5), bool),
+        )
+        self.matters, self.before = matters, None
+
+    def pull(self, x):
+        said = np.ones(x.shape, bool)  # the first packet travels in full
+        if self.before is not None:
+            largest = abs(self.matters(x, self.before)).argmax(axis=1)  # the first of equal ones
+            said = np.arange(2) == largest[:, None]
+        self.before = x
+        out = np.diag(self.R[self.k])[:, None] * x
+        for a, (j, i) in enumerate(self.arcs):
+            heard = np.where(said[j] & (self.age[self.k, a] >= 0), x[j], x[i])
+            out[i] = out[i] + self.R[self.k][i, j] * heard
+        return out
+
+
+def ends_with_holes(matters, links, linear, start, steps=1500):
+    """Return the spread of each entry of x after a third of the steps and in the end, and the largest tracker."""
+    net = HolesNet(links, steps, matters)
+    states = run(METHODS["CGT"], lambda x: CURVATURE * x - linear, np.tile(start, (5, 1)), net, steps)
+    return *(np.ptp(states[k].x, axis=0) for k in (steps // 3, steps)), abs(states[-1].y).max()
+
+
+SMALL = np.array([1.0, 1e-6])
+# Which entry is said, the linear terms and the start. Near a minimum whose first entry is larger nobody says the second
+# of x. What changes more is the first as well, where the second is in other units; lost packets stir it up again. Of
+# the example itself, whose entries are alike, both converge, but for 1 of 20 seeds of the second at 50 % loss, at 70 %
+# and in bursts of 20, at 5e-12 to 2e-9: which seed it is depends on rounding.
+HOLES = {
+    "largest": (
+        lambda x, before: x,
+        LINEAR + CURVATURE.mean(axis=0) * [5 / 3, 2 / 3],
+        np.array([10.0, -10.0]),
+    ),
+    "changed most": (lambda x, before: x - before, LINEAR * SMALL, np.array([10.0, -10.0]) * SMALL),
+}
+
+
+@pytest.mark.parametrize(("name", "loss"), [("largest", 0.0), ("largest", 0.3), ("changed most", 0.0)])
+def test_agents_stop_without_agreeing_where_holes_are_filled_with_own_entries(name, loss):
+    matters, linear, start = HOLES[name]
+    earlier, spread, tracker = ends_with_holes(matters, Links(loss=loss), linear, start)
+    minimum = linear.sum(axis=0) / CURVATURE.sum(axis=0)
+    assert tracker < 1e-11  # sums of all that was ever sent, about 1e3, round at 1e-13
+    assert spread[0] < 1e-11
+    assert spread[1] == pytest.approx(earlier[1], rel=1e-6)
+    assert spread[1] > 0.1 * minimum[1]
+    problem = dg.problems.quadratic(curvature=CURVATURE, linear=linear)
+    exact = Links(loss=loss, coder=dg.coders.top_k(1))  # which codes against a reference
+    found = distances(METHODS["CGT"], exact, problem=problem, x0=start, minimum=minimum, steps=1500)
+    assert found[-1] < 1e-4 * spread[1]
 
 
 def rms(found):

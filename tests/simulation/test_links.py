@@ -1,12 +1,16 @@
 """Networks that misbehave, in the simulator: oracles of the specification, invariants, refusals, bits."""
 
+import inspect
+import re
 import signal
 import subprocess
 import sys
 import textwrap
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,6 +20,9 @@ import digrad as dg
 from digrad.engine.fates import make_fates
 from digrad.errors import ArgumentError
 from digrad.links import Bursts, FixedDelay, Links
+from digrad.simulation import advance
+from digrad.simulation.net import SimulatedNet
+from digrad.simulation.prepare import prepare
 from link_runs import EXAMPLE, METHODS, QUADRATIC, distances
 from link_transcription import PlainNet, run
 
@@ -225,11 +232,42 @@ def test_traffic_counts_lost_packets_and_what_a_missed_one_left_unsaid():
         missed, fresh = np.where(row >= 0, 1, missed + 1), fresh & (row < 0)
 
 
+def step_without_links(method, state, links, operators, index, k, fate, limit, *, fixed, code):
+    """Return what :func:`digrad.simulation.advance._one_step` does, written as if there were no links."""
+    point = method.query(state)
+    grad = code.losses.gradients(fixed.arrays, point, index)
+    after = method.step(state, grad, SimulatedNet(operators, len(point)))
+    after = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), after, state)
+    return after, (), grad, jnp.all(jnp.abs(method.estimate(after)) <= limit)
+
+
+def instructions(program):
+    """Return the lines of a compiled program, whose names are numbered, without where they come from."""
+    text = re.sub(r", metadata=\{[^}]*\}", "", program.as_text())
+    names = {name: f"%{i}" for i, name in enumerate(dict.fromkeys(re.findall(r"%[\w.-]+", text)))}
+    named = re.sub(r"%[\w.-]+", lambda found: names[found[0]], text)
+    return [line for line in named.splitlines() if "%" in line]
+
+
+@pytest.mark.parametrize("graph", [EXAMPLE, dg.graphs.ring(300)], ids=["5 agents", "300 agents"])
+def test_a_network_without_links_compiles_to_a_loop_that_knows_of_none(graph, monkeypatch):
+    problem = dg.problems.quadratic(curvature=np.ones((graph.n, 2)), linear=np.ones((graph.n, 2)))
+
+    def compiled():
+        with jax.enable_x64(True):
+            run = prepare(METHODS["CGT"], problem, dg.Network(graph), np.zeros((graph.n, 2)), name="run")
+            loop = partial(
+                inspect.unwrap(advance.advance), code=run.code
+            )  # anew: JAX remembers what it traced
+            return instructions(jax.jit(loop).lower(run.fixed, run.start, 10, run.inputs(0, 10)).compile())
+
+    ours = compiled()
+    assert len(ours) > 100
+    monkeypatch.setattr(advance, "_one_step", step_without_links)
+    assert ours == compiled()
+
+
 def test_float32_state_takes_one_row_per_arc_of_the_tracker():
-    import jax
-
-    from digrad.simulation.prepare import prepare
-
     with jax.enable_x64(True):
         network = dg.Network(EXAMPLE, links=Links(loss=0.3))
         run = prepare(METHODS["CGT"], QUADRATIC, network, np.zeros((5, 2), np.float32), name="run")

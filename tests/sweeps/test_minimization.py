@@ -44,6 +44,11 @@ def test_too_few_steps_are_no_success_and_said_so():
     assert found.message == "Not within 1e-06 after 3 steps; give more of them."
 
 
+def test_a_start_at_the_minimum_of_every_agent_is_the_answer():
+    found = dg.minimize([lambda x: (x**2).sum()] * 3, [0.0, 0.0], RING)
+    assert (found.success, found.nit, found.x.tolist()) == (True, 0, [0.0, 0.0])
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -51,6 +56,13 @@ def test_too_few_steps_are_no_success_and_said_so():
         ((LOSSES[0], [0.0], RING), "`data` must hold one batch per agent"),
         ((3, [0.0], RING), "must be a function with `data`, a list of functions, or a Problem"),
         ((LOSSES, [[0.0]], RING), r"`x0` of minimize must be a vector \[d\], but has shape \[1, 1\]"),
+        ((LOSSES, [], RING), r"`x0` of minimize must be a vector \[d\], but has shape \[0\]"),
+        ((LOSSES, "abc", RING), "`x0` of minimize must be a vector of numbers, but got 'abc'"),
+        ((LOSSES, [1j], RING), r"`x0` of minimize must be a vector of numbers, but got \[1j\]"),
+        (
+            ([lambda x: jnp.nan * x.sum()] * 3, [0.0], RING),
+            "`fun` of minimize must have a finite gradient at `x0`, but its norm is nan",
+        ),
     ],
 )
 def test_what_does_not_fit_is_one_line(arguments, line):

@@ -51,6 +51,13 @@ def test_a_search_that_meets_no_edge_says_so():
     assert (found.value, found.is_bounded, len(found.trials)) == (8.0, False, 4)
 
 
+def test_a_search_whose_smallest_value_is_still_the_best_is_not_bounded():
+    """A smaller one may be so much better that the value found is not stable."""
+    found = largest_stable(lambda size: 1.2 ** math.log2(size), start=1.0, budget=4)
+    assert (found.value, found.is_bounded) == (0.25, False)
+    assert [trial.value for trial in found.trials] == [0.25, 0.5, 1.0, 2.0]
+
+
 def test_nothing_stable_gives_no_value():
     found = largest_stable(lambda size: math.inf, start=1.0, budget=4)
     assert (found.value, found.is_bounded, len(found.trials)) == (None, False, 4)

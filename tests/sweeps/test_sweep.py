@@ -192,6 +192,7 @@ def test_progress_says_how_long_it_will_take(monkeypatch):
     assert told[-1].seconds_left == 0
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_keeps_what_was_finished(tmp_path, monkeypatch):
     monkeypatch.setattr(batching, "MOST_LANES", 1)
 

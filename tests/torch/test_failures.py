@@ -41,7 +41,7 @@ def test_missing_rank_is_an_error_on_all_others(tmp_path: Path) -> None:
     with Agents("failing.py", 3, "missing", str(tmp_path), ranks=range(2)) as agents:
         reports = [lines(ended) for ended in agents.wait(90).values()]
     for report in reports:
-        assert "the 3 agents did not all come within 4 s" in report["join"]["error"]
+        assert "the 3 agents did not all come within 4 s (missing: agent 2); " in report["join"]["error"]
         assert report["join"]["seconds"] < 4 + MARGIN
 
 

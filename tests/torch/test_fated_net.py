@@ -11,6 +11,7 @@ from torch import nn
 
 import digrad as dg
 from digrad.engine.fates import make_fates
+from digrad.errors import ArgumentError
 from digrad.links import coders
 from digrad.torch import Replicas
 from digrad.torch.fated_agent import BLOCK, FateTable
@@ -145,3 +146,17 @@ def test_coded_and_noisy_trackers_keep_their_sum(coder: Any) -> None:
         setting = drawn(seed, "CGT")
         setting = setting.with_links(replace(setting.network.links, coder=coder, noise=0.1, clock=None))  # pyright: ignore[reportArgumentType]
         check_mass(replicated, setting)
+
+
+def test_books_of_other_links_are_refused() -> None:
+    """What they owe would be forgotten, or be delivered by other rules."""
+    setting = drawn(0, "CGT")
+    setting = setting.with_links(dg.Links(loss=0.5))
+    stored = replicas_of(setting)
+    for _ in range(3):
+        advance(stored, setting)
+    state = stored.state_dict()
+    replicas_of(setting).load_state_dict(state)
+    for links in (dg.Links(loss=0.5, seed=1), None):
+        with pytest.raises(ArgumentError, match=r"has the books of Links\(loss=0.5\), but the network has"):
+            replicas_of(setting.with_links(links)).load_state_dict(state)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from torch_processes import WORKERS, environment, free_port, listening
 
 WORKER = str(WORKERS / "launched.py")
 STARTUP = 60.0  # seconds for the interpreters to load torch on a busy machine
+PATIENCE = 240.0  # seconds for agents to train where others have most of the cores; 55 were seen
 GONE = 30.0  # seconds that torchrun gives the agents before it kills them
 
 
@@ -52,12 +53,13 @@ def started(folder: Path, *words: str, **variables: str) -> Iterator[tuple[subpr
         )
     finally:
         signal.signal(signal.SIGINT, before)
-    try:
-        with process:
+    with process:  # waits for its end, which must not be left to a process whose test has failed
+        try:
             yield process, token
-    finally:
-        for pid in remaining(token):
-            os.kill(pid, signal.SIGKILL)
+        finally:
+            for pid in remaining(token):
+                with suppress(ProcessLookupError):  # it has ended with another one
+                    os.kill(pid, signal.SIGKILL)
 
 
 def digrad_launch(*words: str) -> tuple[str, ...]:
@@ -75,7 +77,7 @@ def run(folder: Path, *words: str, **variables: str) -> tuple[int, str, float]:
 
 
 def wait_for(folder: Path, pattern: str, count: int) -> None:
-    deadline = time.monotonic() + STARTUP
+    deadline = time.monotonic() + PATIENCE
     while len(list(folder.glob(pattern))) < count:
         assert time.monotonic() < deadline, f"no {count} files {pattern}"
         time.sleep(0.05)
@@ -143,7 +145,9 @@ def test_wrong_settings_are_not_tried_again_and_the_reason_is_the_last_line(
 def test_error_before_the_first_step_is_tried_once_more_and_the_last_line_says_so(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("print('begun')\nimport absent_module\n")
-    code, output, _ = run(tmp_path, *digrad_launch("--agents", "1", str(script)))
+    far_away = tmp_path / ("x" * 100)  # longer than the name of a Unix socket may be
+    far_away.mkdir()
+    code, output, _ = run(tmp_path, *digrad_launch("--agents", "1", str(script)), TMPDIR=str(far_away))
     assert code == 1, output
     assert output.count("[0] begun\n") == 2
     assert output.endswith(
@@ -359,6 +363,19 @@ def test_nothing_survives_a_launch_or_torchrun_that_is_killed(victim: str, tmp_p
         while remaining(token) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert not remaining(token)
+        output, _ = process.communicate(timeout=GONE)
+    if victim != "digrad launch":
+        assert process.returncode == 137
+        assert output.splitlines()[-1] == (
+            "digrad: torchrun, which starts the agents, was ended by SIGKILL; the same command goes on from the last "
+            "checkpoint"
+        )
+
+
+def test_agent_is_tied_to_launch_before_it_imports_torch(tmp_path: Path) -> None:
+    """Importing takes seconds, in which it would outlive a launch that is killed."""
+    code = "import sys, digrad.torch.agent; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env=environment(), check=False).returncode == 0
 
 
 def words_of(pid: int) -> bytes:

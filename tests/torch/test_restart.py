@@ -19,8 +19,8 @@ from torch_processes import WORKERS, environment
 STARTUP = 60.0  # seconds for five interpreters to load torch on a busy machine
 
 
-def launch(folder: Path, plan: dict[str, Any], agents: int) -> None:
-    """Run the worker under ``launch`` in a process of its own; require success and no remains."""
+def launch(folder: Path, plan: dict[str, Any], agents: int) -> str:
+    """Run the worker under ``launch`` in a process of its own; require success and no remains; return the errors."""
     folder.mkdir()
     graphs.write(example5() if agents == 5 else ring(agents), folder / "graph.json")
     code = (
@@ -44,6 +44,7 @@ def launch(folder: Path, plan: dict[str, Any], agents: int) -> None:
     for port in ports:
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", port)) != 0, f"port {port} is still open"
+    return done.stderr
 
 
 def orphans(token: str) -> list[str]:
@@ -84,7 +85,15 @@ def five(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
 
 def check_kill(folder: Path, plan: dict[str, Any], expected: list[bytes], resumed_at: set[int]) -> None:
     agents = len(expected)
-    launch(folder, plan, agents)
+    errors = launch(folder, plan, agents)
+    # torchrun blames the agent that it finds first; others may have noticed the loss before it looks.
+    blamed = (
+        f"agent {plan['agent']} failed: it was ended by SIGKILL",
+        f"connection to agent {plan['agent']} is lost",
+    )
+    lines = [line for line in errors.splitlines() if line.endswith("; all agents have been started again")]
+    assert len(lines) == 1
+    assert any(reason in lines[0] for reason in blamed) or agents > 2, errors
     killed = float((folder / "killed").read_text())
     restarted = [float((folder / f"started-1-{agent}").read_text().split()[0]) for agent in range(agents)]
     assert max(restarted) - killed < 20 + STARTUP

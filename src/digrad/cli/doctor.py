@@ -110,12 +110,27 @@ def _data() -> Iterator[Finding]:
 
 def _plugins() -> Iterator[Finding]:
     from digrad import plugins
+    from digrad.algorithms import METHODS
+    from digrad.algorithms.registry import ALL_METHODS
+    from digrad.experiments.problem_table import PROBLEM_TABLES
 
-    for group in (plugins.METHODS, plugins.PROBLEMS):
-        for name in plugins.installed(group):
+    repair = "repair or uninstall that package"
+    for group, built_in in ((plugins.METHODS, METHODS), (plugins.PROBLEMS, PROBLEM_TABLES)):
+        try:
+            names = plugins.installed(group)
+        except plugins.PluginError as error:
+            yield Finding(group, str(error), "uninstall one of the two")
+            continue
+        for name in names:
+            package = plugins.package_of(group, name) or ""
+            if name in built_in:
+                yield Finding(
+                    f"{group} {name}", f"{package}: not used, as digrad has one of that name", repair
+                )
+                continue
             try:
-                plugins.load(group, name)
+                _ = ALL_METHODS[name] if group == plugins.METHODS else plugins.load(group, name)
             except plugins.PluginError as error:
-                yield Finding(f"{group} {name}", str(error), "repair or uninstall that package")
+                yield Finding(f"{group} {name}", str(error), repair)
             else:
-                yield Finding(f"{group} {name}", plugins.package_of(group, name) or "")
+                yield Finding(f"{group} {name}", package)

@@ -16,9 +16,10 @@ from digrad.mixing import AnyNetwork, Network
 
 def check_churn(churn: Sequence[Event], method: Any, network: AnyNetwork, name: str, owner: str) -> None:
     """Raise unless agents of this network may go and come while this method, called ``name``, runs in ``owner``."""
-    if not churn:
+    is_list = isinstance(churn, list | tuple)
+    if is_list and not churn:
         return
-    if not all(isinstance(event, Leave | Crash | Join) for event in churn):
+    if not is_list or not all(isinstance(event, Leave | Crash | Join) for event in churn):
         raise ArgumentError(
             f"`churn` of {owner} must be a list of Leave, Crash and Join of digrad.links, but got {churn!r}."
         )

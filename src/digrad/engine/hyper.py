@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import inspect
 from collections.abc import Iterable
 from numbers import Real
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from digrad import checks
 from digrad.algorithms.fields import numeric_fields, with_fields
 from digrad.errors import ArgumentError
 from digrad.fingerprints import fingerprint
@@ -26,7 +26,7 @@ def scheduled_fields(method: Any) -> list[str]:
 def check_schedules(method: Any) -> None:
     """Raise unless every schedule is a function of the iteration alone."""
     for name in scheduled_fields(method):
-        _check_signature(getattr(method, name), name, type(method).__name__)
+        checks.function_of_k(getattr(method, name), name, type(method).__name__)
 
 
 def at_iteration(method: Any, k: int) -> Any:
@@ -125,17 +125,3 @@ def is_short(value: Any) -> bool:
 def _digest(array: npt.NDArray[Any]) -> str:
     digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
     return f"{array.dtype.name}{list(array.shape)}:{digest}"
-
-
-def _check_signature(schedule: Any, name: str, owner: str) -> None:
-    try:
-        signature = inspect.signature(schedule)
-    except (TypeError, ValueError):  # a function in C need not have one
-        return
-    try:
-        signature.bind(0)
-    except TypeError as error:
-        raise ArgumentError(
-            f"`{name}` of {owner} is a schedule and must be a function of the iteration k alone, but it takes "
-            f"{signature} ({error})."
-        ) from None

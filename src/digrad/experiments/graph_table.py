@@ -17,11 +17,13 @@ from digrad.graphs import Digraph, GraphSequence
 from digrad.graphs.words import NAMED
 from digrad.links import Bursts, Clock, FixedDelay, Link, Links, coders, rounded
 from digrad.links.clock import DISTRIBUTIONS
+from digrad.links.door import check_given
 from digrad.mixing import Network
 from digrad.schedules import Geometric
 
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
+CODER_KEYS = {"top_k": "coder_k", "random_k": "coder_k", "quantize": "coder_bits"}  # that coders need
 IN_TIME = ("split", "random_arcs", "arcs_seed", "every")  # keys that let the graph change with time
 
 
@@ -126,6 +128,10 @@ class MixingTable(Table):
             key[0]: _read_matrix(file, key) for key, file in self.model_dump(exclude_none=True).items()
         }
         try:
+            check_given(links, graph.n, "Network")
+        except DigradError as error:
+            raise SpecError(f"`links`: {error}") from error
+        try:
             return Network(graph, **matrices, links=links)
         except DigradError as error:
             raise SpecError(f"`{'mixing' if matrices else 'graph'}`: {error}") from error
@@ -154,7 +160,7 @@ class LinksTable(Table):
         compute: Seconds of a gradient, for all agents or a list; ``{distribution = "exponential", mean = 1.0}`` draws
             them anew at every step, and so does ``{distribution = "uniform", low = 0.5, high = 1.5}``.
         latency: Seconds that a packet is under way, likewise for the arcs, by receiver, then sender.
-        bandwidth: Bytes per second of an arc, for all or a list.
+        bandwidth: Bytes per second of an arc, for all or a list; packets do not queue.
         deadline: Seconds after which a step ends at the latest; what comes later is late.
         clock_seed: Of what is drawn of seconds.
     """
@@ -205,6 +211,7 @@ class LinksTable(Table):
             return None
         if self.delay and self.fixed_delay:
             raise SpecError("`links.delay`: leave it out, or fixed_delay.")
+        self._check_companions()
         try:
             return Links(
                 loss=self.loss if self.burst_length is None else Bursts(self.loss, self.burst_length),
@@ -222,23 +229,37 @@ class LinksTable(Table):
         except DigradError as error:
             raise SpecError(f"`links`: {error}") from error
 
-    def _clock(self) -> Clock | None:
+    def _check_companions(self) -> None:
+        """Raise if a key is missing that another one needs, or says more of something that is not there."""
+        needed = CODER_KEYS.get(self.coder or "")
+        if needed is not None and getattr(self, needed) is None:
+            raise SpecError(f"`links.{needed}`: {self.coder} needs it.")
+        companions = {
+            "burst_length": (self.loss, "give loss"),
+            "noise_ratio": (self.noise, "give noise"),
+            "coder_k": (needed == "coder_k", "use the coder top_k or random_k"),
+            "coder_bits": (needed == "coder_bits", "use the coder quantize"),
+            "clock_seed": (self._seconds_given(), "say how long compute or latency take"),
+        }
+        for key, (is_there, what) in companions.items():
+            if getattr(self, key) and not is_there:
+                raise SpecError(f"`links.{key}`: leave it out, or {what}.")
+
+    def _seconds_given(self) -> dict[str, Any]:
         names = ("compute", "latency", "bandwidth", "deadline")
-        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+    def _clock(self) -> Clock | None:
+        given = self._seconds_given()
         if not given:
-            if self.clock_seed:
-                raise SpecError("`links.clock_seed`: leave it out, or say how long compute or latency take.")
             return None
         drawn = {name: _seconds(value, name) for name, value in given.items()}
         return Clock(**drawn, seed=self.clock_seed)
 
     def _coder(self) -> coders.AnyCoder | None:
-        needed = {"top_k": "coder_k", "random_k": "coder_k", "quantize": "coder_bits"}.get(self.coder or "")
-        if needed is None:
+        if self.coder not in CODER_KEYS:
             return {"sign": coders.sign(), "bfloat16": coders.bfloat16}.get(self.coder or "")
-        if getattr(self, needed) is None:
-            raise SpecError(f"`links.{needed}`: {self.coder} needs it.")
-        return getattr(coders, self.coder or "")(getattr(self, needed))
+        return getattr(coders, self.coder)(getattr(self, CODER_KEYS[self.coder]))
 
 
 def _seconds(value: Any, key: str) -> Any:

@@ -217,7 +217,10 @@ PROBLEM_TABLES = {
 
 def _alternative(value: Any) -> str | None:
     kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
-    return _PLUGIN if kind not in PROBLEM_TABLES and kind in plugins.installed(plugins.PROBLEMS) else kind
+    if kind in PROBLEM_TABLES:
+        plugins.warn_if_announced(plugins.PROBLEMS, kind)
+        return kind
+    return _PLUGIN if kind in plugins.installed(plugins.PROBLEMS) else kind
 
 
 _PLUGIN = "plug-in"

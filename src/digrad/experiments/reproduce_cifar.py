@@ -29,6 +29,7 @@ COMPARISONS = ("cifar-iid", "cifar-dirichlet", "cifar-sorted", "cifar-row")  # w
 THRESHOLDS, EXPLOSION = "cifar-thresholds", "cifar-explosion"
 PREFIX = "cifar-"  # of the names of settings, which users leave out
 FIXED = ("CGT",)  # the paper gives its step size
+TUNED = "CGT-tuned"  # CGT with a step size that is searched like those of the others
 SEARCH_SEED = 1000  # added to the seed, so that no run shares its start and samples with the search
 FEW_IMAGES = 100  # for runs that only show that everything works
 
@@ -60,9 +61,9 @@ SIZES: dict[str, _Size] = {
             EXPLOSION: 312, THRESHOLDS: 1250, "cifar-iid": 3125, "cifar-dirichlet": 3125, "cifar-sorted": 1250,
             "cifar-row": 3125,
         },
-        125, 2000, 3, budget=150, most=6,
+        125, 2000, 3, budget=150,
     ),
-    "medium": _Size("resnet20", "batch", {"cifar-iid": 1563}, 78, 1000, 1, budget=80, most=6),
+    "medium": _Size("resnet20", "batch", {"cifar-iid": 1563}, 78, 1000, 1, budget=80),
     "full": _Size("resnet18", "batch", {"cifar-iid": 31250}, 625, 5000, 1, budget=313),
 }  # fmt: skip
 
@@ -210,6 +211,8 @@ def _sized(spec: Spec, name: str, size: _Size, seed: int, steps: int | None) -> 
         "evaluate_last": FEW_IMAGES if steps else size.evaluate_last,
     }
     length = steps or size.steps[name]
+    # Without a search CGT-tuned is CGT, and would only take its time twice.
+    methods = {label: spec.methods[label] for label in spec.methods if steps is None or label != TUNED}
     every = min(size.record_every, length)
     changes = {
         "steps": length,
@@ -218,6 +221,7 @@ def _sized(spec: Spec, name: str, size: _Size, seed: int, steps: int | None) -> 
         "record_every": max(1, length // 100) if name == EXPLOSION else every,  # the end of AB comes soon
         "checkpoint_every": min(every, 20) if size.model == "resnet18" else every,
         "problem": spec.problem.model_copy(update=problem),
+        "methods": methods,
     }
     return spec.model_copy(update=changes)
 

@@ -196,6 +196,7 @@ def from_networkx(graph: "networkx.Graph") -> Digraph:
     """Return the digraph of a networkx graph; an undirected edge becomes two arcs, a self loop is dropped.
 
     Nodes that are exactly 0, ..., n - 1 keep their numbers; others are numbered in the graph's order and become names.
+    Attributes of edges, such as ``weight``, are not read.
 
     Raises:
         GraphError: It is no networkx graph, is a multigraph, or has no nodes.
@@ -269,7 +270,7 @@ def _checked_names(names: Any, n: int) -> tuple[str, ...]:
     given = tuple(names)
     if len(given) != n or len(set(given)) != n or not all(isinstance(name, str) and name for name in given):
         raise GraphError(
-            f"`names` of Digraph must be {n} different strings, one per agent, but got {names!r}."
+            f"`names` of Digraph must be {n} different strings that are not empty, one per agent, but got {names!r}."
         )
     return given
 

@@ -141,5 +141,5 @@ class Timeline:
 
 
 def _check(event: Any, owner: str) -> None:
-    checks.count(event.agent, "agent", owner, minimum=0)
-    checks.count(event.at, "at", owner)
+    object.__setattr__(event, "agent", checks.count(event.agent, "agent", owner, minimum=0))
+    object.__setattr__(event, "at", checks.count(event.at, "at", owner))

@@ -25,7 +25,8 @@ class Exponential:
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        checks.positive(self.mean, "mean", "Exponential")
+        checks.set_number(self, "mean", checks.positive)
+        checks.set_number(self, "shift", _check_seconds)
 
     def quantile(self, u: Floats) -> Floats:
         """Return the values below which a fraction ``u`` lies."""
@@ -41,7 +42,9 @@ class Uniform:
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        if not 0 <= self.low <= self.high:
+        checks.set_number(self, "low", _check_seconds)
+        checks.set_number(self, "high", _check_seconds)
+        if not self.low <= self.high:
             raise ArgumentError(
                 f"`low` of Uniform must be from 0 to high = {self.high!r}, but got {self.low!r}."
             )
@@ -63,7 +66,7 @@ class Clock:
         compute: Seconds of a gradient, for all agents, for each, or drawn from :class:`Exponential` or
             :class:`Uniform`.
         latency: Seconds until the first byte of a packet has arrived, likewise by arc (by receiver, then sender).
-        bandwidth: Bytes per second of an arc, for all or for each.
+        bandwidth: Bytes per second of an arc, for all or for each. Packets do not queue: each has all of it.
         deadline: Seconds after which a step ends at the latest; by default it ends when everything has come. What an
             agent computes for longer it has at a later step, and acts then; until then it sleeps. A packet that is
             under way for longer is late by as many steps. A lost packet, and one of an agent that sleeps, are waited
@@ -85,8 +88,17 @@ class Clock:
                 object.__setattr__(self, name, _plain(value, name))
         object.__setattr__(self, "bandwidth", _plain(self.bandwidth, "bandwidth"))
         if self.deadline is not None:
-            checks.positive(self.deadline, "deadline", "Clock")
-        checks.seed(self.seed, "Clock")
+            checks.set_number(self, "deadline", checks.positive)
+        object.__setattr__(self, "seed", checks.seed(self.seed, "Clock"))
+
+    def check_agents(self, n: int) -> None:
+        """Raise unless seconds, if given one by one, are those of ``n`` agents."""
+        _check_length(self.compute, "compute", n, "agents")
+
+    def check_arcs(self, n_arcs: int) -> None:
+        """Raise unless latencies and bandwidths, if given one by one, are those of so many arcs."""
+        _check_length(self.latency, "latency", n_arcs, "arcs")
+        _check_length(self.bandwidth, "bandwidth", n_arcs, "arcs")
 
     @property
     def overruns(self) -> bool:
@@ -107,20 +119,20 @@ class Clock:
 
     def computing(self, first: int, length: int, n: int) -> Floats:
         """Return the seconds of each agent at the iterations first, ..., ``[length, n]``."""
-        return self._drawn(self.compute, COMPUTING, "compute", first, length, n)
+        return self._drawn(self.compute, COMPUTING, first, length, n)
 
     def sending(self, first: int, length: int, n_arcs: int) -> Floats:
         """Return the latency of each arc at the iterations first, ..., ``[length, n_arcs]``."""
-        return self._drawn(self.latency, SENDING, "latency", first, length, n_arcs)
+        return self._drawn(self.latency, SENDING, first, length, n_arcs)
 
     def per_byte(self, n_arcs: int) -> Floats:
         """Return the seconds of a byte on each arc, ``[n_arcs]``."""
-        return 1 / _spread(self.bandwidth, "bandwidth", n_arcs)
+        return 1 / np.broadcast_to(np.asarray(self.bandwidth, np.float64), (n_arcs,))
 
-    def _drawn(self, value: Any, stream: int, name: str, first: int, length: int, numbers: int) -> Floats:
+    def _drawn(self, value: Any, stream: int, first: int, length: int, numbers: int) -> Floats:
         if isinstance(value, Exponential | Uniform):
             return value.quantile(uniforms(self.seed, stream, first, length, numbers))
-        return np.broadcast_to(_spread(value, name, numbers), (length, numbers))
+        return np.broadcast_to(np.asarray(value, np.float64), (length, numbers))
 
 
 def _largest(value: Any) -> float:
@@ -130,19 +142,28 @@ def _largest(value: Any) -> float:
 
 
 def _plain(value: Any, name: str) -> float | tuple[float, ...]:
-    array = np.asarray(value, np.float64)
-    if array.ndim > 1 or not (array >= 0).all() or (name == "bandwidth" and not (array > 0).all()):
+    is_bandwidth = name == "bandwidth"
+    try:
+        array = np.asarray(value)
+    except ValueError:  # rows of different lengths
+        array = np.array(None)
+    is_good = array.dtype.kind in "iuf" and array.ndim <= 1 and array.size > 0
+    if not (is_good and ((array > 0) if is_bandwidth else (array >= 0) & (array < np.inf)).all()):
+        kind = "positive" if is_bandwidth else "at least 0 and finite"
+        drawn = "" if is_bandwidth else ", or Exponential or Uniform"
         raise ArgumentError(
-            f"`{name}` of Clock must be at least 0, one number or one for each, or Exponential or Uniform, but got "
-            f"{value!r}."
+            f"`{name}` of Clock must be {kind}, one number or one for each{drawn}, but got {value!r}."
         )
-    return tuple(array.tolist()) if array.ndim else float(array)
+    return tuple(array.astype(np.float64).tolist()) if array.ndim else float(array)
 
 
-def _spread(value: Any, name: str, numbers: int) -> Floats:
-    array = np.asarray(value, np.float64)
-    if array.ndim and len(array) != numbers:
+def _check_length(value: Any, name: str, count: int, what: str) -> None:
+    if isinstance(value, tuple) and len(value) != count:
         raise ArgumentError(
-            f"`{name}` of Clock has {len(array)} values, but there are {numbers}; give one for each."
+            f"`{name}` of Clock has {len(value)} values, but the network has {count} {what}; give one for each."
         )
-    return np.broadcast_to(array, (numbers,))
+
+
+def _check_seconds(value: Any, name: str, owner: str) -> None:
+    if not 0 <= value < np.inf:
+        raise ArgumentError(f"`{name}` of {owner} must be at least 0 and finite, but got {value!r}.")

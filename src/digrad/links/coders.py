@@ -27,6 +27,10 @@ class TopK:
     k: int
     damping = 0.3
 
+    def __post_init__(self) -> None:
+        """Check the field."""
+        object.__setattr__(self, "k", checks.count(self.k, "k", "top_k"))
+
     def code(self, values: Array, chosen: Array | None = None) -> Array:
         """Keep the k largest entries of each row."""
         return where(is_among_largest(values, self.k), values, zeros_like(values))
@@ -42,6 +46,10 @@ class RandomK:
 
     k: int
     damping = 0.3
+
+    def __post_init__(self) -> None:
+        """Check the field."""
+        object.__setattr__(self, "k", checks.count(self.k, "k", "random_k"))
 
     def code(self, values: Array, chosen: Array | None = None) -> Array:
         """Keep the chosen entries, unscaled."""
@@ -73,6 +81,10 @@ class Quantize:
     """Made by :func:`quantize`."""
 
     bits: int
+
+    def __post_init__(self) -> None:
+        """Check the field."""
+        object.__setattr__(self, "bits", checks.count(self.bits, "bits", "quantize", minimum=2, maximum=32))
 
     @property
     def damping(self) -> float:
@@ -113,12 +125,12 @@ bfloat16 = BFloat16()
 
 def top_k(k: int) -> TopK:
     """Return a coder that sends the k largest entries of a message."""
-    return TopK(checks.count(k, "k", "top_k"))
+    return TopK(k)
 
 
 def random_k(k: int) -> RandomK:
     """Return a coder that sends k entries drawn anew for every message, the same for all receivers, unscaled."""
-    return RandomK(checks.count(k, "k", "random_k"))
+    return RandomK(k)
 
 
 def sign() -> Sign:
@@ -134,4 +146,4 @@ def quantize(bits: int) -> Quantize:
         >>> quantize(2).code(np.array([[0.2, -0.6, 1.0]]))
         array([[ 0., -1.,  1.]])
     """
-    return Quantize(checks.count(bits, "bits", "quantize", minimum=2, maximum=32))
+    return Quantize(bits)

@@ -34,8 +34,8 @@ class Bursts:
 
     def __post_init__(self) -> None:
         """Check that such a chain exists."""
-        checks.fraction(self.loss, "loss", "Bursts")
-        checks.positive(self.length, "length", "Bursts")
+        checks.set_number(self, "loss", checks.fraction)
+        checks.set_number(self, "length", checks.positive)
         if self.length < 1 or self.enter + self.leave > 1:
             raise ArgumentError(
                 f"`length` of Bursts must be at least {max(1.0, 1 / (1 - self.loss)):g} steps for a loss of "
@@ -61,7 +61,7 @@ class FixedDelay:
 
     def __post_init__(self) -> None:
         """Check the field."""
-        checks.count(self.steps, "steps", "FixedDelay", minimum=0, maximum=LONGEST_DELAY)
+        object.__setattr__(self, "steps", _steps(self.steps, "steps", "FixedDelay"))
 
 
 @dataclass(frozen=True, repr=False)
@@ -117,9 +117,9 @@ class Links:
     def __post_init__(self) -> None:
         """Check every field, and what excludes each other."""
         if not isinstance(self.loss, Bursts):
-            checks.fraction(self.loss, "loss", "Links")
+            checks.set_number(self, "loss", checks.fraction)
         if not isinstance(self.delay, FixedDelay):
-            checks.count(self.delay, "delay", "Links", minimum=0, maximum=LONGEST_DELAY)
+            object.__setattr__(self, "delay", _steps(self.delay, "delay", "Links"))
         object.__setattr__(self, "awake", _rates(self.awake))
         if not isinstance(self.two_way, bool):
             raise ArgumentError(f"`two_way` of Links must be True or False, but got {self.two_way!r}.")
@@ -128,14 +128,16 @@ class Links:
                 f"`coder` of Links must be one of digrad.coders, such as coders.top_k(3), but got {self.coder!r}."
             )
         if self.damping is not None:
-            checks.positive(self.damping, "damping", "Links")
-        if not callable(self.noise):
-            _check_noise(self.noise)
+            self._check_damping()
+        if callable(self.noise):
+            checks.function_of_k(self.noise, "noise", "Links")
+        else:
+            object.__setattr__(self, "noise", _noise(self.noise, "noise"))
         if not isinstance(self.clock, Clock | None):
             raise ArgumentError(f"`clock` of Links must be a digrad.links.Clock, but got {self.clock!r}.")
         checks.choice(self.push, "push", "Links", PUSHES)
         checks.choice(self.pull, "pull", "Links", PULLS)
-        checks.seed(self.seed, "Links")
+        object.__setattr__(self, "seed", checks.seed(self.seed, "Links"))
         if self.is_timed and (self.longest_delay or self.two_way):
             raise ArgumentError(
                 "`clock` of Links has a deadline, which makes every packet late by its own seconds; leave out "
@@ -145,6 +147,15 @@ class Links:
             raise ArgumentError(
                 '`push` of Links is "keep", for senders that know at once what did not arrive, but packets may be '
                 'late; use "sum".'
+            )
+
+    def _check_damping(self) -> None:
+        checks.set_number(self, "damping", checks.positive)
+        if self.coder is None:
+            raise ArgumentError("`damping` of Links is for coded messages; leave it out, or give a coder.")
+        if self.damping > 1:  # pyright: ignore[reportOptionalOperand]
+            raise ArgumentError(
+                f"`damping` of Links must be at most 1, with which all shares are sent, but got {self.damping!r}."
             )
 
     def __repr__(self) -> str:
@@ -197,23 +208,25 @@ class Links:
         """Return the standard deviation of the noise of iteration k."""
         if not callable(self.noise):
             return float(self.noise)
-        value = float(self.noise(k))
-        _check_noise(value)
-        return value
+        return float(_noise(self.noise(k), f"noise({k})"))
 
     def check_agents(self, n: int) -> None:
-        """Raise unless wake rates, if given one by one, are those of ``n`` agents."""
+        """Raise unless what is given one by one, rates and seconds, is of ``n`` agents."""
         if isinstance(self.awake, tuple) and len(self.awake) != n:
             raise ArgumentError(
                 f"`awake` of Links has {len(self.awake)} rates, but the network has {n} agents; give one for each."
             )
+        if self.clock is not None:
+            self.clock.check_agents(n)
+
+
+def _steps(value: Any, name: str, owner: str) -> int:
+    return checks.count(value, name, owner, minimum=0, maximum=LONGEST_DELAY)
 
 
 def _rates(awake: Any) -> float | tuple[float, ...]:
-    many = hasattr(awake, "__len__") and not isinstance(awake, str)
-    rates: list[Any] = [
-        float(rate) if hasattr(rate, "item") else rate for rate in (awake if many else [awake])
-    ]
+    many = isinstance(awake, list | tuple) or getattr(awake, "ndim", 0) > 0
+    rates = [checks.number(rate, "awake", "Links") for rate in (awake if many else [awake])]
     for rate in rates:
         checks.positive(rate, "awake", "Links")
         if rate > 1:
@@ -221,9 +234,11 @@ def _rates(awake: Any) -> float | tuple[float, ...]:
     return tuple(map(float, rates)) if many else float(rates[0])
 
 
-def _check_noise(value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise ArgumentError(f"`noise` of Links must be at least 0 and finite, but got {value!r}.")
+def _noise(value: Any, name: str) -> int | float:
+    found = checks.number(value, name, "Links")
+    if not 0 <= found < float("inf"):
+        raise ArgumentError(f"`{name}` of Links must be at least 0 and finite, but got {value!r}.")
+    return found
 
 
 def _readable(value: Any) -> str:

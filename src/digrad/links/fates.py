@@ -36,7 +36,8 @@ class Fates:
         packet: The bytes of a packet, where a clock with a deadline and a bandwidth decides what is late.
 
     Raises:
-        ArgumentError: Packets may be late by more steps than can be remembered.
+        ArgumentError: The clock is of another number of arcs, or packets may be late by more steps than can be
+            remembered.
 
     Example:
         >>> from digrad.graphs import example5
@@ -59,6 +60,8 @@ class Fates:
         self._twin = _twins(arcs, n) if links.two_way else None
         self._rates = np.array(links.rates(n))
         self._packet = packet
+        if links.clock is not None:
+            links.clock.check_arcs(len(arcs))
         self._bad = _Chain(np.zeros(len(arcs), bool))  # which arcs are in a burst
         self._work = _Chain(np.full(n, np.nan))  # seconds that agents have left to compute; NaN for none
         self.longest_delay = links.clock.most_late(packet) if links.is_timed else links.longest_delay  # pyright: ignore[reportOptionalMemberAccess]

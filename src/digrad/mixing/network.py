@@ -17,6 +17,7 @@ from digrad.mixing.spectral import DENSE_LIMIT, perron_column, perron_row
 from digrad.mixing.summary import NetworkSummary, summarize
 from digrad.mixing.validation import ADJECTIVES, BUILDERS, check_connected, custom, no_root, not_strong
 from digrad.mixing.weights import Kind, Mixing, column_stochastic, row_stochastic, sinkhorn
+from digrad.notices import warn_user
 from digrad.tables import facts_html
 
 if TYPE_CHECKING:
@@ -31,8 +32,9 @@ class Network:
     """A digraph and the weights on it: a description, from which each engine builds its executor.
 
     Args:
-        graph: Who hears whom: a digraph, or a networkx graph; a sequence (:func:`digrad.graphs.split` and others)
-            changes with the iteration, with uniform weights recomputed from the degrees of each.
+        graph: Who hears whom: a digraph, or a networkx graph, whose edges' weights are not read; a sequence
+            (:func:`digrad.graphs.split` and others) changes with the iteration, with uniform weights recomputed from
+            the degrees of each.
         R: Row-stochastic weights for ``pull``; by default :func:`row_stochastic` of ``graph``.
         C: Column-stochastic weights for ``push``; by default :func:`column_stochastic` of ``graph``, on first use.
         W: Doubly stochastic weights for ``mix``; by default :func:`sinkhorn` of ``graph``, on first use.
@@ -76,7 +78,9 @@ class Network:
     ) -> None:
         """Validate what is given."""
         if hasattr(graph, "is_multigraph"):
-            graph = from_networkx(graph)  # pyright: ignore[reportArgumentType]
+            theirs, graph = graph, from_networkx(graph)  # pyright: ignore[reportArgumentType]
+            if R is None and C is None and W is None:
+                _warn_of_weights(theirs)
         if not isinstance(graph, Digraph | GraphSequence):
             raise ArgumentError(
                 f"`graph` of Network must be a Digraph or a networkx graph, but got {type(graph).__name__}; "
@@ -280,6 +284,14 @@ def _check_strong(graph: Digraph) -> None:
     if unreachable_pair(graph) is not None:
         raise MixingError(
             f"`graph` of Network: {not_strong(graph)}; add arcs, or pass C on a strongly connected graph."
+        )
+
+
+def _warn_of_weights(graph: Any) -> None:
+    if any(weight is not None for _, _, weight in graph.edges(data="weight")):
+        warn_user(
+            "`graph` of Network: the weights on the edges of a networkx graph are not read, and agents mix with "
+            "uniform ones; give weights of your own as R and C."
         )
 
 

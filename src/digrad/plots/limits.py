@@ -64,13 +64,13 @@ def use_log_axis(ax: "Axes", low: float, high: float) -> None:
 
 
 def _range_shown(values: Floats, runs: Sequence[tuple[Floats, bool]]) -> tuple[float, float]:
+    calm = [values for values, diverged in runs if not diverged]
+    if not calm:  # nothing is squashed
+        return float(values.min()), float(values.max())
     initial = np.array([values[0] for values, _ in runs])
     if values.min() >= 0 and initial.max() > _NEGLIGIBLE:
         return 0.0, _EXPLOSION * float(initial.max())
     # On a linear axis, or without an initial scale, the runs that did not diverge set the limits.
-    calm = [values for values, diverged in runs if not diverged]
-    if not calm:
-        return float(values.min()), float(values.max())
     trusted = np.concatenate([initial, *calm])
     return float(trusted.min()), float(trusted.max())
 

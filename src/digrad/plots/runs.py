@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from digrad.checks import choice
 from digrad.errors import ArgumentError
-from digrad.plots.limits import LARGEST, Floats, set_limits
+from digrad.plots.limits import LARGEST, SMALLEST, Floats, set_limits
 from digrad.plots.style import (
     FONT,
     RESERVED,
@@ -50,8 +50,9 @@ def curves(
 
     A run that diverged is drawn up to its last finite value, which a cross marks, and the legend says when.
     Values above 1000 times the largest initial one lie outside the axes, so that an explosion does not squash
-    the rest. An ensemble is its median, the band between its smallest and largest values, and a thin line for
-    each seed. The axis is logarithmic when no value is negative and they span a factor of ten.
+    the rest; if all explode, all is shown. An ensemble is its median, the band between its smallest and largest
+    values, and a thin line for each seed. The axis is logarithmic when no value is negative and they span a factor
+    of ten.
 
     Args:
         traces: The runs by the label to show.
@@ -175,6 +176,8 @@ def _draw(ax: "Axes", run: Run, metric: str, x: str, divisor: int, style: LineSt
             ax.plot(across[-1:], values[-1:], "x", color=style.color, markersize=7, zorder=4, gid="diverged")
     if is_ensemble:
         across, low, median, high = _band(run, metric, x, divisor)
+        # A log axis leaves out corners at zero, which would cut the band across.
+        low, high = (np.where(edge == 0, SMALLEST, edge) for edge in (low, high))
         ax.fill_between(across, low, high, color=style.color, alpha=0.2, linewidth=0, zorder=1)
         looks = {**thick, "markevery": _marks(median.size, index)}
         ax.plot(across, median, color=style.color, linestyle=style.linestyle, label=run.name, **looks)

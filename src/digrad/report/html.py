@@ -128,7 +128,8 @@ def _subtitle(sources: Sequence[Source]) -> str:
     spec = runs[0].spec
     batch = "all samples" if spec.batch_size is None else f"batches of {spec.batch_size}"
     seeds = f"seed {spec.seed}" if spec.seeds == 1 else f"medians over {spec.seeds} seeds from {spec.seed} on"
-    return f"{spec.steps} steps, {batch}, {seeds}, {spec.dtype}; made by digrad."
+    steps = f"{spec.steps} step{'s' * (spec.steps != 1)}"
+    return f"{steps}, {batch}, {seeds}, {spec.dtype}; made by digrad."
 
 
 def _swept(source: Source) -> str:

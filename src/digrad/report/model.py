@@ -15,6 +15,7 @@ from digrad.trace import Ensemble
 
 NUMBERS = 90_000  # in one page, about: nine characters each
 MOST_ROWS, LEAST_ROWS = 3000, 60  # of one curve
+THINNED_ROWS = 1000  # of one that is longer: about as many as a screen can show
 LARGEST = 1e300  # beyond it the arithmetic of an axis overflows
 DIGITS = 6
 
@@ -99,7 +100,8 @@ def _series(run: _Loaded, label: str, result: Result, most: int) -> dict[str, An
     if run.minimum is not None:
         columns = _with_excess(columns, run.minimum)
     drawn = [band[part] for name, band in columns.items() if name[:2] != "x[" for part in band]
-    rows = kept_rows(k, [np.asarray(values, float) for values in drawn], most)
+    wanted = most if len(k) <= most else min(most, THINNED_ROWS)
+    rows = kept_rows(k, [np.asarray(values, float) for values in drawn], wanted)
     return {
         "run": run.number,
         "label": label,

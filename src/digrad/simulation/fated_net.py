@@ -249,8 +249,8 @@ class FatedNet(Verbs):
         wire, arrives = self._wire, (age >= 0)[:, None]
         if wire.keeps_ledger:
             state = state._replace(lifetime=share if state.lifetime is None else state.lifetime + share)
-        before = outstanding(state)
-        owed = self._stored(jnp.add, jnp.zeros_like(share) if before is None else before, share)
+        # One pass over the arcs: as operands of their own, what was owed and the share would be written and read again.
+        owed = self._stored(_add_share, state.owed, state.settled, sent, arcs.sender, arcs.weight)
         if not (wire.longest_delay or wire.sleeps):
             return state._replace(owed=owed, settled=age >= 0), add_up(arcs, slices, owed, age >= 0)
         reach = owed
@@ -318,6 +318,14 @@ def _reach(
 ) -> jax.Array:
     later = (_at(total, place) if is_constant else total) - _at(totals.reshape(-1, total.shape[1]), places)
     return owed - (weight[:, None] * later if is_constant else later)
+
+
+def _add_share(
+    owed: jax.Array | None, settled: jax.Array | None, sent: jax.Array, sender: jax.Array, weight: jax.Array
+) -> jax.Array:
+    before = outstanding(Call(owed=owed, settled=settled))
+    share = weight[:, None] * _at(sent, sender)
+    return share if before is None else before + share
 
 
 def _where(mask: jax.Array, values: jax.Array) -> jax.Array:

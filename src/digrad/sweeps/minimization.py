@@ -66,10 +66,10 @@ def minimize(
     """
     if not isinstance(network, Network | NetworkSequence):
         network = Network(network)
-    start = np.asarray(x0, np.float64)
+    start = _start(x0)
     problem = _problem(fun, start, network.n, data)
     found: Any = None
-    for tried in [method] if method else _candidates(problem, network, start, seed):
+    for tried in [method] if method else _candidates(problem, network, start, tolerance, seed):
         trace = simulate(
             tried,
             problem,
@@ -87,9 +87,17 @@ def minimize(
     return found
 
 
-def _problem(fun: Any, start: npt.NDArray[np.float64], n: int, data: Any) -> Problem:
-    if start.ndim != 1:
+def _start(x0: Any) -> npt.NDArray[np.float64]:
+    try:
+        start = np.asarray(x0, np.float64)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"`x0` of minimize must be a vector of numbers, but got {x0!r}.") from None
+    if start.ndim != 1 or not start.size:
         raise ArgumentError(f"`x0` of minimize must be a vector [d], but has shape {list(start.shape)}.")
+    return start
+
+
+def _problem(fun: Any, start: npt.NDArray[np.float64], n: int, data: Any) -> Problem:
     if isinstance(fun, Problem):
         return fun
     if callable(fun):
@@ -114,9 +122,17 @@ def _problem(fun: Any, start: npt.NDArray[np.float64], n: int, data: Any) -> Pro
 
 
 def _candidates(
-    problem: Problem, network: AnyNetwork, start: npt.NDArray[np.float64], seed: int
+    problem: Problem, network: AnyNetwork, start: npt.NDArray[np.float64], tolerance: float, seed: int
 ) -> Iterator[Method]:
     """Yield CGT with smaller and smaller step sizes: one that clips for ever may look stable in a short search."""
+    slope = float(np.linalg.norm(problem.gradient(start)))
+    if not np.isfinite(slope):
+        raise ArgumentError(
+            f"`fun` of minimize must have a finite gradient at `x0`, but its norm is {slope}; start elsewhere."
+        )
+    if slope <= tolerance:  # the run will end before its first step, and no scale can be learned here
+        yield CGT(step_size=1.0, threshold=1.0)
+        return
     threshold = recommend_threshold(problem, x0=start).threshold
     first = CGT(step_size=0.1 / max(1.0, threshold), threshold=threshold)
     found = tune(first, problem, network, steps=_TRIAL_STEPS, x0=start, seed=seed, budget=16, precision=1.5)

@@ -31,7 +31,8 @@ class Search:
     Args:
         value: The one wanted; None when no value tried is stable.
         trials: All that were tried, from the smallest value on.
-        is_bounded: Whether a value on the other side was tried and is worse; else the search ended at its budget.
+        is_bounded: Whether values on both sides were tried and are worse: above the one wanted, and below the best.
+            Else the search ended at its budget.
     """
 
     value: float | None
@@ -99,7 +100,9 @@ def largest_stable(
             break
         trials.attempt((good + bad) / 2)
     chosen = max(filter(stable, trials.scores), default=None)
-    return trials.result(chosen, chosen is not None and chosen < trials.highest)
+    # While smaller values may still be better, nobody knows yet what is close to the best.
+    is_bounded = chosen is not None and chosen < trials.highest and not trials.is_best_below
+    return trials.result(chosen, is_bounded)
 
 
 def best_value(

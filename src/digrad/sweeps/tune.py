@@ -46,8 +46,8 @@ class Tuning:
         method: With the value found; as it came when none is stable.
         field: The hyper-parameter that was searched.
         value: Its value; None when no value tried is stable.
-        is_bounded: Whether a larger value was tried and is not stable (or, for the best final value, whether worse ones
-            lie on both sides); else the search ended at its budget.
+        is_bounded: Whether a larger value was tried and is not stable, and a smaller one is not the best (for the best
+            final value: whether worse ones lie on both sides); else the search ended at its budget.
         goal: What was searched for.
         metric: The column that decided.
         table: The evidence: a row per value and seed, as :func:`digrad.sweep` gives them, with ``farthest_loss`` (of

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 from digrad.torch.agent_output import hand_over_output
-from digrad.torch.bound_store import keep_to_loopback
 from digrad.torch.failure_records import FAILURES_VARIABLE, record_failure
 from digrad.torch.launch_folder import remember_folder
 from digrad.torch.tied import end_with_parent
@@ -24,6 +23,9 @@ def main() -> None:
     folder = Path(os.environ.pop(FAILURES_VARIABLE))
     hand_over_output(folder)
     remember_folder(folder)
+    # Imports torch, which takes seconds: not before launch may be killed without leaving this process behind.
+    from digrad.torch.bound_store import keep_to_loopback
+
     keep_to_loopback()
     del sys.argv[0]
     script = sys.argv[0]

@@ -5,6 +5,7 @@ and knows no half of a message. Here an agent listens on one port, and who conne
 The sender of an arc makes its connection when there is something to send. A message that makes progress is not late.
 """
 
+import math
 import queue
 import secrets
 import socket
@@ -137,7 +138,7 @@ class AgentLinks:
         """When bytes last came or left on any link."""
         with self._lock:
             links = (*self._incoming.values(), *self._outgoing.values())
-        return max((link.last_progress for link in links), default=-float("inf"))
+        return max((link.last_progress for link in links), default=-math.inf)
 
     def close(self) -> None:
         """Close the connections; a neighbour that still waits for a message learns that it is lost."""
@@ -215,7 +216,7 @@ class _Carrier:
     @property
     def last_progress(self) -> float:
         """When bytes last came or left."""
-        return -float("inf") if self._wire is None else self._wire.last_progress
+        return last_progress(self._wire)
 
     def close(self) -> None:
         """Close the connection; what was posted is lost."""
@@ -315,6 +316,11 @@ class Outgoing(_Carrier):
             if posted is not None:
                 posted[-1].future.set_exception(MessageLostError(str(error)))
             self._fail(error)
+
+
+def last_progress(wire: Wire | None) -> float:
+    """Return when bytes last came or left; never, before there is a connection."""
+    return -math.inf if wire is None else wire.last_progress
 
 
 def memory_of(message: torch.Tensor) -> Any:

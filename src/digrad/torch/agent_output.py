@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import selectors
 import socket
 import threading
@@ -15,6 +16,7 @@ ONE_OUTPUT_VARIABLE = "DIGRAD_ONE_OUTPUT"  # set if both go to the same place, s
 _SOCKET = "output"  # in the folder that launch has named
 _CHUNK = 1 << 16  # bytes; a longer piece of a line is shown before the line ends
 _TRACEBACK = b"Traceback (most recent call last):"
+_EXIT = re.compile(rb"failed \(exitcode: (-?\d+)\) local_rank: (\d+) ")  # of an agent, as torchrun logs it
 _PERIOD = 0.1  # seconds between two looks at whether to end
 
 
@@ -58,6 +60,7 @@ class AgentOutput:
         self._listener.listen()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._torchrun = _Stream(b"", ERR, kept_back=b"")
+        self._said = b""  # by torchrun
         self._is_closing = False
         self._thread = threading.Thread(target=self._relay, daemon=True)
         self._thread.start()
@@ -77,6 +80,10 @@ class AgentOutput:
         self._selector.register(reader, selectors.EVENT_READ, self._torchrun)
         yield writer
         os.close(writer)
+
+    def exits(self) -> list[tuple[int, int]]:
+        """Return, for each attempt that has failed, the agent that torchrun blames, and its exit code."""
+        return [(int(agent), int(code)) for code, agent in _EXIT.findall(self._said)]
 
     def show_torchrun(self) -> None:
         """Write the traceback with which torchrun has ended, if it has; the output must be closed."""
@@ -124,6 +131,8 @@ class AgentOutput:
 
     def _pass_on(self, descriptor: int, stream: _Stream) -> None:
         data = os.read(descriptor, _CHUNK)
+        if stream is self._torchrun:
+            self._said += data
         try:
             if data:
                 self._write(stream.target, _complete_lines(stream, data))

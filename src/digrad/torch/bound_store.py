@@ -25,6 +25,7 @@ def _host(listener: socket.socket, world_size: int, timeout: float) -> TCPStore:
         world_size,
         is_master=True,
         timeout=timedelta(seconds=timeout),
+        wait_for_workers=False,  # the agents say themselves who has come
         master_listen_fd=listener.detach(),
     )
 
@@ -43,7 +44,9 @@ def store_of_group(timeout: float) -> TCPStore | None:
         with contextlib.suppress(OSError):  # behind a translated address, which only others can use
             return _host(listening_socket(host, port), size, timeout)
         return None
-    return TCPStore(host, port, size, is_master=False, timeout=timedelta(seconds=timeout))
+    return TCPStore(
+        host, port, size, is_master=False, timeout=timedelta(seconds=timeout), wait_for_workers=False
+    )
 
 
 class LoopbackStore(TCPStore):

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -39,6 +40,20 @@ def record_failure(folder: Path, error: BaseException, script: str) -> None:
     }
     with contextlib.suppress(OSError):  # launch has gone, and nobody will ask
         write_atomically(folder / f"{attempt}-{agent}.json", json.dumps(entry))
+
+
+def unrecorded_failure(agent: int, code: int, attempt: int) -> dict[str, Any]:
+    """Return the failure of an agent that could not say anything itself, from its exit code.
+
+    >>> unrecorded_failure(3, -9, 0)["reason"], unrecorded_failure(3, 7, 0)["reason"]
+    ('it was ended by SIGKILL', 'it ended with exit code 7')
+    """
+    signals = {number.value: number.name for number in signal.Signals}
+    reason = f"it was ended by {signals[-code]}" if -code in signals else f"it ended with exit code {code}"
+    return {
+        "agent": agent, "attempt": attempt, "time": time.monotonic(), "step": None, "reason": reason, "traceback": "",
+        "is_final": False, "is_own": True, "mark": None,
+    }  # fmt: skip
 
 
 def _as_shown(error: BaseException, frames: TracebackType | None) -> str:

@@ -1,14 +1,16 @@
 """What ``digrad launch`` tells of failures: the first cause in full, what followed from it in one line each."""
 
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 from digrad.torch.agent_output import AgentOutput
-from digrad.torch.failure_records import cause_of, read_failures, repeated_failure
+from digrad.torch.failure_records import cause_of, read_failures, repeated_failure, unrecorded_failure
 from digrad.torch.reasons import agents_text
 
 FAILED, BAD_INPUT = 1, 2  # exit codes
+_SIGNALLED = 128  # above it, an exit code is a signal
 
 
 class Story:
@@ -26,7 +28,7 @@ class Story:
 
     def go_on(self) -> None:
         """Tell the attempts that are over, and find out whether another would end like them."""
-        failures = read_failures(self._folder)
+        failures = self._failures()
         is_final = any(failure["is_final"] for failure in failures)
         self.is_hopeless = is_final or repeated_failure(failures) is not None
         if not self.is_hopeless and self._output.attempt > self._told + 1:
@@ -37,13 +39,19 @@ class Story:
 
     def end(self, code: int) -> int:
         """Tell why the run has ended, and return its exit code."""
-        failures = read_failures(self._folder)
+        failures = self._failures()
         if not self.is_hopeless:  # else another attempt may have begun before torchrun was told
             failures = [failure for failure in failures if failure["attempt"] >= self._output.attempt]
         if code == 0 or not failures:
             self._output.show_torchrun()
+            if code > _SIGNALLED:
+                name = signal.Signals(code - _SIGNALLED).name
+                say(
+                    f"torchrun, which starts the agents, was ended by {name}; the same command goes on from the last "
+                    "checkpoint"
+                )
             return code
-        repeated = repeated_failure(read_failures(self._folder))
+        repeated = repeated_failure(self._failures())
         hint = (
             ""
             if repeated is None
@@ -53,6 +61,17 @@ class Story:
         if cause["is_final"]:
             return BAD_INPUT
         return FAILED if self.is_hopeless else code  # that of torchrun says that it was told to end
+
+    def _failures(self) -> list[dict[str, Any]]:
+        """Return what the agents have left, and what torchrun knows of those that could not."""
+        recorded = read_failures(self._folder)
+        known = {(one["agent"], one["attempt"]) for one in recorded}
+        blamed = enumerate(self._output.exits())
+        return recorded + [
+            unrecorded_failure(agent, code, attempt)
+            for attempt, (agent, code) in blamed
+            if (agent, attempt) not in known
+        ]
 
     def _tell(self, failures: list[dict[str, Any]], hint: str) -> dict[str, Any]:
         cause = cause_of(failures)
@@ -64,9 +83,14 @@ class Story:
         reason = (
             cause["reason"].rstrip(".") if hint else cause["reason"]
         )  # the hint goes on with the sentence
-        sys.stderr.write(f"digrad: {agents_text([cause['agent']])} failed: {reason}{hint}\n")
-        sys.stderr.flush()
+        say(f"{agents_text([cause['agent']])} failed: {reason}{hint}")
         return cause
+
+
+def say(text: str) -> None:
+    """Write a line of launch itself."""
+    sys.stderr.write(f"digrad: {text}\n")
+    sys.stderr.flush()
 
 
 def place_of(failure: dict[str, Any]) -> str:

@@ -93,18 +93,18 @@ class Handshake:
 
     def post(self, name: str, facts: dict[str, Any]) -> None:
         """Leave facts for whoever reads them later; nobody waits."""
-        self._store.set(f"digrad/{self._prefix}/{name}/{self._agent}", json.dumps(facts))
+        self._store.set(self._key(name, self._agent), json.dumps(facts))
 
     def posted(self, name: str) -> list[dict[str, Any]] | None:
         """Return what all agents have left under a name, or None if one has not yet; nobody waits."""
-        keys = [f"digrad/{self._prefix}/{name}/{agent}" for agent in range(self._n)]
+        keys = self._keys(name)
         if not self._store.check(keys):
             return None
         return [json.loads(self._store.get(key)) for key in keys]
 
     def wait_posted(self, name: str, seconds: float) -> bool:
         """Return whether all agents have left something under a name, at most so many seconds from now."""
-        keys = [f"digrad/{self._prefix}/{name}/{agent}" for agent in range(self._n)]
+        keys = self._keys(name)
         is_there = self._store.check(keys)
         if is_there or seconds == 0.0:
             return is_there
@@ -114,20 +114,19 @@ class Handshake:
             return False
         return True
 
-    def missing(self, name: str) -> list[int]:
+    def missing(self, name: int | str) -> list[int]:
         """Return the agents that have left nothing under a name."""
-        return [a for a in range(self._n) if not self._store.check([f"digrad/{self._prefix}/{name}/{a}"])]
+        return [agent for agent, key in enumerate(self._keys(name)) if not self._store.check([key])]
 
     def withdraw(self, name: str) -> None:
         """Delete what this agent has left."""
-        self._store.delete_key(f"digrad/{self._prefix}/{name}/{self._agent}")
+        self._store.delete_key(self._key(name, self._agent))
 
     def _announced(self, grace: float) -> dict[int, dict[str, Any]]:
         """Return what the agents have said under the present number, by agent."""
         found: dict[int, dict[str, Any]] = {}
         deadline = time.monotonic() + grace
-        for agent in range(self._n):
-            key = self._key(self._count, agent)
+        for agent, key in enumerate(self._keys(self._count)):
             try:
                 if not self._store.check([key]):  # a wait of no time may end before the store has answered
                     self._store.wait([key], timedelta(seconds=max(deadline - time.monotonic(), 0.001)))
@@ -146,7 +145,7 @@ class Handshake:
 
     def leave_together(self) -> None:
         """Let the owner of the store go last, so that the others can still read the reason."""
-        keys = [f"{self._key(self._count, agent)}/left" for agent in range(self._n)]
+        keys = [f"{key}/left" for key in self._keys(self._count)]
         self._store.set(keys[self._agent], "")
         if self._agent == 0:
             try:
@@ -173,15 +172,18 @@ class Handshake:
 
     def _missing(self, timeout: float) -> str:
         try:
-            keys = {agent: self._key(self._count, agent) for agent in range(self._n)}
-            silent = [agent for agent, key in keys.items() if not self._store.check([key])]
+            silent = self.missing(self._count)
         except (dist.DistError, RuntimeError):
             return "agent 0, which keeps the store of the group, has gone"
         self.leave_together()
         return f"nothing was heard from {agents_text(silent)} within {timeout:.1f} s"
 
-    def _key(self, count: int, agent: int) -> str:
-        return f"digrad/{self._prefix}/{count}/{agent}"
+    def _keys(self, name: int | str) -> list[str]:
+        return [self._key(name, agent) for agent in range(self._n)]
+
+    def _key(self, name: int | str, agent: int) -> str:
+        """Return under what an agent says something: in a call of all agents by its number, else by name."""
+        return f"digrad/{self._prefix}/{name}/{agent}"
 
 
 def difference(everyone: Sequence[dict[str, Any]], agents: Sequence[int]) -> str:

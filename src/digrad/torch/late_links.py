@@ -9,7 +9,6 @@ receiver knows, so that both ends remember it. Both are decided when a packet le
 however much it covers.
 """
 
-import math
 import struct
 import threading
 import time
@@ -18,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from digrad.torch.agent_links import HEADER, TAKEN, memory_of
+from digrad.torch.agent_links import HEADER, TAKEN, last_progress, memory_of
 from digrad.torch.machines.sealed import StrangerError, Wire
 from digrad.torch.short_format import ShortFormat
 
@@ -100,7 +99,7 @@ class LateIncoming:
     @property
     def last_progress(self) -> float:
         """When bytes last came."""
-        return -math.inf if self._wire is None else self._wire.last_progress
+        return last_progress(self._wire)
 
     def close(self) -> None:
         """Close the connection."""
@@ -184,7 +183,7 @@ class LateOutgoing:
     @property
     def last_progress(self) -> float:
         """When bytes last left or a confirmation came."""
-        return -math.inf if self._wire is None else self._wire.last_progress
+        return last_progress(self._wire)
 
     def pause(self) -> None:
         """Let no further packet leave."""

@@ -5,6 +5,7 @@ import importlib.util
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -42,6 +43,8 @@ _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # which interface th
 CHECK = Path(__file__).parent / "machines" / "check.py"  # the script of `digrad launch --check`
 REJOIN = 300.0  # seconds to wait for a machine
 
+_PREFIX = "digrad-launch-"  # of the name of a private folder
+_SOCKET_NAME, _REST = 108, 20  # bytes for the name of a Unix socket, and for what follows the prefix
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _PERIOD = 0.1  # seconds between two looks at torchrun
 _PATIENCE = 2.0  # seconds that a reader of our output gets once we are told to end
@@ -103,7 +106,7 @@ def launch(
     environment = launch_environment(
         graph=graph, agents=agents, nodes=nodes, interface=interface, has_key=secret is not None
     )
-    with tempfile.TemporaryDirectory(prefix="digrad-launch-") as folder, _ending_signals() as received:
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=_base()) as folder, _ending_signals() as received:
         output = AgentOutput(Path(folder))
         variables = {**environment, **output.variables, FAILURES_VARIABLE: folder}
         if metrics is not None:
@@ -117,27 +120,24 @@ def launch(
             host, port = endpoint_parts(endpoint)
             check_trust(host, has_key=secret is not None, insecure=insecure)
             listener, is_taken = listen_at(host, port, interface)
-            supervisor = None
             if listener is not None:
                 host, port = listener.getsockname()[:2]
-                supervisor = Supervisor(
-                    listener, secret, nodes=nodes, max_restarts=max_restarts, rejoin_timeout=rejoin_timeout
-                )
             plan = Plan(
                 host, port, is_taken, secret, nodes, node_rank, agents, _hash(graph), max_restarts, rejoin_timeout,
                 published_address(interface), agent_command(script, arguments), variables,
             )  # fmt: skip
-            try:
-                code = Machine(plan, Path(folder), output, received).run()
-            finally:
-                if supervisor is not None:
-                    supervisor.close()
-            output.close(_PATIENCE if received else None)
+            code = _run_with_others(plan, listener, Path(folder), output, received)
     if received:
         if received[0] == signal.SIGINT:
             raise KeyboardInterrupt
         return 128 + received[0]
     return code
+
+
+def _base() -> str:
+    """Return where the private folder is made: the usual place, unless names of sockets in it would be too long."""
+    usual = tempfile.gettempdir()
+    return usual if len(usual) + len(_PREFIX) + _REST < _SOCKET_NAME else "/tmp"
 
 
 def _run_here(
@@ -163,6 +163,28 @@ def _run_here(
         _end_remaining(str(folder))
     output.close(_PATIENCE if received else None)
     return code if received else story.end(code)
+
+
+def _run_with_others(
+    plan: Plan, listener: socket.socket | None, folder: Path, output: AgentOutput, received: list[int]
+) -> int:
+    """Run the agents of one machine of several; the one that listens at the endpoint also supervises all."""
+    supervisor = None
+    if listener is not None:
+        supervisor = Supervisor(
+            listener,
+            plan.secret,
+            nodes=plan.nodes,
+            max_restarts=plan.max_restarts,
+            rejoin_timeout=plan.rejoin_timeout,
+        )
+    try:
+        code = Machine(plan, folder, output, received).run()
+    finally:
+        if supervisor is not None:
+            supervisor.close()
+    output.close(_PATIENCE if received else None)
+    return code
 
 
 def require_torch(owner: str) -> None:

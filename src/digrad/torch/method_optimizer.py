@@ -14,7 +14,7 @@ from digrad.algorithms.fields import numeric_fields, with_fields
 from digrad.engine import door, hyper
 from digrad.engine.averages import perron_weights
 from digrad.errors import ArgumentError
-from digrad.links import Timeline
+from digrad.links import Links, Timeline
 from digrad.mixing import AnyNetwork
 from digrad.torch.finite import broken_rows
 from digrad.torch.flat import FlatParameters
@@ -203,6 +203,8 @@ class MethodOptimizer(torch.optim.Optimizer):
         links = self._net.stored_links()
         if links:
             state["links"] = links
+        if isinstance(self._network.links, Links):
+            state["links_are"] = repr(self._network.links)
         return {"state": state, "param_groups": settings}
 
     @torch.no_grad()
@@ -210,7 +212,7 @@ class MethodOptimizer(torch.optim.Optimizer):
         """Go on from a ``state_dict``; every agent must call, with the same k.
 
         Raises:
-            ArgumentError: It belongs to another method or model.
+            ArgumentError: It belongs to another method, model or links.
         """
         self._refuse_inside_average("load_state_dict")
         stored = state_dict["state"]
@@ -392,6 +394,12 @@ class MethodOptimizer(torch.optim.Optimizer):
             raise ArgumentError(
                 f"`state_dict` of {self._name} is of {stored['method']}, but the method is "
                 f"{type(self._method).__name__}; build the optimizer with the same method."
+            )
+        links = repr(self._network.links)
+        if stored.get("links_are", links) != links:
+            raise ArgumentError(
+                f"`state_dict` of {self._name} has the books of {stored['links_are']}, but the network has {links}, "
+                "with which what is owed would be lost; build the same network, or call restart_tracking()."
             )
         shapes = {name: tuple(value.shape) for name, value in self._state._asdict().items()}
         given = {name: tuple(value.shape) for name, value in stored["fields"].items()}

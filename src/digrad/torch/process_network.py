@@ -11,7 +11,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -41,6 +41,8 @@ LONGEST, SHORTEST, STEPS = 60.0, 10.0, 5  # seconds, seconds, and how many step 
 CONNECT = 60.0  # seconds for all agents to arrive
 STEP = "DecentralizedOptimizer.step()"
 _BACKENDS = ("gloo", "nccl", "cpu:gloo,cuda:nccl")
+_HERE = "here"  # what agents say before they wait for one another
+_Links = TypeVar("_Links", AgentLinks, SameHost)
 
 _left: list[bool] = []  # whether this process has closed the group that it joined
 _instances: dict[str, int] = {}  # networks made on each group so far, the same on every agent
@@ -164,7 +166,7 @@ class ProcessNetwork:
             )
         )
 
-    def keep(self, links: AgentLinks) -> AgentLinks:
+    def keep(self, links: _Links) -> _Links:
         """Close these links with the others of this agent."""
         weakref.finalize(self, links.close)
         self._closing.append(links.close)
@@ -180,11 +182,14 @@ class ProcessNetwork:
             turns = [self.network.at(k) for k in range(self.network.period or 0)]
             used = [getattr(one, letter).support for one in turns for letter in letters]
             arcs = sorted({arc for graph in (self.network.union, *used) for arc in graph.edges})
-            self.same_host = SameHost(
-                self.agent, arcs, lambda facts: self.exchange(facts, "same host"), self._timeout or CONNECT
+            self.same_host = self.keep(
+                SameHost(
+                    self.agent,
+                    arcs,
+                    lambda facts: self.exchange(facts, "same host"),
+                    self._timeout or CONNECT,
+                )
             )
-            weakref.finalize(self, self.same_host.close)
-            self._closing.append(self.same_host.close)
 
     def hold(self, sent: Round, owner: Any) -> None:
         """Keep messages under way alive, with their memory, even if ``owner`` is dropped before they have arrived."""
@@ -377,19 +382,32 @@ def _join(backend: str, timeout: float) -> None:
             f"ProcessNetwork needs {', '.join(missing)} in the environment; start the script with "
             "`digrad launch --agents N SCRIPT` or torchrun."
         )
+    rank, size, meeting = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), None
     try:
+        store = _meeting_store() if MEETING_VARIABLE in os.environ else store_of_group(timeout)
+        if store is not None:
+            meeting = Handshake(store, rank, size, "joining")
+            meeting.post(_HERE, {})
         dist.init_process_group(
-            backend,
-            store=store_of_group(timeout) if MEETING_VARIABLE not in os.environ else _meeting_store(),
-            rank=int(os.environ["RANK"]),
-            world_size=int(os.environ["WORLD_SIZE"]),
-            timeout=timedelta(seconds=timeout),
+            backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout)
         )
     except (dist.DistError, RuntimeError, ValueError) as error:
+        missing = _missing(meeting)
+        reason = f"missing: {agents_text(missing)}" if missing else first_line(error)
         raise CommunicationError(
-            f"the {os.environ['WORLD_SIZE']} agents did not all come within {timeout:.0f} s ({first_line(error)}); "
-            "look at the logs of the missing ones, and start all agents again."
+            f"the {size} agents did not all come within {timeout:.0f} s ({reason}); look at the logs of the missing "
+            "ones, and start all agents again."
         ) from error
+
+
+def _missing(meeting: Handshake | None) -> list[int]:
+    """Return the agents that have not come to a meeting, as far as that is known."""
+    with contextlib.suppress(dist.DistError, RuntimeError):  # the store has gone with agent 0
+        if meeting is not None:
+            missing = meeting.missing(_HERE)
+            meeting.leave_together()
+            return missing
+    return []
 
 
 @functools.cache

@@ -3,126 +3,22 @@
 import contextlib
 import json
 import os
-import random
 import shutil
 import signal
-import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
-from digrad import CGT, graphs
-from digrad.graphs import Digraph, example5, ring
-from digrad.torch import Replicas
+from digrad.graphs import example5, ring
 from digrad.torch.checkpoint_files import committed_steps
 from digrad.torch.machines.key_file import make_key
+from host_runs import STARTUP, WORKER, Run, check_result, until
 from namespaces import Host, hosts, needs_namespaces
-from torch_models import network_loss, network_model
-from torch_processes import WORKERS
+from torch_processes import SEARCHED, WORKERS
 
 pytestmark = needs_namespaces
-WORKER = str(WORKERS / "machines.py")
-STARTUP = 300.0  # seconds for the interpreters to load torch on a busy machine
-PORT = 29400
-
-
-def until(found: Callable[[], object], what: str, seconds: float = STARTUP) -> None:
-    deadline = time.monotonic() + seconds
-    while not found():
-        assert time.monotonic() < deadline, f"no {what} within {seconds} s"
-        time.sleep(0.05)
-
-
-class Run:
-    """One command on every host, and what it writes."""
-
-    def __init__(
-        self,
-        machines: Sequence[Host],
-        folder: Path,
-        *options: str,
-        key: bool = True,
-        graph: Digraph | None = None,
-        script: Sequence[str] = (),
-    ) -> None:
-        self.machines, self.folder = machines, folder
-        self.script = script or (WORKER, str(folder))
-        graphs.write(graph or ring(len(machines)), folder / "graph.json")
-        key_file = folder / "run.key"
-        if key and not key_file.exists():
-            make_key(key_file)
-        self.words = (
-            "-m", "digrad", "launch", "--agents", "1", "--nodes", str(len(machines)),
-            "--endpoint", f"{machines[0].address}:{PORT}", "--graph", str(folder / "graph.json"),
-            *(("--key-file", str(key_file)) if key else ("--insecure",)), *options,
-        )  # fmt: skip
-        self.processes: dict[int, subprocess.Popen[str]] = {}
-
-    def start(self, number: int, *options: str, **variables: str) -> None:
-        """Start the launch of one host, as machine ``number``."""
-        host = self.machines[number]
-        words = (*self.words, "--node-rank", str(number), *options, *self.script)
-        log = self.folder / f"log-{number}-{len(host.processes)}"
-        self.processes[number] = host.start(*words, log=log, **variables)
-
-    def start_all(self, **variables: str) -> None:
-        for number in range(len(self.machines)):
-            self.start(number, **variables)
-
-    def files(self, pattern: str) -> list[Path]:
-        return sorted(self.folder.glob(pattern))
-
-    def holding(self, attempt: int = 0) -> None:
-        """Wait until all agents of an attempt are at the step where they wait for a word."""
-        n = len(self.machines)
-        until(lambda: len(self.files(f"holding-*-{attempt}")) == n, f"{n} agents: {self.logs()}")
-
-    def go(self) -> None:
-        (self.folder / "go").touch()
-
-    def log(self, number: int) -> str:
-        return "".join(path.read_text() for path in self.files(f"log-{number}-*"))
-
-    def logs(self) -> str:
-        return "\n".join(f"{path.name}: {path.read_text()}" for path in self.files("log-*"))
-
-    def codes(self) -> list[int]:
-        """Wait until all launches have ended, and return their exit codes."""
-        for process in self.processes.values():
-            try:
-                process.wait(STARTUP)
-            except subprocess.TimeoutExpired:
-                pytest.fail(f"a launch has not ended: {self.logs()}")
-        return [self.processes[number].returncode for number in sorted(self.processes)]
-
-    def agent(self, number: int, attempt: int = 0) -> int:
-        """Return the process of an agent."""
-        return int((self.folder / f"started-{number}-{attempt}").read_text().split()[0])
-
-
-def expected(n: int) -> Replicas:
-    """Return the run in one process, after all steps."""
-    replicas = Replicas(network_model("mlp", torch.float32), CGT(step_size=0.05, threshold=1.0), ring(n))
-    for k in range(12):
-        replicas.zero_grad()
-        for agent, model in enumerate(replicas.models):
-            network_loss(model, agent, k, torch.float32).backward()
-        replicas.step()
-    return replicas
-
-
-def check_result(run: Run) -> None:
-    n = len(run.machines)
-    reference = expected(n)
-    for agent in range(n):
-        stored = load_file(run.folder / f"final-{agent}.safetensors")
-        for name, value in reference.state_fields._asdict().items():
-            assert torch.equal(stored[name], value[agent : agent + 1]), (agent, name)
-        assert torch.allclose(stored["average"], reference.average(), atol=1e-6)
 
 
 def test_hosts_train_as_documented_and_strangers_stay_out(tmp_path: Path) -> None:
@@ -135,7 +31,7 @@ def test_hosts_train_as_documented_and_strangers_stay_out(tmp_path: Path) -> Non
         run.words = tuple(word.replace(f"{machines[0].address}:", "first:") for word in run.words)
         machines[1].block(machines[3])  # no arc of the ring joins them
         for number in (2, 0, 3, 1):
-            late = {"PYTHONPATH": f"{clock}:{Path(__file__).parents[2]}"} if number == 2 else {}
+            late = {"PYTHONPATH": f"{clock}:{SEARCHED}"} if number == 2 else {}
             run.start(number, **late)
         run.holding()
         listening = [host.listening() for host in machines]
@@ -406,37 +302,44 @@ def test_stopped_host_is_one_clear_error_and_an_exact_restart_without_a_deadline
         check_result(run)
 
 
+FLOOD = """
+import os, socket, sys, threading, time
+magics = [b"", b"arc", b"arc v1\\n\\0" + bytes(16), b"arc v1\\n\\0" + bytes(16) + b"digrad-sealed-1\\n", os.urandom(64)]
+def pester(address):
+    kept, until = [], time.monotonic() + float(sys.argv[1])
+    while time.monotonic() < until:
+        for magic in magics:
+            try:
+                kept.append(socket.create_connection(address, timeout=5))
+                kept[-1].sendall(magic)
+            except OSError:
+                pass
+        time.sleep(0.05)
+        del kept[:-200]  # the others stay open and say nothing more
+targets = [(host, int(port)) for host, port in (word.rsplit(":", 1) for word in sys.argv[2:])]
+threads = [threading.Thread(target=pester, args=(target,)) for target in targets]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+"""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("trial", range(int(os.environ.get("DIGRAD_SOAK", "4"))))
-def test_any_process_of_any_host_may_be_killed_at_any_moment(trial: int, tmp_path: Path) -> None:
-    """Agents, launches and the machine with the endpoint; also while they start, save and end."""
-    rng = random.Random(trial)
-    with hosts(3) as machines:
-        run = Run(machines, tmp_path)
-        run.go()
+def test_strangers_who_keep_connecting_to_every_port_disturb_no_run_with_a_deadline(tmp_path: Path) -> None:
+    n, steps = 3, 400
+    plan = {"n": n, "steps": steps, "deadline": 0.05, "compute": 0.005, "save": steps // 2}
+    script = (str(WORKERS / "deadline.py"), str(tmp_path), json.dumps(plan))
+    with hosts(n + 1) as (*machines, stranger):
+        run = Run(machines, tmp_path, script=script)
         run.start_all()
-        until(lambda: len(run.files("started-*")) >= rng.randrange(1, 4), f"agents: {run.logs()}")
-        time.sleep(rng.uniform(0.0, 3.0))
-        number, is_agent = trial % 3, rng.random() < 0.5
-        launches = [pid for pid in machines[number].pids() if b"launch" in words_of(pid)]
-        agents = [pid for pid in machines[number].pids() if b"digrad.torch.agent" in words_of(pid)]
-        for pid in agents if is_agent else launches:
-            os.kill(pid, signal.SIGKILL)
-        if launches and not is_agent:
-            until(lambda: not machines[number].pids(), "end of the agents of a killed launch", 10)
-            others = [process for i, process in run.processes.items() if i != number]
-            has_ended = lambda: all(process.poll() is not None for process in others)  # noqa: E731
-            until(lambda: has_ended() or "digrad: waiting for" in run.logs(), f"word of others: {run.logs()}")
-            if not has_ended():
-                run.start(number)
-        codes = run.codes()
-        assert all(code in (0, -9, 137) for code in codes), run.logs()
-        check_result(run)
-        assert not [pid for host in machines for pid in host.pids()]
-
-
-def words_of(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:  # it has ended
-        return b""
+        until(lambda: len(run.files("reached-*-50")) == n, f"training: {run.logs()}")
+        beyond = [one for host in machines for one in host.listening() if not one[0].startswith("127.")]
+        assert (
+            len(beyond) == 1 + 2 * n
+        )  # the endpoint; of each agent the port of the network and of the optimizer
+        stranger.start("-c", FLOOD, "8", *(f"{address}:{port}" for address, port in beyond))
+        assert run.codes() == [0] * n, run.logs()
+        found = [json.loads((tmp_path / f"agent-{agent}.json").read_text()) for agent in range(n)]
+        assert all(one["error"] < 1e-6 and one["own"] < 1e-6 for one in found), found
+        assert "started again" not in run.logs()
+        lines = [line for line in run.logs().splitlines() if stranger.address in line]
+        assert 1 <= len(lines) <= len(beyond), lines  # one for each door, however often

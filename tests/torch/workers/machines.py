@@ -3,13 +3,23 @@
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
 
 from digrad import CGT
-from digrad.torch import Checkpoints, DecentralizedOptimizer, ProcessNetwork
+from digrad.torch import (
+    Checkpoints,
+    DecentralizedOptimizer,
+    ProcessNetwork,
+    agent_net,
+    checkpoint,
+    checkpoint_files,
+    same_host,
+)
 from torch_models import network_loss, network_model
 
 STEPS, EVERY, HOLD = (
@@ -20,8 +30,27 @@ STEPS, EVERY, HOLD = (
 METHOD = CGT(step_size=0.05, threshold=1.0)
 
 
-def main(out: str, timeout: str = "20") -> None:
+def linger(function: Callable[..., Any], sign: Path, seconds: float) -> Callable[..., Any]:
+    """Return a function that takes longer, before and after its work; there is a sign meanwhile."""
+
+    def slow(*args: Any) -> Any:
+        sign.touch()
+        time.sleep(seconds / 2)
+        result = function(*args)
+        time.sleep(seconds / 2)
+        sign.unlink()
+        return result
+
+    return slow
+
+
+def main(out: str, timeout: str = "20", pace: str = "0") -> None:
     folder, attempt = Path(out), os.environ["TORCHELASTIC_RESTART_COUNT"]
+    if float(pace):  # long enough for somebody to strike within a step or a checkpoint
+        sign = folder / f"saving-{os.environ['RANK']}"
+        checkpoint_files.save_file = linger(save_file, sign, 3 * float(pace))
+        checkpoint.write_atomically = linger(checkpoint.write_atomically, sign, 3 * float(pace))  # pyright: ignore
+        same_host.LARGE = agent_net.LARGE = 1  # every message inside a machine goes through shared memory
     network = ProcessNetwork(timeout=float(timeout))
     model = network_model("mlp", torch.float32)
     optimizer = DecentralizedOptimizer(model.parameters(), METHOD, network)
@@ -34,6 +63,7 @@ def main(out: str, timeout: str = "20") -> None:
             (folder / f"holding-{network.agent}-{attempt}").touch()
             while not (folder / "go").exists():
                 time.sleep(0.02)
+        time.sleep(float(pace))
         optimizer.zero_grad()
         network_loss(model, network.agent, optimizer.k, torch.float32).backward()
         optimizer.step()

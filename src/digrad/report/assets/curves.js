@@ -73,10 +73,14 @@ function curveOf(series, metric, scale) {
   const rows = [];
   band.median.forEach((value, row) => {
     const place = x[row] == null ? NaN : scale.place(x[row]);
-    if (value != null && place >= -1e-9 && place <= 1 + 1e-9) rows.push(row);
+    if (value != null && isInside(place)) rows.push(row);
   });
-  return { series, rows, x: rows.map((row) => x[row]), values: rows.map((row) => band.median[row]),
+  return { series, metric, x: rows.map((row) => x[row]), values: rows.map((row) => band.median[row]),
     low: band.low && rows.map((row) => band.low[row]), high: band.high && rows.map((row) => band.high[row]) };
+}
+
+function isInside(place) {
+  return place >= -1e-9 && place <= 1 + 1e-9;
 }
 
 // A band belongs to its curve; of a method that diverged only the median counts, or it would squash the others.
@@ -133,6 +137,7 @@ function axes({ scale, values, toX, toY, inner }, xTitle) {
   }
   let taken = -Infinity;
   for (const tick of scale.ticks(Math.max(2, Math.floor(inner.width / 90)))) {
+    if (view.get("x") === "k" && !Number.isInteger(tick)) continue; // there is no iteration 0.5
     const x = toX(tick), text = tickText(tick), half = 3.4 * text.length;
     if (!(x >= MARGIN.left - 1 && x <= right + 1) || x - half < taken) continue;
     taken = x + half + 4;
@@ -187,11 +192,14 @@ function pathOf(points) {
   return path || "M0 0";
 }
 
-function cross(state, { series, x, values }) {
-  const last = values.length - 1;
-  if (last < 0) return shape("g");
-  const at = state.toX(x[last]), height = state.toY(values[last]);
-  const y = Number.isFinite(height) ? Math.max(MARGIN.top + 6, Math.min(TALL - MARGIN.bottom, height)) : TALL - MARGIN.bottom;
+// At the iteration of the divergence, even where nothing finite is known of it; none if that is outside the axis.
+function cross(state, { series, metric }) {
+  const found = series.k.findIndex((k) => k >= series.diverged_at), row = found < 0 ? series.k.length - 1 : found;
+  const x = across(series, view.get("x"))[row], value = series.columns[metric.key].median[row];
+  if (x == null || !isInside(state.scale.place(x))) return shape("g");
+  const at = state.toX(x), highest = MARGIN.top + 6, lowest = TALL - MARGIN.bottom;
+  const height = value == null ? highest : state.toY(value);
+  const y = Number.isFinite(height) ? Math.max(highest, Math.min(lowest, height)) : lowest;
   return shape("path", { d: `M${at - 5} ${y - 5}l10 10m0 -10l-10 10`, class: `cross colour${series.colour}`,
     "data-diverged": series.number }, shape("title", {}, `${series.title}: ${verdictOf(series)}`));
 }

@@ -28,6 +28,10 @@ function figureOf(value) {
   return String(Number(value.toPrecision(5)));
 }
 
+function shortened(text, letters) {
+  return text.length <= letters ? text : `${text.slice(0, Math.max(1, letters - 1))}…`;
+}
+
 function bytesOf(value) {
   const units = ["B", "kB", "MB", "GB", "TB"];
   const place = value < 1000 ? 0 : Math.min(4, Math.floor(Math.log10(value) / 3));
@@ -41,7 +45,7 @@ function save(name, type, text) {
 }
 
 function csv(rows) {
-  const quote = (cell) => (/[",\n]/.test(cell) ? `"${cell.replaceAll('"', '""')}"` : cell);
+  const quote = (cell) => (/[",\r\n]/.test(cell) ? `"${cell.replaceAll('"', '""')}"` : cell);
   return rows.map((row) => row.map((cell) => quote(cell == null ? "" : String(cell))).join(",")).join("\n") + "\n";
 }
 

@@ -1,9 +1,13 @@
 // How differently the agents' data are: one bar per agent, divided by label.
 
 const BAR = 18, GAP = 5;
+const WIDEST = 220; // room for a name; the bar tells a longer one
 
 function buildLabels(labels, names, home, stem) {
-  const width = 640, left = 70, right = 70;
+  const nameOfRow = (agent) => (names ? names[agent] : `agent ${agent}`);
+  const letters = largest(labels.counts.map((_, agent) => nameOfRow(agent).length));
+  // As wide as there is room, so that letters keep their size on a phone.
+  const width = Math.min(640, home.clientWidth || 640), left = Math.min(WIDEST, 24 + 7 * letters), right = 70;
   const most = largest(labels.counts.map((row) => row.reduce((sum, count) => sum + count, 0)));
   const told = element("p", { class: "told", "aria-live": "polite" },
     "How many samples of each label every agent has. Point at a part to read it, or walk through them with the tab key.");
@@ -11,10 +15,11 @@ function buildLabels(labels, names, home, stem) {
   const tall = labels.counts.length * (BAR + GAP) + GAP;
   const drawing = shape("svg", { class: "chart", viewBox: `0 0 ${width} ${tall}`, role: "group" });
   labels.counts.forEach((counts, agent) => {
-    const y = GAP + agent * (BAR + GAP), name = names ? names[agent] : `agent ${agent}`;
+    const y = GAP + agent * (BAR + GAP), name = nameOfRow(agent);
     const total = counts.reduce((sum, count) => sum + count, 0);
     let x = left;
-    drawing.append(shape("text", { x: left - 8, y: y + BAR - 5, class: "tick end" }, name));
+    drawing.append(shape("text", { x: left - 8, y: y + BAR - 5, class: "tick end" },
+      shortened(name, (left - 24) / 7), shape("title", {}, name)));
     counts.forEach((count, label) => {
       if (!count) return;
       const length = ((width - left - right) * count) / most;

@@ -2,6 +2,7 @@
 
 const LARGEST_CIRCLE = 60; // agents
 const SIZE = 420;
+const LETTER = 7, LONGEST_NAME = 17; // the width of a letter, and how many of them are shown
 const MOST_STOPS = 300; // of the tab key in one figure: more help nobody
 
 function buildNetwork(network, home, stem) {
@@ -41,16 +42,29 @@ function circleOf(network, told) {
       shape("path", { d: path.line, class: "arc" }), shape("path", { d: path.head, class: "head" }),
       shape("path", { d: path.line, class: "touch", "data-screen-only": "" })), told, linkText(network, number));
   });
+  const letters = largest(places.map((_, agent) => nameOf(network, agent).length));
+  const isBeside = LETTER * letters > 2 * radius; // names that no circle can hold
   const agents = places.map(([x, y], agent) => spoken(shape("g", { class: "agent", tabindex: 0, "data-agent": agent },
     shape("circle", { cx: x, cy: y, r: radius, style: shade(network.u, agent) }),
-    shape("text", { x, y: y + 4, class: `tick middle ${isDark(network.u, agent) ? "on-dark" : "on-light"}` },
-      nameOf(network, agent))), told, agentText(network, agent)));
-  const drawing = shape("svg", { class: "chart", viewBox: `0 0 ${SIZE} ${SIZE}`, role: "group" }, ...links, ...agents);
+    isBeside ? nameBeside(network, agent, x - middle, y - middle, radius) :
+      shape("text", { x, y: y + 4, class: `tick middle ${isDark(network.u, agent) ? "on-dark" : "on-light"}` },
+        nameOf(network, agent))), told, agentText(network, agent)));
+  const room = isBeside ? LETTER * Math.min(LONGEST_NAME, letters) : 0;
+  const drawing = shape("svg", { class: isBeside ? "chart wide" : "chart", viewBox: `${-room} 0 ${SIZE + 2 * room} ${SIZE}`, role: "group" },
+    ...links, ...agents);
   for (const one of agents) highlight(drawing, one, links);
   return drawing;
 }
 
-// Two numbers between 0 and 1: how dark an agent is, relative to the others.
+// A name outside of the circle of agents, which are `right` and `down` of its middle.
+function nameBeside(network, agent, right, down, radius) {
+  const far = (Math.hypot(right, down) + radius + 8) / (Math.hypot(right, down) || 1);
+  const side = Math.abs(right) < 2 * radius ? "middle" : right > 0 ? "" : "end";
+  return shape("text", { x: SIZE / 2 + far * right, y: SIZE / 2 + far * down + 4, class: `tick ${side}` },
+    shortened(nameOf(network, agent), LONGEST_NAME));
+}
+
+// A number between 0 and 1: how dark an agent is, relative to the others.
 function weightOf(weights, agent) {
   if (!weights) return 0;
   const low = smallest(weights), high = largest(weights);

@@ -84,7 +84,8 @@ function tickText(value) {
 }
 
 // The scale of the values of several curves, each `{values, diverged}`. An explosion must not squash what it is
-// compared with: where nothing is negative, values beyond a thousand times the largest initial one stay outside.
+// compared with: where nothing is negative, values beyond a thousand times the largest initial one stay outside, unless
+// all curves explode.
 function valueScale(curves, wanted, allowLog, extra = []) {
   const drawn = curves.filter((curve) => curve.values.length);
   const all = drawn.flatMap((curve) => curve.values);
@@ -109,10 +110,10 @@ function valueScale(curves, wanted, allowLog, extra = []) {
 }
 
 function shownRange(curves, all) {
+  if (curves.every((curve) => curve.diverged)) return [smallest(all), largest(all)]; // nothing is squashed
   const initial = curves.map((curve) => curve.values[0]);
   if (smallest(all) >= 0 && largest(initial) > NEGLIGIBLE) return [0, EXPLOSION * largest(initial)];
-  const calm = curves.filter((curve) => !curve.diverged).flatMap((curve) => curve.values);
-  const trusted = calm.length ? [...initial, ...calm] : all;
+  const trusted = [...initial, ...curves.filter((curve) => !curve.diverged).flatMap((curve) => curve.values)];
   return [smallest(trusted), largest(trusted)];
 }
 

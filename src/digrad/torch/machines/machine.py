@@ -8,19 +8,18 @@ import queue
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import digrad
 from digrad.errors import ArgumentError
 from digrad.torch.agent_output import AgentOutput
-from digrad.torch.failure_records import FAILURES_VARIABLE, read_failures
+from digrad.torch.failure_records import FAILURES_VARIABLE, read_failures, unrecorded_failure
+from digrad.torch.failure_story import say
 from digrad.torch.launch_folder import GRACE, ask_to_end
 from digrad.torch.machines.channel import BEAT, GREETING, Channel, Message, connections
 from digrad.torch.machines.meeting import MEETING_VARIABLE
@@ -28,7 +27,7 @@ from digrad.torch.machines.sealed import StrangerError
 from digrad.torch.tied import PARENT_VARIABLE
 
 _PERIOD = 0.05  # seconds between two looks at the agents
-_GRACE = 2.0  # seconds that agents get to end by themselves, once one has failed and once they are told to
+_MOMENTS = 2.0  # seconds that agents get to end by themselves, once one has failed and once they are told to
 _RETRY = 0.5  # seconds between two attempts to reach the endpoint
 _LOST: Message = {"lost": None}  # what the reader leaves when the connection ends
 
@@ -133,7 +132,7 @@ class Machine:
                 return
             if not told and time.monotonic() - began > GREETING:
                 told = True
-                _say(f"waiting for the machine with the endpoint {plan.host}:{plan.port} ({reason})")
+                say(f"waiting for the machine with the endpoint {plan.host}:{plan.port} ({reason})")
             time.sleep(_RETRY)
         if not self._received:
             raise ArgumentError(
@@ -199,14 +198,14 @@ class Machine:
         elif "stop" in message:
             self._end_agents()
         elif "say" in message:
-            _say(message["say"])
+            say(message["say"])
         elif "end" in message:
             self._end_agents()
             self._tell(message["told"])
             return message["end"]
         elif message is _LOST:
             self._end_agents()
-            _say(f"lost the machine with the endpoint {self._plan.host}:{self._plan.port}")
+            say(f"lost the machine with the endpoint {self._plan.host}:{self._plan.port}")
             self._join()
         elif "ask" in message:
             ask_to_end(self._folder, self._plan.agents)
@@ -248,7 +247,7 @@ class Machine:
         codes = {rank: process.poll() for rank, process in self._agents.items()}
         if any(codes.values()) and self._failed_at is None:
             self._failed_at = time.monotonic()
-        is_late = self._failed_at is not None and time.monotonic() - self._failed_at > _GRACE
+        is_late = self._failed_at is not None and time.monotonic() - self._failed_at > _MOMENTS
         if is_late or all(code is not None for code in codes.values()):
             self._end_agents(codes)
 
@@ -260,7 +259,7 @@ class Machine:
         for send in (subprocess.Popen.terminate, subprocess.Popen.kill):
             for process in self._agents.values():
                 send(process)
-            deadline = time.monotonic() + _GRACE
+            deadline = time.monotonic() + _MOMENTS
             while (
                 any(process.poll() is None for process in self._agents.values())
                 and time.monotonic() < deadline
@@ -273,7 +272,9 @@ class Machine:
         failures = [failure for failure in read_failures(self._folder) if failure["attempt"] == attempt]
         known = {failure["agent"] for failure in failures}
         failures += [
-            _without_record(rank, code, attempt) for rank, code in codes.items() if code and rank not in known
+            unrecorded_failure(rank, code, attempt)
+            for rank, code in codes.items()
+            if code and rank not in known
         ]
         told = [{**failure, "age": now - failure["time"], "traceback": ""} for failure in failures]
         succeeded = all(code == 0 for code in codes.values())
@@ -289,7 +290,7 @@ class Machine:
                 failure["agent"], failure["traceback"] if is_cause else f"{failure['reason']}\n"
             )
         if told["line"]:
-            _say(told["line"])
+            say(told["line"])
 
     def _beat(self) -> None:
         if time.monotonic() > self._next_beat:
@@ -342,21 +343,6 @@ class Machine:
         return future.result()
 
 
-def _without_record(rank: int, code: int, attempt: int) -> dict[str, Any]:
-    """Return the failure of an agent that could not say anything itself."""
-    with contextlib.suppress(ValueError):
-        if code < 0:
-            return _entry(rank, attempt, f"it was ended by {signal.Signals(-code).name}")
-    return _entry(rank, attempt, f"it ended with exit code {code}")
-
-
-def _entry(rank: int, attempt: int, reason: str) -> dict[str, Any]:
-    return {
-        "agent": rank, "attempt": attempt, "time": time.monotonic(), "step": None, "reason": reason, "traceback": "",
-        "is_final": False, "is_own": True, "mark": None,
-    }  # fmt: skip
-
-
 def _explained(reason: str) -> str:
     advice = {
         "it has no key": "the machine there has no key: give all machines the same --key-file",
@@ -364,8 +350,3 @@ def _explained(reason: str) -> str:
         "it does not speak as digrad does": "another program listens on this port; choose another",
     }
     return advice.get(reason, f"{reason}: give all machines the same --key-file, or choose another port")
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"digrad: {text}\n")
-    sys.stderr.flush()

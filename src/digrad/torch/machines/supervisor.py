@@ -12,7 +12,6 @@ import contextlib
 import math
 import secrets
 import socket
-import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -375,8 +374,3 @@ class Supervisor:
             for member in self._members.values():
                 with contextlib.suppress(OSError):
                     member.channel.send({"say": text})
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"digrad: {text}\n")
-    sys.stderr.flush()

@@ -1,0 +1,59 @@
+"""What methods may ask of a network that misbehaves: the table of the specification, for every method."""
+
+import pytest
+
+import digrad as dg
+from digrad.engine.link_door import check_links
+from digrad.errors import ArgumentError
+from digrad.links import Clock, Exponential, Links
+from method_cases import BOTH, CASES, COLUMN, DOUBLY, ROW
+
+BOTH_WAYS = dg.graphs.from_edges(
+    5, [arc for s, r in dg.graphs.example5().edges for arc in ((s, r), (r, s))]
+)  # on which W is symmetric
+LINKS = {
+    "little loss": Links(loss=0.05),
+    "loss": Links(loss=0.3),
+    "loss both ways": Links(loss=0.3, two_way=True),
+    "delay": Links(delay=2),
+    "sleep": Links(awake=0.5),
+    "deadline": Links(clock=Clock(compute=Exponential(1.0), deadline=1.0)),
+    "coder": Links(coder=dg.coders.sign()),
+    "coder and loss": Links(loss=0.3, coder=dg.coders.sign()),
+    "noise": Links(noise=0.1),
+}
+REFUSED = {  # by what a method needs
+    BOTH: set(),
+    ROW: set(),
+    COLUMN: {"coder and loss"},
+    DOUBLY: {"little loss", "loss", "delay", "sleep", "deadline", "coder and loss"},
+}
+LEARNS = {*REFUSED[DOUBLY], "loss both ways"}  # FROST, which learns the Perron vector of R
+WARNED = {"loss", "loss both ways", "sleep", "deadline"}  # push-sum, which these drain
+
+
+def complaint(case, links):
+    """Return why a method is refused; nothing if it is not."""
+    network = dg.Network(BOTH_WAYS, W=dg.mixing.metropolis(BOTH_WAYS), links=links)
+    try:
+        check_links(case.method, network, case.label)
+    except ArgumentError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.filterwarnings("ignore:.*divides by a weight")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
+def test_every_method_is_refused_what_the_specification_says(case):
+    refused = {name for name, links in LINKS.items() if complaint(case, links)}
+    assert not any("\n" in complaint(case, links) for links in LINKS.values())
+    expected = set(LINKS) if "mean" in case.needs else REFUSED[case.needs]
+    assert refused == (LEARNS if case.label == "FROST" else expected)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
+@pytest.mark.parametrize("name", sorted(WARNED))
+def test_push_sum_alone_is_warned_of_what_drains_its_weights(case, name, recwarn):
+    if not complaint(case, LINKS[name]):
+        warned = [str(one.message).count("divides by a weight") for one in recwarn]
+        assert warned == [1] * (case.needs == COLUMN)
