@@ -1,19 +1,22 @@
-"""The paper's ResNet-18 on CIFAR-10, one process per agent, on one machine or many.
+"""The paper's ResNet-18 on CIFAR-10, one process per agent, on one machine or many; `digrad data get cifar10` first.
 
-    digrad data get cifar10
     digrad launch --agents 5 examples/torch_cifar.py --folder run
+    digrad launch --agents 5 examples/torch_cifar.py --folder run-ab --method AB --step-size 0.0125
 
 Uses a GPU per process where there are some. Kill an agent, or run it again: it goes on from the last checkpoint.
 Network, images and crops are those of `digrad reproduce cifar --preset full`; `--model small_cnn` needs no GPU.
 """
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 import digrad as dg
+from digrad.experiments import preset
 from digrad.torch import Checkpoints, DecentralizedOptimizer, ProcessNetwork, Shard, recalibrate
 from digrad.torch.image_problem import ImageProblem
 
@@ -23,6 +26,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--data", type=Path, help="the folder with the batches, if digrad does not find it")
     parser.add_argument("--model", default="resnet18")
+    parser.add_argument("--method", default="CGT", choices=preset("cifar-iid").methods)
+    parser.add_argument("--step-size", type=float, help="by default where the search of digrad begins")
     parser.add_argument("--steps", type=int, default=31250)
     parser.add_argument("--test-images", type=int, default=10_000)
     options = parser.parse_args()
@@ -41,7 +46,9 @@ def main() -> None:
     gpus = torch.cuda.device_count()
     device = torch.device("cuda", network.agent % gpus) if gpus else torch.device("cpu")
     model = problem.start(seed=0).to(device)
-    optimizer = DecentralizedOptimizer(model.parameters(), dg.CGT(step_size=0.05, threshold=10.0), network)
+    method: Any = preset("cifar-iid").methods[options.method].build()
+    method = replace(method, step_size=options.step_size or method.step_size)
+    optimizer = DecentralizedOptimizer(model.parameters(), method, network)
     own = [np.arange(size) for size in problem.sizes]  # every agent counts its images from 0
     shard = Shard(own, agent=network.agent, batch_size=32, replacement=False)
     checkpoints = Checkpoints(options.folder / "checkpoints", optimizer, model=model, keep=2)

@@ -48,6 +48,11 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return True if IMPORTS_TORCH.search(collection_path.read_text(encoding="utf-8")) else None
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest files, so that at the end no process works alone."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 @pytest.fixture(scope="session")
 def a9a_folder() -> Path:
     """The folder of DIGRAD_DATA if it holds a9a; else the test is skipped, or fails when a9a is required."""

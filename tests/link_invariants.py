@@ -203,3 +203,12 @@ def check_convergence(engine: Engine, setting: Setting, steps: int = 400) -> Non
         assert error <= 100 * moving + 1e-13
         assert moving <= 100 * error + 1e-13
     assert error < 1e-3
+
+
+AT_EVERY_STEP = {
+    "mass": check_mass,
+    "agreement": check_agreement,
+    "equations": check_equations,
+    "links_that_do_nothing": check_links_that_do_nothing,
+    "matrices": check_matrices,
+}

@@ -15,6 +15,8 @@ from digrad.bench.measure import Timing, fastest, interleave, peak_memory
 from digrad.bench.workload import Workload, paper_problem
 from digrad.errors import ArgumentError, DataError, DigradError
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def problem():

@@ -15,6 +15,8 @@ from digrad.engine.link_door import check_links
 from digrad.experiments import preset
 from digrad.trace import Trace
 
+pytestmark = pytest.mark.long
+
 TINY = """
 name = "tiny"
 steps = 60

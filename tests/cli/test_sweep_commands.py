@@ -63,6 +63,17 @@ def test_sweep_writes_table_and_figures_and_resumes(spec, monkeypatch, capsys, t
     assert "--resume" in output.err
 
 
+def test_the_printed_table_tells_when_the_target_was_reached(spec, monkeypatch, capsys, tmp_path):
+    code, output = call(
+        monkeypatch, capsys, "sweep", spec(SPEC + SWEEP.replace("grad_norm = 1e-2", "loss = 1e9"))
+    )
+    assert code == 0, output.err
+    reached = pd.read_parquet(tmp_path / "runs" / "sweep-spec" / "table.parquet")["iterations_to_target"]
+    rows = [line.split() for line in output.out.splitlines() if " CGT " in line or " AB " in line]
+    assert rows
+    assert {row[-1] for row in rows} == {str(count) for count in reached}
+
+
 def test_sweep_takes_graphs_starts_and_random_draws(spec, monkeypatch, capsys):
     text = SPEC + (
         '[sweep]\nsamples = 2\nstarts = ["zeros", "normal"]\nrandom.step_size = {low = 1e-3, high = 1e-2}\n'

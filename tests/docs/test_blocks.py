@@ -10,6 +10,8 @@ import pytest
 
 from docs_pages import DOCS, ROOT, blocks, pages, titled
 
+pytestmark = pytest.mark.long
+
 # Pages whose blocks need processes, or files of a package: what runs them is named.
 ELSEWHERE = {
     "torch.md": "tests/torch/test_pages.py",

@@ -15,6 +15,8 @@ from click.testing import CliRunner
 from digrad.cli.main import digrad
 from docs_pages import DOCS, ROOT, pages
 
+pytestmark = pytest.mark.long
+
 PROSE = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md")), *(DOCS / page for page in pages())]
 PLACEHOLDERS = {"DIR [DIR ...]": "runs/done runs/done", "SPEC": "spec.toml", "RUN": "runs/done", "DIR": "dir"}
 SHORTER = {

@@ -15,6 +15,8 @@ import digrad
 from browser import chromium
 from docs_pages import DOCS, ROOT, pages
 
+pytestmark = pytest.mark.long
+
 MODULES = [name for name in digrad.__all__ if inspect.ismodule(getattr(digrad, name))]
 MODULES += ["torch", "report", "experiments", "testing"]
 

@@ -9,8 +9,9 @@ from click.testing import CliRunner
 from digrad.cli.main import digrad
 from digrad.errors import ArgumentError
 from digrad.experiments import Reproduction, reproduce_logistic
-from digrad.experiments.claims import FAILS, HOLDS, UNDECIDED, Claim
-from digrad.experiments.logistic_claims import verdicts
+from digrad.experiments.claims import FAILS, HOLDS, UNDECIDED, Claim, verdicts
+
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

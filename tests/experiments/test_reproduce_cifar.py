@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +15,14 @@ import pytest
 from click.testing import CliRunner
 
 from digrad.cli.main import digrad
-from digrad.errors import ArgumentError
+from digrad.errors import ArgumentError, DataError
 from digrad.experiments import Reproduction, cifar_claims, preset, reproduce_cifar
+from digrad.experiments.accuracy_table import accuracy_table, table_markdown
 from digrad.experiments.claims import FAILS, HOLDS, UNDECIDED
 from digrad.report import write_report
 from digrad.trace import Ensemble, Trace
+
+pytestmark = pytest.mark.long
 
 
 class Watch:
@@ -67,6 +71,8 @@ def test_smoke_trains_all_seven_methods_and_writes_everything(smoke: Reproductio
     assert {f"cifar-iid-by-{axis}.png" for axis in ("iteration", "epoch", "bytes")} <= names
     for directory in (*smoke.runs.values(), smoke.directory):
         assert (directory / "report.html").is_file()
+    again = "digrad reproduce cifar --preset smoke --seed 0 --setting iid --setting explosion"
+    assert again in (smoke.directory / "report.html").read_text()
 
 
 @pytest.mark.cifar10
@@ -195,14 +201,14 @@ def compared(ours: list[float], theirs: list[float], **options: Any) -> Any:
     return done_with({"CGT": trace_of("CGT", ours, ours, **options), **results})
 
 
-@pytest.mark.parametrize("judge", [cifar_claims.training_claim, cifar_claims.test_claim])
+@pytest.mark.parametrize("judge", [cifar_claims.claim_on_training, cifar_claims.claim_on_test_images])
 def test_claims_hold_when_cgt_is_ahead_of_all_six(judge):
     assert judge(compared(FAST, SLOW), "CGT").holds == HOLDS
     assert judge(compared(SLOW, FAST), "CGT").holds == FAILS
     assert judge(compared(FAST, FAST), "CGT").holds == FAILS
 
 
-@pytest.mark.parametrize("judge", [cifar_claims.training_claim, cifar_claims.test_claim])
+@pytest.mark.parametrize("judge", [cifar_claims.claim_on_training, cifar_claims.claim_on_test_images])
 def test_claims_name_the_methods_that_cgt_is_ahead_of(judge):
     done = compared(SLOW, FAST)
     slowest = [0.0, 0.0, 0.1, 0.2, 0.3]
@@ -210,9 +216,46 @@ def test_claims_name_the_methods_that_cgt_is_ahead_of(judge):
     assert judge(done, "CGT").holds == "holds only against AB"
 
 
-@pytest.mark.parametrize("judge", [cifar_claims.training_claim, cifar_claims.test_claim])
+@pytest.mark.parametrize("judge", [cifar_claims.claim_on_training, cifar_claims.claim_on_test_images])
 def test_claims_are_undecided_when_the_runs_are_short(judge):
     assert judge(compared(FAST, SLOW, epochs=2.0), "CGT").holds == UNDECIDED
+
+
+@pytest.mark.parametrize("judge", [cifar_claims.claim_on_training, cifar_claims.claim_on_test_images])
+def test_a_cgt_that_diverges_loses_its_claims(judge):
+    done = compared(FAST, SLOW)
+    whole = trace_of("CGT", FAST, FAST)
+    columns = {name: column[:2] for name, column in whole.columns.items()}
+    done.results["CGT"] = replace(
+        whole, columns=columns, verdict="diverged", diverged_at=101, facts={**whole.facts, "last": None}
+    )
+    judged = judge(done, "CGT")
+    assert judged.holds == FAILS
+    assert "nan" not in judged.measured
+
+
+def test_who_is_faster_is_read_between_the_rows():
+    done = compared(FAST, SLOW)
+    done.results["AB"] = trace_of("AB", [0.1, 0.35, 0.5, 0.5, 0.5], SLOW)
+    races = cifar_claims.claim_on_training(done, "CGT").numbers["iterations_of_cgt_and_other"]
+    assert races["AB"] == (150, 167)  # both pass 0.45 between the same two rows
+
+
+def test_the_share_that_clipped_weighs_a_row_by_its_steps():
+    done = compared(FAST, SLOW)
+    whole = done.results["CGT"]
+    columns = {**whole.columns, "k": np.array([0, 100, 200, 300, 303])}
+    columns["fraction_clipped"] = np.array([np.nan, 1.0, 0.0, 0.0, 1.0])
+    done.results["CGT"] = replace(whole, columns=columns)
+    assert accuracy_table(done)[0].clipped == pytest.approx(103 / 303)
+
+
+def test_without_the_images_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIGRAD_DATA", str(tmp_path / "absent"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(DataError, match="digrad data get cifar10"):
+        reproduce_cifar(tmp_path / "out", preset="smoke")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_seed_that_diverged_counts_as_the_worst():
@@ -222,7 +265,7 @@ def test_a_seed_that_diverged_counts_as_the_worst():
         "CGT", bad.columns, bad.final_x, "diverged", 5, 5, 1.0, facts={**bad.facts, "last": None, "seed": 1}
     )
     done.results["CGT"] = Ensemble((bad, bad, trace_of("CGT", FAST, FAST)))
-    assert cifar_claims.training_claim(done, "CGT").numbers["final_train_accuracy"]["CGT"] == 0.0
+    assert cifar_claims.claim_on_training(done, "CGT").numbers["final_train_accuracy"]["CGT"] == 0.0
 
 
 def test_table_says_who_diverged():
@@ -231,5 +274,5 @@ def test_table_says_who_diverged():
     done.results["AB"] = Trace(
         "AB", bad.columns, bad.final_x, "diverged", 5, 5, 1.0, facts={**bad.facts, "last": None}
     )
-    text = cifar_claims.table_markdown("setting", cifar_claims.accuracy_table(done))
+    text = table_markdown("setting", accuracy_table(done))
     assert "| AB (diverged) | 0.05 | - | - |" in text

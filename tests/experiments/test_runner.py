@@ -26,6 +26,8 @@ from digrad.files import locked
 from digrad.trace import Ensemble, Trace
 from experiment_specs import TEXT, sampled, tiny
 
+pytestmark = pytest.mark.long
+
 
 class Recorder:
     """An observer that keeps what it is told, and acts after a number of progress calls."""
@@ -244,6 +246,19 @@ def test_full_disk_names_the_file_and_leaves_nothing_truncated(tmp_path: Path, f
     ):
         run_again(tiny(steps=500), tmp_path)
     assert not [path for path in tmp_path.rglob("*") if path.suffix in (".tmp", ".npz", ".parquet")]
+
+
+def test_a_method_can_be_added_to_a_finished_run(tmp_path: Path) -> None:
+    both = tiny()
+    first = next(iter(both.methods))
+    one = both.model_copy(update={"methods": {first: both.methods[first]}})
+    run_again(one, tmp_path)
+    written = (tmp_path / f"trace-{first}.parquet").stat().st_mtime_ns
+    done = run_again(both, tmp_path, resume=True)
+    assert (tmp_path / f"trace-{first}.parquet").stat().st_mtime_ns == written
+    assert set(done.results) == set(both.methods)
+    with pytest.raises(ArgumentError, match="holds the run of another specification"):
+        run_again(one, tmp_path, resume=True)  # what is there is not forgotten silently
 
 
 @pytest.mark.parametrize("resume", [False, True])

@@ -123,6 +123,16 @@ BAD = [
     ),
     (
         "links",
+        'links.awake = [1.0, "y"]',
+        "`links.awake` must be a number, or a list with one number per agent, but got",
+    ),
+    (
+        "links",
+        'links.latency = "1 s"',
+        "`links.latency` must be a number, or a list with one number per arc, or a table",
+    ),
+    (
+        "links",
         'links.latency = {distribution = "uniform", low = 1.0}',
         "`links.latency`: uniform requires `high`",
     ),

@@ -19,6 +19,8 @@ from docs_pages import blocks
 from experiment_specs import images
 from image_problems import write_batches
 
+pytestmark = pytest.mark.long
+
 
 class Board:
     """An observer that keeps what it is told."""

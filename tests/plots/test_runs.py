@@ -59,6 +59,14 @@ def test_curves_leave_an_explosion_outside_the_axes_and_its_cross_inside():
     assert low < ax.lines[-1].get_ydata()[0] < high
 
 
+def test_curves_that_start_at_rounding_error_are_shown_whole():
+    apart = make_trace("CGT", np.append(1.3e-7, np.linspace(0.2, 0.4, 49)))
+    other = make_trace("AB", [1.3e-7, 1e9, 1e60, math.inf], verdict="diverged", diverged_at=3)
+    low, high = plots.curves({"CGT": apart, "AB": other}, ("loss",)).axes[0].get_ylim()
+    assert low < 0.2
+    assert 0.4 < high < 1e3
+
+
 def test_curves_show_an_explosion_whole_when_there_is_nothing_to_compare_it_with():
     low, high = plots.curves({"AB": exploding()}, ("loss",)).axes[0].get_ylim()
     assert low < 1.3 < 1e60 < high

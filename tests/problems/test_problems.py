@@ -13,6 +13,8 @@ import digrad as dg
 from digrad.data import Dataset, Partition
 from digrad.errors import ArgumentError, DataError
 
+pytestmark = pytest.mark.long
+
 
 def random_dataset(samples, dim, *, seed, sparse=False):
     generator = np.random.default_rng(seed)

@@ -14,6 +14,8 @@ from digrad.report import write_report
 from digrad.trace import Ensemble, Trace
 from stored_runs import NETWORK, SETTING, store, trace
 
+pytestmark = pytest.mark.long
+
 RIGHT, HOME = "\ue014", "\ue011"  # keys, as WebDriver writes them
 SECONDS_TO_DRAW = 2.0
 LARGEST_PAGE = 1_800_000  # bytes
@@ -108,6 +110,19 @@ def test_bars_show_who_is_slow_at_any_width(width: int, show: Callable[..., Brow
     assert waiting / straggler == pytest.approx(0.75, abs=0.02)
     assert other / slow_arc == pytest.approx(0.1, abs=0.02)
     assert browser.run("return document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_a_curve_that_starts_at_rounding_error_is_drawn_whole(
+    show: Callable[..., Browser], tmp_path: Path
+) -> None:
+    apart = np.append(1.3e-7, np.linspace(0.2, 0.4, 199))  # agents that start at one point, in float32
+    exploding = trace("AB", diverges=True, consensus_error=np.array([1.3e-7, 1e9, 1e40, 1e90]))
+    runs = {"CGT": trace("CGT", consensus_error=apart), "AB": exploding}
+    browser = show(write_report(store(tmp_path / "run", runs)))
+    points = lines(browser, "consensus_error")["0"].replace("M", "L").split("L")[1:]
+    heights = [float(point.split()[1]) for point in points]
+    frame = browser.run("return document.querySelector('#curve-consensus_error svg').viewBox.baseVal.height")
+    assert 0 <= min(heights) <= max(heights) <= frame
 
 
 def test_toggle_hides_a_curve_and_a_reload_keeps_it_hidden(show: Callable[..., Browser]) -> None:

@@ -19,6 +19,7 @@ from digrad.algorithms.catalog import method_facts, section
 from digrad.errors import DataError
 from digrad.experiments import Spec, find_run, parse_spec, run
 from digrad.report import write_report
+from digrad.report.html import _judgement
 from digrad.report.model import model_of
 from experiment_specs import sampled, tiny
 from stored_runs import store, trace
@@ -297,3 +298,30 @@ def test_damaged_traces_are_refused_and_the_old_page_stays(directory: Path, tmp_
     with pytest.raises(DataError, match=re.escape(trace.name)):
         write_report(copy)
     assert (copy / "report.html").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "edited", "place"),
+    [
+        ("setting.json", {"problem": [1]}, "its problem"),
+        ("setting.json", {"problem": {"agents": 3}}, "its problem.samples"),
+        ("setting.json", {"network": {"n": 3, "arcs": [[0]]}}, "its network.arcs.0"),
+        ("summary.json", {"CGT": {"verdict": "converged"}}, "its CGT.diverged_at"),
+        ("summary.json", {}, "without results yet"),
+        ("summary.json", [], "it: Input should be a valid dictionary"),
+    ],
+)
+def test_files_edited_by_hand_are_refused_with_the_place(
+    directory: Path, tmp_path: Path, name: str, edited: object, place: str
+) -> None:
+    copy = shutil.copytree(directory, tmp_path / "copy")
+    (copy / name).write_text(json.dumps(edited))
+    with pytest.raises(DataError, match=place):
+        write_report(copy)
+
+
+def test_where_a_claim_holds_is_text_beside_its_badge() -> None:
+    judged = _judgement("holds only for: a setting: against AB / another")
+    assert judged.endswith("holds only</span> for: a setting: against AB<br>another")
+    assert _judgement("holds only against AB").endswith("holds only</span> against AB")
+    assert _judgement("does not hold") == '<span class="badge bad">does not hold</span>'

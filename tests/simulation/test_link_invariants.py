@@ -7,17 +7,7 @@ import pytest
 import digrad as dg
 from digrad.simulation.fated_net import outstanding
 from digrad.simulation.prepare import prepare
-from link_invariants import (
-    STEPS,
-    Moment,
-    check_agreement,
-    check_convergence,
-    check_equations,
-    check_links_that_do_nothing,
-    check_mass,
-    check_matrices,
-    drawn,
-)
+from link_invariants import AT_EVERY_STEP, STEPS, Moment, check_convergence, drawn
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*divides by a weight")
 
@@ -40,11 +30,7 @@ def simulated(setting, steps):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize(
-    "check",
-    [check_mass, check_agreement, check_equations, check_links_that_do_nothing, check_matrices],
-    ids=lambda check: check.__name__.removeprefix("check_"),
-)
+@pytest.mark.parametrize("check", AT_EVERY_STEP.values(), ids=AT_EVERY_STEP)
 def test_invariants_hold_at_every_step(check, seed):
     check(simulated, drawn(seed))
 

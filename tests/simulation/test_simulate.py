@@ -14,6 +14,8 @@ from digrad.simulation.advance import advance
 from digrad.testing.numpy_net import NumPyNet
 from method_cases import CASES
 
+pytestmark = pytest.mark.long
+
 NETWORK = dg.Network(dg.graphs.example5())
 QUADRATIC = dg.problems.example_quadratic()
 CGT = dg.CGT(step_size=0.05, threshold=2.0)

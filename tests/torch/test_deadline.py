@@ -12,6 +12,8 @@ import pytest
 from digrad.torch.checkpoint_files import committed_steps
 from torch_processes import WORKERS, Agents, environment
 
+pytestmark = pytest.mark.long
+
 EXACT = 1e-10  # of a quadratic in float64 after the steps that are taken here
 STARTUP = 200.0  # seconds for the interpreters to load torch on a busy machine
 

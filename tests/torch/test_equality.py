@@ -27,6 +27,8 @@ from torch_models import (
 )
 from torch_processes import Agents, run
 
+pytestmark = pytest.mark.long
+
 STEPS = 30
 NORMALISED = ("NormalizedAB", "DNSGD", "GTNSGDm", "NSGDm")  # a short tracker amplifies rounding
 # What a method tracks, by case: the sum of the first is the sum of the second.

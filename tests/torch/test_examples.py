@@ -13,6 +13,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from image_problems import write_batches
 from torch_processes import Agents, environment
 
+pytestmark = pytest.mark.long
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LIMIT = 60.0  # seconds promised for the digits
 
@@ -97,9 +99,13 @@ def test_fine_tuning_resumes_where_it_stopped(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_images_are_learnt_by_one_process_per_agent(tmp_path: Path) -> None:
     folder = write_batches(tmp_path / "batches")
-    options = ["--folder", str(tmp_path / "run"), "--data", str(folder), "--model", "small_cnn"]
-    output, _ = launch(5, EXAMPLES / "torch_cifar.py", *options, "--steps", "100", "--test-images", "40")
-    assert accuracy(output) > 0.9
+    options = ["--data", str(folder), "--model", "small_cnn"]
+    options += ["--steps", "100", "--test-images", "40"]
+    for name, method in (("cgt", []), ("cdsgd", ["--method", "CDSGD", "--step-size", "0.05"])):
+        output, _ = launch(
+            5, EXAMPLES / "torch_cifar.py", "--folder", str(tmp_path / name), *options, *method
+        )
+        assert accuracy(output) > 0.9, name
 
 
 def test_lines_of_the_readme_train(tmp_path: Path) -> None:

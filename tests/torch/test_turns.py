@@ -17,6 +17,8 @@ from method_cases import CASES
 from torch_models import LEAFLESS, LEAFLESS_STEPS, RESTARTED, START, TURN_STEPS, Point, TurnCase, turn_cases
 from torch_processes import Agents
 
+pytestmark = pytest.mark.long
+
 ALL_CASES = [*turn_cases(5), *turn_cases(8)]
 EXAMPLE = dg.problems.example_quadratic()
 RESTART = "link_restart.py"

@@ -8,6 +8,8 @@ import sys
 import time
 from typing import Any
 
+import numpy as np
+
 from digrad import CGT, checks
 from digrad.bench.report import BenchRow
 from digrad.errors import DigradError
@@ -17,10 +19,11 @@ AGENTS, BATCH = 5, 32
 SECONDS = 600  # after which the process is given up
 
 
-def replicas_row(*, repeats: int = 7) -> BenchRow:
+def replicas_rows(*, repeats: int = 7) -> list[BenchRow]:
     """Measure a step of CGT with five copies of the small network, and of SGD with five copies that share nothing.
 
-    Both take turns in one process of one thread, on the same images.
+    Both take turns in one process of one thread, on the same images. The second row is what it takes to crop, mirror
+    and normalise the images of such a step.
 
     Args:
         repeats: Turns; each is one step of both.
@@ -29,7 +32,7 @@ def replicas_row(*, repeats: int = 7) -> BenchRow:
         DigradError: The process failed; the message ends with its last line.
     """
     require_torch("the torch benchmark")
-    repeats = checks.count(repeats, "repeats", "replicas_row")
+    repeats = checks.count(repeats, "repeats", "replicas_rows")
     command = [sys.executable, "-m", "digrad.bench.torch_replicas", str(repeats)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
@@ -40,17 +43,24 @@ def replicas_row(*, repeats: int = 7) -> BenchRow:
     cpu, wall = (
         {name: 1e3 * statistics.median(one[name]) for name in one} for one in (times["cpu"], times["wall"])
     )
-    return BenchRow(
+    how = f"CPU time, one thread, taking turns, median of {repeats}"
+    replicas = BenchRow(
         "step of five replicas", cpu["replicas"], "ms", 1.15, cpu["plain"], ours_wall=wall["replicas"],
         reference_wall=wall["plain"],
-        note=f"CGT, small CNN, batch 32, against five unconnected copies with SGD; CPU time, one thread, taking turns, "
-        f"median of {repeats}",
+        note=f"CGT, small CNN, batch 32, against five unconnected copies with SGD; {how}",
     )  # fmt: skip
+    images = BenchRow(
+        "images of a step", cpu["images"], "ms", 0.1, cpu["plain"], ours_wall=wall["images"],
+        reference_wall=wall["plain"],
+        note=f"five batches of 32 cropped, mirrored and normalised, against the step that uses them; {how}",
+    )  # fmt: skip
+    return [replicas, images]
 
 
 def _work(repeats: int) -> dict[str, Any]:
     import torch
 
+    from digrad.data import augmented, normalized
     from digrad.graphs import example5
     from digrad.torch import Replicas
     from digrad.torch.models import build_model
@@ -84,11 +94,19 @@ def _work(repeats: int) -> dict[str, Any]:
         backward(replicas.models)
         replicas.step()
 
+    pixels = np.random.default_rng(0).integers(256, size=(AGENTS, BATCH, 3, 32, 32), dtype=np.uint8)
+
+    def draw() -> None:
+        for agent, batch in enumerate(pixels):
+            shown = torch.from_numpy(normalized(augmented(batch, seed=0, agent=agent, step=0)))
+            shown.contiguous(memory_format=torch.channels_last)
+
+    work = {"plain": plain, "replicas": ours, "images": draw}
     times: dict[str, dict[str, list[float]]] = {
-        clock: {"plain": [], "replicas": []} for clock in ("cpu", "wall")
+        clock: {name: [] for name in work} for clock in ("cpu", "wall")
     }
     for turn in range(repeats + 2):
-        for name, step in (("plain", plain), ("replicas", ours)):
+        for name, step in work.items():
             began, began_cpu = time.perf_counter(), time.process_time()
             step()
             if turn > 1:  # the first turns warm up

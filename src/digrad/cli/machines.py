@@ -145,11 +145,11 @@ def bench(part: str, repeats: int, history: Path | None, figure: Path | None, as
         from digrad.bench.torch_deadline import deadline_row
         from digrad.bench.torch_exchange import run_torch_bench
         from digrad.bench.torch_many import many_rows
-        from digrad.bench.torch_replicas import replicas_row
+        from digrad.bench.torch_replicas import replicas_rows
 
         rows = (
             *run_torch_bench(repeats=repeats),
-            replicas_row(repeats=repeats),
+            *replicas_rows(repeats=repeats),
             deadline_row(),
             *many_rows(),
         )

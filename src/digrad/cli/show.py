@@ -5,6 +5,7 @@ import math
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from numbers import Integral
 from typing import Any
 
 import click
@@ -181,7 +182,9 @@ def cell(value: Any) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if abs(value) < float("inf") else None
-    return value if isinstance(value, bool | int | str) else None
+    if isinstance(value, bool | str):
+        return value
+    return int(value) if isinstance(value, Integral) else None  # pandas keeps NumPy's integers
 
 
 def _figure(value: float | None) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 from digrad.tables import Table
 
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided: too few iterations"
+PARTLY = "holds only "  # and where
+SEPARATOR = " / "  # between settings
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,9 @@ class ClaimTable:
     def to_markdown(self) -> str:
         """Return the content of ``claims.md``."""
         lines = [f"# {self.title}", "", "| claim | holds? |", "|---|---|"]
-        lines += [f"| ({v.number}) {v.claim} | **{v.holds}** |" for v in self.verdicts]
+        lines += [
+            f"| ({v.number}) {v.claim} | **{v.holds.replace(SEPARATOR, '<br>')}** |" for v in self.verdicts
+        ]
         lines += [
             "",
             "## What was measured",
@@ -110,3 +114,22 @@ def figure(value: float | None, absent: str = "never") -> str:
     if value is None:
         return absent
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e6 else f"{value:.3g}"
+
+
+def verdicts(claims: Sequence[Claim]) -> list[Ruling]:
+    """Return what all settings together say about each claim."""
+    judged = []
+    for number, claim in sorted({(claim.number, claim.claim) for claim in claims}):
+        rows = [row for row in claims if row.number == number]
+        holding = [row for row in rows if row.holds == HOLDS]
+        partly = [row for row in rows if row.holds.startswith(PARTLY)]
+        where = SEPARATOR.join(
+            [
+                *(row.setting for row in holding),
+                *(f"{row.setting}: {row.holds.removeprefix(PARTLY)}" for row in partly),
+            ]
+        )
+        absent = UNDECIDED if any(row.holds == UNDECIDED for row in rows) else FAILS
+        overall = HOLDS if len(holding) == len(rows) else f"{PARTLY}for: {where}" if where else absent
+        judged.append(Ruling(number, claim, overall))
+    return judged

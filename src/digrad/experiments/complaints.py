@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, PlainValidator, ValidationError
 from pydantic_core import PydanticCustomError
 
 from digrad import plugins
@@ -47,6 +47,22 @@ def is_number(value: Any) -> bool:
 def refuse(reason: str, key: str = "") -> PydanticCustomError:
     """Return an error for a validator to raise: ``reason`` says what is wrong with ``key`` of its table."""
     return PydanticCustomError("refused", "{reason}", {"reason": reason, "key": key})
+
+
+def numbers(each: str, *, or_table: bool = False) -> PlainValidator:
+    """Return the check of a number, or of a list with one number per ``each``; a table may be another way to say it."""
+
+    def check(value: Any) -> Any:
+        if is_number(value):
+            return float(value)
+        if isinstance(value, list) and value and all(map(is_number, value)):
+            return [float(number) for number in value]
+        if or_table and isinstance(value, dict):
+            return value
+        table = ", or a table" if or_table else ""
+        raise refuse(f"must be a number, or a list with one number per {each}{table}, but got {value!r}.")
+
+    return PlainValidator(check)
 
 
 def require_choice(value: Any, options: Iterable[str], key: str) -> None:

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from digrad import graphs
 from digrad.errors import DigradError, SpecError
-from digrad.experiments.complaints import Table, refuse, require_choice
+from digrad.experiments.complaints import Table, numbers, refuse, require_choice
 from digrad.experiments.named_values import named_value
 from digrad.graphs import Digraph, GraphSequence
 from digrad.graphs.words import NAMED
@@ -170,7 +170,7 @@ class LinksTable(Table):
     burst_length: float | None = None
     delay: Annotated[int, Field(ge=0)] = 0
     fixed_delay: Annotated[int, Field(ge=0)] = 0
-    awake: float | list[float] = 1.0
+    awake: Annotated[float | list[float], numbers("agent")] = 1.0
     two_way: bool = False
     coder: Literal["bfloat16", "sign", "top_k", "random_k", "quantize"] | None = None
     coder_k: Count | None = None
@@ -181,9 +181,9 @@ class LinksTable(Table):
     push: Literal["sum", "keep", "drop", "renormalise", "last"] = "sum"
     pull: Literal["self", "renormalise", "last", "drop"] = "self"
     seed: Seed = 0
-    compute: float | list[float] | dict[str, Any] | None = None
-    latency: float | list[float] | dict[str, Any] | None = None
-    bandwidth: float | list[float] | None = None
+    compute: Annotated[float | list[float] | dict[str, Any] | None, numbers("agent", or_table=True)] = None
+    latency: Annotated[float | list[float] | dict[str, Any] | None, numbers("arc", or_table=True)] = None
+    bandwidth: Annotated[float | list[float] | None, numbers("arc")] = None
     deadline: float | None = None
     clock_seed: Seed = 0
 

@@ -3,12 +3,12 @@
 Rules come first: each claim is decided by a number that is stated with it, not by looking at a figure.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from digrad.experiments.claims import FAILS, HOLDS, UNDECIDED, Claim, Ruling, figure
+from digrad.experiments.claims import FAILS, HOLDS, PARTLY, UNDECIDED, Claim, figure
 from digrad.experiments.measures import (
     Oscillation,
     iterations_to,
@@ -31,7 +31,6 @@ EXPLOSION = "plain gradient tracking (AB) explodes while CGT decreases"
 SLOW_AND_BIASED = "DGD with clipping is slower than CGT, and biased"
 OSCILLATIONS = "DGD with clipping shows pronounced oscillations"
 
-PARTLY = "holds only "
 VARIANTS = {"DGDClip": "DGD-clip mixes with R", "DGDClip-sinkhorn": "DGD-clip mixes with W"}
 LONG_ENOUGH = f"Decided only when CGT reaches F - F* <= {GAP:g} in the first half of the run."
 
@@ -96,8 +95,8 @@ def bias_claim(done: RunResult, label: str) -> Claim:
     biased = ratio is not None and ratio >= factor
     parts = {
         (True, True): HOLDS,
-        (True, False): "holds only for the speed",
-        (False, True): "holds only for the bias",
+        (True, False): f"{PARTLY}for the speed",
+        (False, True): f"{PARTLY}for the bias",
     }
     return Claim(
         number=2,
@@ -142,25 +141,6 @@ def is_long_enough(done: RunResult) -> bool:
     level = done.problem.solve().loss + GAP
     arrived = over_seeds(done.results["CGT"], lambda trace: iterations_to(trace, level))
     return arrived is not None and arrived <= done.spec.steps / 2
-
-
-def verdicts(claims: Sequence[Claim]) -> list[Ruling]:
-    """Return what all settings together say about each claim."""
-    judged = []
-    for number, claim in sorted({(claim.number, claim.claim) for claim in claims}):
-        rows = [row for row in claims if row.number == number]
-        holding = [row for row in rows if row.holds == HOLDS]
-        partly = [row for row in rows if row.holds.startswith(PARTLY)]
-        where = " / ".join(
-            [
-                *(row.setting for row in holding),
-                *(f"{row.setting}: {row.holds.removeprefix(PARTLY)}" for row in partly),
-            ]
-        )
-        absent = UNDECIDED if any(row.holds == UNDECIDED for row in rows) else FAILS
-        overall = HOLDS if len(holding) == len(rows) else f"holds only for: {where}" if where else absent
-        judged.append(Ruling(number, claim, overall))
-    return judged
 
 
 def _measure(done: RunResult, label: str) -> dict[str, float | None]:

@@ -11,21 +11,13 @@ from digrad.data import Dataset
 from digrad.data.bundled import BUNDLED
 from digrad.data.catalog import CATALOG
 from digrad.errors import DataError, PluginError
-from digrad.experiments.complaints import Table, is_number, refuse
+from digrad.experiments.complaints import Table, is_number, numbers, refuse
 from digrad.experiments.graph_table import absolute
 from digrad.experiments.image_table import ImagesTable
 from digrad.experiments.partition_table import PartitionTable, as_partition
 from digrad.problems import Problem
 
 _LARGEST_STATE = 2**31  # numbers, one per agent and feature: 17 GB for each of several copies
-
-
-def _numbers(value: Any) -> Any:
-    if is_number(value):
-        return float(value)
-    if isinstance(value, list) and value and all(map(is_number, value)):
-        return [float(number) for number in value]
-    raise refuse(f"must be a number, or a list with one number per agent, but got {value!r}.")
 
 
 def _matrix(value: Any) -> Any:
@@ -36,7 +28,7 @@ def _matrix(value: Any) -> Any:
     raise refuse(f"must be one list of numbers per agent, all of one length, but got {value!r}.")
 
 
-PerAgent: TypeAlias = Annotated[float | list[float], PlainValidator(_numbers)]
+PerAgent: TypeAlias = Annotated[float | list[float], numbers("agent")]
 Matrix: TypeAlias = Annotated[list[list[float]], PlainValidator(_matrix)]
 
 

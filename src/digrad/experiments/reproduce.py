@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 from digrad import checks, plots
 from digrad.errors import ArgumentError
 from digrad.experiments import logistic_claims
-from digrad.experiments.claims import ClaimTable
+from digrad.experiments.claims import ClaimTable, verdicts
 from digrad.experiments.presets import preset as load_preset
 from digrad.experiments.runner import Observer, RunResult, members, run
 from digrad.experiments.spec import Spec
@@ -218,6 +218,6 @@ def _judge(done: Mapping[str, RunResult], preset: str, size: _Size, seed: int) -
     return ClaimTable(
         title="Section V-A on a9a: which claims hold",
         claims=claims,
-        verdicts=logistic_claims.verdicts(claims),
+        verdicts=verdicts(claims),
         choices={**logistic_claims.CHOICES, "iterations": iterations},
     )

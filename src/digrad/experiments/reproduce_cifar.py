@@ -1,37 +1,31 @@
 """Section V-B of the paper from end to end: search step sizes, train all settings, draw figures, judge claims."""
 
-import math
 import os
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from digrad import checks, plots
-from digrad.errors import DigradError
+from digrad.data import cifar10
 from digrad.experiments import cifar_claims
-from digrad.experiments.claims import ClaimTable
-from digrad.experiments.jobs import Event, Job, default_workers, run_jobs
-from digrad.experiments.logistic_claims import verdicts
-from digrad.experiments.method_table import MethodTable
+from digrad.experiments.accuracy_table import accuracy_table, failures_markdown, table_markdown
+from digrad.experiments.cifar_search import FEW_IMAGES, SEARCHED, SearchPlan, with_step_sizes
+from digrad.experiments.claims import ClaimTable, verdicts
+from digrad.experiments.jobs import default_workers
 from digrad.experiments.presets import preset as load_preset
 from digrad.experiments.reproduce import Report, Reproduction, Scale, open_reproduction
 from digrad.experiments.runner import Observer, RunResult, run
 from digrad.experiments.spec import Spec
-from digrad.experiments.step_size_search import FACTOR, MOST, SLACK, read_search
+from digrad.experiments.step_size_search import MOST
 from digrad.experiments.store import check_folder, is_finished, write_json
-from digrad.experiments.trainings import JobProgress
 from digrad.files import locked, write_atomically
 from digrad.tables import Table
 
 COMPARISONS = ("cifar-iid", "cifar-dirichlet", "cifar-sorted", "cifar-row")  # whose step sizes are searched
 THRESHOLDS, EXPLOSION = "cifar-thresholds", "cifar-explosion"
 PREFIX = "cifar-"  # of the names of settings, which users leave out
-FIXED = ("CGT",)  # the paper gives its step size
 TUNED = "CGT-tuned"  # CGT with a step size that is searched like those of the others
-SEARCH_SEED = 1000  # added to the seed, so that no run shares its start and samples with the search
-FEW_IMAGES = 100  # for runs that only show that everything works
 
 
 @dataclass(frozen=True)
@@ -47,6 +41,10 @@ class _Size:
     evaluate_last: int = 10_000
     samples: int | None = None
     most: int = MOST
+
+    @property
+    def search(self) -> SearchPlan:
+        return SearchPlan(self.budget, self.held_out, self.most)
 
 
 # 1563 steps of five agents with batches of 32 are five epochs.
@@ -112,8 +110,10 @@ def reproduce_cifar(
     wanted = _wanted(settings, size)
     identity = {"experiment": "cifar", "preset": preset, "seed": seed, **({"steps": steps} if steps else {})}
     check_folder(folder, resume=resume, overwrite=overwrite)
+    cifar10()  # says how to get it before anything is written
     with locked(folder):
-        open_reproduction(folder, identity, size.steps, resume=resume, overwrite=overwrite)
+        folders = [*size.steps, *(f"{name}{SEARCHED}" for name in size.steps)]
+        open_reproduction(folder, identity, folders, resume=resume, overwrite=overwrite)
         options = {
             "resume": resume,
             "overwrite": overwrite,
@@ -146,17 +146,16 @@ def _run_settings(
 ) -> Iterator[tuple[str, RunResult]]:
     """Run one setting after the other, until all are done or Ctrl-C comes."""
     for name, spec in specs.items():
-        try:
-            searched = name in COMPARISONS and search
-            final = (
-                _searched(spec, folder / f"{name}-search", size, workers, options["progress"])
-                if searched
-                else spec
-            )
-        except KeyboardInterrupt:
-            return
-        result = run(final, folder / name, formats=("png",), workers=workers, seeds=seeds[name], **options)
-        yield name, result
+        lost: dict[str, str] = {}
+        if name in COMPARISONS and search:
+            progress, overwrite = options["progress"], options["overwrite"]
+            place = folder / f"{name}{SEARCHED}"
+            try:
+                spec, lost = with_step_sizes(spec, place, size.search, workers, progress, overwrite=overwrite)
+            except KeyboardInterrupt:
+                return
+        result = run(spec, folder / name, formats=("png",), workers=workers, seeds=seeds[name], **options)
+        yield name, replace(result, failures={**lost, **result.failures})
         if result.interrupted:
             return
 
@@ -178,14 +177,14 @@ def _conclude(
     report: Report | None,
 ) -> Reproduction:
     table = _judge(done, preset, size, seed)
-    rows = {name: cifar_claims.accuracy_table(result) for name, result in done.items()}
+    rows = {name: accuracy_table(result) for name, result in done.items()}
     failures = {name: result.failures for name, result in done.items() if result.failures}
     write_json(
         folder / "table.json", {name: [row.to_dict() for row in found] for name, found in rows.items()}
     )
-    tables = [cifar_claims.table_markdown(done[name].spec.name, found) for name, found in rows.items()]
+    tables = [table_markdown(done[name].spec.name, found) for name, found in rows.items()]
     projected = _projection(done, preset, size)
-    text = "\n".join(["# Accuracies", "", *tables, projected, cifar_claims.failures_markdown(failures)])
+    text = "\n".join(["# Accuracies", "", *tables, projected, failures_markdown(failures)])
     write_atomically(folder / "table.md", text)
     write_json(folder / "claims.json", table.to_dict())
     write_atomically(folder / "claims.md", table.to_markdown())
@@ -226,94 +225,6 @@ def _sized(spec: Spec, name: str, size: _Size, seed: int, steps: int | None) -> 
     return spec.model_copy(update=changes)
 
 
-def _searched(spec: Spec, folder: Path, size: _Size, workers: int, progress: Observer | None) -> Spec:
-    """Return the specification with the step sizes that the protocol finds; what is stored is not searched again."""
-    kept_back = spec.problem.model_copy(
-        update={"held_out": size.held_out, "evaluate": FEW_IMAGES, "evaluate_last": size.held_out}
-    )
-    trial = spec.model_copy(
-        update={
-            "name": f"{spec.name}: search for step sizes",
-            "steps": size.budget,
-            "record_every": size.budget,
-            "seed": spec.seed + SEARCH_SEED,
-            "seeds": 1,
-            "problem": kept_back,
-        }
-    )
-    labels = [label for label in spec.methods if label not in FIXED]
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "spec.toml", trial.to_toml())
-    jobs = [
-        Job(label, "tune", {"folder": str(folder.absolute()), "label": label, "most": size.most})
-        for label in labels
-        if read_search(folder, label) is None
-    ]
-    failures = run_jobs(jobs, workers=workers, on_event=_SearchWatch(len(jobs), size.most, progress).on_event)
-    found = {label: read_search(folder, label) for label in labels}
-    write_json(
-        folder / "search.json", {"protocol": _protocol(trial, size), "methods": found, "failures": failures}
-    )
-    chosen = {
-        label: entry["step_size"]
-        for label, entry in found.items()
-        if entry and entry["step_size"] is not None
-    }
-    lost = [label for label in labels if label not in chosen]
-    if lost and not chosen:
-        raise DigradError(
-            f"No step size could be found: {lost[0]}: {failures.get(lost[0], 'every one diverged')}"
-        )
-    methods = {
-        label: table if label not in chosen else _with_step_size(table, chosen[label])
-        for label, table in spec.methods.items()
-    }
-    return spec.model_copy(update={"methods": methods})
-
-
-class _SearchWatch:
-    """Tells an observer how the searches for step sizes go; the time left is that of all the trials there may be."""
-
-    def __init__(self, searches: int, most: int, progress: Observer | None) -> None:
-        self._searches, self._most, self._progress = searches, most, progress
-        self._trials: dict[str, int] = {}
-        self._tried = 0
-        self._began = time.monotonic()
-
-    def on_event(self, name: str, event: Event) -> None:
-        if event["event"] == "started":
-            self._trials[name] = 0
-            if self._progress:
-                self._progress.on_method_start(f"{name}, step sizes", self._most)
-        elif event["event"] == "trial":
-            self._tried += 1
-            self._trials[name] += 1
-            self._tell(name, math.inf if event["loss"] is None else event["loss"])
-        else:
-            self._trials[name] = self._most
-
-    def _tell(self, name: str, loss: float) -> None:
-        trials = self._searches * self._most - sum(self._trials.values())
-        left = trials * (time.monotonic() - self._began) / self._tried
-        progress = JobProgress(f"{name}, step sizes", self._trials[name], self._most, loss, seconds_left=left)
-        if self._progress:
-            self._progress.on_progress(progress)
-
-
-def _with_step_size(table: MethodTable, step_size: float) -> MethodTable:
-    return MethodTable(method=table.method, **{**table.fields, "step_size": step_size})
-
-
-def _protocol(trial: Spec, size: _Size) -> str:
-    return (
-        f"{size.held_out} of the training images are kept back; a trial trains on the others for {trial.steps} steps "
-        f"with seed {trial.seed} and is judged by the loss of the average model on those kept back. Step sizes are the "
-        f"preset's times powers of {FACTOR:g}: upwards until one fails, downwards until the smallest is not the best, "
-        f"at most {size.most}. A step size ensures convergence if its run stays finite and ends at most {SLACK:.0%} "
-        "above the smallest loss of any step size tried; the largest of these is used. Test images are never looked at."
-    )
-
-
 def _paper_figures(folder: Path, name: str, done: RunResult) -> list[Path]:
     accuracies = ("train_accuracy", "test_accuracy")
     figures: dict[str, Any] = {}
@@ -332,7 +243,7 @@ def _judge(done: Mapping[str, RunResult], preset: str, size: _Size, seed: int) -
     compared = [result for name, result in done.items() if name in COMPARISONS]
     claims = [
         judge(result, proposed)
-        for judge in (cifar_claims.training_claim, cifar_claims.test_claim)
+        for judge in (cifar_claims.claim_on_training, cifar_claims.claim_on_test_images)
         for result in compared
         for proposed in cifar_claims.PROPOSED
         if proposed in result.results
@@ -356,7 +267,7 @@ def _projection(done: Mapping[str, RunResult], preset: str, size: _Size) -> str:
     if not cut:
         return ""
     name, result = cut[0], done[cut[0]]
-    rows = cifar_claims.accuracy_table(result)
+    rows = accuracy_table(result)
     hours = sum(row.cpu_seconds_per_step for row in rows) * size.steps[name] / 3600
     slowest = max(rows, key=lambda row: row.cpu_seconds_per_step)
     return (

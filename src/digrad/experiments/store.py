@@ -16,7 +16,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from pydantic import TypeAdapter, ValidationError
+
 from digrad.errors import ArgumentError, DataError, SpecError
+from digrad.experiments import shapes
 from digrad.experiments.spec import Spec, load_spec
 from digrad.files import LOCK, file_stem, make_folder, write_atomically
 from digrad.trace import Ensemble, Trace
@@ -25,7 +28,7 @@ Result: TypeAlias = Trace | Ensemble
 
 FORMAT = "digrad run 1"
 TIMES = ("started", "finished")  # the only entries of environment.json that differ between equal runs
-_PACKAGES = ("digrad", "jax", "numpy", "scipy")
+_PACKAGES = ("digrad", "jax", "numpy", "scipy", "torch")
 _OURS = (
     "trace-*",
     "final-*",
@@ -55,13 +58,13 @@ class RunDirectory:
     @property
     def summary(self) -> dict[str, Any]:
         """How each method ended, by label."""
-        return read_json(self.path / "summary.json")
+        return read_json(self.path / "summary.json", dict[str, shapes.Ended])
 
     @property
     def setting(self) -> dict[str, Any]:
         """The problem and the network as pages show them; empty for a run that was stored without."""
         path = self.path / "setting.json"
-        return read_json(path) if path.is_file() else {}
+        return read_json(path, shapes.Setting) if path.is_file() else {}
 
     @property
     def figures(self) -> Path:
@@ -124,7 +127,7 @@ def open_run(
 ) -> RunDirectory:
     """Make or reuse the directory ``out`` for a run of ``spec``.
 
-    A directory with results is kept with ``resume``, if its specification differs in nothing but fewer steps, and
+    A directory with results is kept with ``resume``, if its specification has nothing but fewer steps or methods, and
     emptied of them with ``overwrite``. The directory of a run that left neither a trace nor a checkpoint is reused,
     whatever its specification.
 
@@ -177,7 +180,7 @@ def find_run(path: str | os.PathLike[str]) -> RunDirectory:
     path = Path(path)
     if not path.is_dir() or not is_run(path):
         raise DataError(f"{path} is not a digrad run directory; give one that `digrad run --out` made.")
-    if not (path / "summary.json").is_file():
+    if not (path / "summary.json").is_file() or not read_json(path / "summary.json"):
         raise DataError(f"{path} holds a run without results yet; finish it with `digrad run --resume`.")
     return RunDirectory(path, load_spec(path / "spec.toml"))
 
@@ -190,10 +193,27 @@ def environment() -> dict[str, Any]:
         "implementation": sys.implementation.name,
         "platform": platform.platform(),
         "cpu_count": os.cpu_count(),
-        "versions": {package: metadata.version(package) for package in _PACKAGES},
+        "processor": _processor(),
+        "versions": {package: version for package in _PACKAGES if (version := _version(package))},
         "started": _now(),
         "finished": None,
     }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:  # torch is an extra
+        return None
+
+
+def _processor() -> str:
+    """Return what the machine calls its processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # not Linux
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
 
 
 def write_json(path: Path, content: Any) -> Path:
@@ -201,18 +221,28 @@ def write_json(path: Path, content: Any) -> Path:
     return write_atomically(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read what :func:`write_json` wrote.
+def read_json(path: Path, shape: Any = dict[str, Any]) -> dict[str, Any]:
+    """Read what :func:`write_json` wrote, as it is there.
+
+    Args:
+        path: The file, which holds one JSON object.
+        shape: A type that the object must have.
 
     Raises:
-        DataError: The file is missing or damaged.
+        DataError: The file is missing or damaged, or holds something else.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read ({error}); run it again.") from error
-    if not isinstance(content, dict):
-        raise DataError(f"{path} must hold one JSON object, but it does not; run it again.")
+    try:
+        TypeAdapter(shape).validate_python(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = f"its {'.'.join(map(str, first['loc']))}" if first["loc"] else "it"
+        raise DataError(
+            f"{path} does not hold what was written: {place}: {first['msg']}; run it again."
+        ) from error
     return content
 
 
@@ -226,7 +256,7 @@ def is_run(path: Path) -> bool:
 
 def has_results(path: Path) -> bool:
     """Whether a folder holds what would be lost if it were emptied."""
-    return any(any(path.glob(pattern)) for pattern in ("trace-*", "checkpoints/*"))
+    return any(any(path.glob(pattern)) for pattern in ("trace-*", "checkpoints/*", "search-*"))
 
 
 def is_finished(path: Path) -> bool:
@@ -254,14 +284,16 @@ def _check_resumable(path: Path, spec: Spec, resume: bool) -> None:
 
 
 def _difference(path: Path, spec: Spec) -> str:
-    """Return how the stored specification differs, or an empty string if it does not, save that it has fewer steps."""
+    """Return how the stored specification differs; empty if it does not, save that it has fewer steps or methods."""
     if not (path / "spec.toml").exists():
         return ""
     try:
-        stored = dict(_flat(load_spec(path / "spec.toml").model_dump(exclude_none=True)))
+        before = load_spec(path / "spec.toml")
     except SpecError as error:
         return f"its spec.toml is not valid: {error}"
-    wanted = dict(_flat(spec.model_dump(exclude_none=True)))
+    known = {label: table for label, table in spec.methods.items() if label in before.methods}
+    stored = dict(_flat(before.model_dump(exclude_none=True)))
+    wanted = dict(_flat(spec.model_copy(update={"methods": known}).model_dump(exclude_none=True)))
     if stored["steps"] < wanted["steps"]:
         stored["steps"] = wanted["steps"]
     keys = [key for key in {**stored, **wanted} if stored.get(key) != wanted.get(key)]

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 _EXPLOSION = 1e3  # a value this many times the largest initial one is left outside the axes
-_NEGLIGIBLE = 1e-12  # an initial value below it is a rounding error, no scale
+_NEGLIGIBLE = (
+    1e-5  # an initial value below this part of what most calm runs reach is a rounding error, no scale
+)
 SMALLEST, LARGEST = 1e-300, 1e300  # beyond them the arithmetic of an axis under- or overflows
 _SHORT = 2.5  # decades below which the ticks of a log axis are plain numbers
 _STRIDES = (1, 2, 5, 10, 20, 50, 100)  # decades between the ticks of a log axis
@@ -68,7 +70,8 @@ def _range_shown(values: Floats, runs: Sequence[tuple[Floats, bool]]) -> tuple[f
     if not calm:  # nothing is squashed
         return float(values.min()), float(values.max())
     initial = np.array([values[0] for values, _ in runs])
-    if values.min() >= 0 and initial.max() > _NEGLIGIBLE:
+    reached = sorted(values.max() for values in calm)[len(calm) // 2]
+    if values.min() >= 0 and initial.max() > _NEGLIGIBLE * reached:
         return 0.0, _EXPLOSION * float(initial.max())
     # On a linear axis, or without an initial scale, the runs that did not diverge set the limits.
     trusted = np.concatenate([initial, *calm])

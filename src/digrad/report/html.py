@@ -10,6 +10,7 @@ from typing import Any
 from digrad.algorithms.catalog import bibtex_of, method_facts, section
 from digrad.algorithms.registry import ALL_METHODS
 from digrad.errors import DataError
+from digrad.experiments.claims import FAILS, HOLDS, PARTLY, SEPARATOR
 from digrad.experiments.store import TIMES, RunDirectory
 from digrad.files import make_folder, write_atomically
 from digrad.report.model import model_of
@@ -226,8 +227,7 @@ def _commands(sources: Sequence[Source]) -> str:
     lines, versions = [], {}
     for source in sources:
         if source.identity:
-            name, preset, seed = (source.identity.get(key) for key in ("experiment", "preset", "seed"))
-            lines.append(f"digrad reproduce {name or 'logistic'} --preset {preset} --seed {seed}")
+            lines.append(_reproduce(source))
         else:
             lines += [f"digrad run spec.toml --out {run.path.name}" for run in source.runs]
         versions |= {run.environment.get("versions", {}).get("digrad"): None for run in source.runs}
@@ -236,6 +236,15 @@ def _commands(sources: Sequence[Source]) -> str:
         '\n<p class="faint">with the specification below as <code>spec.toml</code>. The same versions on the same kind '
         "of machine give the same numbers, bit for bit.</p>"
     )
+
+
+def _reproduce(source: Source) -> str:
+    name, preset, seed = (source.identity.get(key) for key in ("experiment", "preset", "seed"))
+    command = f"digrad reproduce {name or 'logistic'} --preset {preset} --seed {seed}"
+    if name != "cifar":
+        return command
+    settings = (run.path.name.removeprefix("cifar-") for run in source.runs)
+    return " ".join([command, *(f"--setting {setting}" for setting in settings)])
 
 
 def _specifications(runs: Sequence[RunDirectory]) -> str:
@@ -340,9 +349,10 @@ def _caption(name: str) -> str:
 
 
 def _judgement(holds: str) -> str:
-    short, _, rest = holds.partition(" for ") if holds.startswith("holds only") else (holds, "", "")
-    look = {"holds": "good", "does not hold": "bad"}.get(short, "open")
-    return badge(short, look) + (f" for {text(rest)}" if rest else "")
+    if holds.startswith(PARTLY):
+        where = "<br>".join(text(one) for one in holds.removeprefix(PARTLY).split(SEPARATOR))
+        return f"{badge(PARTLY.strip(), 'open')} {where}"
+    return badge(holds, {HOLDS: "good", FAILS: "bad"}.get(holds, "open"))
 
 
 def _verdicts(claims: Mapping[str, Any]) -> str:

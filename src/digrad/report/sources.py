@@ -9,7 +9,9 @@ from typing import Any
 from digrad.errors import DataError
 from digrad.experiments import link_bias
 from digrad.experiments.certified import CERTIFICATE
+from digrad.experiments.claims import ClaimTable
 from digrad.experiments.reproduce import MARKER
+from digrad.experiments.shapes import StoredCertificate, SweptRows
 from digrad.experiments.store import RunDirectory, find_run, is_run, read_json
 from digrad.sweeps.store import FACTS, TABLE
 
@@ -60,7 +62,9 @@ def _read(folder: Path) -> Source:
         return Source(folder, (), swept=_rows(folder / TABLE))
     if (folder / link_bias.TABLE).is_file():
         lost = f"CGT with {link_bias.LOSS:.0%} of all packets lost"
-        return Source(folder, (), swept=tuple(read_json(folder / link_bias.TABLE)["rows"]), title=lost)
+        return Source(
+            folder, (), swept=tuple(read_json(folder / link_bias.TABLE, SweptRows)["rows"]), title=lost
+        )
     below = [path for path in sorted(folder.glob("*")) if is_run(path)]
     if below:
         runs = tuple(find_run(path) for path in below)
@@ -85,7 +89,7 @@ def _rows(path: Path) -> tuple[Mapping[str, Any], ...]:
 def _reproduction(folder: Path) -> Source:
     if not (folder / "claims.json").is_file():
         raise DataError(f"{folder} holds a reproduction without claims yet; finish it with --resume.")
-    claims = read_json(folder / "claims.json")
+    claims = read_json(folder / "claims.json", ClaimTable)
     judged = [entry["run"] for entry in claims["claims"]]
     others = [path.parent.name for path in sorted(folder.glob("*/summary.json")) if is_run(path.parent)]
     names = dict.fromkeys([*judged, *others])  # some settings of a reproduction decide no claim
@@ -95,4 +99,4 @@ def _reproduction(folder: Path) -> Source:
 
 def _certificates(folder: Path) -> Iterator[Mapping[str, Any]]:
     if (folder / CERTIFICATE).is_file():
-        yield read_json(folder / CERTIFICATE)
+        yield read_json(folder / CERTIFICATE, StoredCertificate)

@@ -17,6 +17,8 @@ from digrad.problems import Problem
 from digrad.theory import Smoothness, certify, check_run, closed_form
 from digrad.theory.constants.smoothness import L1_GRID, candidates
 
+pytestmark = pytest.mark.long
+
 
 def hessian_norms(problem: Problem, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Exact Hessian norms of the agents [K, n] and of F [K], from dense Hessians."""

@@ -19,6 +19,8 @@ from digrad.mixing import Network, row_stochastic
 from digrad.problems import Problem
 from digrad.theory import Smoothness, certify, check_run
 
+pytestmark = pytest.mark.long
+
 
 def make_problems() -> dict[str, Problem]:
     rng = np.random.default_rng(3)

@@ -18,7 +18,7 @@ from host_runs import STARTUP, WORKER, Run, check_result, until
 from namespaces import Host, hosts, needs_namespaces
 from torch_processes import SEARCHED, WORKERS
 
-pytestmark = needs_namespaces
+pytestmark = [needs_namespaces, pytest.mark.long]
 
 
 def test_hosts_train_as_documented_and_strangers_stay_out(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 // Axes: from values to the length of a screen and back, and where their ticks are. `place` and `value` work on
 // fractions of the axis, from 0 at its low end to 1 at its high end.
 
-const NEGLIGIBLE = 1e-12; // an initial value below it is a rounding error, no scale
+const NEGLIGIBLE = 1e-5; // an initial value below this part of what most calm curves reach is a rounding error, no scale
 const EXPLOSION = 1e3; // a value this many times the largest initial one is left outside the axes
 
 function linearScale(low, high) {
@@ -110,10 +110,12 @@ function valueScale(curves, wanted, allowLog, extra = []) {
 }
 
 function shownRange(curves, all) {
-  if (curves.every((curve) => curve.diverged)) return [smallest(all), largest(all)]; // nothing is squashed
+  const calm = curves.filter((curve) => !curve.diverged);
+  if (!calm.length) return [smallest(all), largest(all)]; // nothing is squashed
   const initial = curves.map((curve) => curve.values[0]);
-  if (smallest(all) >= 0 && largest(initial) > NEGLIGIBLE) return [0, EXPLOSION * largest(initial)];
-  const trusted = [...initial, ...curves.filter((curve) => !curve.diverged).flatMap((curve) => curve.values)];
+  const reached = calm.map((curve) => largest(curve.values)).sort((a, b) => a - b)[calm.length >> 1];
+  if (smallest(all) >= 0 && largest(initial) > NEGLIGIBLE * reached) return [0, EXPLOSION * largest(initial)];
+  const trusted = [...initial, ...calm.flatMap((curve) => curve.values)];
   return [smallest(trusted), largest(trusted)];
 }
 
