@@ -14,7 +14,9 @@ from digrad.errors import DigradError
 
 def main(case: str, data: str, repeats: str) -> int:
     """Run one case on one core and print its rows; return the exit code."""
-    if hasattr(os, "sched_setaffinity") and case != "two_threads":
+    if case == "two_threads":
+        os.environ.pop("OMP_NUM_THREADS", None)  # no BLAS takes part, and our own steps obey it
+    elif hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     from digrad.bench.cases import CASES
 

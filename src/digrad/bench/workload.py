@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from digrad import metrics
 from digrad.algorithms import CGT
+from digrad.bench.measure import unrecorded
 from digrad.bench.numpy_loop import Gradient, NumpyLogistic, run_cgt
 from digrad.bench.torch_loop import torch_run
 from digrad.data import Dataset
@@ -88,7 +89,7 @@ class Workload:
         """Run digrad's compiled loop to iteration ``end``, without recording; return the state."""
         run = self.prepared
         end = self.steps if end is None else end
-        return run.call(run.start, end, record_every=NEVER, inputs=self.inputs)[0].state
+        return run.call(unrecorded(run.start), 1 + end, record_every=NEVER, inputs=self.inputs)[0].state
 
     @cached_property
     def inputs(self) -> Inputs:

@@ -112,8 +112,8 @@ def advance(fixed: Fixed, carry: Carry, end: int, inputs: Inputs, *, code: Code)
     first, every = carry.k, fixed.record_every
     one = partial(_one_step, fixed=fixed, code=code)
     measure_x, measure_y = (
-        partial(_estimates, u=fixed.u, present=fixed.present),
-        partial(_trackers, v=fixed.v),
+        partial(estimates, u=fixed.u, present=fixed.present),
+        partial(trackers, v=fixed.v),
     )
     measure_wire = _packets
     if code.lanes:
@@ -129,7 +129,7 @@ def advance(fixed: Fixed, carry: Carry, end: int, inputs: Inputs, *, code: Code)
     start, unread = (carry if keeps_grad else carry._replace(grad=None)), carry.grad
 
     def step(carry: Carry) -> Carry:
-        method, index = _at(fixed, inputs, carry.k - first)
+        method, index = at(fixed, inputs, carry.k - first)
         operators = _operators(fixed, inputs, carry.k, first)
         fate = jax.tree.map(lambda table: table[carry.k - first], inputs.fates)
         state, links, grad, within = one(
@@ -151,7 +151,7 @@ def advance(fixed: Fixed, carry: Carry, end: int, inputs: Inputs, *, code: Code)
         table = _write(table, row, _only_if(is_recorded, measure_x, fixed.method, before.state))
         target = jnp.minimum(jnp.where(is_recorded, before.k + 1, (before.k // every + 1) * every), end)
         after = lax.while_loop(lambda c: (c.k < target) & jnp.any(c.alive), step, before)
-        method, _ = _at(fixed, inputs, after.k - 1 - first)
+        method, _ = at(fixed, inputs, after.k - 1 - first)
         grad = after.grad if keeps_grad else unread
         table = _write(table, row, _only_if(is_recorded, measure_y, method, after.state, grad))
         if code.wire:
@@ -165,7 +165,7 @@ def advance(fixed: Fixed, carry: Carry, end: int, inputs: Inputs, *, code: Code)
     def goes_on(both: tuple[Carry, Rows]) -> jax.Array:
         return (both[0].k < end) & jnp.any(both[0].alive)
 
-    last, table = lax.while_loop(goes_on, record, (start, _empty(fixed, carry, code)))
+    last, table = lax.while_loop(goes_on, record, (start, empty(fixed, carry, code)))
     return (last if keeps_grad else last._replace(grad=unread)), table
 
 
@@ -225,7 +225,7 @@ def _one_step(
     return after, tuple(net.links), grad, within
 
 
-def _at(fixed: Fixed, inputs: Inputs, i: jax.Array) -> tuple[Any, jax.Array | None]:
+def at(fixed: Fixed, inputs: Inputs, i: jax.Array | int) -> tuple[Any, jax.Array | None]:
     """Return the method of an iteration, its schedules evaluated, and its samples; ``i`` counts in the chunk."""
     scheduled = {name: table[i] for name, table in inputs.schedules.items()}
     return with_fields(fixed.method, scheduled), None if inputs.samples is None else inputs.samples[i]
@@ -265,7 +265,8 @@ def _like(new: Any, old: Any) -> Any:
     return jax.tree.map(lambda leaf, template: jnp.asarray(leaf, template.dtype), new, old)
 
 
-def _estimates(method: Any, state: Any, *, u: jax.Array, present: jax.Array | None) -> dict[str, jax.Array]:
+def estimates(method: Any, state: Any, *, u: jax.Array, present: jax.Array | None) -> dict[str, jax.Array]:
+    """Return what is recorded of the estimates before a step."""
     x, u = method.estimate(state), metrics.average_weights(method, state, u)
     if present is not None:
         x = jnp.where(present[:, None], x, metrics.perron_average(x, u))
@@ -276,7 +277,8 @@ def _estimates(method: Any, state: Any, *, u: jax.Array, present: jax.Array | No
     }
 
 
-def _trackers(method: Any, state: Any, grad: jax.Array, *, v: jax.Array) -> dict[str, jax.Array]:
+def trackers(method: Any, state: Any, grad: jax.Array, *, v: jax.Array) -> dict[str, jax.Array]:
+    """Return what is recorded of the trackers after a step."""
     found = {}
     if hasattr(state, "y"):
         found["tracking_error"] = metrics.tracking_error(state.y, v)
@@ -293,7 +295,8 @@ def _packets(state: Any, links: tuple[Call, ...]) -> dict[str, jax.Array]:
     return {name: jnp.asarray(value, state.x.dtype) for name, value in found.items()}
 
 
-def _empty(fixed: Fixed, carry: Carry, code: Code) -> Rows:
+def empty(fixed: Fixed, carry: Carry, code: Code) -> Rows:
+    """Return a table in which nothing is recorded yet."""
     lead, d, dtype = (code.rows + 1, *carry.alive.shape), carry.grad.shape[-1], carry.grad.dtype
     kept = None
     if code.keep:

@@ -110,7 +110,7 @@ class _Drive:
         self.phases = run.phases()
         self.timeline = run.fates.timeline if run.fates else None
         self.run, self.plan, self.carry, self.k = self.phases[0], plan, run.start, 0
-        self.facts = {**run.facts, **plan.facts}
+        self.facts = {**run.facts, **plan.facts, **({"compiled_by": "numba"} if run.compiled else {})}
         self.recorder = Recorder(
             run.problem.code,
             run.fixed.arrays,
@@ -142,7 +142,10 @@ class _Drive:
         )
         self.recorder.append([self.k], rows)
         trace = ended(self.run, self.plan, self.recorder, carry, seconds=self._elapsed())
-        return dataclasses.replace(trace, interrupted=self.interrupted, stopped_early=self.stopped)
+        facts = {**self.facts, **trace.facts}
+        return dataclasses.replace(
+            trace, facts=facts, interrupted=self.interrupted, stopped_early=self.stopped
+        )
 
     def _resume(self) -> None:
         assert self.plan.checkpoint is not None

@@ -28,6 +28,7 @@ from digrad.sampling import EpochPermutations, WithReplacement
 from digrad.simulation.advance import Carry, Code, Fixed, Inputs, Rows, advance_of
 from digrad.simulation.arcs import arcs_of_steps
 from digrad.simulation.churn import phases as churn_phases
+from digrad.simulation.compiled_steps import CompiledSteps, compiled_steps
 from digrad.simulation.fated_net import Fate, FatedNet, Wire
 from digrad.simulation.memory import keep_freed_memory
 from digrad.simulation.net import SimulatedNet
@@ -60,6 +61,7 @@ class Prepared:
         fates: What becomes of packets; None if all arrive as sent.
         widths: Numbers per agent of each array that a step sends, where packets have fates.
         facts: What determines the numbers.
+        compiled: The steps that Numba has compiled, where the loop is not XLA's.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Prepared:
     fates: Fates | None
     widths: tuple[int, ...]
     facts: dict[str, Any]
+    compiled: CompiledSteps | None = None
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -113,6 +116,8 @@ class Prepared:
         """
         fixed = self.fixed._replace(record_every=record_every)
         inputs = inputs or self.inputs(int(carry.k), end, steps)
+        if self.compiled:
+            return self.compiled.advance(fixed, carry, end, inputs, self.code)
         run = advance_of(self.network.n)
         return jax.block_until_ready(run(fixed, carry, end, inputs, code=self.code))
 
@@ -177,6 +182,9 @@ def prepare(
     per_step = fresh_bytes + (4 * n * sampler.batch_size if sampler else 0) + _fate_bytes(fates, widths)
     longest = max(1, min(STEPS_PER_CALL, BYTES_PER_CALL // max(1, per_step)))
     u, v = perron_weights(method, network)
+    compiled = None
+    if operators and fates is None:
+        compiled = compiled_steps(method, problem, network, operators, x0, has_samples=sampler is not None)
     fixed = Fixed(
         method=numeric,
         operators=operators,
@@ -221,6 +229,7 @@ def prepare(
             **({"churn": [repr(event) for event in churn]} if churn else {}),
             **_facts(method, problem, network, x0, is_stored),
         },
+        compiled=compiled,
     )
 
 

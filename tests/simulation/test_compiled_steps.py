@@ -1,0 +1,256 @@
+"""Steps that Numba compiles give the numbers of XLA's loop, to rounding, and are used where they should be."""
+
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import jax
+import numpy as np
+import pytest
+
+import digrad as dg
+from digrad.data import Dataset
+from digrad.errors import CheckpointError
+from digrad.sampling import WithReplacement, normal_start
+from digrad.simulation import Checkpoint, compiled_steps
+from digrad.simulation.prepare import prepare
+
+CGT = dg.CGT(step_size=0.05, threshold=2.0)
+
+needs_numba = pytest.mark.skipif(find_spec("numba") is None, reason="numba is not installed")
+
+
+@pytest.fixture(autouse=True)
+def of_any_size(monkeypatch):
+    """Let Numba's steps run the smallest problems, too."""
+    for name in ("LEAST_AGENTS", "LEAST_NUMBERS", "LEAST_ROW"):
+        monkeypatch.setattr(compiled_steps, name, 1)
+
+
+def polynomial(n, d, quartic=0.0):
+    generator = np.random.default_rng(n)
+    return dg.problems.quadratic(
+        curvature=generator.uniform(1, 2, (n, d)), linear=generator.standard_normal((n, d)), quartic=quartic
+    )
+
+
+def classified(n, d=9, reg_power=None):
+    generator = np.random.default_rng(0)
+    data = Dataset("samples", generator.standard_normal((11 * n, d)), generator.choice([-1.0, 1.0], 11 * n))
+    powers = [3.0] * (n - 1) + [2.0] if reg_power is None else reg_power
+    weights = [0.0, *[1e-2] * (n - 1)]
+    return dg.problems.logistic(data=data, agents=n, partition="iid", reg_weight=weights, reg_power=powers)
+
+
+def both(monkeypatch, method, problem, network, **options):
+    """Return the run by Numba's steps and the one by XLA's."""
+    options = {"steps": 25, "x0": "normal", "record_every": 4, **options}
+    runs = []
+    for wanted in "01":
+        monkeypatch.setenv("DIGRAD_NUMBA", wanted)
+        runs.insert(0, dg.simulate(method, problem, network, **options))
+    assert [run.facts.get("compiled_by") for run in runs] == ["numba", None]
+    return runs
+
+
+def assert_close(ours, reference, tolerance=1e-12):
+    assert ours.verdict == reference.verdict
+    np.testing.assert_allclose(ours.final_x, reference.final_x, rtol=tolerance, atol=tolerance)
+    assert list(ours.columns) == list(reference.columns)
+    for name, column in reference.columns.items():
+        np.testing.assert_allclose(ours.columns[name], column, rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+def is_used(method, problem, network, sampler=None):
+    with jax.enable_x64(True):
+        start = normal_start(problem.n_agents, problem.dim, 0)
+        return prepare(method, problem, network, start, name="run", sampler=sampler).compiled is not None
+
+
+@needs_numba
+@pytest.mark.parametrize(
+    ("graph", "d"),
+    [
+        (dg.graphs.from_edges(1, []), 1),
+        (dg.graphs.ring(2), 3),
+        (dg.graphs.complete(7), 32),
+        (dg.graphs.random_digraph(23, p=0.2, seed=0), 33),
+        (dg.graphs.star(300), 31),
+        (dg.graphs.exponential(4099), 65),
+    ],
+    ids=["one", "two", "complete", "random", "star", "circulant"],
+)
+def test_compiled_step_is_that_of_cgt(monkeypatch, graph, d):
+    assert_close(*both(monkeypatch, CGT, polynomial(graph.n, d, quartic=0.5), dg.Network(graph)))
+
+
+@needs_numba
+@pytest.mark.parametrize("d", [9, 64, 70])
+def test_compiled_step_is_that_of_cgt_in_single_precision(monkeypatch, d):
+    network = dg.Network(dg.graphs.k_out(70, 3, seed=0))
+    ours, reference = both(monkeypatch, CGT, polynomial(70, d), network, dtype="float32")
+    assert ours.final_x.dtype == np.float32
+    assert_close(ours, reference, 2e-5)
+
+
+@needs_numba
+@pytest.mark.parametrize(
+    ("d", "dtype", "tolerance"), [(9, "float64", 1e-12), (40, "float64", 1e-12), (70, "float32", 2e-5)]
+)
+@pytest.mark.parametrize("batch_size", [2, 7])
+def test_compiled_step_is_that_of_cgt_on_samples(monkeypatch, d, dtype, tolerance, batch_size):
+    problem, network = classified(6, d), dg.Network(dg.graphs.ring(6))
+    options = {"batch_size": batch_size, "seed": 1, "dtype": dtype}
+    assert_close(*both(monkeypatch, CGT, problem, network, **options), tolerance)
+
+
+@needs_numba
+def test_compiled_step_takes_matrices_of_two_graphs(monkeypatch):
+    graph, n = dg.graphs.complete(5), 5
+    R, C = np.eye(n) / 2 + np.roll(np.eye(n), 1, 0) / 2, np.full((n, n), 1 / n)
+    assert_close(*both(monkeypatch, CGT, polynomial(n, 3), dg.Network(graph, R=R, C=C)))
+
+
+@needs_numba
+@pytest.mark.parametrize(
+    "method",
+    [
+        dg.CGT(step_size=lambda k: 0.1 / (1 + k), threshold=lambda k: 1.0 + k),
+        dg.CGT(step_size=np.linspace(0.01, 0.05, 7)[:, None], threshold=np.linspace(0.1, 3, 7)[:, None]),
+        dg.CGT(step_size=0.05, threshold=float("inf")),
+    ],
+    ids=["schedules", "columns", "infinite"],
+)
+def test_compiled_step_takes_every_kind_of_hyper_parameter(monkeypatch, method):
+    assert_close(*both(monkeypatch, method, polynomial(7, 3), dg.Network(dg.graphs.ring(7))))
+
+
+@needs_numba
+def test_what_is_kept_of_all_agents_is_the_same(monkeypatch):
+    options = {"paths": True, "invariant": True, "plain_mean": True}
+    assert_close(*both(monkeypatch, CGT, polynomial(5, 2), dg.Network(dg.graphs.ring(5)), **options))
+
+
+@needs_numba
+@pytest.mark.parametrize("scale", [1e-170, 1e170])
+def test_norms_whose_squares_leave_the_range_are_clipped_alike(monkeypatch, scale):
+    problem = dg.problems.quadratic(curvature=np.ones((5, 3)), linear=scale * np.arange(15.0).reshape(5, 3))
+    method = dg.CGT(step_size=0.05, threshold=scale)
+    ours, reference = both(monkeypatch, method, problem, dg.Network(dg.graphs.ring(5)), x0=np.full(3, scale))
+    np.testing.assert_allclose(ours.final_x, reference.final_x, rtol=1e-12)
+
+
+@needs_numba
+@pytest.mark.parametrize("step_size", [3.0, 50.0])
+@pytest.mark.parametrize("record_every", [1, 7, 1000])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_run_diverges_at_the_same_iteration(monkeypatch, step_size, record_every, dtype):
+    method = dg.CGT(step_size=step_size, threshold=float("inf"))
+    ours, reference = both(
+        monkeypatch, method, polynomial(5, 2, quartic=1.0), dg.Network(dg.graphs.ring(5)),
+        steps=200, record_every=record_every, dtype=dtype,
+    )  # fmt: skip
+    assert ours.verdict == reference.verdict == "diverged"
+    assert ours.diverged_at == reference.diverged_at
+    np.testing.assert_allclose(ours.final_x, reference.final_x, rtol=1e-3)
+
+
+@needs_numba
+def test_a_run_diverges_just_above_the_limit_only():
+    # One step of y = -1 and step size a moves x from 0 to a; the limit is 1e12.
+    problem = dg.problems.quadratic(curvature=np.ones((2, 1)), linear=np.ones((2, 1)))
+    for step_size, verdict in ((0.999e12, "running"), (1.001e12, "diverged")):
+        method = dg.CGT(step_size=step_size, threshold=float("inf"))
+        trace = dg.simulate(method, problem, dg.Network(dg.graphs.ring(2)), steps=1, x0="zeros")
+        assert (trace.verdict, trace.facts["compiled_by"]) == (verdict, "numba")
+
+
+@needs_numba
+@pytest.mark.parametrize("batch_size", [None, 3], ids=["polynomials", "samples"])
+def test_bits_do_not_depend_on_threads_recording_chunks_or_resuming(monkeypatch, tmp_path, batch_size):
+    problem = polynomial(301, 11) if batch_size is None else classified(301, 11, 3.0)
+    network, options = (
+        dg.Network(dg.graphs.k_out(301, 3, seed=0)),
+        {"steps": 37, "x0": "normal", "batch_size": batch_size},
+    )
+    whole = dg.simulate(CGT, problem, network, record_every=100, **options)
+    others = [
+        dg.simulate(CGT, problem, network, record_every=100, chunk=chunk, **options) for chunk in (1, 2, 5)
+    ]
+    others += [dg.simulate(CGT, problem, network, record_every=every, **options) for every in (1, 7)]
+    monkeypatch.setattr(compiled_steps, "THREADED_NUMBERS", 1)
+    monkeypatch.setattr(compiled_steps, "_threads", lambda: 2)
+    others.append(dg.simulate(CGT, problem, network, record_every=100, **options))
+    half = Checkpoint(tmp_path / "run.npz", every=3)
+    dg.simulate(CGT, problem, network, record_every=100, checkpoint=half, **{**options, "steps": 20})
+    again = Checkpoint(tmp_path / "run.npz", every=3, resume=True)
+    others.append(dg.simulate(CGT, problem, network, record_every=100, checkpoint=again, **options))
+    for other in others:
+        np.testing.assert_array_equal(other.final_x, whole.final_x)
+    assert others[-1].columns["k"].tolist() == whole.columns["k"].tolist()
+
+
+@needs_numba
+@pytest.mark.parametrize("order", ["01", "10"])
+def test_a_run_of_one_engine_is_not_resumed_by_the_other(monkeypatch, tmp_path, order):
+    problem, network, path = polynomial(5, 2), dg.Network(dg.graphs.ring(5)), tmp_path / "run.npz"
+    monkeypatch.setenv("DIGRAD_NUMBA", order[0])
+    dg.simulate(CGT, problem, network, steps=6, checkpoint=Checkpoint(path, every=3))
+    monkeypatch.setenv("DIGRAD_NUMBA", order[1])
+    with pytest.raises(CheckpointError, match="compiled_by: "):
+        dg.simulate(CGT, problem, network, steps=9, checkpoint=Checkpoint(path, every=3, resume=True))
+
+
+@needs_numba
+def test_a_run_that_stops_at_its_tolerance_stops_there(monkeypatch):
+    options = {"steps": 400, "tolerance": 1e-3, "stop_at_tolerance": True, "record_every": 3}
+    ours, reference = both(monkeypatch, CGT, polynomial(5, 2), dg.Network(dg.graphs.ring(5)), **options)
+    assert ours.steps == reference.steps < 400
+    assert_close(ours, reference)
+
+
+@needs_numba
+def test_what_is_not_compiled_by_numba_is_xlas():
+    problem, ring = polynomial(7, 3), dg.graphs.ring(7)
+    assert is_used(CGT, problem, dg.Network(ring))
+    assert not is_used(dg.AB(step_size=0.05), problem, dg.Network(ring))
+    assert not is_used(dg.SoftCGT(step_size=0.05, threshold=2.0), problem, dg.Network(ring))
+    turns = dg.NetworkSequence([dg.Network(ring), dg.Network(dg.graphs.complete(7))])
+    assert not is_used(CGT, problem, turns)
+    assert not is_used(CGT, problem, dg.Network(ring, links=dg.Links(loss=0.1)))
+    samples = classified(7)
+    assert is_used(CGT, samples, dg.Network(ring), WithReplacement(samples.sizes, 3, 0))
+    assert not is_used(CGT, samples, dg.Network(ring))  # the gradient of all samples
+
+
+def test_everything_runs_without_numba(monkeypatch):
+    monkeypatch.setattr(compiled_steps, "find_spec", lambda name: None)
+    assert not is_used(CGT, polynomial(7, 3), dg.Network(dg.graphs.ring(7)))
+
+
+@needs_numba
+def test_small_runs_are_left_to_xla(monkeypatch):
+    monkeypatch.undo()
+    for n, d, used in ((64, 5000, False), (500, 10, False), (500, 123, True), (100_000, 1, False)):
+        assert is_used(CGT, polynomial(n, d), dg.Network(dg.graphs.ring(n))) == used
+
+
+@pytest.mark.parametrize(
+    ("wanted", "cores", "threads"), [(None, 3, 3), ("1", 3, 1), ("8", 3, 3), ("0", 3, 3), ("2,1", 3, 3)]
+)
+def test_threads_are_those_of_the_process_or_fewer(monkeypatch, wanted, cores, threads):
+    monkeypatch.setattr(compiled_steps.os, "sched_getaffinity", lambda pid: set(range(cores)), raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if wanted is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", wanted)
+    assert compiled_steps._threads() == threads
+
+
+def test_a_small_run_does_not_import_numba():
+    code = (
+        "import sys, digrad as dg, digrad.cli\n"
+        "network = dg.Network(dg.graphs.example5())\n"
+        "dg.simulate(dg.CGT(step_size=0.05, threshold=2.0), dg.problems.example_quadratic(), network, steps=3)\n"
+        "assert 'numba' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
