@@ -94,6 +94,7 @@ def test_a_method_that_fails_does_not_lose_the_others(folder, tmp_path):
     assert json.loads((tmp_path / "run" / "failures.json").read_text()) == result.failures
 
 
+@pytest.mark.slow
 def test_seeds_are_added_by_a_resume(folder, tmp_path):
     spec = images(folder, steps=1, seeds=2)
     first = run(spec, tmp_path / "run", workers=1, seeds=1, formats=("png",))

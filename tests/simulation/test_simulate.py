@@ -350,8 +350,17 @@ def test_a_new_step_size_does_not_compile_again():
     assert advance._cache_size() == before
 
 
+# One of each kind in the gate: tracking, push-sum, one matrix, gossip rounds, the true average.
+KINDS = ("CGT", "PushDIGing", "DGD", "DAMSGrad", "GD")
+
+
 @pytest.mark.parametrize(
-    "case", [case for case in CASES if "-" not in case.label], ids=lambda case: case.label
+    "case",
+    [
+        pytest.param(case, id=case.label, marks=[] if case.label in KINDS else [pytest.mark.slow])
+        for case in CASES
+        if "-" not in case.label
+    ],
 )
 def test_one_agent_works_everywhere(case):
     problem = dg.problems.quadratic(curvature=[[2.0, 1.0]], linear=[[1.0, 1.0]])

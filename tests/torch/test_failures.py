@@ -59,7 +59,7 @@ def test_wrong_number_of_processes_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("blow", [signal.SIGSTOP, signal.SIGKILL], ids=["stopped", "killed"])
-@pytest.mark.parametrize("way", ["train", "train_over_gloo"])
+@pytest.mark.parametrize("way", ["train", pytest.param("train_over_gloo", marks=pytest.mark.slow)])
 def test_silent_peer_is_an_error_on_all_others_that_names_a_neighbour(
     way: str, blow: int, tmp_path: Path
 ) -> None:
@@ -126,8 +126,10 @@ def test_gradient_that_is_not_finite_is_replaced_by_the_one_before_on_request(tm
     ("call", "name"),
     [
         ("save", "Checkpoints.save()"),
-        ("consensus_error", "DecentralizedOptimizer.consensus_error()"),
-        ("averaged_parameters", "DecentralizedOptimizer.averaged_parameters()"),
+        pytest.param("consensus_error", "DecentralizedOptimizer.consensus_error()", marks=pytest.mark.slow),
+        pytest.param(
+            "averaged_parameters", "DecentralizedOptimizer.averaged_parameters()", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_call_that_only_one_agent_makes_is_named_on_every_agent(call: str, name: str, tmp_path: Path) -> None:

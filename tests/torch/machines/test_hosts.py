@@ -160,6 +160,7 @@ def test_killed_process_of_any_host_costs_steps_only(victim: str, tmp_path: Path
             assert all(line in run.log(i) for i in range(3)), run.logs()
 
 
+@pytest.mark.slow
 def test_killed_agent_is_started_again_and_a_machine_lost_for_good_ends_the_others(tmp_path: Path) -> None:
     with hosts(2) as machines:
         run = Run(machines, tmp_path, "--rejoin-timeout", "8")
