@@ -15,6 +15,7 @@ import click
 
 from digrad.cli import show
 from digrad.cli.options import json_option
+from digrad.cores import available_cores
 
 _FOR_DEVELOPERS = ("test", "docs")  # extras of a checkout, which `make` installs
 
@@ -69,7 +70,7 @@ def _requirements() -> list[tuple[str, str]]:
 def _machine() -> Iterator[Finding]:
     import jax
 
-    yield Finding("cores", str(len(os.sched_getaffinity(0))))
+    yield Finding("cores", str(available_cores()))
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         yield Finding(name, os.environ.get(name, "not set: as many threads as cores"))
     yield Finding("jax devices", ", ".join(f"{device.platform} {device.id}" for device in jax.devices()))

@@ -47,11 +47,6 @@ class Job:
     arguments: Mapping[str, Any]
 
 
-def default_workers() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def run_jobs(jobs: Sequence[Job], *, workers: int, on_event: Callable[[str, Event], None]) -> dict[str, str]:
     """Do all jobs, ``workers`` at a time, in the given order, and return why some failed, by name.
 

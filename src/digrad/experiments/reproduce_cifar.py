@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from digrad import checks, plots
+from digrad.cores import available_cores
 from digrad.data import cifar10
 from digrad.experiments import cifar_claims
 from digrad.experiments.accuracy_table import accuracy_table, failures_markdown, table_markdown
 from digrad.experiments.cifar_search import FEW_IMAGES, SEARCHED, SearchPlan, with_step_sizes
 from digrad.experiments.claims import ClaimTable, verdicts
-from digrad.experiments.jobs import default_workers
 from digrad.experiments.presets import preset as load_preset
 from digrad.experiments.reproduce import Report, Reproduction, Scale, open_reproduction
 from digrad.experiments.runner import Observer, RunResult, run
@@ -106,7 +106,7 @@ def reproduce_cifar(
         DataError: CIFAR-10 is not on this machine.
     """
     checks.choice(preset, "preset", "reproduce_cifar", SIZES)
-    folder, size, workers = Path(out), SIZES[preset], workers or default_workers()
+    folder, size, workers = Path(out), SIZES[preset], workers or available_cores()
     wanted = _wanted(settings, size)
     identity = {"experiment": "cifar", "preset": preset, "seed": seed, **({"steps": steps} if steps else {})}
     check_folder(folder, resume=resume, overwrite=overwrite)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from digrad import plots
+from digrad.cores import available_cores
 from digrad.errors import CheckpointError, DigradError, MixingError
-from digrad.experiments.jobs import default_workers
 from digrad.experiments.setting import has_paths, setting_of
 from digrad.experiments.spec import Built, Spec
 from digrad.experiments.store import Result, RunDirectory, check_folder, open_run, write_json
@@ -110,7 +110,7 @@ def run(
     with locked(out):
         store = open_run(out, spec, resume=resume, overwrite=overwrite)
         if spec.engine == "torch":
-            workers = workers or default_workers()
+            workers = workers or available_cores()
             failures, interrupted = train_all(store, built, progress=progress, workers=workers, seeds=seeds)
             results = _stored_results(store, built, failures)
         else:

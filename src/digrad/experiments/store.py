@@ -28,7 +28,7 @@ Result: TypeAlias = Trace | Ensemble
 
 FORMAT = "digrad run 1"
 TIMES = ("started", "finished")  # the only entries of environment.json that differ between equal runs
-_PACKAGES = ("digrad", "jax", "numpy", "scipy", "torch")
+_PACKAGES = ("digrad", "jax", "numpy", "scipy", "numba", "torch")
 _OURS = (
     "trace-*",
     "final-*",
@@ -203,7 +203,7 @@ def environment() -> dict[str, Any]:
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)
-    except metadata.PackageNotFoundError:  # torch is an extra
+    except metadata.PackageNotFoundError:  # of an extra
         return None
 
 

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad.algorithms import CGT
+from digrad.cores import available_cores
 from digrad.mixing import AnyNetwork, Mixing
 from digrad.problems import Problem
 from digrad.problems.logistic import Logistic
@@ -202,7 +203,5 @@ def _blocks(n: int, d: int) -> list[tuple[int, int]]:
 
 def _threads() -> int:
     """Return how many threads may work: the cores of this process, or fewer if OMP_NUM_THREADS says so."""
-    affinity: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    cores, wanted = available_cores(), os.environ.get("OMP_NUM_THREADS", "")
     return min(cores, int(wanted)) if wanted.isdecimal() and int(wanted) > 0 else cores
