@@ -147,7 +147,7 @@ def test_growth_figure_has_a_floor_and_logarithmic_axes():
 @pytest.mark.parametrize("graph", large.GRAPHS)
 def test_scipy_loop_follows_the_trajectory_of_digrad_on_large_networks(graph):
     with jax.enable_x64(True):
-        work = large.LargeWorkload(graph, 200, 3, "float64")
+        work = large.LargeWorkload(graph, 200, 3, "float64", length=10)
         np.testing.assert_allclose(np.asarray(work.run().x), work.run_scipy(), atol=1e-12)
         assert work.floor(1e10) > 0
 

@@ -23,7 +23,7 @@ needs_numba = pytest.mark.skipif(find_spec("numba") is None, reason="numba is no
 @pytest.fixture(autouse=True)
 def of_any_size(monkeypatch):
     """Let Numba's steps run the smallest problems, too."""
-    for name in ("LEAST_AGENTS", "LEAST_NUMBERS", "LEAST_ROW"):
+    for name in ("LEAST_AGENTS", "LEAST_SLAB", "LEAST_NUMBERS", "LEAST_ROW", "LEAST_WHOLE_ROW"):
         monkeypatch.setattr(compiled_steps, name, 1)
 
 
@@ -77,8 +77,9 @@ def is_used(method, problem, network, sampler=None):
         (dg.graphs.random_digraph(23, p=0.2, seed=0), 33),
         (dg.graphs.star(300), 31),
         (dg.graphs.exponential(4099), 65),
+        (dg.graphs.exponential(4100), 3),
     ],
-    ids=["one", "two", "complete", "random", "star", "circulant"],
+    ids=["one", "two", "complete", "random", "star", "circulant", "even"],
 )
 def test_compiled_step_is_that_of_cgt(monkeypatch, graph, d):
     assert_close(*both(monkeypatch, CGT, polynomial(graph.n, d, quartic=0.5), dg.Network(graph)))
@@ -134,9 +135,10 @@ def test_what_is_kept_of_all_agents_is_the_same(monkeypatch):
 @needs_numba
 @pytest.mark.parametrize("scale", [1e-170, 1e170])
 def test_norms_whose_squares_leave_the_range_are_clipped_alike(monkeypatch, scale):
-    problem = dg.problems.quadratic(curvature=np.ones((5, 3)), linear=scale * np.arange(15.0).reshape(5, 3))
+    linear = scale * np.arange(55.0).reshape(5, 11)  # the largest in the last slab
+    problem = dg.problems.quadratic(curvature=np.ones((5, 11)), linear=linear)
     method = dg.CGT(step_size=0.05, threshold=scale)
-    ours, reference = both(monkeypatch, method, problem, dg.Network(dg.graphs.ring(5)), x0=np.full(3, scale))
+    ours, reference = both(monkeypatch, method, problem, dg.Network(dg.graphs.ring(5)), x0=np.full(11, scale))
     np.testing.assert_allclose(ours.final_x, reference.final_x, rtol=1e-12)
 
 
@@ -147,7 +149,7 @@ def test_norms_whose_squares_leave_the_range_are_clipped_alike(monkeypatch, scal
 def test_a_run_diverges_at_the_same_iteration(monkeypatch, step_size, record_every, dtype):
     method = dg.CGT(step_size=step_size, threshold=float("inf"))
     ours, reference = both(
-        monkeypatch, method, polynomial(5, 2, quartic=1.0), dg.Network(dg.graphs.ring(5)),
+        monkeypatch, method, polynomial(5, 18, quartic=1.0), dg.Network(dg.graphs.ring(5)),
         steps=200, record_every=record_every, dtype=dtype,
     )  # fmt: skip
     assert ours.verdict == reference.verdict == "diverged"
@@ -157,8 +159,10 @@ def test_a_run_diverges_at_the_same_iteration(monkeypatch, step_size, record_eve
 
 @needs_numba
 def test_a_run_diverges_just_above_the_limit_only():
-    # One step of y = -1 and step size a moves x from 0 to a; the limit is 1e12.
-    problem = dg.problems.quadratic(curvature=np.ones((2, 1)), linear=np.ones((2, 1)))
+    # One step of y = -1 and step size a moves x from 0 to a, in the last slab only; the limit is 1e12.
+    linear = np.zeros((2, 9))
+    linear[:, -1] = 1
+    problem = dg.problems.quadratic(curvature=np.ones((2, 9)), linear=linear)
     for step_size, verdict in ((0.999e12, "running"), (1.001e12, "diverged")):
         method = dg.CGT(step_size=step_size, threshold=float("inf"))
         trace = dg.simulate(method, problem, dg.Network(dg.graphs.ring(2)), steps=1, x0="zeros")
@@ -167,8 +171,8 @@ def test_a_run_diverges_just_above_the_limit_only():
 
 @needs_numba
 @pytest.mark.parametrize("batch_size", [None, 3], ids=["polynomials", "samples"])
-def test_bits_do_not_depend_on_threads_recording_chunks_or_resuming(monkeypatch, tmp_path, batch_size):
-    problem = polynomial(301, 11) if batch_size is None else classified(301, 11, 3.0)
+def test_bits_do_not_depend_on_recording_chunks_or_resuming(monkeypatch, tmp_path, batch_size):
+    problem = polynomial(301, 11, quartic=0.5) if batch_size is None else classified(301, 11, 3.0)
     network, options = (
         dg.Network(dg.graphs.k_out(301, 3, seed=0)),
         {"steps": 37, "x0": "normal", "batch_size": batch_size},
@@ -178,9 +182,6 @@ def test_bits_do_not_depend_on_threads_recording_chunks_or_resuming(monkeypatch,
         dg.simulate(CGT, problem, network, record_every=100, chunk=chunk, **options) for chunk in (1, 2, 5)
     ]
     others += [dg.simulate(CGT, problem, network, record_every=every, **options) for every in (1, 7)]
-    monkeypatch.setattr(compiled_steps, "THREADED_NUMBERS", 1)
-    monkeypatch.setattr(compiled_steps, "_threads", lambda: 2)
-    others.append(dg.simulate(CGT, problem, network, record_every=100, **options))
     half = Checkpoint(tmp_path / "run.npz", every=3)
     dg.simulate(CGT, problem, network, record_every=100, checkpoint=half, **{**options, "steps": 20})
     again = Checkpoint(tmp_path / "run.npz", every=3, resume=True)
@@ -188,6 +189,26 @@ def test_bits_do_not_depend_on_threads_recording_chunks_or_resuming(monkeypatch,
     for other in others:
         np.testing.assert_array_equal(other.final_x, whole.final_x)
     assert others[-1].columns["k"].tolist() == whole.columns["k"].tolist()
+
+
+@needs_numba
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("kind", ["rows", "runs", "samples"])
+def test_bits_do_not_depend_on_threads(monkeypatch, kind, dtype):
+    n = 4099 if kind == "runs" else 301
+    graph = dg.graphs.exponential(n) if kind == "runs" else dg.graphs.k_out(n, 3, seed=0)
+    problem = classified(n, 11, 3.0) if kind == "samples" else polynomial(n, 11, quartic=0.5)
+    options = {"steps": 5, "x0": "normal", "record_every": 2, "dtype": dtype}
+    options["batch_size"] = 3 if kind == "samples" else None
+    monkeypatch.setattr(compiled_steps, "THREADED_AGENTS", 1)
+    runs = []
+    for threads in (1, 2, 3):  # of which some begin with an odd agent
+        monkeypatch.setattr(compiled_steps, "_threads", lambda threads=threads: threads)
+        runs.append(dg.simulate(CGT, problem, dg.Network(graph), **options))
+    for run in runs[1:]:
+        np.testing.assert_array_equal(run.final_x, runs[0].final_x)
+        for name, column in runs[0].columns.items():
+            np.testing.assert_array_equal(run.columns[name], column, err_msg=name)
 
 
 @needs_numba
@@ -231,8 +252,16 @@ def test_everything_runs_without_numba(monkeypatch):
 @needs_numba
 def test_small_runs_are_left_to_xla(monkeypatch):
     monkeypatch.undo()
-    for n, d, used in ((64, 5000, False), (500, 10, False), (500, 123, True), (100_000, 1, False)):
+    for n, d, used in (
+        (64, 5000, False),
+        (500, 10, False),
+        (500, 123, False),
+        (1024, 123, True),
+        (100_000, 1, False),
+    ):
         assert is_used(CGT, polynomial(n, d), dg.Network(dg.graphs.ring(n))) == used
+    assert not is_used(CGT, polynomial(20_000, 5), dg.Network(dg.graphs.ring(20_000)))
+    assert is_used(CGT, polynomial(20_000, 5), dg.Network(dg.graphs.k_out(20_000, 3, seed=0)))
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from digrad.simulation.recorder import Recorder, tracker_of
 from digrad.trace import Trace
 
 CALL_SECONDS = 0.5  # how long a call should take: Ctrl-C and progress wait for its end
+COPYING_CALL_SECONDS = 2.0  # the same where Numba has compiled the steps: a call begins and ends with copies
 FIRST_STEPS = 10  # of the first call, before anything is known about the time of a step
 
 
@@ -70,7 +71,7 @@ def chunks(
     *,
     is_interrupted: Callable[[], bool],
     longest: int,
-    is_timed: bool = False,
+    seconds: float | None = None,
 ) -> Iterator[tuple[int, Carry, Rows]]:
     """Yield where each call began, where it ended and what it stored, until ``steps`` or until all have diverged.
 
@@ -81,21 +82,21 @@ def chunks(
         steps: Where to end.
         is_interrupted: Whether Ctrl-C was pressed.
         longest: How many steps a call may take.
-        is_timed: Whether to take fewer, so that a call takes about ``CALL_SECONDS``.
+        seconds: How long a call should take, about: it takes fewer steps then.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed during a call, what it gave has been yielded.
     """
-    length, is_first = min(longest, FIRST_STEPS) if is_timed else longest, True
+    length, is_first = min(longest, FIRST_STEPS) if seconds else longest, True
     while (k := int(carry.k)) < steps and bool(carry.alive.any()):
         began = time.perf_counter()
         carry, rows = call(carry, min(end(k, length), steps))
         yield k, carry, rows
         if is_interrupted():
             raise KeyboardInterrupt
-        if is_timed and not is_first:  # the first call compiles
+        if seconds and not is_first:  # the first call compiles
             per_step = (time.perf_counter() - began) / max(1, int(carry.k) - k)
-            length = int(min(longest, max(1, CALL_SECONDS / per_step)))
+            length = int(min(longest, max(1, seconds / per_step)))
         is_first = False
 
 
@@ -163,9 +164,10 @@ class _Drive:
             )
 
     def _loop(self, is_interrupted: Callable[[], bool]) -> None:
+        seconds = COPYING_CALL_SECONDS if self.run.compiled else CALL_SECONDS
         parts = chunks(
             self._call, self.carry, self._end, self.plan.steps, is_interrupted=is_interrupted,
-            longest=self.run.length, is_timed=not self.plan.chunk,
+            longest=self.run.length, seconds=None if self.plan.chunk else seconds,
         )  # fmt: skip
         for first, carry, rows in parts:
             self._take_over(first, carry, rows)
