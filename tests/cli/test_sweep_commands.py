@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from digrad.cli import main
+from digrad.sweeps import workers
 
 SPEC = """
 name = "tiny"
@@ -86,6 +87,33 @@ def test_sweep_takes_graphs_starts_and_random_draws(spec, monkeypatch, capsys):
     assert {(row["network"], row["start"]) for row in rows} == {
         (network, start) for network in ("graph", "ring") for start in ("zeros", "normal")
     }
+
+
+def test_ctrl_c_before_the_first_row_is_one_line(spec, monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(workers, "run_batch", interrupted)
+    code, output = call(monkeypatch, capsys, "sweep", spec(SPEC + SWEEP))
+    assert code == 130
+    assert output.out == ""
+    assert output.err == "Interrupted; the 0 finished rows are in runs/sweep-spec. Go on with --resume.\n"
+
+
+def test_a_figure_is_drawn_of_fields_that_one_method_has(spec, monkeypatch, capsys, tmp_path):
+    text = SPEC + "methods.CDSGDPolyak = {step_size = 0.001, momentum = 0.5}\n"
+    grid = "[sweep.grid]\nmomentum = [0.1, 0.2]\nthreshold = [1, 5]\n"  # no method has both
+    code, output = call(monkeypatch, capsys, "sweep", spec(text + grid))
+    assert code == 0, output.err
+    names = {path.name for path in (tmp_path / "runs" / "sweep-spec" / "figures").glob("*.png")}
+    assert names == {"final_loss_against_threshold.png"}
+    only = SPEC.replace("methods.AB = {step_size = 0.05}", "")
+    grid = "[sweep.grid]\nstep_size = [0.001, 0.002]\nthreshold = [1, 5]\n"  # whole numbers
+    code, output = call(monkeypatch, capsys, "sweep", spec(only + grid), "--overwrite")
+    assert code == 0, output.err
+    assert (
+        tmp_path / "runs" / "sweep-spec" / "figures" / "final_loss_over_step_size_and_threshold.png"
+    ).exists()
 
 
 def test_tune_finds_a_step_size_and_recommends_a_threshold(spec, monkeypatch, capsys, tmp_path):

@@ -14,7 +14,7 @@ import pytest
 import digrad as dg
 from digrad.errors import ArgumentError
 from digrad.simulation.advance import advance
-from digrad.sweeps import Sweep
+from digrad.sweeps import Sweep, workers
 from digrad.sweeps import batches as batching
 
 NETWORK = dg.Network(dg.graphs.example5())
@@ -183,6 +183,20 @@ def test_rows_finished_before_a_kill_are_kept(tmp_path):
     assert found.table["seconds"][:2].tolist() == [row["seconds"] for row in kept]
 
 
+def test_a_sweep_killed_before_its_first_row_can_be_begun_again(explosive, tmp_path):
+    (tmp_path / "rows.jsonl").touch()
+    (tmp_path / ".0123456789abcdef.tmp").write_text("{")
+    found = dg.sweep(dg.AB, QUARTIC, NETWORK, grid=GRID, out=tmp_path, **RUN)
+    assert len(found.table) == len(explosive.table)
+
+
+def test_the_rows_of_a_killed_sweep_can_be_read(explosive, tmp_path):
+    dg.sweep(dg.AB, QUARTIC, NETWORK, grid=GRID, out=tmp_path, **RUN)
+    (tmp_path / "table.parquet").unlink()  # which a kill leaves unwritten
+    found = Sweep.load(tmp_path).table
+    pd.testing.assert_frame_equal(found.drop(columns="seconds"), explosive.table.drop(columns="seconds"))
+
+
 def test_progress_says_how_long_it_will_take(monkeypatch):
     monkeypatch.setattr(batching, "MOST_LANES", 1)
     told = []
@@ -224,6 +238,25 @@ def test_figures_mark_what_diverged(explosive, tmp_path):
         explosive.heat_map()
 
 
+def test_a_heat_map_does_not_mix_networks_or_starts_and_crosses_out_what_diverged_for_one_seed():
+    networks = {"example5": NETWORK, "ring": dg.Network(dg.graphs.ring(5))}
+    starts = {"near": [0.1, 0.1], "far": lambda problem, seed: [0.1, 0.1] if seed < 2 else [10.0, 10.0]}
+    found = dg.sweep(
+        dg.CGT, QUARTIC, networks, grid={"step_size": [0.001, 0.05], "threshold": [1e20, 1e30]}, seeds=3,
+        **{**RUN, "x0": starts},
+    )  # fmt: skip
+    panels = {ax.get_title(): ax for ax in found.heat_map().axes if ax.get_title()}
+    assert list(panels) == [
+        f"CGT, network {network}, start {start}" for network in networks for start in starts
+    ]
+    crosses = {
+        title: next(line.get_xdata().tolist() for line in ax.lines if line.get_gid() == "diverged")
+        for title, ax in panels.items()
+    }
+    assert crosses["CGT, network ring, start near"] == []
+    assert crosses["CGT, network ring, start far"] == [1.5, 1.5]  # of three seeds one
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -234,10 +267,12 @@ def test_figures_mark_what_diverged(explosive, tmp_path):
         ({"held_out": 3}, "`held_out` of sweep must be a Problem"),
         ({"x0": [1.0]}, "`x0` must have shape"),
         ({"resume": True, "overwrite": True, "out": "here"}, "give one of the two"),
+        ({"grid": {"step_size": [0.001, np.full(5, 0.001), 0.002]}}, "its shape is \\(5,\\)"),
     ],
 )
 def test_bad_arguments_get_one_line_before_the_first_run(arguments, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(workers, "run_batch", lambda *_: pytest.fail("something was run"))
     with pytest.raises(ArgumentError, match=said) as refused:
         dg.sweep(dg.AB, QUARTIC, NETWORK, **{"grid": GRID, **RUN, **arguments})
     assert "\n" not in str(refused.value)

@@ -61,6 +61,15 @@ def test_a_budget_that_ends_too_early_is_said():
     assert "the budget ended first" in repr(found)
 
 
+def test_values_that_the_method_refuses_bound_the_search():
+    method = dg.CDSGDPolyak(step_size=0.1, momentum=0.6)
+    found = dg.tune(method, PARABOLA, NETWORK, steps=200, x0=[1.0], field="momentum", budget=5)
+    tried = found.table["momentum"].tolist()
+    assert 0.6 in tried
+    assert 1.2 not in tried  # it has no row
+    assert found.is_bounded
+
+
 def test_nothing_stable_is_a_result(tmp_path):
     found = dg.tune(dg.GD(step_size=1e3), PARABOLA, NETWORK, steps=100, x0=[1.0], budget=3)
     assert found.value is None
@@ -72,6 +81,8 @@ def test_nothing_stable_is_a_result(tmp_path):
     ("method", "arguments", "said"),
     [
         (dg.GD(0.1), {"budget": 2}, "`budget` of tune must be a whole number of at least 3, but got 2"),
+        (dg.GD(0.1), {"steps": None}, "`steps` of tune must be a whole number of at least 1, but got None"),
+        (dg.GD(0.1), {"record_every": 0}, "`record_every` of sweep must be a whole number"),
         (dg.GD(0.1), {"goal": "fast"}, "`goal` of tune must be one of"),
         (dg.GD(0.1), {"field": "stepsize"}, "Did you mean `step_size`"),
         (dg.GD(lambda k: 0.1), {}, "one finite number for tune to begin at"),

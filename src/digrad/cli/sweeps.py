@@ -56,12 +56,15 @@ def sweep(
     found = result.found
     if as_json:
         show.as_json(show.plain_rows(found.table))
-    else:
+    elif len(found.table):
         _print_rows(found)
         for path in (folder / "table.parquet", *(path for path in result.figures if path.suffix == ".png")):
             click.echo(f"  {path}")
     if found.interrupted:
-        click.echo(f"Interrupted; finished rows are in {folder}. Go on with --resume.", err=True)
+        click.echo(
+            f"Interrupted; the {len(found.table)} finished rows are in {folder}. Go on with --resume.",
+            err=True,
+        )
         sys.exit(130)
 
 
@@ -128,7 +131,9 @@ def _print_rows(found: Any) -> None:
         if name in found.table and found.table[name].nunique() > 1
     ]
     columns = ["method", *found.fields, *about, "verdict", metric, "final_grad_norm", "iterations_to_target"]
-    best = found.table.sort_values(metric, kind="stable")[columns].head(_SHOWN)
+    diverged = found.table["verdict"] == "diverged"  # comes last, however low its loss has become
+    ordered = found.table.assign(_diverged=diverged).sort_values(["_diverged", metric], kind="stable")
+    best = ordered[columns].head(_SHOWN)
     rows = [[show.cell(value) for value in row] for row in best.itertuples(index=False)]
     counts = ", ".join(
         f"{count} {verdict}" for verdict, count in found.table["verdict"].value_counts().items()

@@ -1,6 +1,7 @@
 """Sweeps and searches of a specification, with their tables and figures in a folder."""
 
 import io
+import itertools
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -199,21 +200,28 @@ def _held_out(spec: Spec) -> Problem | None:
 
 
 def _draw(found: Sweep, folder: Path) -> list[Path]:
-    """Draw what has few enough curves, and what has two fields; return the files."""
+    """Draw the values against a field, and over two, where there are few enough curves or panels; return the files."""
     table: Any = found.table
     metric = "held_out_loss" if "held_out_loss" in table else "final_loss"
     written: list[Path] = []
-    fields = [name for name in found.fields if table[name].nunique() > 1 and table[name].dtype.kind == "f"]
-    if fields:
-        curves = table.drop_duplicates([n for n in ("method", *found.fields, "network", "start")
-                                              if n in table and n != fields[0]])  # fmt: skip
-        if len(curves) <= plots.MOST_CURVES:
-            figure = found.plot(metric, fields[0])
-            written += plots.save_figure(figure, folder / f"{metric}_against_{fields[0]}")
-    if len(fields) > 1:
-        figure = found.heat_map(metric, fields[0], fields[1])
-        written += plots.save_figure(figure, folder / f"{metric}_over_{fields[0]}_and_{fields[1]}")
+    fields = [name for name in found.fields if table[name].nunique() > 1 and table[name].dtype.kind in "if"]
+    if fields and _is_drawable(found, fields[0]):
+        figure = found.plot(metric, fields[0])
+        written += plots.save_figure(figure, folder / f"{metric}_against_{fields[0]}")
+    pair = next((both for both in itertools.combinations(fields, 2) if _is_drawable(found, *both)), None)
+    if pair:
+        figure = found.heat_map(metric, *pair)
+        written += plots.save_figure(figure, folder / f"{metric}_over_{pair[0]}_and_{pair[1]}")
     return written
+
+
+def _is_drawable(found: Sweep, *axes: str) -> bool:
+    """Return whether some rows have these fields, and differ in few enough other ways."""
+    table: Any = found.table.dropna(subset=list(axes))
+    others = [
+        name for name in ("method", *found.fields, "network", "start") if name in table and name not in axes
+    ]
+    return 0 < len(table.drop_duplicates(others)) <= plots.MOST_CURVES
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -92,6 +92,10 @@ def heat_maps(
         raise ArgumentError(
             f"no method of the sweep has both {x} and {y}; draw its values against one of them."
         )
+    if len(grids) > MOST_CURVES:
+        raise ArgumentError(
+            f"`grids` of heat_maps must be at most {MOST_CURVES}, but got {len(grids)}; select rows of the table first."
+        )
     from matplotlib.colors import LogNorm, Normalize
 
     figure, axes = panels(len(grids), None)

@@ -94,15 +94,8 @@ class Study:
 
     def shape(self, one: Configuration) -> Any:
         """Return what runs must have in common to share compiled code; and samples, if these are shared."""
-        numeric = numeric_fields(type(one.method))
-        kinds = tuple((name, _kind(getattr(one.method, name))) for name in numeric)
-        static = tuple(
-            (field.name, getattr(one.method, field.name))
-            for field in dataclasses.fields(one.method)
-            if field.name not in numeric
-        )
         sampled = self.options["batch_size"] is not None and self.share_samples
-        return type(one.method), kinds, static, one.network, one.sample_seed if sampled else None
+        return *form(one.method), one.network, one.sample_seed if sampled else None
 
     def facts(self) -> dict[str, Any]:
         """Return what determines all rows, as JSON can hold it.
@@ -132,6 +125,18 @@ class Batch(NamedTuple):
 
     runs: list[Configuration]
     width: int
+
+
+def form(method: Any) -> tuple[Any, ...]:
+    """Return all of a method but its numbers: its class, which numbers are columns or schedules, and its words."""
+    numeric = numeric_fields(type(method))
+    kinds = tuple((name, _kind(getattr(method, name))) for name in numeric)
+    static = tuple(
+        (field.name, getattr(method, field.name))
+        for field in dataclasses.fields(method)
+        if field.name not in numeric
+    )
+    return type(method), kinds, static
 
 
 def batches(study: Study, wanted: Sequence[Configuration], workers: int) -> Iterator[Batch]:

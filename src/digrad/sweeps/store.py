@@ -85,10 +85,15 @@ def read_facts(folder: Path) -> dict[str, Any]:
     return facts
 
 
+def read_rows(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the finished rows of a folder, by the identity of their configuration."""
+    return _read(folder / ROWS)
+
+
 def _check(folder: Path, may_exist: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise ArgumentError(f"`out` of sweep must be a folder, but {folder} is a file; give another.")
-    if not folder.exists() or all(file.name == LOCK for file in folder.iterdir()):
+    if not folder.exists() or all(map(_is_left_over, folder.iterdir())):
         return
     try:
         read_facts(folder)
@@ -101,6 +106,11 @@ def _check(folder: Path, may_exist: bool) -> None:
             f"`out` of sweep: {folder} holds rows already; go on with resume=True (--resume), begin anew with "
             "overwrite=True (--overwrite), or give another folder."
         )
+
+
+def _is_left_over(file: Path) -> bool:
+    """Return whether a file may be all that a sweep left which was killed before it wrote its facts."""
+    return file.name == LOCK or file.suffix == ".tmp" or (file.name == ROWS and not file.stat().st_size)
 
 
 def _line(entry: tuple[str, dict[str, Any]]) -> str:

@@ -1,8 +1,9 @@
 """Many runs in one call: every method with every configuration, one row each."""
 
+import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from hashlib import sha256
@@ -27,9 +28,9 @@ from digrad.simulation.arguments import (
     make_steps,
 )
 from digrad.simulation.recorder import FLOATS
-from digrad.sweeps.batches import Configuration, Study, batches, identity, long_arrays
+from digrad.sweeps.batches import Configuration, Study, batches, form, identity, long_arrays
 from digrad.sweeps.space import Draws, MethodLike, candidates
-from digrad.sweeps.store import TABLE, Journal, read_facts, write_arrays, write_facts
+from digrad.sweeps.store import TABLE, Journal, read_facts, read_rows, write_arrays, write_facts
 from digrad.sweeps.workers import run_here, run_on_workers
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ class Sweep:
     def fields(self) -> list[str]:
         """The hyper-parameters that were swept."""
         columns = list(self.table.columns)
-        return [name for name in columns[: columns.index(_MEASURED[0])] if name not in _ABOUT]
+        cut = columns.index(_MEASURED[0]) if columns else 0  # none before the first row
+        return [name for name in columns[:cut] if name not in _ABOUT]
 
     def best(self, metric: str = "final_loss") -> "pd.DataFrame":
         """Return the row of each method with the smallest ``metric``, median over seeds; diverged ones come last.
@@ -119,7 +121,9 @@ class Sweep:
         y: str = "threshold",
         path: str | os.PathLike[str] | None = None,
     ) -> "Figure":
-        """Draw ``metric`` over two fields, a panel per method that has both; a cross marks where a run diverged.
+        """Draw ``metric`` over two fields, a panel per method that has both and values of the other fields.
+
+        A cell is the median of the seeds; a cross marks where one of them diverged.
 
         Args:
             metric: A column of the table.
@@ -128,16 +132,10 @@ class Sweep:
             path: Where to save the figure; see :meth:`digrad.Trace.plot`.
         """
         self._check(metric, x, y)
-        table = self.table.assign(_value=_finite(self.table, metric))
-        has_both = table[table[x].notna() & table[y].notna()]
-        grids = {
-            label: part.pivot_table(index=y, columns=x, values="_value", aggfunc="median")
-            for label, part in has_both.groupby("method", sort=False)
-        }
-        panels = {
-            str(label): (grid.columns.tolist(), grid.index.tolist(), grid.to_numpy())
-            for label, grid in grids.items()
-        }
+        panels = {}
+        for label, part in _parts(self, metric, x, y):
+            cells = part.pivot_table(index=y, columns=x, values="_value", aggfunc=_median)
+            panels[label] = (cells.columns.tolist(), cells.index.tolist(), cells.to_numpy())
         return _saved(plots.heat_maps(panels, x, y, metric), path)
 
     def save(self, directory: str | os.PathLike[str]) -> Path:
@@ -147,17 +145,18 @@ class Sweep:
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> "Sweep":
-        """Read what :meth:`save`, or ``out`` of :func:`sweep`, wrote.
+        """Read what :meth:`save`, or ``out`` of :func:`sweep`, wrote; of a sweep that was killed, the finished rows.
 
         Raises:
             DataError: The folder is not that of a sweep.
         """
         import pandas as pd
 
-        facts = read_facts(Path(directory))
-        return cls(
-            pd.read_parquet(Path(directory) / TABLE), {k: v for k, v in facts.items() if k != "format"}
-        )
+        folder = Path(directory)
+        facts = {key: value for key, value in read_facts(folder).items() if key != "format"}
+        is_whole = (folder / TABLE).exists()
+        table = pd.read_parquet(folder / TABLE) if is_whole else table_of(list(read_rows(folder).values()))
+        return cls(table, facts)
 
     def _check(self, metric: str, *fields: str) -> None:
         checks.choice(metric, "metric", "Sweep", self.table.columns)
@@ -300,7 +299,7 @@ def plan(
         raise ArgumentError("`network` and `x0` of sweep must not be empty.")
     checks.positive(options["tolerance"], "tolerance", "sweep")
     options["steps"], options["record_every"] = make_steps(options["steps"], options["record_every"], "sweep")
-    for one in {candidate.label: candidate for candidate in found}.values():
+    for one in {(each.label, form(each.method)): each for each in found}.values():
         for each in networks.values():
             check_parts(one.method, problem, each, one.label)
     make_sampler(problem, options["batch_size"], options["sampling"], first)
@@ -457,21 +456,31 @@ def _finite(table: Any, metric: str) -> Any:
 
 def _curves(found: Sweep, metric: str, x: str) -> dict[str, tuple[list[Any], list[Any]]]:
     """Return xs, and for each x the values of all seeds, by the label of the curve."""
+    per_x = {
+        label: part.groupby(x, sort=True)["_value"].apply(list) for label, part in _parts(found, metric, x)
+    }
+    return {label: (values.index.tolist(), values.tolist()) for label, values in per_x.items()}
+
+
+def _parts(found: Sweep, metric: str, *axes: str) -> "Iterator[tuple[str, pd.DataFrame]]":
+    """Yield the rows that differ in ``axes`` and seed only, with the metric as ``_value``, and what they are called."""
     import pandas as pd
 
     table: Any = found.table.assign(_value=_finite(found.table, metric))
-    table = table[table[x].notna()]
-    others = [name for name in (*found.fields, "network", "start") if name in table and name != x]
+    table = table[table[list(axes)].notna().all(axis=1)]
+    others = [name for name in (*found.fields, "network", "start") if name in table and name not in axes]
     varying = [name for name in others if table[name].nunique(dropna=False) > 1]
-    curves: dict[str, tuple[list[Any], list[Any]]] = {}
     for keys, part in table.groupby(["method", *varying], dropna=False, sort=False):
         given = [(name, value) for name, value in zip(varying, keys[1:], strict=True) if not pd.isna(value)]
         named = [
             f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in given
         ]
-        per_x = part.groupby(x, sort=True)["_value"].apply(list)
-        curves[", ".join([str(keys[0]), *named])] = (per_x.index.tolist(), per_x.tolist())
-    return curves
+        yield ", ".join([str(keys[0]), *named]), part
+
+
+def _median(values: "pd.Series") -> float:
+    """Return the median of the seeds, infinite when one of them is."""
+    return math.inf if math.inf in values.to_numpy() else float(values.median())
 
 
 def _saved(figure: "Figure", path: str | os.PathLike[str] | None) -> "Figure":

@@ -133,7 +133,8 @@ def tune(
     A value is stable if, for every seed, the run of ``steps`` steps does not diverge and its last loss is at most 5 %
     (``slack``) above the lowest that any value tried reaches. The last loss is the larger of those at the average and
     at the estimate that is farthest from it: agents that do not agree have found nothing. Values are tried up and down
-    by factors of two from the one that ``method`` holds, then by bisection on a log scale. With ``held_out`` the losses
+    by factors of two from the one that ``method`` holds, then by bisection on a log scale; one that the method refuses,
+    such as a momentum of 1.2, counts as not stable. With ``held_out`` the losses
     there decide, not those of the training samples. All runs of one seed use the same samples.
 
     Args:
@@ -178,10 +179,13 @@ def tune(
     budget = checks.count(budget, "budget", "tune", minimum=LEAST_BUDGET)
     checks.fraction(slack, "slack", "tune")
     metric = "final_loss" if held_out is None else "held_out_loss"
-    record_every = record_every or max(1, int(steps) // 20)
+    steps = checks.count(steps, "steps", "tune")
+    record_every = max(1, steps // 20) if record_every is None else record_every
     tables: list[Any] = []
 
     def measure(value: float) -> float:
+        if tables and not _is_taken(begun, field, value):
+            return math.inf
         study, wanted = plan(
             method, problem, network, grid={field: [value]}, random=None, samples=None, seed=seed, seeds=seeds, x0=x0,
             share_samples=True, target=None, held_out=held_out, asks_farthest=True,
@@ -225,6 +229,14 @@ def tune(
         metric=metric,
         table=_evidence(tables, search, field, is_stable),
     )
+
+
+def _is_taken(method: Any, field: str, value: float) -> bool:
+    try:
+        dataclasses.replace(method, **{field: value})
+    except ArgumentError:
+        return False
+    return True
 
 
 def _evidence(
