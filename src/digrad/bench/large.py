@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -293,12 +293,15 @@ def _seconds(run: Callable[[], Any]) -> float:
 @contextmanager
 def _affinity(cores: set[int]) -> Iterator[None]:
     """Hold all threads of this process on some cores."""
-    threads = [int(task.name) for task in Path("/proc/self/task").iterdir()]
-    before = {thread: os.sched_getaffinity(thread) for thread in threads}
-    for thread in threads:
-        os.sched_setaffinity(thread, cores)
+    before = os.sched_getaffinity(0)
+    _hold_threads(cores)
     try:
         yield
     finally:
-        for thread, allowed in before.items():
-            os.sched_setaffinity(thread, allowed)
+        _hold_threads(before)
+
+
+def _hold_threads(cores: set[int]) -> None:
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(ProcessLookupError):  # those of the last call are just ending
+            os.sched_setaffinity(int(task.name), cores)

@@ -71,6 +71,11 @@ class Logistic:
         """Samples per agent."""
         return tuple(block.shape[0] for block in self.features)
 
+    @property
+    def is_dense(self) -> bool:
+        """Whether samples are rows, not lists of their entries."""
+        return not scipy.sparse.issparse(self.features[0])
+
     def arrays(self, dtype: npt.DTypeLike) -> dict[str, Any]:
         """Return signed samples by rows and by columns, and their weights, padded and stacked over agents."""
         n, m, d = self.n_agents, max(self.sizes), self.dim
@@ -82,7 +87,7 @@ class Logistic:
             "reg": (self.reg_weight.astype(dtype), self.reg_power.astype(dtype)),
         }
         signed = [_signed(block, target) for block, target in zip(self.features, self.targets, strict=True)]
-        is_sparse = scipy.sparse.issparse(signed[0])
+        is_sparse = not self.is_dense
         if is_sparse:
             arrays["entries"], arrays["places"] = _index_lists(signed, m, dtype)
         else:

@@ -39,7 +39,7 @@ class Fixed(NamedTuple):
     method: Any
     operators: dict[str, Operator]  # of a constant network, by verb
     turns: dict[str, Operator]  # of a periodic network: one operator per turn
-    arrays: Any  # of the problem
+    arrays: Any  # of the problem; only what metrics need where Numba has compiled the steps
     u: jax.Array  # [n] weights of the average of x
     v: jax.Array  # [n] weights of the trackers
     limit: jax.Array  # an entry of x above this has diverged
@@ -228,7 +228,8 @@ def _one_step(
 def at(fixed: Fixed, inputs: Inputs, i: jax.Array | int) -> tuple[Any, jax.Array | None]:
     """Return the method of an iteration, its schedules evaluated, and its samples; ``i`` counts in the chunk."""
     scheduled = {name: table[i] for name, table in inputs.schedules.items()}
-    return with_fields(fixed.method, scheduled), None if inputs.samples is None else inputs.samples[i]
+    method = with_fields(fixed.method, scheduled) if scheduled else fixed.method
+    return method, None if inputs.samples is None else inputs.samples[i]
 
 
 def _operators(fixed: Fixed, inputs: Inputs, k: jax.Array, first: jax.Array) -> dict[str, Operator]:

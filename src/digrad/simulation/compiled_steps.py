@@ -6,6 +6,7 @@ lanes) runs as XLA compiles it, and so does everything without Numba. The number
 on threads.
 """
 
+import mmap
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
@@ -25,16 +26,19 @@ from digrad.mixing import AnyNetwork, Network
 from digrad.problems import Problem
 from digrad.problems.logistic import Logistic
 from digrad.problems.polynomial import Polynomial
-from digrad.simulation.advance import Carry, Code, Fixed, Inputs, Rows, at, empty, estimates, trackers
+from digrad.simulation import blockwise
+from digrad.simulation.advance import Carry, Code, Fixed, Inputs, Rows, at, empty
 from digrad.simulation.operators import Operator, Rolls
 
 LEAST_AGENTS = 65  # of fewer, XLA multiplies densely
 LEAST_SLAB = 1024  # agents for whom it pays to call a function for a few columns
 LEAST_NUMBERS = 1 << 15  # of x: for less, little is gained
-LEAST_ROW = 32  # bytes of a row of x: shorter ones leave most of a slab empty
-LEAST_WHOLE_ROW = 64  # the same with samples, and where all agents listen alike, for which XLA needs no slabs
-THREADED_AGENTS = 16_384  # from which threads share a slab
-ALIGNED = 64  # bytes: where slabs begin, so that what an agent sends begins with a cache line
+LEAST_ROW = (
+    32  # bytes of a row of x: shorter ones leave most of a slab empty, and XLA needs none for one column
+)
+THREADED_AGENTS = 16_384  # from which threads share a step
+MOST_PARTS = 8  # in which columns are done, whatever the number of threads
+SAFE = 0.9  # of the limit: below, no rounding of a bound hides an entry above it
 
 Array = npt.NDArray[Any]
 
@@ -42,11 +46,12 @@ Array = npt.NDArray[Any]
 class Turn(NamedTuple):
     """What a step works on; see :mod:`~digrad.simulation.kernels`."""
 
-    old: Array  # [slabs, n, 2, width], flat: R x, and then x; and y
+    old: Array  # slabs of R x, and then x, and of y
     new: Array
     scale: Array  # [n] step size times clip factor: x = R x - scale y; at first 0, where x itself is in place of R x
-    squares: Array  # [n, 2] of the norms of R x and y
+    squares: Array  # [parts, n] add up to those of the norms of y
     share: Callable[..., list[Any]]  # (function, *arguments): called for all agents, by threads
+    share_parts: Callable[..., list[Any]]  # the same for all parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,36 +59,57 @@ class OnPolynomials:
     """Steps with gradients a x - b + q x^3, in slabs of a few columns.
 
     Args:
-        mix: The function of :mod:`~digrad.simulation.kernels`.
-        arcs: Whom agents hear, as it takes them.
-        width: Columns of a slab.
+        arcs: Whom agents hear.
+        layout: Of the slabs.
+        parts: Of the squares of norms: one per slab.
         a_b: Both coefficients in slabs.
         q: Of each agent.
+        has_cubes: Whether one of them is not 0.
+        arrays: What metrics need of the problem.
     """
 
-    mix: Callable[..., None]
     arcs: Any
-    width: int
+    layout: Any
+    parts: int
     a_b: Array
     q: Array  # [n]
+    has_cubes: bool
+    arrays: Any
 
-    def begin(self, g: Array) -> Array:
-        """Return the gradients of the step before as the first step takes them."""
+    def begin(self, turn: Turn, g: Array) -> Array:
+        """Put the gradients of the step before where the first step takes them."""
+        turn.share(kernels().scatter, _read_only(g), turn.new, self.layout, 0)
         return g
 
-    def step(self, turn: Turn, g: Array, samples: None, *, is_first: bool) -> Array:
+    def step(self, turn: Turn, g: Array, samples: None, *, is_first: bool) -> None:
         """Mix x and y, and let y follow the gradients."""
-        given = (turn.old, turn.new, self.arcs, turn.squares, self.a_b, self.q, g, is_first)
-        for slab in range(len(turn.old) // (2 * self.width * len(turn.scale))):
-            turn.share(kernels().settle, turn.old, turn.scale, slab, self.width)
-            turn.share(self.mix, *given, slab)
-        return g
+        given = (turn.old, turn.new, self.arcs, turn.squares, self.a_b, self.q, self.has_cubes, is_first)
+        for slab in range(self.parts):
+            turn.share(kernels().settle, turn.old, turn.scale, slab, self.layout.width)
+            turn.share(kernels().by_rows, *given, slab)
 
-    def end(self, turn: Turn, g: Array) -> Array:
-        """Return the gradients of the last step, at the x that is left."""
-        found = np.empty(g.shape, g.dtype)
-        turn.share(kernels().gradients, turn.new, self.a_b, self.q, found, self.width)
-        return found
+    def end(self, turn: Turn, g: Array, into: Array) -> None:
+        """Write the gradients of the last step, at the x that is left."""
+        turn.share(kernels().gradients, turn.new, self.a_b, self.q, self.has_cubes, into, self.layout)
+
+
+class OnPolynomialsOfEqualAgents(OnPolynomials):
+    """The same where all agents listen alike, column by column."""
+
+    def step(self, turn: Turn, g: Array, samples: None, *, is_first: bool) -> None:
+        """Mix x and y, and let y follow the gradients."""
+        given = (
+            turn.old,
+            turn.new,
+            self.arcs,
+            turn.scale,
+            turn.squares,
+            self.a_b,
+            self.q,
+            self.has_cubes,
+            is_first,
+        )
+        turn.share_parts(kernels().by_columns, *given)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,31 +118,32 @@ class OnSamples:
 
     Args:
         arcs: Whom agents hear.
-        width: Columns, with those that are zero.
-        d: Columns without them.
+        layout: Of the slab.
         problem: The weights and powers of the regularizer, and the samples of all agents.
+        keep: Which of the last numbers of a sample are not among those before.
+        arrays: What metrics need of the problem.
     """
 
     arcs: Any
-    width: int
-    d: int
+    layout: Any
     problem: tuple[Array, ...]
+    keep: Array
+    arrays: Any
+    parts: ClassVar[int] = 1
 
-    def begin(self, g: Array) -> Array:
+    def begin(self, turn: Turn, g: Array) -> Array:
         """Return the gradients of the step before, with columns of zeros."""
-        return np.pad(g, ((0, 0), (0, self.width - self.d)))
+        return np.pad(g, ((0, 0), (0, self.layout.width - g.shape[1])))
 
-    def step(self, turn: Turn, g: Array, samples: Array, *, is_first: bool) -> Array:
+    def step(self, turn: Turn, g: Array, samples: Array, *, is_first: bool) -> None:
         """Mix x and y, and let y follow the gradients, which are left in ``g``."""
-        turn.share(kernels().settle, turn.old, turn.scale, 0, self.width)
-        slopes = np.empty(samples.shape, g.dtype)
-        given = (turn.old, turn.new, self.arcs, turn.squares, *self.problem, g, samples, slopes)
+        turn.share(kernels().settle, turn.old, turn.scale, 0, self.layout.width)
+        given = (turn.old, turn.new, self.arcs, turn.squares, *self.problem, self.keep, g, samples)
         turn.share(kernels().on_samples, *given)
-        return g
 
-    def end(self, turn: Turn, g: Array) -> Array:
-        """Return the gradients of the last step."""
-        return np.ascontiguousarray(g[:, : self.d])
+    def end(self, turn: Turn, g: Array, into: Array) -> None:
+        """Write the gradients of the last step."""
+        np.copyto(into, g[:, : into.shape[1]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,8 +152,18 @@ class CompiledSteps:
 
     of: OnPolynomials | OnSamples
 
-    def advance(self, fixed: Fixed, carry: Carry, end: int, inputs: Inputs, code: Code) -> tuple[Carry, Rows]:
-        """Run the steps k = carry.k, ..., end - 1, or until the run has diverged, as XLA's loop does."""
+    @property
+    def arrays(self) -> Any:
+        """What metrics need of the problem, as arrays of the device."""
+        return self.of.arrays
+
+    def advance(
+        self, fixed: Fixed, carry: Carry, end: int, inputs: Inputs, code: Code, *, reuse: bool
+    ) -> tuple[Carry, Rows]:
+        """Run the steps k = carry.k, ..., end - 1, or until the run has diverged, as XLA's loop does.
+
+        With ``reuse``, the arrays of ``carry`` become those of the result.
+        """
         first, every = int(carry.k), fixed.record_every
         table = jax.tree.map(np.array, empty(fixed, carry, code))
         inputs = jax.tree.map(_read_only, inputs)
@@ -136,7 +173,8 @@ class CompiledSteps:
                 is_recorded = k % every == 0
                 target = min(k + 1 if is_recorded else (k // every + 1) * every, end)
                 given = [at(fixed, inputs, i) for i in range(k - first, target - first)]
-                after, done, alive = self._run(state, given, float(fixed.limit), team)
+                may_write = (reuse or k > first) and not is_recorded
+                after, done, alive = self._run(state, given, float(fixed.limit), team, may_write=may_write)
                 if is_recorded:
                     row = k // every - (first + every - 1) // every
                     for name, found in _measured(fixed, given[0][0], state, after, keep=code.keep).items():
@@ -147,29 +185,49 @@ class CompiledSteps:
         return carry, table
 
     def _run(
-        self, state: Any, given: list[tuple[Any, Any]], limit: float, team: ThreadPoolExecutor
+        self,
+        state: Any,
+        given: list[tuple[Any, Any]],
+        limit: float,
+        team: ThreadPoolExecutor,
+        *,
+        may_write: bool,
     ) -> tuple[Any, int, bool]:
         """Return the state after steps with these methods and samples, their number, and whether x is within the limit.
 
         On the way, x and y are in slabs, in two arrays that take turns.
         """
-        (n, d), dtype, width = state.x.shape, state.x.dtype, self.of.width
-        share = partial(_share, team, _blocks(n))
-        old, new = (_room(n, d, width, dtype) for _ in range(2))
-        turn = Turn(old, new, np.zeros(n, dtype), np.zeros((n, 2), dtype), share)
-        share(kernels().scatter, _read_only(state.x), _read_only(state.y), turn.old, width)
-        g, done, within = self.of.begin(_read_only(state.g)), 0, True
+        (n, d), dtype, layout, code = state.x.shape, state.x.dtype, self.of.layout, kernels()
+        turn = Turn(
+            old=_room(n, d, layout.width, dtype),
+            new=_room(n, d, layout.width, dtype),
+            scale=np.zeros(n, dtype),
+            squares=np.empty((self.of.parts, n), dtype),
+            share=partial(_share, team, _blocks(n, n)),
+            share_parts=partial(_share, team, _blocks(self.of.parts, n)),
+        )
+        turn.share(code.scatter, _read_only(state.x), turn.old, layout, 0)
+        turn.share(code.scatter, _read_only(state.y), turn.old, layout, layout.lag)
+        g, done, within = self.of.begin(turn, np.asarray(state.g)), 0, True
+        bound = float(max(np.max(state.x), -np.min(state.x)))  # of all entries of x: R x has no larger ones
+        hyper = None
         while done < len(given) and within:
             method, samples = given[done]
-            g = self.of.step(turn, g, samples, is_first=done == 0)
-            hyper = _hyper(method, limit, n, dtype)
-            within = all(share(kernels().finish, turn.new, turn.squares, turn.scale, width, hyper))
+            if hyper is None or method is not given[done - 1][0]:
+                hyper = _hyper(method, n, dtype)
+            self.of.step(turn, g, samples, is_first=done == 0)
+            turn.share(code.finish, turn.new, turn.squares, turn.scale, layout, hyper)
+            bound += float(np.max(turn.squares[0]))
+            if not bound <= SAFE * limit:
+                bound = float(np.max(turn.share(code.largest_entry, turn.new, turn.scale, layout)))
+                within = bound <= limit
             turn, done = turn._replace(old=turn.new, new=turn.old), done + 1
-        g = self.of.end(turn, g)
+        grad = _writable(state.g, may_write)
+        self.of.end(turn, g, grad)
         turn = turn._replace(new=turn.old)  # so that the memory of the other slabs is free
-        x, y = np.empty((n, d), dtype), np.empty((n, d), dtype)
-        share(kernels().gather, turn.old, turn.scale, x, y, width)
-        return type(state)(x=x, y=y, g=g), done, within
+        x, y = _writable(state.x, may_write), _writable(state.y, may_write)
+        turn.share(code.gather, turn.old, turn.scale, x, y, layout)
+        return type(state)(x=x, y=y, g=grad), done, within
 
 
 def compiled_steps(
@@ -191,38 +249,63 @@ def compiled_steps(
         x0: The start.
         has_samples: Whether gradients are those of mini-batches.
     """
-    (n, d), dtype = x0.shape, x0.dtype
-    local = problem.local
-    is_plain = isinstance(local, Polynomial) and not any(isinstance(one, Rolls) for one in operators.values())
-    agents = LEAST_SLAB if isinstance(local, Polynomial) else LEAST_AGENTS
-    row = LEAST_ROW if is_plain else LEAST_WHOLE_ROW
-    is_large = n >= agents and n * d >= LEAST_NUMBERS and d * dtype.itemsize >= row
-    if type(method) is not CGT or not is_large or not is_available():
+    (n, d), dtype, local = x0.shape, x0.dtype, problem.local
+    row = d * dtype.itemsize
+    if type(method) is not CGT or n * d < LEAST_NUMBERS or row < LEAST_ROW or not is_available():
         return None
-    constant, arrays = network.at(0), problem.arrays(dtype)
-    if isinstance(local, Polynomial):
-        return CompiledSteps(_on_polynomials(arrays, constant, operators, dtype))
-    if isinstance(local, Logistic) and has_samples and "rows" in arrays:
-        lanes = kernels().WHOLE * kernels().REGISTER // dtype.itemsize
-        given = tuple(map(_read_only, (*arrays["reg"], arrays["rows"])))
-        return CompiledSteps(OnSamples(_rows(constant, dtype), -(-d // lanes) * lanes, d, given))
+    if isinstance(local, Polynomial) and n >= LEAST_SLAB:
+        pull, push = operators["pull"], operators["push"]
+        if isinstance(pull, Rolls) and isinstance(push, Rolls) and pull.offset == push.offset:
+            return CompiledSteps(_by_columns(local, pull, push, dtype))
+        return CompiledSteps(_by_rows(local, network.at(0), dtype))
+    if isinstance(local, Logistic) and n >= LEAST_AGENTS and has_samples and local.is_dense:
+        fits = row >= kernels().SAMPLE * kernels().REGISTER
+        return CompiledSteps(_on_samples(problem, network.at(0), dtype)) if fits else None
     return None
 
 
-def _on_polynomials(
-    arrays: Any, network: Network, operators: dict[str, Operator], dtype: np.dtype[Any]
-) -> OnPolynomials:
-    code, (pull, push) = kernels(), (operators["pull"], operators["push"])
-    if isinstance(pull, Rolls) and isinstance(push, Rolls) and pull.offset == push.offset:
-        mix, arcs, registers = code.by_runs, _runs(pull, push, network.n), code.RUNS
-    else:
-        mix, arcs, registers = code.by_rows, _rows(network, dtype), code.ROWS
-    width = registers * code.REGISTER // 2 // dtype.itemsize
-    a, b, q = map(_read_only, arrays)
-    n, d = a.shape
-    a_b = _room(n, d, width, dtype)
-    code.scatter(a, b, a_b, width, 0, n)
-    return OnPolynomials(mix, arcs, width, a_b, np.ascontiguousarray(q).reshape(-1))
+def _by_rows(local: Polynomial, network: Network, dtype: np.dtype[Any]) -> OnPolynomials:
+    width = kernels().ROWS * kernels().REGISTER // 2 // dtype.itemsize
+    layout = kernels().Layout(width, 2 * width, width)
+    return OnPolynomials(
+        _rows(network, dtype), layout, -(-local.dim // width), **_coefficients(local, layout, dtype)
+    )
+
+
+def _by_columns(local: Polynomial, pull: Rolls, push: Rolls, dtype: np.dtype[Any]) -> OnPolynomials:
+    n, d = local.curvature.shape
+    layout = kernels().Layout(1, 1, n)
+    given = (_runs(pull, push, n), layout, min(MOST_PARTS, d))
+    return OnPolynomialsOfEqualAgents(*given, **_coefficients(local, layout, dtype))
+
+
+def _coefficients(local: Polynomial, layout: Any, dtype: np.dtype[Any]) -> dict[str, Any]:
+    n, d = local.curvature.shape
+    a_b = _room(n, d, layout.width, dtype)
+    for rows, lag in ((local.curvature, 0), (local.linear, layout.lag)):
+        kernels().scatter(_read_only(rows.astype(dtype, copy=False)), a_b, layout, lag, 0, n)
+    q = np.ascontiguousarray(local.quartic, dtype).reshape(-1)
+    averages = jax.device_put(local.averages(dtype))
+    return {"a_b": a_b, "q": q, "has_cubes": bool(q.any()), "arrays": averages}
+
+
+def _on_samples(problem: Problem, network: Network, dtype: np.dtype[Any]) -> OnSamples:
+    code, d, arrays = kernels(), problem.dim, problem.arrays(dtype)
+    lanes, some = code.WIDE * code.REGISTER // dtype.itemsize, code.SAMPLE * code.REGISTER // dtype.itemsize
+    width = -(-d // lanes) * lanes
+    keep = (np.arange(some) >= some - d % some).astype(dtype)
+    given = tuple(map(_read_only, (*arrays["reg"], arrays["rows"])))
+    return OnSamples(_rows(network, dtype), code.Layout(width, 2 * width, width), given, keep, arrays)
+
+
+def lean(state: Any) -> Any:
+    """Return a state on the host in which arrays of zeros take no memory."""
+
+    def smaller(leaf: Any) -> Array:
+        leaf = np.asarray(leaf)
+        return leaf if leaf.any() else np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
+
+    return jax.tree.map(smaller, state)
 
 
 def kernels() -> Any:
@@ -237,14 +320,18 @@ def is_available() -> bool:
     return os.environ.get("DIGRAD_NUMBA", "1") != "0" and find_spec("numba") is not None
 
 
-@partial(jax.jit, static_argnames="keep")
 def _measured(
     fixed: Fixed, method: Any, before: Any, after: Any, *, keep: Callable[..., Any] | None
 ) -> dict[str, Any]:
     """Return what is recorded of an iteration, from the state before its step and the one after."""
-    found = estimates(fixed.method, before, u=fixed.u, present=fixed.present)
-    found |= trackers(method, after, after.g, v=fixed.v)
-    return found | ({"kept": keep(method, before, after, after.g, fixed.arrays)} if keep else {})
+    found: dict[str, Any] = blockwise.estimates(np.asarray(before.x), np.asarray(fixed.u))
+    found |= blockwise.trackers(after.y, np.asarray(fixed.v), method.threshold)
+    return found | ({"kept": _kept(fixed, method, before, after, keep=keep)} if keep else {})
+
+
+@partial(jax.jit, static_argnames="keep")
+def _kept(fixed: Fixed, method: Any, before: Any, after: Any, *, keep: Callable[..., Any]) -> Any:
+    return keep(method, before, after, after.g, fixed.arrays)
 
 
 def _put(row: int, column: Array, value: Any) -> None:
@@ -253,25 +340,29 @@ def _put(row: int, column: Array, value: Any) -> None:
 
 def _read_only(array: Any) -> Array:
     """Return a view that cannot be written to, as those of JAX: for Numba that is a type, and each is compiled."""
-    view = np.asarray(array).view()
+    view = np.ascontiguousarray(array).view()
     view.flags.writeable = False
     return view
 
 
+def _writable(array: Any, may_write: bool) -> Array:
+    """Return an array itself, if that may and can be written to, or room for another."""
+    is_ours = may_write and isinstance(array, np.ndarray) and array.flags.writeable
+    return array if is_ours else np.empty(array.shape, array.dtype)
+
+
 def _room(n: int, d: int, width: int, dtype: np.dtype[Any]) -> Array:
-    """Return room for two arrays ``[n, d]`` in slabs."""
+    """Return room for two arrays ``[n, d]`` in slabs: its own pages, and large ones where the system has them."""
     size = -(-d // width) * n * 2 * width
-    memory = np.empty(size + ALIGNED // dtype.itemsize, dtype)
-    first = -memory.ctypes.data % ALIGNED // dtype.itemsize
-    return memory[first : first + size]
+    memory = mmap.mmap(-1, size * dtype.itemsize)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, dtype, size)
 
 
-def _hyper(method: Any, limit: float, n: int, dtype: np.dtype[Any]) -> Any:
-    step_size, threshold = (
-        np.broadcast_to(np.asarray(value, dtype).reshape(-1), n).copy()
-        for value in (method.step_size, method.threshold)
-    )
-    return kernels().Hyper(step_size, threshold, dtype.type(limit))
+def _hyper(method: Any, n: int, dtype: np.dtype[Any]) -> Any:
+    given = (np.asarray(value, dtype).reshape(-1) for value in (method.step_size, method.threshold))
+    return kernels().Hyper(*(np.broadcast_to(value, n).copy() for value in given))
 
 
 def _rows(network: Network, dtype: np.dtype[Any]) -> Any:
@@ -307,17 +398,16 @@ def _runs(pull: Rolls, push: Rolls, n: int) -> Any:
 def _share(
     team: ThreadPoolExecutor, blocks: list[tuple[int, int]], function: Any, *arguments: Any
 ) -> list[Any]:
-    """Call a function for all blocks of agents, and return what it returns."""
+    """Call a function for all blocks, and return what it returns."""
     if len(blocks) == 1:
         return [function(*arguments, *blocks[0])]
     return list(team.map(partial(function, *arguments), *zip(*blocks, strict=True)))
 
 
-def _blocks(n: int) -> list[tuple[int, int]]:
-    """Return which agents each thread does, by first and end."""
-    count = _threads() if n >= THREADED_AGENTS else 1
-    bounds = [n * i // count for i in range(count + 1)]
-    return list(pairwise(bounds))
+def _blocks(count: int, n: int) -> list[tuple[int, int]]:
+    """Return which agents, or parts, each thread does, by first and end."""
+    threads = min(_threads(), count) if n >= THREADED_AGENTS else 1
+    return list(pairwise(count * i // threads for i in range(threads + 1)))
 
 
 def _threads() -> int:

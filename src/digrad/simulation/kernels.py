@@ -1,14 +1,16 @@
 """Steps of CGT as Numba compiles them; importing this imports Numba.
 
-What counts in a large network is how often memory is read. So the columns are cut into *slabs*: an array
-``[slabs, n, 2, width]`` has some columns of all agents in each slab, of each agent first those of x, then those of y. A
-slab stays in the cache while it is mixed, and what an agent sends of it is one piece of memory. The norm of y is known
-when the last slab is done. Until then slabs hold ``R x``; they become slabs of x right before they are mixed again
-(:func:`settle`).
+What counts in a large network is how often memory is read, so that x and y are kept in *slabs* that stay in the cache
+while they are mixed. A slab has some columns of all agents, of each agent first those of x, then those of y: what an
+agent sends of it is one piece of memory (:func:`by_rows`). Where all agents listen alike, a slab is one column, of x
+and then of y, and neighbouring agents are mixed side by side in registers (:func:`by_columns`).
 
-All is computed in registers, and slabs are padded with zeros, because masks are slow on some processors; only the ends
-of rows from outside are read with them (:func:`load_row`). Everything that is compiled is in this file: Numba's cache
-on disk notices changes in no other.
+The norm of y is known when the last slab is done. Until then slabs hold ``R x``; they become slabs of x when they are
+mixed again, ``x = R x - scale y``.
+
+All is computed in registers, without masks, which are slow on some processors: slabs of rows are padded with zeros, and
+the last numbers of a sample are read together with some before them. Everything that is compiled is in this file:
+Numba's cache on disk notices changes in no other.
 """
 
 import operator
@@ -28,14 +30,23 @@ overload: Any = extending.overload
 OPTIONS = {"error_model": "numpy", "fastmath": {"contract"}, "nogil": True, "cache": True, "_nrt": False}
 INSIDE = {**OPTIONS, "forceinline": True}
 REGISTER = 32  # bytes, of AVX2: vectors have one, two or four of these
-CACHE_LINE = 64
 TOGETHER = 16  # agents whose rows are copied between slabs and rows at a time, so that they stay in the cache
 AGENTS_AHEAD = 6  # how many agents later the neighbours are used that are fetched now
-SAMPLES_AHEAD = 6  # how many samples later a sample is used that is fetched now
+VECTORS_AHEAD = 2  # how many vectors later a piece of a column is used that is fetched now
 ROWS = 4  # registers that x and y of an agent fill in a slab of :func:`by_rows`; by measurement
-RUNS, TWO_RUNS = 2, 4  # the same for :func:`by_runs`, of one agent and of two
-SAFE = 0.9  # of the limit: below, no rounding of a norm hides an entry above it
-WHOLE = 4  # registers that are done at a time where the one slab has whole rows
+WIDE = 4  # registers that are done at a time where a slab is longer
+SAMPLE = 2  # the same of a sample, of which four are done side by side
+SHIFTER = 1.5 * 2.0**52  # added to a float64 number, it leaves no digits behind the point
+LOG_2 = (float.fromhex("0x1.62e42fee00000p-1"), float.fromhex("0x1.a39ef35793c76p-33"))  # their sum is log(2)
+TAYLOR = tuple(1 / k for k in range(12, 0, -1))  # exp(r) = 1 + r (1 + r / 2 (1 + r / 3 (...)))
+
+
+class Layout(NamedTuple):
+    """Where slabs have their numbers: column c of agent i at c // width * 2 * width * n + i * stride + c % width."""
+
+    width: Any  # columns of a slab
+    stride: Any  # from one agent to the next
+    lag: Any  # from x to y
 
 
 class Rows(NamedTuple):
@@ -61,7 +72,6 @@ class Hyper(NamedTuple):
 
     step_size: Any  # [n]
     threshold: Any  # [n]
-    limit: Any  # an entry of x above this has diverged
 
 
 class Vector(types.Type):
@@ -92,7 +102,12 @@ def _operation(symbol: Any, name: str) -> None:
         return (lambda a, b: operation(a, b)) if isinstance(a, Vector) and a == b else None
 
 
-for _symbol, _name in ((operator.add, "fadd"), (operator.sub, "fsub"), (operator.mul, "fmul")):
+for _symbol, _name in (
+    (operator.add, "fadd"),
+    (operator.sub, "fsub"),
+    (operator.mul, "fmul"),
+    (operator.truediv, "fdiv"),
+):
     _operation(_symbol, _name)
 
 
@@ -105,6 +120,13 @@ def zeros(typing_context: Any, array: Any, registers: Any) -> Any:
         return context.get_value_type(vector)(None)
 
     return vector(array, registers), generate
+
+
+@intrinsic
+def single(typing_context: Any, array: Any) -> Any:
+    """Return one zero, for what is left at the end of a loop over vectors."""
+    vector = Vector(array.dtype, 1)
+    return vector(array), lambda context, builder, *_: context.get_value_type(vector)(None)
 
 
 @intrinsic
@@ -127,28 +149,27 @@ def spread(typing_context: Any, number: Any, like: Any) -> Any:
     return like(number, like), generate
 
 
-@intrinsic(prefer_literal=True)
-def weave(typing_context: Any, a: Any, b: Any, parts: Any, like: Any) -> Any:
-    """Return a vector whose parts hold a, b, a, b and so on."""
-    width = like.lanes // parts.literal_value
+@intrinsic
+def weave(typing_context: Any, a: Any, b: Any, like: Any) -> Any:
+    """Return a vector of which one half holds a, the other b."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _chosen(builder, arguments[:2], [lane // width % 2 for lane in range(like.lanes)])
+        return _chosen(builder, arguments[:2], [lane // (like.lanes // 2) for lane in range(like.lanes)])
 
-    return like(a, b, parts, like), generate
+    return like(a, b, like), generate
 
 
 @intrinsic(prefer_literal=True)
-def part(typing_context: Any, vector: Any, which: Any, parts: Any) -> Any:
-    """Return one of the equal parts of a vector."""
-    width = vector.lanes // parts.literal_value
+def half(typing_context: Any, vector: Any, which: Any) -> Any:
+    """Return the first or the second half of a vector."""
+    width = vector.lanes // 2
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         lanes = [which.literal_value * width + lane for lane in range(width)]
         kind = arguments[0].type
         return builder.shuffle_vector(arguments[0], kind(ir.Undefined), _numbers(lanes))
 
-    return Vector(vector.dtype, width)(vector, which, parts), generate
+    return Vector(vector.dtype, width)(vector, which), generate
 
 
 @intrinsic
@@ -174,25 +195,6 @@ def load(typing_context: Any, array: Any, place: Any, like: Any) -> Any:
         return builder.load(_pointer(context, builder, array, arguments, kind), align=_size(array))
 
     return like(array, types.intp, like), generate
-
-
-@intrinsic
-def load_some(typing_context: Any, array: Any, place: Any, count: Any, like: Any) -> Any:
-    """Return array[place:place + count], and zeros behind."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = context.get_value_type(like)
-        lanes = ir.VectorType(arguments[2].type, kind.count)
-        mask = builder.icmp_signed(
-            "<", lanes(list(range(kind.count))), _chosen(builder, arguments[2:3], [0] * kind.count)
-        )
-        pointer = _pointer(context, builder, array, arguments, kind)
-        given = [pointer, ir.IntType(32)(_size(array)), mask, kind(None)]
-        function = ir.FunctionType(kind, [argument.type for argument in given])
-        name = f"llvm.masked.load.v{kind.count}f{array.dtype.bitwidth}.p0"
-        return builder.call(cgutils.get_or_insert_function(builder.module, function, name), given)
-
-    return like(array, types.intp, types.intp, like), generate
 
 
 @intrinsic
@@ -222,6 +224,74 @@ def fetch(typing_context: Any, array: Any, place: Any) -> Any:
     return types.void(array, types.intp), generate
 
 
+@intrinsic
+def where_positive(typing_context: Any, condition: Any, vector: Any) -> Any:
+    """Return a vector with zeros where another is not above zero."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        nothing = arguments[0].type(None)
+        is_positive = builder.fcmp_ordered(">", arguments[0], nothing)
+        return builder.select(is_positive, arguments[1], nothing)
+
+    return vector(vector, vector), generate
+
+
+@intrinsic
+def at_least(typing_context: Any, least: Any, vector: Any) -> Any:
+    """Return the larger of two vectors; what is no number in the second stays so."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        is_less = builder.fcmp_ordered("<", arguments[1], arguments[0])
+        return builder.select(is_less, arguments[0], arguments[1])
+
+    return vector(vector, vector), generate
+
+
+@intrinsic
+def root(typing_context: Any, vector: Any) -> Any:
+    """Return the square roots of a vector."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = arguments[0].type
+        name = f"llvm.sqrt.v{kind.count}f{vector.dtype.bitwidth}"
+        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind]), name)
+        return builder.call(function, arguments)
+
+    return vector(vector), generate
+
+
+@intrinsic
+def four(typing_context: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    """Return a vector of four numbers."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _chosen(builder, arguments, [0, 1, 2, 3])
+
+    return Vector(a, 4)(a, a, a, a), generate
+
+
+@intrinsic(prefer_literal=True)
+def lane(typing_context: Any, vector: Any, which: Any) -> Any:
+    """Return one number of a vector."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.extract_element(arguments[0], ir.IntType(32)(which.literal_value))
+
+    return vector.dtype(vector, which), generate
+
+
+@intrinsic
+def two_to(typing_context: Any, shifted: Any) -> Any:
+    """Return 2^k for whole numbers k, given as float64 numbers k + SHIFTER."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        bits = ir.VectorType(ir.IntType(64), shifted.lanes)
+        exponent = builder.add(builder.bitcast(arguments[0], bits), bits([1023] * shifted.lanes))
+        return builder.bitcast(builder.shl(exponent, bits([52] * shifted.lanes)), arguments[0].type)
+
+    return shifted(shifted), generate
+
+
 def _pointer(context: Any, builder: Any, kind: Any, arguments: Any, target: Any) -> Any:
     """Return a pointer to array[place], the first two arguments."""
     array, place = arguments[:2]
@@ -247,40 +317,58 @@ def _chosen(builder: Any, numbers: list[Any], which: list[int]) -> Any:
 
 
 @numba.njit(**OPTIONS)
-def scatter(x, y, slabs, width, begin, end):
-    """Write rows of two arrays ``[n, d]`` into slabs."""
-    (n, d), x, y, like = x.shape, x.reshape(-1), y.reshape(-1), zeros(slabs, 1)
+def scatter(rows, slabs, layout, lag, begin, end):
+    """Write rows of an array ``[n, d]`` into slabs, with zeros behind them: to x with lag 0, to y with layout.lag."""
+    (n, d), width, stride, like = rows.shape, layout.width, layout.stride, zeros(slabs, 1)
     for some in range(begin, end, TOGETHER):
+        together = min(end, some + TOGETHER)
         for first in range(0, d, width):
-            for i in range(some, min(end, some + TOGETHER)):
-                row, place = (first // width * n + i) * 2 * width, i * d + first
-                if first + width <= d:
+            base = first * 2 * n + lag
+            if width % lanes_of(like) == 0 and first + width <= d:
+                for i in range(some, together):
                     for c in range(0, width, lanes_of(like)):
-                        store(slabs, row + c, load(x, place + c, like))
-                        store(slabs, row + width + c, load(y, place + c, like))
-                else:
-                    for c in range(width):
-                        slabs[row + c] = x[place + c] if first + c < d else 0
-                        slabs[row + width + c] = y[place + c] if first + c < d else 0
+                        store(slabs, base + i * stride + c, load(rows, i * d + first + c, like))
+            else:
+                for c in range(width):
+                    for i in range(some, together):
+                        slabs[base + i * stride + c] = rows[i, first + c] if first + c < d else 0
 
 
 @numba.njit(**OPTIONS)
-def gather(slabs, scale, x, y, width, begin, end):
+def gather(slabs, scale, x, y, layout, begin, end):
     """Write slabs of ``R x`` and y into two arrays ``[n, d]`` of x and y."""
-    (n, d), x, y, like = x.shape, x.reshape(-1), y.reshape(-1), zeros(slabs, 1)
+    (n, d), width, stride, lag, like = x.shape, layout.width, layout.stride, layout.lag, zeros(slabs, 1)
     for some in range(begin, end, TOGETHER):
+        together = min(end, some + TOGETHER)
         for first in range(0, d, width):
-            for i in range(some, min(end, some + TOGETHER)):
-                row, place = (first // width * n + i) * 2 * width, i * d + first
-                if first + width <= d:
+            base = first * 2 * n
+            if width % lanes_of(like) == 0 and first + width <= d:
+                for i in range(some, together):
                     for c in range(0, width, lanes_of(like)):
-                        tracker = load(slabs, row + width + c, like)
-                        store(y, place + c, tracker)
-                        store(x, place + c, load(slabs, row + c, like) - spread(scale[i], like) * tracker)
-                else:
-                    for c in range(d - first):
-                        y[place + c] = slabs[row + width + c]
-                        x[place + c] = slabs[row + c] - scale[i] * slabs[row + width + c]
+                        at, to = base + i * stride + c, i * d + first + c
+                        tracker = load(slabs, at + lag, like)
+                        store(y, to, tracker)
+                        store(x, to, load(slabs, at, like) - spread(scale[i], like) * tracker)
+            else:
+                for c in range(min(width, d - first)):
+                    for i in range(some, together):
+                        at = base + i * stride + c
+                        y[i, first + c] = slabs[at + lag]
+                        x[i, first + c] = slabs[at] - scale[i] * slabs[at + lag]
+
+
+@numba.njit(**OPTIONS)
+def gradients(slabs, a_b, q, has_cubes, g, layout, begin, end):
+    """Write the gradients of polynomials at slabs of x into an array ``[n, d]``."""
+    (n, d), width, stride, one = g.shape, layout.width, layout.stride, single(slabs)
+    for some in range(begin, end, TOGETHER):
+        together = min(end, some + TOGETHER)
+        for first in range(0, d, width):
+            for c in range(min(width, d - first)):
+                for i in range(some, together):
+                    at = first * 2 * n + i * stride + c
+                    a, b, x = load(a_b, at, one), load(a_b, at + layout.lag, one), load(slabs, at, one)
+                    store(g, i * d + first + c, polynomial(a, b, load(q, i, one), x, has_cubes))
 
 
 @numba.njit(**OPTIONS)
@@ -295,92 +383,85 @@ def settle(slabs, scale, slab, width, begin, end):
 
 
 @numba.njit(**OPTIONS)
-def finish(slabs, squares, scale, width, method, begin, end):
-    """Let ``scale`` be what x moves by per y, once all slabs are there; return whether x stays within the limit.
+def finish(slabs, squares, scale, layout, method, begin, end):
+    """Let ``scale`` be what x moves by per y, once all slabs are there.
 
-    ``squares`` ``[n, 2]`` are those of the norms of R x and y: taken, and set to 0 for the next step.
+    ``squares`` ``[parts, n]`` add up to those of the norms of y; the first row is then how far each agent moves.
     """
-    n, one, within = len(scale), slabs.dtype.type(1), True
-    for i in range(begin, end):
-        length = norm(squares[i, 1], slabs, n, width, i)
-        ratio = length / method.threshold[i]
-        scale[i] = method.step_size[i] / (one if ratio < one else ratio)  # not a number if the ratio is none
-        at_most = np.sqrt(squares[i, 0]) + scale[i] * length  # the norm of x, and so are its entries
-        if not at_most <= SAFE * method.limit:
-            within &= is_within(slabs, scale[i], n, width, i, method.limit)
-        squares[i] = 0
-    return within
+    i, like = begin, zeros(slabs, WIDE)
+    while i + lanes_of(like) <= end:
+        clip(slabs, squares, scale, layout, method, i, like)
+        i += lanes_of(like)
+    for alone in range(i, end):
+        clip(slabs, squares, scale, layout, method, alone, single(slabs))
 
 
 @numba.njit(**INSIDE)
-def norm(square, slabs, n, width, i):
-    """Return the norm of y_i from its square, or scaled as by digrad.arrays.row_norm where that leaves the range."""
-    one, tiny = slabs.dtype.type(1), np.finfo(slabs.dtype).tiny
-    if tiny / np.finfo(slabs.dtype).eps ** 2 < square < one / tiny:
-        return np.sqrt(square)
+def clip(slabs, squares, scale, layout, method, i, like):
+    """Do it for some agents from i on."""
+    n, tiny, eps, one = len(scale), np.finfo(slabs.dtype).tiny, np.finfo(slabs.dtype).eps, slabs.dtype.type(1)
+    square = load(squares, i, like)
+    for part in range(1, len(squares)):
+        square = square + load(squares, part * n + i, like)
+    store(squares, i, square)
+    store(scale, i, root(square))
+    for who in range(i, i + lanes_of(like)):
+        if not tiny / eps**2 < squares[0, who] < one / tiny:  # squares that lose digits, or leave the range
+            scale[who] = scaled_norm(slabs, layout, n, who)
+    length = load(scale, i, like)
+    factor = load(method.step_size, i, like) / at_least(
+        spread(one, like), length / load(method.threshold, i, like)
+    )
+    store(scale, i, factor)
+    store(squares, i, factor * length)
+
+
+@numba.njit(**OPTIONS)
+def scaled_norm(slabs, layout, n, i):
+    """Return the norm of y_i, scaled as by digrad.arrays.row_norm."""
     largest, scaled = slabs.dtype.type(0), slabs.dtype.type(0)
-    for row in range(i * 2 * width, len(slabs), n * 2 * width):
-        for y in slabs[row + width : row + 2 * width]:
+    for row in range(i * layout.stride + layout.lag, len(slabs), n * 2 * layout.width):
+        for y in slabs[row : row + layout.width]:
             if not np.isfinite(y):
                 return slabs.dtype.type(np.nan)
             largest = max(largest, abs(y))
-    scale = largest if largest > 0 else one
-    for row in range(i * 2 * width, len(slabs), n * 2 * width):
-        for y in slabs[row + width : row + 2 * width]:
+    scale = largest if largest > 0 else slabs.dtype.type(1)
+    for row in range(i * layout.stride + layout.lag, len(slabs), n * 2 * layout.width):
+        for y in slabs[row : row + layout.width]:
             scaled += (y / scale) ** 2
     return scale * np.sqrt(scaled)
 
 
-@numba.njit(**INSIDE)
-def is_within(slabs, scale, n, width, i, limit):
-    """Return whether no entry of x_i is above the limit, or not a number."""
-    within = True
-    for row in range(i * 2 * width, len(slabs), n * 2 * width):
-        for c in range(row, row + width):
-            within &= abs(slabs[c] - scale * slabs[c + width]) <= limit
-    return within
+@numba.njit(**OPTIONS)
+def largest_entry(slabs, scale, layout, begin, end):
+    """Return the largest entry of x, or not a number if one is none."""
+    largest = slabs.dtype.type(0)
+    for i in range(begin, end):
+        for row in range(i * layout.stride, len(slabs), len(scale) * 2 * layout.width):
+            for c in range(row, row + layout.width):
+                entry = abs(slabs[c] - scale[i] * slabs[c + layout.lag])
+                if entry > largest or np.isnan(entry):
+                    largest = entry
+    return largest
 
 
 @numba.njit(**INSIDE)
-def load_row(rows, place, column, d, like):
-    """Return some columns of a row with d numbers, and zeros behind its end."""
-    if column + lanes_of(like) <= d:
-        return load(rows, place + column, like)
-    return load_some(rows, place + column, d - column, like)
-
-
-@numba.njit(**INSIDE)
-def polynomial(a, b, q, x):
-    """Return a x - b + q x^3, without the last term if there is none: 0 x^3 is not a number once x^3 overflows."""
+def polynomial(a, b, q, x, has_cubes):
+    """Return a x - b + q x^3, without the last term where q is 0: 0 x^3 is not a number once x^3 overflows."""
     grad = a * x - b
-    if q > 0:
-        grad = grad + spread(q, x) * (x * x * x)
+    if has_cubes:
+        cubed = where_positive(q, x)
+        grad = grad + q * (cubed * cubed * cubed)
     return grad
 
 
-@numba.njit(**INSIDE)
-def track(old, new, g, is_first, a_b, q, squares, i, slab, row, mixed, y):
-    """Equation (2) for some columns of agent i, with gradients a x - b + q x^3.
-
-    The former gradient is read from ``g`` by the first step of a call. Later it is computed again from the former x,
-    which ``new`` still holds: that is the same number, and less to read and write.
-    """
-    width = lanes_of(y)
-    a, b = load(a_b, row, y), load(a_b, row + width, y)
-    if is_first:
-        former = load_row(g, i * g.shape[1], slab * width, g.shape[1], y)
-    else:
-        former = polynomial(a, b, q[i], load(new, row, y))
-    y = y + (polynomial(a, b, q[i], load(old, row, y)) - former)
-    store(new, row, mixed)
-    store(new, row + width, y)
-    squares[i, 0] += total(mixed * mixed)
-    squares[i, 1] += total(y * y)
-
-
 @numba.njit(**OPTIONS)
-def by_rows(old, new, arcs, squares, a_b, q, g, is_first, slab, begin, end):
-    """Mix one slab of x and y, and let the trackers follow the gradients of polynomials."""
+def by_rows(old, new, arcs, squares, a_b, q, has_cubes, is_first, slab, begin, end):
+    """Mix one slab of x and y, and let the trackers follow the gradients of polynomials.
+
+    The former gradient is in place of x in the new slabs at the first step of a call. Later it is computed again from
+    the former x, which they still hold: that is the same number, and less to read and write.
+    """
     n, like = len(q), zeros(old, ROWS)
     width = lanes_of(like) // 2
     base = slab * n * 2 * width
@@ -391,118 +472,203 @@ def by_rows(old, new, arcs, squares, a_b, q, g, is_first, slab, begin, end):
                 place = base + np.int64(arcs.sender[arc]) * 2 * width
                 fetch(old, place)
                 fetch(old, place + width)
-        mixed = zeros(old, ROWS)
+        both = zeros(old, ROWS)
         for arc in range(arcs.first[i], arcs.first[i + 1]):
             place = base + np.int64(arcs.sender[arc]) * 2 * width
-            mixed = mixed + weave(arcs.pull[arc], arcs.push[arc], 2, like) * load(old, place, like)
+            both = both + weave(arcs.pull[arc], arcs.push[arc], like) * load(old, place, like)
+        mixed, y = half(both, 0), half(both, 1)
         row = base + i * 2 * width
-        track(old, new, g, is_first, a_b, q, squares, i, slab, row, part(mixed, 0, 2), part(mixed, 1, 2))
+        a, b, power = load(a_b, row, y), load(a_b, row + width, y), spread(q[i], y)
+        former = load(new, row, y) if is_first else polynomial(a, b, power, load(new, row, y), has_cubes)
+        y = y + (polynomial(a, b, power, load(old, row, y), has_cubes) - former)  # (2)
+        store(new, row, mixed)
+        store(new, row + width, y)
+        squares[slab, i] = total(y * y)
 
 
 @numba.njit(**OPTIONS)
-def by_runs(old, new, arcs, squares, a_b, q, g, is_first, slab, begin, end):
-    """Do the same where all agents listen alike: two agents at a time, and nobody's neighbours are looked up."""
-    n, one, two = len(q), zeros(old, RUNS), zeros(old, TWO_RUNS)
-    width = lanes_of(one) // 2
-    base = slab * n * 2 * width
-    for run in range(len(arcs.first) - 1):
-        i, last = max(begin, arcs.first[run]), min(end, arcs.first[run + 1])
-        while i + 1 < last:
-            row, mixed = base + i * 2 * width, zeros(old, TWO_RUNS)
-            for arc in range(len(arcs.pull)):
-                place = row + arcs.shift[run, arc] * 2 * width
-                mixed = mixed + weave(arcs.pull[arc], arcs.push[arc], 4, two) * load(old, place, two)
-            track(old, new, g, is_first, a_b, q, squares, i, slab, row, part(mixed, 0, 4), part(mixed, 1, 4))
-            row += 2 * width
-            track(
-                old, new, g, is_first, a_b, q, squares, i + 1, slab, row, part(mixed, 2, 4), part(mixed, 3, 4)
-            )
-            i += 2
-        if i < last:
-            row, alone = base + i * 2 * width, zeros(old, RUNS)
-            for arc in range(len(arcs.pull)):
-                place = row + arcs.shift[run, arc] * 2 * width
-                alone = alone + weave(arcs.pull[arc], arcs.push[arc], 2, one) * load(old, place, one)
-            track(old, new, g, is_first, a_b, q, squares, i, slab, row, part(alone, 0, 2), part(alone, 1, 2))
-
-
-@numba.njit(**OPTIONS)
-def gradients(old, a_b, q, g, width, begin, end):
-    """Write the gradients of polynomials at a slab array of x into an array ``[n, d]``."""
-    (n, d), g, like = g.shape, g.reshape(-1), zeros(old, 1)
-    for some in range(begin, end, TOGETHER):
-        for first in range(0, d, width):
-            for i in range(some, min(end, some + TOGETHER)):
-                row, place = (first // width * n + i) * 2 * width, i * d + first
-                if first + width <= d:
-                    for c in range(0, width, lanes_of(like)):
-                        a, b = load(a_b, row + c, like), load(a_b, row + width + c, like)
-                        store(g, place + c, polynomial(a, b, q[i], load(old, row + c, like)))
-                else:
-                    for c in range(d - first):
-                        x = old[row + c]
-                        g[place + c] = a_b[row + c] * x - a_b[row + width + c]
-                        if q[i] > 0:
-                            g[place + c] += q[i] * (x * x * x)
+def by_columns(old, new, arcs, scale, squares, a_b, q, has_cubes, is_first, begin, end):
+    """Do the same where all agents listen alike, for some parts of the columns, one column after the other."""
+    n, d = len(q), len(old) // (2 * len(q))
+    for part in range(begin, end):
+        squares[part] = 0
+        for c in range(d * part // len(squares), d * (part + 1) // len(squares)):
+            x, y = c * 2 * n, c * 2 * n + n
+            for run in range(len(arcs.first) - 1):
+                i, last, like = arcs.first[run], arcs.first[run + 1], zeros(old, WIDE)
+                while i + lanes_of(like) <= last:
+                    ahead = i + VECTORS_AHEAD * lanes_of(like)
+                    for place in (x + ahead, y + ahead):  # what comes from memory and not from a cache
+                        fetch_lines(old, place, like)
+                        fetch_lines(new, place, like)
+                        fetch_lines(a_b, place, like)
+                    follow(
+                        old, new, arcs, scale, squares, a_b, q, has_cubes, is_first, part, run, x, y, i, like
+                    )
+                    i += lanes_of(like)
+                for alone in range(i, last):
+                    follow(
+                        old,
+                        new,
+                        arcs,
+                        scale,
+                        squares,
+                        a_b,
+                        q,
+                        has_cubes,
+                        is_first,
+                        part,
+                        run,
+                        x,
+                        y,
+                        alone,
+                        single(old),
+                    )
+            for run in range(len(arcs.first) - 1):
+                i, last, like = arcs.first[run], arcs.first[run + 1], zeros(old, WIDE)
+                while i + lanes_of(like) <= last:
+                    store(new, x + i, mixture(old, x + i, arcs.pull, arcs.shift, run, like))
+                    i += lanes_of(like)
+                for alone in range(i, last):
+                    store(new, x + alone, mixture(old, x + alone, arcs.pull, arcs.shift, run, single(old)))
 
 
 @numba.njit(**INSIDE)
-def dot(rows, place, d, slabs, row, width):
-    """Return the scalar product of a row and one that is padded with zeros."""
-    products = zeros(slabs, WHOLE)
-    for column in range(0, width, lanes_of(products)):
-        x = load(slabs, row + column, products)
-        products = products + load_row(rows, place, column, d, products) * x
-    return total(products)
+def mixture(old, place, weight, shift, run, like):
+    """Return what some neighbouring agents hear."""
+    mixed = like
+    for arc in range(len(weight)):
+        mixed = mixed + spread(weight[arc], like) * load(old, place + shift[run, arc], like)
+    return mixed
 
 
 @numba.njit(**INSIDE)
-def fetch_sample(rows, index, m, i, s):
-    """Ask for sample s of agent i, or one of a later agent's if this one has no more."""
-    n, batch = index.shape
-    who, which = i + s // batch, s % batch
-    if who < n:
-        d = rows.shape[1]
-        place = (who * m + index[who, which]) * d
-        for column in range(0, d, CACHE_LINE // rows.itemsize):
-            fetch(rows, place + column)
+def follow(old, new, arcs, scale, squares, a_b, q, has_cubes, is_first, part, run, x, y, i, like):
+    """Equations (1) and (2) for one column of x and of y, and some agents from i on."""
+    tracker = mixture(old, y + i, arcs.push, arcs.shift, run, like)
+    point = load(old, x + i, like) - load(scale, i, like) * load(old, y + i, like)  # (1)
+    store(old, x + i, point)
+    a, b, power, former = (
+        load(a_b, x + i, like),
+        load(a_b, y + i, like),
+        load(q, i, like),
+        load(new, x + i, like),
+    )
+    if not is_first:
+        former = polynomial(a, b, power, former, has_cubes)
+    tracker = tracker + (polynomial(a, b, power, point, has_cubes) - former)  # (2)
+    store(new, y + i, tracker)
+    place = part * len(q) + i
+    store(squares, place, load(squares, place, like) + tracker * tracker)
+
+
+@numba.njit(**INSIDE)
+def fetch_lines(array, place, like):
+    """Ask for the two cache lines that a vector fills."""
+    fetch(array, place)
+    fetch(array, place + lanes_of(like) // 2)
 
 
 @numba.njit(**OPTIONS)
-def on_samples(old, new, arcs, squares, reg_weight, reg_power, rows, g, index, slopes, begin, end):
+def on_samples(old, new, arcs, squares, reg_weight, reg_power, rows, keep, g, index, begin, end):
     """Mix x and y, and let the trackers follow the gradients of the logistic loss on mini-batches.
 
-    There is one slab. The rows of agent i begin at i m; ``index`` ``[n, batch]`` says which of them count, ``slopes``
-    has room for theirs; ``g`` ``[n, width]`` has the old gradients, and then the new ones.
+    There is one slab. The samples of agent i begin at i m; ``index`` ``[n, batch]`` says which of them count, ``keep``
+    which of the last numbers of a sample are not among those before; ``g`` ``[n, width]`` has the old gradients, and
+    then the new ones. Four samples are done at a time, while the next four are fetched.
     """
-    (n, batch), d, like = index.shape, rows.shape[1], zeros(old, WHOLE)
-    m, width, one, two = len(rows) // n, g.shape[1], old.dtype.type(1), old.dtype.type(2)
+    (n, batch), d, m, width = index.shape, rows.shape[1], len(rows) // len(index), g.shape[1]
+    like, some, count = zeros(old, WIDE), zeros(old, SAMPLE), old.dtype.type(batch)
     for i in range(begin, end):
-        row, square = i * 2 * width, zeros(old, WHOLE)
-        for column in range(row, row + width, lanes_of(like)):
-            square = square + load(old, column, like) * load(old, column, like)
-        for s in range(batch):
-            fetch_sample(rows, index, m, i, s + SAMPLES_AHEAD)
-            margin = dot(rows, (i * m + index[i, s]) * d, d, old, row, width)
-            # 0 if the exponential overflows
-            slopes[i, s] = -one / (one + np.exp(margin)) / old.dtype.type(batch)
-        norm_square, factor = total(square), old.dtype.type(0)
-        if reg_weight[i] > 0 and norm_square > 0:
-            factor = reg_weight[i] * reg_power[i] * norm_square ** (reg_power[i] / two - one)
-        mixed_squares, y_squares = zeros(old, WHOLE), zeros(old, WHOLE)
+        x, y = i * 2 * width, i * 2 * width + width
+        begin_gradient(old, new, reg_weight[i], reg_power[i], x, y, width)
+        for s in range(0, batch, 4):
+            p, q, r, t = (
+                sample(index, m, d, i, s), sample(index, m, d, i, s + 1),
+                sample(index, m, d, i, s + 2), sample(index, m, d, i, s + 3),
+            )  # fmt: skip
+            who, which = (i, s + 4) if s + 4 < batch else (min(i + 1, n - 1), 0)
+            after, later = sample(index, m, d, who, which), sample(index, m, d, who, which + 1)
+            a, b, c, e = zeros(old, SAMPLE), zeros(old, SAMPLE), zeros(old, SAMPLE), zeros(old, SAMPLE)
+            for column in range(0, d - lanes_of(some) + 1, lanes_of(some)):
+                point = load(old, x + column, some)
+                a, b = a + point * load(rows, p + column, some), b + point * load(rows, q + column, some)
+                c, e = c + point * load(rows, r + column, some), e + point * load(rows, t + column, some)
+                fetch(rows, after + column)
+                fetch(rows, later + column)
+            column = d - lanes_of(some)
+            point = load(old, x + column, some) * load(keep, 0, some)
+            a, b = a + point * load(rows, p + column, some), b + point * load(rows, q + column, some)
+            c, e = c + point * load(rows, r + column, some), e + point * load(rows, t + column, some)
+            after, later = sample(index, m, d, who, which + 2), sample(index, m, d, who, which + 3)
+            found = slopes(total(a), total(b), total(c), total(e))
+            a = spread(old.dtype.type(lane(found, 0)) / count, some)
+            b = spread(old.dtype.type(lane(found, 1) if s + 1 < batch else 0.0) / count, some)
+            c = spread(old.dtype.type(lane(found, 2) if s + 2 < batch else 0.0) / count, some)
+            e = spread(old.dtype.type(lane(found, 3) if s + 3 < batch else 0.0) / count, some)
+            for column in range(0, d - lanes_of(some) + 1, lanes_of(some)):
+                grad = load(new, y + column, some) + a * load(rows, p + column, some)
+                grad = grad + b * load(rows, q + column, some)
+                grad = grad + c * load(rows, r + column, some)
+                store(new, y + column, grad + e * load(rows, t + column, some))
+                fetch(rows, after + column)
+                fetch(rows, later + column)
+            column, rest = d - lanes_of(some), load(keep, 0, some)
+            grad = load(new, y + column, some) + a * rest * load(rows, p + column, some)
+            grad = grad + b * rest * load(rows, q + column, some)
+            grad = grad + c * rest * load(rows, r + column, some)
+            store(new, y + column, grad + e * rest * load(rows, t + column, some))
+        square = zeros(old, WIDE)
         for column in range(0, width, lanes_of(like)):
-            grad = spread(factor, like) * load(old, row + column, like)
-            for s in range(batch):
-                sample = load_row(rows, (i * m + index[i, s]) * d, column, d, like)
-                grad = grad + spread(slopes[i, s], like) * sample
-            mixed, y = zeros(old, WHOLE), zeros(old, WHOLE)
+            mixed, tracker, grad = zeros(old, WIDE), zeros(old, WIDE), load(new, y + column, like)
             for arc in range(arcs.first[i], arcs.first[i + 1]):
                 place = np.int64(arcs.sender[arc]) * 2 * width + column
                 mixed = mixed + spread(arcs.pull[arc], like) * load(old, place, like)
-                y = y + spread(arcs.push[arc], like) * load(old, place + width, like)
-            y = y + (grad - load(g, i * width + column, like))  # (2)
+                tracker = tracker + spread(arcs.push[arc], like) * load(old, place + width, like)
+            tracker = tracker + (grad - load(g, i * width + column, like))  # (2)
             store(g, i * width + column, grad)
-            store(new, row + column, mixed)
-            store(new, row + width + column, y)
-            mixed_squares, y_squares = mixed_squares + mixed * mixed, y_squares + y * y
-        squares[i, 0], squares[i, 1] = total(mixed_squares), total(y_squares)
+            store(new, x + column, mixed)
+            store(new, y + column, tracker)
+            square = square + tracker * tracker
+        squares[0, i] = total(square)
+
+
+@numba.njit(**INSIDE)
+def sample(index, m, d, i, s):
+    """Return where sample s of a mini-batch of agent i begins, or the last one if there is none."""
+    return (i * m + index[i, min(s, index.shape[1] - 1)]) * d
+
+
+@numba.njit(**INSIDE)
+def begin_gradient(old, new, weight, power, x, y, width):
+    """Write the gradient of the regularizer weight |x|^power to where y will be."""
+    like, square, two = zeros(old, WIDE), zeros(old, WIDE), old.dtype.type(2)
+    for column in range(0, width, lanes_of(like)):
+        square = square + load(old, x + column, like) * load(old, x + column, like)
+    norm_square, factor = total(square), old.dtype.type(0)
+    if weight > 0 and norm_square > 0:
+        factor = weight * power * norm_square ** (power / two - old.dtype.type(1))
+    for column in range(0, width, lanes_of(like)):
+        store(new, y + column, spread(factor, like) * load(old, x + column, like))
+
+
+@numba.njit(**INSIDE)
+def slopes(a, b, c, d):
+    """Return -1 / (1 + exp(margin)) for four margins, in float64."""
+    margin = four(bounded(a), bounded(b), bounded(c), bounded(d))
+    shifter, one = spread(SHIFTER, margin), spread(1.0, margin)
+    shifted = margin * spread(1 / np.log(2.0), margin) + shifter
+    whole = shifted - shifter  # exp(margin) = 2^whole exp(rest), |rest| <= log(2) / 2
+    rest = margin - whole * spread(LOG_2[0], margin) - whole * spread(LOG_2[1], margin)
+    series = one
+    for factor in TAYLOR:
+        series = one + series * rest * spread(factor, margin)
+    return spread(-1.0, margin) / (one + series * two_to(shifted))
+
+
+@numba.njit(**INSIDE)
+def bounded(margin):
+    """Return a margin whose exponential is in the range of float64; what is no number stays so."""
+    margin = np.float64(margin)
+    margin = 700.0 if margin > 700 else margin
+    return -700.0 if margin < -700 else margin

@@ -43,7 +43,7 @@ def drive_together(runs: Sequence[Prepared], plan: Plan, *, share_samples: bool 
     code = lead.code._replace(lanes=True, shared_index=is_shared)
     fixed = lead.fixed._replace(
         method=_stack([run.fixed.method for run in runs]),
-        arrays=lead.problem.code.side_by_side(lead.fixed.arrays),
+        arrays=lead.problem.code.side_by_side(lead.problem.arrays(lead.dtype)),
         limit=jnp.stack([run.fixed.limit for run in runs]),
         record_every=plan.record_every,
     )

@@ -28,7 +28,7 @@ from digrad.sampling import EpochPermutations, WithReplacement
 from digrad.simulation.advance import Carry, Code, Fixed, Inputs, Rows, advance_of
 from digrad.simulation.arcs import arcs_of_steps
 from digrad.simulation.churn import phases as churn_phases
-from digrad.simulation.compiled_steps import CompiledSteps, compiled_steps
+from digrad.simulation.compiled_steps import CompiledSteps, compiled_steps, lean
 from digrad.simulation.fated_net import Fate, FatedNet, Wire
 from digrad.simulation.memory import keep_freed_memory
 from digrad.simulation.net import SimulatedNet
@@ -104,6 +104,7 @@ class Prepared:
         record_every: int,
         steps: int | None = None,
         inputs: Inputs | None = None,
+        reuse: bool = False,
     ) -> tuple[Carry, Rows]:
         """Advance to iteration ``end`` and wait for the result.
 
@@ -113,11 +114,12 @@ class Prepared:
             record_every: Iterations between two recorded rows.
             steps: Of the whole run; a schedule is not asked beyond.
             inputs: Of these iterations, if they were made beforehand.
+            reuse: Whether ``carry`` is not needed any more, so that its memory may be used.
         """
         fixed = self.fixed._replace(record_every=record_every)
         inputs = inputs or self.inputs(int(carry.k), end, steps)
         if self.compiled:
-            return self.compiled.advance(fixed, carry, end, inputs, self.code)
+            return self.compiled.advance(fixed, carry, end, inputs, self.code, reuse=reuse)
         run = advance_of(self.network.n)
         return jax.block_until_ready(run(fixed, carry, end, inputs, code=self.code))
 
@@ -185,11 +187,13 @@ def prepare(
     compiled = None
     if operators and fates is None:
         compiled = compiled_steps(method, problem, network, operators, x0, has_samples=sampler is not None)
+    if compiled:
+        state = lean(state)
     fixed = Fixed(
         method=numeric,
         operators=operators,
         turns=turns,
-        arrays=problem.arrays(dtype),
+        arrays=compiled.arrays if compiled and keep is None else problem.arrays(dtype),
         u=jnp.asarray(u, dtype),
         v=jnp.asarray(v, dtype),
         limit=jnp.asarray(_limit(x0), dtype),
@@ -211,7 +215,7 @@ def prepare(
             alive=jnp.asarray(True),
             state=state,
             links=links,
-            grad=jnp.zeros_like(numeric.query(state)),
+            grad=state.g if compiled else jnp.zeros_like(numeric.query(state)),
         ),
         code=Code(
             losses=problem.code,
