@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import digrad as dg
+from digrad import metrics
 from digrad.data import Dataset
 from digrad.errors import CheckpointError
 from digrad.sampling import WithReplacement, normal_start
-from digrad.simulation import Checkpoint, compiled_steps
+from digrad.simulation import Checkpoint, blockwise, compiled_steps
 from digrad.simulation.prepare import prepare
 
 CGT = dg.CGT(step_size=0.05, threshold=2.0)
@@ -35,8 +36,8 @@ def polynomial(n, d, quartic=0.0):
 
 
 def classified(n, d=9, reg_power=None):
-    generator = np.random.default_rng(0)
-    data = Dataset("samples", generator.standard_normal((11 * n, d)), generator.choice([-1.0, 1.0], 11 * n))
+    generator, m = np.random.default_rng(0), 11 * n + 2  # two agents have one sample more
+    data = Dataset("samples", generator.standard_normal((m, d)), generator.choice([-1.0, 1.0], m))
     powers = [3.0] * (n - 1) + [2.0] if reg_power is None else reg_power
     weights = [0.0, *[1e-2] * (n - 1)]
     return dg.problems.logistic(data=data, agents=n, partition="iid", reg_weight=weights, reg_power=powers)
@@ -113,6 +114,74 @@ def test_compiled_step_takes_matrices_of_two_graphs(monkeypatch):
 
 
 @needs_numba
+def test_compiled_step_takes_two_graphs_on_which_all_agents_listen_alike(monkeypatch):
+    graph = dg.graphs.exponential(4099)
+    ring = dg.Network(dg.graphs.ring(4099))
+    network = dg.Network(graph, R=ring.R.matrix, C=dg.Network(graph).C.matrix)
+    assert_close(*both(monkeypatch, CGT, polynomial(4099, 9), network))
+
+
+@needs_numba
+def test_what_a_call_began_with_is_overwritten_only_if_that_is_allowed():
+    problem, network = polynomial(301, 11), dg.Network(dg.graphs.k_out(301, 3, seed=0))
+    with jax.enable_x64(True):
+        run = prepare(CGT, problem, network, normal_start(301, 11, 0), name="run")
+        middle, _ = run.call(run.start, 5, record_every=100)
+        kept = [array.copy() for array in middle.state]
+        after, _ = run.call(middle, 9, record_every=100)
+        for array, copy in zip(middle.state, kept, strict=True):
+            np.testing.assert_array_equal(array, copy)
+        again, _ = run.call(middle, 9, record_every=100, reuse=True)
+        for array, same, own in zip(again.state, after.state, middle.state, strict=True):
+            np.testing.assert_array_equal(array, same)
+            assert array is own
+        np.testing.assert_array_equal(run.start.state.x, normal_start(301, 11, 0))
+
+
+@needs_numba
+def test_slopes_of_the_logistic_loss_are_exact_to_rounding():
+    import numba
+
+    from digrad.simulation import kernels
+
+    @numba.njit(error_model="numpy")
+    def four(a, b, c, d):
+        found = kernels.slopes(a, b, c, d)
+        return kernels.lane(found, 0), kernels.lane(found, 1), kernels.lane(found, 2), kernels.lane(found, 3)
+
+    margins = np.concatenate([np.linspace(-760, 760, 1601), np.linspace(-3, 3, 601), [1e-9, -1e-300]])
+    found = np.array([four(*group) for group in margins[: len(margins) // 4 * 4].reshape(-1, 4)]).reshape(-1)
+    exact = -1 / (1 + np.exp(np.clip(margins, -700, 700)))
+    np.testing.assert_allclose(found, exact[: len(found)], rtol=4e-16)
+    assert np.isnan(four(np.nan, 0.0, 0.0, 0.0)[0])
+    assert four(np.inf, -np.inf, 0.0, 0.0)[1:3] == (-1.0, -0.5)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e200])
+def test_metrics_in_blocks_are_those_of_all_agents(monkeypatch, scale):
+    monkeypatch.setattr(blockwise, "NUMBERS", 30)  # ten agents at a time
+    generator = np.random.default_rng(0)
+    x, y, u = (
+        scale * generator.standard_normal((57, 3)),
+        scale * generator.standard_normal((57, 3)),
+        np.arange(57.0),
+    )
+    found = {**blockwise.estimates(x, u), **blockwise.trackers(y, u, scale)}
+    expected = {
+        "point": metrics.perron_average(x, u),
+        "mean": x.mean(0),
+        "consensus_error": metrics.consensus_error(x, u),
+        "tracking_error": metrics.tracking_error(y, u),
+        "fraction_clipped": np.mean(np.linalg.norm(y / scale, axis=1) > 1),
+    }
+    assert set(found) == set(expected)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-13, atol=1e-15 * scale, err_msg=name)
+    y[31] = np.nan
+    assert np.isnan(list(blockwise.trackers(y, u, scale).values())).all()
+
+
+@needs_numba
 @pytest.mark.parametrize(
     "method",
     [
@@ -170,13 +239,13 @@ def test_a_run_diverges_just_above_the_limit_only():
 
 
 @needs_numba
-@pytest.mark.parametrize("batch_size", [None, 3], ids=["polynomials", "samples"])
-def test_bits_do_not_depend_on_recording_chunks_or_resuming(monkeypatch, tmp_path, batch_size):
-    problem = polynomial(301, 11, quartic=0.5) if batch_size is None else classified(301, 11, 3.0)
-    network, options = (
-        dg.Network(dg.graphs.k_out(301, 3, seed=0)),
-        {"steps": 37, "x0": "normal", "batch_size": batch_size},
-    )
+@pytest.mark.parametrize("kind", ["rows", "columns", "samples"])
+def test_bits_do_not_depend_on_recording_chunks_or_resuming(tmp_path, kind):
+    n = 4099 if kind == "columns" else 301
+    graph = dg.graphs.exponential(n) if kind == "columns" else dg.graphs.k_out(n, 3, seed=0)
+    problem = classified(n, 11, 3.0) if kind == "samples" else polynomial(n, 11, quartic=0.5)
+    network, batch_size = dg.Network(graph), 3 if kind == "samples" else None
+    options = {"steps": 37, "x0": "normal", "batch_size": batch_size}
     whole = dg.simulate(CGT, problem, network, record_every=100, **options)
     others = [
         dg.simulate(CGT, problem, network, record_every=100, chunk=chunk, **options) for chunk in (1, 2, 5)
@@ -193,10 +262,10 @@ def test_bits_do_not_depend_on_recording_chunks_or_resuming(monkeypatch, tmp_pat
 
 @needs_numba
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("kind", ["rows", "runs", "samples"])
+@pytest.mark.parametrize("kind", ["rows", "columns", "samples"])
 def test_bits_do_not_depend_on_threads(monkeypatch, kind, dtype):
-    n = 4099 if kind == "runs" else 301
-    graph = dg.graphs.exponential(n) if kind == "runs" else dg.graphs.k_out(n, 3, seed=0)
+    n = 4099 if kind == "columns" else 301
+    graph = dg.graphs.exponential(n) if kind == "columns" else dg.graphs.k_out(n, 3, seed=0)
     problem = classified(n, 19, 3.0) if kind == "samples" else polynomial(n, 19, quartic=0.5)
     options = {"steps": 5, "x0": "normal", "record_every": 2, "dtype": dtype}
     options["batch_size"] = 3 if kind == "samples" else None
