@@ -138,10 +138,13 @@ def test_growth_figure_has_a_floor_and_logarithmic_axes():
         for graph in ("random 3-out digraph", "exponential graph")
         for n in (10, 100)
     ]
+    rows.append(BenchRow("random 3-out digraph, 100 agents, whole run", 150.0, "us", n=100))
     figure = growth_figure(BenchReport(tuple(rows), {}))
     assert len(figure.axes) == 2
+    (star,) = (line for line in figure.axes[0].lines if line.get_marker() == "*")
+    assert star.get_xydata().tolist() == [[100.0, 150.0]]
     assert figure.axes[0].get_xscale() == figure.axes[0].get_yscale() == "log"
-    assert [line.get_label() for line in figure.axes[0].lines][-1].startswith("floor")
+    assert [line.get_label() for line in figure.axes[1].lines][-1].startswith("floor")
 
 
 @pytest.mark.parametrize("graph", large.GRAPHS)

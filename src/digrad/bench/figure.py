@@ -21,15 +21,22 @@ def growth_figure(report: BenchReport) -> "Figure":
     for axes, (graph, rows) in zip(
         figure.subplots(1, max(1, len(panels)), sharey=True, squeeze=False)[0], panels.items(), strict=False
     ):
-        agents = [row.n for row in rows]
-        axes.loglog(agents, [row.ours for row in rows], "o-", color=RED, label="digrad")
-        axes.loglog(agents, [row.reference for row in rows], "v-", color=BLUE, label="NumPy and scipy")
-        axes.loglog(agents, [row.floor for row in rows], "--", color="black", label="floor: memory bandwidth")
+        steps, runs = ([row for row in rows if (row.reference is None) == whole] for whole in (False, True))
+        agents = [row.n for row in steps]
+        axes.loglog(agents, [row.ours for row in steps], "o-", color=RED, label="digrad")
+        axes.loglog(agents, [row.reference for row in steps], "v-", color=BLUE, label="NumPy and scipy")
+        axes.loglog(
+            agents, [row.floor for row in steps], "--", color="black", label="floor: memory bandwidth"
+        )
+        if runs:
+            times = [row.ours for row in runs]
+            label = "digrad, a run to convergence"
+            axes.loglog([row.n for row in runs], times, "*", color=RED, markersize=14, label=label)
         axes.set_title(graph, fontsize=FONT["title"])
         axes.set_xlabel("agents", fontsize=FONT["label"])
         axes.tick_params(labelsize=FONT["tick"])
         axes.grid(alpha=0.3)
     first = figure.axes[0]
-    first.set_ylabel("CPU time per iteration (us)", fontsize=FONT["label"])
+    first.set_ylabel("time per iteration (us)", fontsize=FONT["label"])
     first.legend(fontsize=FONT["legend"], frameon=False)
     return figure
