@@ -62,18 +62,14 @@ class OnPolynomials:
         arcs: Whom agents hear.
         layout: Of the slabs.
         parts: Of the squares of norms: one per slab.
-        a_b: Both coefficients in slabs.
-        q: Of each agent.
-        has_cubes: Whether one of them is not 0.
+        of: The coefficients.
         arrays: What metrics need of the problem.
     """
 
     arcs: Any
     layout: Any
     parts: int
-    a_b: Array
-    q: Array  # [n]
-    has_cubes: bool
+    of: Any
     arrays: Any
 
     def begin(self, turn: Turn, g: Array) -> Array:
@@ -83,14 +79,14 @@ class OnPolynomials:
 
     def step(self, turn: Turn, g: Array, samples: None, *, is_first: bool) -> None:
         """Mix x and y, and let y follow the gradients."""
-        given = (turn.old, turn.new, self.arcs, turn.squares, self.a_b, self.q, self.has_cubes, is_first)
+        given = (turn.old, turn.new, self.arcs, turn.squares, self.of, is_first)
         for slab in range(self.parts):
             turn.share(kernels().settle, turn.old, turn.scale, slab, self.layout.width)
             turn.share(kernels().by_rows, *given, slab)
 
     def end(self, turn: Turn, g: Array, into: Array) -> None:
         """Write the gradients of the last step, at the x that is left."""
-        turn.share(kernels().gradients, turn.new, self.a_b, self.q, self.has_cubes, into, self.layout)
+        turn.share(kernels().gradients, turn.new, self.of, into, self.layout)
 
 
 class OnPolynomialsOfEqualAgents(OnPolynomials):
@@ -98,17 +94,7 @@ class OnPolynomialsOfEqualAgents(OnPolynomials):
 
     def step(self, turn: Turn, g: Array, samples: None, *, is_first: bool) -> None:
         """Mix x and y, and let y follow the gradients."""
-        given = (
-            turn.old,
-            turn.new,
-            self.arcs,
-            turn.scale,
-            turn.squares,
-            self.a_b,
-            self.q,
-            self.has_cubes,
-            is_first,
-        )
+        given = (turn.old, turn.new, self.arcs, turn.scale, turn.squares, self.of, is_first)
         turn.share_parts(kernels().by_columns, *given)
 
 
@@ -267,26 +253,25 @@ def compiled_steps(
 def _by_rows(local: Polynomial, network: Network, dtype: np.dtype[Any]) -> OnPolynomials:
     width = kernels().ROWS * kernels().REGISTER // 2 // dtype.itemsize
     layout = kernels().Layout(width, 2 * width, width)
-    return OnPolynomials(
-        _rows(network, dtype), layout, -(-local.dim // width), **_coefficients(local, layout, dtype)
-    )
+    given = (_rows(network, dtype), layout, -(-local.dim // width))
+    return OnPolynomials(*given, *_coefficients(local, layout, dtype))
 
 
 def _by_columns(local: Polynomial, pull: Rolls, push: Rolls, dtype: np.dtype[Any]) -> OnPolynomials:
     n, d = local.curvature.shape
     layout = kernels().Layout(1, 1, n)
     given = (_runs(pull, push, n), layout, min(MOST_PARTS, d))
-    return OnPolynomialsOfEqualAgents(*given, **_coefficients(local, layout, dtype))
+    return OnPolynomialsOfEqualAgents(*given, *_coefficients(local, layout, dtype))
 
 
-def _coefficients(local: Polynomial, layout: Any, dtype: np.dtype[Any]) -> dict[str, Any]:
+def _coefficients(local: Polynomial, layout: Any, dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    """Return the coefficients in slabs, and their averages on the device."""
     n, d = local.curvature.shape
     a_b = _room(n, d, layout.width, dtype)
     for rows, lag in ((local.curvature, 0), (local.linear, layout.lag)):
         kernels().scatter(_read_only(rows.astype(dtype, copy=False)), a_b, layout, lag, 0, n)
     q = np.ascontiguousarray(local.quartic, dtype).reshape(-1)
-    averages = jax.device_put(local.averages(dtype))
-    return {"a_b": a_b, "q": q, "has_cubes": bool(q.any()), "arrays": averages}
+    return kernels().Coefficients(a_b, q, bool(q.any())), jax.device_put(local.averages(dtype))
 
 
 def _on_samples(problem: Problem, network: Network, dtype: np.dtype[Any]) -> OnSamples:

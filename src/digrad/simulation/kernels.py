@@ -67,6 +67,14 @@ class Runs(NamedTuple):
     push: Any  # [arcs]
 
 
+class Coefficients(NamedTuple):
+    """Of gradients a x - b + q x^3."""
+
+    a_b: Any  # a and b in slabs, in place of x and y
+    q: Any  # [n]
+    has_cubes: Any  # whether one q is not 0
+
+
 class Hyper(NamedTuple):
     """What the method of one iteration has for numbers."""
 
@@ -358,7 +366,7 @@ def gather(slabs, scale, x, y, layout, begin, end):
 
 
 @numba.njit(**OPTIONS)
-def gradients(slabs, a_b, q, has_cubes, g, layout, begin, end):
+def gradients(slabs, of, g, layout, begin, end):
     """Write the gradients of polynomials at slabs of x into an array ``[n, d]``."""
     (n, d), width, stride, one = g.shape, layout.width, layout.stride, single(slabs)
     for some in range(begin, end, TOGETHER):
@@ -367,8 +375,8 @@ def gradients(slabs, a_b, q, has_cubes, g, layout, begin, end):
             for c in range(min(width, d - first)):
                 for i in range(some, together):
                     at = first * 2 * n + i * stride + c
-                    a, b, x = load(a_b, at, one), load(a_b, at + layout.lag, one), load(slabs, at, one)
-                    store(g, i * d + first + c, polynomial(a, b, load(q, i, one), x, has_cubes))
+                    grad = gradient(of, load(of.q, i, one), at, layout.lag, load(slabs, at, one))
+                    store(g, i * d + first + c, grad)
 
 
 @numba.njit(**OPTIONS)
@@ -446,23 +454,23 @@ def largest_entry(slabs, scale, layout, begin, end):
 
 
 @numba.njit(**INSIDE)
-def polynomial(a, b, q, x, has_cubes):
+def gradient(of, q, place, lag, x):
     """Return a x - b + q x^3, without the last term where q is 0: 0 x^3 is not a number once x^3 overflows."""
-    grad = a * x - b
-    if has_cubes:
+    grad = load(of.a_b, place, x) * x - load(of.a_b, place + lag, x)
+    if of.has_cubes:
         cubed = where_positive(q, x)
         grad = grad + q * (cubed * cubed * cubed)
     return grad
 
 
 @numba.njit(**OPTIONS)
-def by_rows(old, new, arcs, squares, a_b, q, has_cubes, is_first, slab, begin, end):
+def by_rows(old, new, arcs, squares, of, is_first, slab, begin, end):
     """Mix one slab of x and y, and let the trackers follow the gradients of polynomials.
 
     The former gradient is in place of x in the new slabs at the first step of a call. Later it is computed again from
     the former x, which they still hold: that is the same number, and less to read and write.
     """
-    n, like = len(q), zeros(old, ROWS)
+    n, like = len(of.q), zeros(old, ROWS)
     width = lanes_of(like) // 2
     base = slab * n * 2 * width
     for i in range(begin, end):
@@ -478,54 +486,37 @@ def by_rows(old, new, arcs, squares, a_b, q, has_cubes, is_first, slab, begin, e
             both = both + weave(arcs.pull[arc], arcs.push[arc], like) * load(old, place, like)
         mixed, y = half(both, 0), half(both, 1)
         row = base + i * 2 * width
-        a, b, power = load(a_b, row, y), load(a_b, row + width, y), spread(q[i], y)
-        former = load(new, row, y) if is_first else polynomial(a, b, power, load(new, row, y), has_cubes)
-        y = y + (polynomial(a, b, power, load(old, row, y), has_cubes) - former)  # (2)
+        q, former = spread(of.q[i], y), load(new, row, y)
+        if not is_first:
+            former = gradient(of, q, row, width, former)
+        y = y + (gradient(of, q, row, width, load(old, row, y)) - former)  # (2)
         store(new, row, mixed)
         store(new, row + width, y)
         squares[slab, i] = total(y * y)
 
 
 @numba.njit(**OPTIONS)
-def by_columns(old, new, arcs, scale, squares, a_b, q, has_cubes, is_first, begin, end):
+def by_columns(old, new, arcs, scale, squares, of, is_first, begin, end):
     """Do the same where all agents listen alike, for some parts of the columns, one column after the other."""
-    n, d = len(q), len(old) // (2 * len(q))
+    n, d, like = len(of.q), len(old) // (2 * len(of.q)), zeros(old, WIDE)
     for part in range(begin, end):
         squares[part] = 0
         for c in range(d * part // len(squares), d * (part + 1) // len(squares)):
-            x, y = c * 2 * n, c * 2 * n + n
+            x = c * 2 * n
             for run in range(len(arcs.first) - 1):
-                i, last, like = arcs.first[run], arcs.first[run + 1], zeros(old, WIDE)
+                i, last = arcs.first[run], arcs.first[run + 1]
                 while i + lanes_of(like) <= last:
-                    ahead = i + VECTORS_AHEAD * lanes_of(like)
-                    for place in (x + ahead, y + ahead):  # what comes from memory and not from a cache
+                    ahead = x + i + VECTORS_AHEAD * lanes_of(like)
+                    for place in (ahead, ahead + n):  # what comes from memory and not from a cache
                         fetch_lines(old, place, like)
                         fetch_lines(new, place, like)
-                        fetch_lines(a_b, place, like)
-                    follow(
-                        old, new, arcs, scale, squares, a_b, q, has_cubes, is_first, part, run, x, y, i, like
-                    )
+                        fetch_lines(of.a_b, place, like)
+                    follow(old, new, arcs, scale, squares, of, is_first, part, run, x, i, like)
                     i += lanes_of(like)
                 for alone in range(i, last):
-                    follow(
-                        old,
-                        new,
-                        arcs,
-                        scale,
-                        squares,
-                        a_b,
-                        q,
-                        has_cubes,
-                        is_first,
-                        part,
-                        run,
-                        x,
-                        y,
-                        alone,
-                        single(old),
-                    )
+                    follow(old, new, arcs, scale, squares, of, is_first, part, run, x, alone, single(old))
             for run in range(len(arcs.first) - 1):
-                i, last, like = arcs.first[run], arcs.first[run + 1], zeros(old, WIDE)
+                i, last = arcs.first[run], arcs.first[run + 1]
                 while i + lanes_of(like) <= last:
                     store(new, x + i, mixture(old, x + i, arcs.pull, arcs.shift, run, like))
                     i += lanes_of(like)
@@ -543,23 +534,19 @@ def mixture(old, place, weight, shift, run, like):
 
 
 @numba.njit(**INSIDE)
-def follow(old, new, arcs, scale, squares, a_b, q, has_cubes, is_first, part, run, x, y, i, like):
-    """Equations (1) and (2) for one column of x and of y, and some agents from i on."""
-    tracker = mixture(old, y + i, arcs.push, arcs.shift, run, like)
-    point = load(old, x + i, like) - load(scale, i, like) * load(old, y + i, like)  # (1)
-    store(old, x + i, point)
-    a, b, power, former = (
-        load(a_b, x + i, like),
-        load(a_b, y + i, like),
-        load(q, i, like),
-        load(new, x + i, like),
-    )
+def follow(old, new, arcs, scale, squares, of, is_first, part, run, x, i, like):
+    """Equations (1) and (2) for one column, which begins at x, and some agents from i on."""
+    n, here = len(of.q), x + i
+    tracker = mixture(old, here + n, arcs.push, arcs.shift, run, like)
+    point = load(old, here, like) - load(scale, i, like) * load(old, here + n, like)  # (1)
+    store(old, here, point)
+    q, former = load(of.q, i, like), load(new, here, like)
     if not is_first:
-        former = polynomial(a, b, power, former, has_cubes)
-    tracker = tracker + (polynomial(a, b, power, point, has_cubes) - former)  # (2)
-    store(new, y + i, tracker)
-    place = part * len(q) + i
-    store(squares, place, load(squares, place, like) + tracker * tracker)
+        former = gradient(of, q, here, n, former)
+    tracker = tracker + (gradient(of, q, here, n, point) - former)  # (2)
+    store(new, here + n, tracker)
+    square = load(squares, part * n + i, like) + tracker * tracker
+    store(squares, part * n + i, square)
 
 
 @numba.njit(**INSIDE)
