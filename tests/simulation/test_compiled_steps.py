@@ -87,10 +87,17 @@ def test_compiled_step_is_that_of_cgt(monkeypatch, graph, d):
 
 
 @needs_numba
-@pytest.mark.parametrize("d", [9, 64, 70])
-def test_compiled_step_is_that_of_cgt_in_single_precision(monkeypatch, d):
-    network = dg.Network(dg.graphs.k_out(70, 3, seed=0))
-    ours, reference = both(monkeypatch, CGT, polynomial(70, d), network, dtype="float32")
+@pytest.mark.parametrize(
+    ("graph", "d"),
+    [
+        (dg.graphs.k_out(70, 3, seed=0), 9),
+        (dg.graphs.k_out(70, 3, seed=0), 70),
+        (dg.graphs.exponential(4103), 9),
+    ],
+)
+def test_compiled_step_is_that_of_cgt_in_single_precision(monkeypatch, graph, d):
+    network = dg.Network(graph)
+    ours, reference = both(monkeypatch, CGT, polynomial(graph.n, d), network, dtype="float32")
     assert ours.final_x.dtype == np.float32
     assert_close(ours, reference, 2e-5)
 
@@ -99,11 +106,38 @@ def test_compiled_step_is_that_of_cgt_in_single_precision(monkeypatch, d):
 @pytest.mark.parametrize(
     ("d", "dtype", "tolerance"), [(9, "float64", 1e-12), (40, "float64", 1e-12), (70, "float32", 2e-5)]
 )
-@pytest.mark.parametrize("batch_size", [2, 7])
-def test_compiled_step_is_that_of_cgt_on_samples(monkeypatch, d, dtype, tolerance, batch_size):
+@pytest.mark.parametrize(("batch_size", "sampling"), [(1, "replacement"), (4, "epoch"), (7, "replacement")])
+def test_compiled_step_is_that_of_cgt_on_samples(monkeypatch, d, dtype, tolerance, batch_size, sampling):
     problem, network = classified(6, d), dg.Network(dg.graphs.ring(6))
-    options = {"batch_size": batch_size, "seed": 1, "dtype": dtype}
+    options = {"batch_size": batch_size, "seed": 1, "dtype": dtype, "sampling": sampling}
     assert_close(*both(monkeypatch, CGT, problem, network, **options), tolerance)
+
+
+@needs_numba
+def test_samples_too_large_for_a_copy_give_the_same_numbers(monkeypatch):
+    monkeypatch.setattr(compiled_steps, "LARGEST_COPY", 1)
+    problem, network = classified(6, 43), dg.Network(dg.graphs.ring(6))
+    assert_close(*both(monkeypatch, CGT, problem, network, batch_size=3))
+
+
+@needs_numba
+@pytest.mark.parametrize("n", [70, 4099], ids=["rows", "columns"])
+def test_compiled_step_takes_agents_without_a_quartic_term_and_numbers_of_their_own(monkeypatch, n):
+    graph = dg.graphs.k_out(n, 3, seed=0) if n == 70 else dg.graphs.exponential(n)
+    problem = polynomial(n, 5, quartic=np.arange(n) % 2)
+    own = np.linspace(0.01, 0.05, n)[:, None]
+    assert_close(*both(monkeypatch, dg.CGT(step_size=own, threshold=50 * own), problem, dg.Network(graph)))
+
+
+@needs_numba
+def test_runs_side_by_side_take_the_gradients_of_their_agents(monkeypatch):
+    problem, network = polynomial(70, 9), dg.Network(dg.graphs.k_out(70, 3, seed=0))
+    tables = []
+    for wanted in "01":
+        monkeypatch.setenv("DIGRAD_NUMBA", wanted)
+        grid = {"step_size": [0.02, 0.05], "threshold": [2.0]}
+        tables.append(dg.sweep(dg.CGT, problem, network, grid=grid, steps=20, x0="normal").table)
+    np.testing.assert_allclose(tables[1]["final_loss"], tables[0]["final_loss"], rtol=1e-12)
 
 
 @needs_numba
@@ -119,23 +153,6 @@ def test_compiled_step_takes_two_graphs_on_which_all_agents_listen_alike(monkeyp
     ring = dg.Network(dg.graphs.ring(4099))
     network = dg.Network(graph, R=ring.R.matrix, C=dg.Network(graph).C.matrix)
     assert_close(*both(monkeypatch, CGT, polynomial(4099, 9), network))
-
-
-@needs_numba
-def test_what_a_call_began_with_is_overwritten_only_if_that_is_allowed():
-    problem, network = polynomial(301, 11), dg.Network(dg.graphs.k_out(301, 3, seed=0))
-    with jax.enable_x64(True):
-        run = prepare(CGT, problem, network, normal_start(301, 11, 0), name="run")
-        middle, _ = run.call(run.start, 5, record_every=100)
-        kept = [array.copy() for array in middle.state]
-        after, _ = run.call(middle, 9, record_every=100)
-        for array, copy in zip(middle.state, kept, strict=True):
-            np.testing.assert_array_equal(array, copy)
-        again, _ = run.call(middle, 9, record_every=100, reuse=True)
-        for array, same, own in zip(again.state, after.state, middle.state, strict=True):
-            np.testing.assert_array_equal(array, same)
-            assert array is own
-        np.testing.assert_array_equal(run.start.state.x, normal_start(301, 11, 0))
 
 
 @needs_numba
@@ -166,7 +183,10 @@ def test_metrics_in_blocks_are_those_of_all_agents(monkeypatch, scale):
         scale * generator.standard_normal((57, 3)),
         np.arange(57.0),
     )
-    found = {**blockwise.estimates(x, u), **blockwise.trackers(y, u, scale)}
+    found = {
+        **blockwise.estimates(lambda some: x[some], 3, u),
+        **blockwise.trackers(lambda some: y[some], 3, u, scale),
+    }
     expected = {
         "point": metrics.perron_average(x, u),
         "mean": x.mean(0),
@@ -178,7 +198,7 @@ def test_metrics_in_blocks_are_those_of_all_agents(monkeypatch, scale):
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-13, atol=1e-15 * scale, err_msg=name)
     y[31] = np.nan
-    assert np.isnan(list(blockwise.trackers(y, u, scale).values())).all()
+    assert np.isnan(list(blockwise.trackers(lambda some: y[some], 3, u, scale).values())).all()
 
 
 @needs_numba
@@ -216,11 +236,21 @@ def test_norms_whose_squares_leave_the_range_are_clipped_alike(monkeypatch, scal
 @pytest.mark.parametrize("record_every", [1, 7, 1000])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_a_run_diverges_at_the_same_iteration(monkeypatch, step_size, record_every, dtype):
-    method = dg.CGT(step_size=step_size, threshold=float("inf"))
-    ours, reference = both(
-        monkeypatch, method, polynomial(5, 18, quartic=1.0), dg.Network(dg.graphs.ring(5)),
-        steps=200, record_every=record_every, dtype=dtype,
-    )  # fmt: skip
+    method, network = dg.CGT(step_size=step_size, threshold=float("inf")), dg.Network(dg.graphs.ring(5))
+    options = {"steps": 200, "record_every": record_every, "dtype": dtype}
+    assert_diverge_alike(*both(monkeypatch, method, polynomial(5, 18, quartic=1.0), network, **options))
+
+
+@needs_numba
+def test_a_run_by_columns_or_on_samples_diverges_at_the_same_iteration(monkeypatch):
+    method = dg.CGT(step_size=50.0, threshold=float("inf"))
+    network = dg.Network(dg.graphs.ring(4099))
+    assert_diverge_alike(*both(monkeypatch, method, polynomial(4099, 2), network, steps=100))
+    method, network = dg.CGT(step_size=1e3, threshold=float("inf")), dg.Network(dg.graphs.ring(7))
+    assert_diverge_alike(*both(monkeypatch, method, classified(7), network, steps=300, batch_size=3))
+
+
+def assert_diverge_alike(ours, reference):
     assert ours.verdict == reference.verdict == "diverged"
     assert ours.diverged_at == reference.diverged_at
     np.testing.assert_allclose(ours.final_x, reference.final_x, rtol=1e-3)

@@ -193,10 +193,7 @@ class _Drive:
             self.recorder.present = present
             if (event := self.timeline.event(k)) is not None:
                 carry = happen(event, carry, arcs_of(self.run), present)
-        return self.run.call(
-            carry, end, record_every=self.plan.record_every, steps=self.plan.steps,
-            reuse=not self.plan.stop_at_tolerance,  # which would go back to `self.carry`
-        )  # fmt: skip
+        return self.run.call(carry, end, record_every=self.plan.record_every, steps=self.plan.steps)
 
     def _take_over(self, first: int, carry: Carry, rows: Rows) -> None:
         every, reached = self.plan.record_every, None

@@ -343,9 +343,9 @@ def scatter(rows, slabs, layout, lag, begin, end):
 
 
 @numba.njit(**OPTIONS)
-def gather(slabs, scale, x, y, layout, begin, end):
-    """Write slabs of ``R x`` and y into two arrays ``[n, d]`` of x and y."""
-    (n, d), width, stride, lag, like = x.shape, layout.width, layout.stride, layout.lag, zeros(slabs, 1)
+def gather(slabs, scale, rows, layout, lag, origin, begin, end):
+    """Write x (lag 0) or y (layout.lag) of slabs into an array ``[n, d]``, whose first row is that of agent origin."""
+    n, d, width, stride, like = len(scale), rows.shape[1], layout.width, layout.stride, zeros(slabs, 1)
     for some in range(begin, end, TOGETHER):
         together = min(end, some + TOGETHER)
         for first in range(0, d, width):
@@ -353,16 +353,20 @@ def gather(slabs, scale, x, y, layout, begin, end):
             if width % lanes_of(like) == 0 and first + width <= d:
                 for i in range(some, together):
                     for c in range(0, width, lanes_of(like)):
-                        at, to = base + i * stride + c, i * d + first + c
-                        tracker = load(slabs, at + lag, like)
-                        store(y, to, tracker)
-                        store(x, to, load(slabs, at, like) - spread(scale[i], like) * tracker)
+                        at = base + i * stride + c
+                        taken = load(slabs, at + lag, like)
+                        if lag == 0:
+                            taken = taken - spread(scale[i], like) * load(slabs, at + layout.lag, like)
+                        store(rows, (i - origin) * d + first + c, taken)
             else:
                 for c in range(min(width, d - first)):
+                    place, to = base + c, (some - origin) * d + first + c
                     for i in range(some, together):
-                        at = base + i * stride + c
-                        y[i, first + c] = slabs[at + lag]
-                        x[i, first + c] = slabs[at] - scale[i] * slabs[at + lag]
+                        taken = load(slabs, place + i * stride + lag, single(slabs))
+                        if lag == 0:
+                            tracker = load(slabs, place + i * stride + layout.lag, single(slabs))
+                            taken = taken - spread(scale[i], tracker) * tracker
+                        store(rows, to + (i - some) * d, taken)
 
 
 @numba.njit(**OPTIONS)
@@ -406,7 +410,7 @@ def finish(slabs, squares, scale, layout, method, begin, end):
 
 @numba.njit(**INSIDE)
 def clip(slabs, squares, scale, layout, method, i, like):
-    """Do it for some agents from i on."""
+    """Let scale and the first row of squares be what :func:`finish` says, for some agents from i on."""
     n, tiny, eps, one = len(scale), np.finfo(slabs.dtype).tiny, np.finfo(slabs.dtype).eps, slabs.dtype.type(1)
     square = load(squares, i, like)
     for part in range(1, len(squares)):
@@ -442,7 +446,7 @@ def scaled_norm(slabs, layout, n, i):
 
 @numba.njit(**OPTIONS)
 def largest_entry(slabs, scale, layout, begin, end):
-    """Return the largest entry of x, or not a number if one is none."""
+    """Return the largest entry of x in absolute value, or not a number if one is none."""
     largest = slabs.dtype.type(0)
     for i in range(begin, end):
         for row in range(i * layout.stride, len(slabs), len(scale) * 2 * layout.width):
@@ -562,49 +566,16 @@ def on_samples(old, new, arcs, squares, reg_weight, reg_power, rows, keep, g, in
 
     There is one slab. The samples of agent i begin at i m; ``index`` ``[n, batch]`` says which of them count, ``keep``
     which of the last numbers of a sample are not among those before; ``g`` ``[n, width]`` has the old gradients, and
-    then the new ones. Four samples are done at a time, while the next four are fetched.
+    then the new ones. Until they are there, gradients are added up where y will be.
     """
-    (n, batch), d, m, width = index.shape, rows.shape[1], len(rows) // len(index), g.shape[1]
-    like, some, count = zeros(old, WIDE), zeros(old, SAMPLE), old.dtype.type(batch)
+    (n, batch), width, like = index.shape, g.shape[1], zeros(old, WIDE)
     for i in range(begin, end):
         x, y = i * 2 * width, i * 2 * width + width
         begin_gradient(old, new, reg_weight[i], reg_power[i], x, y, width)
         for s in range(0, batch, 4):
-            p, q, r, t = (
-                sample(index, m, d, i, s), sample(index, m, d, i, s + 1),
-                sample(index, m, d, i, s + 2), sample(index, m, d, i, s + 3),
-            )  # fmt: skip
             who, which = (i, s + 4) if s + 4 < batch else (min(i + 1, n - 1), 0)
-            after, later = sample(index, m, d, who, which), sample(index, m, d, who, which + 1)
-            a, b, c, e = zeros(old, SAMPLE), zeros(old, SAMPLE), zeros(old, SAMPLE), zeros(old, SAMPLE)
-            for column in range(0, d - lanes_of(some) + 1, lanes_of(some)):
-                point = load(old, x + column, some)
-                a, b = a + point * load(rows, p + column, some), b + point * load(rows, q + column, some)
-                c, e = c + point * load(rows, r + column, some), e + point * load(rows, t + column, some)
-                fetch(rows, after + column)
-                fetch(rows, later + column)
-            column = d - lanes_of(some)
-            point = load(old, x + column, some) * load(keep, 0, some)
-            a, b = a + point * load(rows, p + column, some), b + point * load(rows, q + column, some)
-            c, e = c + point * load(rows, r + column, some), e + point * load(rows, t + column, some)
-            after, later = sample(index, m, d, who, which + 2), sample(index, m, d, who, which + 3)
-            found = slopes(total(a), total(b), total(c), total(e))
-            a = spread(old.dtype.type(lane(found, 0)) / count, some)
-            b = spread(old.dtype.type(lane(found, 1) if s + 1 < batch else 0.0) / count, some)
-            c = spread(old.dtype.type(lane(found, 2) if s + 2 < batch else 0.0) / count, some)
-            e = spread(old.dtype.type(lane(found, 3) if s + 3 < batch else 0.0) / count, some)
-            for column in range(0, d - lanes_of(some) + 1, lanes_of(some)):
-                grad = load(new, y + column, some) + a * load(rows, p + column, some)
-                grad = grad + b * load(rows, q + column, some)
-                grad = grad + c * load(rows, r + column, some)
-                store(new, y + column, grad + e * load(rows, t + column, some))
-                fetch(rows, after + column)
-                fetch(rows, later + column)
-            column, rest = d - lanes_of(some), load(keep, 0, some)
-            grad = load(new, y + column, some) + a * rest * load(rows, p + column, some)
-            grad = grad + b * rest * load(rows, q + column, some)
-            grad = grad + c * rest * load(rows, r + column, some)
-            store(new, y + column, grad + e * rest * load(rows, t + column, some))
+            given, following = places(index, rows, i, s), places(index, rows, who, which)
+            add_gradient(old, new, rows, keep, given, following, batch - s, batch, x, y)
         square = zeros(old, WIDE)
         for column in range(0, width, lanes_of(like)):
             mixed, tracker, grad = zeros(old, WIDE), zeros(old, WIDE), load(new, y + column, like)
@@ -621,9 +592,66 @@ def on_samples(old, new, arcs, squares, reg_weight, reg_power, rows, keep, g, in
 
 
 @numba.njit(**INSIDE)
-def sample(index, m, d, i, s):
-    """Return where sample s of a mini-batch of agent i begins, or the last one if there is none."""
-    return (i * m + index[i, min(s, index.shape[1] - 1)]) * d
+def places(index, rows, i, s):
+    """Return where four samples of agent i begin, from number s of its mini-batch on; the last one fills up."""
+    m, d, last = len(rows) // len(index), rows.shape[1], index.shape[1] - 1
+    return (
+        (i * m + index[i, s]) * d,
+        (i * m + index[i, min(s + 1, last)]) * d,
+        (i * m + index[i, min(s + 2, last)]) * d,
+        (i * m + index[i, min(s + 3, last)]) * d,
+    )
+
+
+@numba.njit(**INSIDE)
+def add_gradient(old, new, rows, keep, given, following, left, batch, x, y):
+    """Add the gradients at four samples, of which ``left`` count, and fetch the four that follow."""
+    d, like, zero = rows.shape[1], zeros(old, SAMPLE), zeros(old, SAMPLE)
+    rest, sums = load(keep, 0, like), (zero, zero, zero, zero)
+    for c in range(0, d - lanes_of(like) + 1, lanes_of(like)):
+        sums = products(rows, given, c, load(old, x + c, like), sums)
+        fetch(rows, following[0] + c)
+        fetch(rows, following[1] + c)
+    column, has_rest = d - lanes_of(like), d % lanes_of(like) > 0
+    if has_rest:
+        sums = products(rows, given, column, load(old, x + column, like) * rest, sums)
+    found, count = (
+        slopes(total(sums[0]), total(sums[1]), total(sums[2]), total(sums[3])),
+        old.dtype.type(batch),
+    )
+    factors = (
+        spread(old.dtype.type(lane(found, 0)) / count, like),
+        spread(old.dtype.type(lane(found, 1) if left > 1 else 0.0) / count, like),
+        spread(old.dtype.type(lane(found, 2) if left > 2 else 0.0) / count, like),
+        spread(old.dtype.type(lane(found, 3) if left > 3 else 0.0) / count, like),
+    )
+    for c in range(0, d - lanes_of(like) + 1, lanes_of(like)):
+        store(new, y + c, combination(rows, given, c, factors, load(new, y + c, like)))
+        fetch(rows, following[2] + c)
+        fetch(rows, following[3] + c)
+    if has_rest:
+        factors = (factors[0] * rest, factors[1] * rest, factors[2] * rest, factors[3] * rest)
+        store(new, y + column, combination(rows, given, column, factors, load(new, y + column, like)))
+
+
+@numba.njit(**INSIDE)
+def products(rows, given, column, point, sums):
+    """Add the products of a piece of x and the same piece of four samples."""
+    return (
+        sums[0] + point * load(rows, given[0] + column, point),
+        sums[1] + point * load(rows, given[1] + column, point),
+        sums[2] + point * load(rows, given[2] + column, point),
+        sums[3] + point * load(rows, given[3] + column, point),
+    )
+
+
+@numba.njit(**INSIDE)
+def combination(rows, given, column, factors, grad):
+    """Add a piece of four samples, times their factors."""
+    grad = grad + factors[0] * load(rows, given[0] + column, grad)
+    grad = grad + factors[1] * load(rows, given[1] + column, grad)
+    grad = grad + factors[2] * load(rows, given[2] + column, grad)
+    return grad + factors[3] * load(rows, given[3] + column, grad)
 
 
 @numba.njit(**INSIDE)

@@ -104,7 +104,6 @@ class Prepared:
         record_every: int,
         steps: int | None = None,
         inputs: Inputs | None = None,
-        reuse: bool = False,
     ) -> tuple[Carry, Rows]:
         """Advance to iteration ``end`` and wait for the result.
 
@@ -114,12 +113,11 @@ class Prepared:
             record_every: Iterations between two recorded rows.
             steps: Of the whole run; a schedule is not asked beyond.
             inputs: Of these iterations, if they were made beforehand.
-            reuse: Whether ``carry`` is not needed any more, so that its memory may be used.
         """
         fixed = self.fixed._replace(record_every=record_every)
         inputs = inputs or self.inputs(int(carry.k), end, steps)
         if self.compiled:
-            return self.compiled.advance(fixed, carry, end, inputs, self.code, reuse=reuse)
+            return self.compiled.advance(fixed, carry, end, inputs, self.code)
         run = advance_of(self.network.n)
         return jax.block_until_ready(run(fixed, carry, end, inputs, code=self.code))
 
