@@ -26,7 +26,10 @@ from digrad.simulation.prepare import Prepared, prepare
 from digrad.trace import Trace
 
 MANY, DIM = 100_000, 100
-STEPS = (20, 2000)  # of one timed call, at least and at most: it begins and ends with copies
+STEPS = (
+    40,
+    2000,
+)  # of one timed call, at least and at most: it begins and ends with copies, as those of runs do
 AGENT_STEPS = 5_000_000  # steps of one timed call times agents, in between
 STEP_SIZE, THRESHOLD = 0.2, 5.0
 NEVER = 1 << 40  # a record_every that no run reaches

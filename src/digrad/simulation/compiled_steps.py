@@ -186,8 +186,8 @@ class _Run:
         self._turn = Turn(
             old=_room(n, d, layout.width, dtype),
             new=_room(n, d, layout.width, dtype),
-            scale=np.zeros(n, dtype),
-            squares=np.empty((of.parts, n), dtype),
+            scale=_pages(n, dtype),
+            squares=_pages(of.parts * n, dtype).reshape(of.parts, n),
             share=partial(_share, team, _blocks(n, n)),
             share_parts=partial(_share, team, _blocks(of.parts, n)),
         )
@@ -370,10 +370,11 @@ def _room(n: int, d: int, width: int, dtype: np.dtype[Any]) -> Array:
 
 def _pages(count: int, dtype: np.dtype[Any]) -> Array:
     """Return zeros on pages of their own, and on large ones where the system has them."""
-    memory = mmap.mmap(-1, count * dtype.itemsize)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # of a system that has none
-            memory.madvise(mmap.MADV_HUGEPAGE)
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return np.zeros(count, dtype)
+    memory = mmap.mmap(-1, count * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # of a kernel that has none
+        memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, dtype, count)
 
 

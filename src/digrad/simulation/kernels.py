@@ -337,9 +337,12 @@ def scatter(rows, slabs, layout, lag, begin, end):
                     for c in range(0, width, lanes_of(like)):
                         store(slabs, base + i * stride + c, load(rows, i * d + first + c, like))
             else:
-                for c in range(width):
+                for c in range(min(width, d - first)):
                     for i in range(some, together):
-                        slabs[base + i * stride + c] = rows[i, first + c] if first + c < d else 0
+                        store(slabs, base + i * stride + c, load(rows, i * d + first + c, single(slabs)))
+                for c in range(d - first, width):
+                    for i in range(some, together):
+                        store(slabs, base + i * stride + c, single(slabs))
 
 
 @numba.njit(**OPTIONS)
@@ -504,9 +507,9 @@ def by_columns(old, new, arcs, scale, squares, of, is_first, begin, end):
     """Do the same where all agents listen alike, for some parts of the columns, one column after the other."""
     n, d, like = len(of.q), len(old) // (2 * len(of.q)), zeros(old, WIDE)
     for part in range(begin, end):
-        squares[part] = 0
-        for c in range(d * part // len(squares), d * (part + 1) // len(squares)):
-            x = c * 2 * n
+        start = d * part // len(squares)
+        for c in range(start, d * (part + 1) // len(squares)):
+            x, is_new = c * 2 * n, c == start
             for run in range(len(arcs.first) - 1):
                 i, last = arcs.first[run], arcs.first[run + 1]
                 while i + lanes_of(like) <= last:
@@ -515,10 +518,11 @@ def by_columns(old, new, arcs, scale, squares, of, is_first, begin, end):
                         fetch_lines(old, place, like)
                         fetch_lines(new, place, like)
                         fetch_lines(of.a_b, place, like)
-                    follow(old, new, arcs, scale, squares, of, is_first, part, run, x, i, like)
+                    follow(old, new, arcs, scale, squares, of, is_first, is_new, part, run, x, i, like)
                     i += lanes_of(like)
                 for alone in range(i, last):
-                    follow(old, new, arcs, scale, squares, of, is_first, part, run, x, alone, single(old))
+                    one = single(old)
+                    follow(old, new, arcs, scale, squares, of, is_first, is_new, part, run, x, alone, one)
             for run in range(len(arcs.first) - 1):
                 i, last = arcs.first[run], arcs.first[run + 1]
                 while i + lanes_of(like) <= last:
@@ -538,7 +542,7 @@ def mixture(old, place, weight, shift, run, like):
 
 
 @numba.njit(**INSIDE)
-def follow(old, new, arcs, scale, squares, of, is_first, part, run, x, i, like):
+def follow(old, new, arcs, scale, squares, of, is_first, is_new, part, run, x, i, like):
     """Equations (1) and (2) for one column, which begins at x, and some agents from i on."""
     n, here = len(of.q), x + i
     tracker = mixture(old, here + n, arcs.push, arcs.shift, run, like)
@@ -549,7 +553,9 @@ def follow(old, new, arcs, scale, squares, of, is_first, part, run, x, i, like):
         former = gradient(of, q, here, n, former)
     tracker = tracker + (gradient(of, q, here, n, point) - former)  # (2)
     store(new, here + n, tracker)
-    square = load(squares, part * n + i, like) + tracker * tracker
+    square = tracker * tracker
+    if not is_new:
+        square = square + load(squares, part * n + i, like)
     store(squares, part * n + i, square)
 
 

@@ -173,8 +173,6 @@ def prepare(
     """
     hyper.check_schedules(method)
     dtype, (n, d) = x0.dtype, x0.shape
-    if x0.nbytes >= LARGE_STATE:
-        keep_freed_memory()
     numeric, letters = numbers_only(method, dtype), bindings(method)
     operators, turns, fresh_bytes = _known_operators(network, letters, dtype)
     fates = make_fates(network, churn, packet_bytes(method, network, d, dtype.itemsize))
@@ -187,6 +185,8 @@ def prepare(
         compiled = compiled_steps(method, problem, network, operators, x0, has_samples=sampler is not None)
     if compiled:
         state = lean(state)
+    elif x0.nbytes >= LARGE_STATE:
+        keep_freed_memory()
     fixed = Fixed(
         method=numeric,
         operators=operators,
