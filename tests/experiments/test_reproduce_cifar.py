@@ -148,6 +148,7 @@ def test_command_of_the_pages_measures_a_step(cifar10_folder: Path, tmp_path: Pa
     done = CliRunner().invoke(digrad, [*words, "--out", str(tmp_path / "out")], catch_exceptions=False)
     assert (tmp_path / "out" / "cifar-iid" / "report.html").is_file()
     assert "claims.md" in done.stdout
+    assert "nothing is searched" in (tmp_path / "out" / "claims.md").read_text()
     rows = json.loads((tmp_path / "out" / "table.json").read_text())["cifar-iid"]
     assert [row["method"] for row in rows] == [
         "CGT",

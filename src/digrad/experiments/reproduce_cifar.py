@@ -250,20 +250,28 @@ def _judge(done: Mapping[str, RunResult], preset: str, size: _Size, seed: int) -
     ]
     lengths = ", ".join(f"{name.removeprefix(PREFIX)} {result.spec.steps}" for name, result in done.items())
     seeds = f"seed {seed}" if size.seeds == 1 else f"medians over the seeds from {seed} on that are done"
+    choices = {
+        **cifar_claims.CHOICES,
+        "steps": f"{lengths}; {seeds} (preset `{preset}`); the paper does not say",
+    }
+    if _cut(done, size):
+        choices["step sizes"] = cifar_claims.NOT_SEARCHED
     return ClaimTable(
         title=f"Section V-B on CIFAR-10 ({size.model}): which claims hold",
         claims=claims,
         verdicts=verdicts(claims),
-        choices={
-            **cifar_claims.CHOICES,
-            "steps": f"{lengths}; {seeds} (preset `{preset}`); the paper does not say",
-        },
+        choices=choices,
     )
+
+
+def _cut(done: Mapping[str, RunResult], size: _Size) -> list[str]:
+    """Return the comparisons of which only a part was run, without a search."""
+    return [name for name in COMPARISONS if name in done and done[name].spec.steps < size.steps[name]]
 
 
 def _projection(done: Mapping[str, RunResult], preset: str, size: _Size) -> str:
     """Return how long the whole preset would take at the speed measured, where only a part of it was run."""
-    cut = [name for name in COMPARISONS if name in done and done[name].spec.steps < size.steps[name]]
+    cut = _cut(done, size)
     if not cut:
         return ""
     name, result = cut[0], done[cut[0]]
