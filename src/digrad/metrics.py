@@ -64,7 +64,7 @@ def packet_figures(state: Any, owed: Sequence[Array]) -> dict[str, Array]:
     if missing:
         found["mass_error"] = reduce(maximum, missing)
     counted = owed[:1] if tracker is not None else owed
-    found["in_transit"] = sum((part**2).sum() for part in counted) ** 0.5
+    found["in_transit"] = sum(_norm(part) ** 2 for part in counted) ** 0.5
     return found
 
 
@@ -80,5 +80,9 @@ def fraction_clipped(ratios: Array) -> Array:
 
 
 def _root_mean_square(rows: Array) -> Array:
-    flat = row_norm(rows.reshape(1, -1))
-    return flat[0, 0] / rows.shape[0] ** 0.5
+    return _norm(rows) / rows.shape[0] ** 0.5
+
+
+def _norm(rows: Array) -> Array:
+    """Return the Frobenius norm, row by row: one long sum of float32 numbers loses digits."""
+    return row_norm(row_norm(rows).reshape(1, -1))[0, 0]

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import digrad as dg
+from digrad import metrics
 from digrad.problems.code import code_of
-from digrad.simulation.advance import advance
+from digrad.simulation.advance import MANY_AGENTS, PLAIN, SHORT_ROW, _compiled, advance, advance_of
 from digrad.simulation.prepare import prepare
 
 
@@ -26,12 +27,17 @@ def run(step_size=0.05, steps=40, record_every=1, seed=0, scale=1.0):
     )
 
 
+def compiled_loops():
+    return sum(_compiled(is_plain=is_plain)._cache_size() for is_plain in (False, True))
+
+
 def test_equal_shapes_compile_once():
+    before = compiled_loops()
     run()
-    before = advance._cache_size()
+    assert compiled_loops() == before + 1
     for options in ({"step_size": 0.01}, {"steps": 77}, {"record_every": 9}, {"seed": 4}, {"scale": 2.0}):
         run(**options)
-    assert advance._cache_size() == before
+    assert compiled_loops() == before + 1
 
 
 def test_a_second_run_with_new_objects_starts_at_once():
@@ -78,3 +84,32 @@ def test_the_loop_of_many_agents_carries_the_gradient_only_where_a_metric_reads_
         equations = traced(run.fixed, run.start, 3, run.inputs(0, 3)).eqns
     (loop,) = [each for each in equations if each.primitive.name == "while"]
     assert sum(carried.aval.shape == (5, 2) for carried in loop.outvars) == arrays
+
+
+def test_sums_are_trees_where_they_may_be_long():
+    built_in, loss = dg.problems.example_quadratic(), loss_with(1.0)
+    with jax.enable_x64(True):
+        run, users = (
+            prepare(dg.CGT(0.1, 1.0), problem, dg.Network(dg.graphs.example5()), x0, name="a", length=3)
+            for problem, x0 in ((built_in, np.ones((5, 2))), (user_problem(loss, 1.0), np.ones((5, 3))))
+        )
+    plain = advance_of(run.code, 5, SHORT_ROW)
+    assert plain is not advance
+    assert advance_of(run.code, 5, SHORT_ROW + 1) is advance
+    assert advance_of(run.code._replace(keep=lambda *_: 0), 5, 2) is advance
+    assert advance_of(users.code, 5, 2) is advance  # whose loss may be the mean of a million samples
+    assert advance_of(users.code, MANY_AGENTS + 1, 2) is plain
+    with jax.enable_x64(True):
+        ends = [
+            each(run.fixed, run.start, 3, run.inputs(0, 3), code=run.code)[0] for each in (plain, advance)
+        ]
+    np.testing.assert_allclose(ends[0].state.x, ends[1].state.x, rtol=1e-14)
+
+
+def test_metrics_of_many_agents_keep_their_digits_in_float32_where_sums_are_no_trees():
+    x = 3 + np.random.default_rng(0).standard_normal((4096, 1024)).astype(np.float32)
+    u = np.ones(4096, np.float32)
+    for metric in (metrics.consensus_error, lambda x, u: metrics.packet_figures((), [x])["in_transit"]):
+        found = jax.jit(metric, compiler_options=PLAIN)(x, u)
+        exact = metric(x.astype(np.float64), u.astype(np.float64))
+        np.testing.assert_allclose(found, exact, rtol=2e-6)  # 0.002 and 0.00001 in one long sum

@@ -10,7 +10,6 @@ import pytest
 
 import digrad as dg
 from digrad.errors import ArgumentError, CheckpointError, MixingError
-from digrad.simulation.advance import advance
 from digrad.testing.numpy_net import NumPyNet
 from method_cases import CASES
 
@@ -341,13 +340,6 @@ def test_a_quadratic_does_not_diverge_in_float32_because_a_power_of_it_would():
     assert np.isfinite(trace.grad_norm).all()
     assert not np.isnan(trace.loss).any()
     assert trace.loss[-1] < 1
-
-
-def test_a_new_step_size_does_not_compile_again():
-    dg.simulate(CGT, QUADRATIC, NETWORK, steps=10)
-    before = advance._cache_size()
-    dg.simulate(dg.CGT(step_size=0.01, threshold=7.0), QUADRATIC, NETWORK, steps=999, x0=[1.0, 2.0], seed=3)
-    assert advance._cache_size() == before
 
 
 # One of each kind in the gate: tracking, push-sum, one matrix, gossip rounds, the true average.

@@ -49,6 +49,11 @@ class LossCode:
         """Return F ``[K]`` and its gradient ``[K, d]`` at ``points`` ``[K, d]``."""
         return self.local.objective(arrays, points)
 
+    @property
+    def has_short_sums(self) -> bool:
+        """Whether gradients add up nothing longer than a row of x one by one."""
+        return getattr(self.local, "has_short_sums", False)
+
     def side_by_side(self, arrays: Any) -> Any:
         """Return the arrays for several runs at once, where other ones are faster."""
         return self.local.side_by_side(arrays) if hasattr(self.local, "side_by_side") else arrays

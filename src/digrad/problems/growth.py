@@ -2,7 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,8 @@ class Cosh:
     scale: Floats  # [n, 1] a
     sharpness: Floats  # [n, 1] s
     center: Floats  # [n, d] m
+
+    has_short_sums: ClassVar = True
 
     @property
     def n_agents(self) -> int:
@@ -71,6 +73,8 @@ class Quartic:
 
     scale: Floats  # [n, 1] a
     center: Floats  # [n, d] m
+
+    has_short_sums: ClassVar = True
 
     @property
     def n_agents(self) -> int:

@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -55,6 +55,8 @@ class Logistic:
     targets: tuple[Floats, ...]  # per agent [m_i], 0 or 1
     reg_weight: Floats  # [n] lambda
     reg_power: Floats  # [n] p
+
+    has_short_sums: ClassVar = True
 
     @property
     def n_agents(self) -> int:

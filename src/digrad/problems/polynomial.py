@@ -2,7 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,8 @@ class Polynomial:
     curvature: Floats  # [n, d] a
     linear: Floats  # [n, d] b
     quartic: Floats  # [n, 1] q
+
+    has_short_sums: ClassVar = True
 
     @property
     def n_agents(self) -> int:

@@ -1,8 +1,8 @@
 """The compiled loop: steps of one method, with what must be looked at inside the loop and nothing else.
 
 Loss and gradient of the average are not evaluated here: the loop stores the average iterate, and the recorder
-evaluates many of them in one product, which is several times cheaper. There is exactly one compiled copy of
-``step``, so that the numbers do not depend on how a run is cut into chunks. Everything else (one run, a comparison,
+evaluates many of them in one product, which is several times cheaper. Of a run there is exactly one compiled copy of
+``step``, so that the numbers do not depend on how it is cut into chunks. Everything else (one run, a comparison,
 a sweep, the theory's checks, benchmarks) is a caller of :func:`advance`.
 """
 
@@ -24,10 +24,11 @@ from digrad.simulation.fated_net import Call, Fate, FatedNet, Wire, outstanding
 from digrad.simulation.net import SimulatedNet
 from digrad.simulation.operators import MANY_AGENTS, Operator, count, pick
 
-FOR_MANY_AGENTS = {
+PLAIN = {
     "xla_cpu_experimental_ynn_fusion_type": "",
     "xla_disable_hlo_passes": "tree_reduction_rewriter",
 }
+SHORT_ROW = 1024  # numbers that may be added up one by one: in float32 that costs at most a digit or two
 
 
 class Fixed(NamedTuple):
@@ -169,17 +170,23 @@ def advance(fixed: Fixed, carry: Carry, end: int, inputs: Inputs, *, code: Code)
     return (last if keeps_grad else last._replace(grad=unread)), table
 
 
-@cache
-def advance_of(n: int) -> Callable[..., tuple[Carry, Rows]]:
-    """Return :func:`advance` compiled as is best for n agents.
+def advance_of(code: Code, n: int, d: int) -> Callable[..., tuple[Carry, Rows]]:
+    """Return :func:`advance` compiled as is best for n agents in dimension d.
 
-    Of many agents, XLA's library of fused elementwise operations is left out: it stores what single neighbours send
-    as arrays of their own, which took twice the time on an exponential graph of 40 000 agents. So is its rewriting of
-    sums as trees, which stores all terms of a norm before it adds them up.
+    Where all sums are short, two things that XLA does are left out. Its library of fused elementwise operations stores
+    what single neighbours send as arrays of their own, and takes a microsecond per call. Its rewriting of sums as trees
+    makes two passes of each; long sums need it to keep their digits. Of many agents it stores all terms before it adds
+    them up, and is left out whatever the losses: metrics add up row by row.
     """
-    if n <= MANY_AGENTS or not _is_known(FOR_MANY_AGENTS):
+    is_short = d <= SHORT_ROW and code.losses.has_short_sums and code.keep is None
+    return _compiled(is_plain=n > MANY_AGENTS or is_short)
+
+
+@cache
+def _compiled(*, is_plain: bool) -> Callable[..., tuple[Carry, Rows]]:
+    if not is_plain or not _is_known(PLAIN):
         return advance
-    return jax.jit(inspect.unwrap(advance), static_argnames=("code",), compiler_options=FOR_MANY_AGENTS)
+    return jax.jit(inspect.unwrap(advance), static_argnames=("code",), compiler_options=PLAIN)
 
 
 def _is_known(options: dict[str, Any]) -> bool:

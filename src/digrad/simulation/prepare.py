@@ -118,7 +118,7 @@ class Prepared:
         inputs = inputs or self.inputs(int(carry.k), end, steps)
         if self.compiled:
             return self.compiled.advance(fixed, carry, end, inputs, self.code)
-        run = advance_of(self.network.n)
+        run = advance_of(self.code, *self.start.grad.shape)
         return jax.block_until_ready(run(fixed, carry, end, inputs, code=self.code))
 
     def inputs(self, first: int, end: int, steps: int | None = None) -> Inputs:
