@@ -1,7 +1,9 @@
 """Steps that Numba compiles give the numbers of XLA's loop, to rounding, and are used where they should be."""
 
+import faulthandler
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 
 import jax
@@ -311,6 +313,35 @@ def test_bits_do_not_depend_on_threads(monkeypatch, kind, dtype):
 
 
 @needs_numba
+@pytest.mark.parametrize("where", ["start", "work"])
+def test_nobody_waits_for_a_thread_that_fails(monkeypatch, where):
+    class Exhausted(ThreadPoolExecutor):
+        def submit(self, function, *arguments):
+            if function.__name__ == "of_block":
+                begun.append(function)
+            if where == "start" and len(begun) == 2:
+                raise RuntimeError("no more threads")
+            return super().submit(function, *arguments)
+
+    def by_rows(*arguments):
+        if where == "work" and arguments[-2] > 0:
+            raise RuntimeError("no more threads")
+        compiled(*arguments)
+
+    begun, compiled = [], compiled_steps.kernels().by_rows
+    monkeypatch.setattr(compiled_steps, "THREADED_AGENTS", 1)
+    monkeypatch.setattr(compiled_steps, "_threads", lambda: 3)
+    monkeypatch.setattr(compiled_steps, "ThreadPoolExecutor", Exhausted)
+    monkeypatch.setattr(compiled_steps.kernels(), "by_rows", by_rows)
+    network = dg.Network(dg.graphs.k_out(301, 3, seed=0))
+    faulthandler.dump_traceback_later(60, exit=True)  # what spins in compiled code cannot be interrupted
+    with pytest.raises(RuntimeError, match="no more threads"):
+        dg.simulate(CGT, polynomial(301, 19), network, steps=5)
+    faulthandler.cancel_dump_traceback_later()
+    assert len(begun) == 2
+
+
+@needs_numba
 @pytest.mark.parametrize("order", ["01", "10"])
 def test_a_run_of_one_engine_is_not_resumed_by_the_other(monkeypatch, tmp_path, order):
     problem, network, path = polynomial(5, 2), dg.Network(dg.graphs.ring(5)), tmp_path / "run.npz"
@@ -368,7 +399,7 @@ def test_small_runs_are_left_to_xla(monkeypatch):
     ("wanted", "cores", "threads"), [(None, 3, 3), ("1", 3, 1), ("8", 3, 3), ("0", 3, 3), ("2,1", 3, 3)]
 )
 def test_threads_are_those_of_the_process_or_fewer(monkeypatch, wanted, cores, threads):
-    monkeypatch.setattr(compiled_steps.os, "sched_getaffinity", lambda pid: set(range(cores)), raising=False)
+    monkeypatch.setattr(compiled_steps, "available_cores", lambda: cores)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if wanted is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", wanted)

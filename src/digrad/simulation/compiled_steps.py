@@ -8,9 +8,9 @@ on threads.
 
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -40,6 +40,7 @@ LEAST_ROW = (
 THREADED_AGENTS = 16_384  # from which threads share a step
 MOST_PARTS = 8  # in which columns are done, whatever the number of threads
 LARGEST_COPY = 1 << 30  # bytes of samples
+EVERYBODY = 1 << 62  # more threads than there are
 SAFE = 0.9  # of the limit: below, no rounding of a bound hides an entry above it
 
 Array = npt.NDArray[Any]
@@ -54,6 +55,7 @@ class Turn(NamedTuple):
     squares: Array  # [parts, n] add up to those of the norms of y
     share: Callable[..., list[Any]]  # (function, *arguments): called for all agents, by threads
     share_parts: Callable[..., list[Any]]  # the same for all parts
+    threads: int  # that share all agents
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,10 +93,25 @@ class OnPolynomials:
 
 
 def _by_rows(steps: OnPolynomials, turn: Turn, is_first: bool) -> None:
-    for slab in range(steps.parts):
-        turn.share(kernels().settle, turn.old, turn.scale, slab, steps.layout.width)
-        given = (turn.old, turn.new, steps.arcs, turn.squares, steps.of, is_first, slab)
-        turn.share(kernels().by_rows, *given)
+    met = np.zeros(1, np.int64)
+    given = (turn.old, turn.new, steps.arcs, turn.scale, turn.squares, steps.of, is_first, met, turn.threads)
+
+    def of_block(begin: int, end: int) -> None:
+        with _waiting(met):
+            kernels().by_rows(*given, begin, end)
+
+    with _waiting(met):
+        turn.share(of_block)
+
+
+@contextmanager
+def _waiting(met: Array) -> Iterator[None]:
+    """Let the other threads go on if this one fails, or cannot start another: they would wait for ever."""
+    try:
+        yield
+    except BaseException:
+        met[0] = EVERYBODY
+        raise
 
 
 def _by_columns(steps: OnPolynomials, turn: Turn, is_first: bool) -> None:
@@ -152,8 +169,9 @@ class CompiledSteps:
         first, every, d = int(carry.k), fixed.record_every, carry.state.x.shape[1]
         table = jax.tree.map(np.array, empty(fixed, carry, code))
         inputs, k, u, v = jax.tree.map(_read_only, inputs), first, np.asarray(fixed.u), np.asarray(fixed.v)
-        with ThreadPoolExecutor(_threads()) as team:
-            run = _Run(self.of, carry.state, float(fixed.limit), team)
+        threads = _threads() if len(carry.state.x) >= THREADED_AGENTS else 1
+        with ThreadPoolExecutor(max(1, threads - 1)) as team:  # this thread works, too
+            run = _Run(self.of, carry.state, float(fixed.limit), team, threads)
             while k < end and run.is_within:
                 method, samples = at(fixed, inputs, k - first)
                 if k % every:
@@ -179,17 +197,24 @@ class _Run:
     """A state on its way through some steps: x and y in slabs, in two arrays that take turns."""
 
     def __init__(
-        self, of: OnPolynomials | OnSamples, state: Any, limit: float, team: ThreadPoolExecutor
+        self,
+        of: OnPolynomials | OnSamples,
+        state: Any,
+        limit: float,
+        team: ThreadPoolExecutor,
+        threads: int,
     ) -> None:
         (n, d), dtype, layout = state.x.shape, state.x.dtype, of.layout
         self._of, self._shape, self._kind, self._limit = of, (n, d), type(state), limit
+        blocks = _blocks(n, threads)
         self._turn = Turn(
             old=_room(n, d, layout.width, dtype),
             new=_room(n, d, layout.width, dtype),
             scale=_pages(n, dtype),
             squares=_pages(of.parts * n, dtype).reshape(of.parts, n),
-            share=partial(_share, team, _blocks(n, n)),
-            share_parts=partial(_share, team, _blocks(of.parts, n)),
+            share=partial(_share, team, blocks),
+            share_parts=partial(_share, team, _blocks(of.parts, threads)),
+            threads=len(blocks),
         )
         self._turn.share(kernels().scatter, _read_only(state.x), self._turn.old, layout, 0)
         self._turn.share(kernels().scatter, _read_only(state.y), self._turn.old, layout, layout.lag)
@@ -225,19 +250,25 @@ class _Run:
 
     def _gathered(self, some: slice, lag: int) -> Array:
         turn, (n, d) = self._turn, self._shape
-        rows = np.empty((some.stop - some.start, d), turn.old.dtype)
+        is_whole = some.stop - some.start == n
+        rows = self._whole() if is_whole else np.empty((some.stop - some.start, d), turn.old.dtype)
         given = (turn.old, turn.scale, rows, self._of.layout, lag, some.start)
-        if len(rows) == n:
+        if is_whole:
             turn.share(kernels().gather, *given)
         else:
             kernels().gather(*given, some.start, some.stop)
         return rows
 
+    def _whole(self) -> Array:
+        """Return room for an array of all agents, on large pages: threads that fault small ones wait for each other."""
+        n, d = self._shape
+        return _pages(n * d, self._turn.old.dtype).reshape(n, d)
+
     def state(self, *, is_last: bool = False) -> Any:
         """Return the state on the host; no step may follow the last one."""
         g = self._start_g
         if g is None:
-            g = np.empty(self._shape, self._turn.old.dtype)
+            g = self._whole()
             self._of.end(self._turn, self._g, g)
         if is_last:
             self._turn = self._turn._replace(
@@ -416,15 +447,17 @@ def _runs(pull: Rolls, push: Rolls, n: int) -> Any:
 def _share(
     team: ThreadPoolExecutor, blocks: list[tuple[int, int]], function: Any, *arguments: Any
 ) -> list[Any]:
-    """Call a function for all blocks, and return what it returns."""
-    if len(blocks) == 1:
-        return [function(*arguments, *blocks[0])]
-    return list(team.map(partial(function, *arguments), *zip(*blocks, strict=True)))
+    """Call a function for all blocks at the same time, and return what it returns.
+
+    This thread does the first block itself: threads that it wakes often begin on its core, and wait for each other.
+    """
+    others = [team.submit(function, *arguments, *block) for block in blocks[1:]]
+    return [function(*arguments, *blocks[0]), *(other.result() for other in others)]
 
 
-def _blocks(count: int, n: int) -> list[tuple[int, int]]:
+def _blocks(count: int, threads: int) -> list[tuple[int, int]]:
     """Return which agents, or parts, each thread does, by first and end."""
-    threads = min(_threads(), count) if n >= THREADED_AGENTS else 1
+    threads = min(threads, count)
     return list(pairwise(count * i // threads for i in range(threads + 1)))
 
 

@@ -32,6 +32,7 @@ INSIDE = {**OPTIONS, "forceinline": True}
 REGISTER = 32  # bytes, of AVX2: vectors have one, two or four of these
 TOGETHER = 16  # agents whose rows are copied between slabs and rows at a time, so that they stay in the cache
 AGENTS_AHEAD = 6  # how many agents later the neighbours are used that are fetched now
+PATIENCE = 2000  # times that a thread looks for the others before it leaves its core to somebody else
 VECTORS_AHEAD = 2  # how many vectors later a piece of a column is used that is fetched now
 ROWS = 4  # registers that x and y of an agent fill in a slab of :func:`by_rows`; by measurement
 WIDE = 4  # registers that are done at a time where a slab is longer
@@ -230,6 +231,41 @@ def fetch(typing_context: Any, array: Any, place: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(array, types.intp), generate
+
+
+@intrinsic
+def arrive(typing_context: Any, met: Any) -> Any:
+    """Count one more thread in met[0], after all that it has written."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        counter = context.make_array(met)(context, builder, arguments[0]).data
+        builder.atomic_rmw("add", counter, ir.IntType(64)(1), "acq_rel")
+        return context.get_dummy_value()
+
+    return types.void(met), generate
+
+
+@intrinsic
+def arrived(typing_context: Any, met: Any) -> Any:
+    """Return met[0], before all that is read next."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        counter = context.make_array(met)(context, builder, arguments[0]).data
+        return builder.load_atomic(counter, "acquire", align=8)
+
+    return types.int64(met), generate
+
+
+@intrinsic
+def give_way(typing_context: Any) -> Any:
+    """Let other threads have this core, by the C library."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = ir.FunctionType(ir.IntType(32), [])
+        builder.call(cgutils.get_or_insert_function(builder.module, kind, "sched_yield"), [])
+        return context.get_dummy_value()
+
+    return types.void(), generate
 
 
 @intrinsic
@@ -471,7 +507,33 @@ def gradient(of, q, place, lag, x):
 
 
 @numba.njit(**OPTIONS)
-def by_rows(old, new, arcs, squares, of, is_first, slab, begin, end):
+def meet(met, everybody):
+    """Wait until all threads are here; ``met`` ``[1]`` counts them, ``everybody`` is that number then.
+
+    They come at nearly the same time. To wake one that sleeps would take as long as a tenth of its work.
+    """
+    looked = 0
+    arrive(met)
+    while arrived(met) < everybody:
+        looked += 1
+        if looked > PATIENCE:
+            give_way()
+
+
+@numba.njit(**OPTIONS)
+def by_rows(old, new, arcs, scale, squares, of, is_first, met, threads, begin, end):
+    """Mix x and y of some agents, one slab after the other, when all threads have settled it; they share the cache."""
+    width = lanes_of(zeros(old, ROWS)) // 2
+    settle(old, scale, 0, width, begin, end)
+    for slab in range(len(squares)):
+        meet(met, (slab + 1) * threads)
+        mix_slab(old, new, arcs, squares, of, is_first, slab, begin, end)
+        if slab + 1 < len(squares):
+            settle(old, scale, slab + 1, width, begin, end)
+
+
+@numba.njit(**OPTIONS)
+def mix_slab(old, new, arcs, squares, of, is_first, slab, begin, end):
     """Mix one slab of x and y, and let the trackers follow the gradients of polynomials.
 
     The former gradient is in place of x in the new slabs at the first step of a call. Later it is computed again from
