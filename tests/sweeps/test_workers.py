@@ -2,18 +2,25 @@
 
 import os
 import signal
+from pathlib import Path
 
+import joblib
 import pandas as pd
 import pytest
 
 import digrad as dg
-from digrad.errors import WorkerError
+from digrad.cores import available_cores
+from digrad.errors import ArgumentError, WorkerError
 from digrad.sweeps import workers as sweep_workers
 
 NETWORK = dg.Network(dg.graphs.example5())
 QUARTIC = dg.problems.example_quartic()
 RUN = {"steps": 20, "x0": [10.0, 10.0], "record_every": 5}
 GRID = {"step_size": [0.001, 0.002, 0.05, 0.2]}
+
+
+def thread_names():
+    return [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
 
 
 def without_times(found):
@@ -27,6 +34,27 @@ def test_two_workers_give_the_rows_of_one():
     pd.testing.assert_frame_equal(without_times(there), without_times(here), rtol=1e-9)
     assert there.table["verdict"].tolist() == ["running", "running", "diverged", "diverged"]
     assert [one.done for one in told] == [2, 4]
+
+
+def test_a_worker_has_its_share_of_the_cores():
+    dg.sweep(dg.AB, QUARTIC, NETWORK, grid=GRID, workers=2, **RUN)
+    found = joblib.Parallel(n_jobs=2)(joblib.delayed(thread_names)() for _ in range(2))  # in the same workers
+    expected = int(os.environ.get("OMP_NUM_THREADS", max(1, available_cores() // 2)))
+    assert [names.count("tf_XLAEigen") for names in found] == [expected] * 2
+
+
+def test_threads_of_this_process_change_none_of_its_settings(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(sweep_workers, "_studies", {})
+    before = dict(os.environ)
+    dg.sweep(dg.AB, QUARTIC, NETWORK, grid=GRID, backend="threading", workers=2, **RUN)
+    assert len(sweep_workers._studies) == 1
+    assert dict(os.environ) == before
+
+
+def test_forked_workers_are_refused():
+    with pytest.raises(ArgumentError, match="`backend` of sweep must not be 'multiprocessing', which forks"):
+        dg.sweep(dg.AB, QUARTIC, NETWORK, grid=GRID, backend="multiprocessing", workers=2, **RUN)
 
 
 def test_a_killed_worker_is_one_clear_line_and_finished_rows_are_kept(tmp_path):

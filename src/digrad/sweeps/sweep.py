@@ -254,6 +254,10 @@ def sweep(
         },
     )  # fmt: skip
     workers = checks.count(workers, "workers", "sweep")
+    if backend == "multiprocessing":
+        raise ArgumentError(
+            "`backend` of sweep must not be 'multiprocessing', which forks: JAX hangs in a forked process; use 'loky'."
+        )
     folder = None if out is None else Path(out)
     facts = study.facts() if folder else _facts_or_none(study)
     names = [identity(facts, one) if folder else str(place) for place, one in enumerate(wanted)]

@@ -6,6 +6,8 @@ Worker processes are started anew, never forked: a forked JAX hangs.
 """
 
 import hashlib
+import multiprocessing
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -72,7 +74,18 @@ def run_on_workers(
 def _run(shared: npt.NDArray[np.uint8], key: str, place: int, batch: bytes) -> tuple[int, Rows]:
     """Run one batch in a worker."""
     if key not in _studies:
+        _share_cores()
         while len(_studies) >= KEPT:
             del _studies[next(iter(_studies))]
         _studies[key] = cloudpickle.loads(shared.tobytes())
     return place, run_batch(_studies[key], cloudpickle.loads(batch))
+
+
+def _share_cores() -> None:
+    """Let XLA have as many threads as joblib gives this process, before it starts: several on one core cost a third.
+
+    XLA takes one per core, whatever OMP_NUM_THREADS says; what it obeys is NPROC.
+    """
+    threads = os.environ.get("OMP_NUM_THREADS")
+    if threads and multiprocessing.parent_process():  # not the user's own process, as with joblib's threads
+        os.environ.setdefault("NPROC", threads)
