@@ -242,11 +242,25 @@ def test_a_published_directed_doubly_stochastic_matrix_mixes_as_recorded():
     assert second_singular_value(mixing) == pytest.approx(0.8, abs=1e-12)
 
 
-@pytest.mark.parametrize("n", [4, 40])
+@pytest.mark.parametrize("n", [4, 40, 100_000])
 def test_mixing_speed_of_a_path_is_the_weight_that_agents_give_themselves(n):
     path = graphs.from_edges(n, [(agent, agent + 1) for agent in range(n - 1)])
     assert rho(row_stochastic(path)) == 0.5
-    assert Network(path).describe().rho_R == 0.5
+    assert Network(path).describe().rho_R == (0.5 if n <= 2000 else None)  # of more it is not asked for
+    assert perron_row(row_stochastic(path)).tolist() == [n, *[0] * (n - 1)]
+
+
+def test_factors_that_do_not_fit_into_memory_are_not_tried(monkeypatch):
+    monkeypatch.setattr(spectral, "INVERSE_LIMIT", 100)
+    monkeypatch.setattr(spectral, "FACTOR_LIMIT", 500_000)
+    for graph in (graphs.grid(1, 3000), graphs.ring(3000)):
+        spectral._check_factors(row_stochastic(graph).matrix)
+    halves = [graphs.k_out(1500, 3, seed=seed).arcs + 1500 * seed for seed in (0, 1)]
+    slow = graphs.from_edges(3000, [*halves[0].tolist(), *halves[1].tolist(), (0, 1500), (1500, 0)])
+    matrix = row_stochastic(slow).matrix.copy()
+    with pytest.raises(MixingError, match="sparse factors do not fit into memory") as refused:
+        spectral._check_factors(matrix)
+    assert "\n" not in str(refused.value)
 
 
 def test_mixing_speed_of_a_graph_without_cycles_is_the_largest_weight_on_the_diagonal():

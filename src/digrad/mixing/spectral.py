@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import lu_factor, lu_solve
 from scipy.sparse import csr_array, diags_array
-from scipy.sparse.csgraph import connected_components
+from scipy.sparse.csgraph import connected_components, reverse_cuthill_mckee
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, eigsh, splu
 
 from digrad.errors import MixingError
@@ -28,8 +28,11 @@ GTH_BLOCK = 64  # states eliminated before the others are updated by one product
 LARGE = 1e200  # entries are scaled down before they overflow
 RESIDUAL_TOLERANCE = 1e-9
 ARPACK_TOLERANCE = 1e-6
+ARPACK_RESIDUAL = 1e-4  # relative, of the eigenvectors that ARPACK finds
 ARPACK_RESTARTS = 300  # a few seconds at 10 000 agents; slower graphs are left to an inverse iteration
 INVERSE_LIMIT = 20_000  # agents up to which sparse factors of a slowly mixing graph fit into memory
+FACTOR_LIMIT = 200_000_000  # numbers of sparse factors beyond that many agents: 2.4 GB
+HUBS = 20  # agents whose rows and columns may be full
 INVERSE_COUNT = 24  # eigenvalues near 1 that an inverse iteration computes
 SHIFT = 1 + 1e-6  # where they are looked for: no eigenvalue is beyond 1
 DEFECTIVE = 1e-6  # an eigenvalue that rounding moves by more than this belongs to a cluster
@@ -43,11 +46,12 @@ def perron_row(R: Mixing) -> Vector:
 
     Exactly ones for doubly stochastic weights, and exactly zero for agents that are not roots. Otherwise, up
     to 2000 roots: elimination without subtractions, which is right to rounding in every entry. Beyond: power
-    iteration (at most 5000 products), and a sparse LU factorization if that is not enough.
+    iteration (at most 5000 products), and a sparse LU factorization if that is not enough, which fits into memory
+    on long rings, paths and grids, but not on slowly mixing random graphs of more than 20 000 agents.
 
     Raises:
-        MixingError: No agent reaches all others, the result leaves a residual above 1e-9, or more than 2000
-            roots form parts that are coupled by weights below 1e-8 only.
+        MixingError: No agent reaches all others, the result leaves a residual above 1e-9, its factors do not fit into
+            memory, or more than 2000 roots form parts that are coupled by weights below 1e-8 only.
 
     Example:
         >>> from digrad.graphs import triangle
@@ -347,9 +351,30 @@ def _pinned(matrix: csr_array) -> Vector:
         ) from None
 
 
+def _check_factors(flow: csr_array) -> None:
+    """Raise if the factors of a large system would not fit into memory, by the profile of its best known order."""
+    n = flow.indptr.size - 1
+    if n <= INVERSE_LIMIT:
+        return
+    either = csr_array(flow + flow.T)
+    few = np.sort(np.argsort(np.diff(either.indptr))[:-HUBS])  # a hub fills its row and column at most
+    order = reverse_cuthill_mckee(csr_array(either[few][:, few]), symmetric_mode=True)
+    ordered = csr_array(either[few[order]][:, few[order]])
+    receiver, sender = ordered.nonzero()
+    reach = np.zeros(len(few), np.int64)
+    np.maximum.at(reach, receiver, receiver - sender)
+    if 2 * (int(reach.sum()) + HUBS * n) > FACTOR_LIMIT:
+        raise MixingError(
+            f"the Perron vector of these {n} agents could not be computed: power iteration is too slow on a graph that "
+            f"mixes this slowly, and sparse factors do not fit into memory; use at most {INVERSE_LIMIT} agents or a "
+            "better connected graph."
+        )
+
+
 def _sparse_pinned(matrix: csr_array, pin: int) -> Vector:
     others = np.delete(np.arange(matrix.indptr.size - 1), pin)
     flow = _without_diagonal(matrix)
+    _check_factors(flow)
     system = diags_array(flow.sum(axis=0)[others]) - flow[others][:, others]
     column = flow[others][:, [pin]].toarray()[:, 0]
     return np.insert(splu(system.tocsc()).solve(column), pin, 1.0)
@@ -360,15 +385,19 @@ def _operator(n: int, product: Any) -> LinearOperator:
 
 
 def _largest(solver: Any, operator: LinearOperator) -> npt.NDArray[Any]:
+    """Return the largest eigenvalue, whose vector leaves a small residual."""
     start = np.random.default_rng(0).standard_normal(operator.shape[0])
     try:
-        return solver(
-            operator, k=1, which="LM", v0=start, tol=ARPACK_TOLERANCE, maxiter=ARPACK_RESTARTS,
-            return_eigenvectors=False,
-        )  # fmt: skip
+        values, vectors = solver(
+            operator, k=1, which="LM", v0=start, tol=ARPACK_TOLERANCE, maxiter=ARPACK_RESTARTS
+        )
     except ArpackNoConvergence:
+        values, vectors = np.full(1, np.nan), np.ones((operator.shape[0], 1))
+    residual = np.linalg.norm(operator @ vectors[:, 0] - values[0] * vectors[:, 0])
+    if not residual <= ARPACK_RESIDUAL * np.linalg.norm(vectors[:, 0]):
         raise MixingError(
             f"the mixing speed of these {operator.shape[0]} agents could not be computed: ARPACK did not "
             "converge, as happens on graphs that mix very slowly; "
             "use at most 2000 agents or a better connected graph."
-        ) from None
+        )
+    return values
