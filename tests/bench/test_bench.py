@@ -100,19 +100,44 @@ def test_parent_and_worker_know_the_same_cases():
 
 def test_run_bench_reports_every_promise_from_fresh_processes(monkeypatch):
     monkeypatch.setattr(run, "CASES", ("full_batch", "memory"))
+    monkeypatch.setattr(run, "SWEEPS", ("shared_samples",))
+    monkeypatch.setattr(run, "sweep_row", lambda case, data, repeats: BenchRow(case, 1.0, "s"))
     monkeypatch.setattr(run, "STARTS", 1)
     parts = []
     report = run_bench(repeats=1, data="digits", progress=parts.append)
-    assert parts == ["full_batch", "memory", "start-up"]
+    assert parts == ["full_batch", "memory", "sweeps, shared_samples", "start-up"]
     assert [row.name for row in report.rows] == [
         "step, full batch, float32",
         "step, full batch, float64",
         "peak memory, 1000 steps",
+        "shared_samples",
         "import digrad",
         "digrad --help",
     ]
     assert all(row.ours > 0 for row in report.rows)
+    assert all(row.floor is not None and row.floor > 0 for row in report.rows[:2])
     assert report.facts["data"] == "digits"
+
+
+@pytest.mark.skipif(find_spec("numba") is None, reason="numba is not installed")
+def test_every_promise_about_large_networks_is_measured(monkeypatch):
+    for name, value in (
+        ("MANY", 2000),
+        ("CURVE", (10, 100, 1200)),
+        ("STEPS", (2, 3)),
+        ("STREAM_NUMBERS", 1000),
+    ):
+        monkeypatch.setattr(large, name, value)
+    monkeypatch.setattr(
+        large, "_check_agreement", lambda: None
+    )  # of 5000 agents, for each graph in a test of its own
+    rows = [row for case in run.LARGE for row in CASES[case]("digits", 1)]
+    assert [row.target for row in rows if row.target] == [0.9, 0.7, 1.4, 3.0, 1.5, 3.0, 30.0, 10.0, 1.0]
+    assert all(
+        row.ours > 0 for row in rows if row.unit != "MB"
+    )  # what is so small adds nothing to the memory
+    assert [row.n for row in rows if row.n] == [10, 100, 1200] * 2 + [2000]
+    assert [row.floor is not None for row in rows].count(True) == 8
 
 
 def test_history_is_compared_with_by_the_next_run(tmp_path):

@@ -92,7 +92,8 @@ def _against_numpy(data: str, repeats: int, steps: int, batch_size: int | None) 
 def _stepped(work: Workload, target: float, repeats: int) -> list[BenchRow]:
     layouts = {name: partial(work.run_numpy, gradient) for name, gradient in work.layouts().items()}
     others = work.others() if work.problem.n_agents == 5 else {}
-    times = interleave({"digrad": work.run, **layouts, **others}, repeats=repeats)
+    candidates = {"digrad": work.run, "products": work.run_products, **layouts, **others}
+    times = interleave(candidates, repeats=repeats)
     layout, best = fastest({name: times[name] for name in layouts})
     agents = "" if work.problem.n_agents == 5 else f"{work.problem.n_agents} agents, "
     name = f"step, {agents}{'full batch' if work.batch_size is None else f'batch {work.batch_size}'}, {work.dtype}"
@@ -101,7 +102,9 @@ def _stepped(work: Workload, target: float, repeats: int) -> list[BenchRow]:
             name=name,
             target=target,
             at_least=True,
-            note=f"NumPy: {layout}, the best of {len(layouts)} layouts; samples drawn beforehand for both",
+            note=f"NumPy: {layout}, the best of {len(layouts)} layouts; samples drawn beforehand for both; floor: "
+            "the products of dense samples alone, by BLAS; sparse samples, or own loops over dense ones, need less",
+            floor=times["products"].cpu * 1e6 / work.steps,
             **_pair(times["digrad"], best, "us", 1e6 / work.steps),
         )
     ]

@@ -29,7 +29,7 @@ def interleave(candidates: Mapping[str, Callable[[], Any]], *, repeats: int) -> 
         run()
     for _ in range(repeats):
         for name, run in candidates.items():
-            samples[name].append(_timed(run))
+            samples[name].append(timed(run))
     return {
         name: Timing(statistics.median(t.cpu for t in times), statistics.median(t.wall for t in times))
         for name, times in samples.items()
@@ -49,16 +49,26 @@ def fastest(times: Mapping[str, Timing]) -> tuple[str, Timing]:
 
 def peak_memory() -> int:
     """Return the largest resident size of this process so far, in bytes."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        # ru_maxrss of a new process starts at the size of the process that started it; VmHWM does not.
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return int(line.split()[1]) << 10
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    # ru_maxrss of a new process starts at the size of the process that started it; VmHWM does not.
+    return _status("VmHWM")
 
 
-def _timed(run: Callable[[], Any]) -> Timing:
+def resident_memory() -> int:
+    """Return the resident size of this process, in bytes; where the system does not tell, the largest so far."""
+    return _status("VmRSS")
+
+
+def timed(run: Callable[[], Any]) -> Timing:
+    """Return the times of one call."""
     wall, cpu = time.perf_counter(), time.process_time()
     run()
     return Timing(time.process_time() - cpu, time.perf_counter() - wall)
+
+
+def _status(name: str) -> int:
+    status = Path("/proc/self/status")
+    if status.exists():
+        line = next(line for line in status.read_text().splitlines() if line.startswith(name))
+        return int(line.split()[1]) << 10
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -20,7 +20,7 @@ class BenchRow:
         ours_wall: The median wall-clock time that belongs to ``ours``.
         reference_wall: The median wall-clock time that belongs to ``reference``.
         note: How it was measured.
-        floor: What no program could beat on this machine, in ``unit``, if that is known.
+        floor: What the bytes that must move take, or the products alone by BLAS, in ``unit``, if that is known.
         n: The number of agents, of a point of the figure.
 
     Example:
@@ -96,14 +96,15 @@ class BenchReport:
         from rich.console import Console
         from rich.table import Table
 
-        table = Table("", "digrad", "before", "reference", "ratio", "promise", "", box=None, pad_edge=False)
+        columns = ("", "digrad", "before", "floor", "reference", "ratio", "promise", "")
+        table = Table(*columns, box=None, pad_edge=False)
         for row in self.rows:
             reference = "" if row.reference is None else f"{row.reference:.4g} {row.unit}"
             ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
             verdict = "" if row.target is None else "kept" if row.ok else "BROKEN"
             earlier = f"{self.before[row.name]:.4g}" if row.name in self.before else ""
-            ours = f"{row.ours:.4g} {row.unit}"
-            table.add_row(row.name, ours, earlier, reference, ratio, row.promise, verdict)
+            ours, floor = f"{row.ours:.4g} {row.unit}", "" if row.floor is None else f"{row.floor:.4g}"
+            table.add_row(row.name, ours, earlier, floor, reference, ratio, row.promise, verdict)
         text = io.StringIO()
         Console(file=text, width=150, color_system=None).print(table)
         facts = ", ".join(f"{key} {value}" for key, value in self.facts.items())

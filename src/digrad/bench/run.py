@@ -13,11 +13,14 @@ from collections.abc import Callable
 from digrad import checks
 from digrad.bench.history import remember
 from digrad.bench.report import BenchReport, BenchRow
+from digrad.bench.sweeps import CASES as SWEEP_CASES
+from digrad.bench.sweeps import sweep_row
 from digrad.errors import DigradError
 
 SMALL = ("minibatch", "many_agents", "recording", "full_batch", "memory", "lossy")
 LARGE = ("large", "two_threads", "growth", "networks", "converging", "large_memory")
 CASES = (*SMALL, *LARGE)
+SWEEPS = tuple(SWEEP_CASES)
 STARTS = 5  # fresh processes per start-up time
 IMPORT_SECONDS, HELP_SECONDS = 1.5, 0.5
 ONE_THREAD = {
@@ -60,6 +63,9 @@ def run_bench(
     for case in CASES:
         tell(case)
         rows.extend(_worker(case, data, repeats))
+    for case in SWEEPS:
+        tell(f"sweeps, {case}")
+        rows.append(sweep_row(case, data, repeats))
     tell("start-up")
     rows.append(_start_up("import digrad", ["-c", "import digrad"], IMPORT_SECONDS))
     rows.append(_start_up("digrad --help", ["-m", "digrad", "--help"], HELP_SECONDS))

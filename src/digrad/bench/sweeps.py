@@ -28,6 +28,7 @@ ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+    "NPROC": "1",  # which XLA obeys
 }
 
 
@@ -58,6 +59,8 @@ def workers(data: str, repeats: int) -> BenchRow:
         )  # fmt: skip
         return found.table["final_loss"].tolist()
 
+    run(1)  # in which XLA starts, with one thread; the workers see to that themselves
+    os.environ.pop("NPROC", None)
     two, one = _timed(lambda: run(2), lambda: run(1), repeats)
     return BenchRow(
         name=f"{len(SMALL_SIZES) * len(SMALL_THRESHOLDS)} configurations, batch {SMALL_BATCH}, two workers",
@@ -88,15 +91,24 @@ def run_sweep_bench(
     for case in CASES:
         if progress:
             progress(case)
-        command = [sys.executable, "-m", "digrad.bench.sweeps", case, data, str(repeats)]
-        done = subprocess.run(
-            command, env={**os.environ, **ONE_THREAD}, capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            raise DigradError(f"the benchmark `{case}` ended with exit code {done.returncode}: {reason}")
-        rows.append(BenchRow(**json.loads(done.stdout)))
+        rows.append(sweep_row(case, data, repeats))
     return BenchReport(tuple(rows), {"data": data, "repeats": repeats, "cores": os.cpu_count()})
+
+
+def sweep_row(case: str, data: str, repeats: int) -> BenchRow:
+    """Measure one promise in a fresh process.
+
+    Raises:
+        DigradError: The process failed; the message ends with its last line.
+    """
+    command = [sys.executable, "-m", "digrad.bench.sweeps", case, data, str(repeats)]
+    done = subprocess.run(
+        command, env={**os.environ, **ONE_THREAD}, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise DigradError(f"the benchmark `{case}` ended with exit code {done.returncode}: {reason}")
+    return BenchRow(**json.loads(done.stdout))
 
 
 def _together(name: str, data: str, repeats: int, target: float, **options: Any) -> BenchRow:

@@ -156,6 +156,19 @@ class Workload:
             self.reference.full_layouts() if self.batch_size is None else self.reference.minibatch_layouts()
         )
 
+    def run_products(self) -> None:
+        """Do by BLAS what a step must multiply: margins and gradients of dense samples that lie there already."""
+        x, numpy = self.x0, self.reference
+        if self.batches is None:
+            residual = np.ones((len(x), numpy.columns.shape[2], 1), self.dtype)
+            for _ in range(self.steps):
+                _, _ = np.matmul(x[:, None], numpy.columns), np.matmul(numpy.columns, residual)
+            return
+        batch = np.ascontiguousarray(numpy.rows[:, : self.batch_size])
+        residual = np.ones((len(x), 1, batch.shape[1]), self.dtype)
+        for _ in range(self.steps):
+            _, _ = np.matmul(batch, x[:, :, None]), np.matmul(residual, batch)
+
     def others(self) -> dict[str, Callable[[], Any]]:
         """Return mini-batch loops of other kinds: agent after agent in NumPy, and stacked in eager torch."""
         if self.batches is None:

@@ -3,6 +3,7 @@
 Everything heavy is imported inside a command, so that ``--help`` answers at once.
 """
 
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import click
 
 from digrad.cli import show
 from digrad.cli.options import json_option
+from digrad.errors import ArgumentError
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -135,12 +137,18 @@ def bench(part: str, repeats: int, history: Path | None, figure: Path | None, as
     """Measure what digrad promises about speed and memory; PART is simulation (default), sweeps or torch.
 
     simulation: against a well-written NumPy loop and scipy's sparse products, interleaved in one process on one thread,
-    up to a million agents; some minutes and 3 GB. sweeps: many configurations together against one after another, and
-    on two workers against one. torch: the exchange between five processes against raw TCP and the all_reduce of DDP,
-    five replicas against plain PyTorch, a deadline against none, and forty agents on this machine.
+    up to a million agents, and the rows of sweeps; a quarter of an hour and 3 GB. sweeps: many configurations together
+    against one after another, and on two workers against one. torch: the exchange between five processes against raw
+    TCP and the all_reduce of DDP, five replicas against plain PyTorch, a deadline against none, and forty agents on
+    this machine.
     """
     from digrad.bench import BenchReport, run_bench
+    from digrad.bench.history import remember
 
+    if figure and part != "simulation":
+        raise ArgumentError(
+            f"`--figure` of digrad bench draws time against agents, which {part} does not measure; leave it out."
+        )
     if part == "torch":
         from digrad.bench.torch_deadline import deadline_row
         from digrad.bench.torch_exchange import run_torch_bench
@@ -166,6 +174,8 @@ def bench(part: str, repeats: int, history: Path | None, figure: Path | None, as
 
             stem, formats = split_suffix(figure, "--figure", "digrad bench")
             save_figure(growth_figure(report), stem, formats=formats)
+    if history and part != "simulation":
+        report = dataclasses.replace(report, before=remember(history, report.rows, report.facts))
     if as_json:
         show.as_json(report.to_dict())
     else:
