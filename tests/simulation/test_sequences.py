@@ -57,7 +57,14 @@ ORACLES = {
 }
 
 
-@pytest.mark.parametrize("label", ORACLES)
+@pytest.mark.parametrize(
+    "label",
+    [
+        "split 2",
+        "one-peer",
+        *(pytest.param(label, marks=pytest.mark.slow) for label in ("perfect", "split 7")),
+    ],
+)
 def test_periodic_networks_give_the_figures_of_the_specification(label):
     graph, settled, (at_100, at_200) = ORACLES[label]
     problem = eight_agents() if graph.n == 8 else QUADRATIC

@@ -134,8 +134,17 @@ def logistic_of(features, **options) -> Problem:
     return problems.logistic(data=dataset, agents=3, partition="iid", reg_weight=1e-3, reg_power=4, **options)
 
 
-@pytest.mark.parametrize("layout", [np.asarray, scipy.sparse.csr_array], ids=["dense", "csr"])
-@pytest.mark.parametrize("dtype", [*INTEGERS, np.float16, np.float32])
+@pytest.mark.parametrize(
+    ("dtype", "layout"),
+    [
+        *((dtype, np.asarray) for dtype in (*INTEGERS, np.float16, np.float32)),
+        *((dtype, scipy.sparse.csr_array) for dtype in (np.bool_, np.int8, np.uint64)),
+        *(
+            pytest.param(dtype, scipy.sparse.csr_array, marks=pytest.mark.slow)
+            for dtype in (*INTEGERS[2:-1], np.float16, np.float32)
+        ),
+    ],
+)
 def test_constants_depend_on_the_values_of_data_but_not_on_their_type(dtype, layout):
     if dtype is np.float16 and layout is not np.asarray:
         pytest.skip("SciPy has no sparse matrices of half precision")
@@ -220,7 +229,7 @@ def in_other_units(kind: str, unit: float) -> Problem:
     return problems.quadratic(curvature=curvature / unit**2, linear=center / unit, quartic=scale / unit**4)
 
 
-@pytest.mark.parametrize("kind", ["quartic", "polynomial"])
+@pytest.mark.parametrize("kind", [pytest.param("quartic", marks=pytest.mark.slow), "polynomial"])
 def test_certified_step_does_not_depend_on_the_unit_of_x(kind):
     network = Network(graphs.ring(3))
     usual = certify(in_other_units(kind, 1.0), network, 1.0, np.ones(2))
