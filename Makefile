@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# A file of tests runs on one of four processes (two cores, but many tests only wait), each with one thread.
+# A file of tests runs on one of three processes (two cores, but some tests only wait), each with one thread.
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
@@ -26,7 +26,7 @@ layers: $(VENV)/.installed-test
 	$(BIN)/lint-imports --no-cache
 
 pytest: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder -m "not slow"
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 # The long runs, kept out of `make test`, and property tests on examples of their own choice.
 slow: $(VENV)/.installed-slow
@@ -48,7 +48,7 @@ test-3.%:
 	else echo "Python 3.$* is not on this machine: skipped"; fi
 
 pytest-without-torch: $(VENV)/.installed-plain
-	$(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder -m "not slow" $(WITHOUT_TORCH)
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not slow" $(WITHOUT_TORCH)
 
 # The site, from docs/ and the docstrings: open docs/_build/html/index.html.
 docs: $(VENV)/.installed-test

@@ -176,7 +176,9 @@ run(sampled(), sys.argv[1], progress=Killer())
 """
 
 
-@pytest.mark.parametrize("label", ["CGT", "DGDClip"])  # nothing is done; one method is
+@pytest.mark.parametrize(
+    "label", [pytest.param("CGT", marks=pytest.mark.slow), "DGDClip"]
+)  # nothing is done; one method is
 def test_killed_run_resumes_bit_for_bit(tmp_path: Path, uninterrupted: Path, label: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     command = [sys.executable, "-c", KILLED, str(tmp_path), label]

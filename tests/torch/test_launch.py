@@ -87,7 +87,7 @@ def wait_for(folder: Path, pattern: str, count: int) -> None:
     ("what", "number", "code"),
     [
         ("forever", signal.SIGINT, 130),
-        ("own group", signal.SIGTERM, 143),
+        pytest.param("own group", signal.SIGTERM, 143, marks=pytest.mark.slow),
         pytest.param("forever", signal.SIGHUP, 129, marks=pytest.mark.slow),
     ],
 )
