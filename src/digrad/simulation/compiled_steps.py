@@ -40,6 +40,7 @@ LEAST_ROW = (
 THREADED_AGENTS = 16_384  # from which threads share a step
 MOST_PARTS = 8  # in which columns are done, whatever the number of threads
 LARGEST_COPY = 1 << 30  # bytes of samples
+LARGE_PAGE = 2 << 20  # bytes
 EVERYBODY = 1 << 62  # more threads than there are
 SAFE = 0.9  # of the limit: below, no rounding of a bound hides an entry above it
 
@@ -261,8 +262,9 @@ class _Run:
 
     def _whole(self) -> Array:
         """Return room for an array of all agents, on large pages: threads that fault small ones wait for each other."""
-        n, d = self._shape
-        return _pages(n * d, self._turn.old.dtype).reshape(n, d)
+        (n, d), dtype = self._shape, self._turn.old.dtype
+        is_large = n * d * dtype.itemsize >= LARGE_PAGE
+        return (_pages(n * d, dtype) if is_large else np.empty(n * d, dtype)).reshape(n, d)
 
     def state(self, *, is_last: bool = False) -> Any:
         """Return the state on the host; no step may follow the last one."""
