@@ -1,5 +1,8 @@
 import os
+import signal
 import stat
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -99,3 +102,39 @@ def test_file_stem_is_safe_in_a_file_name(name):
 def test_file_stem_separates_names_that_look_alike():
     names = ["a b", "a/b", "a_b", "a\\b", file_stem("a b"), file_stem(file_stem("a b")), "x" * 100, "x" * 101]
     assert len({file_stem(name) for name in names}) == len(names)
+
+
+KILLED = """
+import os, signal, sys
+from digrad.files import write_atomically
+
+os.replace = lambda source, target: os.kill(os.getpid(), signal.SIGKILL)
+write_atomically(sys.argv[1], "new")
+"""
+
+
+@pytest.mark.parametrize(
+    "begin", [lambda folder: write_atomically(folder / "b", ""), lambda folder: locked(folder).__enter__()]
+)
+def test_what_a_killed_writer_left_goes_when_the_next_begins(tmp_path, begin):
+    (tmp_path / "a").write_text("old")
+    process = subprocess.run([sys.executable, "-c", KILLED, tmp_path / "a"], check=False)
+    assert process.returncode == -signal.SIGKILL
+    assert len(os.listdir(tmp_path)) == 2
+    begin(tmp_path)
+    assert not list(tmp_path.glob("*.tmp"))
+    assert (tmp_path / "a").read_text() == "old"
+
+
+def test_temporary_file_of_a_living_writer_is_left_alone(tmp_path, monkeypatch):
+    replace = os.replace
+
+    def write_another_first(source, target):
+        monkeypatch.setattr(os, "replace", replace)
+        write_atomically(tmp_path / "b", "second")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", write_another_first)
+    write_atomically(tmp_path / "a", "first")
+    assert (tmp_path / "a").read_text() == "first"
+    assert (tmp_path / "b").read_text() == "second"

@@ -9,10 +9,12 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from digrad.errors import ArgumentError, StorageError
 
 LOCK = ".lock"  # in a folder while a process writes there
+_TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
 
 _LONGEST_STEM = 80  # file systems allow 255 bytes; the rest is for prefixes and suffixes
 _SAFE_NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -22,7 +24,8 @@ _HASHED_NAME = re.compile(r".*-[0-9a-f]{8}")
 def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> Path:
     """Write ``data`` (text as UTF-8) to ``path`` in one step that survives a crash or a full disk.
 
-    A hidden temporary file in the same folder is written, forced to the disk and renamed over ``path``.
+    A hidden temporary file in the same folder is written, forced to the disk and renamed over ``path``. What a killed
+    process left of such files in this folder is deleted.
 
     Args:
         path: The file to create or replace; its folder must exist.
@@ -41,18 +44,15 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> Path:
         'done'
     """
     path = Path(path)
-    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
+    _remove_abandoned(path.parent)
     try:
-        with open(temporary, "xb") as file:
+        with _temporary_file(path.parent) as file:
             file.write(data.encode() if isinstance(data, str) else data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+            os.replace(file.name, path)
     except OSError as error:
         raise _not_written(path, error) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
     _sync_folder(path.parent)
     return path
 
@@ -98,14 +98,50 @@ def locked_file(file: str | os.PathLike[str]) -> Iterator[None]:
         yield
 
 
+def is_left_over(file: Path) -> bool:
+    """Whether a file may be all that is left of a process that was killed while it held a lock or wrote a file."""
+    return file.name == LOCK or _TEMPORARY.fullmatch(file.name) is not None
+
+
 @contextmanager
 def _held(path: Path, what: str) -> Iterator[None]:
     descriptor = _open_lock(path, what)
     try:
+        _remove_abandoned(path.parent)
         yield
     finally:
-        path.unlink(missing_ok=True)
-        os.close(descriptor)
+        try:
+            path.unlink(missing_ok=True)
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def _temporary_file(folder: Path) -> Iterator[BinaryIO]:
+    """Open a new file that :func:`_remove_abandoned` leaves alone while this process lives; delete it at the end."""
+    while True:
+        path = folder / f".{secrets.token_hex(8)}.tmp"
+        with open(path, "xb") as file:
+            with suppress(OSError):  # a file system without locks, where nothing is taken for abandoned
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if not os.fstat(file.fileno()).st_nlink:
+                continue  # taken for abandoned before it was locked
+            try:
+                yield file
+            finally:
+                with suppress(OSError):
+                    path.unlink()
+            return
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Delete temporary files whose writer was killed: nobody holds their locks any more."""
+    with suppress(OSError):  # a folder that is missing, or not ours to tidy
+        names = [name for name in os.listdir(folder) if _TEMPORARY.fullmatch(name)]
+        for name in names:
+            with suppress(OSError), open(folder / name, "rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(folder / name)
 
 
 def _open_lock(path: Path, what: str) -> int:

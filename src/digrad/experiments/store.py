@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from digrad.errors import ArgumentError, DataError, SpecError
 from digrad.experiments import shapes
 from digrad.experiments.spec import Spec, load_spec
-from digrad.files import LOCK, file_stem, make_folder, write_atomically
+from digrad.files import file_stem, is_left_over, make_folder, write_atomically
 from digrad.trace import Ensemble, Trace
 
 Result: TypeAlias = Trace | Ensemble
@@ -166,8 +166,8 @@ def check_folder(path: Path, *, resume: bool, overwrite: bool) -> None:
 
 
 def is_empty(path: Path) -> bool:
-    """Whether nothing is there, or a folder that holds nothing."""
-    return not path.exists() or all(file.name == LOCK for file in path.iterdir())
+    """Whether nothing is there, or a folder that holds nothing but what a killed process may have left."""
+    return not path.exists() or all(map(is_left_over, path.iterdir()))
 
 
 def find_run(path: str | os.PathLike[str]) -> RunDirectory:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from digrad.errors import ArgumentError, DataError
-from digrad.files import LOCK, make_folder, write_atomically
+from digrad.files import is_left_over, make_folder, write_atomically
 
 FORMAT = "digrad sweep 1"
 ROWS, FACTS, TABLE, ARRAYS = "rows.jsonl", "sweep.json", "table.parquet", "arrays.npz"
@@ -110,7 +110,7 @@ def _check(folder: Path, may_exist: bool) -> None:
 
 def _is_left_over(file: Path) -> bool:
     """Return whether a file may be all that a sweep left which was killed before it wrote its facts."""
-    return file.name == LOCK or file.suffix == ".tmp" or (file.name == ROWS and not file.stat().st_size)
+    return is_left_over(file) or (file.name == ROWS and not file.stat().st_size)
 
 
 def _line(entry: tuple[str, dict[str, Any]]) -> str:
