@@ -109,3 +109,23 @@ def test_sigint_ends_runs_side_by_side_between_chunks_and_begins_no_other(monkey
 def test_what_runs_side_by_side_cannot_do_is_refused():
     with pytest.raises(ArgumentError, match="do not stop at the tolerance"):
         drive_together([], plan(stop_at_tolerance=True))
+
+
+def test_samples_and_weights_are_made_once_for_each_call_whatever_is_scheduled(monkeypatch):
+    problem = dg.problems.logistic(data="digits", agents=5, reg_weight=1e-3, reg_power=4)
+    network = dg.Network(dg.graphs.random_arcs(dg.graphs.example5(), 0.5))
+    falling = dg.schedules.Inverse(0.5, 10)
+    drawn = []
+    batches = WithReplacement.batches
+
+    def draw(sampler, first, length):
+        drawn.append(first)
+        return batches(sampler, first, length)
+
+    monkeypatch.setattr(WithReplacement, "batches", draw)
+    dg.sweep(
+        dg.CGT(step_size=falling, threshold=falling), problem, network, steps=20, batch_size=4, seeds=1,
+        grid={"threshold": [falling, dg.schedules.Inverse(1.0, 5), dg.schedules.Inverse(2.0, 5)]},
+        common_random_numbers=True,
+    )  # fmt: skip
+    assert drawn == [0, 20]  # the steps, and the one that shows the last row

@@ -128,15 +128,14 @@ def _with_room_for(runs: Sequence[Prepared]) -> Prepared:
 
 
 def _inputs(runs: Sequence[Prepared], first: int, end: int, steps: int, is_shared: bool) -> Inputs:
-    each = [run.inputs(first, end, steps) for run in (runs[:1] if is_shared else runs)]
-    schedules = {
-        name: np.stack([run.inputs(first, end, steps).schedules[name] for run in runs], axis=1)
-        for name in each[0].schedules
-    }
-    index: Any = each[0].samples
-    if not is_shared:
-        index = np.stack([one.samples for one in each], axis=1)  # pyright: ignore[reportArgumentType, reportCallIssue]
-    return Inputs(schedules, index, each[0].operators, each[0].fates)  # pyright: ignore[reportArgumentType]
+    """Return what all runs are given: schedules and, unless shared, samples of their own; weights and fates of one."""
+    inputs = runs[0].inputs(first, end, steps)
+    each = [inputs.schedules, *(run.schedules(first, end, steps) for run in runs[1:])]
+    schedules = {name: np.stack([one[name] for one in each], axis=1) for name in inputs.schedules}
+    if is_shared:
+        return inputs._replace(schedules=schedules)
+    own: list[Any] = [inputs.samples, *(run.samples(first, end) for run in runs[1:])]
+    return inputs._replace(schedules=schedules, samples=np.stack(own, axis=1))
 
 
 def _stack(trees: Sequence[Any]) -> Any:

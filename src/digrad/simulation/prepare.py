@@ -121,14 +121,20 @@ class Prepared:
         run = advance_of(self.code, *self.start.grad.shape)
         return jax.block_until_ready(run(fixed, carry, end, inputs, code=self.code))
 
+    def schedules(self, first: int, end: int, steps: int | None = None) -> dict[str, npt.NDArray[Any]]:
+        """Return the hyper-parameters that change at the iterations first, ..., end - 1, by field."""
+        ks = range(first, min(end, end if steps is None else steps))
+        return hyper.tables(self.method, self.name, ks, self.length, self.dtype)
+
+    def samples(self, first: int, end: int) -> npt.NDArray[np.int32] | None:
+        """Return the places of the samples of the iterations first, ..., end - 1; None where all are used."""
+        if self.sampler is None:
+            return None
+        drawn = self.sampler.batches(first, max(1, end - first))
+        return np.pad(drawn, ((0, self.length - len(drawn)), (0, 0), (0, 0)))
+
     def inputs(self, first: int, end: int, steps: int | None = None) -> Inputs:
         """Return what the iterations first, ..., end - 1 are given: schedules, samples, weights that change."""
-        ks = range(first, min(end, end if steps is None else steps))
-        schedules = hyper.tables(self.method, self.name, ks, self.length, self.dtype)
-        index = None
-        if self.sampler:
-            drawn = self.sampler.batches(first, max(1, end - first))
-            index = np.pad(drawn, ((0, self.length - len(drawn)), (0, 0), (0, 0)))
         fresh: dict[str, Operator] = {}
         if bindings(self.fixed.method) and not (self.fixed.operators or self.fixed.turns):
             letters = bindings(self.fixed.method)
@@ -136,7 +142,8 @@ class Prepared:
         fates = None
         if self.fates:
             fates = _fate_tables(self.fates, first, max(1, end - first), self.length, self.widths)
-        return Inputs(schedules, index, fresh, fates)  # pyright: ignore[reportArgumentType]
+        schedules, samples = self.schedules(first, end, steps), self.samples(first, end)
+        return Inputs(schedules, samples, fresh, fates)  # pyright: ignore[reportArgumentType]
 
 
 def prepare(
