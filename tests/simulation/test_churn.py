@@ -120,3 +120,18 @@ def test_push_sum_cannot_repair_its_books():
 def test_churn_needs_links_that_say_what_is_owed():
     with pytest.raises(ArgumentError, match="links that say what is owed"):
         dg.simulate(METHODS["CGT"], QUADRATIC, dg.Network(EXAMPLE), steps=5, churn=[Leave(1, at=2)])
+
+
+@pytest.mark.parametrize(
+    "churn", [[Leave(1, at=40)], [Join(1, at=30), Leave(2, at=60)]], ids=["leave", "join"]
+)
+def test_resuming_a_finished_run_changes_nothing(churn, tmp_path):
+    network = dg.Network(dg.graphs.complete(5), links=Links(loss=0.3))
+    checkpoint = dg.Checkpoint(tmp_path / "run.npz", every=50, resume=True)
+    whole, again = (
+        dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=400, churn=churn, checkpoint=checkpoint)
+        for _ in range(2)
+    )
+    assert again.verdict == whole.verdict == "converged"
+    for name, column in whole.columns.items():
+        np.testing.assert_array_equal(again.columns[name], column, err_msg=name)

@@ -157,6 +157,7 @@ class _Drive:
         state, links = jax.device_put(stored)
         k = jax.numpy.asarray(self.k)
         self.carry = self.carry._replace(k=k, reached=k, state=state, links=links)
+        self._enter_phase(self.k - 1)  # of the last step taken: what happens at k has not happened yet
         if self.k > self.plan.steps:
             raise CheckpointError(
                 f"`{path}` is at k = {self.k}, beyond steps = {self.plan.steps}; ask for at least {self.k} steps, "
@@ -186,14 +187,17 @@ class _Drive:
 
     def _call(self, carry: Carry, end: int) -> tuple[Carry, Rows]:
         """Let agents go and come before this iteration, and go on with the network of those who are there."""
-        if self.timeline:
-            k = int(carry.k)
-            phase = self.timeline.phase(k)
-            self.run, present = self.phases[phase], self.timeline.present[phase]
-            self.recorder.present = present
-            if (event := self.timeline.event(k)) is not None:
-                carry = happen(event, carry, arcs_of(self.run), present)
+        k = int(carry.k)
+        self._enter_phase(k)
+        if self.timeline and (event := self.timeline.event(k)) is not None:
+            carry = happen(event, carry, arcs_of(self.run), self.recorder.present)
         return self.run.call(carry, end, record_every=self.plan.record_every, steps=self.plan.steps)
+
+    def _enter_phase(self, k: int) -> None:
+        """Go on with the network, and record the losses, of those who are there at iteration k."""
+        if self.timeline:
+            phase = self.timeline.phase(k)
+            self.run, self.recorder.present = self.phases[phase], self.timeline.present[phase]
 
     def _take_over(self, first: int, carry: Carry, rows: Rows) -> None:
         every, reached = self.plan.record_every, None
