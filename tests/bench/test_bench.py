@@ -120,7 +120,6 @@ def test_run_bench_reports_every_promise_from_fresh_processes(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("numba") is None, reason="numba is not installed")
 def test_every_promise_about_large_networks_is_measured(monkeypatch):
     for name, value in (
         ("MANY", 2000),

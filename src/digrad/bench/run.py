@@ -55,8 +55,6 @@ def run_bench(
     Raises:
         DigradError: the data set is missing, or the two sides of a comparison do not agree.
     """
-    from digrad.simulation.compiled_steps import is_available  # imports JAX
-
     repeats = checks.count(repeats, "repeats", "run_bench")
     tell = progress or (lambda part: None)
     rows: list[BenchRow] = []
@@ -70,7 +68,6 @@ def run_bench(
     rows.append(_start_up("import digrad", ["-c", "import digrad"], IMPORT_SECONDS))
     rows.append(_start_up("digrad --help", ["-m", "digrad", "--help"], HELP_SECONDS))
     versions = {name: importlib.metadata.version(name) for name in ("digrad", "jax", "numpy")}
-    versions["numba"] = importlib.metadata.version("numba") if is_available() else "not used"
     machine = {"python": platform.python_version(), "machine": platform.machine(), "cores": os.cpu_count()}
     facts = {"data": data, "repeats": repeats, "threads": 1, **versions, **machine}
     before = {} if history is None else remember(history, rows, facts)

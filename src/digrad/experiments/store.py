@@ -28,7 +28,7 @@ Result: TypeAlias = Trace | Ensemble
 
 FORMAT = "digrad run 1"
 TIMES = ("started", "finished")  # the only entries of environment.json that differ between equal runs
-_PACKAGES = ("digrad", "jax", "numpy", "scipy", "numba", "torch")
+_PACKAGES = ("digrad", "jax", "numpy", "scipy", "torch")
 _OURS = (
     "trace-*",
     "final-*",

@@ -42,11 +42,6 @@ class Polynomial:
         """Return (a, b, q)."""
         return tuple(np.asarray(array, dtype) for array in (self.curvature, self.linear, self.quartic))
 
-    def averages(self, dtype: npt.DTypeLike) -> Any:
-        """Return (a, b, q) of one agent whose loss is F: all that :meth:`objective` needs."""
-        coefficients = (self.curvature, self.linear, self.quartic)
-        return tuple(array.mean(axis=0, keepdims=True).astype(dtype) for array in coefficients)
-
     def losses(self, arrays: Any, x: jax.Array, index: object = None) -> jax.Array:
         """Return f_i(x_i), ``[n]``."""
         a, b, q = arrays

@@ -40,7 +40,7 @@ class Fixed(NamedTuple):
     method: Any
     operators: dict[str, Operator]  # of a constant network, by verb
     turns: dict[str, Operator]  # of a periodic network: one operator per turn
-    arrays: Any  # of the problem; only what metrics need where Numba has compiled the steps
+    arrays: Any  # of the problem
     u: jax.Array  # [n] weights of the average of x
     v: jax.Array  # [n] weights of the trackers
     limit: jax.Array  # an entry of x above this has diverged

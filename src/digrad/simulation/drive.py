@@ -25,7 +25,6 @@ from digrad.simulation.recorder import Recorder, tracker_of
 from digrad.trace import Trace
 
 CALL_SECONDS = 0.5  # how long a call should take: Ctrl-C and progress wait for its end
-COPYING_CALL_SECONDS = 2.0  # the same where Numba has compiled the steps: a call begins and ends with copies
 FIRST_STEPS = 10  # of the first call, before anything is known about the time of a step
 
 
@@ -111,7 +110,7 @@ class _Drive:
         self.phases = run.phases()
         self.timeline = run.fates.timeline if run.fates else None
         self.run, self.plan, self.carry, self.k = self.phases[0], plan, run.start, 0
-        self.facts = {**run.facts, **plan.facts, **({"compiled_by": "numba"} if run.compiled else {})}
+        self.facts = {**run.facts, **plan.facts}
         self.recorder = Recorder(
             run.problem.code,
             run.fixed.arrays,
@@ -165,10 +164,9 @@ class _Drive:
             )
 
     def _loop(self, is_interrupted: Callable[[], bool]) -> None:
-        seconds = COPYING_CALL_SECONDS if self.run.compiled else CALL_SECONDS
         parts = chunks(
             self._call, self.carry, self._end, self.plan.steps, is_interrupted=is_interrupted,
-            longest=self.run.length, seconds=None if self.plan.chunk else seconds,
+            longest=self.run.length, seconds=None if self.plan.chunk else CALL_SECONDS,
         )  # fmt: skip
         for first, carry, rows in parts:
             self._take_over(first, carry, rows)

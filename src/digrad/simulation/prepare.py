@@ -28,17 +28,13 @@ from digrad.sampling import EpochPermutations, WithReplacement
 from digrad.simulation.advance import Carry, Code, Fixed, Inputs, Rows, advance_of
 from digrad.simulation.arcs import arcs_of_steps
 from digrad.simulation.churn import phases as churn_phases
-from digrad.simulation.compiled_steps import CompiledSteps, compiled_steps, lean
 from digrad.simulation.fated_net import Fate, FatedNet, Wire
-from digrad.simulation.memory import keep_freed_memory
 from digrad.simulation.net import SimulatedNet
 from digrad.simulation.operators import DENSE_AGENTS, Operator, constant, linked_steps, of_steps, pick
 from digrad.simulation.pytree import numbers_only
 
 STEPS_PER_CALL = 1000  # at most
 BYTES_PER_CALL = 64 << 20  # what the inputs, or the stored averages, of one call take at most, about
-
-LARGE_STATE = 4 << 20  # bytes of x from which the C library would return what a call has used to the system
 
 Sampler = WithReplacement | EpochPermutations
 
@@ -61,7 +57,6 @@ class Prepared:
         fates: What becomes of packets; None if all arrive as sent.
         widths: Numbers per agent of each array that a step sends, where packets have fates.
         facts: What determines the numbers.
-        compiled: The steps that Numba has compiled, where the loop is not XLA's.
     """
 
     name: str
@@ -77,7 +72,6 @@ class Prepared:
     fates: Fates | None
     widths: tuple[int, ...]
     facts: dict[str, Any]
-    compiled: CompiledSteps | None = None
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -116,8 +110,6 @@ class Prepared:
         """
         fixed = self.fixed._replace(record_every=record_every)
         inputs = inputs or self.inputs(int(carry.k), end, steps)
-        if self.compiled:
-            return self.compiled.advance(fixed, carry, end, inputs, self.code)
         run = advance_of(self.code, *self.start.grad.shape)
         return jax.block_until_ready(run(fixed, carry, end, inputs, code=self.code))
 
@@ -187,18 +179,11 @@ def prepare(
     per_step = fresh_bytes + (4 * n * sampler.batch_size if sampler else 0) + _fate_bytes(fates, widths)
     longest = max(1, min(STEPS_PER_CALL, BYTES_PER_CALL // max(1, per_step)))
     u, v = perron_weights(method, network)
-    compiled = None
-    if operators and fates is None:
-        compiled = compiled_steps(method, problem, network, operators, x0, has_samples=sampler is not None)
-    if compiled:
-        state = lean(state)
-    elif x0.nbytes >= LARGE_STATE:
-        keep_freed_memory()
     fixed = Fixed(
         method=numeric,
         operators=operators,
         turns=turns,
-        arrays=compiled.arrays if compiled and keep is None else problem.arrays(dtype),
+        arrays=problem.arrays(dtype),
         u=jnp.asarray(u, dtype),
         v=jnp.asarray(v, dtype),
         limit=jnp.asarray(_limit(x0), dtype),
@@ -220,7 +205,7 @@ def prepare(
             alive=jnp.asarray(True),
             state=state,
             links=links,
-            grad=state.g if compiled else jnp.zeros_like(numeric.query(state)),
+            grad=jnp.zeros_like(numeric.query(state)),
         ),
         code=Code(
             losses=problem.code,
@@ -238,7 +223,6 @@ def prepare(
             **({"churn": [repr(event) for event in churn]} if churn else {}),
             **_facts(method, problem, network, x0, is_stored),
         },
-        compiled=compiled,
     )
 
 
