@@ -12,6 +12,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from digrad.compilation import keep_compiled
+
+# All test processes, those that tests start too, share what JAX compiles, and so does the next run of the suite.
+keep_compiled()
+
 # Property tests try the same examples in every run, however slow the machine;
 # `make slow` explores with `--hypothesis-profile=default`.
 settings.register_profile("gate", derandomize=True, deadline=None)

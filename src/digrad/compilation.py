@@ -1,6 +1,8 @@
 """Compiled loops kept between processes: the second run of a shape on one machine starts at once."""
 
+import hashlib
 import os
+import platform
 import sys
 from pathlib import Path
 
@@ -18,9 +20,11 @@ def keep_compiled(folder: Path | str | None = None) -> Path:
     The command line does this by itself. What is set already, here or by a variable ``JAX_...``, stays.
 
     Args:
-        folder: By default ``compiled`` in the cache folder, which ``DIGRAD_CACHE`` may name.
+        folder: By default ``compiled`` in the cache folder, which ``DIGRAD_CACHE`` may name, with a folder per kind
+            of processor: machines that share a home need not understand each other's code. JAX itself keeps
+            versions apart.
     """
-    folder = Path(folder) if folder is not None else cache_folder() / "compiled"
+    folder = Path(folder) if folder is not None else cache_folder() / "compiled" / _processor()
     for name, value in {"jax_compilation_cache_dir": str(folder), **SETTINGS}.items():
         if name.upper() in os.environ:
             continue
@@ -30,3 +34,13 @@ def keep_compiled(folder: Path | str | None = None) -> Path:
         if "jax" in sys.modules:
             sys.modules["jax"].config.update(name, int(value) if name in SETTINGS else value)
     return Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
+
+
+def _processor() -> str:
+    """Return a short name that processors with the same instructions share."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # no Linux
+        lines = []
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
+    return f"{platform.machine()}-{hashlib.sha256(flags.encode()).hexdigest()[:8]}"
