@@ -6,6 +6,7 @@ losses themselves, every new problem would compile again, and keep its data aliv
 
 import dataclasses
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
@@ -57,6 +58,24 @@ class LossCode:
     def side_by_side(self, arrays: Any) -> Any:
         """Return the arrays for several runs at once, where other ones are faster."""
         return self.local.side_by_side(arrays) if hasattr(self.local, "side_by_side") else arrays
+
+
+@partial(jax.jit, static_argnames="code")
+def objective_at(arrays: Any, points: Array, *, code: LossCode) -> tuple[jax.Array, jax.Array]:
+    """Return :meth:`LossCode.objective`, compiled once per code."""
+    return code.objective(arrays, points)
+
+
+@partial(jax.jit, static_argnames="code")
+def losses_at(arrays: Any, x: Array, *, code: LossCode) -> jax.Array:
+    """Return :meth:`LossCode.losses` of all samples, compiled once per code."""
+    return code.losses(arrays, x, None)
+
+
+@partial(jax.jit, static_argnames="code")
+def gradients_at(arrays: Any, x: Array, *, code: LossCode) -> jax.Array:
+    """Return :meth:`LossCode.gradients` of all samples, compiled once per code."""
+    return code.gradients(arrays, x, None)
 
 
 def code_of(local: Any) -> LossCode:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -10,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-Objective = Callable[[Any, Any], tuple[Any, Any]]
+from digrad.problems.code import LossCode, objective_at
+
 Vector = npt.NDArray[np.float64]
 
 HESSIAN_BATCH = 16  # columns of the Hessian computed together: one product of matrices, at little memory
@@ -36,7 +38,7 @@ class NoMinimumError(Exception):
     """The reason why no minimum was found; for the caller, who knows what the problem is called."""
 
 
-def minimise(objective: Objective, arrays: Any, start: Vector) -> Minimum:
+def minimise(code: LossCode, arrays: Any, start: Vector) -> Minimum:
     """Return the minimum that L-BFGS finds from ``start``, polished by Newton steps.
 
     L-BFGS stalls where differences of F are lost to rounding, around a gradient of 1e-8; Newton's steps are
@@ -44,20 +46,19 @@ def minimise(objective: Objective, arrays: Any, start: Vector) -> Minimum:
     and maxima too: there the search goes on along the direction of least curvature.
 
     Args:
-        objective: Maps arrays and points ``[K, d]`` to F ``[K]`` and its gradients ``[K, d]``, in JAX.
-        arrays: The first argument of ``objective``.
+        code: The losses without their data.
+        arrays: Their data, in float64.
         start: Where to begin, ``[d]``.
 
     Raises:
         NoMinimumError: The loss is not finite, falls without end, or cannot be left for lower ground.
     """
-    evaluate = jax.jit(objective)
 
     def value_and_gradient(x: Vector) -> tuple[float, Vector]:
-        loss, gradient = evaluate(arrays, x[None])
+        loss, gradient = objective_at(arrays, x[None], code=code)
         return float(loss[0]), np.asarray(gradient[0])
 
-    hessian = _Hessian(objective, arrays, start.size)
+    hessian = _Hessian(code, arrays)
     x = start
     for _ in range(DESCENTS):
         found = _stationary(value_and_gradient, hessian, x)
@@ -122,41 +123,51 @@ def _lower_point(
     return None
 
 
+@dataclass(frozen=True, eq=False)
 class _Hessian:
     """The second derivative of F, dense in small dimensions and as products in large ones."""
 
-    def __init__(self, objective: Objective, arrays: Any, dim: int) -> None:
-        def product(arrays: Any, x: jax.Array, direction: jax.Array) -> jax.Array:
-            return jax.jvp(lambda x: objective(arrays, x[None])[1][0], (x,), (direction,))[1]
-
-        @jax.jit
-        def dense(arrays: Any, x: jax.Array) -> jax.Array:
-            return jax.lax.map(lambda e: product(arrays, x, e), jnp.eye(dim), batch_size=HESSIAN_BATCH)
-
-        @jax.jit
-        def conjugate_gradients(arrays: Any, x: jax.Array, gradient: jax.Array) -> jax.Array:
-            solve = jax.scipy.sparse.linalg.cg
-            return solve(lambda p: product(arrays, x, p), gradient, tol=1e-12, maxiter=1000)[0]
-
-        self._is_dense = dim <= DENSE_HESSIAN_LIMIT
-        self._dense = lambda x: np.asarray(dense(arrays, x))
-        self._solve = lambda x, gradient: np.asarray(conjugate_gradients(arrays, x, gradient))
-        compiled = jax.jit(product)
-        self._product = lambda x, direction: np.asarray(compiled(arrays, x, direction))
+    code: LossCode
+    arrays: Any
 
     def newton_step(self, x: Vector, gradient: Vector) -> Vector:
         """Return H^-1 gradient."""
-        step = np.linalg.lstsq(self._dense(x), gradient)[0] if self._is_dense else self._solve(x, gradient)
-        return np.asarray(step, np.float64)
+        if self._is_dense(x):
+            return np.asarray(np.linalg.lstsq(self._dense(x), gradient)[0], np.float64)
+        return np.asarray(_conjugate_gradients(self.arrays, x, gradient, code=self.code))
 
     def least_curvature(self, x: Vector) -> tuple[float, Vector, float]:
         """Return the smallest eigenvalue, its direction, and the largest absolute eigenvalue."""
-        if self._is_dense:
+        if self._is_dense(x):
             dense = self._dense(x)
             values, vectors = np.linalg.eigh((dense + dense.T) / 2)
         else:
-            values, vectors = _lanczos(lambda direction: self._product(x, direction), x.size)
+            values, vectors = _lanczos(
+                lambda direction: np.asarray(_product(self.arrays, x, direction, code=self.code)), x.size
+            )
         return float(values[0]), vectors[:, 0], float(np.abs(values).max())
+
+    def _is_dense(self, x: Vector) -> bool:
+        return x.size <= DENSE_HESSIAN_LIMIT
+
+    def _dense(self, x: Vector) -> Vector:
+        return np.asarray(_dense_hessian(self.arrays, x, code=self.code))
+
+
+@partial(jax.jit, static_argnames="code")
+def _product(arrays: Any, x: jax.Array, direction: jax.Array, *, code: LossCode) -> jax.Array:
+    return jax.jvp(lambda x: code.objective(arrays, x[None])[1][0], (x,), (direction,))[1]
+
+
+@partial(jax.jit, static_argnames="code")
+def _dense_hessian(arrays: Any, x: jax.Array, *, code: LossCode) -> jax.Array:
+    return jax.lax.map(lambda e: _product(arrays, x, e, code=code), jnp.eye(x.size), batch_size=HESSIAN_BATCH)
+
+
+@partial(jax.jit, static_argnames="code")
+def _conjugate_gradients(arrays: Any, x: jax.Array, gradient: jax.Array, *, code: LossCode) -> jax.Array:
+    solve = jax.scipy.sparse.linalg.cg
+    return solve(lambda p: _product(arrays, x, p, code=code), gradient, tol=1e-12, maxiter=1000)[0]
 
 
 def _lanczos(product: Callable[[Vector], Vector], dim: int) -> tuple[Vector, Vector]:

@@ -8,13 +8,12 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
 from digrad.data import Partition
 from digrad.errors import ArgumentError
-from digrad.problems.code import LossCode, code_of
+from digrad.problems.code import LossCode, code_of, gradients_at, losses_at, objective_at
 from digrad.problems.minimum import Minimum, NoMinimumError, minimise
 from digrad.types import Array
 
@@ -156,12 +155,12 @@ class Problem:
     def local_losses(self, x: npt.ArrayLike) -> Floats:
         """Return f_i(x_i) ``[n]`` for stacked x ``[n, d]`` or one common point ``[d]``."""
         with jax.enable_x64(True):
-            return np.asarray(self.local.losses(self._arrays, jnp.asarray(self._stacked(x)), None))
+            return np.asarray(losses_at(self._arrays, self._stacked(x), code=self.code))
 
     def local_gradients(self, x: npt.ArrayLike) -> Floats:
         """Return the gradients of f_i at x_i ``[n, d]`` for stacked x ``[n, d]`` or one point ``[d]``."""
         with jax.enable_x64(True):
-            return np.asarray(self.local.gradients(self._arrays, jnp.asarray(self._stacked(x)), None))
+            return np.asarray(gradients_at(self._arrays, self._stacked(x), code=self.code))
 
     def solve(self, *, tolerance: float = 1e-10) -> Minimum:
         """Return a minimum of F with a gradient norm of at most ``tolerance`` (computed once).
@@ -225,19 +224,15 @@ class Problem:
     @cached_property
     def _minimum(self) -> Minimum:
         with jax.enable_x64(True):
-            return minimise(self._evaluate, self._arrays, np.asarray(self.start, np.float64))
+            return minimise(self.code, self._arrays, np.asarray(self.start, np.float64))
 
     def _objective(self, x: npt.ArrayLike) -> tuple[Floats, Floats]:
         point = np.asarray(x, dtype=np.float64)
         if point.shape != (self.dim,):
             raise ArgumentError(f"`x` must have shape ({self.dim},) for {self.name}, but got {point.shape}.")
         with jax.enable_x64(True):
-            loss, gradient = self._evaluate(self._arrays, point[None])
+            loss, gradient = objective_at(self._arrays, point[None], code=self.code)
             return np.asarray(loss)[0], np.asarray(gradient)[0]
-
-    @cached_property
-    def _evaluate(self) -> Callable[[Any, Any], tuple[Any, Any]]:
-        return jax.jit(self.local.objective)
 
     def _stacked(self, x: npt.ArrayLike) -> Floats:
         point = np.asarray(x, dtype=np.float64)

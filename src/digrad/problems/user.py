@@ -1,8 +1,9 @@
 """Problems made of a user's own JAX loss, with any pytree of parameters and data."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from numbers import Integral
 from typing import Any
 
@@ -15,7 +16,8 @@ from digrad import checks
 from digrad.data.finite import not_finite_row
 from digrad.errors import ArgumentError, DataError
 from digrad.fingerprints import fingerprint
-from digrad.problems.problem import Problem, as_floats
+from digrad.problems.code import LossCode, code_of
+from digrad.problems.problem import Floats, Problem, as_floats
 
 DISTINCT_SIZES = 4  # up to this many the loss is traced once per size; each costs about a second
 LARGEST_PADDING = 2  # samples of a padded group, repeated ones included, relative to those that count
@@ -165,14 +167,9 @@ def from_loss(
 
     start = np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(template)])
     local = UserLosses(
-        loss=loss,
-        data=blocks,
-        sizes=sizes,
-        dim=start.size,
-        unravel=unravel,
-        made_of=made_of,
-        groups=_groups(sizes, lambda: _is_mean(loss, template, blocks)),
+        loss=loss, data=blocks, sizes=sizes, dim=start.size, unravel=unravel, made_of=made_of, groups=()
     )
+    local = dataclasses.replace(local, groups=_groups(sizes, lambda: _is_mean(local, start)))
     return Problem(
         name=name or getattr(loss, "__name__", "user loss"), local=local, start=start, unravel=unravel
     )
@@ -263,30 +260,38 @@ def _groups(sizes: tuple[int, ...], is_mean: Callable[[], bool]) -> tuple[tuple[
     return tuple(map(tuple, groups))
 
 
-def _is_mean(loss: Callable[[Any, Any], Any], template: Any, blocks: tuple[Any, ...]) -> bool:
+def _is_mean(local: UserLosses, start: Floats) -> bool:
     """Return whether the loss of samples is the mean of the losses of each, as it should be.
 
     Every sample is asked: a loss may treat a few of them differently, such as those without a label.
     """
-    generator = np.random.default_rng(0)
-    point = jax.tree.map(lambda leaf: leaf + generator.standard_normal(leaf.shape), template)
-    samples = jax.tree.map(lambda *leaves: np.concatenate(leaves), *blocks)
+    samples = jax.tree.map(lambda *leaves: np.concatenate(leaves), *local.data)
+    return all(gap <= PROBE_TOLERANCE for gap in _gaps(local, start, samples))
+
+
+def _gaps(local: UserLosses, start: Floats, samples: Any) -> Iterator[float]:
+    """Yield how far the loss of a few samples is from the mean of their losses, relative to these; or not a number."""
+    code = code_of(dataclasses.replace(local, data=(), sizes=(), groups=()))
+    point = start + np.random.default_rng(0).standard_normal(start.shape)
     total = len(jax.tree.leaves(samples)[0])
+    for first in range(0, total, PROBED):
+        few = _take(samples, np.arange(first, first + min(PROBED, total)) % total)
+        try:
+            with jax.enable_x64(True):
+                together, apart = map(np.asarray, _together_and_apart(point, few, code=code))
+        except (TypeError, ValueError, jax.errors.JAXTypeError):  # it cannot take a single sample
+            yield np.nan
+            return
+        with np.errstate(invalid="ignore"):
+            yield float(abs(apart.mean() - together) / (abs(apart).mean() or 1.0))
 
-    def both(few: Any) -> tuple[jax.Array, jax.Array]:
-        return loss(point, few), _sample_losses(lambda sample: loss(point, sample), few)
 
-    compiled = jax.jit(both)
-    try:
-        with jax.enable_x64(True):
-            for first in range(0, total, PROBED):
-                few = _take(samples, np.arange(first, first + min(PROBED, total)) % total)
-                together, apart = map(np.asarray, compiled(few))
-                if not abs(apart.mean() - together) <= PROBE_TOLERANCE * abs(apart).mean():
-                    return False
-    except (TypeError, ValueError, jax.errors.JAXTypeError):  # it cannot take a single sample
-        return False
-    return True
+@partial(jax.jit, static_argnames="code")
+def _together_and_apart(x: jax.Array, few: Any, *, code: LossCode) -> tuple[jax.Array, jax.Array]:
+    def loss(batch: Any) -> jax.Array:
+        return code.local.loss(code.local.unravel(x), batch)
+
+    return loss(few), _sample_losses(loss, few)
 
 
 def _sample_losses(loss: Callable[[Any], jax.Array], samples: Any) -> jax.Array:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from digrad import checks
 from digrad.errors import ArgumentError
-from digrad.problems import LocalLosses, Problem
+from digrad.problems import LossCode, Problem
 from digrad.tables import Table
 from digrad.theory.constants.assumptions import INDICATIVE, Smoothness
 from digrad.theory.constants.exponentials import phi1
@@ -209,7 +209,7 @@ def empirical_smoothness(
     with jax.enable_x64(True):
         start = np.random.default_rng(seed).standard_normal((problem.n_agents + 1, problem.dim))
         found = _norms_at(
-            problem.arrays(np.float64), jnp.asarray(chosen), jnp.asarray(start), rounds, local=problem.local
+            problem.arrays(np.float64), jnp.asarray(chosen), jnp.asarray(start), rounds, code=problem.code
         )
         loss, grads, grad_F, hessians, hessian_F = (np.asarray(part) for part in found)
     return EmpiricalSmoothness(
@@ -222,15 +222,15 @@ def empirical_smoothness(
     )
 
 
-@partial(jax.jit, static_argnames=("local",))
-def _norms_at(arrays: Any, points: jax.Array, start: jax.Array, rounds: int, *, local: LocalLosses) -> Any:
+@partial(jax.jit, static_argnames="code")
+def _norms_at(arrays: Any, points: jax.Array, start: jax.Array, rounds: int, *, code: LossCode) -> Any:
     def average(point: jax.Array) -> jax.Array:
-        return local.objective(arrays, point[None])[1]
+        return code.objective(arrays, point[None])[1]
 
     def at(point: jax.Array) -> Any:
-        stacked = jnp.broadcast_to(point, (local.n_agents, local.dim))
-        gradients, product = jax.linearize(lambda x: local.gradients(arrays, x, None), stacked)
-        loss, _ = local.objective(arrays, point[None])
+        stacked = jnp.broadcast_to(point, (code.local.n_agents, point.size))
+        gradients, product = jax.linearize(lambda x: code.gradients(arrays, x, None), stacked)
+        loss, _ = code.objective(arrays, point[None])
         gradient, product_F = jax.linearize(average, point)
         hessians = _power(product, start[:-1], rounds)
         hessian_F = _power(lambda x: product_F(x[0]), start[-1:], rounds)
