@@ -95,6 +95,17 @@ def normal_start(n: int, d: int, seed: int) -> npt.NDArray[np.float64]:
     return np.random.Generator(np.random.Philox(key=[seed, STARTS])).standard_normal((n, d))
 
 
+def seed_of_run(seed: int, run: int) -> int:
+    """Return the seed of a source of randomness in the run with seed ``run``; as given in the run with seed 0.
+
+    >>> seed_of_run(7, 0), seed_of_run(7, 1) == seed_of_run(7, 2)
+    (7, False)
+    """
+    if run == 0:
+        return seed
+    return int(_hashed(_hashed(np.uint64(seed)) + np.uint64(run))[0] >> np.uint64(11))
+
+
 def uniforms(seed: int, stream: int, first: int, length: int, numbers: int) -> npt.NDArray[np.float64]:
     """Return ``numbers`` uniform numbers in [0, 1) for each of the steps first, ..., ``[length, numbers]``.
 

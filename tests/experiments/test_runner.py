@@ -359,3 +359,14 @@ def test_run_on_a_network_that_changes_with_time_is_resumed_bit_for_bit(tmp_path
     assert stopped.interrupted
     run(spec, tmp_path / "stopped", resume=True)
     assert numbers(tmp_path / "stopped") == numbers(tmp_path / "whole")
+
+
+def test_seeds_on_a_lossy_network_differ_and_are_found_again(tmp_path: Path) -> None:
+    lossy = parse_spec(TEXT.format(steps=20, seeds=2) + "links = {loss = 0.3}\n", "lossy.toml")
+    built = lossy.build()
+    first, second = run(lossy, tmp_path, built=built).results["CGT"].traces  # pyright: ignore[reportAttributeAccessIssue]
+    assert first.loss[1] != second.loss[1]
+    observer, before = Recorder(), numbers(tmp_path)
+    run(lossy, tmp_path, built=built, resume=True, progress=observer)
+    assert observer.calls == 0
+    assert numbers(tmp_path) == before

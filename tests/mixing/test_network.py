@@ -7,8 +7,18 @@ import numpy as np
 import pytest
 
 from digrad import graphs
+from digrad.engine.fates import make_fates
 from digrad.errors import ArgumentError, MixingError
-from digrad.mixing import Network, column_stochastic, custom, network, row_stochastic, sinkhorn
+from digrad.links import Bursts, Clock, Exponential, FixedDelay, Links, Uniform, coders, rounded
+from digrad.mixing import (
+    Network,
+    NetworkSequence,
+    column_stochastic,
+    custom,
+    network,
+    row_stochastic,
+    sinkhorn,
+)
 
 EXAMPLE = graphs.example5()
 
@@ -228,3 +238,61 @@ def test_weights_on_the_edges_of_a_networkx_graph_are_not_dropped_in_silence():
     weights = np.full((2, 2), 0.5)
     Network(weighted, R=weights, C=weights)
     Network(nx.DiGraph([(0, 1), (1, 0)]))
+
+
+RANDOM = [
+    Links(loss=0.3), Links(loss=Bursts(0.3, 5)), Links(delay=3), Links(awake=0.5), Links(noise=0.1),
+    Links(coder=coders.random_k(2)), Links(clock=Clock(compute=Exponential(1.0))),
+    Links(clock=Clock(latency=Uniform(0.0, 1.0), deadline=0.5)),
+]  # fmt: skip
+NOT_RANDOM = [
+    None, rounded("bfloat16"), Links(), Links(delay=FixedDelay(2)), Links(coder=coders.top_k(2)),
+    Links(clock=Clock(compute=1.0)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("links", RANDOM, ids=repr)
+def test_another_seed_draws_everything_anew_and_the_seed_zero_nothing(links):
+    def drawn(seed):
+        return make_drawn(Network(EXAMPLE, links=links).with_seed(seed))
+
+    given = make_drawn(Network(EXAMPLE, links=links))
+    np.testing.assert_array_equal(drawn(0), given)
+    np.testing.assert_array_equal(drawn(3), drawn(3))
+    assert not any(np.array_equal(drawn(seed), given) for seed in (1, 2, 3))
+    hashes = {Network(EXAMPLE, links=links).with_seed(seed).content_hash for seed in (0, 1, 2, 3)}
+    assert len(hashes) == 4
+
+
+def make_drawn(net):
+    fates = make_fates(net)
+    found = [fates.ages(0, 50).ravel(), fates.awake(0, 50).ravel()]
+    if net.links.is_noisy:
+        found.append(fates.noise(0, 50, 0, 2).ravel())
+    if isinstance(net.links.coder, coders.RandomK):
+        found.append(fates.chosen(0, 50, 0, 4).ravel())
+    if net.links.clock:
+        found += [fates.work(0, 50).ravel(), net.links.clock.sending(0, 50, 7).ravel()]
+    return np.concatenate(found)
+
+
+@pytest.mark.parametrize("links", NOT_RANDOM, ids=repr)
+def test_a_network_that_draws_nothing_has_no_seed(links):
+    net = Network(EXAMPLE, links=links)
+    assert not net.is_random
+    assert net.with_seed(3) is net
+
+
+def test_arcs_drawn_at_random_follow_the_seed():
+    net = Network(graphs.random_arcs(EXAMPLE, 0.5, seed=1))
+    tables = [net.with_seed(seed).graph.presence(0, 20) for seed in (0, 1, 2)]
+    np.testing.assert_array_equal(tables[0], net.graph.presence(0, 20))
+    assert len({table.tobytes() for table in tables}) == 3
+    assert net.with_seed(2).union == net.union
+
+
+def test_members_of_a_sequence_share_links_that_follow_the_seed():
+    net = NetworkSequence([Network(EXAMPLE), Network(graphs.ring(5))], links=Links(loss=0.3))
+    assert net.with_seed(0) is net
+    assert net.with_seed(1).networks == net.networks
+    assert not np.array_equal(make_fates(net).ages(0, 50), make_fates(net.with_seed(1)).ages(0, 50))

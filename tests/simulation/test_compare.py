@@ -67,3 +67,39 @@ def test_checkpoints_stay_in_their_folder_whatever_the_labels_are(tmp_path):
     dg.compare(methods, dg.problems.example_quadratic(), NETWORK, steps=2, checkpoint=dg.Checkpoint(folder))
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
     assert len(list(folder.glob("*-0.npz"))) == 2
+
+
+DRAWN = {
+    "loss": {"links": dg.Links(loss=0.3)},
+    "noise": {"links": dg.Links(noise=0.1)},
+    "arcs": {"graph": dg.graphs.random_arcs(dg.graphs.complete(5), 0.5)},
+    "seconds": {"links": dg.Links(clock=dg.links.Clock(compute=dg.links.Exponential(1.0)))},
+}
+
+
+@pytest.mark.parametrize("given", DRAWN.values(), ids=DRAWN)
+def test_all_that_a_network_draws_follows_the_seed_of_the_run(given):
+    network = dg.Network(**{"graph": dg.graphs.example5(), **given})
+    problem, options = dg.problems.example_quadratic(), {"steps": 8, "x0": [10.0, -10.0]}
+    runs = dg.compare([METHODS["CGT"]], problem, network, seeds=3, **options)["CGT"].traces
+    drawn = "seconds_simulated" if "seconds_simulated" in runs[0].columns else "loss"
+    assert len({trace.columns[drawn][-1] for trace in runs}) == 3
+    for seed, trace in enumerate(runs):
+        alone = dg.simulate(METHODS["CGT"], problem, network, seed=seed, **options)
+        for name, column in alone.columns.items():
+            np.testing.assert_array_equal(trace.columns[name], column, err_msg=name)
+        assert trace.facts == alone.facts
+
+
+def test_a_run_on_a_network_that_draws_goes_on_as_its_seed_says(tmp_path):
+    network, problem = (
+        dg.Network(dg.graphs.example5(), links=dg.Links(loss=0.3)),
+        dg.problems.example_quadratic(),
+    )
+    whole = dg.simulate(METHODS["CGT"], problem, network, steps=20, seed=2)
+    for steps in (10, 20):
+        checkpoint = dg.Checkpoint(tmp_path / "run.npz", every=5, resume=True)
+        resumed = dg.simulate(METHODS["CGT"], problem, network, steps=steps, seed=2, checkpoint=checkpoint)
+    np.testing.assert_array_equal(resumed.loss, whole.loss)
+    with pytest.raises(dg.DigradError, match="seed"):
+        dg.simulate(METHODS["CGT"], problem, network, steps=20, seed=1, checkpoint=checkpoint)

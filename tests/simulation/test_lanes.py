@@ -109,6 +109,12 @@ def test_sigint_ends_runs_side_by_side_between_chunks_and_begins_no_other(monkey
 def test_what_runs_side_by_side_cannot_do_is_refused():
     with pytest.raises(ArgumentError, match="do not stop at the tolerance"):
         drive_together([], plan(stop_at_tolerance=True))
+    lossy = dg.Network(dg.graphs.example5(), links=dg.Links(loss=0.3))
+    with jax.enable_x64(True):
+        x0 = np.zeros((5, 2))
+        runs = [prepare(dg.AB(0.01), QUARTIC, lossy.with_seed(seed), x0, name="AB") for seed in (0, 1)]
+        with pytest.raises(ArgumentError, match="share one network"):
+            drive_together(runs, plan())
 
 
 def test_samples_and_weights_are_made_once_for_each_call_whatever_is_scheduled(monkeypatch):

@@ -66,6 +66,17 @@ def test_seeds_networks_and_starts_multiply_the_rows():
     np.testing.assert_allclose(row["final_loss"], alone.final["loss"], rtol=1e-9)
 
 
+@pytest.mark.parametrize("options", [{}, {"stop_at_tolerance": True}], ids=["together", "alone"])
+def test_rows_of_a_network_that_draws_follow_their_seeds(options):
+    network = dg.Network(dg.graphs.example5(), links=dg.Links(loss=0.3))
+    options = {"steps": 20, "x0": [3.0, 3.0], **options}
+    found = dg.sweep(dg.AB, QUARTIC, network, grid={"step_size": [0.001, 0.002]}, seed=4, seeds=2, **options)
+    assert found.table["final_loss"].nunique() == 4
+    for _, row in found.table.iterrows():
+        alone = dg.simulate(dg.AB(row["step_size"]), QUARTIC, network, seed=row["seed"], **options)
+        np.testing.assert_allclose(row["final_loss"], alone.loss[-1], rtol=1e-9)
+
+
 def test_iterations_to_a_target_are_those_of_the_trace():
     target = {"grad_norm": 1e-2}
     found = dg.sweep(dg.CGT, QUARTIC, NETWORK, steps=60, grid={**GRID, "threshold": [5.0]}, target=target)

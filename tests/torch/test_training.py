@@ -8,7 +8,7 @@ import torch
 import digrad as dg
 from digrad.errors import CheckpointError
 from digrad.schedules import InverseSqrt
-from digrad.torch.training import TrainingPlan, train
+from digrad.torch.training import Training, TrainingPlan, train
 from image_problems import tiny_problem
 
 GRAPH = dg.graphs.example5()
@@ -113,6 +113,16 @@ def test_training_records_what_its_columns_say():
 LATE = dg.Links(
     loss=0.2, clock=dg.links.Clock(compute=[1, 1, 1, 1, 3], latency=dg.links.Uniform(0.0, 1.0), deadline=1.5)
 )
+
+
+def test_what_the_network_of_a_training_draws_follows_its_seed():
+    problem, network = tiny_problem(), dg.Network(GRAPH, links=LATE)
+    networks = [
+        Training(CGT, problem, network, dataclasses.replace(PLAN, seed=seed), "CGT").network
+        for seed in (0, 1, 2)
+    ]
+    assert networks[0] is network
+    assert len({one.content_hash for one in networks}) == 3
 
 
 def test_training_records_packets_and_simulated_seconds_and_names_the_slowest(tmp_path):

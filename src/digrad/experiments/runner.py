@@ -257,7 +257,8 @@ def _stored(store: RunDirectory, built: Built, label: str, seed: int) -> Trace |
     trace = store.load_member(label, seed)
     if trace is None:
         return None
-    now = {"problem_hash": built.problem.content_hash, "network_hash": built.network.content_hash}
+    network = built.network.with_seed(seed)
+    now = {"problem_hash": built.problem.content_hash, "network_hash": network.content_hash}
     changed = [key.removesuffix("_hash") for key in now if trace.facts.get(key) != now[key]]
     if changed:
         raise CheckpointError(

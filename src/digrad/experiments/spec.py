@@ -5,7 +5,7 @@
     name = "five agents"
     steps = 2000
     batch_size = 32                  # per agent and step; leave it out for all samples
-    seed = 0                         # of samples and of a random start
+    seed = 0                         # of samples, of a random start and of what the network draws
     seeds = 1                        # how many runs, with seeds seed, seed + 1, ...
     start = "normal"                 # or "zeros", a list of numbers, or "model" (engine = "torch")
     record_every = 10
@@ -110,7 +110,7 @@ class Spec(Table):
         name: What reports call the run.
         steps: Steps of each method.
         batch_size: Samples per agent and step; left out, all of them are used.
-        seed: Of the samples and of a random start.
+        seed: Of the samples, of a random start and of all that the network draws.
         seeds: How many runs of each method, with seeds ``seed``, ``seed + 1``, ...
         engine: What computes: ``"simulation"`` (JAX), or ``"torch"`` for a problem of kind ``"images"``.
         start: ``"zeros"``, ``"normal"`` (standard normal, different for every agent), the point ``[d]``, or ``"model"``

@@ -5,7 +5,7 @@ At iteration k an agent hears only the senders of the digraph of that iteration;
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -15,7 +15,7 @@ from digrad import checks
 from digrad.errors import ArgumentError, GraphError
 from digrad.graphs.digraph import Digraph
 from digrad.graphs.generators import exponential
-from digrad.sampling import ARCS, uniforms
+from digrad.sampling import ARCS, seed_of_run, uniforms
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -54,6 +54,10 @@ class GraphSequence:
     def period(self) -> int | None:
         """Iterations after which the digraphs repeat; None if they never do."""
         return self.every * len(self.table) if self.probability == 1 else None
+
+    def with_seed(self, seed: int) -> "GraphSequence":
+        """Return the sequence of a run with this seed; see :meth:`digrad.Network.with_seed`."""
+        return replace(self, seed=seed_of_run(self.seed, seed))
 
     def presence(self, first: int, length: int) -> npt.NDArray[np.bool_]:
         """Return which arcs of ``union`` are there at first, ..., first + length - 1, ``[length, n_arcs]``."""

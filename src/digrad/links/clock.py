@@ -1,7 +1,7 @@
 """How long steps take: seconds of computing and of sending, so that curves can be drawn against simulated time."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from digrad import checks
 from digrad.errors import ArgumentError
-from digrad.sampling import COMPUTING, SENDING, uniforms
+from digrad.sampling import COMPUTING, SENDING, seed_of_run, uniforms
 
 Floats = npt.NDArray[np.float64]
 
@@ -90,6 +90,15 @@ class Clock:
         if self.deadline is not None:
             checks.set_number(self, "deadline", checks.positive)
         object.__setattr__(self, "seed", checks.seed(self.seed, "Clock"))
+
+    @property
+    def is_random(self) -> bool:
+        """Whether seconds are drawn."""
+        return any(isinstance(value, Exponential | Uniform) for value in (self.compute, self.latency))
+
+    def with_seed(self, seed: int) -> "Clock":
+        """Return the clock of a run with this seed."""
+        return replace(self, seed=seed_of_run(self.seed, seed))
 
     def check_agents(self, n: int) -> None:
         """Raise unless seconds, if given one by one, are those of ``n`` agents."""

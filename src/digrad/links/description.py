@@ -1,14 +1,15 @@
 """What a network does to messages, as one value: loss, lateness, sleep, shorter formats and noise."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from digrad import checks
 from digrad.errors import ArgumentError
 from digrad.fingerprints import fingerprint
 from digrad.links.clock import Clock
-from digrad.links.coders import AnyCoder
+from digrad.links.coders import AnyCoder, RandomK
+from digrad.sampling import seed_of_run
 from digrad.schedules import SCHEDULES
 
 LONGEST_DELAY = 126  # ages are stored in one byte
@@ -87,7 +88,7 @@ class Links:
             that have arrived and ``"last"`` uses what came before: all three are biased.
         pull: What replaces an estimate that was not heard: ``"self"`` the receiver's own, ``"last"`` the last one
             heard, ``"renormalise"`` the average of those heard; the naive ``"drop"`` takes it as zero.
-        seed: Of all fates.
+        seed: Of all fates. Runs with other seeds than 0 mix it with their own, see :meth:`digrad.Network.with_seed`.
         clock: How long computing and sending take; a run then records ``seconds_simulated``. With a deadline it
             decides which packets are late.
 
@@ -194,6 +195,21 @@ class Links:
     def is_noisy(self) -> bool:
         """Whether noise is added."""
         return callable(self.noise) or self.noise > 0
+
+    @property
+    def is_random(self) -> bool:
+        """Whether anything is drawn."""
+        is_timed_at_random = self.clock is not None and self.clock.is_random
+        is_late_at_random = self.longest_delay > 0 and not isinstance(self.delay, FixedDelay)
+        return (
+            self.mean_loss > 0 or min(self.rates(1)) < 1 or is_late_at_random or is_timed_at_random or self.is_noisy
+            or isinstance(self.coder, RandomK)
+        )  # fmt: skip
+
+    def with_seed(self, seed: int) -> "Links":
+        """Return the links of a run with this seed; see :meth:`digrad.Network.with_seed`."""
+        clock = self.clock and self.clock.with_seed(seed)
+        return replace(self, seed=seed_of_run(self.seed, seed), clock=clock)
 
     @property
     def is_naive(self) -> bool:

@@ -1,6 +1,7 @@
 """The network that a run is given: a digraph, or one per iteration, with validated weights R, C and W."""
 
 import hashlib
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -136,6 +137,32 @@ class Network:
         if turn not in self._steps:
             self._steps[turn] = Network(self.graph.at(turn), partial=True)
         return self._steps[turn]
+
+    @property
+    def is_random(self) -> bool:
+        """Whether arcs, or what happens to messages, are drawn."""
+        return self.period is None or (isinstance(self.links, Links) and self.links.is_random)
+
+    def with_seed(self, seed: int) -> "Network":
+        """Return the network as a run with this seed meets it.
+
+        Everything that is drawn (loss, delay, sleep, noise, entries, seconds, arcs) is drawn anew; in a run with seed
+        0 the seeds of links, clock and graph are used as given. A network that draws nothing is returned itself.
+
+        Example:
+            >>> from digrad.graphs import example5
+            >>> network = Network(example5(), links=Links(loss=0.3))
+            >>> network.with_seed(0) is network, network.with_seed(1).links.seed == network.links.seed
+            (True, False)
+        """
+        if seed == 0 or not self.is_random:
+            return self
+        other = copy(self)  # nothing that was checked or computed depends on the seeds
+        if isinstance(self.graph, GraphSequence):
+            object.__setattr__(other, "graph", self.graph.with_seed(seed))
+        if isinstance(self.links, Links):
+            object.__setattr__(other, "links", self.links.with_seed(seed))
+        return other
 
     @cached_property
     def R(self) -> Mixing:  # noqa: N802

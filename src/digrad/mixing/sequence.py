@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
@@ -92,6 +93,19 @@ class NetworkSequence:
     def union(self) -> Digraph:
         """All arcs that are ever used."""
         return self.graph.union
+
+    @property
+    def is_random(self) -> bool:
+        """Whether what happens to messages is drawn."""
+        return isinstance(self.links, Links) and self.links.is_random
+
+    def with_seed(self, seed: int) -> "NetworkSequence":
+        """Return the networks as a run with this seed meets them; see :meth:`Network.with_seed`."""
+        if seed == 0 or not (isinstance(self.links, Links) and self.links.is_random):
+            return self
+        other = copy(self)
+        object.__setattr__(other, "links", self.links.with_seed(seed))
+        return other
 
     def at(self, k: int) -> Network:
         """Return the network of iteration k."""

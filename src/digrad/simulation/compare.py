@@ -72,8 +72,9 @@ def compare(
 
     A method that diverges stops; the others go on. With ``seeds`` above 1 each method runs with seeds
     ``seed``, ``seed + 1``, ... and the result holds an :class:`~digrad.trace.Ensemble` per method, whose
-    plots show bands. Every run is that of :func:`simulate`, bit for bit; only seeds of runs that use all samples
-    at every step advance side by side, which is faster and changes the rounding.
+    plots show bands. Samples, random starts and all that the network draws follow the seed. Every run is that of
+    :func:`simulate`, bit for bit; only seeds of runs that use all samples at every step, on a network that draws
+    nothing, advance side by side, which is faster and changes the rounding.
 
     Args:
         methods: A list, or a mapping from labels to methods (needed when a class occurs twice).
@@ -121,7 +122,8 @@ def compare(
     alone = (callback, checkpoint, chunk) != (None, None, None) or any(
         (stop_at_tolerance, paths, invariant, churn)
     )
-    if len(several) > 1 and batch_size is None and not alone:
+    is_shared = batch_size is None and not getattr(network, "is_random", False)  # by all seeds
+    if len(several) > 1 and is_shared and not alone:
         ensembles: dict[str, Any] = {}
         for label in by_label:
             ensembles[label] = _side_by_side([options(label, one) for one in several])

@@ -37,6 +37,8 @@ def drive_together(runs: Sequence[Prepared], plan: Plan, *, share_samples: bool 
     if plan.checkpoint or plan.stop_at_tolerance:
         raise ArgumentError("runs side by side have no checkpoint and do not stop at the tolerance.")
     began, lead = time.perf_counter(), _with_room_for(runs)
+    if any(run.network is not lead.network for run in runs):
+        raise ArgumentError("runs side by side share one network, and all that it draws.")
     if share_samples:
         runs = [dataclasses.replace(run, sampler=lead.sampler) for run in runs]
     is_shared = share_samples or lead.sampler is None

@@ -66,7 +66,7 @@ def simulate(
         network: Who hears whom, and with which weights.
         steps: How many steps to take.
         batch_size: Samples per agent and step; None uses all of them.
-        seed: Of the samples and of a random start.
+        seed: Of the samples, of a random start and of all that the network draws; see :meth:`Network.with_seed`.
         x0: The start: an array ``[n, d]`` or ``[d]``, ``"zeros"``, ``"normal"`` (standard normal, different
             for every agent), or None for the start of the problem (zeros for built-in problems).
         record_every: Iterations between two recorded rows; the first and the last iteration are always
@@ -150,6 +150,7 @@ def arrange(
         checkpoint=checkpoint,
         chunk=None if chunk is None else checks.count(chunk, "chunk", name),
     )
+    network = network.with_seed(seed)
     sampler = make_sampler(problem, batch_size, sampling, seed)
     start = make_start(x0, problem, seed).astype(make_dtype(dtype))
     facts = {"seed": seed, "batch_size": batch_size, "sampling": sampling}

@@ -43,7 +43,7 @@ class Configuration:
         network: The label of its network.
         start: The label of its start.
         seed: Of the start, and of the samples if they are common.
-        sample_seed: Of the samples.
+        sample_seed: Of the samples, and of all that the network draws.
     """
 
     label: str
@@ -80,7 +80,7 @@ class Study:
     asks_farthest: bool = False
     leads: dict[Any, tuple[Prepared, Plan]] = field(
         default_factory=dict, repr=False
-    )  # the first run of each shape
+    )  # the first run of each shape; on a network that draws, the first of the last seed
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what a process makes for itself."""
@@ -93,9 +93,10 @@ class Study:
         return is_common and not self.options["stop_at_tolerance"]
 
     def shape(self, one: Configuration) -> Any:
-        """Return what runs must have in common to share compiled code; and samples, if these are shared."""
-        sampled = self.options["batch_size"] is not None and self.share_samples
-        return *form(one.method), one.network, one.sample_seed if sampled else None
+        """Return what runs must have in common to advance together: code, network, and samples if these are shared."""
+        is_sampled = self.options["batch_size"] is not None and self.share_samples
+        is_drawn = is_sampled or self.networks[one.network].is_random
+        return *form(one.method), one.network, one.sample_seed if is_drawn else None
 
     def facts(self) -> dict[str, Any]:
         """Return what determines all rows, as JSON can hold it.
@@ -231,7 +232,10 @@ def _prepared(study: Study, one: Configuration) -> tuple[Prepared, Plan]:
     given = x0(study.problem, one.seed) if callable(x0) else x0
     start = make_start(given, study.problem, one.seed).astype(make_dtype(options["dtype"]))
     key = (*shape[:-1], start.shape)
-    if key not in study.leads:
+    is_drawn_anew = (
+        network.is_random and key in study.leads and study.leads[key][0].facts["seed"] != one.sample_seed
+    )
+    if key not in study.leads or is_drawn_anew:
         study.leads[key] = arrange(
             one.method, study.problem, network, **{**options, "name": one.label}, seed=one.sample_seed, x0=start,
             plain_mean=False, callback=None, checkpoint=None, chunk=None,

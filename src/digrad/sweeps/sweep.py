@@ -210,7 +210,7 @@ def sweep(
         random: What to draw ``samples`` times: :class:`LogUniform`, :class:`Uniform`, or a list to choose from, by
             field. Each draw is combined with each point of the grid.
         samples: How many draws.
-        seed: The first seed, of starts and samples, and the seed of the draws.
+        seed: The first seed, of starts, samples and what networks draw, and the seed of the draws.
         seeds: How many seeds.
         x0: The start as in :func:`simulate`, or a function of problem and seed that returns one, or several by label.
         batch_size: Samples per agent and step; None uses all of them.

@@ -35,7 +35,7 @@ class TrainingPlan:
     Args:
         steps: Steps of the method.
         batch_size: Images per agent and step.
-        seed: Of the start, the mini-batches and their crops.
+        seed: Of the start, the mini-batches and their crops, and of all that the network draws.
         record_every: Steps between two recorded rows.
         evaluate: Images of each kind that a row is computed from.
         evaluate_last: Images of each kind that the last evaluation uses, of the average and of every agent.
@@ -120,7 +120,8 @@ class Training:
     def __init__(
         self, method: Any, problem: ImageProblem, network: Network, plan: TrainingPlan, name: str
     ) -> None:
-        self.name, self.method, self.problem, self.network, self.plan = name, method, problem, network, plan
+        self.name, self.method, self.problem, self.plan = name, method, problem, plan
+        self.network = network = network.with_seed(plan.seed)
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         start = problem.start(plan.seed, plan.start_scale).to(self._device)
         self.replicas = Replicas(start, method, network)
