@@ -58,7 +58,7 @@ def trace(
         name=name,
         columns=found,
         final_x=np.zeros((3, 7)),
-        verdict="diverged" if diverges else "running",
+        verdict="diverged" if diverges else "not converged",
         diverged_at=3 if diverges else None,
         steps=int(k[-1]),
         seconds=2.5 + seed,

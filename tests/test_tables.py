@@ -54,7 +54,7 @@ def test_every_table_of_the_library_can_be_written(monkeypatch):
         dg.Table.of(method_facts(["CGT", "AB"])),
         dg.Table.of(found.table),
         dg.Table.of(found.best()),
-        dg.Table.of([Bias("p", "last value", None, 0.5, "running")]),
+        dg.Table.of([Bias("p", "last value", None, 0.5, "not converged")]),
         dg.Table.of([BenchRow(name="n", ours=1.0, unit="s", target=2.0)]),
     ]
     for table in tables:

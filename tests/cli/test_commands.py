@@ -262,7 +262,7 @@ def test_demo_shows_that_tracking_explodes_and_cgt_converges(monkeypatch, capsys
     assert summary["AB"]["verdict"] == "diverged"
     assert summary["AB"]["diverged_at"] <= 10
     assert summary["CGT"]["verdict"] == "converged"
-    assert summary["DGDClip"]["verdict"] == "running"
+    assert summary["DGDClip"]["verdict"] == "stalled"
     assert summary["DGDClip"]["final"]["grad_norm"] > 100 * summary["CGT"]["final"]["grad_norm"]
     cgt, clipped = (Trace.load(out, name) for name in ("CGT", "DGDClip"))
     assert cgt.loss.max() == cgt.loss[0] > 4

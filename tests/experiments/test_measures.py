@@ -18,7 +18,7 @@ def trace_of(loss: list[float]) -> Trace:
     rows = len(loss)
     columns = {name: np.array(loss, float) for name in ("loss", "grad_norm", "consensus_error")}
     columns |= {"k": 10 * np.arange(rows), "bytes_sent": np.arange(rows)}
-    return Trace("CGT", columns, np.zeros((2, 1)), "running", None, rows, 0.0)
+    return Trace("CGT", columns, np.zeros((2, 1)), "not converged", None, rows, 0.0)
 
 
 def test_oscillation_of_a_monotone_curve_is_none() -> None:

@@ -8,7 +8,7 @@ from digrad.errors import ArgumentError
 from digrad.trace import Ensemble, Trace
 
 
-def make_trace(name, loss, *, verdict="running", diverged_at=None):
+def make_trace(name, loss, *, verdict="not converged", diverged_at=None):
     k = np.arange(len(loss))
     loss = np.array(loss, dtype=float)
     columns = {"k": k, "loss": loss, "grad_norm": loss / 2, "consensus_error": loss, "bytes_sent": 1000 * k}

@@ -158,7 +158,7 @@ def test_a_run_whose_mass_is_under_way_has_not_converged():
         METHODS["AB"], problem, dg.Network(EXAMPLE, links=links), steps=60, x0=[1.0], tolerance=0.1
     )
     assert trace.columns["in_transit"][-1] > 0.1
-    assert trace.verdict == "running"
+    assert trace.verdict != "converged"
 
 
 def test_noise_that_is_kept_leaves_the_sum_exact():

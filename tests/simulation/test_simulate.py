@@ -227,7 +227,8 @@ def test_verdicts_are_those_of_the_design():
     assert np.abs(traces["AB"].final_x).max() > 1e12 * 11 or not np.isfinite(traces["AB"].final_x).all()
     before = dg.simulate(dg.AB(step_size=0.05), quartic, NETWORK, steps=at - 1, x0=far)
     assert np.abs(before.final_x).max() <= 1e12 * 11
-    assert dg.simulate(dg.DGD(step_size=0.05), QUADRATIC, NETWORK, steps=500).verdict == "running"
+    assert dg.simulate(dg.DGD(step_size=0.05), QUADRATIC, NETWORK, steps=500).verdict == "stalled"
+    assert dg.simulate(dg.DGD(step_size=0.05), QUADRATIC, NETWORK, steps=20).verdict == "not converged"
 
 
 def test_early_stop_ends_at_the_first_recorded_iteration_within_tolerance():
@@ -336,7 +337,7 @@ def test_a_quadratic_does_not_diverge_in_float32_because_a_power_of_it_would():
     trace = dg.simulate(
         dg.DGD(step_size=0.05), QUADRATIC, NETWORK, steps=300, x0=np.full(2, 1e20), dtype="float32"
     )
-    assert trace.verdict == "running"
+    assert trace.verdict == "not converged"
     assert np.isfinite(trace.grad_norm).all()
     assert not np.isnan(trace.loss).any()
     assert trace.loss[-1] < 1

@@ -32,7 +32,7 @@ def test_two_workers_give_the_rows_of_one():
     told = []
     there = dg.sweep(dg.AB, QUARTIC, NETWORK, grid=GRID, workers=2, progress=told.append, **RUN)
     pd.testing.assert_frame_equal(without_times(there), without_times(here), rtol=1e-9)
-    assert there.table["verdict"].tolist() == ["running", "running", "diverged", "diverged"]
+    assert there.table["verdict"].tolist() == ["not converged", "not converged", "diverged", "diverged"]
     assert [one.done for one in told] == [2, 4]
 
 

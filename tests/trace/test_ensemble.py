@@ -8,7 +8,7 @@ from digrad.errors import ArgumentError, DataError
 from digrad.trace import Ensemble, Trace
 
 
-def make_trace(loss, *, seed=None, verdict="running", diverged_at=None, name="CGT", k=None):
+def make_trace(loss, *, seed=None, verdict="not converged", diverged_at=None, name="CGT", k=None):
     k = np.arange(len(loss)) if k is None else np.array(k)
     columns = {
         "k": k,
@@ -39,9 +39,9 @@ def test_ensemble_rejects_no_traces_and_different_methods():
 
 
 def test_verdict_is_the_worst():
-    assert three_runs().verdicts == {"converged": 1, "running": 1, "diverged": 1}
+    assert three_runs().verdicts == {"converged": 1, "not converged": 1, "diverged": 1}
     assert three_runs().verdict == "diverged"
-    assert Ensemble(three_runs().traces[:2]).verdict == "running"
+    assert Ensemble(three_runs().traces[:2]).verdict == "not converged"
     assert Ensemble(three_runs().traces[1:2]).verdict == "converged"
     assert three_runs().diverged_at == 1
 
@@ -117,7 +117,7 @@ def test_load_raises_data_error_when_no_trace_is_listed(tmp_path):
 
 def test_repr_is_one_line():
     text = repr(three_runs())
-    assert text.startswith("Ensemble(CGT: 3 seeds, 1 converged, 1 running, 1 diverged; medians loss 3,")
+    assert text.startswith("Ensemble(CGT: 3 seeds, 1 converged, 1 not converged, 1 diverged; medians loss 3,")
     assert "\n" not in text
 
 

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 import digrad as dg
 from digrad.errors import ArgumentError, DataError
-from digrad.trace import Trace
+from digrad.trace import Trace, is_stalled
 
 EVERY_FLOAT = st.floats(width=64, allow_nan=True, allow_infinity=True)
 
@@ -30,7 +30,7 @@ def make_trace(name="CGT", loss=(3.0, 1.0, 2.0), **changes):
         "name": name,
         "columns": columns,
         "final_x": np.arange(6.0).reshape(2, 3),
-        "verdict": "running",
+        "verdict": "not converged",
         "diverged_at": None,
         "steps": int(k[-1]),
         "seconds": 0.25,
@@ -102,7 +102,7 @@ def test_summary_has_the_documented_shape_and_is_strict_json():
 
 def test_repr_is_one_line_with_the_ending_and_the_cost():
     assert repr(make_trace(seconds=0.314)) == (
-        "Trace(CGT: running, 20 steps, loss 2, |grad| 0.2, consensus 0, 960 B sent, 0.31 s)"
+        "Trace(CGT: not converged, 20 steps, loss 2, |grad| 0.2, consensus 0, 960 B sent, 0.31 s)"
     )
     diverged = make_trace(loss=(1.0, math.nan), verdict="diverged", diverged_at=3, interrupted=True)
     assert repr(diverged).startswith("Trace(CGT: diverged at k=3, 10 steps (interrupted), loss nan")
@@ -316,3 +316,41 @@ def test_a_run_that_replaces_one_with_long_hyper_parameters_leaves_none_of_them(
     trace.save(tmp_path)
     assert not list(tmp_path.glob("arrays-*"))
     assert not Trace.load(tmp_path, trace.name).arrays
+
+
+def ended_with(grad_norm, *, loss=None, consensus=0.5):
+    rows = len(grad_norm)
+    columns = {
+        "k": np.arange(rows),
+        "loss": np.linspace(9.0, 1.0, rows) ** 2 if loss is None else loss,
+        "grad_norm": grad_norm,
+        "consensus_error": np.broadcast_to(consensus, rows),
+    }
+    return columns
+
+
+def test_a_run_has_stalled_when_nothing_changes_any_more_whatever_units_and_constants():
+    k = np.arange(200)
+    settled = 3.0 + np.exp(-k / 10)
+    for scale, shift in ((1.0, 0.0), (1e9, 0.0), (1e-9, 0.0), (1.0, 1e3), (1.0, -4.0)):
+        columns = ended_with(scale * settled, loss=scale * settled + shift, consensus=scale)
+        assert is_stalled(columns, 1e-12)
+    noisy = np.random.default_rng(0).lognormal(0, 0.1, 4000)
+    assert is_stalled(ended_with(noisy, loss=noisy), 1e-6)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        ended_with(0.99 ** np.arange(200.0), loss=np.ones(200)),  # the gradient still falls
+        ended_with((1.0 + np.arange(200)) ** -0.25, loss=np.ones(200)),  # also when slowly
+        ended_with(1.01 ** np.arange(200.0), loss=np.ones(200)),  # or grows
+        ended_with(np.ones(200)),  # a long way down a slope: the loss still falls
+        ended_with(np.ones(200), loss=np.ones(200), consensus=0.99 ** np.arange(200.0)),
+        ended_with(np.ones(7), loss=np.ones(7)),  # too few rows to tell
+        ended_with(np.full(200, 1e-9), loss=np.ones(200), consensus=1e-9),  # nothing left to do
+        ended_with(np.ones(200), loss=np.full(200, np.inf)),
+    ],
+)
+def test_a_run_has_not_stalled_while_something_changes(columns):
+    assert not is_stalled(columns, 1e-6)

@@ -8,7 +8,7 @@ from digrad.experiments.store import RunDirectory
 from digrad.plots import byte_unit
 from digrad.report.page import badge, text
 
-_LOOKS = {"converged": "good", "diverged": "bad", "running": "open"}
+_LOOKS = {"converged": "good", "diverged": "bad"}  # any other is open
 _SHOWN_AT_FIRST = ("delivered", "train_accuracy", "test_accuracy")  # of the columns that not every run has
 
 
@@ -61,7 +61,8 @@ def results_table(runs: Sequence[RunDirectory], data: Mapping[str, Any]) -> str:
 _NOTE = (
     '<p class="faint">At the last iteration; medians where there are several seeds. Converged: gradient norm and '
     "consensus error are within the tolerance of the specification; diverged: an entry is not finite or beyond "
-    "10<sup>12</sup> times the start; running: neither.</p>"
+    "10<sup>12</sup> times the start; stalled: neither, and the medians of the last two quarters of the rows are "
+    "the same to 5 %; not converged: none of these.</p>"
 )
 
 

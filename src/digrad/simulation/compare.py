@@ -104,7 +104,7 @@ def compare(
         >>> methods = [dg.CGT(step_size=0.05, threshold=5.0), dg.DGD(step_size=0.05)]
         >>> traces = compare(methods, problem, network, steps=400)
         >>> {name: trace.verdict for name, trace in traces.items()}
-        {'CGT': 'converged', 'DGD': 'running'}
+        {'CGT': 'converged', 'DGD': 'stalled'}
     """
     by_label, first = labelled(methods), make_seed(seed)
     several = range(first, first + checks.count(seeds, "seeds", "compare"))

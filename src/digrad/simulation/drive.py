@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,7 +22,7 @@ from digrad.simulation.churn import arcs_of, happen
 from digrad.simulation.interrupt import deferred_interrupt
 from digrad.simulation.prepare import Prepared
 from digrad.simulation.recorder import Recorder, tracker_of
-from digrad.trace import Trace
+from digrad.trace import Trace, Verdict, is_stalled
 
 CALL_SECONDS = 0.5  # how long a call should take: Ctrl-C and progress wait for its end
 FIRST_STEPS = 10  # of the first call, before anything is known about the time of a step
@@ -244,13 +244,17 @@ def ended(run: Prepared, plan: Plan, recorder: Recorder, carry: Carry, *, second
     k = int(carry.reached)
     columns, tolerance = recorder.columns, plan.tolerance
     within = recorder.is_within(tolerance)[-1]
-    verdict: Literal["converged", "running", "diverged"] = "converged" if within else "running"
     has_diverged = not bool(carry.alive)
+    verdict: Verdict = "converged" if within else "not converged"
+    if has_diverged:
+        verdict = "diverged"
+    elif not within and is_stalled(columns, tolerance):
+        verdict = "stalled"
     return Trace(
         name=run.name,
         columns=columns,
         final_x=np.asarray(run.fixed.method.estimate(carry.state)),
-        verdict="diverged" if has_diverged else verdict,
+        verdict=verdict,
         diverged_at=k if has_diverged else None,
         steps=k,
         seconds=seconds,

@@ -151,7 +151,9 @@ def _result(problem: Problem, method: Method, trace: Any, tolerance: float) -> "
     messages = {
         "converged": f"Gradient norm and disagreement are at most {tolerance:g}.",
         "diverged": f"{type(method).__name__} diverged at step {trace.diverged_at}; give a smaller step size.",
-        "running": f"Not within {tolerance:g} after {trace.steps} steps; give more of them.",
+        "not converged": f"Not within {tolerance:g} after {trace.steps} steps; give more of them.",
+        "stalled": f"Not within {tolerance:g}, and no longer moving after {trace.steps} steps; "
+        "give a method with a smaller step size.",
     }
     return OptimizeResult(
         x=x,

@@ -242,7 +242,7 @@ def sweep(
         >>> grid = {"step_size": [0.01, 0.1, 3.0], "threshold": [2.0]}
         >>> found = dg.sweep(dg.CGT, problem, network, steps=300, grid=grid)
         >>> found.table[["step_size", "verdict"]].values.tolist()
-        [[0.01, 'running'], [0.1, 'converged'], [3.0, 'running']]
+        [[0.01, 'not converged'], [0.1, 'converged'], [3.0, 'stalled']]
     """
     study, wanted = plan(
         methods, problem, network, grid=grid, random=random, samples=samples, seed=seed, seeds=seeds, x0=x0,

@@ -264,7 +264,7 @@ class Training:
             name=self.name,
             columns=columns,
             final_x=self.replicas.estimate().cpu().numpy(),
-            verdict="running" if self.diverged_at is None else "diverged",
+            verdict="not converged" if self.diverged_at is None else "diverged",
             diverged_at=self.diverged_at,
             steps=self.k,
             seconds=self.seconds,

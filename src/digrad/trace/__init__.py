@@ -4,6 +4,6 @@ Both are saved as Parquet and JSON, readable without digrad, and load back bit f
 """
 
 from digrad.trace.ensemble import Ensemble
-from digrad.trace.trace import Trace, Verdict, results_table
+from digrad.trace.trace import Trace, Verdict, is_stalled, results_table
 
-__all__ = ["Ensemble", "Trace", "Verdict", "results_table"]
+__all__ = ["Ensemble", "Trace", "Verdict", "is_stalled", "results_table"]

@@ -19,13 +19,15 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-Verdict: TypeAlias = Literal["converged", "running", "diverged"]
+Verdict: TypeAlias = Literal["converged", "not converged", "stalled", "diverged"]
 
-VERDICTS: tuple[Verdict, ...] = ("converged", "running", "diverged")  # from best to worst
+VERDICTS: tuple[Verdict, ...] = ("converged", "not converged", "stalled", "diverged")  # from best to worst
 HEADLINE = ("loss", "grad_norm", "consensus_error")  # the columns a summary reports
 _COUNTS = ("k", "bytes_sent")
 _REQUIRED = ("k", *HEADLINE, "bytes_sent")
 _OPTIONAL = ("tracking_error", "fraction_clipped")  # NaN where a method does not report it
+_JUDGED_ROWS = 8  # the fewest rows whose quarters say something
+_SAME = 0.05  # a gradient norm that falls like k^(-1/4) changes by more from one quarter to the next
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -38,7 +40,9 @@ class Trace:
             agents so far) are int64; ``loss``, ``grad_norm`` and ``consensus_error`` float64.
             ``tracking_error`` and ``fraction_clipped`` are filled with NaN when absent; others are kept.
         final_x: The last estimates of the agents, ``[n, d]``.
-        verdict: ``"converged"``, ``"running"`` or ``"diverged"``.
+        verdict: ``"converged"``: gradient norm and consensus error of the last row are within the tolerance;
+            ``"diverged"``: an estimate is not finite or beyond the limit; ``"stalled"``: neither, and the run no
+            longer moves (:func:`is_stalled`); ``"not converged"``: neither, and it still moves.
         diverged_at: The first iteration that diverged, or None.
         steps: Iterations done.
         seconds: Wall-clock time of the run.
@@ -268,6 +272,29 @@ def _plain(value: Any) -> Any:
         f"`facts` of Trace must hold what JSON can write (None, numbers, strings, lists, dicts by string), "
         f"but got {type(value).__name__} {value!r}."
     )
+
+
+def is_stalled(columns: Mapping[str, npt.NDArray[Any]], tolerance: float) -> bool:
+    """Return whether a run no longer moves: its medians over the last two quarters of its rows are the same.
+
+    The same means: gradient norm and consensus error differ by at most 5 %, or are within ``tolerance`` in both
+    quarters, and the losses differ by at most 5 % of all that the loss has fallen or risen during the run. So neither
+    units nor a constant added to the loss matter. A run of fewer than eight rows is not judged.
+    """
+    rows = len(columns["k"])
+    if rows < _JUDGED_ROWS:
+        return False
+    quarter, loss = rows // 4, columns["loss"]
+    before, after = (
+        {name: float(np.median(columns[name][part])) for name in HEADLINE}
+        for part in (slice(-2 * quarter, -quarter), slice(-quarter, None))
+    )
+    scales = {name: max(before[name], after[name]) for name in ("grad_norm", "consensus_error")}
+    with np.errstate(invalid="ignore"):  # a loss may overflow where the estimates do not
+        allowed = {"loss": _SAME * float(loss.max() - loss.min())}
+    allowed |= {name: tolerance if scale <= tolerance else _SAME * scale for name, scale in scales.items()}
+    is_same = all(abs(after[name] - before[name]) <= allowed[name] for name in HEADLINE)
+    return is_same and max(scales.values()) > tolerance  # else only what is under way is waited for
 
 
 def _smallest_finite(values: npt.NDArray[np.float64]) -> float:
