@@ -18,9 +18,9 @@ LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
 def count_compilations():
     programs = []
 
-    def listen(event, duration, **_):
+    def listen(event, duration_secs, **_):
         if event == LOWERED:
-            programs.append(duration)
+            programs.append(duration_secs)
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:

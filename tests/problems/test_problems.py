@@ -452,3 +452,29 @@ def test_a_large_mini_batch_is_taken_agent_by_agent_to_the_same_bits(monkeypatch
             assert ("scan" in str(jax.make_jaxpr(gradients)(x))) == (limit == 0)
             found[limit] = np.asarray(gradients(x))
     np.testing.assert_array_equal(*found.values())
+
+
+def summed(w, batch):
+    return ((w - batch) ** 2).sum()
+
+
+def half_precision(w, batch):
+    return ((w.astype(jnp.bfloat16) - batch) ** 2).astype(jnp.bfloat16).mean().astype(jnp.float32)
+
+
+@pytest.mark.parametrize("loss", [summed, lambda w, b: summed(w, b) / 4, lambda w, b: (w * b.std()).sum()])
+def test_mini_batches_of_a_loss_that_is_no_mean_are_refused(loss):
+    problem = dg.Problem.from_loss(loss, [np.arange(2.0), np.arange(9.0)], 1)
+    method, network = dg.CGT(step_size=0.01, threshold=1.0), dg.Network(dg.graphs.complete(2))
+    with pytest.raises(ArgumentError, match="is no mean over the samples"):
+        dg.simulate(method, problem, network, steps=1, batch_size=2)
+    if loss is summed:  # of all samples it is a problem as good as any: agents with more samples weigh more
+        assert problem.solve().x == pytest.approx([37 / 11])
+
+
+@pytest.mark.parametrize(
+    "loss", [half_precision, lambda w, b: jnp.exp(1e4 * (w - b)).mean(), lambda w, b: 0 * w.sum()]
+)
+def test_rounding_and_overflow_are_no_reason_to_refuse_mini_batches(loss):
+    data = [np.linspace(0, 1, m) for m in (2, 70)]
+    assert dg.Problem.from_loss(loss, data, np.array(0.5)).is_estimated_by_batches

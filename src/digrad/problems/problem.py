@@ -131,6 +131,14 @@ class Problem:
         return getattr(self.local, "targets", None)
 
     @cached_property
+    def is_estimated_by_batches(self) -> bool:
+        """Whether mini-batches estimate the losses: they are means over samples, not sums."""
+        if self.sizes is None:
+            return False
+        ask = getattr(self.local, "is_estimated_by_batches", None)
+        return ask is None or ask(self.start)
+
+    @cached_property
     def code(self) -> LossCode:
         """The losses without their data, as compiled functions see them."""
         return code_of(self.local)

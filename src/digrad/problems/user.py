@@ -23,6 +23,7 @@ DISTINCT_SIZES = 4  # up to this many the loss is traced once per size; each cos
 LARGEST_PADDING = 2  # samples of a padded group, repeated ones included, relative to those that count
 PROBED = 64  # samples at a time on which a loss is asked whether it is their mean
 PROBE_TOLERANCE = 1e-10  # rounding of that mean, relative
+NO_MEAN = 0.01  # relative difference from the mean that no rounding explains, not even that of half precision
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +93,11 @@ class UserLosses:
         params = jax.eval_shape(self.unravel, jax.ShapeDtypeStruct((self.dim,), np.float32))
         return fingerprint((str(params), str(jax.tree.structure(self.data)), *jax.tree.leaves(self.data)))
 
+    def is_estimated_by_batches(self, start: Floats) -> bool:
+        """Return whether the loss of a few samples is about the mean of their losses, as it is not for a sum."""
+        largest = self.data[int(np.argmax(self.sizes))]
+        return not next(_gaps(self, start, _take(largest, slice(PROBED)))) > NO_MEAN
+
     def _flat_loss(self, x: jax.Array, batch: Any) -> jax.Array:
         return self.loss(self.unravel(x), batch)
 
@@ -129,8 +135,8 @@ def from_loss(
     """Return the problem f_i(params) = loss(params, data[i]) for a JAX loss.
 
     Args:
-        loss: ``loss(params, batch)`` returns a scalar, the mean over the samples of the batch, written in
-            jax.numpy.
+        loss: ``loss(params, batch)`` returns a scalar, written in jax.numpy; for mini-batches it must be the mean
+            over the samples of the batch.
         data: One batch per agent: a pytree of arrays that share their first axis, the samples. They are copied.
         params: A pytree of arrays with the shapes of the parameters, from which runs start; or the dimension
             d of a parameter vector, which then starts at zero.
@@ -334,7 +340,7 @@ def _cast(leaf: Any, dtype: npt.DTypeLike) -> Any:
     return leaf.astype(dtype) if np.issubdtype(leaf.dtype, np.floating) else leaf
 
 
-def _take(block: Any, index: npt.NDArray[np.int64]) -> Any:
+def _take(block: Any, index: npt.NDArray[np.int64] | slice) -> Any:
     return jax.tree.map(lambda leaf: leaf[index], block)
 
 

@@ -112,6 +112,11 @@ def make_sampler(
         raise ArgumentError(
             f"`batch_size` is {batch_size}, but {problem.name} has no samples to draw from; leave it out."
         )
+    if not problem.is_estimated_by_batches:
+        raise ArgumentError(
+            f"`batch_size` is {batch_size}, but the loss of {problem.name} is no mean over the samples of its batch, "
+            "so that mini-batches would minimise something else; take the mean, or leave `batch_size` out."
+        )
     if sampling == "replacement" and batch_size > max(problem.sizes):
         raise ArgumentError(
             f"`batch_size` is {batch_size}, but no agent has more than {max(problem.sizes)} samples; use at most as "
