@@ -16,7 +16,7 @@ import digrad.algorithms
 from digrad.algorithms import BIBTEX, CGT, FROST, METHODS, chebyshev_momentum, scaled_thresholds
 from digrad.engine.verbs import required
 from digrad.errors import ArgumentError
-from digrad.testing.contract import CONTRACT, case_of
+from digrad.testing.contract import CONTRACT, case_of, check_method
 from digrad.testing.numpy_net import NumPyNet, network, run, weights
 from digrad.types import Method
 from method_cases import AGENTS, CASES, LABELS, Case
@@ -210,3 +210,15 @@ def test_chebyshev_momentum_is_zero_for_exact_averaging_and_below_one() -> None:
     assert chebyshev_momentum(0.8) == pytest.approx(0.25)
     with pytest.raises(ArgumentError, match="second_eigenvalue"):
         chebyshev_momentum(1.0)
+
+
+def test_check_method_says_what_it_did_not_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    lines = check_method(digrad.algorithms.DGD(step_size=0.05))
+    left_out = [line for line in lines if line.startswith("not checked: ")]
+    assert len(lines) == len(CONTRACT)
+    assert "gives the same numbers in torch" not in lines
+    assert [line.removeprefix("not checked: ").partition(" (")[0] for line in left_out] == [
+        "conserves its invariant",  # DGD has none
+        "gives the same numbers in torch",
+    ]
