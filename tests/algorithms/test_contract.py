@@ -185,11 +185,15 @@ def test_other_bad_hyper_parameters_are_refused_by_name(name: str) -> None:
                 METHODS[name](**({"step_size": 0.1} | extra | {argument: value}))
 
 
-def test_frost_refuses_more_agents_than_it_can_carry() -> None:
-    net = NumPyNet(1)
-    net.one_hot = np.broadcast_to(0.0, (1001, 1001))
-    with pytest.raises(ArgumentError, match=r"at most 1000 agents.*but got 1001"):
-        FROST(0.1).init(np.zeros((1001, 1)), net)
+def test_frost_refuses_more_agents_than_it_can_carry_before_it_carries_anything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(jnp, "eye", lambda *_: pytest.fail("n^2 numbers are made"))
+    problem = digrad.problems.quadratic(curvature=np.ones((1001, 1)), linear=np.zeros((1001, 1)))
+    with pytest.raises(
+        ArgumentError, match=r"`network` of FROST must have at most 1000 agents.*but got 1001"
+    ):
+        digrad.simulate(FROST(0.1), problem, digrad.Network(digrad.graphs.ring(1001)), steps=1)
 
 
 def test_cgt_refuses_thresholds_of_the_wrong_shape() -> None:

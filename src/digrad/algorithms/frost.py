@@ -6,10 +6,7 @@ from typing import ClassVar, NamedTuple
 from digrad import checks
 from digrad.algorithms.defaults import state_x
 from digrad.arrays import cast_like, zeros_like
-from digrad.errors import ArgumentError
 from digrad.types import Array, Hyper, Net
-
-MAX_AGENTS = 1000  # every agent carries and sends n numbers: n^2 in memory, and n per arc and step
 
 
 class FROSTState(NamedTuple):
@@ -66,6 +63,7 @@ class FROST:
     traffic: ClassVar = (2, "n")
     converges: ClassVar = "exact"
     learns: ClassVar = "the Perron vector of R"
+    max_agents: ClassVar = 1000  # each carries and sends n numbers: n^2 in memory, and n per arc and step
     reference: ClassVar = "xin2019frost"
     estimate = query = state_x
 
@@ -74,17 +72,7 @@ class FROST:
         checks.positive(self.step_size, "step_size", "FROST")
 
     def init(self, x0: Array, net: Net) -> FROSTState:
-        """Start at x0 with empty trackers, every agent certain of itself.
-
-        Raises:
-            ArgumentError: If there are more than ``MAX_AGENTS`` agents.
-        """
-        n = net.one_hot.shape[1]
-        if n > MAX_AGENTS:
-            raise ArgumentError(
-                f"`network` of FROST must have at most {MAX_AGENTS} agents, because each carries and sends "
-                f"one number per agent, but got {n}; use AB, CGT or PushDIGing."
-            )
+        """Start at x0 with empty trackers, every agent certain of itself."""
         return FROSTState(x=x0, y=zeros_like(x0), g=zeros_like(x0), z=cast_like(net.one_hot, x0))
 
     def step(self, state: FROSTState, grad: Array, net: Net) -> FROSTState:

@@ -32,7 +32,20 @@ def check_network(network: Any, owner: str) -> None:
 
 
 def check_fit(method: Method, network: AnyNetwork, name: str) -> None:
-    """Raise unless the network has what the method, called ``name``, mixes with, and as many agents as its columns."""
+    """Raise unless the network has what the method, called ``name``, mixes with, and as many agents as its columns.
+
+    The number of agents comes first: what a method carries for each of them may not fit into memory.
+    """
+    _check_agents(method, network.n, name)
     check_columns(method, network.n)
     network.require(required(method), name)
     check_links(method, network, name)
+
+
+def _check_agents(method: Method, n: int, name: str) -> None:
+    most = getattr(method, "max_agents", n)
+    if n > most:
+        raise ArgumentError(
+            f"`network` of {name} must have at most {most} agents, because what each carries grows with "
+            f"their number, but got {n}; use a method without that, such as AB, CGT or PushDIGing."
+        )

@@ -55,8 +55,8 @@ class AgentNet(Verbs):
         self._place: int | None = (
             None  # among the arrays of a step; none outside: messages arrive as they are
         )
-        eye = torch.eye(network.n, dtype=torch.float64, device=device)
-        self.one_hot = eye[network.agent : network.agent + 1]
+        self.one_hot = torch.zeros(1, network.n, dtype=torch.float64, device=device)
+        self.one_hot[0, network.agent] = 1
 
     def stored_links(self) -> dict[str, torch.Tensor]:
         """Return the state of the links, by name."""

@@ -91,8 +91,8 @@ class DeadlineNet(Verbs):
         self.balance = self.scale = 0.0  # what pushing has added to the sum of all, and how much was pushed
         self.late = self.awaited = 0  # messages that were not there in time, and all
         self.waited = 0.0  # seconds
-        eye = torch.eye(network.n, dtype=torch.float64)
-        self.one_hot = eye[network.agent : network.agent + 1]
+        self.one_hot = torch.zeros(1, network.n, dtype=torch.float64)
+        self.one_hot[0, network.agent] = 1
 
     def _exchange_facts(self, facts: Facts) -> list[Facts]:
         return self.network.exchange(facts, "DecentralizedOptimizer")

@@ -52,12 +52,16 @@ class FatedNet(Verbs):
         self._books: dict[str, torch.Tensor] = {}
         self._table = FateTable(fates)
         self._agents = [FatedAgent(agent, self._table, self._books) for agent in agents]
-        self.one_hot = plain.one_hot
         self._bytes = 0
         self._charges: dict[int, Charge] = {}  # what the arrays of a step take, by their numbers
         self._traffic = cache(lambda: PacketTraffic(network, letters, 0, list(self._charges.values()), fates))
         self._call: int | None = None  # the number of the next array of a step; none outside
         self.k = 0
+
+    @property
+    def one_hot(self) -> torch.Tensor:
+        """Which agents these rows are, ``[rows, n]``."""
+        return self._plain.one_hot
 
     @property
     def bytes_sent(self) -> int:

@@ -1,6 +1,7 @@
 """The executor of agents that live in one process: rows of the same arrays."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -28,11 +29,16 @@ class ReplicaNet(Verbs):
     ) -> None:
         self._turns = Turns(network, letters)
         self._links = LinkState(plain_link(network), dimension)
-        self.one_hot = torch.eye(network.n, dtype=torch.float64, device=device)
+        self._n, self._device = network.n, device
         self.k = self.bytes_sent = 0
         self._place: int | None = (
             None  # among the arrays of a step; none outside: messages arrive as they are
         )
+
+    @cached_property
+    def one_hot(self) -> torch.Tensor:
+        """The identity, made for methods that ask for it: row i is agent i."""
+        return torch.eye(self._n, dtype=torch.float64, device=self._device)
 
     def stored_links(self) -> dict[str, torch.Tensor]:
         """Return the state of the links, by name."""
