@@ -54,7 +54,8 @@ class Method(Protocol):
     such fields, so that it can travel before the gradient is known), ``rounds`` (dependent communication
     rounds per step, default 1), ``average_weights(state)`` (``[n, 1]``, sum n: how much each estimate counts in
     the average that the method conserves, where that is not the Perron vector of its mixing),
-    ``learns`` (what it finds out about its weights, which therefore must not change), and
+    ``learns`` (what it finds out about its weights, which therefore must not change),
+    ``max_agents`` (more are refused, because what each carries grows with their number), and
     ``diagnostics(state, grad, net)``, per-agent figures ``{"clip_ratio": [n, 1]}`` of the step that led to
     ``state``: the norm of what it clips, relative to the threshold.
     """

@@ -124,10 +124,10 @@ def test_perron_vector_of_a_nearly_uncoupled_chain_is_right_to_rounding(weak):
     )
 
 
-def two_blocks(size, weak):
-    """Two cliques, of which the first gives away twice as much as it gets."""
+def two_blocks(size, weak, *, back=0):
+    """Two cliques, of which the first gives away twice as much as it gets; the second is heard by agent ``back``."""
     matrix = np.kron(np.eye(2), np.full((size, size), 1 / size))
-    matrix[0, [0, size]] = 1 / size - 2 * weak, 2 * weak
+    matrix[back, [back, size]] = 1 / size - 2 * weak, 2 * weak
     matrix[size, [size, 0]] = 1 / size - weak, weak
     return custom(matrix, "row")
 
@@ -140,8 +140,12 @@ def test_perron_vector_of_blocks_that_hardly_communicate_is_right_across_elimina
 def test_a_large_network_whose_parts_hardly_communicate_is_refused_in_one_line(monkeypatch):
     monkeypatch.setattr(spectral, "DENSE_LIMIT", 10)
     with pytest.raises(MixingError, match="decided by weights below 1e-08 between 2 parts"):
-        perron_row(two_blocks(20, 1e-15))
-    np.testing.assert_allclose(perron_row(two_blocks(20, 1e-4)), np.repeat([2 / 3, 4 / 3], 20), rtol=1e-3)
+        perron_row(two_blocks(20, 1e-15, back=1))
+    np.testing.assert_allclose(
+        perron_row(two_blocks(20, 1e-4, back=1)), np.repeat([2 / 3, 4 / 3], 20), rtol=1e-2
+    )
+    # The same parts coupled both ways along one arc balance, and ratios of weights decide.
+    np.testing.assert_allclose(perron_row(two_blocks(20, 1e-15)), np.repeat([2 / 3, 4 / 3], 20), rtol=1e-12)
 
 
 def lazy_de_bruijn(n):
@@ -277,3 +281,32 @@ def test_mixing_speed_of_a_rooted_graph_is_that_of_its_slowest_component(monkeyp
         R = row_stochastic(graphs.from_edges(8, arcs))
         second = np.sort(np.abs(np.linalg.eigvals(R.toarray())))[-2]
         np.testing.assert_allclose(rho(R), second, rtol=0, atol=1e-6)  # that of ARPACK
+
+
+def test_a_large_reversible_chain_needs_no_iteration(monkeypatch):
+    monkeypatch.setattr("digrad.mixing.spectral.DENSE_LIMIT", 100)
+    monkeypatch.setattr("digrad.mixing.spectral.POWER_ITERATIONS", 0)
+    monkeypatch.setattr("digrad.mixing.spectral._pinned", lambda _: pytest.fail("nor factors"))
+    graph = graphs.grid(20, 30)
+    degree = graph.in_degree + 1.0
+    expected = 600 * degree / degree.sum()
+    np.testing.assert_allclose(perron_row(row_stochastic(graph)), expected, rtol=1e-13)
+    np.testing.assert_allclose(perron_column(column_stochastic(graph)), expected, rtol=1e-13)
+
+
+def test_a_chain_of_two_way_arcs_that_is_not_reversible_is_not_taken_for_one(monkeypatch):
+    graph = graphs.grid(4, 5)
+    weights = (graph.to_adjacency().toarray() + np.eye(20)) * np.random.default_rng(0).uniform(1, 2, (20, 20))
+    R = Network(graph, R=weights / weights.sum(axis=1, keepdims=True)).R
+    expected = perron_row(R)
+    monkeypatch.setattr("digrad.mixing.spectral.DENSE_LIMIT", 10)
+    np.testing.assert_allclose(perron_row(R), expected, rtol=1e-9)
+
+
+def test_long_computations_give_a_sign_of_life(monkeypatch):
+    monkeypatch.setattr("digrad.mixing.spectral.DENSE_LIMIT", 10)
+    monkeypatch.setattr("digrad.mixing.spectral.PATIENCE", 0.0)
+    R = row_stochastic(graphs.random_digraph(60, 0.1, seed=0))
+    with pytest.warns(UserWarning, match="of 60 agents: .* may take minutes") as found:
+        rho(R)
+    assert len(found) == 2  # one for the Perron vector, one for the mixing speed

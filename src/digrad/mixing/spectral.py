@@ -3,19 +3,21 @@
 u of row-stochastic R: ``u @ R = u``; v of column-stochastic C: ``C @ v = v``; both sum to n.
 """
 
+import time
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import lu_factor, lu_solve
 from scipy.sparse import csr_array, diags_array
-from scipy.sparse.csgraph import connected_components, reverse_cuthill_mckee
+from scipy.sparse.csgraph import breadth_first_order, connected_components, reverse_cuthill_mckee
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, eigsh, splu
 
 from digrad.errors import MixingError
 from digrad.graphs import from_adjacency, is_strongly_connected, roots, strong_components
 from digrad.mixing.circulant import circulant
 from digrad.mixing.weights import Mixing
+from digrad.notices import warn_user
 
 DENSE_LIMIT = 2000  # agents up to which dense linear algebra takes seconds
 POWER_ITERATIONS = 5000
@@ -26,17 +28,20 @@ RATIO_STEPS = 10  # products over which the speed of the power iteration is meas
 COUPLED = 1e-8  # a power iteration may end before it sees what weights below this do
 GTH_BLOCK = 64  # states eliminated before the others are updated by one product of matrices
 LARGE = 1e200  # entries are scaled down before they overflow
+BALANCED = 1e-12  # relative difference of the flows along both directions of an arc that rounding explains
 RESIDUAL_TOLERANCE = 1e-9
 ARPACK_TOLERANCE = 1e-6
 ARPACK_RESIDUAL = 1e-4  # relative, of the eigenvectors that ARPACK finds
 ARPACK_RESTARTS = 300  # a few seconds at 10 000 agents; slower graphs are left to an inverse iteration
 INVERSE_LIMIT = 20_000  # agents up to which sparse factors of a slowly mixing graph fit into memory
 FACTOR_LIMIT = 200_000_000  # numbers of sparse factors beyond that many agents: 2.4 GB
+SLOW_FACTORS = 20_000_000  # numbers of factors that take a minute or more
 HUBS = 20  # agents whose rows and columns may be full
 INVERSE_COUNT = 24  # eigenvalues near 1 that an inverse iteration computes
 SHIFT = 1 + 1e-6  # where they are looked for: no eigenvalue is beyond 1
 DEFECTIVE = 1e-6  # an eigenvalue that rounding moves by more than this belongs to a cluster
 LARGEST_CLUSTER = 0.1  # radius beyond which eigenvalues are not taken for one
+PATIENCE = 10.0  # seconds after which a computation says that it goes on
 
 Vector = npt.NDArray[np.float64]
 
@@ -45,9 +50,10 @@ def perron_row(R: Mixing) -> Vector:
     """Return u ``[n]`` with ``u @ R = u`` and sum n: how much each agent's value counts in the consensus.
 
     Exactly ones for doubly stochastic weights, and exactly zero for agents that are not roots. Otherwise, up
-    to 2000 roots: elimination without subtractions, which is right to rounding in every entry. Beyond: power
-    iteration (at most 5000 products), and a sparse LU factorization if that is not enough, which fits into memory
-    on long rings, paths and grids, but not on slowly mixing random graphs of more than 20 000 agents.
+    to 2000 roots: elimination without subtractions, which is right to rounding in every entry. Beyond: the ratios of
+    weights along a tree, if the flows along both directions of every arc balance (uniform weights of an undirected
+    graph); else power iteration (at most 5000 products), and a sparse LU factorization if that is not enough, which
+    fits into memory on long rings, paths and grids, but not on slowly mixing random graphs of more than 20 000 agents.
 
     Raises:
         MixingError: No agent reaches all others, the result leaves a residual above 1e-9, its factors do not fit into
@@ -99,7 +105,8 @@ def rho(M: Mixing) -> float:
     That is of R - 1 u'/n, C - v 1'/n or W - 1 1'/n; R of a graph that is not strongly connected is block triangular,
     and its radius that of the largest block. Circulant weights (rings, exponential graphs): a Fourier
     transform. Else dense eigenvalues up to 2000 agents; beyond it ARPACK with tolerance 1e-6, and for up to
-    20 000 agents that mix too slowly for it, the eigenvalues near 1.
+    20 000 agents that mix too slowly for it, the eigenvalues near 1. On 50 000 agents that mix slowly this takes
+    minutes; a warning says so after ten seconds.
 
     Raises:
         MixingError: Neither converges, or rounding alone decides the eigenvalue.
@@ -299,10 +306,15 @@ def _without_diagonal(matrix: csr_array) -> csr_array:
 
 
 def _large_stationary(matrix: csr_array, name: str) -> Vector:
+    balanced = _balanced(matrix)
+    if balanced is not None:
+        return balanced
     _check_coupled(matrix, name)
     vector = np.ones(matrix.indptr.size - 1)
     changes: list[float] = []
+    patience = _Patience(f"the Perron vector of {vector.size} agents")
     for _ in range(POWER_ITERATIONS):
+        patience.tick()
         following = matrix @ vector
         changes.append(float(np.abs(following - vector).max() / following.max()))
         if changes[-1] <= POWER_TOLERANCE:
@@ -317,6 +329,26 @@ def _large_stationary(matrix: csr_array, name: str) -> Vector:
             break
         vector = following
     return _pinned(matrix)
+
+
+def _balanced(matrix: csr_array) -> Vector | None:
+    """Return the Perron vector if the chain is reversible, c_ij v_j = c_ji v_i: from ratios along a tree."""
+    n = matrix.indptr.size - 1
+    if ((matrix != 0) != (matrix.T != 0)).nnz:
+        return None
+    order, parent = breadth_first_order(
+        matrix, 0
+    )  # every arc has its reverse, so that the direction does not matter
+    child, parent = order[1:], parent[order[1:]]
+    ratio = np.asarray(matrix[child, parent] / matrix[parent, child]).ravel()
+    vector = np.ones(n)
+    for one, above, factor in zip(child.tolist(), parent.tolist(), ratio.tolist(), strict=True):
+        vector[one] = vector[above] * factor
+    if not (np.isfinite(vector).all() and (vector > 0).all()):
+        return None
+    receiver, sender = matrix.nonzero()
+    there, back = matrix[receiver, sender] * vector[sender], matrix[sender, receiver] * vector[receiver]
+    return vector if (np.abs(there - back) <= BALANCED * there).all() else None
 
 
 def _check_coupled(matrix: csr_array, name: str) -> None:
@@ -363,12 +395,15 @@ def _check_factors(flow: csr_array) -> None:
     receiver, sender = ordered.nonzero()
     reach = np.zeros(len(few), np.int64)
     np.maximum.at(reach, receiver, receiver - sender)
-    if 2 * (int(reach.sum()) + HUBS * n) > FACTOR_LIMIT:
+    numbers = 2 * (int(reach.sum()) + HUBS * n)
+    if numbers > FACTOR_LIMIT:
         raise MixingError(
             f"the Perron vector of these {n} agents could not be computed: power iteration is too slow on a graph that "
             f"mixes this slowly, and sparse factors do not fit into memory; use at most {INVERSE_LIMIT} agents or a "
             "better connected graph."
         )
+    if numbers > SLOW_FACTORS:
+        _warn_of_minutes(f"the Perron vector of {n} agents")
 
 
 def _sparse_pinned(matrix: csr_array, pin: int) -> Vector:
@@ -380,8 +415,31 @@ def _sparse_pinned(matrix: csr_array, pin: int) -> Vector:
     return np.insert(splu(system.tocsc()).solve(column), pin, 1.0)
 
 
+class _Patience:
+    """A sign of life: one warning when a computation has taken long."""
+
+    def __init__(self, what: str) -> None:
+        self.what, self.end = what, time.monotonic() + PATIENCE
+
+    def tick(self) -> None:
+        """Warn once after the time is over."""
+        if time.monotonic() > self.end:
+            self.end = np.inf
+            _warn_of_minutes(self.what)
+
+
+def _warn_of_minutes(what: str) -> None:
+    warn_user(f"computing {what}: on a graph of this size that mixes slowly it may take minutes.")
+
+
 def _operator(n: int, product: Any) -> LinearOperator:
-    return LinearOperator((n, n), matvec=product, dtype=np.float64)  # pyright: ignore[reportCallIssue]
+    patience = _Patience(f"the mixing speed of {n} agents")
+
+    def matvec(x: Vector) -> Vector:
+        patience.tick()
+        return product(x)
+
+    return LinearOperator((n, n), matvec=matvec, dtype=np.float64)  # pyright: ignore[reportCallIssue]
 
 
 def _largest(solver: Any, operator: LinearOperator) -> npt.NDArray[Any]:
