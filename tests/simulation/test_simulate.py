@@ -297,10 +297,16 @@ def test_schedules_are_evaluated_at_every_iteration():
 def test_a_threshold_schedule_counts_what_it_clipped():
     clipping = dg.CGT(step_size=0.05, threshold=lambda k: 1e-9 if k < 5 else 1e9)
     trace = dg.simulate(clipping, QUADRATIC, NETWORK, steps=10)
-    assert trace.fraction_clipped[:-1].tolist() == [1.0] * 5 + [0.0] * 5
-    assert np.isnan(trace.fraction_clipped[-1])  # no step is taken there, so there is no threshold
-    rising = dg.CGT(step_size=0.05, threshold=lambda k: 1e9 if k < 10 else 1e-9)
-    assert np.isnan(dg.simulate(rising, QUADRATIC, NETWORK, steps=10).fraction_clipped[-1])
+    assert trace.fraction_clipped.tolist() == [1.0] * 5 + [0.0] * 6  # at the end with the last threshold
+    table = [1e9] * 10  # not asked at k = 10
+    rising = dg.CGT(step_size=0.05, threshold=lambda k: table[k])
+    assert dg.simulate(rising, QUADRATIC, NETWORK, steps=10).fraction_clipped[-1] == 0.0
+
+
+def test_the_last_row_of_a_scheduled_run_on_lossy_links_says_what_is_under_way():
+    lossy = dg.Network(dg.graphs.example5(), links=dg.Links(loss=0.1))
+    trace = dg.simulate(dg.SGP(step_size=dg.schedules.Inverse(0.5, 9)), QUADRATIC, lossy, steps=6)
+    assert np.isfinite(trace.columns["in_transit"]).all()
 
 
 @pytest.mark.parametrize(

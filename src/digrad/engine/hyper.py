@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from numbers import Real
 from typing import Any
 
@@ -39,7 +39,7 @@ def at_iteration(method: Any, k: int) -> Any:
     return with_fields(method, values)
 
 
-def tables(method: Any, owner: str, ks: range, length: int, dtype: npt.DTypeLike) -> dict[str, Any]:
+def tables(method: Any, owner: str, ks: Sequence[int], length: int, dtype: npt.DTypeLike) -> dict[str, Any]:
     """Return each schedule of a method at the iterations ``ks``, NaN beyond them up to ``length``.
 
     Raises:
@@ -51,7 +51,7 @@ def tables(method: Any, owner: str, ks: range, length: int, dtype: npt.DTypeLike
     }
 
 
-def _values(method: Any, name: str, owner: str, ks: range, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+def _values(method: Any, name: str, owner: str, ks: Sequence[int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     schedule = getattr(method, name)
     values = [_number(schedule(k), name, owner, k) for k in ks]
     with np.errstate(over="ignore"):

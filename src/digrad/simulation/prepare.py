@@ -114,8 +114,12 @@ class Prepared:
         return jax.block_until_ready(run(fixed, carry, end, inputs, code=self.code))
 
     def schedules(self, first: int, end: int, steps: int | None = None) -> dict[str, npt.NDArray[Any]]:
-        """Return the hyper-parameters that change at the iterations first, ..., end - 1, by field."""
-        ks = range(first, min(end, end if steps is None else steps))
+        """Return the hyper-parameters that change at the iterations first, ..., end - 1, by field.
+
+        A schedule is asked for the steps of the run only: what is measured after the last one has its values.
+        """
+        last = end if steps is None else steps
+        ks = [min(k, last - 1) for k in range(first, end)]
         return hyper.tables(self.method, self.name, ks, self.length, self.dtype)
 
     def samples(self, first: int, end: int) -> npt.NDArray[np.int32] | None:
