@@ -58,7 +58,11 @@ def _read(folder: Path) -> Source:
         return _reproduction(folder)
     if is_run(folder):
         return Source(folder, (find_run(folder),), certificates=tuple(_certificates(folder / "certificate")))
-    if (folder / FACTS).is_file() and (folder / TABLE).is_file():
+    if (folder / FACTS).is_file():
+        if not (folder / TABLE).is_file():
+            raise DataError(
+                f"{folder} holds a sweep that has not ended; finish it with `digrad sweep --resume`."
+            )
         return Source(folder, (), swept=_rows(folder / TABLE))
     if (folder / link_bias.TABLE).is_file():
         lost = f"CGT with {link_bias.LOSS:.0%} of all packets lost"

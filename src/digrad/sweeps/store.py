@@ -1,4 +1,9 @@
-"""The folder of a sweep: finished rows, each batch on disk before the next begins, so that a kill costs one batch."""
+"""The folder of a sweep: finished rows, each batch on disk before the next begins, so that a kill costs one batch.
+
+``rows.jsonl`` holds the rows, by the identity of their configuration; ``sweep.json`` says what they have in common and
+which of them, in which order, are the table. ``table.parquet`` is deleted before the other two change, and written at
+the end: where it is missing, the sweep has not ended, and what there is of it can be read from the other two.
+"""
 
 import io
 import json
@@ -39,6 +44,7 @@ class Journal:
         if resume and self._path.exists():
             self.rows = _read(self._path)
         make_folder(folder)
+        (folder / TABLE).unlink(missing_ok=True)
         # Without the half of a line that a kill may have left.
         write_atomically(self._path, "".join(map(_line, self.rows.items())))
 
@@ -57,9 +63,10 @@ class Journal:
                 os.fsync(file.fileno())
 
 
-def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Write what the rows are about, which also marks the folder as that of a sweep."""
-    write_atomically(make_folder(folder) / FACTS, json.dumps({"format": FORMAT, **facts}, indent=2) + "\n")
+def write_facts(folder: Path, facts: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Write what the rows are about and which there will be, which also marks the folder as that of a sweep."""
+    content = {"format": FORMAT, **facts, "rows": list(names)}
+    write_atomically(make_folder(folder) / FACTS, json.dumps(content, indent=2) + "\n")
 
 
 def write_arrays(folder: Path, arrays: Mapping[str, Any]) -> None:
@@ -71,7 +78,7 @@ def write_arrays(folder: Path, arrays: Mapping[str, Any]) -> None:
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
-    """Return what :func:`write_facts` wrote.
+    """Return what :func:`write_facts` wrote; ``rows`` are the names of all rows, None if an older digrad wrote it.
 
     Raises:
         DataError: The folder is not that of a sweep.
@@ -80,14 +87,18 @@ def read_facts(folder: Path) -> dict[str, Any]:
         facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         facts = {}
-    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+    if not isinstance(facts, dict) or facts.pop("format", None) != FORMAT:
         raise DataError(f"{folder} is not the folder of a sweep; give one that `digrad sweep --out` made.")
+    names = facts.setdefault("rows", None)
+    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise DataError(f"{folder / FACTS} does not hold what was written: its rows; run the sweep again.")
     return facts
 
 
-def read_rows(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the finished rows of a folder, by the identity of their configuration."""
-    return _read(folder / ROWS)
+def read_rows(folder: Path, names: Sequence[str] | None) -> list[dict[str, Any]]:
+    """Return the finished rows of a folder that have these names, in their order; all of them for None."""
+    found = _read(folder / ROWS)
+    return [found[name] for name in (found if names is None else names) if name in found]
 
 
 def _check(folder: Path, may_exist: bool) -> None:

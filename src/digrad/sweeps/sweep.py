@@ -67,7 +67,7 @@ class Sweep:
     Args:
         table: One row per configuration, in the order of the grid.
         facts: What all rows have in common, with ``common_random_numbers``.
-        interrupted: Whether Ctrl-C ended the sweep; the table holds what was finished.
+        interrupted: Whether Ctrl-C or a kill ended the sweep; the table holds what was finished.
     """
 
     table: "pd.DataFrame"
@@ -140,7 +140,8 @@ class Sweep:
 
     def save(self, directory: str | os.PathLike[str]) -> Path:
         """Write ``table.parquet`` and ``sweep.json``; return the table's path."""
-        write_facts(Path(directory), self.facts)
+        (Path(directory) / TABLE).unlink(missing_ok=True)
+        write_facts(Path(directory), self.facts, ())
         return _write_table(Path(directory), self.table)
 
     @classmethod
@@ -153,10 +154,11 @@ class Sweep:
         import pandas as pd
 
         folder = Path(directory)
-        facts = {key: value for key, value in read_facts(folder).items() if key != "format"}
-        is_whole = (folder / TABLE).exists()
-        table = pd.read_parquet(folder / TABLE) if is_whole else table_of(list(read_rows(folder).values()))
-        return cls(table, facts)
+        facts = read_facts(folder)
+        names = facts.pop("rows")
+        has_table = (folder / TABLE).exists()
+        table = pd.read_parquet(folder / TABLE) if has_table else table_of(read_rows(folder, names))
+        return cls(table, facts, interrupted=len(table) < len(names or ()))
 
     def _check(self, metric: str, *fields: str) -> None:
         checks.choice(metric, "metric", "Sweep", self.table.columns)
@@ -264,7 +266,7 @@ def sweep(
     with nullcontext() if folder is None else locked(folder):
         journal = Journal(folder, resume=resume, overwrite=overwrite)
         if folder:
-            write_facts(folder, facts)
+            write_facts(folder, facts, names)
             write_arrays(folder, long_arrays(wanted))
         missing = {name: one for name, one in zip(names, wanted, strict=True) if name not in journal.rows}
         interrupted = _run_missing(

@@ -1,0 +1,121 @@
+"""A sweep that is killed between any two changes of files can be read as what it is, and goes on."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from digrad.errors import DataError
+from digrad.report import write_report
+from digrad.sweeps import Sweep, batches, workers
+from kills import killed_everywhere
+
+# Nothing is simulated: a row says which configuration it is of. After each batch the folder stays as it is for a while.
+ACT = """
+import os, sys
+import digrad as dg
+from digrad.sweeps import batches, workers
+
+batches.MOST_LANES = 1
+
+def rows_of(study, batch):
+    steps = study.options["steps"]
+    return [
+        {"method": one.label, **one.values, "seed": one.seed, "verdict": "converged", "diverged_at": None,
+         "steps": steps, "final_loss": steps * one.values["step_size"], "seconds": 0.0}
+        for one in batch.runs
+    ]
+
+workers.run_batch = rows_of
+problem, network = dg.problems.example_quartic(), dg.Network(dg.graphs.example5())
+
+def act(folder, **changed):
+    options = {**eval(sys.argv[1]), **changed}
+    grid = {"step_size": options.pop("values")}
+    return dg.sweep(
+        dg.AB, problem, network, grid=grid, out=folder, progress=lambda told: os.replace(sys.argv[2], sys.argv[2]),
+        **options,
+    )
+"""
+OLD: dict[str, Any] = {"steps": 10, "values": [0.1, 0.2, 0.3]}
+
+
+@pytest.fixture
+def act(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr(batches, "MOST_LANES", 1)
+    monkeypatch.setattr(workers, "run_batch", workers.run_batch)
+    monkeypatch.setattr("sys.argv", ["", repr(OLD), tmp_path / "scratch"])
+    (tmp_path / "scratch").touch()
+    names: dict[str, Any] = {}
+    exec(ACT, names)
+    return names["act"]
+
+
+def read(folder: Path) -> tuple[int, list[float], bool]:
+    """Return the steps of a sweep and its rows, which must be of this number of steps."""
+    found = Sweep.load(folder)
+    steps = found.facts["options"]["steps"]
+    if len(found.table):
+        assert (found.table["final_loss"] == steps * found.table["step_size"]).all()
+        assert (found.table["steps"] == steps).all()
+    return steps, found.table["step_size"].tolist() if len(found.table) else [], found.interrupted
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        {"steps": 20, "values": [0.1, 0.2], "overwrite": True},
+        {"steps": 10, "values": [0.3, 0.4, 0.1, 0.5], "resume": True},
+        {"steps": 20, "values": [0.3, 0.4, 0.1], "resume": True},
+    ],
+    ids=["overwritten", "resumed", "resumed with other steps"],
+)
+def test_killed_sweep_is_read_as_what_it_is_and_goes_on(
+    new: dict[str, Any], act: Any, tmp_path: Path
+) -> None:
+    act(tmp_path / "start")
+    old, done = (10, OLD["values"], False), (new["steps"], new["values"], False)
+    killed = killed_everywhere(ACT, tmp_path / "start", tmp_path / "killed", new, tmp_path / "scratch")
+    assert read(killed[-1]) == done
+    has_part = False
+    for copy in killed:
+        steps, values, interrupted = read(copy)
+        has_part |= steps == new["steps"] and 0 < len(values) < len(new["values"])
+        if (steps, values, interrupted) not in (old, done):
+            assert interrupted
+            assert values == [
+                value for value in (new if steps == new["steps"] else OLD)["values"] if value in values
+            ]
+        act(copy, **{**new, "overwrite": False, "resume": True})
+        assert read(copy) == done
+        assert not list(copy.rglob("*.tmp"))
+    assert has_part  # of the rows that were finished before a kill
+
+
+def test_killed_new_sweep_goes_on(act: Any, tmp_path: Path) -> None:
+    killed = killed_everywhere(ACT, tmp_path / "none", tmp_path / "killed", OLD, tmp_path / "scratch")
+    for copy in killed:
+        act(copy, resume=True)
+        assert read(copy) == (10, OLD["values"], False)
+
+
+def test_saved_sweep_is_old_or_new_when_killed(act: Any, tmp_path: Path) -> None:
+    act(tmp_path / "start")
+    act(tmp_path / "other", steps=20)
+    code = "import sys\nfrom digrad.sweeps import Sweep\nact = Sweep.load(sys.argv[1]).save"
+    for copy in killed_everywhere(code, tmp_path / "start", tmp_path / "killed", tmp_path / "other"):
+        steps, values, _ = read(copy)
+        assert (steps, values) in ((10, OLD["values"]), (20, OLD["values"]), (20, []))
+    assert (steps, values) == (20, OLD["values"])
+
+
+def test_report_of_a_sweep_that_has_not_ended_says_so(act: Any, tmp_path: Path) -> None:
+    act(tmp_path / "start")
+    shutil.copytree(tmp_path / "start", tmp_path / "killed")
+    (tmp_path / "killed" / "table.parquet").unlink()
+    write_report(tmp_path / "start")
+    with pytest.raises(DataError, match=r"killed holds a sweep that has not ended; .* --resume"):
+        write_report(tmp_path / "killed")
