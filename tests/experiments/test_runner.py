@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -326,7 +327,7 @@ def test_resume_refuses_results_of_other_data(tmp_path: Path) -> None:
     data.write_text("\n".join(rows) + "\n")
     run(parse_spec(text), out)
     data.write_text("\n".join([*rows[:-1], "-1 1:5 2:1"]) + "\n")
-    with pytest.raises(CheckpointError, match=r"The problem of .* changed since CGT was stored"):
+    with pytest.raises(CheckpointError, match=r"CGT in .* belongs to another run .*problem_hash"):
         run(parse_spec(text), out, resume=True)
 
 
@@ -370,3 +371,37 @@ def test_seeds_on_a_lossy_network_differ_and_are_found_again(tmp_path: Path) -> 
     run(lossy, tmp_path, built=built, resume=True, progress=observer)
     assert observer.calls == 0
     assert numbers(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("written", "edited", "place"),
+    [
+        ("step_size = 0.05\n", "step_size = 0.1\n", "hyper_parameters"),
+        ("seed = 0\nseeds", "seed = 3\nseeds", "seed"),
+        ("record_every = 5", "record_every = 10", "record_every"),
+        ('dtype = "float64"', 'dtype = "float32"', "dtype"),
+        ("start = [10.0, 10.0]", "start = [10.0, 9.0]", "start_hash"),
+        ("tolerance = 1e-06", "tolerance = 1e-03", "tolerance"),
+        ("stop_at_tolerance = false", "stop_at_tolerance = true", "stop_at_tolerance"),
+        ("steps = 50", "steps = 40", "steps"),
+        ("", "", ""),
+    ],
+)
+def test_resume_compares_the_results_themselves_not_only_the_specification_beside_them(
+    finished: Path, tmp_path: Path, written: str, edited: str, place: str
+) -> None:
+    copy = shutil.copytree(finished, tmp_path / "copy")
+    text = (copy / "spec.toml").read_text()
+    assert written in text
+    (copy / "spec.toml").write_text(text.replace(written, edited))
+    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    for is_there in (True, False):  # without spec.toml nothing but the results says what they are
+        if not place:
+            run_again(load_spec(copy / "spec.toml") if is_there else tiny(), copy, resume=True)
+        else:
+            spec = parse_spec(text.replace(written, edited))
+            with pytest.raises(CheckpointError, match=rf"CGT in .* belongs to another run .*{place}: "):
+                run_again(spec, copy, resume=True)
+            assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
+        (copy / "spec.toml").unlink(missing_ok=True)
+        before.pop(copy / "spec.toml", None)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,6 +12,7 @@ import numpy as np
 from digrad import plots
 from digrad.cores import available_cores
 from digrad.errors import CheckpointError, DigradError, MixingError
+from digrad.experiments.image_table import ImagesTable
 from digrad.experiments.setting import has_paths, setting_of
 from digrad.experiments.spec import Built, Spec
 from digrad.experiments.store import Result, RunDirectory, check_folder, open_run, write_json
@@ -19,7 +21,9 @@ from digrad.files import locked
 from digrad.graphs import Digraph
 from digrad.mixing import Network
 from digrad.simulation import Checkpoint, Progress, simulate
+from digrad.simulation.checkpoint import difference
 from digrad.simulation.compare import run_each
+from digrad.simulation.simulate import facts_of_run
 from digrad.trace import Ensemble, Trace
 
 if TYPE_CHECKING:
@@ -108,11 +112,12 @@ def run(
     built = built or spec.build()
     check_folder(Path(out), resume=resume, overwrite=overwrite)
     with locked(out):
-        store = open_run(out, spec, resume=resume, overwrite=overwrite)
+        check = partial(_check_stored, built=built)
+        store = open_run(out, spec, resume=resume, overwrite=overwrite, check=check)
         if spec.engine == "torch":
             workers = workers or available_cores()
             failures, interrupted = train_all(store, built, progress=progress, workers=workers, seeds=seeds)
-            results = _stored_results(store, built, failures)
+            results = _stored_results(store, failures)
         else:
             results, failures = _run_methods(store, built, progress), {}
             interrupted = any(trace.interrupted for result in results.values() for trace in members(result))
@@ -134,8 +139,8 @@ def _conclude(
     report: Callable[[Path], object] | None,
     formats: Sequence[str],
 ) -> list[Path]:
-    store.write_summary(results)
     write_json(store.path / "setting.json", setting_of(built, results, with_minimum=report is not None))
+    store.write_summary(results)
     figures = draw_figures(store.figures, results, built.network, formats)
     if is_complete:
         store.mark_finished()
@@ -200,12 +205,12 @@ def members(result: Result) -> tuple[Trace, ...]:
     return result.traces if isinstance(result, Ensemble) else (result,)
 
 
-def _stored_results(store: RunDirectory, built: Built, failures: Mapping[str, str]) -> dict[str, Result]:
+def _stored_results(store: RunDirectory, failures: Mapping[str, str]) -> dict[str, Result]:
     """Return what is complete: of a method with several seeds, those that are."""
     spec = store.spec
     results: dict[str, Result] = {}
-    for label in built.methods:
-        found = [_stored(store, built, label, seed) for seed in range(spec.seed, spec.seed + spec.seeds)]
+    for label in spec.methods:
+        found = [store.load_member(label, seed) for seed in range(spec.seed, spec.seed + spec.seeds)]
         traces = tuple(trace for trace in found if trace is not None)
         if traces:
             results[label] = traces[0] if spec.seeds == 1 else Ensemble(traces)
@@ -223,7 +228,7 @@ def _run_methods(store: RunDirectory, built: Built, progress: Observer | None) -
     def run_or_load(label: str, seed: int) -> Trace:
         if progress:
             progress.on_method_start(label if spec.seeds == 1 else f"{label}, seed {seed}", spec.steps)
-        trace = _stored(store, built, label, seed) or _run_one(store, built, label, seed, progress)
+        trace = store.load_member(label, seed) or _run_one(store, built, label, seed, progress)
         if progress:
             progress.on_method_end(trace)
         return trace
@@ -242,10 +247,8 @@ def _run_one(store: RunDirectory, built: Built, label: str, seed: int, progress:
         built.methods[label],
         built.problem,
         built.network,
-        **store.spec.options(built.problem, seed),
+        **_options(store.spec, built, seed),
         name=label,
-        paths=has_paths(built.problem),
-        invariant=True,
         callback=progress.on_progress if progress else None,
         checkpoint=checkpoint,
     )
@@ -253,16 +256,38 @@ def _run_one(store: RunDirectory, built: Built, label: str, seed: int, progress:
     return trace
 
 
-def _stored(store: RunDirectory, built: Built, label: str, seed: int) -> Trace | None:
-    trace = store.load_member(label, seed)
-    if trace is None:
-        return None
-    network = built.network.with_seed(seed)
-    now = {"problem_hash": built.problem.content_hash, "network_hash": network.content_hash}
-    changed = [key.removesuffix("_hash") for key in now if trace.facts.get(key) != now[key]]
-    if changed:
-        raise CheckpointError(
-            f"The {' and the '.join(changed)} of {store.path} changed since {label} was stored; "
-            "begin anew with --overwrite."
-        )
-    return trace
+def _options(spec: Spec, built: Built, seed: int) -> dict[str, Any]:
+    options = spec.options(built.problem, seed)
+    return {**options, "paths": has_paths(built.problem), "invariant": True}
+
+
+def _check_stored(store: RunDirectory, built: Built) -> None:
+    """Raise unless the complete traces that are there are those of the specification.
+
+    Raises:
+        CheckpointError: One of them was made with other numbers, data or weights, whatever ``spec.toml`` says.
+    """
+    spec = store.spec
+    for label in built.methods:
+        for seed in range(spec.seed, spec.seed + spec.seeds):
+            trace = store.load_member(label, seed)
+            if trace is None:
+                continue
+            wanted = {**_facts(store, built, label, seed), "steps": min(spec.steps, trace.steps)}
+            known = {"stop_at_tolerance": trace.stopped_early, **trace.facts, "steps": trace.steps}
+            differing = difference({key: known[key] for key in wanted if key in known}, wanted)
+            if differing:
+                raise CheckpointError(
+                    f"{label} in {store.path} belongs to another run ({differing}); begin anew with --overwrite, or "
+                    "give another --out."
+                )
+
+
+def _facts(store: RunDirectory, built: Built, label: str, seed: int) -> dict[str, Any]:
+    method, spec = built.methods[label], store.spec
+    if isinstance(spec.problem, ImagesTable):
+        from digrad.torch.training import facts_of_training
+
+        plan = spec.problem.plan(**spec.options(built.problem, seed))
+        return facts_of_training(method, built.problem, built.network.with_seed(seed), plan)
+    return facts_of_run(method, built.problem, built.network, **_options(spec, built, seed))

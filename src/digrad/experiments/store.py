@@ -2,14 +2,16 @@
 
 A run directory holds ``spec.toml``, ``environment.json``, ``summary.json``, ``setting.json``, a trace per method,
 ``figures/``, ``report.html``, and ``checkpoints/``, from which a run goes on after an interruption, or when more steps
-are asked for. Every file is replaced atomically.
+are asked for. Every file is replaced atomically. ``summary.json`` says that the results are those of ``spec.toml``: it
+is deleted before anything else changes, and written when all traces are there, so that a kill in between leaves a run
+without results yet, never one with results of two runs.
 """
 
 import json
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
@@ -22,6 +24,7 @@ from digrad.errors import ArgumentError, DataError, SpecError
 from digrad.experiments import shapes
 from digrad.experiments.spec import Spec, load_spec
 from digrad.files import file_stem, is_left_over, make_folder, write_atomically
+from digrad.notices import warn_user
 from digrad.trace import Ensemble, Trace
 
 Result: TypeAlias = Trace | Ensemble
@@ -30,14 +33,14 @@ FORMAT = "digrad run 1"
 TIMES = ("started", "finished")  # the only entries of environment.json that differ between equal runs
 _PACKAGES = ("digrad", "jax", "numpy", "scipy", "torch")
 _OURS = (
+    "summary.json",
+    "setting.json",
     "trace-*",
     "final-*",
     "arrays-*",
     "ensemble-*",
     "checkpoints/*",
     "figures/*",
-    "summary.json",
-    "setting.json",
     "certificate/certificate.json",
     "report.html",
 )
@@ -109,11 +112,18 @@ class RunDirectory:
             self.checkpoint(trace.name, seed).unlink(missing_ok=True)
 
     def load_member(self, label: str, seed: int) -> Trace | None:
-        """Return the complete run of one seed, or None if there is none, or more steps are wanted."""
+        """Return the complete run of one seed, or None if there is none, or more steps are wanted.
+
+        A trace that cannot be read, e.g. because a kill came between its files, is not complete.
+        """
         name = self.member(label, seed)
         if not (self.path / f"trace-{file_stem(name)}.json").is_file():
             return None
-        trace = Trace.load(self.path, name)
+        try:
+            trace = Trace.load(self.path, name)
+        except DataError as error:
+            warn_user(f"{label} is computed again: {error}")
+            return None
         is_complete = not trace.interrupted and (trace.steps >= self.spec.steps or _has_ended(trace))
         return replace(trace, name=label) if is_complete else None
 
@@ -123,13 +133,26 @@ class RunDirectory:
 
 
 def open_run(
-    out: str | os.PathLike[str], spec: Spec, *, resume: bool = False, overwrite: bool = False
+    out: str | os.PathLike[str],
+    spec: Spec,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    check: Callable[[RunDirectory], None] | None = None,
 ) -> RunDirectory:
     """Make or reuse the directory ``out`` for a run of ``spec``.
 
     A directory with results is kept with ``resume``, if its specification has nothing but fewer steps or methods, and
     emptied of them with ``overwrite``. The directory of a run that left neither a trace nor a checkpoint is reused,
     whatever its specification.
+
+    Args:
+        out: The directory.
+        spec: What is to be run.
+        resume: Keep the results that are there.
+        overwrite: Delete them.
+        check: Called with the directory before anything is changed; raises if results that would be kept are not those
+            of ``spec``.
 
     Raises:
         ArgumentError: ``out`` is a file, holds something else than a run, or results, and neither ``resume`` nor
@@ -144,13 +167,18 @@ def open_run(
             )
         if has_results(path) and not overwrite:
             _check_resumable(path, spec, resume)
+    store = RunDirectory(path, spec)
+    if resume and check:
+        check(store)
     make_folder(path)
     if not resume:
         _clear(path)
+    elif not (is_finished(path) and is_run_of(path, spec)):
+        (path / "summary.json").unlink(missing_ok=True)
     # The environment comes first: it marks the directory as ours from the first file on.
     write_json(path / "environment.json", environment())
     write_atomically(path / "spec.toml", spec.to_toml())
-    return RunDirectory(path, spec)
+    return store
 
 
 def check_folder(path: Path, *, resume: bool, overwrite: bool) -> None:
@@ -251,6 +279,14 @@ def is_run(path: Path) -> bool:
     try:
         return read_json(path / "environment.json").get("format") == FORMAT
     except DataError:
+        return False
+
+
+def is_run_of(path: Path, spec: Spec) -> bool:
+    """Whether a folder holds a run of exactly this specification."""
+    try:
+        return is_run(path) and load_spec(path / "spec.toml") == spec
+    except SpecError:
         return False
 
 

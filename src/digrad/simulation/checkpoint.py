@@ -9,7 +9,7 @@ import io
 import json
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,18 +112,10 @@ def load(
         CheckpointError: the file is corrupt, or belongs to another run.
     """
     header, arrays = _read(Path(path))
-    differing = sorted(
-        key
-        for key in {*fingerprint, *header["fingerprint"]}
-        if _at(fingerprint, key) != _at(header["fingerprint"], key)
-    )
+    differing = difference(header["fingerprint"], fingerprint)
     if differing:
-        listed = "; ".join(
-            f"{key}: {_at(header['fingerprint'], key)} there, {_at(fingerprint, key)} here"
-            for key in differing
-        )
         raise CheckpointError(
-            f"`{path}` belongs to another run ({listed}); give another place, or begin anew with overwrite."
+            f"`{path}` belongs to another run ({differing}); give another place, or begin anew with overwrite."
         )
     leaves, structure = jax.tree.flatten(state)
     stored = [arrays.get(f"state/{i}") for i in range(len(leaves))]
@@ -135,6 +127,15 @@ def load(
         name.removeprefix("column/"): array for name, array in arrays.items() if name.startswith("column/")
     }
     return header["k"], jax.tree.unflatten(structure, stored), columns, header["seconds"]
+
+
+def difference(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """Return in which facts two runs differ; empty if in none."""
+    absent = "(absent)"
+    pairs = {key: (stored.get(key, absent), wanted.get(key, absent)) for key in {*stored, *wanted}}
+    return "; ".join(
+        f"{key}: {there} there, {here} here" for key, (there, here) in sorted(pairs.items()) if there != here
+    )
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -153,7 +154,3 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             "begin anew with overwrite."
         )
     return {"k": k, "seconds": seconds, "fingerprint": stored}, arrays
-
-
-def _at(fingerprint: dict[str, Any], key: str) -> Any:
-    return fingerprint.get(key, "(absent)")

@@ -61,6 +61,11 @@ class Plan:
         optional = {name: True for name in ("paths", "invariant") if getattr(self, name)}
         return {"record_every": self.record_every, "plain_mean": self.plain_mean, **optional}
 
+    @property
+    def rule(self) -> dict[str, Any]:
+        """What else the end of a run and its verdict depend on."""
+        return {"tolerance": self.tolerance, "stop_at_tolerance": self.stop_at_tolerance}
+
 
 def chunks(
     call: Callable[[Carry, int], tuple[Carry, Rows]],
@@ -261,8 +266,8 @@ def ended(run: Prepared, plan: Plan, recorder: Recorder, carry: Carry, *, second
         facts={
             **run.facts,
             **plan.facts,
+            **plan.rule,
             **_slowest(run, k),
-            "tolerance": tolerance,
             "jax": jax.__version__,
         },
         arrays=hyper.long_arrays(run.method),

@@ -225,7 +225,7 @@ def prepare(
         facts={
             **(facts or {}),
             **({"churn": [repr(event) for event in churn]} if churn else {}),
-            **_facts(method, problem, network, x0, is_stored),
+            **facts_of(method, problem, network, x0, is_stored=is_stored),
         },
     )
 
@@ -409,9 +409,15 @@ def _bytes_per_step(network: AnyNetwork, letters: dict[str, str], dtype: np.dtyp
     return entries * dtype.itemsize * len(letters)
 
 
-def _facts(
-    method: Any, problem: Problem, network: AnyNetwork, x0: npt.NDArray[np.floating], is_stored: bool
+def facts_of(
+    method: Any, problem: Problem, network: AnyNetwork, x0: npt.NDArray[np.floating], *, is_stored: bool
 ) -> dict[str, Any]:
+    """Return what a method, a problem, a network and a start are, as a stored run knows them again.
+
+    Raises:
+        ArgumentError: The run is to be stored, and one of them cannot be recognised in another process.
+    """
+
     def recognised(make: Callable[[], Any], what: str) -> Any:
         try:
             return make()

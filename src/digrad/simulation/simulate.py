@@ -1,7 +1,7 @@
 """Run a method on a problem over a network, as users call it."""
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from digrad.simulation.arguments import (
 )
 from digrad.simulation.checkpoint import Checkpoint
 from digrad.simulation.drive import Plan, Progress, drive
-from digrad.simulation.prepare import Prepared, prepare
+from digrad.simulation.prepare import Prepared, facts_of, prepare
 from digrad.simulation.recorder import observer
 from digrad.trace import Trace
 from digrad.types import Method
@@ -168,3 +168,40 @@ def arrange(
         churn=churn,
     )
     return run, plan
+
+
+def facts_of_run(
+    method: Method,
+    problem: Problem,
+    network: AnyNetwork,
+    *,
+    steps: int,
+    batch_size: int | None,
+    seed: int,
+    x0: npt.ArrayLike | Literal["zeros", "normal"] | None,
+    record_every: int,
+    dtype: npt.DTypeLike,
+    tolerance: float,
+    stop_at_tolerance: bool,
+    sampling: str,
+    paths: bool = False,
+    invariant: bool = False,
+) -> dict[str, Any]:
+    """Return the facts by which the trace of such a run is known again, without running it.
+
+    Raises:
+        ArgumentError: Something cannot be recognised in another process.
+    """
+    plan = Plan(
+        steps=steps, record_every=record_every, tolerance=tolerance, stop_at_tolerance=stop_at_tolerance,
+        plain_mean=False, callback=None, checkpoint=None, chunk=None, paths=paths, invariant=invariant,
+    )  # fmt: skip
+    start = make_start(x0, problem, seed).astype(make_dtype(dtype))
+    return {
+        "seed": seed,
+        "batch_size": batch_size,
+        "sampling": sampling,
+        **facts_of(method, problem, network.with_seed(seed), start, is_stored=True),
+        **plan.facts,
+        **plan.rule,
+    }

@@ -114,6 +114,27 @@ def train(
     return training.trace()
 
 
+def facts_of_training(
+    method: Any, problem: ImageProblem, network: Network, plan: TrainingPlan
+) -> dict[str, Any]:
+    """Return the facts by which the trace of such a training is known again, without training.
+
+    Args:
+        method: The method.
+        problem: The network and the images.
+        network: Graph and weights, as a run with the seed of the plan meets them.
+        plan: How long, and what to record.
+    """
+    fields = dataclasses.asdict(plan)
+    return {
+        **{key: fields[key] for key in fields if key not in ("checkpoint", "checkpoint_every", "steps")},
+        "method": repr(method),
+        "problem": problem.name,
+        "problem_hash": problem.content_hash,
+        "network_hash": network.content_hash,
+    }
+
+
 class Training:
     """One run under way; see :func:`train`."""
 
@@ -295,14 +316,8 @@ class Training:
         }
 
     def _fingerprint(self) -> dict[str, Any]:
-        plan = dataclasses.asdict(self.plan)
-        facts = {key: plan[key] for key in plan if key not in ("checkpoint", "checkpoint_every", "steps")}
         return {
-            **facts,
-            "method": repr(self.method),
-            "problem": self.problem.name,
-            "problem_hash": self.problem.content_hash,
-            "network_hash": self.network.content_hash,
+            **facts_of_training(self.method, self.problem, self.network, self.plan),
             "torch": torch.__version__,
             "threads": torch.get_num_threads(),
         }
