@@ -14,6 +14,7 @@ from digrad.cli.main import digrad
 from digrad.engine.link_door import check_links
 from digrad.experiments import preset
 from digrad.trace import Trace
+from experiment_specs import tiny
 
 pytestmark = pytest.mark.long
 
@@ -269,6 +270,24 @@ def test_demo_shows_that_tracking_explodes_and_cgt_converges(monkeypatch, capsys
     assert cgt.loss[-1] - preset("demo").build().problem.solve().loss < 1e-3
     assert clipped.grad_norm[-1000:].mean() > 2 * cgt.grad_norm[-1000:].mean()
     assert (out / "figures" / "loss_and_gradient.png").exists()
+
+
+def test_demo_replaces_only_itself(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("digrad.experiments.runner.draw_figures", lambda *arguments: [])
+    monkeypatch.setattr("digrad.experiments.preset", lambda name: tiny(steps=20))
+    (tmp_path / "demo.toml").write_text(tiny(steps=30).to_toml())
+    call(monkeypatch, capsys, "run", "demo.toml", "--quiet")
+    before = (tmp_path / "runs" / "demo" / "trace-CGT.parquet").read_bytes()
+    monkeypatch.setattr("sys.argv", ["digrad", "demo"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "holds the run of another specification" in capsys.readouterr().err
+    assert (tmp_path / "runs" / "demo" / "trace-CGT.parquet").read_bytes() == before
+    call(monkeypatch, capsys, "demo", "--overwrite")
+    call(monkeypatch, capsys, "demo")  # the same numbers again
+    assert Trace.load(tmp_path / "runs" / "demo", "CGT").steps == 20
 
 
 def test_graph_describes_and_draws_the_union_of_one_that_changes_with_time(monkeypatch, capsys, tmp_path):

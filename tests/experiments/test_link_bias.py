@@ -27,8 +27,30 @@ def test_only_what_is_owed_leaves_no_bias(tmp_path, monkeypatch):
     page = write_report(tmp_path / "out").read_text()
     assert "<h2>CGT with 30% of all packets lost in out</h2>" in page
     assert page.count("data:image/png") == 1
-    with pytest.raises(ArgumentError, match="is not empty"):
+    with pytest.raises(ArgumentError, match="holds an earlier result"):
         reproduce_links(tmp_path / "out")
+
+
+def test_the_default_folder_is_replaced_only_by_the_same_numbers(tmp_path, monkeypatch):
+    problem, method, options = link_bias._settings()["example"]
+    monkeypatch.setattr(
+        link_bias, "_settings", lambda: {"example": (problem, method, {**options, "steps": 5})}
+    )
+    monkeypatch.setattr(link_bias.plots, "save_figure", lambda *arguments, **options: [])
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "runs" / "reproduce-links"
+
+    def call(*words):
+        return CliRunner().invoke(digrad, ["reproduce", "links", *words])
+
+    assert call("--seed", "3").exit_code == 0
+    first = (folder / "links.json").read_bytes()
+    assert call("--seed", "3").exit_code == 0
+    assert (folder / "links.json").read_bytes() == first
+    assert "holds an earlier result" in str(call().exception)
+    (folder / "environment.json").write_text("of a run of reproduce-links.toml")
+    assert "holds other files" in str(call("--overwrite").exception)
+    assert (folder / "links.json").read_bytes() == first
 
 
 def test_the_table_of_links_says_all_that_links_can():

@@ -27,14 +27,11 @@ def demo(out: Path | None, as_json: bool, overwrite: bool) -> None:
     ships with scikit-learn), each seeing only some of the digits. Needs no network and less than a minute.
     """
     from digrad.experiments import preset
+    from digrad.experiments.store import is_run_of
 
-    _run(
-        preset("demo"),
-        out or Path("runs/demo"),
-        resume=False,
-        overwrite=True if out is None else overwrite,
-        style=_style(json=as_json),
-    )
+    spec, folder = preset("demo"), out or Path("runs/demo")
+    is_again = out is None and is_run_of(folder, spec)  # gives the same numbers
+    _run(spec, folder, resume=False, overwrite=overwrite or is_again, style=_style(json=as_json))
 
 
 @click.command()
@@ -143,6 +140,7 @@ def reproduce(
     Writes the figures in the paper's layout, and a table of claims with what was measured.
     """
     from digrad.experiments import reproduce_cifar, reproduce_links, reproduce_logistic
+    from digrad.experiments.link_bias import is_reproduction_of
 
     only_cifar = {"--jobs": jobs, "--seeds": seeds, "--steps": steps, "--setting": settings or None}
     given = [name for name, value in only_cifar.items() if value is not None]
@@ -150,7 +148,8 @@ def reproduce(
         raise click.UsageError(f"{given[0]} is for cifar, but the experiment is {experiment}; leave it out.")
     if experiment == "links":
         folder = out or Path("runs/reproduce-links")
-        _show_links(reproduce_links(folder, seed=seed, overwrite=overwrite or out is None), as_json)
+        is_again = out is None and is_reproduction_of(folder, seed)  # gives the same numbers
+        _show_links(reproduce_links(folder, seed=seed, overwrite=overwrite or is_again), as_json)
         return
     chosen: Preset = preset or ("full" if experiment == "logistic" else "small")
     folder = out or Path("runs") / f"reproduce-{experiment}-{chosen}"

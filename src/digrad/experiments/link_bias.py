@@ -10,9 +10,9 @@ import numpy as np
 
 from digrad import plots
 from digrad.algorithms import CGT
-from digrad.errors import ArgumentError
-from digrad.experiments.store import check_folder, is_empty, write_json
-from digrad.files import locked, write_atomically
+from digrad.errors import ArgumentError, DataError
+from digrad.experiments.store import check_folder, is_empty, read_json, write_json
+from digrad.files import is_left_over, locked, write_atomically
 from digrad.graphs import example5
 from digrad.links import Links
 from digrad.mixing import Network
@@ -21,6 +21,7 @@ from digrad.simulation import simulate
 from digrad.trace import Trace
 
 TABLE = "links.json"
+_OURS = (TABLE, "links.md", "links-example.png", "links-digits.png", "report.html")
 LOSS = 0.3
 POLICIES = {  # label: (push, pull)
     "owed, own value": ("sum", "self"),
@@ -85,18 +86,24 @@ def reproduce_links(out: str | os.PathLike[str], *, seed: int = 0, overwrite: bo
     Below ``out`` there is then a figure for each problem, and the table as ``links.md`` and ``links.json``.
 
     Args:
-        out: The folder: new, empty, or of an earlier run with ``overwrite``.
+        out: The folder: new, empty, or of an earlier call with ``overwrite``.
         seed: Of the fates of packets.
-        overwrite: Write into a folder that is not empty.
+        overwrite: Replace what an earlier call wrote.
 
     Raises:
         ArgumentError: ``out`` cannot be used.
     """
     folder = Path(out)
     check_folder(folder, resume=False, overwrite=overwrite)
-    if not (overwrite or is_empty(folder)):
-        raise ArgumentError(f"`out` {folder} is not empty; give another --out, or --overwrite.")
+    if not is_empty(folder):
+        if not all(file.name in _OURS or is_left_over(file) for file in folder.iterdir()):
+            raise ArgumentError(f"`out` must be empty, but {folder} holds other files; give another --out.")
+        if not overwrite:
+            raise ArgumentError(
+                f"`out` {folder} holds an earlier result; give another --out, or --overwrite."
+            )
     with locked(folder):
+        (folder / TABLE).unlink(missing_ok=True)  # a kill must not leave it beside figures of another seed
         rows: list[Bias] = []
         figures: list[Path] = []
         for name, (problem, method, options) in _settings().items():
@@ -109,9 +116,17 @@ def reproduce_links(out: str | os.PathLike[str], *, seed: int = 0, overwrite: bo
             figure = plots.curves(traces, ("grad_norm", "mass_error"))
             figures += plots.save_figure(figure, folder / f"links-{name}", formats=("png",))
         found = LinkBias(folder, tuple(rows), tuple(figures))
-        write_json(folder / TABLE, {"rows": [asdict(row) for row in rows]})
         write_atomically(folder / "links.md", found.to_markdown())
+        write_json(folder / TABLE, {"seed": seed, "rows": [asdict(row) for row in rows]})
     return found
+
+
+def is_reproduction_of(folder: Path, seed: int) -> bool:
+    """Whether a folder holds what :func:`reproduce_links` gives for this seed."""
+    try:
+        return read_json(folder / TABLE).get("seed") == seed
+    except DataError:
+        return False
 
 
 def _settings() -> dict[str, tuple[Problem, CGT, dict[str, Any]]]:
