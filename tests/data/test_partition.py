@@ -1,3 +1,5 @@
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -194,3 +196,19 @@ def test_describe_shows_the_first_of_many_agents():
 def test_partition_of_many_agents_is_quick_and_complete():
     parts = partition(np.arange(40_000) % 2, 20_000, scheme="stratified")
     assert parts.sizes.tolist() == [2] * 20_000
+
+
+def test_a_division_that_leaves_an_agent_one_sample_says_so():
+    labels = np.arange(200) % 4
+    seed = next(seed for seed in range(200) if _sizes_of_dirichlet(labels, seed=seed).min() == 1)
+    with pytest.warns(UserWarning, match="a single sample") as caught:
+        parts = partition(labels, 10, scheme="dirichlet", alpha=0.1, seed=seed)
+    assert f"agent {int(np.argmin(parts.sizes))} " in str(caught[0].message)
+    partition(labels, 10, scheme="dirichlet", alpha=0.1, seed=seed, min_size=2)
+    partition(np.arange(5), 5, scheme="iid")
+
+
+def _sizes_of_dirichlet(labels, *, seed):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return partition(labels, 10, scheme="dirichlet", alpha=0.1, seed=seed).sizes

@@ -235,9 +235,43 @@ def test_weights_on_the_edges_of_a_networkx_graph_are_not_dropped_in_silence():
     ) as caught:
         Network(weighted)
     assert caught[0].filename == __file__
+    with pytest.warns(UserWarning, match=r"are not read.*Network.from_weights") as caught:
+        graphs.from_networkx(weighted)
+    assert caught[0].filename == __file__
     weights = np.full((2, 2), 0.5)
     Network(weighted, R=weights, C=weights)
     Network(nx.DiGraph([(0, 1), (1, 0)]))
+
+
+def test_weights_on_the_edges_of_a_networkx_graph_are_scaled_on_request():
+    weighted = nx.DiGraph()
+    weighted.add_weighted_edges_from([("b", "a", 3.0), ("a", "b", 1.0), ("a", "a", 1.0), ("c", "a", 4.0)])
+    weighted.add_edge("b", "c")  # counts 1
+    network = Network.from_weights(weighted)  # agents b, a, c in the order of the edges
+    assert network.graph.names == ("b", "a", "c")
+    np.testing.assert_allclose(
+        network.R.toarray(), [[0.5, 0.5, 0], [3 / 8, 1 / 8, 4 / 8], [0.5, 0, 0.5]], rtol=1e-15
+    )
+    np.testing.assert_allclose(
+        network.C.toarray(), [[2 / 6, 0.5, 0], [3 / 6, 0.5, 0.5], [1 / 6, 0, 0.5]], rtol=1e-15
+    )
+    np.testing.assert_array_equal(
+        Network.from_weights(nx.Graph([(0, 1), (1, 2)])).R.toarray(),
+        row_stochastic(graphs.grid(1, 3)).toarray(),
+    )
+
+
+def test_equal_numbers_on_the_arcs_give_uniform_weights():
+    adjacency = EXAMPLE.to_adjacency()
+    for numbers in (adjacency, 7 * adjacency.toarray()):
+        scaled = Network.from_weights(numbers)
+        np.testing.assert_allclose(scaled.R.toarray(), Network(EXAMPLE).R.toarray(), rtol=1e-15)
+        np.testing.assert_allclose(scaled.C.toarray(), Network(EXAMPLE).C.toarray(), rtol=1e-15)
+    one_way = Network.from_weights(graphs.out_star(3).to_adjacency())  # C does not exist, R does
+    np.testing.assert_array_equal(one_way.R.toarray()[0], [1, 0, 0])
+    for bad in (-adjacency, np.nan * adjacency):
+        with pytest.raises(MixingError, match="must be finite and not negative"):
+            Network.from_weights(bad)
 
 
 RANDOM = [

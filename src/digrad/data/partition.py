@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from digrad.checks import choice, count, positive
 from digrad.errors import ArgumentError, DataError
+from digrad.notices import warn_user
 
 Indices: TypeAlias = npt.NDArray[np.int64]
 
@@ -18,6 +19,7 @@ _STREAM = 0x70617274  # second word of the Philox key: a stream apart from the o
 _DIRICHLET_ATTEMPTS = 1000
 _SHARDS_PER_AGENT = 2  # McMahan et al., Communication-efficient learning ..., AISTATS 2017, section 3
 _ROWS_DESCRIBED = 20
+_MANY = 10  # samples per agent on average from which a single one surprises
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +146,8 @@ def partition(
         seed: Of the random schemes.
         alpha: Concentration of ``dirichlet``.
         shards_per_agent: Of ``shards``; 2 by default.
-        min_size: The fewest samples an agent may have; ``dirichlet`` draws again until that holds.
+        min_size: The fewest samples an agent may have; ``dirichlet`` draws again until that holds. It warns where
+            an agent is left with a single sample.
 
     Raises:
         ArgumentError: When an argument is out of range or does not belong to the scheme.
@@ -174,7 +177,15 @@ def partition(
         "shards": lambda: _shards(codes, agents, shards, rng),
         "dirichlet": lambda: _dirichlet(codes, agents, alpha, min_size, rng),
     }
-    return Partition(tuple(divide[scheme]()), scheme)
+    found = Partition(tuple(divide[scheme]()), scheme)
+    if found.sizes.min() == 1 and codes.size >= _MANY * agents:
+        alone = np.flatnonzero(found.sizes == 1)
+        warn_user(
+            f"scheme {scheme!r} of partition leaves agent {alone[0]} a single sample"
+            f"{f', and {len(alone) - 1} others too' if len(alone) > 1 else ''}, of {codes.size // agents} on average; "
+            "agents weigh equally in F, whatever their samples. Raise `min_size`, or alpha."
+        )
+    return found
 
 
 def _stratified(codes: Indices, agents: int, rng: np.random.Generator) -> list[Indices]:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from digrad import checks
 from digrad.errors import ArgumentError, GraphError
+from digrad.notices import warn_user
 
 if TYPE_CHECKING:
     import networkx
@@ -196,11 +197,22 @@ def from_networkx(graph: "networkx.Graph") -> Digraph:
     """Return the digraph of a networkx graph; an undirected edge becomes two arcs, a self loop is dropped.
 
     Nodes that are exactly 0, ..., n - 1 keep their numbers; others are numbered in the graph's order and become names.
-    Attributes of edges, such as ``weight``, are not read.
+    A digraph has no weights: those on the edges are left out, with a warning; ``Network.from_weights`` reads them.
 
     Raises:
         GraphError: It is no networkx graph, is a multigraph, or has no nodes.
     """
+    found, _ = numbered(graph)
+    if any(weight is not None for _, _, weight in graph.edges(data="weight")):
+        warn_user(
+            "the weights on the edges of a networkx graph are not read, and agents mix with uniform ones; use "
+            "Network.from_weights(graph), or give R and C to Network."
+        )
+    return found
+
+
+def numbered(graph: "networkx.Graph") -> tuple[Digraph, dict[Any, int]]:
+    """Return the digraph of a networkx graph, and the agent that each node became."""
     if not all(hasattr(graph, name) for name in ("is_multigraph", "is_directed", "nodes", "edges")):
         raise GraphError(
             f"`graph` of from_networkx must be a networkx graph, but got {type(graph).__name__}; "
@@ -218,7 +230,8 @@ def from_networkx(graph: "networkx.Graph") -> Digraph:
     pairs = [(number[sender], number[receiver]) for sender, receiver in graph.edges if sender != receiver]
     if not graph.is_directed():
         pairs += [(receiver, sender) for sender, receiver in pairs]
-    return from_edges(len(nodes), pairs, names=None if named else [str(node) for node in nodes])
+    names = None if named else [str(node) for node in nodes]
+    return from_edges(len(nodes), pairs, names=names), number
 
 
 def from_adjacency(matrix: Any) -> Digraph:

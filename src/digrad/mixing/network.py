@@ -12,13 +12,14 @@ import numpy.typing as npt
 from digrad import checks
 from digrad.errors import ArgumentError, MixingError
 from digrad.graphs import Digraph, GraphSequence, from_networkx, roots, unreachable_pair
+from digrad.graphs.digraph import numbered
 from digrad.links import Link, Links
 from digrad.links.door import check_given, identity
+from digrad.mixing.proportions import proportions, scaled
 from digrad.mixing.spectral import DENSE_LIMIT, perron_column, perron_row
 from digrad.mixing.summary import NetworkSummary, summarize
 from digrad.mixing.validation import ADJECTIVES, BUILDERS, check_connected, custom, no_root, not_strong
 from digrad.mixing.weights import Kind, Mixing, column_stochastic, row_stochastic, sinkhorn
-from digrad.notices import warn_user
 from digrad.tables import facts_html
 
 if TYPE_CHECKING:
@@ -33,9 +34,9 @@ class Network:
     """A digraph and the weights on it: a description, from which each engine builds its executor.
 
     Args:
-        graph: Who hears whom: a digraph, or a networkx graph, whose edges' weights are not read; a sequence
-            (:func:`digrad.graphs.split` and others) changes with the iteration, with uniform weights recomputed from
-            the degrees of each.
+        graph: Who hears whom: a digraph, or a networkx graph (for weights on its edges:
+            :meth:`from_weights`); a sequence (:func:`digrad.graphs.split` and others) changes with the iteration, with
+            uniform weights recomputed from the degrees of each.
         R: Row-stochastic weights for ``pull``; by default :func:`row_stochastic` of ``graph``.
         C: Column-stochastic weights for ``push``; by default :func:`column_stochastic` of ``graph``, on first use.
         W: Doubly stochastic weights for ``mix``; by default :func:`sinkhorn` of ``graph``, on first use.
@@ -79,9 +80,8 @@ class Network:
     ) -> None:
         """Validate what is given."""
         if hasattr(graph, "is_multigraph"):
-            theirs, graph = graph, from_networkx(graph)  # pyright: ignore[reportArgumentType]
-            if R is None and C is None and W is None:
-                _warn_of_weights(theirs)
+            has_weights = not (R is None and C is None and W is None)
+            graph = numbered(graph)[0] if has_weights else from_networkx(graph)  # pyright: ignore[reportArgumentType]
         if not isinstance(graph, Digraph | GraphSequence):
             raise ArgumentError(
                 f"`graph` of Network must be a Digraph or a networkx graph, but got {type(graph).__name__}; "
@@ -102,6 +102,31 @@ class Network:
         object.__setattr__(self, "_steps", {})
         if "R" not in accepted and not partial:
             _check_root(self.union)
+
+    @classmethod
+    def from_weights(
+        cls, weights: "npt.ArrayLike | networkx.Graph", *, links: Link | Links | None = None
+    ) -> "Network":
+        """Return the network whose agents mix in proportion to given numbers: rows are scaled for R, columns for C.
+
+        Args:
+            weights: ``[n, n]``, dense or scipy sparse, not negative; ``[i, j]`` is how much receiver i counts what
+                sender j says. Or a networkx graph: the ``weight`` of its edge (j, i), or 1. The diagonal, or a self
+                loop, is how much an agent counts itself; where it is missing, the mean of the others in its row
+                (for R) or column (for C): equal numbers give uniform weights.
+            links: As for :class:`Network`.
+
+        Raises:
+            MixingError: A number is negative or not finite, or no agent reaches all others.
+
+        Example:
+            >>> Network.from_weights([[1, 3], [1, 1]]).R.toarray()
+            array([[0.25, 0.75],
+                   [0.5 , 0.5 ]])
+        """
+        graph, numbers = proportions(weights, "weights")
+        is_strong = unreachable_pair(graph) is None
+        return cls(graph, R=scaled(numbers, 1), C=scaled(numbers, 0) if is_strong else None, links=links)
 
     def __repr__(self) -> str:
         """Return the sizes; ``describe()`` tells more."""
@@ -311,14 +336,6 @@ def _check_strong(graph: Digraph) -> None:
     if unreachable_pair(graph) is not None:
         raise MixingError(
             f"`graph` of Network: {not_strong(graph)}; add arcs, or pass C on a strongly connected graph."
-        )
-
-
-def _warn_of_weights(graph: Any) -> None:
-    if any(weight is not None for _, _, weight in graph.edges(data="weight")):
-        warn_user(
-            "`graph` of Network: the weights on the edges of a networkx graph are not read, and agents mix with "
-            "uniform ones; give weights of your own as R and C."
         )
 
 

@@ -46,8 +46,7 @@ def custom(
     """
     checks.choice(kind, "kind", "custom", _NAMES)
     name = _NAMES[kind] if name is None else name
-    weights = _as_csr(matrix, name)
-    _check_entries(weights, name)
+    weights = as_weights(matrix, name)
     if graph is not None:
         _check_inside(weights, graph, name)
     _check_diagonal(weights, name)
@@ -58,6 +57,13 @@ def custom(
     if not partial:
         check_connected(mixing, name)
     return mixing
+
+
+def as_weights(matrix: Any, name: str) -> csr_array:
+    """Return a square matrix of finite numbers, none negative, or say which entry is not."""
+    weights = _as_csr(matrix, name)
+    _check_entries(weights, name)
+    return weights
 
 
 def check_connected(mixing: Mixing, name: str) -> None:
