@@ -33,6 +33,7 @@ from method_cases import CASES
 REFERENCE = Path(__file__).with_suffix(".json")
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5}  # relative to the largest number of an array, and to 1
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "torch")
+AVERAGE = "weighted"  # of the agents, where columns were measured when the reference was made
 STEPS, CUT = 24, 11  # of a run, and where it is resumed
 SHOWN = 10  # numbers stored of an array
 RESUMED = " resumed"
@@ -125,9 +126,7 @@ def cases() -> dict[str, Case]:
         found |= twice(f"CGT {name}", CGT, problem, network, churn=churn, **options)
     found |= twice("CGT epochs", CGT, LOGISTIC[0], sampling="epoch", **LOGISTIC[1])
     found["CGT stopped"] = partial(simulated, CGT, problem, steps=900, stop_at_tolerance=True, **options)
-    found["CGT all columns"] = partial(
-        simulated, CGT, problem, plain_mean=True, paths=True, invariant=True, **options
-    )
+    found["CGT all columns"] = partial(simulated, CGT, problem, paths=True, invariant=True, **options)
     return found | together() | large() | replicas()
 
 
@@ -141,7 +140,7 @@ def simulated(
     method: Any, problem: Any, network: Any = NETWORK, *, resumed: bool = False, **options: Any
 ) -> Arrays:
     """Run a method and return what it recorded."""
-    options = {"steps": STEPS, "record_every": 5, **options}
+    options = {"steps": STEPS, "record_every": 5, "average": AVERAGE, **options}
     if not resumed:
         return arrays(dg.simulate(method, problem, network, **options))
     with tempfile.TemporaryDirectory() as folder:
@@ -157,7 +156,14 @@ def together() -> dict[str, Case]:
 
     def seeds(method: Any) -> Arrays:
         traces = dg.compare(
-            {"it": method}, QUADRATIC[0], NETWORK, steps=STEPS, x0="normal", seeds=3, record_every=5
+            {"it": method},
+            QUADRATIC[0],
+            NETWORK,
+            steps=STEPS,
+            x0="normal",
+            seeds=3,
+            record_every=5,
+            average=AVERAGE,
         )
         return {
             f"{name} of seed {seed}": column
@@ -168,7 +174,7 @@ def together() -> dict[str, Case]:
     def table(kind: str, **options: Any) -> Arrays:
         problem = {"full": QUADRATIC, "batch": LOGISTIC}[kind][0]
         found = dg.sweep(
-            [dg.CGT, dg.AB], problem, NETWORK, steps=STEPS, seeds=2, x0="normal", record_every=5,
+            [dg.CGT, dg.AB], problem, NETWORK, steps=STEPS, seeds=2, x0="normal", record_every=5, average=AVERAGE,
             grid={"step_size": [0.02, 0.1], "threshold": [0.5, 2.0]}, **options,
         ).table  # fmt: skip
         numbers = found.select_dtypes("number").drop(columns=["seconds", "sample_seed"], errors="ignore")

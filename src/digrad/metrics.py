@@ -1,8 +1,9 @@
 """What is measured of stacked estimates: pure functions of arrays, in NumPy, JAX or torch.
 
-The average of the agents is weighted by the Perron vector u of the matrix that the estimates are mixed with,
-because that average obeys the dynamics of the method; u is all ones for doubly stochastic mixing. Push-sum
-methods conserve the sum of their weights w times their estimates, so that w takes the place of u.
+The average of the agents is their plain mean, one function of the estimates for all methods, or weighted by the
+Perron vector u of the matrix that the estimates are mixed with, because that average obeys the dynamics of the method;
+u is all ones for doubly stochastic mixing. Push-sum methods conserve the sum of their weights w times their estimates,
+so that w takes the place of u.
 """
 
 from collections.abc import Sequence
@@ -11,6 +12,8 @@ from typing import Any
 
 from digrad.arrays import maximum, row_norm
 from digrad.types import Array, State
+
+AVERAGES = ("plain", "weighted")  # where loss and gradient are evaluated
 
 
 def average_weights(method: Any, state: State, u: Array) -> Array:
@@ -29,7 +32,7 @@ def perron_average(x: Array, u: Array) -> Array:
 
 
 def consensus_error(x: Array, u: Array) -> Array:
-    """Return ||x - 1 xbar^T||_F / sqrt(n) with xbar the Perron average."""
+    """Return ||x - 1 xbar^T||_F / sqrt(n) with xbar the average weighted by u."""
     return _root_mean_square(x - perron_average(x, u))
 
 

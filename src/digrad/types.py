@@ -5,7 +5,7 @@ gives to sender j; edges are written ``(sender, receiver)``; mixing is ``matrix 
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 #: A NumPy, JAX or torch array: methods use operators only.
 Array: TypeAlias = Any
@@ -15,6 +15,8 @@ State: TypeAlias = Any
 Schedule: TypeAlias = Callable[[int], float]
 #: A hyper-parameter; an array ``[n, 1]`` gives each agent its own.
 Hyper: TypeAlias = float | Array | Schedule
+#: An average of the agents: their plain mean, or the one that the dynamics of a method conserve.
+Average: TypeAlias = Literal["plain", "weighted"]
 
 
 class Net(Protocol):

@@ -7,7 +7,7 @@ import pytest
 
 import digrad as dg
 
-NETWORK = dg.Network(dg.graphs.example5())
+NETWORK, QUADRATIC = dg.Network(dg.graphs.example5()), dg.problems.example_quadratic()
 METHODS = {"CGT": dg.CGT(step_size=0.05, threshold=1.0), "DGD": dg.DGD(step_size=0.05)}
 
 
@@ -22,7 +22,7 @@ def test_every_run_of_compare_is_that_of_simulate(tmp_path):
         "steps": 12,
         "batch_size": 4,
         "sampling": "epoch",
-        "plain_mean": True,
+        "average": "weighted",
         "x0": "normal",
         "chunk": 5,
     }
@@ -103,3 +103,26 @@ def test_a_run_on_a_network_that_draws_goes_on_as_its_seed_says(tmp_path):
     np.testing.assert_array_equal(resumed.loss, whole.loss)
     with pytest.raises(dg.DigradError, match="seed"):
         dg.simulate(METHODS["CGT"], problem, network, steps=20, seed=1, checkpoint=checkpoint)
+
+
+def test_all_methods_are_measured_by_one_function_of_the_estimates():
+    start = np.random.default_rng(1).standard_normal((5, 2))
+    chosen = [dg.CGT(0.05, 5.0), dg.SGP(0.05), dg.DGD(0.05), dg.DGD(0.05, mixing="row"), dg.FROST(0.05)]
+    methods = {str(method): method for method in chosen}
+    traces = dg.compare(methods, QUADRATIC, NETWORK, steps=20, x0=start)
+    for trace in traces.values():
+        assert trace.loss[0] == pytest.approx(QUADRATIC.loss(start.mean(0)), rel=1e-12)
+        assert trace.consensus_error[0] == pytest.approx(
+            np.linalg.norm(start - start.mean(0)) / 5**0.5, rel=1e-12
+        )
+        assert trace.loss[-1] == pytest.approx(QUADRATIC.loss(trace.final_x.mean(0)), rel=1e-12)
+    assert {row["average"] for row in dg.results_table(traces)} == {"plain mean"}
+    assert {ax.get_title() for ax in dg.plots.curves(traces).axes} == {
+        "Global loss (plain mean)",
+        "Gradient norm (plain mean)",
+    }
+    weighted = dg.compare(methods, QUADRATIC, NETWORK, steps=1, x0=start, average="weighted")
+    assert len({round(trace.loss[0], 9) for trace in weighted.values()}) == 2
+    assert {row["average"] for row in dg.results_table(weighted)} == {"weighted average"}
+    mixed = {"plain": traces[str(chosen[0])], "weighted": weighted[str(chosen[0])]}
+    assert dg.plots.curves(mixed, "loss").axes[0].get_title() == "Global loss (differing averages)"

@@ -24,7 +24,6 @@ def plan(**options):
         "record_every": 10,
         "tolerance": 1e-6,
         "stop_at_tolerance": False,
-        "plain_mean": False,
         "callback": None,
         "checkpoint": None,
         "chunk": None,

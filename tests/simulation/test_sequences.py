@@ -180,8 +180,11 @@ def test_own_matrices_in_turn_equal_their_product_with_numpy():
 
 
 def test_averages_on_a_changing_network_are_plain_means():
-    trace = dg.simulate(CGT, QUADRATIC, dg.Network(SPLIT_2), steps=30, plain_mean=True)
-    np.testing.assert_array_equal(trace.loss, trace.columns["loss_plain_mean"])
+    plain, weighted = (
+        dg.simulate(CGT, QUADRATIC, dg.Network(SPLIT_2), steps=30, average=average)
+        for average in ("plain", "weighted")
+    )
+    np.testing.assert_array_equal(plain.loss, weighted.loss)
 
 
 @pytest.mark.parametrize(

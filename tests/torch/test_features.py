@@ -263,15 +263,17 @@ def test_model_converted_after_the_optimizer_was_built_is_an_error(convert: Any)
 @pytest.mark.parametrize("method", [SGP, SONATA])
 def test_average_of_a_push_sum_method_is_the_one_it_conserves(method: Any) -> None:
     replicas = Replicas([nn.Linear(4, 1).double() for _ in range(3)], method(step_size=0.1), NETWORK)
-    start = replicas.average()
+    start = replicas.average("weighted")
     for _ in range(3):
         replicas.zero_grad()  # without a gradient the average does not move
         replicas.step()
     state = replicas.state_fields
     assert (state.w - 1).abs().max() > 0.1
-    assert torch.allclose(replicas.average(), start, rtol=0, atol=1e-15)
+    assert torch.allclose(replicas.average("weighted"), start, rtol=0, atol=1e-15)
     distance = replicas.estimate() - start
-    assert replicas.consensus_error() == pytest.approx(float(distance.square().sum() / 3) ** 0.5, rel=1e-12)
+    assert replicas.consensus_error("weighted") == pytest.approx(
+        float(distance.square().sum() / 3) ** 0.5, rel=1e-12
+    )
 
 
 def test_average_of_push_sum_is_where_the_agents_are_though_weights_are_under_way() -> None:
@@ -282,8 +284,10 @@ def test_average_of_push_sum_is_where_the_agents_are_though_weights_are_under_wa
         replicas.zero_grad()  # without a gradient agents that agree stay where they are
         replicas.step()
     assert float(replicas.state_fields.w.sum()) < 2.5
-    assert torch.allclose(replicas.average(), nn.utils.parameters_to_vector(start.parameters()), atol=1e-15)
-    assert replicas.consensus_error() < 1e-15
+    assert torch.allclose(
+        replicas.average("weighted"), nn.utils.parameters_to_vector(start.parameters()), atol=1e-15
+    )
+    assert replicas.consensus_error("weighted") < 1e-15
 
 
 def test_average_is_for_looking_at_only() -> None:

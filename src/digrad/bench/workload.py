@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from digrad import metrics
 from digrad.algorithms import CGT
 from digrad.bench.measure import unrecorded
 from digrad.bench.numpy_loop import Gradient, NumpyLogistic, run_cgt
@@ -100,17 +99,17 @@ class Workload:
         """Run with digrad's recording: averages stored in the loop, evaluated afterwards; return the losses."""
         run = self.prepared
         _, rows = run.call(run.start, self.steps, record_every=record_every, inputs=self.inputs)
-        recorder = Recorder(self.problem.code, run.fixed.arrays, run.traffic, with_plain_mean=False)
+        recorder = Recorder(self.problem.code, run.fixed.arrays, run.traffic)
         recorder.append(np.arange(0, self.steps, record_every), rows)
         return np.asarray(recorder.columns["loss"], np.float64)
 
     @cached_property
     def evaluating(self) -> Prepared:
         """The run with loss and gradient evaluated inside the loop at recorded iterations."""
-        local, u = self.problem.local, jnp.asarray(self.network.u, self.dtype)
+        local = self.problem.local
 
         def evaluate(method: Any, before: Any, after: Any, grad: Any, arrays: Any) -> Any:
-            point = metrics.perron_average(method.estimate(before), u)
+            point = method.estimate(before).mean(axis=0)
             loss, gradient = local.objective(arrays, point[None])
             return loss[0], jnp.linalg.norm(gradient[0])
 

@@ -238,6 +238,7 @@ def _style(**chosen: bool) -> str:
 
 def _run(spec: Any, out: Path, *, resume: bool, overwrite: bool, style: str) -> None:
     from digrad.experiments import run as run_experiment
+    from digrad.plots import measured_at
 
     observer = {"watch": live.Watch, "quiet": live.Quiet, "jsonl": live.JsonLines}.get(
         style, show.ProgressBar
@@ -252,7 +253,8 @@ def _run(spec: Any, out: Path, *, resume: bool, overwrite: bool, style: str) -> 
     elif style == "jsonl":
         live.write_line({"event": "done", "directory": str(out), "interrupted": result.interrupted})
     elif style != "quiet":
-        show.verdict_table({spec.label_of(name): entry for name, entry in summary.items()})
+        average = measured_at(result.results.values())
+        show.verdict_table({spec.label_of(name): entry for name, entry in summary.items()}, average)
         for path in result.figures:
             if path.suffix == ".png":
                 click.echo(f"  {path}")

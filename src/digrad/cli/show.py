@@ -35,8 +35,8 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str |
     Console(width=None if sys.stdout.isatty() else 200, highlight=False, markup=False).print(view)
 
 
-def verdict_table(results: dict[str, dict[str, Any]]) -> None:
-    """Print one line per method: verdict, final figures, bytes and seconds."""
+def verdict_table(results: dict[str, dict[str, Any]], average: str) -> None:
+    """Print one line per method: verdict, final figures at an ``average`` of the agents, bytes and seconds."""
     rows = []
     for name, entry in results.items():
         at = entry["diverged_at"]
@@ -54,7 +54,8 @@ def verdict_table(results: dict[str, dict[str, Any]]) -> None:
                 f"{entry['seconds']:.2f}",
             )
         )
-    table(("method", "verdict", "steps", "loss", "gradient", "consensus error", "sent", "seconds"), rows)
+    headers = ("method", "verdict", "steps", "loss", "gradient", "consensus error", "sent", "seconds")
+    table(headers, rows, title=f"Measured at the {average} of the agents")
 
 
 class ProgressBar:

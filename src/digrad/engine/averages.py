@@ -15,8 +15,8 @@ Vector = npt.NDArray[np.float64]
 def perron_weights(method: Any, network: AnyNetwork) -> tuple[Vector, Vector]:
     """Return u and v, ``[n]`` each with sum n: Perron vectors of R and C if the method uses them, else ones.
 
-    A network that changes with the iteration, or whose packets have fates, has no Perron vectors; there the average is
-    the plain mean.
+    A network that changes with the iteration, or whose packets have fates, has no Perron vectors; there the weighted
+    average is the plain mean.
     """
     used, ones = set(bindings(method).values()), np.ones(network.n)
     if not isinstance(network, Network) or network.period != 1 or isinstance(network.links, Links):

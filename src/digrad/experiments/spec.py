@@ -119,6 +119,8 @@ class Spec(Table):
         record_every: Iterations between two recorded rows.
         dtype: ``"float64"`` or ``"float32"``.
         sampling: ``"replacement"`` or ``"epoch"``.
+        average: Where all methods are measured: at the ``"plain"`` mean of the agents, or each at its ``"weighted"``
+            average, by the Perron vector of R where estimates are pulled and by the weights of push-sum methods.
         tolerance: ``converged`` means gradient norm and consensus error are both at most this.
         stop_at_tolerance: End a run there.
         checkpoint_every: Steps between two checkpoints.
@@ -141,6 +143,7 @@ class Spec(Table):
     record_every: Count = 1
     dtype: Literal["float64", "float32"] = "float64"
     sampling: Literal["replacement", "epoch"] = "replacement"
+    average: Literal["plain", "weighted"] = "plain"
     tolerance: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-6
     stop_at_tolerance: bool = False
     checkpoint_every: Count = 1000
@@ -227,9 +230,26 @@ class Spec(Table):
     def options(self, problem: Problem, seed: int) -> dict[str, Any]:
         """Return the keyword arguments of :func:`digrad.simulate`, or of a torch training plan, for one seed."""
         if self.engine == "torch":
-            names = ("steps", "batch_size", "record_every", "start_scale", "sampling", "checkpoint_every")
+            names = (
+                "steps",
+                "batch_size",
+                "record_every",
+                "start_scale",
+                "sampling",
+                "average",
+                "checkpoint_every",
+            )
             return {**{name: getattr(self, name) for name in names}, "seed": seed}
-        names = ("steps", "batch_size", "record_every", "dtype", "tolerance", "stop_at_tolerance", "sampling")
+        names = (
+            "steps",
+            "batch_size",
+            "record_every",
+            "dtype",
+            "tolerance",
+            "stop_at_tolerance",
+            "sampling",
+            "average",
+        )
         return {
             **{name: getattr(self, name) for name in names},
             "seed": seed,

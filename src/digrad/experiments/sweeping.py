@@ -141,7 +141,7 @@ def tune_spec(
     built = spec.build()
     chosen: Any = built.methods[label]
     options = _run_options(spec, built)
-    for name in ("tolerance", "stop_at_tolerance", "record_every"):
+    for name in ("tolerance", "stop_at_tolerance", "record_every", "average"):
         options.pop(name)
     options["steps"] = steps or options["steps"]
     tuning: Tuning = spec.at(

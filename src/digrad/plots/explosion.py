@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from digrad.errors import ArgumentError
 from digrad.plots.limits import deserves_log, log_limits, use_log_axis
-from digrad.plots.runs import Run, finite, label_of, scale_across
+from digrad.plots.runs import Run, finite, label_of, measured_at, scale_across
 from digrad.plots.style import BLUE, FONT, RED, LineStyle, Width, dress, legend, panels, plain_text
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _twin_panel(ax: "Axes", baseline: Run, proposed: Run, metric: str) -> None:
     k, values = pairs[0]
     if baseline.verdict == "diverged" and k.size:
         ax.plot(k[-1:], values[-1:], "x", color=BLUE, markersize=7, gid="diverged", clip_on=False)
-    dress(ax, metric, "iteration $k$")
+    dress(ax, metric, "iteration $k$", measured_at([baseline, proposed]))
     _dress_twin(ax, right, baseline.name, proposed.name)
     scale_across(ax, [baseline, proposed])
 

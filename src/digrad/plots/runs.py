@@ -4,7 +4,7 @@ A run is anything with ``name``, ``columns``, ``verdict`` and ``diverged_at``; a
 and ``band``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -89,7 +89,7 @@ def curves(
         for index, (label, run) in enumerate(traces.items()):
             _draw(ax, run, metric, x, divisor, styles[label], index)
         _limit(ax, list(traces.values()), metric)
-        dress(ax, metric, x_label)
+        dress(ax, metric, x_label, measured_at(traces.values()))
         scale_across(ax, list(traces.values()), x, divisor, x_scale)
     legend(figure, {label_of(label, run): styles[label] for label, run in traces.items()})
     return figure
@@ -108,6 +108,13 @@ def side_by_side(
             f"The runs of side_by_side must have different names, but both are {first.name!r}."
         )
     return curves({first.name: first, second.name: second}, columns=columns, width=width)
+
+
+def measured_at(runs: Iterable[Run]) -> str:
+    """Return the average of the agents at which all runs were measured; ``average`` if they do not say."""
+    found = {getattr(run, "facts", {}).get("average") for top in runs for run in _members(top)}
+    names = {"plain": "plain mean", "weighted": "weighted average"}
+    return names.get(found.pop() or "", "average") if len(found) == 1 else "differing averages"
 
 
 def _members(run: Run) -> tuple[Run, ...]:

@@ -36,8 +36,6 @@ _TITLES = {
     "delivered": ("Packets delivered", "share of packets"),
     "min_weight": ("Smallest push-sum weight", "weight"),
     "fraction_clipped": ("Agents that clip", "share of agents"),
-    "loss_plain_mean": ("Global loss at the plain mean", "loss"),
-    "grad_norm_plain_mean": ("Gradient norm at the plain mean", "gradient norm"),
     "train_accuracy": ("Training accuracy", r"accuracy of $\bar{x}_k$"),
     "test_accuracy": ("Test accuracy", r"accuracy of $\bar{x}_k$"),
     "batch_loss": ("Mini-batch loss", "mean over agents and steps"),
@@ -125,10 +123,18 @@ def plain_text(name: str) -> str:
     return (" " if name.startswith("_") else "") + name.replace("$", r"\$")
 
 
-def dress(ax: "Axes", metric: str, x_label: str) -> None:
-    """Give a panel the title and the labels of ``metric``, readable fonts and a light grid."""
+def dress(ax: "Axes", metric: str, x_label: str, average: str = "") -> None:
+    """Give a panel the title and the labels of ``metric``, readable fonts and a light grid.
+
+    Args:
+        ax: The panel.
+        metric: The column that it shows.
+        x_label: Of the horizontal axis.
+        average: The average of the agents that the metric is about, if it is about one.
+    """
     title, y_label = _TITLES.get(metric, (metric.replace("_", " "), metric.replace("_", " ")))
-    ax.set_title(title, fontsize=FONT["title"])
+    is_said = average not in ("", "average") and r"\bar{x}" in y_label
+    ax.set_title(f"{title} ({average})" if is_said else title, fontsize=FONT["title"])
     dress_axes(ax, x_label, y_label)
 
 

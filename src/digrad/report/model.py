@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from digrad.experiments.runner import members
 from digrad.experiments.store import Result, RunDirectory
+from digrad.plots import measured_at
 from digrad.report.downsample import kept_rows
 from digrad.trace import Ensemble
 
@@ -24,10 +25,10 @@ _ACROSS = {"epoch": "epoch", "seconds_simulated": "simulated seconds"}
 _COUNTS = ("k", "bytes_sent")
 # Title, what it is, and whether a logarithmic axis makes sense; any other column is shown under its own name.
 _METRICS = {
-    "loss": ("Loss", "F at the average of the agents", True),
-    "excess": ("Excess loss", "F − F* at the average of the agents", True),
-    "grad_norm": ("Gradient norm", "‖∇F‖ at the average of the agents", True),
-    "consensus_error": ("Consensus error", "how far the agents are from their average", True),
+    "loss": ("Loss", "F at the {average} of the agents", True),
+    "excess": ("Excess loss", "F − F* at the {average} of the agents", True),
+    "grad_norm": ("Gradient norm", "‖∇F‖ at the {average} of the agents", True),
+    "consensus_error": ("Consensus error", "how far the agents are from their {average}", True),
     "tracking_error": ("Tracking error", "how far the trackers y are from agreeing", True),
     "fraction_clipped": ("Clipped share", "share of agents whose direction was clipped", False),
     "mass_error": (
@@ -38,8 +39,8 @@ _METRICS = {
     "in_transit": ("In transit", "norm of what is still owed to receivers", True),
     "delivered": ("Delivered", "share of messages that arrived", False),
     "min_weight": ("Smallest weight", "the smallest push-sum weight", True),
-    "train_accuracy": ("Training accuracy", "of the average model", False),
-    "test_accuracy": ("Test accuracy", "of the average model", False),
+    "train_accuracy": ("Training accuracy", "of the {average} of the models", False),
+    "test_accuracy": ("Test accuracy", "of the {average} of the models", False),
 }
 
 
@@ -48,9 +49,11 @@ def model_of(runs: Sequence[RunDirectory]) -> tuple[dict[str, Any], dict[str, An
     loaded = [_Loaded(number, run, run.results(), run.setting) for number, run in enumerate(runs)]
     most = _rows_per_curve(loaded)
     series = [_series(run, label, result, most) for run in loaded for label, result in run.results.items()]
+    average = measured_at(result for run in loaded for result in run.results.values())
     data = {
         "runs": [_run(run) for run in loaded],
-        "metrics": _metrics(series),
+        "average": average,
+        "metrics": _metrics(series, average),
         "axes": _axes(series),
         "series": series,
     }
@@ -180,13 +183,14 @@ def _bytes(result: Result, k: npt.NDArray[np.int64], rows: npt.NDArray[np.intp])
     return _plain(sent[rows])
 
 
-def _metrics(series: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _metrics(series: Sequence[Mapping[str, Any]], average: str) -> list[dict[str, Any]]:
     found = dict.fromkeys(name for one in series for name in one["columns"])
     names = [name for name in (*_METRICS, *found) if name in found]
     shown = [name for name in dict.fromkeys(names) if name not in _ACROSS and not name.startswith("x[")]
     facts = {name: _METRICS.get(name, (name.replace("_", " ").capitalize(), "", True)) for name in shown}
     return [
-        {"key": name, "title": title, "what": what, "log": log} for name, (title, what, log) in facts.items()
+        {"key": name, "title": title, "what": what.format(average=average), "log": log}
+        for name, (title, what, log) in facts.items()
     ]
 
 

@@ -54,15 +54,15 @@ def results_table(runs: Sequence[RunDirectory], data: Mapping[str, Any]) -> str:
     return (
         '<div class="scroll"><table id="results">\n'
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n" + "\n".join(lines) + "\n</tbody>\n</table></div>\n"
-        '<div id="table-controls" class="controls"></div>\n' + _NOTE
+        '<div id="table-controls" class="controls"></div>\n' + _NOTE.format(average=data["average"])
     )
 
 
 _NOTE = (
-    '<p class="faint">At the last iteration; medians where there are several seeds. Converged: gradient norm and '
-    "consensus error are within the tolerance of the specification; diverged: an entry is not finite or beyond "
-    "10<sup>12</sup> times the start; stalled: neither, and the medians of the last two quarters of the rows are "
-    "the same to 5 %; not converged: none of these.</p>"
+    '<p class="faint">At the last iteration, measured at the {average} of the agents; medians where there are several '
+    "seeds. Converged: gradient norm and consensus error are within the tolerance of the specification; diverged: an "
+    "entry is not finite or beyond 10<sup>12</sup> times the start; stalled: neither, and the medians of the last two "
+    "quarters of the rows are the same to 5 %; not converged: none of these.</p>"
 )
 
 

@@ -73,8 +73,7 @@ class Inputs(NamedTuple):
 class Rows(NamedTuple):
     """What the loop stores at recorded iterations; the last row is scratch, for all other iterations."""
 
-    point: jax.Array  # [rows + 1, d] average, weighted as the method conserves it
-    mean: jax.Array  # [rows + 1, d] plain average
+    point: jax.Array  # [rows + 1, d] average of the agents
     consensus_error: jax.Array  # [rows + 1]
     tracking_error: jax.Array  # [rows + 1]
     fraction_clipped: jax.Array  # [rows + 1]
@@ -89,6 +88,7 @@ class Code(NamedTuple):
     link: LinkCode | None
     wire: Wire | None  # where packets have fates
     rows: int  # how many recorded iterations the result has room for
+    is_weighted: bool = False  # whether the average of the agents is weighted as the method conserves it
     lanes: bool = False  # whether several runs advance side by side
     shared_index: bool = True  # whether all lanes use the same samples
     keep: Callable[..., Any] | None = (
@@ -113,7 +113,7 @@ def advance(fixed: Fixed, carry: Carry, end: int, inputs: Inputs, *, code: Code)
     first, every = carry.k, fixed.record_every
     one = partial(_one_step, fixed=fixed, code=code)
     measure_x, measure_y = (
-        partial(estimates, u=fixed.u, present=fixed.present),
+        partial(estimates, u=fixed.u, present=fixed.present, is_weighted=code.is_weighted),
         partial(trackers, v=fixed.v),
     )
     measure_wire = _packets
@@ -273,14 +273,17 @@ def _like(new: Any, old: Any) -> Any:
     return jax.tree.map(lambda leaf, template: jnp.asarray(leaf, template.dtype), new, old)
 
 
-def estimates(method: Any, state: Any, *, u: jax.Array, present: jax.Array | None) -> dict[str, jax.Array]:
+def estimates(
+    method: Any, state: Any, *, u: jax.Array, present: jax.Array | None, is_weighted: bool
+) -> dict[str, jax.Array]:
     """Return what is recorded of the estimates before a step."""
-    x, u = method.estimate(state), metrics.average_weights(method, state, u)
+    x = method.estimate(state)
+    if is_weighted:
+        u = metrics.average_weights(method, state, u)
     if present is not None:
         x = jnp.where(present[:, None], x, metrics.perron_average(x, u))
     return {
         "point": metrics.perron_average(x, u),
-        "mean": x.mean(axis=0),
         "consensus_error": metrics.consensus_error(x, u),
     }
 
@@ -314,7 +317,6 @@ def empty(fixed: Fixed, carry: Carry, code: Code) -> Rows:
     wire = dict.fromkeys(PACKET_COLUMNS, column) if code.wire else None
     return Rows(
         point=jnp.zeros((*lead, d), dtype),
-        mean=jnp.zeros((*lead, d), dtype),
         consensus_error=column,
         tracking_error=column,
         fraction_clipped=column,

@@ -19,7 +19,7 @@ from digrad.simulation.drive import Progress
 from digrad.simulation.lanes import drive_together
 from digrad.simulation.simulate import arrange, simulate
 from digrad.trace import Ensemble, Trace
-from digrad.types import Method
+from digrad.types import Average, Method
 
 
 def run_each(
@@ -60,7 +60,7 @@ def compare(
     tolerance: float = 1e-6,
     stop_at_tolerance: bool = False,
     sampling: Literal["replacement", "epoch"] = "replacement",
-    plain_mean: bool = False,
+    average: Average = "plain",
     paths: bool = False,
     invariant: bool = False,
     callback: Callable[[Progress], None] | None = None,
@@ -90,7 +90,7 @@ def compare(
         tolerance: Of the verdict.
         stop_at_tolerance: End a run at ``tolerance``.
         sampling: ``replacement`` or ``epoch``.
-        plain_mean: Also evaluate the plain average of the agents.
+        average: Where all methods are measured: at the ``plain`` mean of the agents, or each at its ``weighted`` one.
         paths: Also record the estimate of every agent.
         invariant: Also record the residual of the invariant.
         callback: Called after every chunk of every run.
@@ -114,7 +114,7 @@ def compare(
             "method": by_label[label], "problem": problem, "network": network, "steps": steps, "seed": seed,
             "batch_size": batch_size, "x0": x0, "name": label, "record_every": record_every, "dtype": dtype,
             "tolerance": tolerance, "stop_at_tolerance": stop_at_tolerance, "sampling": sampling,
-            "plain_mean": plain_mean, "paths": paths, "invariant": invariant, "callback": callback, "chunk": chunk,
+            "average": average, "paths": paths, "invariant": invariant, "callback": callback, "chunk": chunk,
             "checkpoint": _of_run(checkpoint, label, seed), "churn": churn,
         }  # fmt: skip
 

@@ -48,7 +48,6 @@ class Plan:
     record_every: int
     tolerance: float
     stop_at_tolerance: bool
-    plain_mean: bool
     callback: Callable[[Progress], None] | None
     checkpoint: Checkpoint | None
     chunk: int | None  # steps per compiled call; None: chosen by the time they take
@@ -59,7 +58,7 @@ class Plan:
     def facts(self) -> dict[str, Any]:
         """What a stored run must have in common with one that goes on from it."""
         optional = {name: True for name in ("paths", "invariant") if getattr(self, name)}
-        return {"record_every": self.record_every, "plain_mean": self.plain_mean, **optional}
+        return {"record_every": self.record_every, **optional}
 
     @property
     def rule(self) -> dict[str, Any]:
@@ -120,7 +119,6 @@ class _Drive:
             run.problem.code,
             run.fixed.arrays,
             run.traffic,
-            with_plain_mean=plan.plain_mean,
             paths=run.start.grad.shape if plan.paths else None,
             invariant=plan.invariant and tracker_of(run.fixed.method, run.start.state) is not None,
         )

@@ -50,10 +50,7 @@ def drive_together(runs: Sequence[Prepared], plan: Plan, *, share_samples: bool 
         record_every=plan.record_every,
     )
     carry = _stack([run.start for run in runs])._replace(k=lead.start.k)
-    recorders = [
-        Recorder(run.problem.code, run.fixed.arrays, run.traffic, with_plain_mean=plan.plain_mean)
-        for run in runs
-    ]
+    recorders = [Recorder(run.problem.code, run.fixed.arrays, run.traffic) for run in runs]
     every, interrupted = plan.record_every, False
 
     def call(carry: Carry, end: int) -> tuple[Carry, Rows]:
@@ -110,21 +107,19 @@ def _by_lane(rows: Rows, counts: Sequence[int]) -> list[Rows]:
 
 def _append(recorders: Sequence[Recorder], lead: Prepared, ks: Sequence[Any], rows: Sequence[Rows]) -> None:
     """Add rows to every recorder, with loss and gradient evaluated in products that all lanes share."""
-    points = [recorder.points(kept) for recorder, kept in zip(recorders, rows, strict=True)]
     cuts = np.cumsum([len(one) for one in ks])[:-1]
-    each: dict[str, Any] = {}
-    for suffix in points[0]:
-        together = np.concatenate([one[suffix] for one in points])
-        columns = evaluate_many(lead.problem.code, lead.fixed.arrays, together)
-        each[suffix] = list(zip(*(np.split(column, cuts) for column in columns), strict=True))
+    together = np.concatenate([kept.point for kept in rows])
+    loss, grad_norm = (
+        np.split(column, cuts) for column in evaluate_many(lead.problem.code, lead.fixed.arrays, together)
+    )
     for lane, recorder in enumerate(recorders):
-        recorder.extend(ks[lane], rows[lane], {suffix: values[lane] for suffix, values in each.items()})
+        recorder.extend(ks[lane], rows[lane], loss[lane], grad_norm[lane])
 
 
 def _with_room_for(runs: Sequence[Prepared]) -> Prepared:
     """Return the first run, with room for fewer rows if those of all runs would not fit."""
     lead = runs[0]
-    row_bytes = 2 * lead.problem.dim * lead.dtype.itemsize * len(runs)
+    row_bytes = lead.problem.dim * lead.dtype.itemsize * len(runs)
     rows = max(1, min(lead.code.rows, ROW_BYTES // row_bytes))
     return dataclasses.replace(lead, code=lead.code._replace(rows=rows))
 

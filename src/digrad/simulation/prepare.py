@@ -152,6 +152,7 @@ def prepare(
     sampler: Sampler | None = None,
     length: int | None = None,
     keep: Callable[..., Any] | None = None,
+    average: str = "plain",
     facts: dict[str, Any] | None = None,
     is_stored: bool = False,
     churn: Sequence[Event] = (),
@@ -167,6 +168,7 @@ def prepare(
         sampler: Of mini-batches.
         length: Iterations of one call; chosen by memory if None.
         keep: What else to store at recorded iterations; see :class:`~digrad.simulation.advance.Code`.
+        average: Where metrics are evaluated: the ``plain`` mean of the agents, or the ``weighted`` one.
         facts: What else determines the numbers; stored with the trace.
         is_stored: Whether the run must be recognised when it goes on in another process.
         churn: Which agents go and come; :meth:`Prepared.phases` then has a run for each time in between.
@@ -188,13 +190,13 @@ def prepare(
         operators=operators,
         turns=turns,
         arrays=problem.arrays(dtype),
-        u=jnp.asarray(u, dtype),
+        u=jnp.asarray(u if average == "weighted" else np.ones(n), dtype),
         v=jnp.asarray(v, dtype),
         limit=jnp.asarray(_limit(x0), dtype),
         record_every=1,
     )
-    kept = 1 if keep is None else 2 * n  # a caller that keeps states keeps about four
-    row_bytes = 2 * d * dtype.itemsize * kept
+    kept = 1 if keep is None else 4 * n  # a caller that keeps states keeps about four
+    row_bytes = d * dtype.itemsize * kept
     rows = max(1, min(STEPS_PER_CALL, BYTES_PER_CALL // row_bytes))
     return Prepared(
         name=name,
@@ -216,6 +218,7 @@ def prepare(
             link=None if isinstance(network.links, Links | None) else code_of_link(network.links),
             wire=wire,
             rows=rows,
+            is_weighted=average == "weighted",
             keep=keep,
         ),
         length=longest if length is None else length,
@@ -224,6 +227,7 @@ def prepare(
         widths=widths,
         facts={
             **(facts or {}),
+            "average": average,
             **({"churn": [repr(event) for event in churn]} if churn else {}),
             **facts_of(method, problem, network, x0, is_stored=is_stored),
         },

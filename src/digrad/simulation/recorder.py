@@ -31,7 +31,6 @@ class Recorder:
         losses: The losses, and
         arrays: their arrays on the device.
         traffic: What all agents together send.
-        with_plain_mean: Whether to evaluate the plain average too.
         paths: ``(n, d)`` if the rows hold the estimates of all agents, and
         invariant: whether they hold the residual of the invariant, as a function of :func:`observer` keeps them.
     """
@@ -42,17 +41,13 @@ class Recorder:
         arrays: Any,
         traffic: Traffic | PacketTraffic,
         *,
-        with_plain_mean: bool,
         paths: tuple[int, ...] | None = None,
         invariant: bool = False,
     ) -> None:
         self._paths = [f"x[{i}][{j}]" for i, j in np.ndindex(*paths)] if paths else []
         self._losses, self._arrays, self._traffic = losses, arrays, traffic
-        self._with_plain_mean = with_plain_mean
         self.present: npt.NDArray[np.bool_] | None = None  # whose losses count, where agents go and come
-        names = ("k", *FLOATS, "bytes_sent") + (
-            ("loss_plain_mean", "grad_norm_plain_mean") if with_plain_mean else ()
-        )
+        names = ("k", *FLOATS, "bytes_sent")
         is_fated = isinstance(traffic, PacketTraffic)  # whose mass error counts what is under way
         self._invariant = invariant and not is_fated
         names += (*self._paths, *(("mass_error",) if self._invariant else ()))
@@ -66,27 +61,21 @@ class Recorder:
     def append(self, ks: Sequence[int] | npt.NDArray[np.int64], rows: Rows) -> None:
         """Add the first ``len(ks)`` rows, which were recorded at iterations ``ks``."""
         kept, done = first_rows(rows, len(ks)), len(self.columns["k"])
-        self.extend(
-            ks, kept, {name: self._evaluate(points, done) for name, points in self.points(kept).items()}
-        )
-
-    def points(self, kept: Rows) -> dict[str, Any]:
-        """Return where loss and gradient are wanted, ``[K, d]`` each, by what the columns add to their names."""
-        return {"": kept.point, "_plain_mean": kept.mean} if self._with_plain_mean else {"": kept.point}
+        self.extend(ks, kept, *self._evaluate(kept.point, done))
 
     def extend(
-        self, ks: Sequence[int] | npt.NDArray[np.int64], kept: Rows, evaluated: dict[str, tuple[Any, Any]]
+        self, ks: Sequence[int] | npt.NDArray[np.int64], kept: Rows, loss: Any, grad_norm: Any
     ) -> None:
-        """Add rows whose loss and gradient norm are known at their :meth:`points`."""
+        """Add rows whose loss and gradient norm are known."""
         new: dict[str, Any] = {
             "k": ks,
+            "loss": loss,
+            "grad_norm": grad_norm,
             "consensus_error": kept.consensus_error,
             "tracking_error": kept.tracking_error,
             "fraction_clipped": kept.fraction_clipped,
             "bytes_sent": self._traffic.before(ks),
         }
-        for suffix, (loss, grad_norm) in evaluated.items():
-            new[f"loss{suffix}"], new[f"grad_norm{suffix}"] = loss, grad_norm
         if isinstance(self._traffic, PacketTraffic):
             new |= {"delivered": self._traffic.delivered(ks), **kept.wire}
         if self._times:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from digrad import checks
 from digrad.engine.churn import check_churn
 from digrad.links import Event
+from digrad.metrics import AVERAGES
 from digrad.mixing import AnyNetwork
 from digrad.problems import Problem
 from digrad.simulation.arguments import (
@@ -27,7 +28,7 @@ from digrad.simulation.drive import Plan, Progress, drive
 from digrad.simulation.prepare import Prepared, facts_of, prepare
 from digrad.simulation.recorder import observer
 from digrad.trace import Trace
-from digrad.types import Method
+from digrad.types import Average, Method
 
 
 def simulate(
@@ -44,7 +45,7 @@ def simulate(
     tolerance: float = 1e-6,
     stop_at_tolerance: bool = False,
     sampling: Literal["replacement", "epoch"] = "replacement",
-    plain_mean: bool = False,
+    average: Average = "plain",
     paths: bool = False,
     invariant: bool = False,
     name: str | None = None,
@@ -76,8 +77,10 @@ def simulate(
             this.
         stop_at_tolerance: End the run at the first recorded iteration that is within ``tolerance``.
         sampling: ``replacement``, or ``epoch`` for a fresh permutation of each agent's samples per epoch.
-        plain_mean: Also evaluate the plain average of the agents (columns ``loss_plain_mean``,
-            ``grad_norm_plain_mean``).
+        average: Where loss and gradient norm are evaluated, and what the consensus error is the distance to: the
+            ``plain`` mean of the agents' estimates, one function for all methods, or the ``weighted`` one that the
+            dynamics of the method conserve (by the Perron vector u of R where estimates are pulled, by the weights of
+            push-sum methods). Theory is about the second; curves of different methods compare by the first.
         paths: Also record the estimate of every agent (columns ``x[agent][entry]``): n times d numbers per row.
         invariant: Also record by how much the trackers of the method do not sum to its gradients (column
             ``mass_error``), if it has both.
@@ -101,7 +104,7 @@ def simulate(
             *arrange(
                 method, problem, network, steps=steps, batch_size=batch_size, seed=seed, x0=x0, name=name,
                 record_every=record_every, dtype=dtype, tolerance=tolerance, stop_at_tolerance=stop_at_tolerance,
-                sampling=sampling, plain_mean=plain_mean, paths=paths, invariant=invariant, callback=callback,
+                sampling=sampling, average=average, paths=paths, invariant=invariant, callback=callback,
                 checkpoint=checkpoint, chunk=chunk, churn=churn,
             )
         )  # fmt: skip
@@ -121,7 +124,7 @@ def arrange(
     tolerance: float,
     stop_at_tolerance: bool,
     sampling: str,
-    plain_mean: bool,
+    average: str,
     paths: bool = False,
     invariant: bool = False,
     name: str | None,
@@ -136,6 +139,7 @@ def arrange(
     check_watchers(checkpoint, callback)
     check_churn(churn, method, network, name, "simulate")
     checks.positive(tolerance, "tolerance", name)
+    checks.choice(average, "average", name, AVERAGES)
     seed, batch_size = make_seed(seed), make_batch_size(batch_size)
     steps, record_every = make_steps(steps, record_every, name)
     plan = Plan(
@@ -143,7 +147,6 @@ def arrange(
         record_every=record_every,
         tolerance=tolerance,
         stop_at_tolerance=stop_at_tolerance,
-        plain_mean=plain_mean,
         paths=paths,
         invariant=invariant,
         callback=callback,
@@ -163,6 +166,7 @@ def arrange(
         sampler=sampler,
         length=plan.chunk,
         keep=observer(paths=paths, invariant=invariant),
+        average=average,
         facts=facts,
         is_stored=checkpoint is not None,
         churn=churn,

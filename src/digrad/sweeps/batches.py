@@ -13,10 +13,8 @@ import jax
 import numpy as np
 
 from digrad.algorithms.fields import numeric_fields
-from digrad.engine.averages import perron_weights
 from digrad.engine.hyper import describe, is_short, plain
 from digrad.fingerprints import fingerprint
-from digrad.metrics import perron_average
 from digrad.mixing import AnyNetwork
 from digrad.problems import Problem
 from digrad.simulation.arguments import make_dtype, make_sampler, make_start
@@ -204,9 +202,9 @@ def row_of(study: Study, one: Configuration, trace: Trace, seconds: float) -> di
     row |= {f"final_{name}": trace.final[name] for name in HEADLINE}
     row |= {f"best_{name}": trace.best[name] for name in HEADLINE}
     if study.held_out is not None:
-        row["held_out_loss"] = _loss(study.held_out, _average(study, one, trace))
+        row["held_out_loss"] = _loss(study.held_out, _mean(trace))
     if study.asks_farthest:
-        farthest = _farthest(trace, _average(study, one, trace))
+        farthest = _farthest(trace, _mean(trace))
         row["farthest_loss"] = _loss(study.held_out or study.problem, farthest)
     reached = _first_within(trace, study.target)
     row["bytes_sent"] = int(trace.bytes_sent[-1])
@@ -237,8 +235,8 @@ def _prepared(study: Study, one: Configuration) -> tuple[Prepared, Plan]:
     )
     if key not in study.leads or is_drawn_anew:
         study.leads[key] = arrange(
-            one.method, study.problem, network, **{**options, "name": one.label}, seed=one.sample_seed, x0=start,
-            plain_mean=False, callback=None, checkpoint=None, chunk=None,
+            one.method, study.problem, network, **{"average": "plain", **options, "name": one.label},
+            seed=one.sample_seed, x0=start, callback=None, checkpoint=None, chunk=None,
         )  # fmt: skip
     lead, plan = study.leads[key]
     sampler = make_sampler(study.problem, options["batch_size"], options["sampling"], one.sample_seed)
@@ -279,9 +277,8 @@ def _first_within(trace: Trace, target: Mapping[str, float]) -> int | None:
     return int(np.argmax(good)) if good.any() else None
 
 
-def _average(study: Study, one: Configuration, trace: Trace) -> Any:
-    u, _ = perron_weights(one.method, study.networks[one.network])
-    return perron_average(np.asarray(trace.final_x, np.float64), u)
+def _mean(trace: Trace) -> Any:
+    return np.asarray(trace.final_x, np.float64).mean(axis=0)
 
 
 def _farthest(trace: Trace, average: Any) -> Any:

@@ -32,6 +32,7 @@ from digrad.sweeps.batches import Configuration, Study, batches, form, identity,
 from digrad.sweeps.space import Draws, MethodLike, candidates
 from digrad.sweeps.store import TABLE, Journal, read_facts, read_rows, write_arrays, write_facts
 from digrad.sweeps.workers import run_here, run_on_workers
+from digrad.types import Average
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -187,6 +188,7 @@ def sweep(
     tolerance: float = TOLERANCE,
     stop_at_tolerance: bool = False,
     sampling: Literal["replacement", "epoch"] = "replacement",
+    average: Average = "plain",
     workers: int = 1,
     backend: str | None = None,
     backend_options: Mapping[str, Any] | None = None,
@@ -225,6 +227,8 @@ def sweep(
         tolerance: Of the verdict.
         stop_at_tolerance: End a run there; then runs go one after another.
         sampling: ``replacement`` or ``epoch``.
+        average: Where runs are measured: at the ``plain`` mean of the agents, as held-out losses always are, or each at
+            its ``weighted`` average.
         workers: Processes that share the work.
         backend: A backend of joblib, e.g. ``"dask"`` for a cluster; ``"loky"`` (processes of this machine) by default.
         backend_options: Of the backend, e.g. ``{"scheduler_host": "10.8.0.1:8786"}``.
@@ -252,7 +256,7 @@ def sweep(
         options={
             "steps": steps, "batch_size": make_batch_size(batch_size), "record_every": record_every,
             "dtype": make_dtype(dtype), "tolerance": tolerance, "stop_at_tolerance": stop_at_tolerance,
-            "sampling": sampling,
+            "sampling": sampling, "average": average,
         },
     )  # fmt: skip
     workers = checks.count(workers, "workers", "sweep")

@@ -22,7 +22,7 @@ from digrad.torch.memory import release_free_memory
 from digrad.torch.mixing_order import PIECE
 from digrad.torch.reasons import agents_text
 from digrad.torch.runtime import Runtime, overwrite
-from digrad.types import Method
+from digrad.types import Average, Method
 
 
 class MethodOptimizer(torch.optim.Optimizer):
@@ -156,32 +156,41 @@ class MethodOptimizer(torch.optim.Optimizer):
         return self._method.estimate(type(self._state)(**fields))
 
     @torch.no_grad()
-    def average(self) -> torch.Tensor:
+    def average(self, average: Average = "plain") -> torch.Tensor:
         """Return the average of all agents' answers, ``[dimension]``; every agent must call.
 
-        Where estimates are pulled the weights are those of the Perron vector of R, for push-sum those it carries,
-        else equal; on a network that changes with the iteration they are equal too.
+        Args:
+            average: Their ``plain`` mean, or the ``weighted`` one that the dynamics of the method conserve: where
+                estimates are pulled the weights are those of the Perron vector of R, for push-sum those it carries,
+                else equal; on a network that changes with the iteration they are equal too.
         """
-        return self._average("average")
+        return self._average("average", average)
 
     @torch.no_grad()
-    def consensus_error(self) -> float:
-        """Return how far the agents are apart, ``||x - 1 xbar||_F / sqrt(n)``; every agent must call."""
-        distance = self.estimate() - self._average("consensus_error")
+    def consensus_error(self, average: Average = "plain") -> float:
+        """Return how far the agents are apart, ``||x - 1 xbar||_F / sqrt(n)``; every agent must call.
+
+        Args:
+            average: As in :meth:`average`.
+        """
+        distance = self.estimate() - self._average("consensus_error", average)
         distance *= (self._presence() > 0)[:, None]
         total = self._runtime.add_up(distance.square_().sum().reshape(1), "consensus_error")
         return float((total / self._network.n).sqrt())
 
     @contextlib.contextmanager
-    def averaged_parameters(self) -> Iterator[None]:
+    def averaged_parameters(self, average: Average = "plain") -> Iterator[None]:
         """Evaluate the average of all agents inside this context; every agent must enter it.
 
         Running statistics of BatchNorm stay local: see :func:`digrad.torch.recalibrate`.
+
+        Args:
+            average: As in :meth:`average`.
         """
         if self._is_averaged:
             raise ArgumentError(f"averaged_parameters() of {self._name} cannot be nested.")
         # Not written in place: the parameters may be on their way to neighbours.
-        self._flat.point_at(self._average("averaged_parameters").expand(len(self._agents), -1))
+        self._flat.point_at(self._average("averaged_parameters", average).expand(len(self._agents), -1))
         self._is_averaged = True
         try:
             yield
@@ -284,9 +293,12 @@ class MethodOptimizer(torch.optim.Optimizer):
         self._runtime.publish(self.k, self._state)
 
     @torch.no_grad()
-    def _average(self, call: str) -> torch.Tensor:
+    def _average(self, call: str, average: str) -> torch.Tensor:
+        checks.choice(average, "average", self._name, metrics.AVERAGES)
         with self.together(call):
-            weights = metrics.average_weights(self._method, self._state, self._perron())
+            weights = self._presence()
+            if average == "weighted":
+                weights = metrics.average_weights(self._method, self._state, self._perron())
             weighted = torch.cat([weights @ self.estimate(), weights.sum().reshape(1)])
             total = self._runtime.add_up(weighted, call)
             return total[:-1] / total[-1]  # not n: of push-sum, part may be under way

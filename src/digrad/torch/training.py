@@ -24,6 +24,7 @@ from digrad.torch.checkpoint_files import read_tensors, write_file
 from digrad.torch.image_problem import Evaluation, ImageProblem
 from digrad.torch.replicas import Replicas
 from digrad.trace import Trace
+from digrad.types import Average
 
 RECALIBRATION = 1000  # training images from which BatchNorm of the average model takes its statistics
 
@@ -41,6 +42,7 @@ class TrainingPlan:
         evaluate_last: Images of each kind that the last evaluation uses, of the average and of every agent.
         start_scale: Multiplies the weights of the start.
         sampling: ``epoch`` or ``replacement``.
+        average: The average of the agents that rows are about, ``plain`` or ``weighted``; see :func:`digrad.simulate`.
         checkpoint: The file to go on from, if it is there, and to write to.
         checkpoint_every: Steps between two writes.
     """
@@ -53,6 +55,7 @@ class TrainingPlan:
     evaluate_last: int = 10_000
     start_scale: float = 1.0
     sampling: str = "epoch"
+    average: Average = "plain"
     checkpoint: Path | None = None
     checkpoint_every: int = 100
 
@@ -83,7 +86,7 @@ def train(
 ) -> Trace:
     """Train the agents of ``network`` and return what was recorded.
 
-    The rows are about the average of the agents (Perron weights where estimates are pulled): ``loss`` and
+    The rows are about the average of the agents that the plan names: ``loss`` and
     ``train_accuracy`` on training images, ``test_loss`` and ``test_accuracy`` on test images, with the statistics of
     BatchNorm taken anew from training images. What belongs to steps is a mean over the steps since the row before:
     ``batch_loss`` (of the agents' mini-batches) and ``fraction_clipped``; ``tracker_norm`` is the largest norm of a
@@ -227,7 +230,7 @@ class Training:
             test_loss=test_loss,
             test_accuracy=test_accuracy,
             grad_norm=gradient,
-            consensus_error=self.replicas.consensus_error(),
+            consensus_error=self.replicas.consensus_error(self.plan.average),
         )
 
     def _append(self, **values: float) -> None:
@@ -253,7 +256,7 @@ class Training:
         """Return loss and accuracy of the average of all agents on each part."""
         model = self.replicas.models[0]
         kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        with self.replicas.averaged_parameters():
+        with self.replicas.averaged_parameters(self.plan.average):
             if kept:
                 part = self.problem.training_part(RECALIBRATION)
                 recalibrate(model, (images.to(self._device) for images, _ in part.batches()))

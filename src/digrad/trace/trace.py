@@ -90,17 +90,17 @@ class Trace:
 
     @property
     def loss(self) -> npt.NDArray[np.float64]:
-        """The global loss at the weighted average of the agents."""
+        """The global loss at the average of the agents; ``facts["average"]`` says which: ``plain`` or ``weighted``."""
         return self.columns["loss"]
 
     @property
     def grad_norm(self) -> npt.NDArray[np.float64]:
-        """The norm of the global gradient at the weighted average of the agents."""
+        """The norm of the global gradient at the same average."""
         return self.columns["grad_norm"]
 
     @property
     def consensus_error(self) -> npt.NDArray[np.float64]:
-        """How far the agents are from their weighted average, ``||x - 1 xbar^T||_F / sqrt(n)``."""
+        """How far the agents are from the same average, ``||x - 1 xbar^T||_F / sqrt(n)``."""
         return self.columns["consensus_error"]
 
     @property
@@ -316,6 +316,8 @@ def _ended(trace: Trace) -> str:
 def results_table(traces: Mapping[str, Any]) -> Table:
     """Return how each run ended, one row per trace or ensemble, as a table for papers.
 
+    The column ``average`` says where loss, gradient norm and consensus error were measured.
+
     Args:
         traces: The runs by label, as :func:`digrad.compare` returns them.
 
@@ -336,6 +338,7 @@ def results_table(traces: Mapping[str, Any]) -> Table:
                 "diverged_at": summary["diverged_at"],
                 "steps": summary["steps"],
                 **summary["final"],
+                "average": plots.measured_at([run]),
                 "bytes_sent": summary["bytes_sent"],
                 "seconds": summary["seconds"],
                 **({"seeds": summary["seeds"]} if "seeds" in summary else {}),

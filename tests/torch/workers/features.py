@@ -46,22 +46,22 @@ def overflow(network: ProcessNetwork) -> None:
 
 
 def averages(network: ProcessNetwork) -> None:
-    """The averaged parameters are the Perron average, and training goes on as if nothing had happened."""
+    """The averaged parameters are the average asked for, and training goes on as if nothing had happened."""
     model = nn.Linear(3, 1).double()
     with torch.no_grad():
         model.weight.fill_(float(network.agent))
     optimizer = DecentralizedOptimizer(model.parameters(), METHOD, network)
     u = torch.tensor(network.network.u)
-    expected = float((u * torch.arange(3)).sum() / 3)
-    with optimizer.averaged_parameters():
-        assert torch.allclose(model.weight, torch.full_like(model.weight, expected), atol=1e-14)
+    for average, expected in (("plain", 1.0), ("weighted", float((u * torch.arange(3)).sum() / 3))):
+        with optimizer.averaged_parameters(average):
+            assert torch.allclose(model.weight, torch.full_like(model.weight, expected), atol=1e-14)
     assert (model.weight == network.agent).all()
     bias = float(model.bias)
     estimates = optimizer.estimate().new_zeros(3, 4)
     estimates[network.agent] = optimizer.estimate()[0]
     estimates = total(estimates)
     distances = estimates - (u[:, None] * estimates).sum(0) / 3
-    assert abs(optimizer.consensus_error() - float(distances.square().sum() / 3) ** 0.5) < 1e-12
+    assert abs(optimizer.consensus_error("weighted") - float(distances.square().sum() / 3) ** 0.5) < 1e-12
     assert float(model.bias) == bias
     optimizer.close()
 
