@@ -178,6 +178,11 @@ BAD = [
         'problem = {kind = "quadratic", curvature = [[1], [2, 3]], linear = [[1]]}',
         "`problem.curvature` must be one list of numbers per agent, all of one length",
     ),
+    (
+        "sweep",
+        'sweep = {graphs = {graph = {kind = "complete", n = 5}}}',
+        "`sweep.graphs.graph` is the label of [graph] itself",
+    ),
     ("methods", "methods = {}", "`methods` must not be empty."),
     ("methods", "methods.CGT = 3", "`methods.CGT` must be a table, but got 3."),
     ("methods", "methods.CTG = {step_size = 1.0}", "`methods.CTG.method` must be one of .* mean `CGT`?"),

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import Field, PlainValidator
+from pydantic import BeforeValidator, Field, PlainValidator
 
 from digrad.errors import DigradError
 from digrad.experiments.complaints import Table, is_number, refuse
@@ -12,6 +12,7 @@ from digrad.experiments.graph_table import Count, GraphTable
 from digrad.experiments.method_table import hyper_parameter
 from digrad.sweeps import LogUniform, Uniform
 
+GRAPH = "graph"  # what a sweep over several graphs calls the table [graph]
 _GRID_KEYS, _RANDOM_KEYS = {"low", "high", "count"}, {"low", "high", "scale"}
 
 
@@ -51,6 +52,12 @@ def _check_target(value: Any) -> Any:
     return value
 
 
+def _check_graphs(value: Any) -> Any:
+    if isinstance(value, dict) and GRAPH in value:
+        raise refuse("is the label of [graph] itself, which is always tried; give this graph another.", GRAPH)
+    return value
+
+
 def _table(value: Any, key: str, example: str) -> dict[str, Any]:
     if not isinstance(value, dict) or not value:
         raise refuse(
@@ -86,7 +93,7 @@ class SweepTable(Table):
     samples: Count | None = None
     common_random_numbers: bool = False
     target: Annotated[dict[str, Any], PlainValidator(_check_target)] | None = None
-    graphs: dict[str, GraphTable] = Field(default_factory=dict)
+    graphs: Annotated[dict[str, GraphTable], BeforeValidator(_check_graphs)] = Field(default_factory=dict)
     starts: list[str] = Field(default_factory=list)
 
     def resolved(self, base: Path) -> "SweepTable":

@@ -12,6 +12,7 @@ from digrad import plots
 from digrad.errors import ArgumentError
 from digrad.experiments.spec import Built, Spec
 from digrad.experiments.store import check_folder, is_empty, read_json, write_json
+from digrad.experiments.sweep_table import GRAPH
 from digrad.files import locked, make_folder, write_atomically
 from digrad.mixing import Network
 from digrad.problems import Problem
@@ -183,7 +184,7 @@ def _networks(spec: Spec, built: Built) -> Any:
         )
         for label, table in spec.sweep.graphs.items()
     }
-    return {"graph": built.network, **more}
+    return {GRAPH: built.network, **more}
 
 
 def _check_engine(spec: Spec) -> None:
