@@ -224,6 +224,17 @@ def test_folder_of_runs_is_one_page(directory: Path, tmp_path: Path) -> None:
     assert len(data["series"]) == 6
 
 
+def test_runs_whose_folders_have_one_name_are_told_apart(tmp_path: Path) -> None:
+    spec = tiny()
+    folders = [_stored(spec, tmp_path / day / "run") for day in ("monday", "tuesday")]
+    page = write_report(*folders, out=tmp_path / "page.html").read_text()
+    assert [run["folder"] for run in _data(page)["runs"]] == ["monday/run", "tuesday/run"]
+    assert "<title>Comparison of monday/run and tuesday/run" in page
+    for day in ("monday", "tuesday"):
+        assert f"<td>{day}/run: tiny</td>" in page
+        assert f"<summary>{day}/run: tiny</summary>" in page
+
+
 def test_certificate_of_a_run_is_shown(directory: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(directory, tmp_path / "run")
     chain = {

@@ -17,7 +17,7 @@ from digrad.report.model import model_of
 from digrad.report.page import badge, image, page, preformatted, table, text
 from digrad.report.results import results_table
 from digrad.report.slowest import slowest_section
-from digrad.report.sources import Source, read_sources
+from digrad.report.sources import Source, folder_names, read_sources
 
 _CAPTIONS = {
     "gradient_tracking_explodes": "Plain gradient tracking against CGT from one start (the paper's first figure).",
@@ -78,8 +78,11 @@ def _page(sources: Sequence[Source]) -> str:
     runs = [run for source in sources for run in source.runs]
     data, times = model_of(runs)
     claims = [part for source in sources if source.claims for part in _claim_sections(source, source.claims)]
+    names = folder_names([source.folder for source in sources])
     swept = [
-        (f"{source.title} in {source.folder.name}", _swept(source)) for source in sources if source.swept
+        (f"{source.title} in {name}", _swept(source, name))
+        for source, name in zip(sources, names, strict=True)
+        if source.swept
     ]
     about_runs = [
         ("How each method ended", results_table(runs, data)),
@@ -106,16 +109,14 @@ def _page(sources: Sequence[Source]) -> str:
 
 def _title(sources: Sequence[Source]) -> str:
     if len(sources) > 1:
-        names = [
-            source.folder.name or str(source.folder) for source in sources if source.runs or source.swept
-        ]
+        names = folder_names([source.folder for source in sources if source.runs or source.swept])
         return f"Comparison of {', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
-    source = sources[0]
+    source, (name,) = sources[0], folder_names([sources[0].folder])
     if source.claims:
         return source.claims["title"]
     if source.swept:
-        return f"{source.title} in {source.folder.name}"
-    return source.runs[0].spec.name if len(source.runs) == 1 else f"The runs in {source.folder.name}"
+        return f"{source.title} in {name}"
+    return source.runs[0].spec.name if len(source.runs) == 1 else f"The runs in {name}"
 
 
 def _subtitle(sources: Sequence[Source]) -> str:
@@ -133,7 +134,7 @@ def _subtitle(sources: Sequence[Source]) -> str:
     return f"{steps}, {batch}, {seeds}, {spec.dtype}; made by digrad."
 
 
-def _swept(source: Source) -> str:
+def _swept(source: Source, name: str) -> str:
     """Return the table of a sweep, which the script sorts, and its figures."""
     columns = list(dict.fromkeys(name for row in source.swept for name in row))
     kinds = {
@@ -147,7 +148,7 @@ def _swept(source: Source) -> str:
     pictures = [*(source.folder / "figures").glob("*.png"), *source.folder.glob("*.png")]
     figures = [image(path, path.stem.replace("_", " ")) for path in sorted(pictures)]
     spec = source.folder / "spec.toml"
-    told = [_sweep_spec(source.folder.name, spec.read_text(encoding="utf-8"))] if spec.is_file() else []
+    told = [_sweep_spec(name, spec.read_text(encoding="utf-8"))] if spec.is_file() else []
     return "\n".join([shown, rest, *figures, *told])
 
 
@@ -225,11 +226,13 @@ def _settings(runs: Sequence[RunDirectory], method: str) -> list[str]:
 
 def _commands(sources: Sequence[Source]) -> str:
     lines, versions = [], {}
+    runs = [run for source in sources for run in source.runs]
+    names = dict(zip([run.path for run in runs], folder_names([run.path for run in runs]), strict=True))
     for source in sources:
         if source.identity:
             lines.append(_reproduce(source))
         else:
-            lines += [f"digrad run spec.toml --out {run.path.name}" for run in source.runs]
+            lines += [f"digrad run spec.toml --out {names[run.path]}" for run in source.runs]
         versions |= {run.environment.get("versions", {}).get("digrad"): None for run in source.runs}
     made_by = [f"# digrad {version}" for version in versions if version]
     return preformatted("\n".join([*made_by, *dict.fromkeys(lines)]), "command") + (
@@ -251,15 +254,18 @@ def _specifications(runs: Sequence[RunDirectory]) -> str:
     if len(runs) == 1:
         return preformatted(runs[0].spec.to_toml(), "spec", file="spec.toml")
     return "\n".join(
-        f"<details><summary>{text(f'{run.path.name}: {run.spec.name}')}</summary>\n"
+        f"<details><summary>{text(f'{name}: {run.spec.name}')}</summary>\n"
         + preformatted(run.spec.to_toml(), f"spec-{number}", file="spec.toml")
         + "</details>"
-        for number, run in enumerate(runs)
+        for number, (name, run) in enumerate(zip(folder_names([run.path for run in runs]), runs, strict=True))
     )
 
 
 def _environments(runs: Sequence[RunDirectory]) -> str:
-    distinct = {_environment(run.environment): run.path.name for run in reversed(runs)}
+    names = folder_names([run.path for run in runs])
+    distinct = {
+        _environment(run.environment): name for run, name in reversed(list(zip(runs, names, strict=True)))
+    }
     if len(distinct) == 1:
         return next(iter(distinct))
     return "\n".join(f"<h3>{text(name)}</h3>\n{content}" for content, name in reversed(distinct.items()))

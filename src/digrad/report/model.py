@@ -12,6 +12,7 @@ from digrad.experiments.runner import members
 from digrad.experiments.store import Result, RunDirectory
 from digrad.plots import measured_at
 from digrad.report.downsample import kept_rows
+from digrad.report.sources import folder_names
 from digrad.trace import Ensemble
 
 NUMBERS = 90_000  # in one page, about: nine characters each
@@ -46,7 +47,11 @@ _METRICS = {
 
 def model_of(runs: Sequence[RunDirectory]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the data of a page, and apart from it the times, which differ between equal runs."""
-    loaded = [_Loaded(number, run, run.results(), run.setting) for number, run in enumerate(runs)]
+    names = folder_names([run.path for run in runs])
+    loaded = [
+        _Loaded(number, name, run, run.results(), run.setting)
+        for number, (name, run) in enumerate(zip(names, runs, strict=True))
+    ]
     most = _rows_per_curve(loaded)
     series = [_series(run, label, result, most) for run in loaded for label, result in run.results.items()]
     average = measured_at(result for run in loaded for result in run.results.values())
@@ -64,6 +69,7 @@ def model_of(runs: Sequence[RunDirectory]) -> tuple[dict[str, Any], dict[str, An
 @dataclass(frozen=True)
 class _Loaded:
     number: int
+    folder: str  # what the page calls it
     directory: RunDirectory
     results: Mapping[str, Result]
     setting: Mapping[str, Any]
@@ -89,7 +95,7 @@ def _rows_per_curve(loaded: Sequence[_Loaded]) -> int:
 def _run(run: _Loaded) -> dict[str, Any]:
     return {
         "name": run.directory.spec.name,
-        "folder": run.directory.path.name,
+        "folder": run.folder,
         "minimum": run.minimum,
         "best": (run.problem.get("minimum") or {}).get("x"),
         "labels": run.problem.get("labels"),

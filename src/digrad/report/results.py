@@ -39,7 +39,7 @@ def results_table(runs: Sequence[RunDirectory], data: Mapping[str, Any]) -> str:
     columns = _columns(extras, has_runs=len(runs) > 1)
     summaries = [run.summary for run in runs]
     rows = [
-        _row(series, runs[series["run"]], summaries[series["run"]][series["label"]], extras)
+        _row(series, data["runs"][series["run"]], summaries[series["run"]][series["label"]], extras)
         for series in data["series"]
     ]
     head = "".join(
@@ -90,14 +90,14 @@ def _columns(extras: Sequence[Mapping[str, Any]], *, has_runs: bool) -> list[_Co
 
 def _row(
     series: Mapping[str, Any],
-    run: RunDirectory,
+    run: Mapping[str, Any],
     entry: Mapping[str, Any],
     extras: Sequence[Mapping[str, Any]],
 ) -> dict[str, _Cell]:
     final, best = entry["final"], entry["best"]
     return {
         "method": _Cell(text(series["shown"])),
-        "run": _Cell(text(f"{run.path.name}: {run.spec.name}")),
+        "run": _Cell(text(f"{run['folder']}: {run['name']}")),
         "verdict": _Cell(badge(_verdict(entry), _LOOKS.get(entry["verdict"], "open"))),
         "diverged_at": _Cell(
             text("" if entry["diverged_at"] is None else entry["diverged_at"]), entry["diverged_at"]

@@ -53,6 +53,22 @@ def read_sources(folders: Sequence[str | os.PathLike[str]]) -> list[Source]:
     return sources
 
 
+def folder_names(folders: Sequence[Path]) -> list[str]:
+    """Return what a page calls each folder: its name, with as many folders above it as tell it from the others.
+
+    Example:
+        >>> folder_names([Path("/a/old/run"), Path("/a/new/run"), Path("/a/new/sweep")])
+        ['old/run', 'new/run', 'sweep']
+    """
+    paths = [folder.resolve().parts for folder in folders]
+    return ["/".join(_distinct_end(path, set(paths) - {path})) for path in paths]
+
+
+def _distinct_end(path: tuple[str, ...], others: set[tuple[str, ...]]) -> tuple[str, ...]:
+    lengths = range(1, len(path))
+    return next((path[-n:] for n in lengths if all(other[-n:] != path[-n:] for other in others)), path[-1:])
+
+
 def _read(folder: Path) -> Source:
     if (folder / MARKER).is_file():
         return _reproduction(folder)
