@@ -4,8 +4,8 @@ Push: what was not delivered is owed, and arrives with the next packet. Pull: wh
 the agent's own value. Both are exact for methods that push trackers and pull estimates, whatever arrives when.
 
 A neighbour is waited for until the deadline unless it was late more than ``RECENT`` times in a row before: waiting
-again would cost every step; its packets count when they come. Beyond ``max_lag`` steps it is waited for however long it
-takes, within the timeout.
+again would cost every step; its packets count when they come. Who is behind by ``max_lag`` of the steps at which it
+sends something is waited for however long it takes, within the timeout.
 """
 
 import math
@@ -90,6 +90,8 @@ class DeadlineNet(Verbs):
         self._since = time.monotonic()  # when this agent began to wait for what is sent ahead
         self.balance = self.scale = 0.0  # what pushing has added to the sum of all, and how much was pushed
         self.late = self.awaited = 0  # messages that were not there in time, and all
+        self.held_up = 0.0  # seconds, by neighbours that were too far behind
+        self.lags: dict[int, int] = {}  # how many steps each neighbour was behind when it was furthest behind
         self.waited = 0.0  # seconds
         self.one_hot = torch.zeros(1, network.n, dtype=torch.float64)
         self.one_hot[0, network.agent] = 1
@@ -271,11 +273,18 @@ class DeadlineNet(Verbs):
             recent = [s for s in expected if self._is_recent(s, first, expected[s])]
             is_there = lambda s, wanted: self._step_of(s, expected[s]) >= wanted  # noqa: E731
             self._wait_until(lambda: all(is_there(s, step) for s in recent), until, expected)
-            if self._max_lag is not None and not self._ahead:  # else all have come as far as they will
-                bound = step - self._max_lag
-                self._wait_until(lambda: all(is_there(s, bound) for s in expected), math.inf, expected)
+            if not self._ahead:  # else all have come as far as they will
+                bounds, began = {s: self._oldest(s, first) for s in expected}, time.monotonic()
+                self._wait_until(
+                    lambda: all(is_there(s, bound) for s, bound in bounds.items()), math.inf, expected
+                )
+                self.held_up += time.monotonic() - began
+                for sender in expected:
+                    behind = step - self._step_of(sender, expected[sender])
+                    self.lags[sender] = max(self.lags.get(sender, 0), behind)
             for sender in expected:
-                self._asked.setdefault((sender, first), deque(maxlen=RECENT + 1)).append(step)
+                kept = max(RECENT + 1, self._max_lag or 0)
+                self._asked.setdefault((sender, first), deque(maxlen=kept)).append(step)
             self.awaited += len(expected)
             self.late += sum(not is_there(s, step) for s in expected)
         with self.inbox.changed:
@@ -292,8 +301,13 @@ class DeadlineNet(Verbs):
 
     def _is_recent(self, sender: int, first: int, calls: Sequence[int]) -> bool:
         """Return whether a neighbour has sent something since it was waited for the time before last, or earlier."""
-        asked = self._asked.get((sender, first))
-        return asked is None or len(asked) <= RECENT or self._step_of(sender, calls) >= asked[0]
+        asked = self._asked.get((sender, first), deque[int]())
+        return len(asked) <= RECENT or self._step_of(sender, calls) >= asked[-RECENT - 1]
+
+    def _oldest(self, sender: int, first: int) -> int:
+        """Return the step that a neighbour must have reached: not counted are those at which it sends nothing."""
+        asked = self._asked.get((sender, first), deque[int]())
+        return asked[-self._max_lag] if self._max_lag is not None and len(asked) >= self._max_lag else -1
 
     def _has(self, sender: int, call: int) -> bool:
         return sender in self.inbox.heard and call in self.inbox.heard[sender].items

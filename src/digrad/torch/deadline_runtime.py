@@ -6,6 +6,7 @@ mixing, without a step along their gradients, until the others have come: who is
 
 import contextlib
 import itertools
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
@@ -15,7 +16,7 @@ import torch
 from digrad.algorithms.fields import with_fields
 from digrad.errors import CommunicationError, NonFiniteError
 from digrad.torch.between_steps import BetweenSteps
-from digrad.torch.deadline_net import DeadlineNet
+from digrad.torch.deadline_net import RECENT, DeadlineNet
 from digrad.torch.log_records import note_step
 from digrad.torch.process_network import ProcessNetwork
 from digrad.torch.reasons import agents_text
@@ -172,6 +173,12 @@ class DeadlineRuntime:
     def close(self) -> None:
         """Wait until all agents are done."""
         self.gather("close")
+        here = {"lags": list(self.net.lags.items()), "held up": self.net.held_up}
+        everyone = self._network.exchange(here, f"{OWNER}.close()")
+        told = lag_text([dict(one["lags"]) for one in everyone], [one["held up"] for one in everyone])
+        if told and self._network.agent == 0:
+            sys.stderr.write(f"digrad: {told}\n")
+            sys.stderr.flush()
         self.between_steps.close()
 
     def add_up(self, value: torch.Tensor, call: str) -> torch.Tensor:
@@ -181,3 +188,26 @@ class DeadlineRuntime:
     def fail(self, reason: str) -> NoReturn:
         """Raise here, and on every other agent in its next step or call."""
         self._network.fail(NonFiniteError(reason))
+
+
+def lag_text(lags: Sequence[Mapping[int, int]], held_up: Sequence[float]) -> str:
+    """Return who was behind by more steps than are normal, at worst; not those who were late because others were.
+
+    Args:
+        lags: By how many steps each neighbour was behind, as each agent has seen it.
+        held_up: Seconds that each agent has waited for neighbours that were too far behind.
+
+    >>> lag_text([{1: 0, 2: 20}, {0: 20, 2: 7}, {}], [2.0, 2.0, 0.0])
+    'late: agent 2 was up to 20 steps behind'
+    """
+    worst: dict[int, int] = {}
+    for seen in lags:
+        for agent, behind in seen.items():
+            worst[agent] = max(worst.get(agent, 0), behind)
+    late = sorted(
+        (-behind, agent)
+        for agent, behind in worst.items()
+        if behind > RECENT and 2 * held_up[agent] <= max(held_up)
+    )
+    listed = ", ".join(f"agent {agent} was up to {-behind} steps behind" for behind, agent in late)
+    return f"late: {listed}" if listed else ""

@@ -66,7 +66,9 @@ class ProcessNetwork:
         tls: Refuse to run without TLS.
         deadline: Seconds after which an agent goes on without the messages of its neighbours, counted from the end of
             its own last step: late is tolerated (gloo only). None waits for all of them.
-        max_lag: Steps that a neighbour may be behind before it is waited for nevertheless; by default any number.
+        max_lag: Steps that a neighbour may be behind before it is waited for nevertheless, not counting those at which
+            it sends nothing. None is any number: the minimum is the same, but a model that is trained for a fixed
+            number of steps may then forget the data of an agent that was stopped.
         direct: Let agents of the same host and user write large messages into one another's memory where the
             system allows it, which is several times faster than loopback.
 
@@ -86,7 +88,7 @@ class ProcessNetwork:
         tls: bool = False,
         direct: bool = True,
         deadline: float | None = None,
-        max_lag: int | None = None,
+        max_lag: int | None = 20,
     ) -> None:
         if timeout is not None:
             checks.positive(timeout, "timeout", "ProcessNetwork")

@@ -41,7 +41,7 @@ def main(out: str, settings: str) -> None:
     links = Links(coder=coders.quantize(plan["bits"])) if "bits" in plan else None
     network = ProcessNetwork(
         Network(every(plan.get("every", 1), graph), links=links),
-        **{name: plan.get(name) for name in ("deadline", "max_lag", "timeout")},
+        **{name: plan[name] for name in ("deadline", "max_lag", "timeout") if name in plan},
     )
     solution = LINEAR[:n].sum(0) / CURVATURE[:n].sum(0)
 
@@ -52,7 +52,7 @@ def main(out: str, settings: str) -> None:
     optimizer = DecentralizedOptimizer(model.parameters(), METHODS[plan.get("method", "CGT")], network)
     checkpoints = Checkpoints(folder / "steps", optimizer)
     resumed = checkpoints.resume()
-    began, reached = time.monotonic(), None
+    began, reached, ahead = time.monotonic(), None, None
     while optimizer.k < plan["steps"]:
         optimizer.zero_grad()
         model(network.agent).backward()
@@ -64,6 +64,7 @@ def main(out: str, settings: str) -> None:
             (folder / f"reached-{network.agent}-{optimizer.k}").touch()
         if optimizer.k == plan.get("stop_at") and network.agent == 2 and resumed is None:
             stop_for(plan["seconds"])
+            ahead = max(int(path.name.split("-")[2]) for path in folder.glob("reached-*"))
         if optimizer.k % plan.get("save", 10**9) == 0:
             checkpoints.save()
         if reached is None and distance(model.x) < plan.get("accuracy", 1e-3):
@@ -76,6 +77,7 @@ def main(out: str, settings: str) -> None:
         "late": getattr(net, "late", 0),
         "awaited": getattr(net, "awaited", 0),
         "reached": reached,
+        "ahead": ahead,
         "seconds": time.monotonic() - began,
         "bytes": optimizer.bytes_sent,
     }

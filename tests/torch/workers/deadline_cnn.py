@@ -14,7 +14,7 @@ from torch_processes import stop_for
 
 def main(out: str, settings: str) -> None:
     plan = json.loads(settings)
-    network = ProcessNetwork(dg.graphs.ring(3), deadline=0.2, max_lag=plan.get("max_lag"))
+    network = ProcessNetwork(dg.graphs.ring(3), deadline=0.2)
     digits = dg.data.digits(classes=10)
     images = torch.tensor(digits.features, dtype=torch.float32).reshape(-1, 1, 8, 8)
     labels = torch.tensor(digits.labels, dtype=torch.long)
