@@ -170,6 +170,16 @@ def test_error_that_repeats_at_the_same_step_is_not_tried_again(tmp_path: Path) 
     )  # of agent 1 in each attempt: others are folded
 
 
+def test_agent_that_leaves_before_the_others_is_named_and_not_tried_for_ever(tmp_path: Path) -> None:
+    code, output, _ = run(tmp_path, *digrad_launch("--agents", "3", WORKER, "leaves", str(tmp_path)))
+    assert code == 1, output
+    early = "digrad: agent 1 failed: it ended with exit code 0 at step 3, before the others were done; "
+    told = [line for line in output.splitlines() if line.startswith("digrad: ")]
+    assert len(told) == 2, output
+    assert all(line.startswith(early) for line in told), output
+    assert told[-1].endswith("an earlier attempt failed in the same way at step 3, so it is not tried again")
+
+
 @pytest.mark.slow
 def test_forgotten_collective_is_not_tried_for_ever(tmp_path: Path) -> None:
     words = digrad_launch("--agents", "2", "--max-restarts", "9", WORKER, "alone", str(tmp_path))
@@ -303,7 +313,7 @@ def test_plain_torchrun_restarts_the_agents_with_a_store_per_attempt(tmp_path: P
 
 
 SAVING = """
-import logging, sys, torch, digrad as dg
+import logging, os, sys, torch, digrad as dg
 from pathlib import Path
 from digrad.torch import Checkpoints, DecentralizedOptimizer, ProcessNetwork
 network = ProcessNetwork(dg.graphs.ring(2))
@@ -311,6 +321,8 @@ logging.basicConfig(format="agent %(agent)d step %(step)d: %(message)s")
 model = torch.nn.Linear(4, 3)
 optimizer = DecentralizedOptimizer(model.parameters(), dg.CGT(step_size=0.05, threshold=1.0), network)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.999)
+for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):  # as docs/howto/trainers.md has it
+    os.environ.pop(name)
 Checkpoints(sys.argv[1], optimizer, others={"scheduler": scheduler}).resume()
 while True:
     optimizer.zero_grad()

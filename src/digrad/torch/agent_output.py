@@ -20,11 +20,11 @@ _EXIT = re.compile(rb"failed \(exitcode: (-?\d+)\) local_rank: (\d+) ")  # of an
 _PERIOD = 0.1  # seconds between two looks at whether to end
 
 
-def hand_over_output(folder: Path) -> None:
+def hand_over_output(folder: Path, agent: int, attempt: int) -> None:
     """Let launch read all that this process writes, also from below Python."""
     targets = [(OUT, ERR)] if os.environ.pop(ONE_OUTPUT_VARIABLE, "") else [(OUT,), (ERR,)]
     pipes = [os.pipe() for _ in targets]
-    header = {"agent": os.environ["RANK"], "attempt": int(os.environ["TORCHELASTIC_RESTART_COUNT"])}
+    header = {"agent": str(agent), "attempt": attempt}
     with socket.socket(socket.AF_UNIX) as channel:
         channel.connect(str(folder / _SOCKET))
         socket.send_fds(channel, [json.dumps(header).encode()], [reader for reader, _ in pipes])

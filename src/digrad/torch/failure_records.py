@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import os
 import signal
 import sys
 import time
@@ -21,25 +20,44 @@ from digrad.torch.reasons import is_timeout
 FAILURES_VARIABLE = "DIGRAD_FAILURES"  # the folder where agents leave the reason of their failure
 
 
-def record_failure(folder: Path, error: BaseException, script: str) -> None:
+def record_failure(folder: Path, agent: int, attempt: int, error: BaseException, script: str) -> None:
     """Let an error that ends this agent be known to :func:`launch`, which shows it."""
-    agent, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
     frames = _frames_of(error, script)
     step = step_reached()  # two attempts that fail alike at one step fail for ever
     places = [f"{place.filename}:{place.lineno}" for place in traceback.extract_tb(frames)]
     entry = {
-        "agent": int(agent),
-        "attempt": int(attempt),
+        "agent": agent,
+        "attempt": attempt,
         "time": time.monotonic(),
         "step": step,
         "reason": f"{type(error).__name__}: {' '.join(str(error).split())}",
         "traceback": "" if isinstance(error, SystemExit) else _as_shown(error, frames),
         "is_final": _is_final(error),
         "is_own": not isinstance(error, CommunicationError),  # not the silence of others
+        "has_left": False,
         "mark": None if _is_consequence(error) else json.dumps([type(error).__name__, places, step]),
     }
+    _write(folder, entry)
+
+
+def record_end(folder: Path, agent: int, attempt: int) -> None:
+    """Let it be known that this agent has ended well: if others fail for want of it, it was too early."""
+    step = step_reached()
+    when = "before the first step" if step is None else f"at step {step}"
+    entry = {
+        **unrecorded_failure(agent, 0, attempt),
+        "step": step,
+        "reason": f"it ended with exit code 0 {when}, before the others were done; all agents must step equally often",
+        "is_own": False,
+        "has_left": True,
+        "mark": json.dumps(["left", agent, step]),
+    }
+    _write(folder, entry)
+
+
+def _write(folder: Path, entry: dict[str, Any]) -> None:
     with contextlib.suppress(OSError):  # launch has gone, and nobody will ask
-        write_atomically(folder / f"{attempt}-{agent}.json", json.dumps(entry))
+        write_atomically(folder / f"{entry['attempt']}-{entry['agent']}.json", json.dumps(entry))
 
 
 def unrecorded_failure(agent: int, code: int, attempt: int) -> dict[str, Any]:
@@ -52,7 +70,7 @@ def unrecorded_failure(agent: int, code: int, attempt: int) -> dict[str, Any]:
     reason = f"it was ended by {signals[-code]}" if -code in signals else f"it ended with exit code {code}"
     return {
         "agent": agent, "attempt": attempt, "time": time.monotonic(), "step": None, "reason": reason, "traceback": "",
-        "is_final": False, "is_own": True, "mark": None,
+        "is_final": False, "is_own": True, "has_left": False, "mark": None,
     }  # fmt: skip
 
 
@@ -91,11 +109,22 @@ def read_failures(folder: Path) -> list[dict[str, Any]]:
     return sorted(failures, key=lambda failure: (failure["attempt"], failure["agent"]))
 
 
+def without_successes(failures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out agents that have ended well, unless all others of the attempt failed for want of somebody."""
+    failed = [one for one in failures if not one["has_left"]]
+    own = {one["attempt"] for one in failed if one["is_own"]}
+    in_vain = {one["attempt"] for one in failed} - own
+    return [one for one in failures if not one["has_left"] or one["attempt"] in in_vain]
+
+
 def cause_of(failures: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the failure of the last attempt that explains the others: the first that did not follow from another."""
     last = max(failure["attempt"] for failure in failures)
     candidates = [failure for failure in failures if failure["attempt"] == last]
-    return min(candidates, key=lambda one: (not one["is_final"], not one["is_own"], _order(one)))
+    return min(
+        candidates,
+        key=lambda one: (not one["is_final"], not (one["is_own"] or one["has_left"]), _order(one)),
+    )
 
 
 def _order(failure: dict[str, Any]) -> float:

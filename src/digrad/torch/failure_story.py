@@ -6,7 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from digrad.torch.agent_output import AgentOutput
-from digrad.torch.failure_records import cause_of, read_failures, repeated_failure, unrecorded_failure
+from digrad.torch.failure_records import (
+    cause_of,
+    read_failures,
+    repeated_failure,
+    unrecorded_failure,
+    without_successes,
+)
 from digrad.torch.reasons import agents_text
 
 FAILED, BAD_INPUT = 1, 2  # exit codes
@@ -67,11 +73,12 @@ class Story:
         recorded = read_failures(self._folder)
         known = {(one["agent"], one["attempt"]) for one in recorded}
         blamed = enumerate(self._output.exits())
-        return recorded + [
+        unrecorded = [
             unrecorded_failure(agent, code, attempt)
             for attempt, (agent, code) in blamed
             if (agent, attempt) not in known
         ]
+        return without_successes(recorded + unrecorded)
 
     def _tell(self, failures: list[dict[str, Any]], hint: str) -> dict[str, Any]:
         cause = cause_of(failures)

@@ -53,6 +53,7 @@ class StepMetrics:
             if has_tensorboard():
                 self._events = EventFile(Path(folder) / "tensorboard" / f"agent-{agent}")
         self._agent, self._net = agent, net
+        self._attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
         self._signs: torch.Tensor | None = None
         self._before = self._counts()
 
@@ -80,8 +81,7 @@ class StepMetrics:
         values = {name: self._before[name] - before[name] for name in before}
         if sketches:
             values |= _distance(sketches)
-        attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-        line = json.dumps({"agent": self._agent, "attempt": attempt, "step": k, **values})
+        line = json.dumps({"agent": self._agent, "attempt": self._attempt, "step": k, **values})
         try:
             self._file.write(f"{line}\n".encode())
             if self._events:

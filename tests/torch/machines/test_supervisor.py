@@ -73,6 +73,7 @@ def failure(attempt: int, reason: str, **facts: Any) -> dict[str, Any]:
         "traceback": "",
         "is_final": False,
         "is_own": True,
+        "has_left": False,
     }
     return {**base, "mark": None, "reason": reason, **facts}
 

@@ -20,6 +20,8 @@ def main(what: str, folder: str) -> None:
     if what == "own group":
         torch.distributed.init_process_group("gloo")
     network = ProcessNetwork(ring(size + 1 if what == "size" else size), timeout=3 if what == "alone" else 20)
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):  # as docs/howto/trainers.md has it
+        os.environ.pop(name)
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 3)
     if what == "dtype" and network.agent == 1:
@@ -35,6 +37,8 @@ def main(what: str, folder: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         if what == "alone" and optimizer.k == 3 and network.agent == 1:
             optimizer.consensus_error()
+        if what == "leaves" and optimizer.k == 3 and network.agent == 1:
+            return
         if what == "crash" and network.agent == 1:
             raise ZeroDivisionError("agent 1 divides by zero.")
     optimizer.close()

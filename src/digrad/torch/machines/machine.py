@@ -286,6 +286,8 @@ class Machine:
             if failure["attempt"] != self._order["attempt"] or not told["line"]:
                 continue
             is_cause = failure["agent"] == told["cause"]
+            if failure["has_left"]:
+                continue  # the line says it, or there is nothing to say
             self._output.show(
                 failure["agent"], failure["traceback"] if is_cause else f"{failure['reason']}\n"
             )

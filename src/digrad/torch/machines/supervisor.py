@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from digrad.torch.failure_records import cause_of, repeated_failure
+from digrad.torch.failure_records import cause_of, repeated_failure, without_successes
 from digrad.torch.failure_story import BAD_INPUT, FAILED, place_of
 from digrad.torch.launch_folder import GRACE
 from digrad.torch.machines.channel import BEAT, Channel, Door, Message
@@ -290,7 +290,8 @@ class Supervisor:
 
     def _story(self) -> Outcome:
         """Return what is to be said of the last attempt, and whether there shall be another."""
-        failed = [failure for failure in self._failures if failure["attempt"] == self._attempt]
+        failures = without_successes(self._failures)
+        failed = [failure for failure in failures if failure["attempt"] == self._attempt]
         again = "; all agents have been started again"
         if self._lost:
             return Outcome(f"{', '.join(self._lost)} was lost{again}")
@@ -298,7 +299,7 @@ class Supervisor:
             return Outcome()
         cause = cause_of(failed)
         told = Outcome(f"{agents_text([cause['agent']])} failed: {cause['reason']}", cause=cause["agent"])
-        repeated = repeated_failure(self._failures)
+        repeated = repeated_failure(failures)
         if cause["is_final"]:
             told.code = BAD_INPUT
         elif repeated is not None:
