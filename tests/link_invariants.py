@@ -14,6 +14,7 @@ import numpy as np
 import digrad as dg
 from digrad.engine.fates import make_fates
 from digrad.links import Bursts, Clock, FixedDelay, Links, Uniform
+from digrad.links.coders import quantize
 from link_transcription import PlainNet, run
 
 STEPS = 12
@@ -88,6 +89,15 @@ def drawn(seed: int, method: str | None = None, *, n: int | None = None) -> Sett
         rng.standard_normal(shape),
         rng.standard_normal(shape),
     )
+
+
+def drawn_or_coded(seed: int, *, n: int) -> Setting:
+    """Return what is drawn from a number; of 0, with messages of two bits a number."""
+    if seed:
+        return drawn(seed, n=n)
+    setting = drawn(seed, "CGT", n=n)
+    assert isinstance(setting.network.links, Links)
+    return setting.with_links(replace(setting.network.links, coder=quantize(2), clock=None))
 
 
 def check_mass(engine: Engine, setting: Setting) -> None:

@@ -1,5 +1,6 @@
 """Networks that misbehave, in replicas and processes: their invariants, whatever the network and the policy."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from link_invariants import (
     check_convergence,
     check_mass,
     drawn,
+    drawn_or_coded,
 )
 from torch_models import Point
 from torch_processes import Agents
@@ -99,10 +101,11 @@ def test_fates_are_the_same_whoever_asks_for_them_and_when() -> None:
 def test_processes_compute_what_replicas_do_to_the_last_bit(tmp_path: Path) -> None:
     """So that every invariant of replicas is one of processes."""
     n, seeds = 3, range(6)
-    with Agents("fated.py", n, str(tmp_path), str(n), *map(str, seeds)) as processes:
+    extra = {rank: {"DIGRAD_METRICS": str(tmp_path)} for rank in range(n)}
+    with Agents("fated.py", n, str(tmp_path), str(n), *map(str, seeds), extra=extra) as processes:
         expected = {}
         for seed in seeds:
-            setting = drawn(seed, n=n)
+            setting = drawn_or_coded(seed, n=n)
             replicas = replicas_of(setting)
             for _ in range(STEPS):
                 advance(replicas, setting)
@@ -116,6 +119,14 @@ def test_processes_compute_what_replicas_do_to_the_last_bit(tmp_path: Path) -> N
         books = {name: book for agent in agents for name, book in agent[seed].get("links", {}).items()}
         assert books.keys() == state.get("links", {}).keys()
         assert all(torch.equal(book, state["links"][name]) for name, book in books.items()), seed
+    for rank, agent in enumerate(
+        agents
+    ):  # bytes are those that travelled, whatever a coder would have made of them
+        assert all(one["bytes_sent"] == one["travelled"] > 0 for one in agent.values())
+        lines = (tmp_path / f"agent-{rank}.jsonl").read_text().splitlines()
+        measured = [json.loads(line)["bytes"] for line in lines]
+        assert len(measured) == len(seeds) * STEPS
+        assert sum(measured) == sum(one["travelled"] for one in agent.values())
 
 
 def test_replicas_without_links_know_of_no_packets():

@@ -116,6 +116,7 @@ class AgentNet(Verbs):
             )
         except CommunicationError as error:
             raise self.network.reason_of(error) from error
+        self.bytes_sent += current.bytes_sent
         self._finish(current)
 
     def arrived(self, verb: str, x: torch.Tensor) -> Part:

@@ -35,6 +35,8 @@ class FatedNet(Verbs):
         carry: Takes the packets of each of these agents, by receiver, and what it waits for, by sender, and returns
             what it received.
         fates: What becomes of packets.
+        is_real: Whether packets travel between processes, in full, so that ``plain`` counts them; else they are charged
+            as their coder says, lost ones too.
     """
 
     def __init__(
@@ -45,8 +47,10 @@ class FatedNet(Verbs):
         plain: ReplicaNet | AgentNet,
         carry: Callable[[list[Packets], list[Packets]], list[Packets]],
         fates: Fates,
+        *,
+        is_real: bool,
     ) -> None:
-        self._letters, self._plain, self._carry = letters, plain, carry
+        self._letters, self._plain, self._carry, self._is_real = letters, plain, carry, is_real
         self._phases = [Turns(one, letters) for one in _networks(network, fates)]
         self.links, self.timeline = fates.links, fates.timeline
         self._books: dict[str, torch.Tensor] = {}
@@ -65,7 +69,7 @@ class FatedNet(Verbs):
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes that these agents have sent, in packets that are lost too."""
+        """Bytes that these agents have sent: as they travelled, or else as they would, in packets that are lost too."""
         return self._bytes + self._plain.bytes_sent
 
     @property
@@ -162,7 +166,8 @@ class FatedNet(Verbs):
             said = row if is_weight else agent.code(row, call, k, letter=letter, refers=refers)
             share = shares[agent.agent]
             keeps, packets = agent.send(share, row, said, call, k, letter=letter, damping=damping)
-            self._bytes += agent.bytes_of(taken, call, k)
+            charged = agent.bytes_of(taken, call, k)
+            self._bytes += 0 if self._is_real else charged
             rows.append(row)
             sent.append(said)
             kept.append(keeps)
@@ -226,7 +231,7 @@ def fated_replica_net(
     """Return the executor of all agents in this process, some of which may go and come."""
     plain = ReplicaNet(network, bindings(method), flat.dimension, flat.device)
     fates = _fates(method, network, flat, churn)
-    return FatedNet(network, bindings(method), range(network.n), plain, replica_carry, fates)
+    return FatedNet(network, bindings(method), range(network.n), plain, replica_carry, fates, is_real=False)
 
 
 def fated_agent_net(
@@ -234,7 +239,8 @@ def fated_agent_net(
 ) -> FatedNet:
     """Return the executor of the agent of this process."""
     fates = _fates(method, network.network, flat)
-    return FatedNet(network.network, bindings(method), (network.agent,), plain, process_carry(plain), fates)
+    carry = process_carry(plain)
+    return FatedNet(network.network, bindings(method), (network.agent,), plain, carry, fates, is_real=True)
 
 
 def _fates(method: Method, network: AnyNetwork, flat: FlatParameters, churn: Sequence[Event] = ()) -> Fates:
