@@ -22,7 +22,7 @@ from digrad.mixing import Network
 from digrad.torch import Checkpoints, Replicas
 from digrad.torch.checkpoint_files import MARKER, delete_file, step_folder
 from digrad.torch.state_codec import decode, encode
-from torch_processes import Agents
+from torch_processes import Agents, run
 
 Lines = list[dict[str, Any]]  # what each agent printed, by agent
 
@@ -264,6 +264,15 @@ def test_agents_that_are_groups_of_processes_resume_bitwise(tmp_path: Path) -> N
 # --- replicas --------------------------------------------------------------------------------------------------
 
 
+def test_run_that_is_told_to_end_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    """Whatever the order of the loop body."""
+    run("preempted.py", 2, str(tmp_path))
+    for agent in range(2):
+        found = json.loads((tmp_path / f"agent-{agent}.json").read_text())
+        assert len(found) == 4
+        assert all(same and all(same) for same in found.values()), found
+
+
 def replicas_with(folder: Path, links: Any = None) -> tuple[Replicas, Checkpoints]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout(0.5), nn.Linear(3, 1))
@@ -292,6 +301,7 @@ def test_replicas_resume_bitwise(links: Any, tmp_path: Path) -> None:
     assert checkpoints.resume() == 6
     train(second, checkpoints, 7)
     assert all(torch.equal(a, b) for a, b in zip(first.state_fields, second.state_fields, strict=True))
+    assert first.bytes_sent == second.bytes_sent > 0
     for one, other in zip(first.models, second.models, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one.buffers(), other.buffers(), strict=True))
     assert sorted(path.name for path in tmp_path.glob("[!.]*")) == ["step-0000000004", "step-0000000006"]

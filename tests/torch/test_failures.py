@@ -27,7 +27,8 @@ def test_disagreement_is_an_error_on_every_agent_within_seconds(tmp_path: Path) 
     with Agents("failing.py", 3, "disagree", str(tmp_path)) as agents:
         reports = [lines(ended) for ended in agents.wait(120).values()]
     for report in reports:
-        assert set(report) == {"graph", "version", "direct", "dtype", "model", "method", "links", "k"}
+        network = {"graph", "version", "direct", "links"}
+        assert set(report) == network | {"dtype", "model", "method", "lr", "weight decay", "k"}
         for attempt, line in report.items():
             assert line["error"].startswith("DisagreementError"), (attempt, line)
             assert "the agents disagree on" in line["error"]

@@ -10,11 +10,11 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from digrad import AB, CGT, SGP, SONATA
+from digrad import AB, CGT, SGP, SONATA, CDSGDNesterov
 from digrad.algorithms.cgt import CGTState
 from digrad.engine.verbs import bindings
 from digrad.errors import ArgumentError, CommunicationError, NonFiniteError
-from digrad.graphs import from_edges, ring, split
+from digrad.graphs import complete, from_edges, ring, split
 from digrad.links import FixedDelay, Links, rounded
 from digrad.mixing import Network
 from digrad.schedules import InverseSqrt
@@ -69,6 +69,49 @@ def test_agent_may_be_a_ddp_group(tmp_path: Path) -> None:
     for agent in range(2):
         assert torch.equal(x[f"{agent}-0"], x[f"{agent}-1"])
         assert torch.allclose(x[f"{agent}-0"][0], replicas.estimate()[agent], rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("method", [METHOD, CDSGDNesterov(step_size=0.1)], ids=lambda one: type(one).__name__)
+def test_weights_written_later_are_an_error_and_never_dropped(method: Any) -> None:
+    replicas = Replicas(nn.Linear(4, 2), method, Network(complete(3)))
+    gradients(replicas)
+    replicas.step()
+    before = replicas.estimate().clone()
+    with torch.no_grad():
+        replicas.models[1].bias.fill_(7.0)  # pyright: ignore[reportCallIssue]
+    gradients(replicas)
+    for call in (replicas.step, replicas.averaged_parameters().__enter__):
+        with pytest.raises(ArgumentError, match=r"the parameters of agent 1 were written to since"):
+            call()
+    replicas.restart_tracking(before)  # as the message says
+    gradients(replicas)
+    replicas.step()
+
+
+@pytest.mark.parametrize("links", [None, Links(loss=0.3), rounded("bfloat16")], ids=repr)
+def test_copy_of_replicas_goes_on_as_they_do_and_apart_from_them(links: Any) -> None:
+    def train(replicas: Replicas) -> torch.Tensor:
+        for seed in range(3):
+            replicas.zero_grad()
+            gradients(replicas, seed)
+            replicas.step()
+        return replicas.estimate().clone()
+
+    network = Network(NETWORK.union, links=links)
+    replicas = Replicas(
+        nn.Linear(4, 2), METHOD, network, groups=lambda model: [{"params": model.parameters()}]
+    )
+    before = train(replicas)
+    replicas.param_groups[0]["lr"] = 0.05
+    gradients(replicas)
+    copied = copy.deepcopy({"replicas": replicas, "models": replicas.models})
+    assert copied["replicas"].models is copied["models"]
+    copied = copied["replicas"]
+    assert torch.equal(copied.gradients, replicas.gradients)
+    after = train(copied)
+    assert torch.equal(replicas.estimate(), before)
+    assert torch.equal(train(replicas), after)
+    assert (copied.k, copied.bytes_sent) == (replicas.k, replicas.bytes_sent)
 
 
 def test_tied_parameters_are_counted_once() -> None:

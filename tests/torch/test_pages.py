@@ -62,9 +62,7 @@ def test_scripts_of_torch_md_train(tmp_path: Path) -> None:
         + OF_THE_READER
         + "torch.manual_seed"
         + model_and_loop.replace("network.close()\n", "")
-        + "from digrad.torch import Checkpoints\n"
         + every
-        + "from digrad.links import Links, coders\ngraph = dg.graphs.example5()\n"
         + late
         + recipe
         + f"model, folder, steps = build_model(), {str(tmp_path / 'checkpoints')!r}, 100\n"

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from digrad.torch.ending import Ending
+from digrad.torch.ending import Ending, Saver
 from digrad.torch.process_network import ProcessNetwork
 from digrad.torch.settings_watch import SettingsWatch
 from digrad.torch.step_metrics import Counted, StepMetrics
@@ -45,9 +45,14 @@ class BetweenSteps:
         """Save and end here if all agents have agreed to."""
         self._ending.before_step(k)
 
-    def save_when_told_to_end(self, save: Callable[[], Any]) -> None:
-        """Remember how to save."""
-        self._ending.enable(save)
+    def end_when_told_to(self, saver: Saver | None = None) -> None:
+        """Remember what saves, or that the loop itself looks whether the run is over."""
+        self._ending.enable(saver)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run was told to end, and the last step was that of all agents."""
+        return self._ending.is_over
 
     def forget(self) -> None:
         """Forget the settings that were to be compared: another state is loaded."""

@@ -100,7 +100,16 @@ class Checkpoints:
         if isinstance(self._network, ProcessNetwork) and dist.get_world_size() > self._network.n:
             self._join_the_other_groups()
         self._report(self._reserve(), "Checkpoints")
-        optimizer.save_when_told_to_end(self.save)
+        self._noted: dict[str, torch.Tensor] = {}
+        optimizer.end_when_told_to(self)
+
+    def note_end_of_step(self) -> None:
+        """Remember random numbers and buffers: the next batch changes them, but the run ends before its step."""
+        self._noted = {name: value.clone() for name, value in self._passing().items()}
+
+    def save_noted(self) -> Path:
+        """Write the current step with the random numbers and buffers that were remembered; every agent must call."""
+        return self._save(self._noted)
 
     def save(self) -> Path:
         """Write the current step and commit it together with all agents; every agent must call.
@@ -116,11 +125,14 @@ class Checkpoints:
             DisagreementError: Rates or schedules differ between the agents; nothing is written.
             CommunicationError: An agent has gone; the step is not committed.
         """
+        return self._save(self._passing())
+
+    def _save(self, passing: dict[str, torch.Tensor]) -> Path:
         k, tensors, header = self._optimizer.k, {}, {}
         with self._optimizer.together("save"):
             problem = self._broken()
             try:
-                tensors, header = self._content()
+                tensors, header = self._content(passing)
             except CheckpointError as error:
                 problem = problem or str(error)
             everyone = self._report(problem, SAVE, k=k, settings=self._optimizer.settings())
@@ -192,6 +204,7 @@ class Checkpoints:
         assert stored is not None
         self._load_others(stored)
         state = {"k": k, "method": stored.header["method"], "fields": stored.part("field/")}
+        state["bytes_sent"] = stored.header.get("bytes_sent", 0)  # which older files do not say
         if "last_grad" in stored.tensors:
             state["last_grad"] = stored.tensors["last_grad"].to(self._optimizer.estimate())
         device = self._optimizer.estimate().device
@@ -233,8 +246,9 @@ class Checkpoints:
         self._load_others(newest)
         # A step size that follows a schedule must not take the restored `lr` for a change by the user;
         # loading the settings together with the state as it is takes care of that.
+        sent = 0 if stored is None else stored.header.get("bytes_sent", 0)
         self._optimizer.load_state_dict(
-            {"state": {**current["state"], "k": latest}, "param_groups": settings}
+            {"state": {**current["state"], "k": latest, "bytes_sent": sent}, "param_groups": settings}
         )
         self._optimizer.restart_tracking(x, k=latest)
         if stored is not None:
@@ -257,20 +271,20 @@ class Checkpoints:
             return ""
         return f"{', '.join(names)} of the state are not finite; what is stored already is left as it is"
 
-    def _content(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    def _content(self, passing: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return what the file will hold, without copying the state."""
         here = self._optimizer.state_dict()
         tensors = {f"field/{name}": value for name, value in here["state"]["fields"].items()}
         if "last_grad" in here["state"]:
             tensors["last_grad"] = here["state"]["last_grad"]
         tensors |= {f"link/{name}": value for name, value in here["state"].get("links", {}).items()}
-        tensors |= {f"buffer/{name}": value for name, value in self._buffers().items()}
-        tensors["rng"] = torch.get_rng_state()
+        tensors |= passing
         values: dict[str, torch.Tensor] = {}
         header = {
             "format": FORMAT,
             "k": self._optimizer.k,
             "method": here["state"]["method"],
+            "bytes_sent": here["state"]["bytes_sent"],
             "model": self._layout(),
             "run": self._run(),
             "groups": [
@@ -306,6 +320,11 @@ class Checkpoints:
         parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
         layout = [(tuple(p.shape), p.stride()) for p in parameters]
         return hashlib.sha256(repr(layout).encode()).hexdigest()[:16]
+
+    def _passing(self) -> dict[str, torch.Tensor]:
+        """Return what every batch changes, by its name in the file."""
+        buffers = {f"buffer/{name}": value for name, value in self._buffers().items()}
+        return {**buffers, "rng": torch.get_rng_state()}
 
     def _buffers(self) -> dict[str, torch.Tensor]:
         return {} if self._model is None else dict(self._model.named_buffers())

@@ -1,12 +1,28 @@
-"""The last step of a run that is told to end: all agents save at the same one."""
+"""The last step of a run that is told to end: all agents save at the same one.
+
+A loop may look at ``optimizer.preempted`` at the end of its body, save and leave. For one that does not, the next
+``step()`` saves and ends: by then the whole body has run, with its schedulers in whatever order, and nothing has moved.
+"""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from digrad.torch.launch_folder import can_end, is_asked_to_end
 from digrad.torch.process_network import ProcessNetwork
 
 _SLACK = 2  # steps that pass until everybody has read what the others have said
+
+
+class Saver(Protocol):
+    """What saves a run that is told to end."""
+
+    def note_end_of_step(self) -> None:
+        """Remember what the next batch changes although no step is taken with it."""
+        ...
+
+    def save_noted(self) -> Any:
+        """Save the state with what was remembered; all agents call."""
+        ...
 
 
 class Ending:
@@ -20,20 +36,28 @@ class Ending:
 
     def __init__(self, network: ProcessNetwork, wait: Callable[[str], None] | None = None) -> None:
         self._network, self._wait = network, wait
-        self._save: Callable[[], Any] | None = None
+        self._saver: Saver | None = None
         self._name = f"ending {network.count_optimizer()}"
-        self._is_posted = False
+        self._can_end = self._is_posted = self.is_over = False
         self._last: int | None = None
 
-    def enable(self, save: Callable[[], Any]) -> None:
-        """Save with ``save`` when the run is told to end."""
-        self._save = save
-        can_end()
+    def enable(self, saver: Saver | None = None) -> None:
+        """End when the run is told to: with what saves it, or else because the loop looks whether it is over."""
+        self._saver = saver or self._saver
+        if not self._can_end:
+            self._can_end = True
+            can_end()
 
     def after_step(self, k: int) -> None:
-        """Look whether launch asks for the end, and agree on the step."""
-        if self._save is None or self._last is not None:
-            return
+        """Look whether launch asks for the end, agree on the step, and find out whether this was it."""
+        if self._can_end and self._last is None:
+            self._agree(k)
+        if k == self._last:
+            self.is_over = True
+            if self._saver is not None:
+                self._saver.note_end_of_step()
+
+    def _agree(self, k: int) -> None:
         if not self._is_posted:
             if not is_asked_to_end():
                 return
@@ -48,7 +72,7 @@ class Ending:
 
     def before_step(self, k: int) -> None:
         """Save and end this process if the step before was the last one; all agents do it at the same step."""
-        if self._save is not None and k == self._last:
-            self._save()
+        if self._saver is not None and self.is_over and k == self._last:
+            self._saver.save_noted()
             self._network.handshake.leave_together()
             raise SystemExit(0)

@@ -16,6 +16,7 @@ from digrad.engine.averages import perron_weights
 from digrad.errors import ArgumentError
 from digrad.links import Links, Timeline
 from digrad.mixing import AnyNetwork
+from digrad.torch.ending import Saver
 from digrad.torch.finite import broken_rows
 from digrad.torch.flat import FlatParameters
 from digrad.torch.memory import release_free_memory
@@ -57,10 +58,10 @@ class MethodOptimizer(torch.optim.Optimizer):
         self._non_finite, self._timeline = non_finite, timeline
         self._flat, self._network, self._agents = flat, network, tuple(agents)
         self._runtime, self._net = runtime, runtime.net
-        self._has_own_rate = np.ndim(getattr(method, "step_size", 0.0)) > 0
         self._given, self._local = method, _local_arrays(method, self._agents, flat)
         self.k = 0
         self._is_built = self._is_averaged = False
+        self._bytes_before = 0  # sent by those whose state was loaded
         self._method = self._at(0)
         start = getattr(self._method, "step_size", 0.0)
         super().__init__(groups, {"lr": start, "weight_decay": weight_decay})
@@ -99,14 +100,14 @@ class MethodOptimizer(torch.optim.Optimizer):
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes that the agents of this process have sent so far."""
-        return self._net.bytes_sent
+        """Bytes that the agents of this process have sent so far, before a resume too.
+
+        Between processes they are those that travelled; in one process, those that would travel.
+        """
+        return self._bytes_before + self._net.bytes_sent
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set all gradients to zero; they stay views of one flat row, so none becomes ``None``."""
-        # Here a step is over with all that belongs to it, such as that of a scheduler.
-        if self._runtime.between_steps:
-            self._runtime.between_steps.begin_step(self.k)
         self._flat.zero_grad()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -129,8 +130,10 @@ class MethodOptimizer(torch.optim.Optimizer):
 
         Raises:
             NonFiniteError: A gradient is not finite, and nothing has changed; or a state is not after the step.
+            SystemExit: The run was told to end and is saved; see :attr:`preempted`.
         """
         self._refuse_inside_average("step")
+        self._refuse_written()
         if self._runtime.between_steps:
             self._runtime.between_steps.begin_step(self.k)
         loss = None
@@ -189,6 +192,7 @@ class MethodOptimizer(torch.optim.Optimizer):
         """
         if self._is_averaged:
             raise ArgumentError(f"averaged_parameters() of {self._name} cannot be nested.")
+        self._refuse_written()
         # Not written in place: the parameters may be on their way to neighbours.
         self._flat.point_at(self._average("averaged_parameters", average).expand(len(self._agents), -1))
         self._is_averaged = True
@@ -207,6 +211,7 @@ class MethodOptimizer(torch.optim.Optimizer):
         fields = {name: value for name, value in self._state._asdict().items()}
         settings = [{key: value for key, value in g.items() if key != "params"} for g in self.param_groups]
         state: dict[str, Any] = {"k": self.k, "method": type(self._method).__name__, "fields": fields}
+        state["bytes_sent"] = self.bytes_sent
         if self._last_grad is not None:
             state["last_grad"] = self._last_grad
         links = self._net.stored_links()
@@ -235,6 +240,8 @@ class MethodOptimizer(torch.optim.Optimizer):
         self._last_grad = None if last is None else last.clone()
         overwrite(self._state, type(self._state)(**stored["fields"]))
         self._publish()
+        # Afterwards: what was sent ahead to this step is counted already.
+        self._bytes_before = int(stored.get("bytes_sent", 0)) - self._net.bytes_sent
 
     @torch.no_grad()
     def restart_tracking(self, x: torch.Tensor | None = None, *, k: int | None = None) -> None:
@@ -255,10 +262,23 @@ class MethodOptimizer(torch.optim.Optimizer):
         overwrite(self._state, self._method_now().init(start, self._net))
         self._publish()
 
-    def save_when_told_to_end(self, save: Callable[[], Any]) -> None:
-        """Call ``save``, which all agents do at the same step, when ``digrad launch`` is told to end, and end then."""
+    @property
+    def preempted(self) -> bool:
+        """Whether ``digrad launch`` was told by SIGTERM to end, and this is the step at which all agents do.
+
+        Look at it at the end of the loop body, save and leave the loop. If ``Checkpoints`` are there and the loop goes
+        on nevertheless, the next :meth:`step` saves this step, with schedulers as they are then, and raises
+        ``SystemExit(0)``.
+        """
+        if not self._runtime.between_steps:
+            return False
+        self._runtime.between_steps.end_when_told_to()
+        return self._runtime.between_steps.is_over
+
+    def end_when_told_to(self, saver: Saver) -> None:
+        """Let ``saver`` save, which all agents do at the same step, when ``digrad launch`` is told to end."""
         if self._runtime.between_steps:
-            self._runtime.between_steps.save_when_told_to_end(save)
+            self._runtime.between_steps.end_when_told_to(saver)
 
     @contextlib.contextmanager
     def together(self, call: str) -> Iterator[None]:
@@ -269,18 +289,27 @@ class MethodOptimizer(torch.optim.Optimizer):
 
     def settings(self) -> dict[str, Any]:
         """Return the rates and schedules of this step that all agents must share: those not given per agent."""
-        shown: dict[str, Any] = {
-            name: [float(group[key]) for group in self.param_groups]
-            for name, key in (("lr", "lr"), ("weight decay", "weight_decay"))
-        }
-        if self._has_own_rate:
-            del shown["lr"]
-        method = self._at(self.k)
-        return shown | {name: getattr(method, name) for name in hyper.scheduled_fields(self._given)}
+        return shared_settings(self._given, self.param_groups, self.k)
 
     def _refuse_inside_average(self, what: str) -> None:
         if self._is_averaged:
             raise ArgumentError(f"`{what}` of {self._name} must not be called inside averaged_parameters().")
+
+    @torch.no_grad()
+    def _refuse_written(self) -> None:
+        """Raise if somebody else has written to parameters that only show the state: the step would not see it."""
+        if self._point is self._state.x:
+            return
+        wanted = self._at(self.k).query(self._state)
+        if torch.equal(self._point, wanted):
+            return
+        same = (self._point == wanted) | (self._point.isnan() & wanted.isnan())
+        written = [row for row, is_same in enumerate(same.all(1).tolist()) if not is_same]
+        if written:
+            raise ArgumentError(
+                f"the parameters of {self._named(written)} were written to since the last step of {self._name}, which "
+                "would not see it; load weights before it is built, or give them to `restart_tracking`."
+            )
 
     @property
     def _name(self) -> str:
@@ -433,6 +462,15 @@ def check_arguments(
     door.check_network(network, owner)
     door.check_fit(method, network, type(method).__name__)
     hyper.check_schedules(method)
+
+
+def shared_settings(method: Any, groups: Sequence[Mapping[str, Any]], k: int) -> dict[str, Any]:
+    """Return the rates of groups and the schedules at k that all agents must share: those not given per agent."""
+    shown = {"weight decay": [float(group["weight_decay"]) for group in groups]}
+    if np.ndim(getattr(method, "step_size", 0.0)) == 0:
+        shown["lr"] = [float(group["lr"]) for group in groups]
+    now = hyper.at_iteration(method, k)
+    return shown | {name: getattr(now, name) for name in hyper.scheduled_fields(method)}
 
 
 def _local_arrays(method: Any, agents: Sequence[int], flat: FlatParameters) -> dict[str, Any]:

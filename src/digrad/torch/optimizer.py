@@ -1,5 +1,6 @@
 """The optimizer of one agent that lives in its own process."""
 
+import warnings
 from typing import Any, Literal
 
 from digrad.algorithms.fields import with_fields
@@ -13,7 +14,7 @@ from digrad.torch.deadline_net import DeadlineNet
 from digrad.torch.deadline_runtime import DeadlineRuntime
 from digrad.torch.fated_net import fated_agent_net
 from digrad.torch.flat import FlatParameters, parameter_groups
-from digrad.torch.method_optimizer import MethodOptimizer, check_arguments
+from digrad.torch.method_optimizer import MethodOptimizer, check_arguments, shared_settings
 from digrad.torch.process_network import ProcessNetwork
 from digrad.types import Method
 
@@ -57,18 +58,27 @@ class DecentralizedOptimizer(MethodOptimizer):
         self._processes = network
         groups = parameter_groups(params, "DecentralizedOptimizer")
         flat = FlatParameters([[group["params"] for group in groups]], "DecentralizedOptimizer")
+        first = {"lr": getattr(hyper.at_iteration(method, 0), "step_size", 0.0), "weight_decay": weight_decay}
         facts = {
             "method": _describe(method),
             "dimension": flat.dimension,
             "model": flat.signature,
             "dtype": str(flat.dtype),
             "non_finite": non_finite,
+            **shared_settings(method, [{**first, **group} for group in groups], 0),
         }
         network.agree(facts, "DecentralizedOptimizer")
         if network.deadline is None:
             net = AgentNet(network, bindings(method), flat.dimension, flat.dtype, flat.device)
-            is_fated = isinstance(network.network.links, Links)
-            fated = fated_agent_net(method, network, flat, net) if is_fated else None
+            links = network.network.links
+            if isinstance(links, Links) and links.coder is not None:
+                warnings.warn(
+                    f"`coder` of Links is {links.coder!r}, but agents that wait for one another send all numbers "
+                    "in full, and `bytes_sent` counts them so; for short messages give the network "
+                    'links=rounded("bfloat16"), or ProcessNetwork a `deadline`.',
+                    stacklevel=2,
+                )
+            fated = fated_agent_net(method, network, flat, net) if isinstance(links, Links) else None
             runtime = AgentRuntime(network, net, fated)
         else:
             late = DeadlineNet(network, bindings(method), flat.dimension, flat.dtype)

@@ -76,6 +76,9 @@ class Replicas(MethodOptimizer):
         check_arguments(method, network, weight_decay, non_finite, "Replicas")
         check_churn(churn, method, network, type(method).__name__, "Replicas")
         self.models = _models(model, network.n)
+        self._options = {
+            "groups": groups, "weight_decay": weight_decay, "non_finite": non_finite, "churn": churn
+        }  # fmt: skip
         found = [
             parameter_groups(m.parameters() if groups is None else groups(m), "Replicas") for m in self.models
         ]
@@ -94,6 +97,16 @@ class Replicas(MethodOptimizer):
         super().__init__(
             flat, merged, method, network, ReplicaRuntime(net), agents, weight_decay, non_finite, timeline
         )
+
+    @torch.no_grad()
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Replicas":
+        """Return other replicas, at the same point with the same gradients, that share nothing with these."""
+        models = copy.deepcopy(self.models, memo)
+        copied = memo[id(self)] = type(self)(models, self._given, self._network, **self._options)
+        copied.models = models  # the very list, which others may hold
+        copied.load_state_dict(copy.deepcopy(self.state_dict(), memo))
+        copied._flat.grad.copy_(self.gradients)
+        return copied
 
     @property
     def network(self) -> Alone:

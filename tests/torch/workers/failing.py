@@ -53,6 +53,10 @@ def disagree(_: Path) -> None:
         report(name, lambda m=chosen: DecentralizedOptimizer(m.parameters(), METHOD, network))
     swapped = AB(step_size=0.01) if odd else METHOD
     report("method", lambda: DecentralizedOptimizer(plain.parameters(), swapped, network))
+    faster = CGT(step_size=0.02 if odd else 0.01, threshold=1.0)
+    report("lr", lambda: DecentralizedOptimizer(plain.parameters(), faster, network))
+    groups = [{"params": plain.parameters(), "weight_decay": 0.5 if odd else 0.0}]
+    report("weight decay", lambda: DecentralizedOptimizer(groups, METHOD, network))
     optimizer = DecentralizedOptimizer(plain.parameters(), METHOD, network)
     stored = optimizer.state_dict()
     stored["state"]["k"] = 7 if odd else 5
