@@ -120,7 +120,9 @@ def test_tune_finds_a_step_size_and_recommends_a_threshold(spec, monkeypatch, ca
     code, output = call(monkeypatch, capsys, "tune", spec(SPEC), "--budget", 4, "--json")
     found = json.loads(output.out)
     assert code == 0, output.err
-    assert len(found["trials"]) == 4
+    lengths = [trial["steps"] for trial in found["trials"]]
+    assert lengths.count(min(lengths)) == 4
+    assert max(lengths) == 5 * min(lengths)  # which confirm the answer
     assert found["recommended_threshold"]["threshold"] > 0
     assert json.loads((tmp_path / "runs" / "tune-spec" / "tuning.json").read_text()) == found
     assert (tmp_path / "runs" / "tune-spec" / "figures" / "tuning.png").exists()

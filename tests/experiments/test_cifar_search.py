@@ -2,13 +2,17 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+import digrad as dg
 from digrad.errors import ArgumentError, DigradError
 from digrad.experiments import cifar_search, preset
 from digrad.experiments.cifar_search import SearchPlan, with_step_sizes
+from digrad.experiments.step_size_search import read_search, tune_method
 from digrad.experiments.store import write_json
 
 PLAN = SearchPlan(steps=5, held_out=100, most=2)
@@ -73,3 +77,40 @@ def test_trials_of_another_search_are_refused_and_overwritten(searched: Any) -> 
     spec, _ = searched(jobs, longer, overwrite=True)
     assert set(jobs.asked) == set(SPEC.methods) - {"CGT"}
     assert spec.methods["AB"].fields["step_size"] == 0.5
+
+
+def tuned(folder: Path, monkeypatch: pytest.MonkeyPatch, constant: float) -> list[float | None]:
+    """Return the step sizes tried and the one chosen, where a step of 0.2 has a low loss but agents far apart."""
+    losses = {0.025: 1.2, 0.05: 1.0, 0.1: 1.04, 0.2: 1.05, 0.4: 2.0}
+    tried = []
+
+    def train(method: Any, *_: Any, **__: Any) -> Any:
+        tried.append(method.step_size)
+        error = 9.0 if method.step_size == 0.2 else method.step_size
+        columns = {"k": [0, 5], "test_loss": [2.3 + constant, 0.0], "grad_norm": [np.nan, 1.0]}
+        columns |= {"consensus_error": [0.0, error]}
+        last = {"test_loss": losses[method.step_size] + constant}
+        return SimpleNamespace(
+            columns={name: np.array(values) for name, values in columns.items()}, facts={"last": last}
+        )
+
+    monkeypatch.setattr("digrad.torch.training.train", train)
+    built: Any = SimpleNamespace(methods={"AB": dg.AB(0.05)}, problem=None, network=None)
+    found = tune_method(folder, SPEC, built, "AB")
+    assert found.value == read_search(folder, "AB")["step_size"]  # pyright: ignore[reportOptionalSubscript]
+    return [*tried, found.value]
+
+
+@pytest.mark.parametrize("constant", [-1.0, 0.0, 100.0])
+def test_step_sizes_are_judged_by_fall_and_agreement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, constant: float
+) -> None:
+    assert tuned(tmp_path, monkeypatch, constant) == [0.05, 0.1, 0.2, 0.025, 0.1]
+    assert tuned(tmp_path, monkeypatch, constant) == [0.1]  # everything is stored
+
+
+def test_trials_of_an_earlier_rule_are_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = {"method": "AB", "step_size": 0.4, "trials": [{"step_size": 0.4, "loss": 1.0}], "is_bounded": True}
+    write_json(tmp_path / "search-AB.json", old)
+    assert read_search(tmp_path, "AB") is None
+    assert tuned(tmp_path, monkeypatch, 0.0)[-1] == 0.1

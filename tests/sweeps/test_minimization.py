@@ -12,14 +12,26 @@ LOSSES = [lambda x, i=i: ((x - i) ** 2).sum() + (x**4).sum() for i in range(3)]
 RING = dg.graphs.ring(3)
 
 
-def test_list_of_functions_is_minimised_from_a_far_start():
-    found = dg.minimize(LOSSES, [5.0, -5.0], RING)
+@pytest.fixture(scope="module")
+def from_afar():
+    return dg.minimize(LOSSES, [5.0, -5.0], RING)
+
+
+def test_list_of_functions_is_minimised_from_a_far_start(from_afar):
+    found = from_afar
     root = 0.58975  # of 4 x^3 + 2 (x - 1) = 0
     assert found.success
     np.testing.assert_allclose(found.x, [root, root], atol=1e-4)
     assert np.linalg.norm(found.jac) < 1e-5
     assert found.x_agents.shape == (3, 2)
     assert isinstance(found.method, dg.CGT)
+
+
+def test_a_constant_in_the_losses_changes_nothing(from_afar):
+    found = dg.minimize([lambda x, f=f: f(x) + 1000.0 for f in LOSSES], [5.0, -5.0], RING)
+    assert found.success
+    assert found.method.step_size == pytest.approx(from_afar.method.step_size, rel=0.01)
+    np.testing.assert_allclose(found.x, from_afar.x, atol=1e-5)
 
 
 def test_one_loss_with_data_on_a_networkx_graph_ends_where_least_squares_does():

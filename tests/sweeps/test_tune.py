@@ -40,11 +40,30 @@ def test_clipped_agents_that_never_agree_are_not_stable():
     assert found.table["final_loss"].max() == pytest.approx(-0.5)  # at the average all of them look well
 
 
+def test_a_bias_of_the_method_is_no_instability():
+    """DGD ends beside the minimum, with agents apart in proportion to the step; differences grow from 1 / L on."""
+    opposed = dg.problems.quadratic(curvature=[[CURVATURE]] * 2, linear=[[0.3], [-0.3]])
+    found = dg.tune(dg.DGD(step_size=0.01), opposed, NETWORK, steps=200, x0=[1.0], precision=1.05, budget=16)
+    assert found.is_bounded
+    assert 0.9 / CURVATURE < found.value < 1 / CURVATURE
+
+
+def test_a_longer_run_refutes_an_answer_of_a_short_one():
+    """A step a few percent too large grows from a small beginning, which 20 steps from afar hide."""
+    slope = dg.problems.quadratic(curvature=[[CURVATURE, 0.01]] * 2, linear=[[0.0, 0.0]] * 2)
+    options = {"steps": 20, "x0": [1e-3, 1e3], "precision": 1.05}
+    hasty = dg.tune(dg.GD(step_size=1.05 * EDGE), slope, NETWORK, **options, confirm=1)
+    found = dg.tune(dg.GD(step_size=1.05 * EDGE), slope, NETWORK, **options, confirm=10)
+    assert hasty.value >= 1.05 * EDGE
+    assert found.value == pytest.approx(EDGE, rel=0.03)
+    assert not found.table[found.table["step_size"] > found.value]["is_stable"].any()
+
+
 def test_the_worst_seed_decides_and_all_seeds_are_evidence():
     found = dg.tune(dg.GD(step_size=0.3), PARABOLA, NETWORK, steps=50, x0="normal", seeds=2, budget=5)
-    assert found.table.groupby("step_size").size().eq(2).all()
-    worst = found.table.groupby("step_size")["final_loss"].max()
-    finite = found.table.groupby("step_size")["score"].first()
+    runs = found.table.groupby(["step_size", "planned_steps"])
+    assert runs.size().eq(2).all()
+    worst, finite = runs["final_loss"].max(), runs["score"].first()
     np.testing.assert_allclose(worst[np.isfinite(finite)], finite[np.isfinite(finite)], rtol=1e-12)
 
 

@@ -105,7 +105,8 @@ def tune(
     result = tune_spec(
         load_spec(spec), folder, method=method, goal=goal, field=field, budget=budget, steps=steps,
         tell=lambda told: click.echo(
-            f"{told['done']} of at most {told['budget']}: {field} = {told['value']:.4g}, score {told['score']:.6g}",
+            f"{told['done']} of at most {told['budget']}, {told['steps']} steps: {field} = {told['value']:.4g}, "
+            f"score {told['score']:.6g}",
             err=True,
         ),
     )  # fmt: skip
@@ -145,11 +146,11 @@ def _print_rows(found: Any) -> None:
 def _print_tuning(result: Any) -> None:
     tuning = result.tuning
     rows = [
-        (show.cell(trial[tuning.field]), "diverged" if trial["score"] is None else show.cell(trial["score"]),
-         "yes" if trial["is_stable"] else "no")
+        (show.cell(trial[tuning.field]), show.cell(trial["steps"]),
+         "diverged" if trial["score"] is None else show.cell(trial["score"]), "yes" if trial["is_stable"] else "no")
         for trial in tuning.to_dict()["trials"]
     ]  # fmt: skip
-    show.table((tuning.field, tuning.metric, "stable"), rows)
+    show.table((tuning.field, "steps", tuning.metric, "stable"), rows)
     if tuning.value is not None:
         edge = "" if tuning.is_bounded else " (the budget ended before a bound was met)"
         click.echo(f"methods.{result.label}: {tuning.goal}: {tuning.field} = {tuning.value:.4g}{edge}")

@@ -10,10 +10,11 @@ from digrad.experiments.jobs import Event, Job, run_jobs
 from digrad.experiments.method_table import MethodTable
 from digrad.experiments.runner import Observer
 from digrad.experiments.spec import Spec, load_spec
-from digrad.experiments.step_size_search import FACTOR, SLACK, read_search
+from digrad.experiments.step_size_search import FACTOR, read_search
 from digrad.experiments.store import write_json
 from digrad.experiments.trainings import JobProgress
 from digrad.files import write_atomically
+from digrad.sweeps.stability import FLOOR, SLACK
 
 SEARCHED = "-search"  # ends the name of the folder beside that of the run
 FIXED = ("CGT",)  # the paper gives its step size
@@ -147,6 +148,8 @@ def _protocol(trial: Spec, plan: SearchPlan) -> str:
         f"{plan.held_out} of the training images are kept back; a trial trains on the others for {plan.steps} steps "
         f"with seed {trial.seed} and is judged by the loss of the average model on those kept back. Step sizes are the "
         f"preset's times powers of {FACTOR:g}: upwards until one fails, downwards until the smallest is not the best, "
-        f"at most {plan.most}. A step size ensures convergence if its run stays finite and ends at most {SLACK:.0%} "
-        "above the smallest loss of any step size tried; the largest of these is used. Test images are never looked at."
+        f"at most {plan.most}. A step size ensures convergence if its run stays finite, its last loss is above the "
+        f"smallest of any step size tried by at most {SLACK:.0%} of how far that one fell from the start, and it "
+        f"leaves at most {FLOOR:g} times as much gradient and disagreement as smaller ones leave, in proportion; the "
+        "largest of these is used. Test images are never looked at."
     )

@@ -9,15 +9,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from digrad.experiments.image_table import ImagesTable
 from digrad.experiments.spec import Built, Spec
 from digrad.experiments.store import read_json, write_json
 from digrad.files import file_stem
-from digrad.sweeps.search import FACTOR, SLACK, Search, largest_stable, within_share_of_best
+from digrad.sweeps.search import FACTOR, Search, largest_stable
+from digrad.sweeps.stability import is_stable, remains, worst
+from digrad.trace import Trace
 
-__all__ = ["FACTOR", "MOST", "SLACK", "read_search", "tune_method"]
+__all__ = ["FACTOR", "MOST", "read_search", "tune_method"]
 
 MOST = 10  # step sizes tried
+_ROUNDING = float(np.finfo(np.float32).eps)
 
 
 def tune_method(
@@ -46,9 +51,8 @@ def tune_method(
     assert isinstance(spec.problem, ImagesTable)
     path = folder / f"search-{file_stem(label)}.json"
     method: Any = built.methods[label]
-    known = {
-        trial["step_size"]: trial["loss"] for trial in (read_json(path)["trials"] if path.is_file() else ())
-    }
+    stored = read_json(path)["trials"] if path.is_file() else []
+    known = {trial["step_size"]: trial for trial in stored if _is_whole(trial)}
     plan = spec.problem.plan(**spec.options(built.problem, spec.seed))
 
     def measure(step_size: float) -> float:
@@ -57,18 +61,22 @@ def tune_method(
             trace = train(tried, built.problem, built.network, plan, name=label, each_step=each_step)
             if each_step:  # who has lost its parent must not write over what another process found since
                 each_step()
-            last = trace.facts["last"]
-            known[step_size] = (
-                None if last is None or not math.isfinite(last["test_loss"]) else last["test_loss"]
-            )
+            known[step_size] = {"step_size": step_size, **_ending(trace)}
             write_json(path, {"method": label, "step_size": None, "trials": _trials(known)})
             if tell:
-                tell({"event": "trial", "step_size": step_size, "loss": known[step_size]})
-        loss = known[step_size]
+                tell({"event": "trial", "step_size": step_size, "loss": known[step_size]["loss"]})
+        loss = known[step_size]["loss"]
         return math.inf if loss is None else loss
 
-    rule = within_share_of_best(SLACK)
-    found = largest_stable(measure, start=float(method.step_size), is_stable=rule, budget=most)
+    def holds(step_size: float) -> bool:
+        endings = {
+            size: worst(size, trial["initial_loss"], trial["loss"], [trial], _ROUNDING)
+            for size, trial in known.items()
+            if trial["loss"] is not None
+        }
+        return is_stable(endings[step_size], endings.values())
+
+    found = largest_stable(measure, start=float(method.step_size), is_stable=holds, budget=most)
     stored = {
         "method": label,
         "step_size": found.value,
@@ -79,12 +87,27 @@ def tune_method(
     return found
 
 
-def _trials(known: Mapping[float, float | None]) -> list[dict[str, float | None]]:
-    return [{"step_size": size, "loss": known[size]} for size in sorted(known)]
+def _ending(trace: Trace) -> dict[str, Any]:
+    """Return what a trial is judged by; ``loss`` is None where it diverged."""
+    last = trace.facts["last"]
+    found = remains(trace.columns, {"grad_norm": 0.0, "consensus_error": 0.0}, _ROUNDING)
+    if last is None or not math.isfinite(last["test_loss"]) or not all(map(math.isfinite, found.values())):
+        return {"loss": None, "initial_loss": float(trace.columns["test_loss"][0])}
+    return {"loss": last["test_loss"], "initial_loss": float(trace.columns["test_loss"][0]), **found}
+
+
+def _is_whole(trial: Mapping[str, Any]) -> bool:
+    """Return whether a stored trial holds all that the rule asks for; those of earlier versions do not."""
+    return "initial_loss" in trial
+
+
+def _trials(known: Mapping[float, dict[str, Any]]) -> list[dict[str, Any]]:
+    return [known[size] for size in sorted(known)]
 
 
 def read_search(folder: Path, label: str) -> dict[str, Any] | None:
     """Return the finished search of a method as stored, or None."""
     path = folder / f"search-{file_stem(label)}.json"
     stored = read_json(path) if path.is_file() else {}
-    return stored if "is_bounded" in stored else None
+    is_finished = "is_bounded" in stored and all(map(_is_whole, stored["trials"]))
+    return stored if is_finished else None

@@ -22,6 +22,7 @@ from digrad.simulation.drive import Plan, drive
 from digrad.simulation.lanes import drive_together
 from digrad.simulation.prepare import Prepared, prepare_another
 from digrad.simulation.simulate import arrange
+from digrad.sweeps.stability import remains
 from digrad.trace import Trace
 from digrad.trace.trace import HEADLINE
 
@@ -65,7 +66,8 @@ class Study:
         options: Of every run, as :func:`digrad.simulate` takes them.
         target: The levels that ``iterations_to_target`` is about, by column.
         share_samples: Whether runs of one seed use the same samples.
-        asks_farthest: Whether rows tell the loss at the estimate that is farthest from the average.
+        asks_settling: Whether rows tell what :func:`digrad.sweeps.stability.is_stable` needs: the loss at the estimate
+            that is farthest from the average, the held-out loss at the start, and what remains at the end.
     """
 
     problem: Problem
@@ -75,7 +77,7 @@ class Study:
     options: Mapping[str, Any]
     target: Mapping[str, float]
     share_samples: bool
-    asks_farthest: bool = False
+    asks_settling: bool = False
     leads: dict[Any, tuple[Prepared, Plan]] = field(
         default_factory=dict, repr=False
     )  # the first run of each shape; on a network that draws, the first of the last seed
@@ -202,10 +204,9 @@ def row_of(study: Study, one: Configuration, trace: Trace, seconds: float) -> di
     row |= {f"final_{name}": trace.final[name] for name in HEADLINE}
     row |= {f"best_{name}": trace.best[name] for name in HEADLINE}
     if study.held_out is not None:
-        row["held_out_loss"] = _loss(study.held_out, _mean(trace))
-    if study.asks_farthest:
-        farthest = _farthest(trace, _mean(trace))
-        row["farthest_loss"] = _loss(study.held_out or study.problem, farthest)
+        row["held_out_loss"] = _loss(study.held_out, _mean(trace.final_x))
+    if study.asks_settling:
+        row |= _settling(study, one, trace)
     reached = _first_within(trace, study.target)
     row["bytes_sent"] = int(trace.bytes_sent[-1])
     row["iterations_to_target"] = None if reached is None else int(trace.k[reached])
@@ -226,9 +227,7 @@ def long_arrays(wanted: Sequence[Configuration]) -> dict[str, Any]:
 
 def _prepared(study: Study, one: Configuration) -> tuple[Prepared, Plan]:
     shape, options = study.shape(one), study.options
-    x0, network = study.starts[one.start], study.networks[one.network]
-    given = x0(study.problem, one.seed) if callable(x0) else x0
-    start = make_start(given, study.problem, one.seed).astype(make_dtype(options["dtype"]))
+    network, start = study.networks[one.network], _start(study, one)
     key = (*shape[:-1], start.shape)
     is_drawn_anew = (
         network.is_random and key in study.leads and study.leads[key][0].facts["seed"] != one.sample_seed
@@ -242,6 +241,12 @@ def _prepared(study: Study, one: Configuration) -> tuple[Prepared, Plan]:
     sampler = make_sampler(study.problem, options["batch_size"], options["sampling"], one.sample_seed)
     facts = {"seed": one.sample_seed}
     return prepare_another(lead, one.method, start, sampler=sampler, facts=facts), plan
+
+
+def _start(study: Study, one: Configuration) -> Any:
+    x0 = study.starts[one.start]
+    given = x0(study.problem, one.seed) if callable(x0) else x0
+    return make_start(given, study.problem, one.seed).astype(make_dtype(study.options["dtype"]))
 
 
 def _kind(value: Any) -> Any:
@@ -277,14 +282,23 @@ def _first_within(trace: Trace, target: Mapping[str, float]) -> int | None:
     return int(np.argmax(good)) if good.any() else None
 
 
-def _mean(trace: Trace) -> Any:
-    return np.asarray(trace.final_x, np.float64).mean(axis=0)
+def _settling(study: Study, one: Configuration, trace: Trace) -> dict[str, Any]:
+    x, judge = np.asarray(trace.final_x, np.float64), study.held_out or study.problem
+    average = _mean(x)
+    farthest = x[np.argmax(np.abs(x - average).max(axis=1))]
+    sizes = {"grad_norm": _size(study.problem.local_gradients(average)), "consensus_error": _size(x)}
+    found = {"farthest_loss": _loss(judge, farthest)}
+    if study.held_out is not None:
+        found["initial_held_out_loss"] = _loss(study.held_out, _mean(_start(study, one)))
+    return found | remains(trace.columns, sizes, float(np.finfo(study.options["dtype"]).eps))
 
 
-def _farthest(trace: Trace, average: Any) -> Any:
-    """Return the last estimate that is farthest from the average, ``[d]``."""
-    x = np.asarray(trace.final_x, np.float64)
-    return x[np.argmax(np.abs(x - average).max(axis=1))]
+def _size(rows: Any) -> float:
+    return float(np.linalg.norm(rows) / math.sqrt(len(rows)))
+
+
+def _mean(x: Any) -> Any:
+    return np.asarray(x, np.float64).mean(axis=0)
 
 
 def _loss(problem: Problem, point: Any) -> float:

@@ -1,8 +1,8 @@
 """One number found by trying: brackets and bisection on a log scale, without knowing what is measured.
 
-A value *is stable* here if what it reaches is finite and close enough to the best that any value tried reaches; of
-those the largest is wanted, as the paper asks for "the largest step sizes that ensure convergence". What is measured (a
-simulation, a training on a cluster) is a function of the caller; lower is better, and not finite means diverged.
+Of the values that are stable the largest is wanted, as the paper asks for "the largest step sizes that ensure
+convergence". What is measured (a simulation, a training on a cluster) and what is stable are functions of the caller
+(:mod:`digrad.sweeps.stability` has the rule); lower is better, and not finite means diverged.
 """
 
 import math
@@ -13,7 +13,7 @@ from digrad import checks
 from digrad.errors import ArgumentError
 
 FACTOR = 2.0  # between neighbouring values before bisection
-SLACK = 0.05
+ROUNDING = 1e-12  # scores that differ by less of themselves are equal
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,7 @@ class Search:
     Args:
         value: The one wanted; None when no value tried is stable.
         trials: All that were tried, from the smallest value on.
-        is_bounded: Whether values on both sides were tried and are worse: above the one wanted, and below the best.
-            Else the search ended at its budget.
+        is_bounded: Whether values on both sides of the one wanted were tried; else the search ended at its budget.
     """
 
     value: float | None
@@ -40,34 +39,26 @@ class Search:
     is_bounded: bool
 
 
-def within_share_of_best(slack: float, floor: float = 0.0) -> Callable[[float, float], bool]:
-    """Return the rule that a score is at most ``slack`` times |best| above the best.
-
-    Args:
-        slack: The share.
-        floor: Counts as |best| where the best is nearer to zero, so that rounding errors do not decide.
-    """
-    return lambda score, best: score <= best + slack * max(abs(best), floor)
-
-
 def largest_stable(
     measure: Callable[[float], float],
     *,
     start: float,
-    is_stable: Callable[[float, float], bool] | None = None,
+    is_stable: Callable[[float], bool] | None = None,
     factor: float = FACTOR,
     precision: float | None = None,
     budget: int = 12,
 ) -> Search:
     """Return the largest value that is stable.
 
-    From ``start`` the search goes up by ``factor`` until a value is not stable, down until the smallest tried is not
-    the best, and then halves, on a log scale, the gap above the largest stable one until it is at most ``precision``.
+    From ``start`` the search goes up by ``factor`` until a value is not stable, down until the smallest tried is
+    neither the best nor the only stable one, and then halves, on a log scale, the gap above the largest stable one
+    until it is at most ``precision``.
 
     Args:
         measure: The score of a value; lower is better, not finite means diverged.
         start: The first value tried.
-        is_stable: ``(score, best) -> bool``; within 5 % of the best by default.
+        is_stable: Whether a value that was measured is stable, by all that has been measured so far; by default
+            whether its score is finite.
         factor: Between neighbours, before bisection.
         precision: The ratio of the smallest unstable and the largest stable value at which to stop; ``factor`` by
             default, which means no bisection.
@@ -82,26 +73,30 @@ def largest_stable(
         (0.951, 8, True)
     """
     trials = _Trials(measure, start, factor, budget, "largest_stable")
-    rule = is_stable or within_share_of_best(SLACK)
-    limit = factor if precision is None else _ratio(precision, "precision", "largest_stable")
+    ratio = factor if precision is None else _ratio(precision, "precision", "largest_stable")
+    rule = is_stable or (lambda value: True)
 
-    def stable(place: float) -> bool:
-        return math.isfinite(trials.scores[place]) and rule(trials.scores[place], trials.best)
+    def largest() -> float | None:
+        stable = (place for place in trials.scores if trials.is_finite(place) and rule(trials.value(place)))
+        return max(stable, default=None)
 
     trials.attempt(0.0)
-    while trials.has_budget and stable(trials.highest):
-        trials.attempt(trials.highest + 1)
-    while trials.has_budget and trials.is_best_below:
-        trials.attempt(trials.lowest - 1)
     while trials.has_budget:
-        good = max(filter(stable, trials.scores), default=None)
-        bad = min((place for place in trials.scores if good is not None and place > good), default=None)
-        if good is None or bad is None or factor ** (bad - good) <= limit * (1 + 1e-9):
+        good = largest()
+        if good == trials.highest:
+            trials.attempt(trials.highest + 1)
+        elif good in (None, trials.lowest) or trials.is_best_below:
+            trials.attempt(trials.lowest - 1)
+        else:
+            break
+    while trials.has_budget and (good := largest()) not in (None, trials.highest):
+        bad = min(place for place in trials.scores if place > good)
+        if factor ** (bad - good) <= ratio * (1 + 1e-9):
             break
         trials.attempt((good + bad) / 2)
-    chosen = max(filter(stable, trials.scores), default=None)
+    chosen = largest()
     # While smaller values may still be better, nobody knows yet what is close to the best.
-    is_bounded = chosen is not None and chosen < trials.highest and not trials.is_best_below
+    is_bounded = chosen is not None and trials.lowest < chosen < trials.highest and not trials.is_best_below
     return trials.result(chosen, is_bounded)
 
 
@@ -170,7 +165,8 @@ class _Trials:
 
     @property
     def winner(self) -> float:
-        return max(place for place, score in self.scores.items() if score == self.best)
+        tied = self.best + ROUNDING * abs(self.best)
+        return max(place for place, score in self.scores.items() if score <= tied)
 
     @property
     def highest(self) -> float:
@@ -185,15 +181,19 @@ class _Trials:
         """Whether smaller values may be better than all tried."""
         return self.winner == self.lowest or not math.isfinite(self.best)
 
+    def value(self, place: float) -> float:
+        return self._start * self._factor**place
+
+    def is_finite(self, place: float) -> bool:
+        return math.isfinite(self.scores[place])
+
     def attempt(self, place: float) -> None:
-        score = self._measure(self._start * self._factor**place)
+        score = self._measure(self.value(place))
         self.scores[place] = score if math.isfinite(score) else math.inf
 
     def result(self, chosen: float | None, is_bounded: bool) -> Search:
-        trials = tuple(
-            Trial(self._start * self._factor**place, self.scores[place]) for place in sorted(self.scores)
-        )
-        return Search(None if chosen is None else self._start * self._factor**chosen, trials, is_bounded)
+        trials = tuple(Trial(self.value(place), self.scores[place]) for place in sorted(self.scores))
+        return Search(None if chosen is None else self.value(chosen), trials, is_bounded)
 
 
 def _ratio(value: float, name: str, owner: str) -> float:

@@ -297,7 +297,7 @@ def plan(
     target: Any,
     held_out: Any,
     options: dict[str, Any],
-    asks_farthest: bool = False,
+    asks_settling: bool = False,
 ) -> tuple[Study, list[Configuration]]:
     """Check everything before the first run, and return what is shared and what is to be run."""
     first = make_seed(seed)
@@ -331,7 +331,7 @@ def plan(
         for run_seed in several
     ]  # fmt: skip
     levels = _target(target, options["tolerance"])
-    study = Study(problem, networks, starts, held_out, options, levels, share_samples, asks_farthest)
+    study = Study(problem, networks, starts, held_out, options, levels, share_samples, asks_settling)
     return study, wanted
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import numpy.typing as npt
 
 from digrad import checks, plots
@@ -16,16 +17,10 @@ from digrad.errors import ArgumentError
 from digrad.mixing import AnyNetwork
 from digrad.problems import Problem
 from digrad.simulation.arguments import make_batch_size, make_dtype
+from digrad.sweeps import stability
 from digrad.sweeps.batches import batches, run_batch
-from digrad.sweeps.search import (
-    FACTOR,
-    SLACK,
-    Search,
-    Trial,
-    best_value,
-    largest_stable,
-    within_share_of_best,
-)
+from digrad.sweeps.search import FACTOR, Search, best_value, largest_stable
+from digrad.sweeps.stability import SLACK, Ending
 from digrad.sweeps.sweep import TOLERANCE, plan, table_of
 from digrad.types import Method
 
@@ -33,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-NEGLIGIBLE = 1e-6  # a loss below this share of the initial one counts as zero
+ROWS = 80  # recorded of a run, about, an odd number of steps apart: that shows cycles of two steps
 LEAST_BUDGET = 3  # one value that is stable, one that is not, one between them
 GOALS = ("largest stable step", "best final value")
 
@@ -51,7 +46,8 @@ class Tuning:
         goal: What was searched for.
         metric: The column that decided.
         table: The evidence: a row per value and seed, as :func:`digrad.sweep` gives them, with ``farthest_loss`` (of
-            the estimate farthest from the average), ``score`` (the worst of both, of all seeds) and ``is_stable``.
+            the estimate farthest from the average), ``score`` (the worst of both, of all seeds), what remained of
+            gradient and disagreement (``late_...``, ``settled_...``), ``planned_steps`` and ``is_stable``.
     """
 
     method: Method
@@ -76,6 +72,7 @@ class Tuning:
             path: Where to save the figure; see :meth:`digrad.Trace.plot`.
         """
         rows: Any = self.table.sort_values(self.field)
+        rows = rows[rows["planned_steps"] == rows["planned_steps"].min()]
         grouped = rows.groupby(self.field)[self.metric].apply(list)
         diverged = rows.groupby(self.field)["verdict"].apply(lambda verdicts: (verdicts == "diverged").any())
         values = [[math.inf] if diverged[x] else grouped[x] for x in grouped.index]
@@ -90,16 +87,16 @@ class Tuning:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result without the rows, as plain values for JSON."""
-        scores = self.table.drop_duplicates(self.field)
+        columns = [self.field, "planned_steps", "score", "is_stable"]
+        scores = self.table.drop_duplicates(columns[:2])[columns]
         trials = [
             {
                 self.field: float(value),
+                "steps": int(steps),
                 "score": score if math.isfinite(score) else None,
                 "is_stable": bool(stable),
             }
-            for value, score, stable in zip(
-                scores[self.field], scores["score"], scores["is_stable"], strict=True
-            )
+            for value, steps, score, stable in scores.itertuples(index=False)
         ]
         return {
             "method": type(self.method).__name__, "goal": self.goal, "metric": self.metric, "field": self.field,
@@ -118,6 +115,7 @@ def tune(
     budget: int = 12,
     precision: float = 1.1,
     slack: float = SLACK,
+    confirm: int = 5,
     seed: int = 0,
     seeds: int = 1,
     x0: npt.ArrayLike | Literal["zeros", "normal"] | None = None,
@@ -130,12 +128,16 @@ def tune(
 ) -> Tuning:
     """Find the step size of a method, by the protocol of the paper: the largest that ensures convergence.
 
-    A value is stable if, for every seed, the run of ``steps`` steps does not diverge and its last loss is at most 5 %
-    (``slack``) above the lowest that any value tried reaches. The last loss is the larger of those at the average and
-    at the estimate that is farthest from it: agents that do not agree have found nothing. Values are tried up and down
-    by factors of two from the one that ``method`` holds, then by bisection on a log scale; one that the method refuses,
-    such as a momentum of 1.2, counts as not stable. With ``held_out`` the losses
-    there decide, not those of the training samples. All runs of one seed use the same samples.
+    A value is stable if, for every seed, the run of ``steps`` steps does not diverge, its last loss is above the lowest
+    of any value tried by at most 5 % (``slack``) of how far that one fell from the start, and the norm of the gradient
+    and the disagreement of the agents vanish or still fall: the larger of each in the last quarter of the run is below
+    that in the quarter before. Where a method or its samples leave a floor under these two, it must be at most twice as
+    high as smaller values leave it, in proportion. The last loss is the larger of those at the average and at the
+    estimate that is farthest from it. Adding a constant to the loss changes nothing. Values are tried up and down by
+    factors of two from the one that ``method`` holds, then by bisection on a log scale; one that the method refuses,
+    such as a momentum of 1.2, counts as not stable. The answer is confirmed by runs that are five times (``confirm``)
+    as long; if they refute it, the search goes on below with such runs. With ``held_out`` the losses there decide, not
+    those of the training samples. All runs of one seed use the same samples.
 
     Args:
         method: Whose ``field`` is where the search begins.
@@ -144,18 +146,19 @@ def tune(
         steps: Of each run.
         goal: ``"largest stable step"`` or ``"best final value"``.
         field: The hyper-parameter to search; ``"threshold"`` is another candidate.
-        budget: Values tried at most, at least 3.
+        budget: Values tried at most, at least 3; and as many with longer runs.
         precision: The ratio of the smallest unstable and the largest stable value at which the search stops.
         slack: See above.
+        confirm: How many times as long the runs are that confirm the answer; 1 leaves them out.
         seed: The first seed.
         seeds: How many seeds; the worst of them counts.
         x0: The start.
         batch_size: Samples per agent and step.
         held_out: Losses on samples that no agent trains on.
-        record_every: Iterations between two recorded rows; a twentieth of the steps by default.
+        record_every: Iterations between two recorded rows; about an eightieth of the steps by default.
         dtype: ``float64`` or ``float32``.
         sampling: ``replacement`` or ``epoch``.
-        tell: Called after each value, with ``value``, ``score`` and how many are done.
+        tell: Called after each value, with ``value``, ``steps``, ``score`` and how many are done.
 
     Raises:
         ArgumentError: The budget is too small, or an argument is out of range.
@@ -178,48 +181,47 @@ def tune(
         )
     budget = checks.count(budget, "budget", "tune", minimum=LEAST_BUDGET)
     checks.fraction(slack, "slack", "tune")
-    metric = "final_loss" if held_out is None else "held_out_loss"
     steps = checks.count(steps, "steps", "tune")
-    record_every = max(1, steps // 20) if record_every is None else record_every
-    tables: list[Any] = []
+    confirm = checks.count(confirm, "confirm", "tune")
+    metric = "final_loss" if held_out is None else "held_out_loss"
 
-    def measure(value: float) -> float:
-        if tables and not _is_taken(begun, field, value):
-            return math.inf
+    def run(value: float, length: int) -> Any:
+        every = max(1, length // ROWS) | 1 if record_every is None else record_every
         study, wanted = plan(
             method, problem, network, grid={field: [value]}, random=None, samples=None, seed=seed, seeds=seeds, x0=x0,
-            share_samples=True, target=None, held_out=held_out, asks_farthest=True,
+            share_samples=True, target=None, held_out=held_out, asks_settling=True,
             options={
-                "steps": steps, "batch_size": make_batch_size(batch_size), "record_every": record_every,
+                "steps": length, "batch_size": make_batch_size(batch_size), "record_every": every,
                 "dtype": make_dtype(dtype), "tolerance": TOLERANCE, "stop_at_tolerance": False, "sampling": sampling,
             },
         )  # fmt: skip
         rows = [row for batch in batches(study, wanted, 1) for row in run_batch(study, batch)]
         if len(rows) < len(wanted):
             raise KeyboardInterrupt
-        found: Any = table_of(rows)
-        worst = found[[metric, "farthest_loss"]].max(axis=1)
-        is_bad = (found["verdict"] == "diverged") | ~(worst < math.inf)
-        score = math.inf if is_bad.any() else float(worst.max())
-        tables.append(found.assign(score=score))
-        if tell:
-            tell({"value": value, "score": score, "done": len(tables), "budget": budget})
-        return score
+        return table_of(rows)
 
-    def is_stable(score: float, best: float) -> bool:
-        initial = float(tables[0]["initial_loss"].abs().max())
-        return within_share_of_best(slack, NEGLIGIBLE * initial)(score, best)
+    def runs_of(length: int) -> _Runs:
+        def measured(value: float, runs: _Runs) -> None:
+            if tell:
+                told = {"value": value, "steps": length, "score": runs.scores[value]}
+                tell({**told, "done": len(runs.endings), "budget": budget})
 
-    options: dict[str, Any] = {
-        "start": float(begin),
-        "factor": FACTOR,
-        "precision": precision,
-        "budget": budget,
-    }
-    if goal == GOALS[0]:
-        search = largest_stable(measure, is_stable=is_stable, **options)
+        return _Runs(
+            lambda value: run(value, length) if _is_taken(begun, field, value) else None,
+            length, metric, slack, float(np.finfo(make_dtype(dtype)).eps), measured,
+        )  # fmt: skip
+
+    options: dict[str, Any] = {"precision": precision, "budget": budget}
+    lengths = [runs_of(steps)]
+    if goal == GOALS[1]:
+        search = best_value(lengths[0].measure, start=float(begin), **options)
     else:
-        search = best_value(measure, **options)
+        search = largest_stable(
+            lengths[0].measure, start=float(begin), is_stable=lengths[0].is_stable, **options
+        )
+        if search.value is not None and confirm > 1:
+            lengths.append(runs_of(confirm * steps))
+            search = _confirmed(search, lengths[0], lengths[1], **options)
     return Tuning(
         method=method if search.value is None else dataclasses.replace(begun, **{field: search.value}),
         field=field,
@@ -227,8 +229,74 @@ def tune(
         is_bounded=search.is_bounded,
         goal=goal,
         metric=metric,
-        table=_evidence(tables, search, field, is_stable),
+        table=_evidence(lengths, field, search.value if goal == GOALS[0] else math.inf),
     )
+
+
+class _Runs:
+    """The runs of one length, and what they say of each value.
+
+    Args:
+        run: Returns the rows of a value, or None if the method refuses it.
+        steps: The length.
+        metric: The column of the last loss.
+        slack: See :func:`tune`.
+        rounding: The unit of rounding.
+        tell: Called after each value.
+    """
+
+    def __init__(
+        self, run: Callable[[float], Any], steps: int, metric: str, slack: float, rounding: float,
+        tell: Callable[[float, "_Runs"], None],
+    ) -> None:  # fmt: skip
+        self._run, self._metric, self._slack, self._rounding, self._tell = run, metric, slack, rounding, tell
+        self.steps = steps
+        self.tables: dict[float, Any] = {}
+        self.endings: dict[float, Ending] = {}
+        self.scores: dict[float, float] = {}
+
+    def measure(self, value: float) -> float:
+        """Return the largest last loss of all seeds, at the average and at the estimate farthest from it."""
+        rows = self._run(value)
+        if rows is None:
+            return math.inf
+        worst = rows[[self._metric, "farthest_loss"]].max(axis=1)
+        is_bad = (rows["verdict"] == "diverged") | ~(worst < math.inf)
+        # Agents that come to agree are judged by where they will meet.
+        judged = worst.where(~rows["settled_consensus_error"], rows[self._metric])
+        start = rows["initial_loss" if self._metric == "final_loss" else "initial_held_out_loss"]
+        self.tables[value] = rows
+        last = math.inf if is_bad.any() else float(judged.max())
+        records = rows.to_dict("records")
+        self.endings[value] = stability.worst(value, float(start.max()), last, records, self._rounding)
+        self.scores[value] = math.inf if is_bad.any() else float(worst.max())
+        self._tell(value, self)
+        return self.scores[value]
+
+    def is_stable(self, value: float) -> bool:
+        """Return whether a value is stable by what has been run so far."""
+        return stability.is_stable(self.endings[value], self.endings.values(), self._slack)
+
+
+def _confirmed(found: Search, shorter: _Runs, longer: _Runs, precision: float, budget: int) -> Search:
+    """Return the largest value that longer runs find stable too: the one found, or one below by bisection."""
+    assert found.value is not None
+    longer.measure(found.value)
+    if longer.is_stable(found.value) and longer.endings[found.value].is_settled:
+        return found
+    tried = sorted(shorter.endings.values(), key=lambda each: each.value)
+    settled = [each.value for each in tried if each.is_settled and each.value <= found.value / FACTOR]
+    good, bad = settled[-1] if settled else tried[0].value, found.value
+    if good < bad:
+        longer.measure(good)
+    if longer.is_stable(bad):
+        return found
+    while bad > precision * good and len(longer.endings) < budget:
+        middle = math.sqrt(good * bad)
+        longer.measure(middle)
+        good, bad = (middle, bad) if longer.is_stable(middle) else (good, middle)
+    value = good if longer.is_stable(good) else None
+    return dataclasses.replace(found, value=value, is_bounded=value is not None and bad <= precision * good)
 
 
 def _is_taken(method: Any, field: str, value: float) -> bool:
@@ -239,18 +307,17 @@ def _is_taken(method: Any, field: str, value: float) -> bool:
     return True
 
 
-def _evidence(
-    tables: list[Any], search: Search, field: str, is_stable: Callable[[float, float], bool]
-) -> Any:
+def _evidence(lengths: list[_Runs], field: str, largest: float | None) -> Any:
+    """Return all rows; whether a value is stable its longest runs decide, and none is above the largest."""
     import pandas as pd
 
-    best = min(trial.score for trial in search.trials)
-    stable = {trial.value: _holds(trial, best, is_stable) for trial in search.trials}
-    table = pd.concat(tables, ignore_index=True).sort_values(
-        [field, "seed"], kind="stable", ignore_index=True
+    most = -math.inf if largest is None else largest
+    stable = {value: value <= most and runs.is_stable(value) for runs in lengths for value in runs.endings}
+    tables = [
+        rows.assign(planned_steps=runs.steps, score=runs.scores[value], is_stable=stable[value])
+        for runs in lengths
+        for value, rows in runs.tables.items()
+    ]
+    return pd.concat(tables, ignore_index=True).sort_values(
+        [field, "planned_steps", "seed"], kind="stable", ignore_index=True
     )
-    return table.assign(is_stable=[stable[value] for value in table[field]])
-
-
-def _holds(trial: Trial, best: float, is_stable: Callable[[float, float], bool]) -> bool:
-    return math.isfinite(trial.score) and is_stable(trial.score, best)
