@@ -1,5 +1,7 @@
 import dataclasses
+import gc
 import math
+import weakref
 from fractions import Fraction
 
 import jax
@@ -332,3 +334,25 @@ def test_constants_survive_a_round_trip_through_their_dictionary():
         np.array_equal(getattr(constants, f.name), getattr(again, f.name))
         for f in dataclasses.fields(constants)
     )
+
+
+@pytest.mark.parametrize("size", [1e160, 1e300])
+def test_centers_beyond_double_precision_are_refused_in_one_line(size):
+    for problem in (
+        problems.quartic(center=[[size], [-size]]),
+        problems.quartic(center=[[size, 0.0], [-size, 1.0], [0.0, size]]),
+        problems.quadratic(curvature=np.ones((2, 1)), linear=[[size], [-size]], quartic=1.0),
+    ):
+        with pytest.raises(ArgumentError) as refused:
+            closed_form(problem)
+        assert "\n" not in str(refused.value)
+
+
+def test_closed_forms_free_the_data():
+    dataset = Dataset("random", np.random.default_rng(0).standard_normal((6, 2)), np.arange(6) % 2)
+    problem = problems.logistic(data=dataset, agents=2)
+    data = weakref.ref(problem.local)
+    closed_form(problem)
+    del problem
+    gc.collect()
+    assert data() is None

@@ -12,8 +12,9 @@ more than a thousand roundings can do; what subtracts by as much of all its term
 """
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache, singledispatch
+from functools import singledispatch
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -62,7 +63,13 @@ def closed_form(problem: Problem, *, L1: float | None = None, excess: float = 1.
     if L1 is not None:
         checks.positive(L1, "L1", "closed_form")
     checks.positive(excess, "excess", "closed_form")
-    return _constants(problem.local, problem, 1.0 if L1 is None else float(L1), float(excess))
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):  # Smoothness refuses what is not finite
+            return _constants(problem.local, problem, 1.0 if L1 is None else float(L1), float(excess))
+    except (np.linalg.LinAlgError, OverflowError):
+        raise ArgumentError(
+            f"the constants of {problem.name} are beyond double precision; scale its losses, or its coordinates."
+        ) from None
 
 
 def candidates(problem: Problem, *, grid: Sequence[float] = L1_GRID) -> list[Smoothness]:
@@ -312,8 +319,16 @@ class DataBounds(NamedTuple):
     longest: float  # the length of the longest sample
 
 
-@lru_cache(maxsize=8)
+_KNOWN_BOUNDS: WeakKeyDictionary[Logistic, DataBounds] = WeakKeyDictionary()  # as long as their data live
+
+
 def _data_bounds(local: Logistic) -> DataBounds:
+    if local not in _KNOWN_BOUNDS:
+        _KNOWN_BOUNDS[local] = _compute_data_bounds(local)
+    return _KNOWN_BOUNDS[local]
+
+
+def _compute_data_bounds(local: Logistic) -> DataBounds:
     largest = np.array([gram_bound([block]) for block in local.features])
     largest_F = min(_up(float(largest.mean())), gram_bound(local.features))
     mean, longest = np.transpose([row_lengths(block) for block in local.features])
