@@ -152,3 +152,22 @@ def test_cifar10_has_the_official_sums_and_the_pixels_that_normalisation_assumes
     mean = counts @ values / counts.sum(1)
     np.testing.assert_allclose(mean, MEAN, atol=1e-6)
     np.testing.assert_allclose(np.sqrt(counts @ values**2 / counts.sum(1) - mean**2), STD, atol=1e-6)
+
+
+@pytest.mark.parametrize("label", [300, -1, 1.7, float("nan"), 10])
+def test_cifar10_refuses_labels_that_are_none(label, tmp_path):
+    folder = write_pickles(tmp_path / "batches", 3)
+    batch = {b"data": records(3, 0)[:, 1:], b"labels": [0, label, 9]}
+    (folder / cifar.BATCHES[0]).write_bytes(pickle.dumps(batch, protocol=2))
+    with pytest.raises(DataError, match=r"is not a Python batch of CIFAR-10 \(.*label") as refused:
+        cifar10(folder)
+    assert "\n" not in str(refused.value)
+
+
+def test_cifar10_refuses_binary_batches_whose_labels_are_none(tmp_path):
+    folder = write_batches(tmp_path / "batches", 3)
+    part = records(3, 0)
+    part[2, 0] = 255
+    (folder / f"{cifar.BATCHES[0]}.bin").write_bytes(part.tobytes())
+    with pytest.raises(DataError, match=r"label 2 must be 0 to 9, but is 255"):
+        cifar10(folder)

@@ -140,3 +140,10 @@ def test_a_name_that_is_no_misspelling_gets_no_wild_guess():
     assert "Did you mean" not in str(caught.value)
     with pytest.raises(DataError, match="Did you mean `digits`"):
         load("digit")
+
+
+def test_labels_that_are_missing_are_no_class():
+    with pytest.raises(DataError, match="that of row 2 is missing"):
+        Dataset("toy", np.eye(3), np.array([1.0, 0.0, np.nan]))
+    with pytest.raises(DataError, match="that of row 0 is missing"):
+        Dataset("toy", np.eye(2), np.array(["NaT", "2026-01-01"], "datetime64[D]"))

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from digrad.data.cache import cache_folder
 from digrad.data.download import Progress, download
@@ -25,7 +26,7 @@ from digrad.data.images import RECORD, ImageSet, Pixels
 from digrad.errors import DataError
 
 NAME = "cifar10"
-N_TRAIN, N_TEST = 50_000, 10_000
+N_TRAIN, N_TEST, N_CLASSES = 50_000, 10_000, 10
 BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 ARCHIVE_MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
@@ -177,7 +178,11 @@ def _read(folder: Path, name: str) -> Pixels:
         size = file.stat().st_size
         if not size or size % RECORD:
             raise DataError(f"{file} must hold records of {RECORD} bytes, but has {size} bytes.")
-        return np.memmap(file, np.uint8, "r").reshape(-1, RECORD)
+        records = np.memmap(file, np.uint8, "r").reshape(-1, RECORD)
+        _check_labels(records[:, 0])
+        return records
+    except ValueError as error:
+        raise DataError(f"{file} is not a batch of CIFAR-10 ({error}).") from error
     except OSError as error:
         raise DataError(f"{file} cannot be read ({error.strerror}); get CIFAR-10 anew.") from error
 
@@ -209,9 +214,20 @@ def _read_pickle(file: Path) -> Pixels:
 
 
 def _records(labels: Any, pixels: Pixels) -> Pixels:
+    _check_labels(np.asarray(labels))
     records = np.empty((len(labels), RECORD), np.uint8)
     records[:, 0], records[:, 1:] = labels, pixels
     return records
+
+
+def _check_labels(labels: npt.NDArray[Any]) -> None:
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise ValueError(
+            f"its labels must be a list of integers, but are {labels.dtype} of shape {labels.shape}"
+        )
+    wrong = np.flatnonzero((labels < 0) | (labels >= N_CLASSES))
+    if wrong.size:
+        raise ValueError(f"label {wrong[0]} must be 0 to {N_CLASSES - 1}, but is {labels[wrong[0]]}")
 
 
 def _install(get: Any, progress: Progress | None) -> Path:

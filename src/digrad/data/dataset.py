@@ -204,6 +204,12 @@ def _check_values(features: Features, labels: npt.NDArray[Any], name: str) -> No
         )
     if labels.dtype.kind == "O":
         raise DataError(f"`labels` of `Dataset` {name!r} must be numbers or strings, but got mixed objects.")
+    missing = np.flatnonzero(labels != labels)
+    if missing.size:
+        raise DataError(
+            f"`labels` of `Dataset` {name!r} must be numbers or strings, but that of row {missing[0]} is missing "
+            f"({labels[missing[0]]}). Remove such samples first."
+        )
 
 
 def _canonical(features: Any) -> sp.csr_array:
