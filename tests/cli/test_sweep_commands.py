@@ -48,7 +48,7 @@ def spec(tmp_path, monkeypatch):
 def test_sweep_writes_table_and_figures_and_resumes(spec, monkeypatch, capsys, tmp_path):
     code, output = call(monkeypatch, capsys, "sweep", spec(SPEC + SWEEP))
     assert code == 0, output.err
-    assert "The best 9 of 9 rows" in output.out
+    assert "The best 9 of 9 configurations" in output.out
     folder = tmp_path / "runs" / "sweep-spec"
     table = pd.read_parquet(folder / "table.parquet")
     assert table["step_size"].nunique() == 3
@@ -129,6 +129,15 @@ def test_tune_finds_a_step_size_and_recommends_a_threshold(spec, monkeypatch, ca
     code, output = call(monkeypatch, capsys, "tune", "spec.toml", "--budget", 3, "--method", "AB")
     assert code == 0
     assert "methods.AB: largest stable step" in output.out
+
+
+def test_tune_notices_a_folder_that_cannot_be_made_before_the_search(spec, monkeypatch, capsys, tmp_path):
+    (tmp_path / "file").touch()
+    code, output = call(monkeypatch, capsys, "tune", spec(SPEC), "--out", tmp_path / "file" / "out")
+    assert code != 0
+    assert "steps: step_size" not in output.err  # no value was tried
+    assert "file" in output.err
+    assert "Traceback" not in output.err
 
 
 def test_tune_names_the_file_and_leaves_nothing_truncated_when_the_disk_is_full(

@@ -145,18 +145,18 @@ def tune_spec(
     for name in ("tolerance", "stop_at_tolerance", "record_every", "average"):
         options.pop(name)
     options["steps"] = steps or options["steps"]
-    tuning: Tuning = spec.at(
-        f"methods.{label}",
-        lambda: tune(
-            chosen, built.problem, built.network, goal=goal, field=field, budget=budget, seeds=spec.seeds,
-            x0=spec.start_of(spec.start), held_out=_held_out(spec), tell=tell, **options,
-        ),
-    )  # fmt: skip
-    advice = None
-    if hasattr(chosen, "threshold") and isinstance(built.network, Network):
-        x0 = spec.options(built.problem, spec.seed)["x0"]
-        advice = recommend_threshold(built.problem, x0=x0, seed=spec.seed)
-    with locked(folder):
+    with locked(folder):  # before the search: what cannot be written to shows here
+        tuning: Tuning = spec.at(
+            f"methods.{label}",
+            lambda: tune(
+                chosen, built.problem, built.network, goal=goal, field=field, budget=budget, seeds=spec.seeds,
+                x0=spec.start_of(spec.start), held_out=_held_out(spec), tell=tell, **options,
+            ),
+        )  # fmt: skip
+        advice = None
+        if hasattr(chosen, "threshold") and isinstance(built.network, Network):
+            x0 = spec.options(built.problem, spec.seed)["x0"]
+            advice = recommend_threshold(built.problem, x0=x0, seed=spec.seed)
         return _store(TunedSpec(label, tuning, advice, ()), folder)
 
 
