@@ -53,6 +53,7 @@ from .simulation import TensorBoard as TensorBoard
 from .simulation import compare as compare
 from .simulation import simulate as simulate
 from .sweeps import LogUniform as LogUniform
+from .sweeps import Sweep as Sweep
 from .sweeps import Uniform as Uniform
 from .sweeps import minimize as minimize
 from .sweeps import recommend_threshold as recommend_threshold

@@ -16,6 +16,7 @@ from digrad.errors import ArgumentError
 from digrad.simulation.advance import advance
 from digrad.sweeps import Sweep, workers
 from digrad.sweeps import batches as batching
+from digrad.sweeps.sweep import table_of
 
 NETWORK = dg.Network(dg.graphs.example5())
 QUARTIC = dg.problems.example_quartic()
@@ -236,6 +237,47 @@ def test_the_best_row_of_each_method_is_finite(explosive):
         explosive.best("finl_loss")
 
 
+@pytest.fixture
+def lucky():
+    """Two step sizes, of which the worse one has a lucky seed, and one seed that diverged."""
+    losses = {0.1: [5.0, 2.0, 3.0], 0.2: [1.0, 9.0, 9.0], 0.3: [0.0, 0.0, 0.5]}
+    rows = [
+        {
+            "method": "AB", "step_size": size, "momentum": 0.5, "seed": seed,
+            "verdict": "diverged" if size == 0.3 and seed else "converged", "diverged_at": None, "steps": 10,
+            "final_loss": loss, "iterations_to_target": None if seed == 0 else seed, "bytes_to_target": None,
+        }
+        for size, many in losses.items()
+        for seed, loss in enumerate(many)
+    ]  # fmt: skip
+    return Sweep(table_of(rows), {})
+
+
+def test_the_best_is_a_median_with_its_spread_and_not_a_seed(lucky):
+    (best,) = lucky.best().to_dict("records")
+    figures = (
+        "step_size",
+        "seeds",
+        "final_loss",
+        "final_loss_low",
+        "final_loss_high",
+        "iterations_to_target",
+    )
+    assert [best[name] for name in figures] == [0.1, 3, 3.0, 2.0, 5.0, 2.0]
+    medians = lucky.medians()
+    assert medians["step_size"].tolist() == [0.1, 0.2, 0.3]  # what diverged comes last, however low its loss
+    assert medians["verdict"].tolist() == ["converged", "converged", "diverged"]
+    assert medians["bytes_to_target"].isna().all()
+    assert "seed" not in medians
+
+
+def test_a_sweep_is_a_data_frame_that_may_be_changed(lucky):
+    frame = lucky.to_pandas()
+    frame["final_loss"] = 0.0
+    assert lucky.table["final_loss"].max() == 9.0
+    assert isinstance(lucky, dg.Sweep)
+
+
 def test_figures_mark_what_diverged(explosive, tmp_path):
     figure = explosive.plot(path=tmp_path / "a.png")
     crosses = [line for line in figure.axes[0].lines if line.get_gid() == "diverged"]
@@ -245,8 +287,14 @@ def test_figures_mark_what_diverged(explosive, tmp_path):
     figure = both.heat_map()
     crosses = [line for line in figure.axes[0].lines if line.get_gid() == "diverged"]
     assert len(crosses[0].get_xdata()) == (both.table["verdict"] == "diverged").sum() > 0
-    with pytest.raises(ArgumentError, match="`y` of Sweep must be one of"):
+    with pytest.raises(ArgumentError, match=r"over 2 swept fields needs as many .* are step_size"):
         explosive.heat_map()
+
+
+def test_a_heat_map_is_over_the_two_swept_fields_whatever_they_are(lucky):
+    table = lucky.table.assign(momentum=[0.1, 0.5, 0.9] * 3)
+    figure = Sweep(table.rename(columns={"step_size": "beta"}), {}).heat_map()
+    assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == ("beta", "momentum")
 
 
 def test_a_heat_map_does_not_mix_networks_or_starts_and_crosses_out_what_diverged_for_one_seed():

@@ -126,21 +126,29 @@ def tune(
 
 def _print_rows(found: Any) -> None:
     metric = "held_out_loss" if "held_out_loss" in found.table else "final_loss"
-    about = [
-        name
-        for name in ("network", "start", "seed")
-        if name in found.table and found.table[name].nunique() > 1
+    medians = found.medians(metric)
+    about = [name for name in ("network", "start") if name in medians and medians[name].nunique() > 1]
+    spread = [f"{metric}_low", f"{metric}_high"] if medians["seeds"].max() > 1 else []
+    columns = [
+        "method",
+        *found.fields,
+        *about,
+        "verdict",
+        metric,
+        *spread,
+        "final_grad_norm",
+        "iterations_to_target",
     ]
-    columns = ["method", *found.fields, *about, "verdict", metric, "final_grad_norm", "iterations_to_target"]
-    diverged = found.table["verdict"] == "diverged"  # comes last, however low its loss has become
-    ordered = found.table.assign(_diverged=diverged).sort_values(["_diverged", metric], kind="stable")
-    best = ordered[columns].head(_SHOWN)
-    rows = [[show.cell(value) for value in row] for row in best.itertuples(index=False)]
+    rows = [
+        [show.cell(value) for value in row] for row in medians[columns].head(_SHOWN).itertuples(index=False)
+    ]
     counts = ", ".join(
         f"{count} {verdict}" for verdict, count in found.table["verdict"].value_counts().items()
     )
     shared = "; common random numbers" if found.facts.get("common_random_numbers") else ""
-    show.table(columns, rows, title=f"The best {len(rows)} of {len(found.table)} rows ({counts}{shared})")
+    seeds = f", medians of {medians['seeds'].max()} seeds" if spread else ""
+    title = f"The best {len(rows)} of {len(medians)} configurations{seeds} ({counts}{shared})"
+    show.table(columns, rows, title=title)
 
 
 def _print_tuning(result: Any) -> None:

@@ -32,6 +32,7 @@ from digrad.sweeps.batches import Configuration, Study, batches, form, identity,
 from digrad.sweeps.space import Draws, MethodLike, candidates
 from digrad.sweeps.store import TABLE, Journal, read_facts, read_rows, write_arrays, write_facts
 from digrad.sweeps.workers import run_here, run_on_workers
+from digrad.trace.trace import VERDICTS
 from digrad.types import Average
 
 if TYPE_CHECKING:
@@ -82,25 +83,34 @@ class Sweep:
         cut = columns.index(_MEASURED[0]) if columns else 0  # none before the first row
         return [name for name in columns[:cut] if name not in _ABOUT]
 
-    def best(self, metric: str = "final_loss") -> "pd.DataFrame":
-        """Return the row of each method with the smallest ``metric``, median over seeds; diverged ones come last.
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return the table as a data frame of one's own."""
+        return self.table.copy()
+
+    def medians(self, metric: str = "final_loss") -> "pd.DataFrame":
+        """Return one row per configuration, the smallest median of ``metric`` over the seeds first.
+
+        All results are medians over the seeds; ``seeds`` says of how many, ``<metric>_low`` and ``<metric>_high`` how
+        far they spread, and ``verdict`` is the worst. A run that diverged counts as infinite.
 
         Args:
             metric: A column, e.g. ``iterations_to_target``.
         """
-        checks.choice(metric, "metric", "Sweep.best", self.table.columns)
-        table: Any = self.table.assign(_key=_finite(self.table, metric))
-        keys = ["method", *self.fields, *(name for name in ("network", "start") if name in table)]
-        medians = (
-            table.groupby(keys, dropna=False, sort=False)["_key"].median().rename("_median").reset_index()
-        )
-        merged = table.merge(medians, on=keys, how="left").sort_values(["_median", "seed"], kind="stable")
-        return merged.drop(columns=["_key", "_median"]).drop_duplicates("method").reset_index(drop=True)
+        checks.choice(metric, "metric", "Sweep", self.table.columns)
+        return _medians(self, metric)
+
+    def best(self, metric: str = "final_loss") -> "pd.DataFrame":
+        """Return the row of :meth:`medians` of each method with the smallest median; diverged ones come last.
+
+        Args:
+            metric: A column, e.g. ``iterations_to_target``.
+        """
+        return self.medians(metric).drop_duplicates("method").reset_index(drop=True)
 
     def plot(
         self,
         metric: str = "final_loss",
-        x: str = "step_size",
+        x: str | None = None,
         path: str | os.PathLike[str] | None = None,
     ) -> "Figure":
         """Draw ``metric`` against the field ``x``: a curve per method and values of the other fields.
@@ -109,17 +119,18 @@ class Sweep:
 
         Args:
             metric: A column of the table.
-            x: A swept field.
+            x: A swept field; by default the step size, or the first one that takes several values.
             path: Where to save the figure; see :meth:`digrad.Trace.plot`.
         """
+        (x,) = self._axes(x)
         self._check(metric, x)
         return _saved(plots.values_against(_curves(self, metric, x), x, metric), path)
 
     def heat_map(
         self,
         metric: str = "final_loss",
-        x: str = "step_size",
-        y: str = "threshold",
+        x: str | None = None,
+        y: str | None = None,
         path: str | os.PathLike[str] | None = None,
     ) -> "Figure":
         """Draw ``metric`` over two fields, a panel per method that has both and values of the other fields.
@@ -128,10 +139,11 @@ class Sweep:
 
         Args:
             metric: A column of the table.
-            x: A swept field.
-            y: Another.
+            x: A swept field; by default the step size, or the first one that takes several values.
+            y: Another; by default the next one.
             path: Where to save the figure; see :meth:`digrad.Trace.plot`.
         """
+        x, y = self._axes(x, y)
         self._check(metric, x, y)
         panels = {}
         for label, part in _parts(self, metric, x, y):
@@ -160,6 +172,18 @@ class Sweep:
         has_table = (folder / TABLE).exists()
         table = pd.read_parquet(folder / TABLE) if has_table else table_of(read_rows(folder, names))
         return cls(table, facts, interrupted=len(table) < len(names or ()))
+
+    def _axes(self, *given: str | None) -> list[str]:
+        """Return the fields given, the missing ones chosen from those that take several values."""
+        table: Any = self.table
+        several = [name for name in self.fields if table[name].nunique() > 1]
+        free = [name for name in sorted(several, key=lambda name: name != "step_size") if name not in given]
+        if len(free) < given.count(None):
+            raise ArgumentError(
+                f"a figure over {len(given)} swept fields needs as many that take several values, but those of the "
+                f"sweep are {', '.join(several) or 'none'}; draw fewer, or name the fields."
+            )
+        return [free.pop(0) if name is None else name for name in given]
 
     def _check(self, metric: str, *fields: str) -> None:
         checks.choice(metric, "metric", "Sweep", self.table.columns)
@@ -462,6 +486,31 @@ def _finite(table: Any, metric: str) -> Any:
 
     values = table[metric].astype("Float64").to_numpy(dtype=np.float64, na_value=np.inf)
     return np.where((table["verdict"] == "diverged") | np.isnan(values), np.inf, values)
+
+
+def _medians(found: Sweep, metric: str) -> Any:
+    import pandas as pd
+
+    columns = list(found.table.columns)
+    results = columns[columns.index(_MEASURED[0]) + 1 :]
+    keys = ["method", *found.fields, *(name for name in ("network", "start") if name in columns)]
+    table: Any = found.table.assign(_key=_finite(found.table, metric))
+    for name in ("iterations_to_target", "bytes_to_target"):  # never is later than any number
+        table[name] = table[name].astype("Float64").fillna(math.inf)
+    groups = table.groupby(keys, dropna=False, sort=False)
+    verdicts = groups["verdict"].agg(lambda each: max(each, key=VERDICTS.index))
+    parts = {
+        "seeds": groups.size(),
+        "verdict": verdicts,
+        **{name: groups[name].median() for name in results},
+        metric: groups["_key"].median(),
+        f"{metric}_low": groups["_key"].min(),
+        f"{metric}_high": groups["_key"].max(),
+    }
+    medians = pd.DataFrame(parts).reset_index().sort_values(metric, kind="stable", ignore_index=True)
+    for name in ("iterations_to_target", "bytes_to_target"):
+        medians[name] = medians[name].astype("Float64").mask(lambda values: values == math.inf)
+    return medians
 
 
 def _curves(found: Sweep, metric: str, x: str) -> dict[str, tuple[list[Any], list[Any]]]:
