@@ -12,6 +12,7 @@ from typing import Any
 
 from digrad.algorithms import METHODS
 from digrad.algorithms.catalog import method_facts, section
+from digrad.algorithms.references import NOT_OPENED
 from digrad.experiments.convergence import Outcome, convergence_table
 from digrad.experiments.graph_table import GraphTable, LinksTable, MixingTable
 from digrad.experiments.partition_table import PartitionTable
@@ -76,7 +77,9 @@ def specs_page() -> str:
         documented = _arguments(table)
         lines += ["", f"## {title}", "", "| key | default | what it is |", "|---|---|---|"]
         for key, field in table.model_fields.items():
-            default = "required" if field.is_required() else _default(field.get_default())
+            default = (
+                "required" if field.is_required() else _default(field.get_default(call_default_factory=True))
+            )
             lines.append(f"| `{key}` | {default} | {documented.get(key, '')} |")
     generators = [f"`{name}{inspect.signature(make)}`".split(" ->")[0] for name, make in NAMED.items()]
     lines += ["", "Generators: " + ", ".join(f"{text.rstrip('`')}`" for text in generators) + "."]
@@ -133,6 +136,11 @@ def methods_page() -> str:
         lines += ["", f"## {row.name}", "", row.summary, "", "```math", *_equation(method), "```", ""]
         for title in ("Communication", "Converges", "Invariant", "Also known as", "Deviations", "Reference"):
             lines.append(f"- **{title}**: {_markdown(section(method, title))}")
+    unread = [name for name, method in METHODS.items() if getattr(method, "reference", None) in NOT_OPENED]
+    lines += ["", "## Papers that were not opened", ""]
+    lines += [
+        f"The references of {', '.join(unread)} were not opened: these follow what others print of them."
+    ]
     return "\n".join(lines) + "\n"
 
 

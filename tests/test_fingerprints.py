@@ -182,3 +182,19 @@ def test_fingerprint_refuses_a_function_that_looks_names_up_while_it_runs(lookup
 def test_fingerprint_refuses_what_it_cannot_read(hidden):
     with pytest.raises(ArgumentError, match="whose content cannot be compared between processes"):
         fingerprint(lambda x: hidden)
+
+
+def test_libraries_that_a_function_may_import_are_not_imported(tmp_path, monkeypatch):
+    (tmp_path / "installed_by_a_test.py").write_text("raise RuntimeError('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("digrad.fingerprints._INSTALLED", (f"{tmp_path}/",))
+
+    def with_alternatives(x):
+        import this  # prints a poem
+
+        import installed_by_a_test
+
+        return installed_by_a_test.scale * this.c * x
+
+    assert fingerprint(with_alternatives) == fingerprint(with_alternatives)
+    assert not {"this", "installed_by_a_test"} & set(sys.modules)

@@ -9,6 +9,7 @@ import sysconfig
 import types
 import warnings
 from collections.abc import Iterator
+from importlib.machinery import PathFinder
 from typing import Any
 
 import numpy as np
@@ -167,7 +168,11 @@ def _check_lookups(function: types.FunctionType) -> None:
 
 
 def _imports(function: types.FunctionType) -> Iterator[types.ModuleType]:
-    """Yield the modules that a function imports while it runs."""
+    """Yield the modules of the user's own that a function imports while it runs.
+
+    They are imported, because what they hold is part of what the function computes; libraries are not: they count by
+    their names.
+    """
     for code in _codes(function.__code__):
         instructions = list(dis.get_instructions(code))
         for k, one in enumerate(instructions):
@@ -175,6 +180,8 @@ def _imports(function: types.FunctionType) -> Iterator[types.ModuleType]:
                 dots = (
                     "." * instructions[k - 2].argval
                 )  # what is pushed before: the level, and the names wanted
+                if not dots and _is_library(one.argval):
+                    continue
                 try:
                     yield importlib.import_module(dots + one.argval, function.__globals__.get("__package__"))
                 except ImportError:  # the function has an alternative, or fails where it is called
@@ -274,7 +281,10 @@ def _is_library(module: str) -> bool:
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names or top == "digrad":
         return True
-    file = getattr(sys.modules.get(top), "__file__", None) or ""
+    found = sys.modules.get(top)
+    if found is None:
+        found = PathFinder.find_spec(top)  # says where a module is without importing it
+    file = getattr(found, "__file__", None) or getattr(found, "origin", None) or ""
     return file.startswith(_INSTALLED)
 
 

@@ -29,6 +29,7 @@ def test_the_methods_page_is_what_the_classes_say(generate):
 def test_the_specs_page_describes_every_key_of_the_tables(generate):
     page = (DOCS / "specs.md").read_text()
     assert page == generate.specs_page(), "run `python docs/generate.py specs`"
+    assert "Undefined" not in page
     assert not re.findall(r"^\| `\w+` \| [^|]* \|  \|$", page, re.MULTILINE), "a key has no description"
 
 

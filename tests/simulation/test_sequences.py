@@ -48,7 +48,7 @@ def settles(found):
 SPLIT_2, SPLIT_7 = dg.graphs.split(EXAMPLE, 2), dg.graphs.split(EXAMPLE, 7)
 ONE_PEER = dg.graphs.one_peer_exponential(8)
 
-# spec/links.md, section 9: k8 of each method, and the errors of CGT at k = 100 and 200.
+# Measured with a NumPy reference: k8 of each method, and the errors of CGT at k = 100 and 200.
 ORACLES = {
     "perfect": (EXAMPLE, (247, 130, 130, 131), (4.167279, 1.923222e-5)),
     "split 2": (SPLIT_2, (341, 257, 217, 286), (4.180000, 3.641691e-4)),

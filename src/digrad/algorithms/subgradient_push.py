@@ -42,7 +42,7 @@ class SubgradientPush:
         and the state before the first step is already mixed; the sequence z is the paper's from its first
         element on.
     Reference: A. Nedic and A. Olshevsky, "Distributed optimization over time-varying directed graphs", IEEE
-        Transactions on Automatic Control 60(3):601-615, 2015. The original was not opened for this file.
+        Transactions on Automatic Control 60(3):601-615, 2015.
 
     Example:
         >>> import digrad as dg

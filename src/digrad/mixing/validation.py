@@ -11,7 +11,7 @@ from digrad.errors import MixingError
 from digrad.graphs import Digraph, from_adjacency, roots, unreachable_pair
 from digrad.mixing.weights import Kind, Mixing
 
-SUM_TOLERANCE = 1e-10  # spec/theory.md, section 4
+SUM_TOLERANCE = 1e-10  # of the sum of a row or column
 BUILDERS = {"row": "row_stochastic", "column": "column_stochastic", "doubly": "sinkhorn"}
 ADJECTIVES = {"row": "row-stochastic", "column": "column-stochastic", "doubly": "doubly stochastic"}
 _NAMES = {"row": "R", "column": "C", "doubly": "W"}

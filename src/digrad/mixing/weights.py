@@ -18,7 +18,7 @@ from digrad.graphs import Digraph, from_adjacency, strong_components, unreachabl
 
 Kind: TypeAlias = Literal["row", "column", "doubly"]
 
-SINKHORN_TOLERANCE = 1e-13  # of every row sum; spec/algorithms.md, section 9
+SINKHORN_TOLERANCE = 1e-13  # of every row sum
 SINKHORN_ITERATIONS = 2000  # beyond them Newton's method takes over
 NEWTON_ITERATIONS = 200
 
