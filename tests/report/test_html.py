@@ -1,6 +1,7 @@
 """The page of a run is complete, self-contained, and a function of the results alone."""
 
 import html
+import itertools
 import json
 import re
 import shutil
@@ -16,11 +17,13 @@ import digrad as dg
 from digrad import problems
 from digrad.algorithms import METHODS
 from digrad.algorithms.catalog import method_facts, section
-from digrad.errors import DataError
+from digrad.errors import DataError, DigradError
 from digrad.experiments import Spec, find_run, parse_spec, run
+from digrad.experiments.store import is_finished
 from digrad.report import write_report
 from digrad.report.html import _judgement
 from digrad.report.model import model_of
+from digrad.trace import Ensemble
 from experiment_specs import sampled, tiny
 from stored_runs import store, trace
 
@@ -329,6 +332,45 @@ def test_files_edited_by_hand_are_refused_with_the_place(
     (copy / name).write_text(json.dumps(edited))
     with pytest.raises(DataError, match=place):
         write_report(copy)
+
+
+def _places(value: Any, place: tuple[Any, ...] = ()) -> Iterable[tuple[Any, ...]]:
+    yield place
+    inner = (
+        value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
+    )
+    for key, one in inner:
+        yield from _places(one, (*place, key))
+
+
+def _with(value: Any, place: tuple[Any, ...], edited: Any) -> Any:
+    if not place:
+        return edited
+    copied = value.copy()
+    copied[place[0]] = _with(value[place[0]], place[1:], edited)
+    return copied
+
+
+@pytest.mark.parametrize(
+    "name", ["environment.json", "summary.json", "setting.json", "trace-CGT-seed0.json", "ensemble-CGT.json"]
+)
+def test_no_edit_of_a_stored_file_is_more_than_refused(name: str, tmp_path: Path) -> None:
+    ensemble = Ensemble((trace("CGT", rows=5), trace("CGT", rows=5, seed=1)))
+    folder = store(tmp_path / "run", {"CGT": ensemble})
+    content = json.loads((folder / name).read_text())
+    edits = itertools.cycle([None, "x", 10**400, [[1]], {}, -1, [], True])
+    texts = [
+        json.dumps(_with(content, place, next(edits))) for place in (*_places(content), *_places(content))
+    ]
+    refused = 0
+    for text in (*texts, "[" * 100_000, '{"a":', ""):
+        (folder / name).write_text(text)
+        for read in (write_report, is_finished, lambda path: find_run(path).results()):
+            try:
+                read(folder)
+            except DigradError:
+                refused += 1
+    assert refused > 5
 
 
 def test_where_a_claim_holds_is_text_beside_its_badge() -> None:

@@ -1,5 +1,6 @@
 """A sweep that is killed between any two changes of files can be read as what it is, and goes on."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -119,3 +120,33 @@ def test_report_of_a_sweep_that_has_not_ended_says_so(act: Any, tmp_path: Path) 
     write_report(tmp_path / "start")
     with pytest.raises(DataError, match=r"killed holds a sweep that has not ended; .* --resume"):
         write_report(tmp_path / "killed")
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b"null",
+        b'{"id": 1, "row": {}}',
+        b'{"id": "1", "row": null}',
+        b'{"id": "1", "row": {"method": "AB", "step_size": 0.2}}',
+        b'{"id": "1", "row": {"method": "AB", "verdict": "converged", "final_loss": "low"}}',
+        b'{"id": "1", "row": {"method": "AB", "verdict": "converged", "steps": 1' + b"0" * 400 + b"}}",
+    ],
+)
+def test_row_that_was_edited_is_computed_again(edited: bytes, act: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "start"
+    act(folder)
+    (folder / "table.parquet").unlink()
+    first, second, third = (folder / "rows.jsonl").read_bytes().splitlines()
+    name = json.loads(second)["id"].encode()
+    (folder / "rows.jsonl").write_bytes(
+        b"\n".join([first, edited.replace(b'"1"', b'"' + name + b'"'), third])
+    )
+    assert read(folder) == (10, [0.1, 0.3], True)
+    act(folder, resume=True)
+    assert read(folder) == (10, OLD["values"], False)
+    (folder / "table.parquet").write_bytes(b"edited")
+    with pytest.raises(DataError, match=r"table\.parquet cannot be read"):
+        Sweep.load(folder)

@@ -1,8 +1,18 @@
 """What stored JSON files must hold to be shown: people edit them by hand."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+
+@dataclass(frozen=True)
+class Environment:
+    """``environment.json``: where and when a run was made."""
+
+    format: str
+    started: str | None = None
+    finished: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -45,13 +55,21 @@ class Plane:
 
 
 @dataclass(frozen=True)
+class Minimum:
+    """The smallest loss, and where it is if that can be drawn."""
+
+    loss: float | None
+    x: list[float] | None = None
+
+
+@dataclass(frozen=True)
 class ShownProblem:
     """The problem in ``setting.json``."""
 
     agents: int
     samples: list[int] | None
     labels: Labels | None
-    minimum: Mapping[str, Any] | None
+    minimum: Minimum | None
     plane: Plane | None
 
 
@@ -61,6 +79,7 @@ class ShownNetwork:
 
     n: int
     arcs: list[tuple[int, int]] | None
+    figures: str | None
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 from digrad.errors import ArgumentError, DataError, SpecError
 from digrad.experiments import shapes
 from digrad.experiments.spec import Spec, load_spec
-from digrad.files import file_stem, is_left_over, make_folder, write_atomically
+from digrad.files import file_stem, is_left_over, make_folder, parse_json, whole_number, write_atomically
 from digrad.notices import warn_user
 from digrad.trace import Ensemble, Trace
 
@@ -56,7 +56,7 @@ class RunDirectory:
     @property
     def environment(self) -> dict[str, Any]:
         """Where and when it was run."""
-        return read_json(self.path / "environment.json")
+        return read_json(self.path / "environment.json", shapes.Environment)
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -260,7 +260,7 @@ def read_json(path: Path, shape: Any = dict[str, Any]) -> dict[str, Any]:
         DataError: The file is missing or damaged, or holds something else.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"), parse_int=whole_number)
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read ({error}); run it again.") from error
     try:
@@ -297,7 +297,7 @@ def has_results(path: Path) -> bool:
 
 def is_finished(path: Path) -> bool:
     """Whether a folder holds a run that has come to its end."""
-    return is_run(path) and read_json(path / "environment.json")["finished"] is not None
+    return is_run(path) and read_json(path / "environment.json").get("finished") is not None
 
 
 def _has_ended(trace: Trace) -> bool:

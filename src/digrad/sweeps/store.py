@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from digrad.errors import ArgumentError, DataError
-from digrad.files import is_left_over, make_folder, write_atomically
+from digrad.files import is_left_over, make_folder, parse_json, whole_number, write_atomically
 
 FORMAT = "digrad sweep 1"
 ROWS, FACTS, TABLE, ARRAYS = "rows.jsonl", "sweep.json", "table.parquet", "arrays.npz"
@@ -84,7 +84,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
         DataError: The folder is not that of a sweep.
     """
     try:
-        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        facts = parse_json((folder / FACTS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         facts = {}
     if not isinstance(facts, dict) or facts.pop("format", None) != FORMAT:
@@ -129,16 +129,26 @@ def _line(entry: tuple[str, dict[str, Any]]) -> str:
 
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:
-    lines: Sequence[str] = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     found = {}
-    for line in lines:
+    for line in text.splitlines():
         try:
-            entry = json.loads(line)
-            found[entry["id"]] = entry["row"]
-        except (
-            ValueError,
-            KeyError,
-            TypeError,
-        ):  # the line that was being written when the process was killed
+            entry = parse_json(line, parse_int=whole_number)
+        except ValueError:  # the line that was being written when the process was killed
             continue
+        if isinstance(entry, dict) and isinstance(entry.get("id"), str) and _is_row(entry.get("row")):
+            found[entry["id"]] = entry["row"]
     return found
+
+
+def _is_row(row: Any) -> bool:
+    """Return whether a row is one that a sweep wrote: what a run was, its verdict, and numbers."""
+    if not isinstance(row, dict) or not isinstance(row.get("verdict"), str):
+        return False
+    names = list(row)
+    cut = names.index("verdict")
+    return isinstance(row.get("method"), str) and all(
+        value is None or isinstance(value, int | float | (str if place < cut else int))
+        for place, (name, value) in enumerate(row.items())
+        if name != "verdict"
+    )

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from digrad import checks, plots
 from digrad.engine.hyper import describe
-from digrad.errors import ArgumentError, WorkerError
+from digrad.errors import ArgumentError, DataError, WorkerError
 from digrad.files import locked, write_atomically
 from digrad.mixing import AnyNetwork
 from digrad.problems import Problem
@@ -170,7 +170,10 @@ class Sweep:
         facts = read_facts(folder)
         names = facts.pop("rows")
         has_table = (folder / TABLE).exists()
-        table = pd.read_parquet(folder / TABLE) if has_table else table_of(read_rows(folder, names))
+        try:
+            table = pd.read_parquet(folder / TABLE) if has_table else table_of(read_rows(folder, names))
+        except (OSError, ValueError) as error:
+            raise DataError(f"{folder / TABLE} cannot be read ({error}); run the sweep again.") from error
         return cls(table, facts, interrupted=len(table) < len(names or ()))
 
     def _axes(self, *given: str | None) -> list[str]:

@@ -154,7 +154,7 @@ class Ensemble:
             DataError: There is no such ensemble, or one of its files is missing, damaged or of another run.
         """
         members = files.read_record(Path(directory), "ensemble", name).get("traces")
-        if not isinstance(members, list) or not members:
+        if not isinstance(members, list) or not members or not all(isinstance(one, str) for one in members):
             raise DataError(f"The ensemble {name!r} in {directory} lists no traces; run it again.")
         return cls(tuple(replace(Trace.load(directory, member), name=name) for member in members))
 

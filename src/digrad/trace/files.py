@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from digrad.checks import did_you_mean
 from digrad.errors import ArgumentError, DataError, StorageError
-from digrad.files import file_stem, write_atomically
+from digrad.files import file_stem, parse_json, write_atomically
 
 FORMAT = 1  # raised when an older digrad could no longer read the files
 
@@ -65,9 +65,13 @@ def read_trace(folder: Path, name: str) -> tuple[Columns, npt.NDArray[Any], Colu
         arrays = {}
         if "arrays" in digests:
             arrays = _arrays_from_npz(_read_checked(folder, "arrays", name, digests["arrays"]))
-    except (KeyError, TypeError) as error:
+    except KeyError as error:
         raise DataError(
             f"The record of the trace {name!r} in {folder} lacks {error}; run it again."
+        ) from error
+    except (TypeError, ValueError) as error:  # of a shape or a hash that was edited
+        raise DataError(
+            f"The record of the trace {name!r} in {folder} is damaged ({error}); run it again."
         ) from error
     return columns, final_x, arrays, record
 
@@ -87,7 +91,7 @@ def read_record(folder: Path, kind: str, name: str) -> dict[str, Any]:
     """
     path = folder / f"{kind}-{file_stem(name)}.json"
     try:
-        record = json.loads(path.read_text(encoding="utf-8"), object_hook=_decode)
+        record = parse_json(path.read_text(encoding="utf-8"), object_hook=_decode)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise DataError(f"There is no {kind} {name!r} in {folder}.{_others(folder, kind, name)}") from error
     except ValueError as error:

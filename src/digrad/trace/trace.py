@@ -2,6 +2,7 @@
 
 import math
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ Verdict: TypeAlias = Literal["converged", "not converged", "stalled", "diverged"
 VERDICTS: tuple[Verdict, ...] = ("converged", "not converged", "stalled", "diverged")  # from best to worst
 HEADLINE = ("loss", "grad_norm", "consensus_error")  # the columns a summary reports
 _COUNTS = ("k", "bytes_sent")
+_MOST_STEPS = 2**63 - 1  # what a column of iterations can hold
 _REQUIRED = ("k", *HEADLINE, "bytes_sent")
 _OPTIONAL = ("tracking_error", "fraction_clipped")  # NaN where a method does not report it
 _JUDGED_ROWS = 8  # the fewest rows whose quarters say something
@@ -72,6 +74,15 @@ class Trace:
         if not isinstance(self.name, str) or not self.name:
             raise ArgumentError(f"`name` of Trace must be a non-empty string, but got {self.name!r}.")
         checks.choice(self.verdict, "verdict", "Trace", VERDICTS)
+        checks.count(self.steps, "steps", "Trace", minimum=0, maximum=_MOST_STEPS)
+        if self.diverged_at is not None:
+            checks.count(self.diverged_at, "diverged_at", "Trace", minimum=0, maximum=_MOST_STEPS)
+        if checks.number(self.seconds, "seconds", "Trace") < 0 or not self.seconds <= sys.float_info.max:
+            raise ArgumentError(
+                f"`seconds` of Trace must be finite and not negative, but got {self.seconds!r}."
+            )
+        if not isinstance(self.facts, Mapping):
+            raise ArgumentError(f"`facts` of Trace must map names to values, but got {self.facts!r}.")
         final_x = np.asarray(self.final_x)
         if final_x.ndim != 2 or not final_x.size:
             raise ArgumentError(
