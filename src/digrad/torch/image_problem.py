@@ -62,6 +62,11 @@ class ImageProblem:
         """The number of images of each agent."""
         return tuple(self.partition.sizes.tolist())
 
+    @property
+    def is_estimated_by_batches(self) -> bool:
+        """Whether the mean over a mini-batch estimates the loss of an agent: cross entropy is a mean."""
+        return True
+
     @cached_property
     def dim(self) -> int:
         """The number of parameters of the network."""
