@@ -5,6 +5,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 import numpy.typing as npt
 
@@ -12,7 +13,9 @@ from digrad import algorithms as dg
 from digrad import graphs, problems
 from digrad.algorithms.fields import with_fields
 from digrad.mixing import Network, metropolis, rho
-from digrad.simulation import simulate
+from digrad.simulation.prepare import prepare
+
+Floats = npt.NDArray[np.floating]
 
 EXACT = 1e-6  # largest distance of any agent from the minimum
 SHRINKS = 0.35  # error after a tenth of the step size, relative to the error before, that counts as vanishing with it
@@ -102,12 +105,12 @@ def measure(method: Any, matrix: str, steps: int) -> Outcome:
     """Run one method, once more with a tenth of its step size, and say what it converges to."""
     graph = graphs.example5()
     network = Network(graph, W=metropolis(graph.symmetrized())) if matrix == "M" else Network(graph)
-    x = _final(method, network, steps)
-    moves = _moves(method, network, steps, x)
-    mean, largest = _worst(method, network, steps) if moves else _errors(x)
+    last = _last_iterates(method, network, steps, TAIL)
+    moves = _moves(last)
+    mean, largest = _worst(last if moves else last[-1:])
     # Ten times smaller steps need ten times more of them.
     smaller = with_fields(method, {"step_size": method.step_size / 10})
-    _, tenth = _worst(smaller, network, 10 * steps, tail=TAIL if moves else 1)
+    _, tenth = _worst(_last_iterates(smaller, network, 10 * steps, TAIL if moves else 1))
     return Outcome(
         method=type(method).__name__,
         setting=setting(method, matrix),
@@ -139,21 +142,19 @@ def _default(method: Any, name: str) -> Any:
     return type(method).__dataclass_fields__[name].default
 
 
-def _moves(method: Any, network: Network, steps: int, x: npt.NDArray[np.floating]) -> bool:
-    """Return whether a method that ends at x, away from the minimum, has not come to rest."""
-    _, largest = _errors(x)
-    if largest <= EXACT:
-        return False
-    return float(np.abs(x - _final(method, network, steps - 1)).max()) > STILL * largest
+def _moves(last: list[Floats]) -> bool:
+    """Return whether a method that ends away from the minimum has not come to rest."""
+    _, largest = _errors(last[-1])
+    return largest > EXACT and float(np.abs(last[-1] - last[-2]).max()) > STILL * largest
 
 
 def _grows(method: Any, network: Network, steps: int, largest: float) -> bool:
     """Return whether the error of a method that hardly moves is larger still after four times the steps."""
-    return largest > EXACT and _errors(_final(method, network, 4 * steps))[1] > GROWS * largest
+    return largest > EXACT and _worst(_last_iterates(method, network, 4 * steps, 1))[1] > GROWS * largest
 
 
-def _worst(method: Any, network: Network, steps: int, tail: int = TAIL) -> tuple[float, float]:
-    errors = [_errors(_final(method, network, steps - back)) for back in range(tail)]
+def _worst(iterates: list[Floats]) -> tuple[float, float]:
+    errors = [_errors(x) for x in iterates]
     return max(mean for mean, _ in errors), max(largest for _, largest in errors)
 
 
@@ -161,14 +162,21 @@ def _band(step_sizes: float) -> float:
     return BAND * 10.0 ** math.ceil(math.log10(max(1.0, step_sizes / BAND)))
 
 
-def _final(method: Any, network: Network, steps: int) -> npt.NDArray[np.floating]:
-    start = np.array([10.0, -10.0])
-    return simulate(
-        method, problems.example_quadratic(), network, steps=steps, x0=start, record_every=steps
-    ).final_x
+def _last_iterates(method: Any, network: Network, steps: int, count: int) -> list[Floats]:
+    """Return the estimates of all agents, ``[n, d]``, after each of the last steps of one run."""
+    x0, found = np.tile([10.0, -10.0], (network.n, 1)), []
+    with jax.enable_x64(True):
+        run = prepare(method, problems.example_quadratic(), network, x0, name=type(method).__name__)
+        carry = run.start
+        for end in range(steps - count + 1, steps + 1):
+            while int(carry.k) < end:
+                reach = min(run.last_end(int(carry.k), steps), end)
+                carry, _ = run.call(carry, reach, record_every=steps, steps=steps)
+            found.append(np.asarray(run.fixed.method.estimate(carry.state)))
+    return found
 
 
-def _errors(x: npt.NDArray[np.floating]) -> tuple[float, float]:
+def _errors(x: Floats) -> tuple[float, float]:
     minimum = np.full(2, 1 / 3)
     return float(np.linalg.norm(x.mean(axis=0) - minimum)), float(np.linalg.norm(x - minimum, axis=1).max())
 
