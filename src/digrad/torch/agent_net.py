@@ -157,7 +157,7 @@ class AgentNet(Verbs):
     def _finish(self, sent: Round) -> None:
         began = time.monotonic()
         try:
-            sent.finish(self.network.timeout)
+            sent.finish(self.network.timeout, self.network.waiting_for)
         except CommunicationError as error:
             raise self.network.reason_of(error) from error
         self.waited += time.monotonic() - began

@@ -33,7 +33,7 @@ from digrad.torch.checkpoint_files import (
 from digrad.torch.finite import broken_rows
 from digrad.torch.handshake import Handshake, difference
 from digrad.torch.optimizer import DecentralizedOptimizer
-from digrad.torch.process_network import CONNECT, ProcessNetwork
+from digrad.torch.process_network import ProcessNetwork
 from digrad.torch.reasons import agents_text
 from digrad.torch.replicas import Replicas
 from digrad.torch.state_codec import decode, encode
@@ -422,7 +422,7 @@ class Checkpoints:
         if not isinstance(self._network, ProcessNetwork) or self._handshake is self._network.handshake:
             return self._network.exchange(facts, purpose)
         self._network.handshake.announce(purpose)  # for agents that wait for this one in a step
-        return self._handshake.exchange(facts, max(self._network.timeout, CONNECT), f"{purpose}, by rank")
+        return self._handshake.exchange(facts, self._network.timeout, f"{purpose}, by rank")
 
     def _report(self, problem: str, purpose: str, **facts: Any) -> list[dict[str, Any]]:
         """Return the facts of every process; raise on all of them if one has a problem."""

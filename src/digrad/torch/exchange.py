@@ -6,6 +6,8 @@ must stay as it is until :meth:`Round.finish`.
 """
 
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,8 +90,16 @@ class Round:
             raise CommunicationError(self._lost(error.peer, error)) from error
         self.is_finished = False
 
-    def finish(self, timeout: float) -> None:
+    def finish(
+        self,
+        timeout: float,
+        waiting_for: Callable[[list[int], Any], AbstractContextManager[None]] | None = None,
+    ) -> None:
         """Wait until everything has arrived and left.
+
+        Args:
+            timeout: Seconds.
+            waiting_for: Is told whom each wait is for, and what.
 
         Raises:
             CommunicationError: A neighbour is silent for ``timeout`` seconds, or its connection is lost.
@@ -100,7 +110,8 @@ class Round:
         for verb, works in (("heard from", self._receives), ("taken by", self._sends)):
             for position, (peer, work) in enumerate(works):
                 try:
-                    done = self._route.wait(work, deadline, timeout)
+                    with waiting_for([peer], work) if waiting_for else nullcontext():
+                        done = self._route.wait(work, deadline, timeout)
                 except RuntimeError as error:
                     if not is_timeout(error):
                         raise CommunicationError(self._lost(peer, error)) from error

@@ -91,6 +91,18 @@ class Handshake:
             f"{call}: this agent waits here, but {listed}; what concerns all agents must be called by all of them."
         )
 
+    def is_elsewhere(self, agents: Sequence[int], call: str | None) -> bool:
+        """Return whether one of some agents has entered another call of all agents than this one; nobody waits.
+
+        Args:
+            agents: Who is asked.
+            call: What this agent has announced; None if it has announced nothing since the last one.
+        """
+        number = self._count + (call is None)
+        keys = [self._key(number, agent) for agent in agents if agent != self._agent]
+        found = (json.loads(self._store.get(key)) for key in keys if self._store.check([key]))
+        return any(one["call"] != call for one in found)
+
     def post(self, name: str, facts: dict[str, Any]) -> None:
         """Leave facts for whoever reads them later; nobody waits."""
         self._store.set(self._key(name, self._agent), json.dumps(facts))

@@ -9,9 +9,9 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -37,8 +37,14 @@ from digrad.torch.same_host import SameHost
 
 OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"  # a setting of torchrun, which only its c10d backend obeys
 SHARED_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # what torchrun tells the agents it has done
-LONGEST, SHORTEST, STEPS = 60.0, 10.0, 5  # seconds, seconds, and how many step times an agent waits
-CONNECT = 60.0  # seconds for all agents to arrive
+PATIENCE, STEPS = (
+    300.0,
+    5,
+)  # seconds, or so many step times if that is longer, that an agent waits for another one
+SUSPICION, LOOK = (
+    10.0,
+    2.0,
+)  # seconds of waiting after which to look where the other one is, and between two looks
 STEP = "DecentralizedOptimizer.step()"
 _BACKENDS = ("gloo", "nccl", "cpu:gloo,cuda:nccl")
 _HERE = "here"  # what agents say before they wait for one another
@@ -46,6 +52,27 @@ _Links = TypeVar("_Links", AgentLinks, SameHost)
 
 _left: list[bool] = []  # whether this process has closed the group that it joined
 _instances: dict[str, int] = {}  # networks made on each group so far, the same on every agent
+
+
+class Awaited(NamedTuple):
+    """Whom an agent waits for.
+
+    Args:
+        agents: The others.
+        work: What it waits for.
+        call: What it has announced; None in a step.
+        since: When it began.
+    """
+
+    agents: Sequence[int]
+    work: Any
+    call: str | None
+    since: float
+
+    @property
+    def last_progress(self) -> float:
+        """When bytes last moved, as far as that is known."""
+        return max(self.since, getattr(self.work, "last_progress", self.since))
 
 
 class ProcessNetwork:
@@ -59,8 +86,9 @@ class ProcessNetwork:
             not; by default the graph file named by ``digrad launch``.
         group: A process group whose ranks are the agents; by default the world. For agents that are DDP groups
             pass the group of equal data-parallel ranks.
-        timeout: Seconds to wait for a neighbour; by default five times the longest step so far, at least 10
-            and at most 60.
+        timeout: Seconds to wait for a neighbour of which nothing moves; by default 300, or five times the longest step
+            so far if that is longer. One that waits elsewhere, in a call that this agent does not make, is an error
+            after 10 seconds.
         backend: ``gloo``, or ``nccl`` for CUDA.
         interface: The network interface that gloo may use, for example ``lo`` or ``wg0``.
         tls: Refuse to run without TLS.
@@ -106,12 +134,13 @@ class ProcessNetwork:
         self.same_host: SameHost | None = None
         self._closing: list[Callable[[], None]] = []
         self._under_way: list[tuple[Round, weakref.ref[Any]]] = []
+        self._awaited: Awaited | None = None
         security.bind(interface)
         security.require_tls(tls)
         _check_restart()
         self._owns_group = not dist.is_initialized()
         if self._owns_group:
-            _join(backend, timeout or CONNECT)
+            _join(backend, timeout or PATIENCE)
         self.group: dist.ProcessGroup = group or dist.group.WORLD  # pyright: ignore[reportAttributeAccessIssue]
         self.agent = dist.get_rank(self.group)
         note_agent(self.agent)
@@ -128,6 +157,7 @@ class ProcessNetwork:
         self.agree(facts, "ProcessNetwork")
         self._check_size()
         self.links = self._open_links(backend)
+        threading.Thread(target=_watch, args=(weakref.ref(self),), name="digrad-watch", daemon=True).start()
 
     @property
     def n(self) -> int:
@@ -137,11 +167,7 @@ class ProcessNetwork:
     @property
     def timeout(self) -> float:
         """Seconds that this agent waits for a neighbour now."""
-        if self._timeout is not None:
-            return self._timeout
-        if self._longest_step == 0.0 or self.deadline is not None:
-            return LONGEST
-        return min(LONGEST, max(SHORTEST, STEPS * self._longest_step))
+        return self._timeout or max(PATIENCE, STEPS * self._longest_step)
 
     def place(self) -> Place:
         """Return where this agent listens for others, and the secret by which they know one another; all must call."""
@@ -164,7 +190,7 @@ class ProcessNetwork:
                 self.n,
                 self.place(),
                 lambda facts: self.exchange(facts, "ProcessNetwork"),
-                self._timeout or CONNECT,
+                self.timeout,
             )
         )
 
@@ -189,7 +215,7 @@ class ProcessNetwork:
                     self.agent,
                     arcs,
                     lambda facts: self.exchange(facts, "same host"),
-                    self._timeout or CONNECT,
+                    self.timeout,
                 )
             )
 
@@ -204,6 +230,30 @@ class ProcessNetwork:
             if owner() is None:
                 sent.finish(self.timeout)
 
+    @contextlib.contextmanager
+    def waiting_for(self, agents: Sequence[int], work: Any = None, call: str | None = None) -> Iterator[None]:
+        """Look after a while whether those that this agent waits for are elsewhere, and fail then.
+
+        Args:
+            agents: The others, whoever must do something before this agent can go on.
+            work: What it waits for, which may know when bytes last moved.
+            call: What it has announced; by default nothing, because it is in a step.
+        """
+        self._awaited = Awaited(agents, work, call, time.monotonic())
+        try:
+            yield
+        finally:
+            self._awaited = None
+
+    def look_around(self) -> None:
+        """Hang up if this agent has waited for long and in vain, so that its wait ends; a thread calls."""
+        awaited = self._awaited
+        if awaited is None or time.monotonic() - awaited.last_progress < SUSPICION:
+            return
+        with contextlib.suppress(dist.DistError, RuntimeError):  # the store has gone with agent 0
+            if self.handshake.is_elsewhere(awaited.agents, awaited.call) and self._awaited is awaited:
+                self._hang_up()
+
     def count_optimizer(self) -> int:
         """Return the number of an optimizer of this network, the same on every agent."""
         self._optimizers += 1
@@ -215,11 +265,11 @@ class ProcessNetwork:
 
     def agree(self, facts: dict[str, str | int], purpose: str) -> None:
         """Raise on every agent, within the timeout, unless all have the same facts."""
-        self.handshake.agree(facts, self._timeout or CONNECT, purpose)
+        self.handshake.agree(facts, self.timeout, purpose)
 
     def exchange(self, facts: dict[str, Any], purpose: str) -> list[dict[str, Any]]:
         """Return the facts of every agent, by agent; every agent must call."""
-        return self.handshake.exchange(facts, self._timeout or CONNECT, purpose)
+        return self.handshake.exchange(facts, self.timeout, purpose)
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """Return the sum over all agents, a new tensor; every agent must call."""
@@ -242,7 +292,8 @@ class ProcessNetwork:
         # a little longer than the operation lasts lets it end by itself.
         options.timeout = timedelta(seconds=self.timeout)
         try:
-            self.group.allreduce([values], options).wait(timedelta(seconds=self.timeout + GRACE))
+            with self.waiting_for(range(self.n), call=call):
+                self.group.allreduce([values], options).wait(timedelta(seconds=self.timeout + GRACE))
         except RuntimeError as error:
             silent = CommunicationError(
                 f"{call or 'mean'}: the sum over all agents did not complete within {self.timeout:.1f} s: an agent is "
@@ -259,7 +310,9 @@ class ProcessNetwork:
             deadline = time.monotonic() + self.timeout
             for peer, work in works:
                 try:
-                    if route.wait(work, deadline, self.timeout):
+                    with self.waiting_for([peer], work, call):
+                        is_there = route.wait(work, deadline, self.timeout)
+                    if is_there:
                         continue
                     reason = f"nothing moved for {self.timeout:.1f} s"
                 except RuntimeError as error:
@@ -318,7 +371,7 @@ class ProcessNetwork:
 
     def close(self) -> None:
         """Leave the group together; every agent must call."""
-        self.handshake.exchange({}, self._timeout or CONNECT, "ProcessNetwork.close()")
+        self.handshake.exchange({}, self.timeout, "ProcessNetwork.close()")
         for close in self._closing:
             close()
         self.handshake.leave_together()
@@ -334,6 +387,14 @@ class ProcessNetwork:
                 f"`network` of ProcessNetwork has {self.n} agents, but {size} processes were started; "
                 f"start {self.n}, or give a graph of {size} agents."
             )
+
+
+def _watch(network: weakref.ref[ProcessNetwork]) -> None:
+    """Look around now and then as long as a network is there."""
+    while (there := network()) is not None:
+        there.look_around()
+        del there
+        time.sleep(LOOK)
 
 
 def _as_network(network: AnyNetwork | Digraph | GraphSequence | None) -> AnyNetwork:

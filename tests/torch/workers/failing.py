@@ -164,8 +164,8 @@ def repeated(_: Path) -> None:
 
 
 def alone(folder: Path, call: str) -> None:
-    """Agent 1 calls something at step 3 that concerns all agents; the others go on training."""
-    network = ProcessNetwork(ring(3), timeout=4)
+    """Agent 1 takes its time at step 1, and calls something at step 3 that concerns all agents; the others do not."""
+    network = ProcessNetwork(ring(3))
     model = torch.nn.Linear(3, 2)
     optimizer = DecentralizedOptimizer(model.parameters(), METHOD, network)
     checkpoints = Checkpoints(folder, optimizer)
@@ -177,6 +177,8 @@ def alone(folder: Path, call: str) -> None:
 
     def train() -> None:
         while optimizer.k < 100:
+            if (optimizer.k, RANK) == (1, 1) and call == "save":
+                time.sleep(12)  # to evaluate, or because of a file system
             if (optimizer.k, RANK) == (3, 1):
                 calls[call]()
             optimizer.zero_grad()
