@@ -408,3 +408,21 @@ def test_check_tries_every_arc_in_both_directions(tmp_path: Path) -> None:
     assert [line for line in output.splitlines() if "listens on" in line] == [
         f"[0] agent {agent} listens on 127.0.0.1 (lo)" for agent in range(3)
     ]
+
+
+def test_check_is_shown_as_json_on_request() -> None:
+    words = digrad_launch("--agents", "2", "--check", "--json")
+    done = subprocess.run(
+        [sys.executable, *words],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=STARTUP + 60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert set(found["versions"]) == {"digrad", "torch", "python"}
+    assert found["agents"] == [{"address": "127.0.0.1", "interface": "lo"}] * 2
+    assert [arc["arc"] for arc in found["arcs"]] == [[0, 1], [1, 0]]
+    assert all(0 < arc["latency"] < 60 and arc["bandwidth"] > 0 for arc in found["arcs"])

@@ -4,7 +4,9 @@ Everything heavy is imported inside a command, so that ``--help`` answers at onc
 """
 
 import dataclasses
+import json
 import sys
+import tempfile
 from pathlib import Path
 
 import click
@@ -47,6 +49,7 @@ from digrad.errors import ArgumentError
     type=click.Path(path_type=Path),
     help="A folder for a JSON line of every agent and step, and for TensorBoard's files.",
 )
+@json_option
 @click.argument("script", type=click.Path(path_type=Path), required=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
@@ -64,6 +67,7 @@ def launch(
     insecure: bool,
     check: bool,
     metrics: Path | None,
+    as_json: bool,
     script: Path | None,
     arguments: tuple[str, ...],
 ) -> None:
@@ -97,13 +101,19 @@ def launch(
         raise click.UsageError(f"Missing option '--agents'{hint}.", context)
     if (script is None) != check:
         raise click.UsageError("Give either SCRIPT or --check.", context)
+    if as_json and not check:
+        raise click.UsageError("--json shows what --check has found; give both.", context)
     if arguments[:1] == ("--",):  # as other programs want it between the script and its options
         arguments = arguments[1:]
-    code = launch_agents(
-        script or CHECK, arguments, agents=agents, graph=graph, max_restarts=0 if check else max_restarts, nodes=nodes,
-        endpoint=endpoint, interface=interface, node_rank=node_rank, rejoin_timeout=rejoin_timeout, key_file=key_file,
-        insecure=insecure, metrics=metrics,
-    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        found = Path(folder) / "check.json"
+        code = launch_agents(
+            script or CHECK, (str(found),) if as_json else arguments, agents=agents, graph=graph,
+            max_restarts=0 if check else max_restarts, nodes=nodes, endpoint=endpoint, interface=interface,
+            node_rank=node_rank, rejoin_timeout=rejoin_timeout, key_file=key_file, insecure=insecure, metrics=metrics,
+        )  # fmt: skip
+        if found.exists():  # where agent 0 runs
+            show.as_json(json.loads(found.read_text()))
     sys.exit(code)
 
 

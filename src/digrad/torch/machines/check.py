@@ -3,10 +3,12 @@
 Agents take turns arc by arc, so that no two measurements share a wire.
 """
 
+import json
 import os
 import platform
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,7 +30,7 @@ _SMALL = torch.zeros(1)
 
 
 def main() -> None:
-    """Measure, and let agent 0 print what was found."""
+    """Measure, and let agent 0 print what was found, or write it to the file that the command line names."""
     size = int(os.environ["WORLD_SIZE"])
     network = ProcessNetwork(None if GRAPH_VARIABLE in os.environ else complete(size), timeout=60.0)
     facts = {"digrad": digrad.__version__, "torch": torch.__version__, "python": platform.python_version()}
@@ -42,7 +44,9 @@ def main() -> None:
     found = [
         _measure(network, links, sender, receiver) for sender, receiver in sorted(network.network.union.edges)
     ]
-    if network.agent == 0:
+    if network.agent == 0 and sys.argv[1:]:
+        Path(sys.argv[1]).write_text(json.dumps(_as_dict(facts, everyone, found)))
+    elif network.agent == 0:
         _show(facts, everyone, found)
     network.close()
     broken = [one for one in found if "failed" in one]
@@ -86,6 +90,15 @@ def _turn(
         if not route.wait(work, time.monotonic() + 2 * PATIENCE, PATIENCE):
             raise TimeoutError(f"nothing moved for {PATIENCE:.0f} s")
     return time.perf_counter() - began
+
+
+def _as_dict(
+    facts: dict[str, str], everyone: list[dict[str, Any]], found: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return what :func:`_show` prints: seconds, and bytes per second."""
+    clocks = [one["time"] for one in everyone]
+    agents = [{"address": one["address"], "interface": one["interface"]} for one in everyone]
+    return {"versions": facts, "clock_difference": max(clocks) - min(clocks), "agents": agents, "arcs": found}
 
 
 def _show(facts: dict[str, str], everyone: list[dict[str, Any]], found: list[dict[str, Any]]) -> None:
