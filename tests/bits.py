@@ -72,7 +72,7 @@ LINKS: dict[str, Any] = {
     "random_k": dg.Links(coder=dg.coders.random_k(1)),
     "sign": dg.Links(coder=dg.coders.sign()),
     "quantize": dg.Links(coder=dg.coders.quantize(4)),
-    "bfloat16": dg.Links(coder=dg.coders.bfloat16),
+    "bfloat16": dg.Links(coder=dg.coders.bfloat16()),
     "rounded": rounded("bfloat16"),
     "clock": dg.Links(loss=0.1, clock=Clock(compute=Exponential(1.0), latency=0.1, bandwidth=100.0)),
     "clock and delay": dg.Links(delay=2, clock=Clock(compute=1.0, latency=0.5)),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from digrad import coders
 
-CODERS = [coders.top_k(2), coders.sign(), coders.quantize(2), coders.quantize(4), coders.bfloat16]
+CODERS = [coders.top_k(2), coders.sign(), coders.quantize(2), coders.quantize(4), coders.bfloat16()]
 
 
 LIBRARIES = {"NumPy": np.asarray, "JAX": jnp.asarray}
@@ -53,7 +53,7 @@ def test_quantize_rounds_halves_to_even():
         (coders.random_k(4), 4 * 8),
         (coders.sign(), 64 // 8 + 8),
         (coders.quantize(4), 64 // 2 + 8),
-        (coders.bfloat16, 128),
+        (coders.bfloat16(), 128),
     ],
 )
 def test_bytes_of_sixty_four_numbers(coder, size):

@@ -6,7 +6,7 @@ import pytest
 
 import digrad as dg
 from digrad.errors import ArgumentError
-from digrad.links import Bursts, FixedDelay, Links
+from digrad.links import Bursts, FixedDelay, Links, coders
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,8 @@ from digrad.links import Bursts, FixedDelay, Links
         ({"awake": [1.0, 0.0]}, "`awake` of Links must be positive"),
         ({"awake": 1.5}, "`awake` of Links must be a probability"),
         ({"coder": "bfloat16"}, "`coder` of Links must be one of digrad.coders"),
+        ({"coder": coders.bfloat16}, "call it if it is a function"),
+        ({"coder": coders.sign}, "call it if it is a function"),
         ({"noise": -1.0}, "`noise` of Links must be at least 0"),
         ({"push": "forget"}, "`push` of Links must be one of"),
         ({"pull": "zero"}, "`pull` of Links must be one of"),

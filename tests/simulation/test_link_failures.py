@@ -141,7 +141,7 @@ def test_sgp_tends_to_the_minimum_of_the_rate_weighted_sum():
 
 
 def test_coded_push_sum_does_not_settle_under_loss():
-    found = distances(METHODS["PushDIGing"], Links(loss=0.1, coder=dg.coders.bfloat16), steps=3000)[-1000:]
+    found = distances(METHODS["PushDIGing"], Links(loss=0.1, coder=dg.coders.bfloat16()), steps=3000)[-1000:]
     assert 1e-5 < np.median(found) < 1e-3  # about 1e-4: it never settles
 
 
@@ -167,9 +167,9 @@ def test_row_weights_alone_diverge_under_loss():
 @pytest.mark.parametrize(
     ("case", "coder", "expected"),
     [
-        (Q5, dg.coders.bfloat16, 2.6e-3),
+        (Q5, dg.coders.bfloat16(), 2.6e-3),
         (Q5, dg.coders.quantize(4), 4.2e-2),
-        (R20, dg.coders.bfloat16, 3.5e-2),
+        (R20, dg.coders.bfloat16(), 3.5e-2),
         (R20, dg.coders.quantize(4), 1.1),
     ],
     ids=["5 agents, bfloat16", "5 agents, 4 bits", "20 agents, bfloat16", "20 agents, 4 bits"],
@@ -244,7 +244,7 @@ def largest_entry(v):
 @pytest.mark.parametrize(
     ("code", "bias"),
     [
-        (dg.coders.bfloat16.code, 0.11),
+        (dg.coders.bfloat16().code, 0.11),
         (dg.coders.quantize(4).code, 1.1),
         (dg.coders.quantize(2).code, 13),
         (largest_entry, 5.3),

@@ -222,7 +222,7 @@ def test_doubly_stochastic_methods_are_exact_when_links_fail_both_ways():
 
 
 def test_traffic_counts_lost_packets_and_what_a_missed_one_left_unsaid():
-    links = Links(loss=0.3, coder=dg.coders.bfloat16)
+    links = Links(loss=0.3, coder=dg.coders.bfloat16())
     network = dg.Network(EXAMPLE, links=links)
     trace = dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=30)
     ages, missed, fresh = make_fates(network).ages(0, 30), np.ones(7), np.ones(7, bool)

@@ -34,7 +34,7 @@ from torch_processes import Agents
 pytestmark = pytest.mark.filterwarnings("ignore:.*divides by a weight")
 
 SEEDS = range(20)
-CODERS = [coders.top_k(1), coders.random_k(1), coders.sign(), coders.quantize(2), coders.bfloat16]
+CODERS = [coders.top_k(1), coders.random_k(1), coders.sign(), coders.quantize(2), coders.bfloat16()]
 
 
 class Rows(nn.Module):

@@ -34,7 +34,7 @@ def test_short_format_is_that_of_the_network() -> None:
     ]
     assert short == [None, Levels(4)]
     values = torch.tensor([1.0 + 2**-12])
-    for links in (rounded("bfloat16"), Links(coder=coders.bfloat16)):
+    for links in (rounded("bfloat16"), Links(coder=coders.bfloat16())):
         form = short_format(dg.Network(graph, links=links))
         assert form is not None
         assert form.unpack(form.pack(values), 1, torch.float32).tolist() == [1.0]

@@ -258,7 +258,7 @@ class LinksTable(Table):
 
     def _coder(self) -> coders.AnyCoder | None:
         if self.coder not in CODER_KEYS:
-            return {"sign": coders.sign(), "bfloat16": coders.bfloat16}.get(self.coder or "")
+            return {"sign": coders.sign(), "bfloat16": coders.bfloat16()}.get(self.coder or "")
         return getattr(coders, self.coder)(getattr(self, CODER_KEYS[self.coder]))
 
 

@@ -105,7 +105,7 @@ class Quantize:
 
 @dataclass(frozen=True)
 class BFloat16:
-    """Made as ``bfloat16``."""
+    """Made by :func:`bfloat16`."""
 
     damping = 1.0
 
@@ -119,8 +119,6 @@ class BFloat16:
 
 
 AnyCoder: TypeAlias = TopK | RandomK | Sign | Quantize | BFloat16
-
-bfloat16 = BFloat16()
 
 
 def top_k(k: int) -> TopK:
@@ -136,6 +134,11 @@ def random_k(k: int) -> RandomK:
 def sign() -> Sign:
     """Return a coder that sends one bit per number: the signs, times the mean size."""
     return Sign()
+
+
+def bfloat16() -> BFloat16:
+    """Return a coder that sends two bytes per number, with the range of float32."""
+    return BFloat16()
 
 
 def quantize(bits: int) -> Quantize:

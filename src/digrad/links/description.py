@@ -126,7 +126,8 @@ class Links:
             raise ArgumentError(f"`two_way` of Links must be True or False, but got {self.two_way!r}.")
         if not isinstance(self.coder, AnyCoder | None):
             raise ArgumentError(
-                f"`coder` of Links must be one of digrad.coders, such as coders.top_k(3), but got {self.coder!r}."
+                "`coder` of Links must be one of digrad.coders, such as coders.top_k(3) or coders.sign(), "
+                f"but got {self.coder!r}; call it if it is a function."
             )
         if self.damping is not None:
             self._check_damping()
