@@ -13,6 +13,7 @@ import pytest
 
 from digrad.torch.machines import supervisor as supervisor_module
 from digrad.torch.machines.channel import CONTEXT, STRANGERS, Channel, Door
+from digrad.torch.machines.machine import Machine
 from digrad.torch.machines.sealed import meet
 from digrad.torch.machines.supervisor import Supervisor
 
@@ -209,3 +210,13 @@ def test_table_of_an_attempt_is_shared_and_forgotten_with_it(address: tuple[str,
         for attempt, found in ((0, True), (-1, False)):
             two.channel.send({"store": 2, "attempt": attempt, "request": {"op": "check", "keys": ["a"]}})
             assert two.hear("answer")["content"]["found"] == found
+
+
+def test_agent_that_has_gone_before_its_answer_is_no_error_of_the_launch() -> None:
+    """As all have whose machine was cut off from the endpoint."""
+    here, there = socket.socketpair()
+    there.sendall(b'{"op": "facts"}\n')
+    there.close()
+    machine = object.__new__(Machine)
+    machine._facts = lambda: {"secret": "none"}
+    machine._answer(here)

@@ -310,7 +310,8 @@ class Machine:
 
     def _answer(self, connection: socket.socket) -> None:
         """Pass the requests of an agent on, and the answers back."""
-        with connection, connection.makefile("rwb") as file, contextlib.suppress(OSError, ValueError):
+        # Closing the file writes what is left, which fails too if the agent has gone.
+        with contextlib.suppress(OSError, ValueError), connection, connection.makefile("rwb") as file:
             for line in file:
                 request = json.loads(line)
                 answer = (
