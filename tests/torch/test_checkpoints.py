@@ -20,6 +20,7 @@ from digrad.graphs import ring
 from digrad.links import rounded
 from digrad.mixing import Network
 from digrad.torch import Checkpoints, Replicas
+from digrad.torch.alone import Alone
 from digrad.torch.checkpoint_files import MARKER, delete_file, step_folder
 from digrad.torch.state_codec import decode, encode
 from torch_processes import Agents, run
@@ -364,6 +365,24 @@ def test_disk_without_room_for_one_state_is_an_error_before_the_first_step(
     replicas = Replicas(torch.nn.Linear(2, 1), CGT(step_size=0.1, threshold=1.0), ring(3))
     with pytest.raises(CheckpointError, match="has 0 MB left, but one state needs"):
         Checkpoints(tmp_path, replicas)
+
+
+def test_disk_without_room_for_the_states_of_all_who_share_it_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replicas = Replicas(torch.nn.Linear(2, 1), CGT(step_size=0.1, threshold=1.0), ring(3))
+    size = sum(value.nbytes for value in replicas.state_fields)
+    full = shutil.disk_usage(tmp_path)._replace(free=3 * size)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
+    others: dict[str, Any] = {}
+    monkeypatch.setattr(Alone, "exchange", lambda self, facts, _: [facts, *[{**facts, **others}] * 4])
+    with pytest.raises(CheckpointError, match="but the states of 5 processes on that disk need"):
+        Checkpoints(tmp_path, replicas)
+    others |= {"disk": ["elsewhere", 0]}  # of another machine, but the very folder, as a network has it
+    with pytest.raises(CheckpointError, match="but the states of 5 processes on that disk need"):
+        Checkpoints(tmp_path, replicas)
+    others |= {"token": "another"}  # of a folder of the same name
+    Checkpoints(tmp_path, replicas)
 
 
 def test_folder_of_a_run_that_is_alive_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

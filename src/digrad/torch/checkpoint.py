@@ -25,6 +25,8 @@ from digrad.torch.checkpoint_files import (
     Stored,
     committed_steps,
     delete_file,
+    lack_of_room,
+    place_of,
     read_file,
     reserve,
     step_folder,
@@ -71,8 +73,8 @@ class Checkpoints:
     Raises:
         ArgumentError: The optimizer is of another kind, or the network has only some of the processes, and the
             rest are not other processes of the same agents.
-        CheckpointError: An agent cannot write to the folder, its disk has no room for one state, or another run uses
-            it; raised on every agent.
+        CheckpointError: An agent cannot write to the folder, its disk has no room for a state of everybody who shares
+            it, or another run uses it; raised on every agent.
     """
 
     def __init__(
@@ -99,7 +101,7 @@ class Checkpoints:
         self._process, self._processes = 0, 1
         if isinstance(self._network, ProcessNetwork) and dist.get_world_size() > self._network.n:
             self._join_the_other_groups()
-        self._report(self._reserve(), "Checkpoints")
+        self._reserve()
         self._noted: dict[str, torch.Tensor] = {}
         optimizer.end_when_told_to(self)
 
@@ -257,11 +259,14 @@ class Checkpoints:
                 torch.set_rng_state(stored.tensors["rng"])
         return latest
 
-    def _reserve(self) -> str:
-        """Keep the folder for this process; return why that or the first save is impossible, or nothing."""
+    def _reserve(self) -> None:
+        """Keep the folder for this process; raise on every agent if that or the first save is impossible for one."""
         name = f".{self._name.replace('safetensors', 'lock')}"
-        needed = sum(value.nbytes for value in self._optimizer.state_fields)
-        return reserve(self._folder, name, needed)
+        problem = reserve(self._folder, name)
+        size = sum(value.nbytes for value in self._optimizer.state_fields)
+        here = {"size": size, **place_of(self._folder, name)}
+        everyone = self._report(problem, "Checkpoints", **here)
+        self._report(lack_of_room(self._folder, here, everyone), "Checkpoints")
 
     def _broken(self) -> str:
         """Return why the state is not worth storing, or nothing."""

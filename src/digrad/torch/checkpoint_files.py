@@ -5,9 +5,12 @@ import fcntl
 import hashlib
 import json
 import os
+import platform
 import re
+import secrets
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,13 +51,12 @@ class Stored(NamedTuple):
         return [decode(group, self.tensors) for group in self.header["groups"]]
 
 
-def reserve(folder: Path, name: str, size: int) -> str:
+def reserve(folder: Path, name: str) -> str:
     """Keep other processes from using the files of this one in ``folder``, until it ends, however it does.
 
     Args:
         folder: Is made if it is missing.
         name: Of the lock file.
-        size: Bytes of one state.
 
     Returns:
         Why it cannot be used, or nothing.
@@ -68,12 +70,54 @@ def reserve(folder: Path, name: str, size: int) -> str:
                 os.close(descriptor)
                 return f"another run uses `{folder}` (`{name}` is locked); end it, or give another folder"
             _reserved[path] = descriptor
-        free = shutil.disk_usage(folder).free
+            os.ftruncate(descriptor, 0)
+            os.write(
+                descriptor, secrets.token_hex(16).encode()
+            )  # by which others see that they share the folder
     except OSError as error:
         return f"`{folder}` cannot be written ({error}); give another folder"
-    if free < size:
-        return f"`{folder}` has {free / 1e6:.0f} MB left, but one state needs {size / 1e6:.0f} MB; make room"
     return ""
+
+
+def place_of(folder: Path, name: str) -> dict[str, Any]:
+    """Return what tells others whether they share the disk or the folder of this process, which has reserved it."""
+    with contextlib.suppress(OSError):  # it is reported why it could not be reserved
+        return {
+            "disk": [_machine(), os.stat(folder).st_dev],
+            "lock": name,
+            "token": (folder / name).read_text(),
+        }
+    return {}
+
+
+def lack_of_room(folder: Path, here: dict[str, Any], everyone: Sequence[dict[str, Any]]) -> str:
+    """Return that a disk has no room for the first states of all processes that share it, or nothing.
+
+    Args:
+        folder: Of this process.
+        here: Its own entry.
+        everyone: For every process its :func:`place_of`, and the bytes of its state as ``size``.
+    """
+    sizes = [one["size"] for one in everyone if one["disk"] == here["disk"] or _is_in(folder, one)]
+    free, size = shutil.disk_usage(folder).free, sum(sizes)
+    if free >= size:
+        return ""
+    what = "one state needs" if len(sizes) == 1 else f"the states of {len(sizes)} processes on that disk need"
+    return f"`{folder}` has {free / 1e6:.0f} MB left, but {what} {size / 1e6:.0f} MB; make room"
+
+
+def _is_in(folder: Path, other: dict[str, Any]) -> bool:
+    """Return whether another process, perhaps of another machine, has reserved this very folder too."""
+    with contextlib.suppress(OSError):
+        return (folder / other["lock"]).read_text() == other["token"]
+    return False
+
+
+def _machine() -> str:
+    """Return what differs between machines."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return platform.node()
 
 
 def _lock(descriptor: int) -> bool:
