@@ -113,3 +113,21 @@ def test_compiled_jax_gives_the_same_in_float32(name: str) -> None:
 
 def test_cast_like_takes_the_dtype_of_the_other() -> None:
     assert cast_like(np.eye(2), X.astype(np.float32)).dtype == np.float32
+
+
+@pytest.mark.parametrize("namespace", ["numpy", "jax", "torch"])
+@pytest.mark.parametrize("size", [1e-30, 1e15, 1e30, 3e38])
+@pytest.mark.parametrize("threshold", [1e-3, 5.0, 1e30])
+def test_rows_near_the_largest_float32_keep_their_direction(namespace, size, threshold):
+    directions = np.random.default_rng(0).uniform(0.5, 1.0, (3, 400))
+    rows = (size * directions).astype(np.float32)
+    if namespace == "torch":
+        x = pytest.importorskip("torch").tensor(rows)
+    else:
+        x = jnp.asarray(rows) if namespace == "jax" else rows
+    exact = rows.astype(np.float64)
+    norms = np.linalg.norm(exact, axis=1, keepdims=True)
+    clipped = jax.jit(clip_rows)(x, threshold) if namespace == "jax" else clip_rows(x, threshold)
+    np.testing.assert_allclose(np.asarray(clipped), exact * np.minimum(1, threshold / norms), rtol=2e-6)
+    unit = jax.jit(normalize_rows)(x) if namespace == "jax" else normalize_rows(x)
+    np.testing.assert_allclose(np.asarray(unit), exact / norms, rtol=2e-6)

@@ -85,10 +85,8 @@ def row_norm(x: Array) -> Array:
     array([[5.e+200],
            [0.e+000]])
     """
-    namespace = _namespace(x)
-    largest = namespace.amax(abs(x), -1)[:, None]
-    scale = namespace.where(largest > 0, largest, namespace.ones_like(largest))
-    return scale * ((x / scale) ** 2).sum(-1)[:, None] ** 0.5
+    _, norm, shrink = _shrunk(x)
+    return norm / shrink
 
 
 def clip_rows(x: Array, threshold: Array | float) -> Array:
@@ -100,7 +98,8 @@ def clip_rows(x: Array, threshold: Array | float) -> Array:
     >>> clip_rows(np.array([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]]), 1.0)
     array([[0.6, 0.8], [0.3, 0.4], [0. , 0. ]])
     """
-    return x * clip_factors(x, threshold)
+    small, norm, shrink = _shrunk(x)
+    return small * (1 / maximum(norm / threshold, shrink))
 
 
 def clip_factors(x: Array, threshold: Array | float) -> Array:
@@ -125,9 +124,25 @@ def normalize_rows(x: Array) -> Array:
     >>> normalize_rows(np.array([[3.0, 4.0], [0.0, 0.0]]))
     array([[0.6, 0.8], [0. , 0. ]])
     """
-    norm = row_norm(x)
-    namespace = _namespace(x)
-    return x / namespace.where(norm > 0, norm, namespace.ones_like(norm))
+    small, norm, shrink = _shrunk(x)
+    return small / where(norm > 0, norm, shrink)
+
+
+def shrinkage(largest: Array) -> Array:
+    """Return 1 for a largest entry up to 2^64, and 2^-64 beyond, where float32 cannot hold norms or their inverses.
+
+    Multiplying by a power of two changes no digit.
+    """
+    ones = _namespace(largest).ones_like(largest)
+    return where(largest > 2.0**64, 2.0**-64 * ones, ones)
+
+
+def _shrunk(x: Array) -> tuple[Array, Array, Array]:
+    """Return the rows times their shrinkage, the norms of these, and the shrinkage."""
+    largest = amax(abs(x))
+    shrink = shrinkage(largest)
+    small, scale = x * shrink, where(largest > 0, largest * shrink, shrink)
+    return small, scale * ((small / scale) ** 2).sum(-1)[:, None] ** 0.5, shrink
 
 
 def _namespace(x: Array) -> Any:

@@ -51,9 +51,9 @@ class DirectedCGT:
         threshold: :math:`c_0 > 0`, or infinity.
 
     Communication: 2d numbers per edge and step; 1 dependent round. The memory is not sent.
-    Converges: measured, not proved. With momentum it ends at the exact minimum where CGT does; with a method that
-        divides by the size of past gradients, such as Adam, agents with different trackers take steps of
-        different scale, so a constant step size leaves them around the minimum.
+    Converges: measured, not proved. Without noise it ends at the exact minimum where CGT does, with momentum and with
+        Adam too (to rounding on the quadratic example); with mini-batches a constant step size leaves the agents
+        around the minimum.
     Invariant: the y_i sum to the local gradients at every step, whatever the direction.
 
     Example:

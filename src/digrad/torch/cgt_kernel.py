@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from digrad.algorithms import CGT
-from digrad.arrays import maximum
+from digrad.arrays import maximum, shrinkage
 from digrad.torch.exchange import Part
 from digrad.torch.mixing_order import PIECE, combine_piece, pieces, received_pieces
 
@@ -36,25 +36,29 @@ def cgt_step(method: CGT, state: Any, grad: torch.Tensor, pushed: Part, pulled: 
         torch.sub(mixed.add_(new), old, out=y)  # (2)
         old.copy_(new)
         largest.extend(torch.aminmax(y))
-    norm = _norm(state.y, torch.stack(largest).abs().amax().reshape(1, 1), _free_row(pushed, state.y))
-    factor = 1 / maximum(norm / threshold, 1.0)
+    scale = torch.stack(largest).abs().amax().reshape(1, 1)
+    shrink = shrinkage(scale)
+    norm = _norm(state.y, scale, shrink, _free_row(pushed, state.y))
+    factor = 1 / maximum(norm / threshold, shrink)
     sizes = pieces(step_size) if isinstance(step_size, torch.Tensor) else repeat(step_size)
     rows = (pieces(row) for row in (state.x, pulled.wire, state.y))
     theirs_of_all = received_pieces(pulled.received, grad)
     for (x, sent, y), theirs, size in zip(zip(*rows, strict=True), theirs_of_all, sizes, strict=False):
         mixed = scratch[2, : x.shape[0]]
         combine_piece(pulled.share, x, sent, theirs, scratch, mixed)
-        move = torch.mul(y, factor[0], out=scratch[0, : x.shape[0]]).mul_(size)
+        move = torch.mul(y, shrink[0], out=scratch[0, : x.shape[0]]).mul_(factor[0]).mul_(size)
         torch.sub(mixed, move, out=x)  # (1)
 
 
-def _norm(y: torch.Tensor, largest: torch.Tensor, scratch: torch.Tensor) -> torch.Tensor:
-    """Return the norm as :func:`digrad.arrays.row_norm` computes it; ``largest`` is the largest absolute entry."""
+def _norm(
+    y: torch.Tensor, largest: torch.Tensor, shrink: torch.Tensor, scratch: torch.Tensor
+) -> torch.Tensor:
+    """Return the norm times ``shrink`` as :func:`digrad.arrays.clip_rows` computes it."""
     scale = torch.where(largest > 0, largest, torch.ones_like(largest))
     for part, values in zip(pieces(scratch), pieces(y), strict=True):
         torch.div(values, scale[0], out=part)
         part.mul_(part)
-    return scale * scratch.sum(-1)[:, None] ** 0.5
+    return scale * shrink * scratch.sum(-1)[:, None] ** 0.5
 
 
 def _free_row(consumed: Part, like: torch.Tensor) -> torch.Tensor:
