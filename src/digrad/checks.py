@@ -14,7 +14,7 @@ from typing import Any
 
 from digrad.errors import ArgumentError
 
-LARGEST_SEED = 2**63 - 1
+LARGEST_WHOLE = 2**63 - 1  # what arrays of whole numbers hold
 
 
 def positive(value: Any, name: str, owner: str, *, allow_inf: bool = False) -> None:
@@ -28,7 +28,7 @@ def positive(value: Any, name: str, owner: str, *, allow_inf: bool = False) -> N
             raise ArgumentError(
                 f"`{name}` of {owner} must be {kind} in every entry, but got {value.tolist()!r}."
             )
-    elif _is_concrete(value) and not (value > 0 and (allow_inf or value < math.inf)):
+    elif _is_concrete(value) and not (value > 0 and (allow_inf or value < math.inf) and _fits(value)):
         raise ArgumentError(f"`{name}` of {owner} must be {kind}, but got {value!r}.")
     _reject_non_number(value, name, owner)
 
@@ -48,8 +48,8 @@ def fraction(value: Any, name: str, owner: str) -> None:
 def number(value: Any, name: str, owner: str) -> int | float:
     """Return one concrete number as one of Python's; raise for anything else, traced values and arrays too."""
     plain = value.item() if getattr(value, "ndim", None) == 0 else value
-    if isinstance(plain, bool) or not isinstance(plain, Real):
-        raise ArgumentError(f"`{name}` of {owner} must be a number, but got {value!r}.")
+    if isinstance(plain, bool) or not isinstance(plain, Real) or not _fits(plain):
+        raise ArgumentError(f"`{name}` of {owner} must be a number (below 1.8e308), but got {value!r}.")
     return plain if isinstance(plain, int) else float(plain)
 
 
@@ -60,7 +60,7 @@ def set_number(owner: Any, name: str, check: Callable[[Any, str, str], None]) ->
     object.__setattr__(owner, name, found)
 
 
-def count(value: Any, name: str, owner: str, *, minimum: int = 1, maximum: int | None = None) -> int:
+def count(value: Any, name: str, owner: str, *, minimum: int = 1, maximum: int = LARGEST_WHOLE) -> int:
     """Return ``value`` as an int; raise unless it is a whole number from ``minimum`` to ``maximum``."""
     is_whole = isinstance(value, Integral) or (isinstance(value, float) and value.is_integer())
     if isinstance(value, bool) or not is_whole or value < minimum:
@@ -68,14 +68,14 @@ def count(value: Any, name: str, owner: str, *, minimum: int = 1, maximum: int |
             f"`{name}` of {owner} must be a whole number of at least {minimum}, but got {value!r}."
         )
     whole = int(value)
-    if maximum is not None and whole > maximum:
+    if whole > maximum:
         raise ArgumentError(f"`{name}` of {owner} must be at most {maximum}, but got {value!r}.")
     return whole
 
 
 def seed(value: Any, owner: str) -> int:
-    """Return the seed of a random source as an int; raise unless it is a whole number from 0 to ``LARGEST_SEED``."""
-    return count(value, "seed", owner, minimum=0, maximum=LARGEST_SEED)
+    """Return the seed of a random source as an int; raise unless it is a whole number from 0 to ``LARGEST_WHOLE``."""
+    return count(value, "seed", owner, minimum=0)
 
 
 def choice(value: Any, name: str, owner: str, options: Iterable[str]) -> None:
@@ -126,6 +126,11 @@ def did_you_mean(value: Any, options: Iterable[str]) -> str:
 
 def _is_concrete(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _fits(value: Any) -> bool:
+    """Return whether a concrete number can be made a float: Python's whole numbers have no largest one."""
+    return not isinstance(value, int) or abs(value) <= sys.float_info.max
 
 
 def _is_numpy_array(value: Any) -> bool:

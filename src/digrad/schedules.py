@@ -8,6 +8,7 @@ They are values with a readable form, so that a stored run says exactly which sc
 (0.05, Inverse(scale=0.5, offset=10))
 """
 
+import math
 from dataclasses import dataclass
 
 from digrad import checks
@@ -76,7 +77,10 @@ class Geometric:
 
     def __call__(self, k: int) -> float:
         """Return the value at iteration k."""
-        return self.scale * self.ratio**k
+        try:
+            return self.scale * self.ratio**k
+        except OverflowError:
+            return math.inf
 
 
 SCHEDULES = {"constant": Constant, "inverse_sqrt": InverseSqrt, "inverse": Inverse, "geometric": Geometric}

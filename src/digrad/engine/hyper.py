@@ -2,6 +2,8 @@
 
 import dataclasses
 import hashlib
+import math
+import sys
 from collections.abc import Iterable, Sequence
 from numbers import Real
 from typing import Any
@@ -53,7 +55,7 @@ def tables(method: Any, owner: str, ks: Sequence[int], length: int, dtype: npt.D
 
 def _values(method: Any, name: str, owner: str, ks: Sequence[int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     schedule = getattr(method, name)
-    values = [_number(schedule(k), name, owner, k) for k in ks]
+    values = [_number(schedule, name, owner, k) for k in ks]
     with np.errstate(over="ignore"):
         rounded = np.array(values, np.float64).astype(dtype)  # where a small number may vanish
     try:
@@ -64,13 +66,17 @@ def _values(method: Any, name: str, owner: str, ks: Sequence[int], dtype: npt.DT
     return rounded
 
 
-def _number(value: Any, name: str, owner: str, k: int) -> Any:
+def _number(schedule: Any, name: str, owner: str, k: int) -> Any:
+    try:
+        value = schedule(k)
+    except OverflowError:  # as of 2.0 ** 2000
+        return math.inf
     value = value.item() if hasattr(value, "item") and np.ndim(value) == 0 else value
-    if not isinstance(value, Real) or isinstance(value, bool) or np.isnan(float(value)):
+    if not isinstance(value, Real) or isinstance(value, bool) or value != value:
         raise ArgumentError(
             f"`{name}` of {owner} is a schedule and must give a number for every k, but it gave {value!r} at k = {k}."
         )
-    return value
+    return math.inf if isinstance(value, int) and value > sys.float_info.max else value
 
 
 def _refuse_first(method: Any, name: str, owner: str, values: Iterable[tuple[int, Any]]) -> None:

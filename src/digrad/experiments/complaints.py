@@ -1,6 +1,7 @@
 """What is wrong with a specification, in one line that names the key and the nearest valid one."""
 
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -40,8 +41,10 @@ class Table(BaseModel):
 
 
 def is_number(value: Any) -> bool:
-    """Whether ``value`` is a number of a TOML file."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Whether ``value`` is a number of a TOML file, and not a whole one too large for a float."""
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    return isinstance(value, float)
 
 
 def refuse(reason: str, key: str = "") -> PydanticCustomError:

@@ -21,7 +21,7 @@ from digrad.links.door import check_given
 from digrad.mixing import Network
 from digrad.schedules import Geometric
 
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, lt=2**63)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 CODER_KEYS = {"top_k": "coder_k", "random_k": "coder_k", "quantize": "coder_bits"}  # that coders need
 IN_TIME = ("split", "random_arcs", "arcs_seed", "every")  # keys that let the graph change with time

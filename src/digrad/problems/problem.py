@@ -24,7 +24,7 @@ def as_floats(value: npt.ArrayLike, name: str, owner: str) -> npt.NDArray[np.flo
     """Return an argument as an array of numbers, or say that it is none."""
     try:
         return np.array(value, np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # the last for a whole number of 400 digits
         raise ArgumentError(f"`{name}` of {owner} must be an array of numbers, but got {value!r}.") from None
 
 

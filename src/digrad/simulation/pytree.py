@@ -16,7 +16,7 @@ from digrad.algorithms.fields import numeric_fields, with_fields
 
 
 def numbers_only(method: Any, dtype: npt.DTypeLike) -> Any:
-    """Return the method as a pytree of numbers, with zero in place of a schedule."""
+    """Return the method as a pytree of floats and columns of them, with zero in place of a schedule."""
     _register(type(method))
     values: dict[str, Any] = {name: getattr(method, name) for name in numeric_fields(type(method))}
     scheduled = {name: 0.0 for name, value in values.items() if callable(value)}
@@ -25,7 +25,8 @@ def numbers_only(method: Any, dtype: npt.DTypeLike) -> Any:
         for name, value in values.items()
         if np.ndim(value) and not callable(value)
     }
-    return with_fields(method, {**columns, **scheduled})
+    whole = {name: float(value) for name, value in values.items() if isinstance(value, int)}
+    return with_fields(method, {**columns, **scheduled, **whole})
 
 
 @cache
