@@ -378,3 +378,25 @@ def test_where_a_claim_holds_is_text_beside_its_badge() -> None:
     assert judged.endswith("holds only</span> for: a setting: against AB<br>another")
     assert _judgement("holds only against AB").endswith("holds only</span> against AB")
     assert _judgement("does not hold") == '<span class="badge bad">does not hold</span>'
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_runs_whose_loss_was_never_finite_have_a_page(tmp_path: Path, seeds: int) -> None:
+    spec = parse_spec(
+        f'name = "endless"\nsteps = 3\nseeds = {seeds}\nstart = [1e300, 1e300]\ngraph = {{kind = "example5"}}\n'
+        'problem = {kind = "example_quartic"}\nmethods.AB = {step_size = 0.05}\n',
+        "endless.toml",
+    )
+    done = run(spec, tmp_path / "run", report=write_report, formats=("png",))
+    assert done.results["AB"].verdict == "diverged"
+    assert write_report(done.directory).exists()
+
+
+def test_gradient_evaluations_are_no_axis_where_agents_sleep(tmp_path: Path) -> None:
+    spec = parse_spec(
+        'name = "drowsy"\nsteps = 3\ngraph = {kind = "example5"}\nlinks = {awake = 0.5}\n'
+        'problem = {kind = "example_quadratic"}\nmethods.CGT = {step_size = 0.05, threshold = 1.0}\n',
+        "drowsy.toml",
+    )
+    data, _ = model_of([find_run(run(spec, tmp_path / "run", formats=()).directory)])
+    assert "evaluations" not in [axis["key"] for axis in data["axes"]]

@@ -531,3 +531,47 @@ def test_odd_arguments_get_one_clear_line(change, message):
     arguments = {"method": CGT, "problem": QUADRATIC, "network": NETWORK, "steps": 3, **change}
     with pytest.raises(ArgumentError, match=message):
         dg.simulate(**arguments)
+
+
+def test_what_has_overflowed_is_infinite_in_columns_files_and_print_and_null_in_json(tmp_path):
+    trace = dg.simulate(
+        dg.AB(step_size=0.5),
+        dg.problems.example_quartic(),
+        NETWORK,
+        steps=60,
+        x0=[1e75, -1e75],
+        invariant=True,
+    )
+    assert trace.verdict == "diverged"
+    assert (trace.loss[-1], trace.grad_norm[-1]) == (np.inf, np.inf)
+    assert trace.columns["mass_error"][-1] == np.inf
+    assert "loss inf, |grad| inf" in repr(trace)
+    assert trace.summary()["final"]["loss"] is None
+    trace.save(tmp_path)
+    assert dg.Trace.load(tmp_path, "AB").loss[-1] == np.inf
+
+
+def test_a_schedule_that_overflows_is_infinite():
+    grows = dg.schedules.Geometric(1.0, 2.0)
+    for threshold in (grows, lambda k: 2.0**k, lambda k: 10 ** (k + 300)):
+        trace = dg.simulate(dg.CGT(0.05, threshold), QUADRATIC, NETWORK, steps=1100, record_every=100)
+        assert trace.verdict == "converged"
+    with pytest.raises(dg.DigradError, match=r"`step_size` of CGT is a schedule, and at k = 1024: .* finite"):
+        dg.simulate(dg.CGT(grows, 1e-300), QUADRATIC, NETWORK, steps=1100)
+
+
+def test_whole_numbers_beyond_those_of_arrays_are_floats_or_refused():
+    assert dg.simulate(dg.CGT(0.05, 10**30), QUADRATIC, NETWORK, steps=400).verdict == "converged"
+    for make in (
+        lambda: dg.CGT(10**400, 1.0),
+        lambda: dg.CGT(1.0, 10**400),
+        lambda: dg.schedules.Geometric(10**400, 0.5),
+        lambda: dg.simulate(CGT, QUADRATIC, NETWORK, steps=3, x0=[10**400, 1]),
+        lambda: dg.simulate(CGT, QUADRATIC, NETWORK, steps=3, record_every=10**30),
+        lambda: dg.simulate(CGT, QUADRATIC, NETWORK, steps=3, tolerance=10**400),
+        lambda: dg.problems.quadratic(curvature=[[10**400]], linear=[[1]]),
+        lambda: dg.Links(noise=10**400),
+        lambda: dg.Checkpoint("run", every=10**30),
+    ):
+        with pytest.raises(dg.DigradError):
+            make()

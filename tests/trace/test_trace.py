@@ -104,8 +104,8 @@ def test_repr_is_one_line_with_the_ending_and_the_cost():
     assert repr(make_trace(seconds=0.314)) == (
         "Trace(CGT: not converged, 20 steps, loss 2, |grad| 0.2, consensus 0, 960 B sent, 0.31 s)"
     )
-    diverged = make_trace(loss=(1.0, math.nan), verdict="diverged", diverged_at=3, interrupted=True)
-    assert repr(diverged).startswith("Trace(CGT: diverged at k=3, 10 steps (interrupted), loss nan")
+    diverged = make_trace(loss=(1.0, math.inf), verdict="diverged", diverged_at=3, interrupted=True)
+    assert repr(diverged).startswith("Trace(CGT: diverged at k=3, 10 steps (interrupted), loss inf")
 
 
 def test_to_pandas_has_one_row_per_record():

@@ -106,7 +106,7 @@ def _run(run: _Loaded) -> dict[str, Any]:
 
 def _series(run: _Loaded, label: str, result: Result, most: int) -> dict[str, Any]:
     k, columns = _columns(result, _measured(result))
-    if run.minimum is not None:
+    if run.minimum is not None and "loss" in columns:
         columns = _with_excess(columns, run.minimum)
     drawn = [band[part] for name, band in columns.items() if name[:2] != "x[" for part in band]
     wanted = most if len(k) <= most else min(most, THINNED_ROWS)
@@ -149,7 +149,7 @@ def _columns(
     if not isinstance(result, Ensemble):
         return result.k, {name: {"median": result.columns[name]} for name in names}
     bands = {name: result.band(name) for name in names if not name.startswith("x[")}
-    k = next(iter(bands.values()))[0]
+    k = result.band("k")[0]
     found = {
         name: {"median": median, "low": low, "high": high} for name, (_, low, median, high) in bands.items()
     }
@@ -170,9 +170,12 @@ def _with_excess(columns: dict[str, Any], best: float) -> dict[str, Any]:
 
 
 def _evaluations(run: _Loaded) -> int | None:
-    """Return how many gradients of samples all agents take together per step; of losses, where there are none."""
+    """Return how many gradients of samples all agents take together per step; of losses, where there are none.
+
+    None where agents sleep, and take fewer.
+    """
     batch_size, problem = run.directory.spec.batch_size, run.problem
-    if not problem:
+    if not problem or getattr(run.directory.spec.links.build(), "sleeps", False):
         return None
     if batch_size is not None:
         return batch_size * problem["agents"]

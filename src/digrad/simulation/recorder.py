@@ -16,6 +16,7 @@ from digrad.engine.traffic import Traffic
 from digrad.engine.verbs import bindings
 from digrad.problems import LossCode
 from digrad.simulation.advance import Rows
+from digrad.trace.trace import HEADLINE
 
 # Points evaluated in one product. Record number j always sits in column j mod GROUP of a product of this one
 # width, so that its rounding does not depend on the chunk length.
@@ -84,6 +85,8 @@ class Recorder:
             new |= zip(self._paths, kept.kept["x"].reshape(len(ks), len(self._paths)).T, strict=True)
         if self._invariant:
             new["mass_error"] = kept.kept["mass_error"]
+        for name in HEADLINE:  # always measured: what is no number has overflowed on the way
+            new[name] = np.nan_to_num(new[name], nan=np.inf, posinf=np.inf)
         self.columns = {
             name: np.concatenate([old, np.asarray(new[name], old.dtype)])
             for name, old in self.columns.items()

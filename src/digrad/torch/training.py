@@ -247,10 +247,8 @@ class Training:
 
     def _append_nothing(self) -> None:
         """Record the row of the first iterate that is not finite, or too large."""
-        nothing = dict.fromkeys(
-            ("loss", "train_accuracy", "test_loss", "test_accuracy", "grad_norm"), math.nan
-        )
-        self._append(**nothing, consensus_error=math.nan)
+        endless = dict.fromkeys(("loss", "test_loss", "grad_norm", "consensus_error"), math.inf)
+        self._append(**endless, train_accuracy=math.nan, test_accuracy=math.nan)
 
     def _measure_average(self, *parts: Evaluation) -> list[float]:
         """Return loss and accuracy of the average of all agents on each part."""

@@ -39,7 +39,8 @@ class Trace:
     Args:
         name: Label of the run, e.g. ``"CGT"``.
         columns: One array ``[K]`` per metric. ``k`` (iteration, increasing) and ``bytes_sent`` (by all
-            agents so far) are int64; ``loss``, ``grad_norm`` and ``consensus_error`` float64.
+            agents so far) are int64; ``loss``, ``grad_norm`` and ``consensus_error`` float64, infinite once they
+            have overflowed. NaN means that a figure was not measured.
             ``tracking_error`` and ``fraction_clipped`` are filled with NaN when absent; others are kept.
         final_x: The last estimates of the agents, ``[n, d]``.
         verdict: ``"converged"``: gradient norm and consensus error of the last row are within the tolerance;
@@ -153,7 +154,7 @@ class Trace:
         return {name: _smallest_finite(self.columns[name]) for name in HEADLINE}
 
     def summary(self) -> dict[str, Any]:
-        """Return the entry of this run in ``summary.json``; a figure that is not finite is None."""
+        """Return the entry of this run in ``summary.json``; a figure that is infinite is None, for strict JSON."""
         return {
             "verdict": self.verdict,
             "diverged_at": self.diverged_at,
@@ -361,7 +362,7 @@ def results_table(traces: Mapping[str, Any]) -> Table:
 def headline(summary: Mapping[str, Any]) -> str:
     """Return what a run reached and what it cost, in one line."""
     loss, grad_norm, consensus = (
-        math.nan if summary["final"][metric] is None else summary["final"][metric] for metric in HEADLINE
+        math.inf if summary["final"][metric] is None else summary["final"][metric] for metric in HEADLINE
     )
     divisor, unit = plots.byte_unit(summary["bytes_sent"])
     return (
