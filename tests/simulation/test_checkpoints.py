@@ -1,5 +1,6 @@
 """A run goes on only with what it began with, loses nothing silently, and survives a full disk."""
 
+import signal
 import threading
 
 import numpy as np
@@ -146,3 +147,21 @@ def test_place_that_cannot_be_written_is_refused_before_the_run(path, error, mes
     (tmp_path / "file").write_text("")
     with pytest.raises(error, match=message):
         run(QUADRATIC, tmp_path / path)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_resume_after_an_interrupt_of_a_diverged_run_diverges_where_it_did(tmp_path):
+    def run(**options):
+        method, network = dg.AB(step_size=0.05), dg.Network(dg.graphs.example5())
+        return dg.simulate(
+            method, dg.problems.example_quartic(), network, steps=40, x0=[10.0, 10.0], **options
+        )
+
+    def press(progress):
+        signal.raise_signal(signal.SIGINT)
+
+    plain = run()
+    path = tmp_path / "run.npz"
+    assert run(checkpoint=dg.Checkpoint(path), callback=press).interrupted
+    resumed = run(checkpoint=dg.Checkpoint(path, resume=True))
+    assert (resumed.diverged_at, resumed.k.tolist()) == (plain.diverged_at, plain.k.tolist())

@@ -218,13 +218,13 @@ class _Drive:
 
     def _save_when_due(self) -> None:
         checkpoint = self.plan.checkpoint
-        if checkpoint is None or self.diverged or self.stopped:
+        if checkpoint is None or self.stopped:
             return
         if self.k % checkpoint.every == 0 or self.k == self.plan.steps:
             self._save()
 
     def _save(self) -> None:
-        if not self.plan.checkpoint:
+        if not self.plan.checkpoint or self.diverged:  # nothing goes on from there
             return
         try:
             checkpoints.save(
