@@ -55,7 +55,7 @@ class Setting:
     network: Any
     seed: int
     x0: Any
-    options: dict[str, Any] = field(default_factory=dict)  # dtype, batch_size, sampling, churn
+    options: dict[str, Any] = field(default_factory=dict)  # dtype, average, batch_size, sampling, churn
 
     @property
     def rounding(self) -> float:
@@ -76,6 +76,7 @@ def settings_of_runs(draw: Any) -> Setting:
     elif step_size == "scheduled":
         method = dataclasses.replace(method, step_size=dg.schedules.Inverse(10 * method.step_size, 9))
     options: dict[str, Any] = {"dtype": draw(st.sampled_from(("float64", "float64", "float32")))}
+    options["average"] = draw(st.sampled_from(("plain", "weighted")))
     has_samples = draw(st.booleans())
     problem = (bits.LOGISTIC if has_samples else bits.QUADRATIC)[0]
     if has_samples and draw(st.booleans()):
