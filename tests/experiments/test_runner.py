@@ -381,6 +381,7 @@ def test_seeds_on_a_lossy_network_differ_and_are_found_again(tmp_path: Path) -> 
         ("record_every = 5", "record_every = 10", "record_every"),
         ('dtype = "float64"', 'dtype = "float32"', "dtype"),
         ("start = [10.0, 10.0]", "start = [10.0, 9.0]", "start_hash"),
+        ('average = "plain"', 'average = "weighted"', "average"),
         ("tolerance = 1e-06", "tolerance = 1e-03", "tolerance"),
         ("stop_at_tolerance = false", "stop_at_tolerance = true", "stop_at_tolerance"),
         ("steps = 50", "steps = 40", "steps"),

@@ -188,6 +188,7 @@ def facts_of_run(
     tolerance: float,
     stop_at_tolerance: bool,
     sampling: str,
+    average: str,
     paths: bool = False,
     invariant: bool = False,
 ) -> dict[str, Any]:
@@ -198,13 +199,14 @@ def facts_of_run(
     """
     plan = Plan(
         steps=steps, record_every=record_every, tolerance=tolerance, stop_at_tolerance=stop_at_tolerance,
-        plain_mean=False, callback=None, checkpoint=None, chunk=None, paths=paths, invariant=invariant,
+        callback=None, checkpoint=None, chunk=None, paths=paths, invariant=invariant,
     )  # fmt: skip
     start = make_start(x0, problem, seed).astype(make_dtype(dtype))
     return {
         "seed": seed,
         "batch_size": batch_size,
         "sampling": sampling,
+        "average": average,
         **facts_of(method, problem, network.with_seed(seed), start, is_stored=True),
         **plan.facts,
         **plan.rule,
