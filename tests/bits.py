@@ -75,7 +75,7 @@ LINKS: dict[str, Any] = {
     "bfloat16": dg.Links(coder=dg.coders.bfloat16()),
     "rounded": rounded("bfloat16"),
     "clock": dg.Links(loss=0.1, clock=Clock(compute=Exponential(1.0), latency=0.1, bandwidth=100.0)),
-    "clock and delay": dg.Links(delay=2, clock=Clock(compute=1.0, latency=0.5)),
+    "clock with a coder": dg.Links(coder=dg.coders.bfloat16(), clock=Clock(compute=1.0, bandwidth=100.0)),
     "deadline": dg.Links(clock=Clock(compute=Exponential(1.0), latency=0.3, deadline=1.5)),
 }
 SCHEDULED = {

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import digrad as dg
+from digrad.engine.charges import charges_of
 from digrad.engine.fates import make_fates
-from digrad.links import Bursts, Clock, FixedDelay, Links, Uniform
+from digrad.engine.verbs import bindings
+from digrad.links import Bursts, Clock, Fates, FixedDelay, Links, Uniform
 from digrad.links.coders import quantize
 from link_transcription import PlainNet, run
 
@@ -44,10 +46,13 @@ class Setting(NamedTuple):
         """Return the gradients of all agents."""
         return self.curvature * x - self.linear
 
-    def packet(self) -> int:
-        """Return the bytes of a packet."""
-        vectors, numbers = self.method.traffic
-        return 8 * (vectors * self.x0.shape[1] + numbers)
+    def fates(self) -> Fates:
+        """Return what becomes of packets."""
+        coder = self.network.links.coder if isinstance(self.network.links, Links) else None
+        charges = charges_of(self.method, coder, self.x0, np.eye(len(self.x0)))
+        fates = make_fates(self.network, charges=charges, letters=bindings(self.method))
+        assert fates is not None
+        return fates
 
 
 class Moment(NamedTuple):
@@ -102,8 +107,7 @@ def drawn_or_coded(seed: int, *, n: int) -> Setting:
 
 def check_mass(engine: Engine, setting: Setting) -> None:
     """1: trackers and what is owed of them sum to the gradients, weights to n, and x moves by the steps taken."""
-    fates = make_fates(setting.network, packet=setting.packet())
-    assert fates is not None
+    fates = setting.fates()
     taken_part, n = fates.awake(0, STEPS), setting.network.n
     mass = setting.x0.sum(0)
     for (state, owed), awake in zip(engine(setting, STEPS), taken_part, strict=True):
@@ -139,8 +143,7 @@ def check_equations(engine: Engine, setting: Setting) -> None:
     links = setting.network.links
     assert isinstance(links, Links)
     setting = setting.with_links(replace(links, push="sum", pull="self"))
-    fates = make_fates(setting.network, packet=setting.packet())
-    assert fates is not None
+    fates = setting.fates()
     R, C = (np.stack([getattr(setting.network.at(k), m).toarray() for k in range(STEPS)]) for m in "RC")
     net = PlainNet(fates.arcs, R, C, raw_arrivals(fates), fates.awake(0, STEPS))
     states = run(setting.method, setting.gradient, setting.x0, net, STEPS)

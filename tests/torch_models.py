@@ -224,6 +224,12 @@ def turn_cases(n: int) -> list[TurnCase]:
             ("asleep, averaged", rows, example5(), Links(awake=0.6, pull="renormalise")),
             ("last", rows, example5(), Links(loss=0.3, delay=2, pull="last")),
             ("deadline", methods["AB"], example5(), Links(loss=0.1, clock=MISSED)),
+            (
+                "coded, deadline",
+                methods["CGT"],
+                example5(),
+                Links(loss=0.1, clock=MISSED, coder=coders.bfloat16()),
+            ),
         )
     ]
     return found + [

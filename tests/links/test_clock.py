@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 import digrad as dg
+from digrad.engine.charges import Charge
 from digrad.engine.fates import make_fates
 from digrad.errors import ArgumentError
-from digrad.links import Bursts, Clock, Exponential, Links, Uniform
+from digrad.links import Bursts, Clock, Exponential, FixedDelay, Links, Uniform
 from digrad.simulation import prepare
 from link_runs import EXAMPLE, METHODS, QUADRATIC
 
@@ -58,7 +59,9 @@ DEADLINES = {
 
 
 def fates_by(clock, **links):
-    return make_fates(dg.Network(EXAMPLE, links=Links(clock=clock, **links)), packet=32)
+    letters = {"push": "C", "pull": "R"}
+    charges = [Charge(verb, 16, 16, starts_in_full=False) for verb in letters]  # of CGT
+    return make_fates(dg.Network(EXAMPLE, links=Links(clock=clock, **links)), (), charges, letters)
 
 
 def test_an_agent_that_computes_beyond_the_deadline_acts_when_it_is_done():
@@ -133,7 +136,6 @@ def test_the_slowest_are_named():
 @pytest.mark.parametrize(
     ("links", "words"),
     [
-        ({"delay": 2}, "`clock` of Links has a deadline.*leave out `delay`"),
         ({"two_way": True}, "leave out `two_way`"),
         ({"push": "keep"}, "packets may be late"),
     ],
@@ -141,6 +143,64 @@ def test_the_slowest_are_named():
 def test_what_a_deadline_excludes_is_refused(links, words):
     with pytest.raises(ArgumentError, match=words):
         Links(clock=Clock(deadline=1.0), **links)
+
+
+@pytest.mark.parametrize("clock", [Clock(latency=1.0), Clock(deadline=1.0)], ids=repr)
+@pytest.mark.parametrize("delay", [2, FixedDelay(2)], ids=repr)
+def test_steps_and_seconds_do_not_both_say_when_packets_arrive(clock, delay):
+    with pytest.raises(ArgumentError, match=r"`delay` of Links says in steps.*leave out `delay`"):
+        Links(clock=clock, delay=delay)
+
+
+CODED = {"coder": dg.coders.bfloat16()}  # of two numbers: 4 bytes, in full 16
+
+
+@pytest.mark.parametrize("links", [{}, {"loss": 0.4}, {"loss": 0.4, "awake": 0.7}], ids=str)
+def test_a_packet_takes_the_seconds_of_the_bytes_that_are_counted(links):
+    network = dg.Network(EXAMPLE, links=Links(clock=Clock(bandwidth=8.0), **CODED, **links))
+    trace = dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=12)
+    fates = make_fates(network)
+    sent, ages = fates.sent(0, 12), fates.ages(0, 12)
+    missed, is_new, ends = np.ones(7), np.ones(7, bool), np.zeros(5)
+    for k in range(12):
+        size = np.minimum(4 * missed, 16) + np.where(is_new, 16, np.minimum(4 * missed, 16))
+        assert trace.bytes_sent[k + 1] - trace.bytes_sent[k] == size[sent[k]].sum()
+        begins = ends.copy()
+        for (sender, receiver), age, takes in zip(EXAMPLE.arcs, ages[k], size / 8, strict=True):
+            if age == 0:
+                ends[receiver] = max(ends[receiver], begins[sender] + takes)
+        assert trace.seconds_simulated[k + 1] == pytest.approx(ends.max())
+        missed, is_new = np.where(ages[k] >= 0, 1, missed + sent[k]), is_new & (ages[k] < 0)
+
+
+def test_a_packet_in_full_misses_a_deadline_that_short_ones_keep():
+    clock = Clock(bandwidth=8.0, deadline=1.5)
+    network = dg.Network(EXAMPLE, links=Links(clock=clock, **CODED))
+    trace = dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=6)
+    # 20 bytes, then 24 because nothing has been heard yet, both late by a step; the third overtakes the second.
+    np.testing.assert_array_equal(np.diff(trace.bytes_sent) / 7, [20, 24, 8, 8, 8, 8])
+    np.testing.assert_allclose(np.diff(trace.seconds_simulated), [1.5, 1.5, 1.0, 1.0, 1.0, 1.0])
+    assert trace.columns["delivered"].tolist() == [1.0] * 7
+    np.testing.assert_allclose(trace.columns["overtaken"], [0, 0, 0, 1 / 3, 1 / 4, 1 / 5, 1 / 6])
+
+
+@pytest.mark.parametrize("links", [{}, {"loss": 0.3, "awake": 0.8}], ids=str)
+def test_sizes_and_fates_that_depend_on_each_other_do_not_depend_on_who_asks_first(links):
+    clock = Clock(latency=Uniform(0.0, 1.0), bandwidth=8.0, deadline=1.5)
+    letters = {"push": "C", "pull": "R"}
+    charges = [Charge("push", 4, 16, starts_in_full=False), Charge("pull", 4, 16, starts_in_full=True)]
+    network = dg.Network(EXAMPLE, links=Links(clock=clock, **CODED, **links))
+    whole, pieces = (make_fates(network, (), charges, letters) for _ in range(2))
+    ages, sizes = whole.ages(0, 700), whole.sizes(0, 700)
+    assert set(np.unique(ages)) >= {-1, 0, 1, 2}
+    for first, length in [(0, 300), (0, 100), (300, 400), (100, 300), (250, 7)]:
+        np.testing.assert_array_equal(pieces.ages(first, length), ages[first : first + length])
+        np.testing.assert_array_equal(pieces.sizes(first, length), sizes[first : first + length])
+    sent, missed, is_new = whole.sent(0, 700), np.ones(7), np.ones(7, bool)
+    for k in range(700):  # what a receiver says that knows the ages only
+        size = np.minimum(4 * missed, 16) + np.where(is_new, 16, np.minimum(4 * missed, 16))
+        np.testing.assert_array_equal(sizes[k], size)
+        missed, is_new = np.where(ages[k] >= 0, 1, missed + sent[k]), is_new & (ages[k] < 0)
 
 
 def test_a_deadline_that_makes_packets_too_late_to_remember_is_refused():

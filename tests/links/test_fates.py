@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from digrad.engine.fates import make_fates
+from digrad.engine.packets import PacketTraffic
 from digrad.graphs import complete, example5, ring, split
 from digrad.links import Bursts, Fates, FixedDelay, Links
 from digrad.links.fates import newest
@@ -77,3 +78,36 @@ def test_an_absent_arc_and_a_sleeping_sender_send_nothing():
     there = np.arange(4) % 2 == (np.arange(40) % 2)[:, None]
     np.testing.assert_array_equal(sent, there & awake[:, ring(4).arcs[:, 0]])
     np.testing.assert_array_equal(fates.ages(0, 40) >= 0, sent)
+
+
+@pytest.mark.parametrize(
+    "links", [Links(delay=3), Links(delay=FixedDelay(2)), Links(delay=3, loss=0.3, awake=0.8)], ids=repr
+)
+def test_every_packet_arrives_in_time_late_or_overtaken_or_is_lost(links):
+    fates, steps = Fates(links, ARCS, 5), 60
+    traffic = PacketTraffic(0, fates)
+    lost = uniforms(0, LOSS, 0, steps, 7) < links.mean_loss
+    delay = (
+        np.full((steps, 7), 2)
+        if isinstance(links.delay, FixedDelay)
+        else (uniforms(0, DELAY, 0, steps, 7) * 4).astype(int)
+    )
+    sent = fates.sent(0, steps)
+    for k in (0, 1, 2, 3, 17, 18, steps):  # each goes on from the one before
+        arrived = missing = overtaken = 0
+        for s in range(k):
+            for a in range(7):
+                missing += sent[s, a] and lost[s, a]
+                if sent[s, a] and not lost[s, a] and s + delay[s, a] < k:
+                    arrived += 1
+                    overtaken += any(
+                        sent[t, a] and not lost[t, a] and t + delay[t, a] <= s + delay[s, a]
+                        for t in range(s + 1, k)
+                    )
+        shares = traffic.shares([k])
+        assert shares["delivered"][0] == pytest.approx(
+            arrived / (arrived + missing) if arrived + missing else 1.0
+        )
+        assert shares["overtaken"][0] == pytest.approx(overtaken / max(arrived, 1))
+    if not links.mean_loss:
+        assert shares["delivered"][0] == 1

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 import digrad as dg
-from digrad.engine.fates import make_fates
 from digrad.errors import ArgumentError
 from digrad.links import coders
 from digrad.torch import Replicas
@@ -88,9 +87,7 @@ def test_what_is_owed_vanishes_with_the_trackers_and_the_error() -> None:
 
 def test_fates_are_the_same_whoever_asks_for_them_and_when() -> None:
     for seed in SEEDS:
-        fates, asked = (make_fates(drawn(seed).network, packet=64) for _ in range(2))
-        assert fates is not None
-        assert asked is not None
+        fates, asked = (drawn(seed).fates() for _ in range(2))
         table, last = FateTable(asked), BLOCK + 10
         ages, awake = fates.ages(0, last), fates.awake(0, last)
         for k in (last - 1, 0, BLOCK, 5, BLOCK - 1):  # in any order, also after a resume

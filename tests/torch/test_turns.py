@@ -39,7 +39,9 @@ def simulated(case: TurnCase) -> Run:
     trace = dg.simulate(case.method, problem, case.network, steps=TURN_STEPS, x0=list(START))
     of_step = {name: trace.columns[name][:-1] for name in PACKET_COLUMNS if name in trace.columns}
     so_far = {
-        name: trace.columns[name][1:] for name in ("delivered", "seconds_simulated") if name in trace.columns
+        name: trace.columns[name][1:]
+        for name in ("delivered", "overtaken", "seconds_simulated")
+        if name in trace.columns
     }
     columns = {**of_step, **so_far}
     packets = [{name: column[k] for name, column in columns.items()} for k in range(TURN_STEPS)]

@@ -1,15 +1,15 @@
 """The fates of the packets of a network: which arcs carry packets, and what becomes of each."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from digrad.errors import ArgumentError
+from digrad.engine.charges import Charge
 from digrad.graphs import Digraph, sequence
 from digrad.links import Event, Fates, Links, Timeline
-from digrad.mixing import AnyNetwork, Network
-from digrad.types import Method
+from digrad.links.fates import Part
+from digrad.mixing import AnyNetwork, Network, step_weights
 
 
 def all_arcs(network: AnyNetwork) -> Digraph:
@@ -25,20 +25,27 @@ def numbers_among(arcs: npt.NDArray[np.integer], graph: Digraph) -> npt.NDArray[
     return np.searchsorted(keys, arcs[:, 1] * graph.n + arcs[:, 0])
 
 
-def make_fates(network: AnyNetwork, churn: Sequence[Event] = (), packet: int = 0) -> Fates | None:
+def make_fates(
+    network: AnyNetwork,
+    churn: Sequence[Event] = (),
+    charges: Sequence[Charge] = (),
+    letters: Mapping[str, str] | None = None,
+) -> Fates | None:
     """Return the fates of all packets of a run, or None on a network whose packets all arrive as sent.
 
     Args:
         network: On whose arcs.
         churn: Which agents go and come.
-        packet: The bytes of a packet, where a deadline decides what is late; see :func:`packet_bytes`.
+        charges: What every step sends along every arc; packets weigh nothing without.
+        letters: The matrix of each verb of the charges.
     """
     if not isinstance(network.links, Links):
         return None
     graph = all_arcs(network)
+    parts = _parts(network, graph, charges, letters or {})
     if network.period == 1:
         timeline = Timeline(churn, graph.arcs, network.n) if churn else None
-        return Fates(network.links, graph.arcs, network.n, timeline=timeline, packet=packet)
+        return Fates(network.links, graph.arcs, network.n, timeline=timeline, parts=parts)
     known = numbers_among(network.union.arcs, graph)
 
     def presence(first: int, length: int) -> npt.NDArray[np.bool_]:
@@ -46,34 +53,21 @@ def make_fates(network: AnyNetwork, churn: Sequence[Event] = (), packet: int = 0
         there[:, known] = network.graph.presence(first, length)  # pyright: ignore[reportAttributeAccessIssue]
         return there
 
-    return Fates(network.links, graph.arcs, network.n, presence, packet=packet)
+    return Fates(network.links, graph.arcs, network.n, presence, parts=parts)
 
 
-def packet_bytes(method: Method, network: AnyNetwork, dimension: int, itemsize: int) -> int:
-    """Return the bytes of a packet, as the method declares its traffic, where a deadline makes them matter; else 0.
-
-    Args:
-        method: What is sent.
-        network: With which links.
-        dimension: Numbers per agent, and
-        itemsize: the bytes of each.
-
-    Raises:
-        ArgumentError: The method does not declare its traffic.
-    """
-    links = network.links
-    if (
-        not (isinstance(links, Links) and links.clock and links.is_timed)
-        or np.isinf(links.clock.bandwidth).all()
-    ):
-        return 0
-    declared = getattr(method, "traffic", None)
-    if not (isinstance(declared, tuple) and all(isinstance(count, int) for count in declared)):
-        raise ArgumentError(
-            f"`bandwidth` of Clock with a deadline needs the size of packets, but {type(method).__name__} does not "
-            "declare it; give the method `traffic`, or leave out bandwidth."
+def _parts(
+    network: AnyNetwork, graph: Digraph, charges: Sequence[Charge], letters: Mapping[str, str]
+) -> list[Part]:
+    """Return what each array takes on each arc: one that only R uses carries nothing that is pushed."""
+    turns = 1 if network.period is None else network.period
+    carries = {
+        verb: np.isin(
+            np.arange(graph.n_arcs), numbers_among(step_weights(network, letter, 0, turns).arcs, graph)
         )
-    vectors, numbers = declared
-    full = dimension * itemsize
-    short = full if links.coder is None else min(full, links.coder.wire_bytes(dimension, itemsize))
-    return vectors * short + numbers * itemsize
+        for verb, letter in letters.items()
+    }
+    return [
+        Part(one.short * carries[one.verb], one.full * carries[one.verb], one.starts_in_full)
+        for one in charges
+    ]

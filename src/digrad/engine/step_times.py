@@ -15,17 +15,16 @@ class StepTimes:
     """The simulated time at which all agents have ended each iteration.
 
     Without a deadline an agent ends its step when it has computed and the packets of that step have come that are
-    neither lost nor late. With one, a step ends for all when every agent has computed and every packet has come, and
+    not lost. With one, a step ends for all when every agent has computed and every packet has come, and
     at the deadline otherwise.
 
     Args:
         fates: What becomes of packets, with a clock.
-        sizes: The bytes of a packet on each arc, ``[A]``.
     """
 
-    def __init__(self, fates: Fates, sizes: npt.NDArray[np.int64]) -> None:
+    def __init__(self, fates: Fates) -> None:
         assert fates.links.clock is not None
-        self._fates, self._sizes, self._clock = fates, sizes, fates.links.clock
+        self._fates, self._clock = fates, fates.links.clock
         self._ends = np.zeros(fates.n)  # of the steps of the agents
         self._computed = np.zeros(fates.n)  # seconds so far
         self._travelled, self._sent, self._late = (np.zeros(len(fates.arcs)) for _ in range(3))
@@ -40,7 +39,7 @@ class StepTimes:
 
     def slowest(self, k: int) -> dict[str, Any]:
         """Return who computes and which arcs carry packets for longest, on average over the iterations before k."""
-        times = StepTimes(self._fates, self._sizes)  # others may have gone further
+        times = StepTimes(self._fates)  # others may have gone further
         total = float(times.before(np.array([k]))[0])
         agents = np.argsort(-times._computed, kind="stable")[:SLOWEST]
         sent = np.maximum(times._sent, 1)
@@ -58,18 +57,17 @@ class StepTimes:
         }
 
     def _extend(self, first: int, length: int) -> None:
-        fates, clock, sender = self._fates, self._clock, self._fates.arcs[:, 0]
+        fates, clock = self._fates, self._clock
         sent = fates.sent(first, length)
-        latency = clock.sending(first, length, len(sender))
         if clock.deadline is None:
-            under_way = latency + self._sizes * clock.per_byte(len(sender))
+            under_way = fates.under_way(first, length)
             self._wait(first, under_way)
             computed, late = fates.ready(first, length), np.zeros_like(sent)
         else:
             travelling = fates.travelling(first, length)
             late = sent & (travelling > clock.deadline)
             computed = np.minimum(fates.work(first, length), clock.deadline)
-            under_way = travelling - fates.ready(first, length)[:, sender]
+            under_way = fates.under_way(first, length)
             self._keep_deadline(clock.deadline, first, travelling)
         self._computed += np.nansum(computed, axis=0)
         self._travelled += np.where(sent, under_way, 0).sum(axis=0)

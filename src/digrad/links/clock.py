@@ -114,11 +114,16 @@ class Clock:
         """Whether an agent may compute beyond the deadline."""
         return self.deadline is not None and _largest(self.compute) > self.deadline
 
-    def most_late(self, packet: int) -> int:
-        """Return by how many steps a packet of so many bytes may miss the deadline."""
+    @property
+    def is_narrow(self) -> bool:
+        """Whether the size of packets counts."""
+        return bool(np.isfinite(self.bandwidth).any())
+
+    def most_late(self, packets: npt.NDArray[np.int64]) -> int:
+        """Return by how many steps packets of so many bytes, ``[n_arcs]``, may miss the deadline."""
         assert self.deadline is not None
         ready = min(_largest(self.compute), self.deadline)
-        slowest = float(np.max(packet * (1 / np.asarray(self.bandwidth, np.float64))))
+        slowest = float(np.max(packets * self.per_byte(len(packets)), initial=0.0))
         return int(self.steps_late(np.array(ready + _largest(self.latency) + slowest)))
 
     def steps_late(self, seconds: Floats) -> Floats:

@@ -89,8 +89,8 @@ class Links:
         pull: What replaces an estimate that was not heard: ``"self"`` the receiver's own, ``"last"`` the last one
             heard, ``"renormalise"`` the average of those heard; the naive ``"drop"`` takes it as zero.
         seed: Of all fates. Runs with other seeds than 0 mix it with their own, see :meth:`digrad.Network.with_seed`.
-        clock: How long computing and sending take; a run then records ``seconds_simulated``. With a deadline it
-            decides which packets are late.
+        clock: How long computing and sending take, instead of ``delay``; a run then records ``seconds_simulated``.
+            With a deadline it decides which packets are late.
 
     Raises:
         ArgumentError: A value is out of its range, or two exclude each other.
@@ -140,10 +140,15 @@ class Links:
         checks.choice(self.push, "push", "Links", PUSHES)
         checks.choice(self.pull, "pull", "Links", PULLS)
         object.__setattr__(self, "seed", checks.seed(self.seed, "Links"))
-        if self.is_timed and (self.longest_delay or self.two_way):
+        if self.clock is not None and self.longest_delay:
+            raise ArgumentError(
+                "`delay` of Links says in steps when packets arrive, and `clock` in seconds; leave out `delay` (a "
+                "deadline of the clock makes slow packets late), or `clock`."
+            )
+        if self.is_timed and self.two_way:
             raise ArgumentError(
                 "`clock` of Links has a deadline, which makes every packet late by its own seconds; leave out "
-                f"`{'delay' if self.longest_delay else 'two_way'}`."
+                "`two_way`."
             )
         if self.push == "keep" and self.is_late:
             raise ArgumentError(

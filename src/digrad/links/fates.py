@@ -1,7 +1,7 @@
 """What becomes of every packet: a table made on the host, a pure function of (seed, iteration)."""
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -9,7 +9,7 @@ from scipy.special import ndtri
 
 from digrad.errors import ArgumentError
 from digrad.links.churn import Timeline
-from digrad.links.clock import Floats
+from digrad.links.clock import Clock, Floats
 from digrad.links.coders import RandomK
 from digrad.links.description import LONGEST_DELAY, Bursts, FixedDelay, Links
 from digrad.sampling import AWAKE, CODER, DELAY, LOSS, NOISE, uniforms
@@ -23,6 +23,14 @@ ROWS_AT_ONCE = 256  # of a chain
 CALLS = 1 << 16  # the streams of array number c of a step begin at c times this
 
 
+class Part(NamedTuple):
+    """One array of the packets of a step, in bytes on each arc, ``[A]``."""
+
+    short: npt.NDArray[np.int64]  # as it is coded
+    full: npt.NDArray[np.int64]
+    starts_in_full: bool  # whether a receiver that has heard nothing yet is sent all of it
+
+
 class Fates:
     """The fates of all packets of a run.
 
@@ -33,7 +41,7 @@ class Fates:
         presence: Which arcs are there at the iterations first, ..., first + length - 1, ``[length, A]``; None if
             all of them always are.
         timeline: Which agents are there when; None if all of them always are.
-        packet: The bytes of a packet, where a clock with a deadline and a bandwidth decides what is late.
+        parts: What a packet holds: its size counts, and is seconds where the links have a clock with a bandwidth.
 
     Raises:
         ArgumentError: The clock is of another number of arcs, or packets may be late by more steps than can be
@@ -53,18 +61,24 @@ class Fates:
         n: int,
         presence: Callable[[int, int], Mask] | None = None,
         timeline: Timeline | None = None,
-        packet: int = 0,
+        parts: Sequence[Part] = (),
     ) -> None:
         self.links, self.arcs, self.n, self.timeline = links, arcs, n, timeline
         self._presence = presence
         self._twin = _twins(arcs, n) if links.two_way else None
         self._rates = np.array(links.rates(n))
-        self._packet = packet
+        self._parts, self._full = parts, np.zeros(len(arcs), np.int64)
+        for part in parts:
+            self._full = self._full + part.full
         if links.clock is not None:
             links.clock.check_arcs(len(arcs))
         self._bad = _Chain(np.zeros(len(arcs), bool))  # which arcs are in a burst
         self._work = _Chain(np.full(n, np.nan))  # seconds that agents have left to compute; NaN for none
-        self.longest_delay = links.clock.most_late(packet) if links.is_timed else links.longest_delay  # pyright: ignore[reportOptionalMemberAccess]
+        anew = np.ones(len(arcs), np.int64)
+        self._unheard = _Chain(
+            (anew, anew > 0, None)
+        )  # what receivers have missed, and who has heard nothing yet
+        self.longest_delay = links.clock.most_late(self._full) if links.is_timed else links.longest_delay  # pyright: ignore[reportOptionalMemberAccess]
         if self.longest_delay > LONGEST_DELAY:
             raise ArgumentError(
                 f"`deadline` of Clock is {links.clock.deadline:g} seconds, after which a packet may be late by "  # pyright: ignore[reportOptionalMemberAccess]
@@ -107,10 +121,79 @@ class Fates:
 
     def travelling(self, first: int, length: int) -> Floats:
         """Return when the packets of each iteration arrive, in seconds after its beginning, ``[length, A]``."""
+        return self.ready(first, length)[:, self.arcs[:, 0]] + self.under_way(first, length)
+
+    def under_way(self, first: int, length: int) -> Floats:
+        """Return for how many seconds the packets of each iteration are under way, ``[length, A]``."""
         clock, n_arcs = self.links.clock, len(self.arcs)
         assert clock is not None
-        on_wire = self._packet * clock.per_byte(n_arcs)
-        return self.ready(first, length)[:, self.arcs[:, 0]] + clock.sending(first, length, n_arcs) + on_wire
+        latency = clock.sending(first, length, n_arcs)
+        return latency + self.sizes(first, length) * clock.per_byte(n_arcs) if clock.is_narrow else latency
+
+    def sizes(self, first: int, length: int) -> npt.NDArray[np.int64]:
+        """Return the bytes of the packets of each iteration, ``[length, A]``.
+
+        A coded packet carries everything since the last one that arrived: after m - 1 missed ones it is m times as
+        long, but never longer than the numbers in full.
+        """
+        if all((part.short == part.full).all() for part in self._parts):
+            return np.broadcast_to(self._full, (length, len(self._full)))
+        clock = self.links.clock
+        if clock is not None and self.links.is_timed and clock.is_narrow:
+            return self._timed_sizes(clock, first, length)
+
+        def advance(state: Any, row: tuple[Mask, Mask]) -> tuple[Any, npt.NDArray[np.int64]]:
+            missed, is_new, _ = state
+            return (*self._heard(missed, is_new, *row), None), self._size(missed, is_new)
+
+        def rows(k: int, count: int) -> Iterable[tuple[Mask, Mask]]:
+            return zip(self.sent(k, count), self.ages(k, count) >= 0, strict=True)
+
+        return self._unheard.replay(first, length, self.longest_delay, rows, advance)
+
+    def _timed_sizes(self, clock: Clock, first: int, length: int) -> npt.NDArray[np.int64]:
+        """Return the same where sizes decide what is late, and what is late decides the sizes that follow."""
+        slots, every = self.longest_delay + 1, np.arange(len(self.arcs))
+        per_byte = clock.per_byte(len(self.arcs))
+
+        def advance(state: Any, row: tuple[Any, ...]) -> tuple[Any, npt.NDArray[np.int64]]:
+            missed, is_new, due = state
+            k, sent, is_lost, begun, since = row
+            # The newest packet due at each of the coming iterations, and that of all that have arrived.
+            due = np.full((slots + 1, len(every)), -1) if due is None else due.copy()
+            size = self._size(missed, is_new)
+            late = np.minimum(np.nan_to_num(clock.steps_late(begun + size * per_byte)), slots - 1).astype(int)
+            comes = sent & ~is_lost
+            due[((k + late) % slots)[comes], every[comes]] = k
+            now = due[k % slots].copy()
+            here = (now > due[-1]) & (now >= since)
+            due[-1], due[k % slots] = np.maximum(due[-1], now), -1
+            return (*self._heard(missed, is_new, sent, here), due), size
+
+        def rows(k: int, count: int) -> Iterable[tuple[Any, ...]]:
+            begun = self.ready(k, count)[:, self.arcs[:, 0]] + clock.sending(k, count, len(every))
+            since = np.zeros((count, len(every)), np.int64)
+            if self.timeline:
+                since = np.where(self.timeline.alive(k, count), self.timeline.born(k, count), k + count)
+            return zip(
+                range(k, k + count), self.sent(k, count), self.lost(k, count), begun, since, strict=True
+            )
+
+        return self._unheard.replay(first, length, self.longest_delay, rows, advance)
+
+    def _size(self, missed: npt.NDArray[np.int64], is_new: Mask) -> npt.NDArray[np.int64]:
+        total = np.zeros_like(missed)
+        for part in self._parts:
+            coded = np.minimum(missed * part.short, part.full)
+            total += np.where(is_new & part.starts_in_full, part.full, coded)
+        return total
+
+    @staticmethod
+    def _heard(
+        missed: npt.NDArray[np.int64], is_new: Mask, sent: Mask, here: Mask
+    ) -> tuple[npt.NDArray[np.int64], Mask]:
+        """Return how many packets the next one makes up for, itself included, and who has heard nothing yet."""
+        return np.where(here, 1, missed + sent), is_new & ~here
 
     def present(self, first: int, length: int) -> Mask:
         """Return which agents are there, ``[length, n]``, awake or not."""
@@ -139,18 +222,45 @@ class Fates:
 
         A packet that a newer one has overtaken is ignored.
         """
-        longest = self.longest_delay
-        start = max(0, first - longest)  # packets sent before cannot arrive any more
+        start, comes, delays = self._coming(first, length)
+        ages = newest(comes, delays, self.longest_delay)[first - start :]
+        return (
+            ages if self.timeline is None else np.where(self._is_valid(first, ages), ages, np.int8(NOTHING))
+        )
+
+    def outcomes(self, first: int, length: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return how many packets arrive at each iteration, overtaken ones too, and how many are lost, ``[length]``.
+
+        A packet is lost when it is sent, or when an agent has gone to which, or from which, it was under way.
+        """
+        start, comes, delays = self._coming(first, length)
+        arrived, void = np.zeros(length, np.int64), np.zeros(length, np.int64)
+        before = first - start
+        for late in range(min(self.longest_delay, before + length - 1) + 1):
+            row = max(0, late - before)  # the first at which packets that are so late arrive
+            sent = slice(before + row - late, before + length - late)
+            due = comes[sent] & (delays[sent] == late)
+            valid = due
+            if self.timeline:
+                valid = due & self._is_valid(first + row, np.full(due.shape, late))
+            arrived[row:] += valid.sum(axis=1)
+            void[row:] += due.sum(axis=1) - valid.sum(axis=1)
+        return arrived, void + (self.sent(first, length) & self.lost(first, length)).sum(axis=1)
+
+    def _coming(self, first: int, length: int) -> tuple[int, Mask, Ages]:
+        """Return since when packets may arrive at these iterations, which of them do, and by how much they are late."""
+        start = max(0, first - self.longest_delay)
         span = first + length - start
-        alive = ~self.lost(start, span)
+        comes = ~self.lost(start, span)
         if self._presence or self.links.sleeps or self.timeline:
-            alive &= self.sent(start, span)
-        ages = newest(alive, self._delays(start, span), longest)[first - start :]
-        if self.timeline is None:
-            return ages
-        sent_at = np.arange(first, first + length)[:, None] - ages
-        is_valid = self.timeline.alive(first, length) & (sent_at >= self.timeline.born(first, length))
-        return np.where(is_valid, ages, np.int8(NOTHING))
+            comes &= self.sent(start, span)
+        return start, comes, self._delays(start, span)
+
+    def _is_valid(self, first: int, ages: npt.NDArray[np.integer]) -> Mask:
+        """Return whether packets of these ages arrive though agents go and come, ``[length, A]``."""
+        assert self.timeline is not None
+        sent_at = np.arange(first, first + len(ages))[:, None] - ages
+        return self.timeline.alive(first, len(ages)) & (sent_at >= self.timeline.born(first, len(ages)))
 
     def chosen(self, first: int, length: int, call: int, width: int) -> Mask:
         """Return the entries that a coder draws of array number ``call`` of a step, ``[length, n, width]``."""
@@ -219,7 +329,7 @@ class _Chain:
         start: The state before the first iteration.
     """
 
-    def __init__(self, start: npt.NDArray) -> None:
+    def __init__(self, start: Any) -> None:
         self._known = {0: start}
 
     def replay(
@@ -253,7 +363,7 @@ class _Chain:
         self._keep(end, state)
         return np.stack(found)
 
-    def _keep(self, k: int, state: npt.NDArray) -> None:
+    def _keep(self, k: int, state: Any) -> None:
         self._known[k] = state
         if len(self._known) > STATES_KEPT:
             del self._known[next(one for one in self._known if one)]

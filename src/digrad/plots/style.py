@@ -34,6 +34,7 @@ _TITLES = {
     "mass_error": ("Missing mass", "missing of the sum of gradients"),
     "in_transit": ("Mass under way", "norm of what is owed"),
     "delivered": ("Packets delivered", "share of packets"),
+    "overtaken": ("Packets overtaken", "share of packets delivered"),
     "min_weight": ("Smallest push-sum weight", "weight"),
     "fraction_clipped": ("Agents that clip", "share of agents"),
     "train_accuracy": ("Training accuracy", r"accuracy of $\bar{x}_k$"),

@@ -39,6 +39,11 @@ _METRICS = {
     ),
     "in_transit": ("In transit", "norm of what is still owed to receivers", True),
     "delivered": ("Delivered", "share of messages that arrived", False),
+    "overtaken": (
+        "Overtaken",
+        "share of these that a newer one had overtaken, and that were not used",
+        False,
+    ),
     "min_weight": ("Smallest weight", "the smallest push-sum weight", True),
     "train_accuracy": ("Training accuracy", "of the {average} of the models", False),
     "test_accuracy": ("Test accuracy", "of the {average} of the models", False),

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from digrad.engine.packets import Charge, charge
+from digrad.engine.charges import arrays_sent
 from digrad.engine.verbs import Verbs
 from digrad.links.coders import AnyCoder, RandomK
 from digrad.simulation.arcs import Arcs, Slices, add_up, add_up_sent, add_up_weights, stored
@@ -91,7 +91,6 @@ class FatedNet(Verbs):
         self._k, self._n = k, n
         self.links: list[Call] = []  # the states after this step
         self.widths: list[int] = []  # of the arrays sent
-        self.charges: list[Charge] = []  # what the arrays take
 
     @property
     def one_hot(self) -> jax.Array:
@@ -103,17 +102,11 @@ class FatedNet(Verbs):
         raise AssertionError("a network with links has no mean")
 
     def _exchange(self, verb: str, x: Any) -> Any:
-        parts = x if isinstance(x, tuple) else (x,)
-        is_pair = isinstance(x, tuple) and self._letters[verb] == "C"
-        # The last of a pushed tuple is its weight if it is a column: it is neither coded nor noisy.
         mixed = tuple(
-            self._send(
-                verb,
-                part.reshape(len(part), -1),
-                is_pair=is_pair,
-                is_weight=is_pair and place == len(parts) - 1 and part.shape[-1] == 1,
-            ).reshape(part.shape)
-            for place, part in enumerate(parts)
+            self._send(verb, part.reshape(len(part), -1), is_pair=is_pair, is_weight=is_weight).reshape(
+                part.shape
+            )
+            for part, is_pair, is_weight in arrays_sent(self._letters[verb], x)
         )
         return mixed if isinstance(x, tuple) else mixed[0]
 
@@ -122,17 +115,6 @@ class FatedNet(Verbs):
         state = Call() if self._states is None else self._states[number]
         refers = letter != "C" or is_pair
         state, sent = (state, x) if is_weight else self._coded(state, x, letter, refers=refers)
-        self.charges.append(
-            charge(
-                verb,
-                letter,
-                self._wire.coder,
-                x.shape[1],
-                x.dtype.itemsize,
-                refers=refers,
-                is_weight=is_weight,
-            )
-        )
         arcs, slices = self._arcs[verb], self._slices[verb]
         transport = {"R": self._pulled, "C": self._pushed, "W": self._mixed}[letter]
         if is_pair and self._wire.coder is not None:

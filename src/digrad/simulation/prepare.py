@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from digrad.engine import hyper
 from digrad.engine.averages import perron_weights
+from digrad.engine.charges import Charge, charges_of
 from digrad.engine.divergence import largest_entry
-from digrad.engine.fates import make_fates, packet_bytes
+from digrad.engine.fates import make_fates
 from digrad.engine.packets import PacketTraffic
 from digrad.engine.traffic import Meter, Traffic
 from digrad.engine.verbs import bindings
@@ -180,7 +181,8 @@ def prepare(
     dtype, (n, d) = x0.dtype, x0.shape
     numeric, letters = numbers_only(method, dtype), bindings(method)
     operators, turns, fresh_bytes = _known_operators(network, letters, dtype)
-    fates = make_fates(network, churn, packet_bytes(method, network, d, dtype.itemsize))
+    charges = _charges(method, network, x0)
+    fates = make_fates(network, churn, charges, letters)
     state, links, traffic, wire, widths = _open(numeric, x0, operators, network, fates)
     per_step = fresh_bytes + (4 * n * sampler.batch_size if sampler else 0) + _fate_bytes(fates, widths)
     longest = max(1, min(STEPS_PER_CALL, BYTES_PER_CALL // max(1, per_step)))
@@ -298,8 +300,21 @@ def _open(
         return state, links, Traffic(network, letters, start_net.meter, net.meter), wire, widths
     assert fates is not None
     start = int(Traffic(network, letters, start_net.meter, Meter()).before([0])[0])
-    traffic = PacketTraffic(network, letters, start, net.charges, fates)
-    return state, links, traffic, wire, tuple(net.widths)
+    return state, links, PacketTraffic(start, fates), wire, tuple(net.widths)
+
+
+def _charges(method: Any, network: AnyNetwork, x0: npt.NDArray[np.floating]) -> list[Charge]:
+    """Return what the arrays of a step take where packets have fates."""
+    if not isinstance(network.links, Links):
+        return []
+    coder, found = network.links.coder, []
+
+    def dry(x: Any) -> Any:
+        found.extend(charges_of(method, coder, x, jnp.eye(len(x))))
+        return x
+
+    jax.eval_shape(dry, jax.ShapeDtypeStruct(x0.shape, x0.dtype))
+    return found
 
 
 def _first(

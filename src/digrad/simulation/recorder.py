@@ -52,7 +52,7 @@ class Recorder:
         is_fated = isinstance(traffic, PacketTraffic)  # whose mass error counts what is under way
         self._invariant = invariant and not is_fated
         names += (*self._paths, *(("mass_error",) if self._invariant else ()))
-        names += ("delivered", *PACKET_COLUMNS) if is_fated else ()
+        names += ("delivered", "overtaken", *PACKET_COLUMNS) if is_fated else ()
         self._times = traffic.times if isinstance(traffic, PacketTraffic) else None
         names += ("seconds_simulated",) if self._times else ()
         self.columns = {
@@ -78,7 +78,7 @@ class Recorder:
             "bytes_sent": self._traffic.before(ks),
         }
         if isinstance(self._traffic, PacketTraffic):
-            new |= {"delivered": self._traffic.delivered(ks), **kept.wire}
+            new |= {**self._traffic.shares(ks), **kept.wire}
         if self._times:
             new["seconds_simulated"] = self._times.before(np.asarray(ks, np.int64))
         if self._paths:

@@ -1,16 +1,16 @@
 """The executors of torch engines where packets have fates: all agents in this process, or one of them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import torch
 
+from digrad.engine.charges import Charge, arrays_sent, charges_of
 from digrad.engine.churn import network_of, repair, void_arcs
-from digrad.engine.fates import make_fates, packet_bytes
-from digrad.engine.packets import Charge, PacketTraffic, charge
+from digrad.engine.fates import make_fates
+from digrad.engine.packets import PacketTraffic
 from digrad.engine.verbs import Verbs, bindings
-from digrad.links import Event, Fates
+from digrad.links import Event, Fates, Links
 from digrad.mixing import AnyNetwork, Network
 from digrad.torch.agent_net import AgentNet
 from digrad.torch.exchange import Part
@@ -35,6 +35,7 @@ class FatedNet(Verbs):
         carry: Takes the packets of each of these agents, by receiver, and what it waits for, by sender, and returns
             what it received.
         fates: What becomes of packets.
+        charges: What the arrays of a step take.
         is_real: Whether packets travel between processes, in full, so that ``plain`` counts them; else they are charged
             as their coder says, lost ones too.
     """
@@ -47,6 +48,7 @@ class FatedNet(Verbs):
         plain: ReplicaNet | AgentNet,
         carry: Callable[[list[Packets], list[Packets]], list[Packets]],
         fates: Fates,
+        charges: Sequence[Charge],
         *,
         is_real: bool,
     ) -> None:
@@ -56,9 +58,8 @@ class FatedNet(Verbs):
         self._books: dict[str, torch.Tensor] = {}
         self._table = FateTable(fates)
         self._agents = [FatedAgent(agent, self._table, self._books) for agent in agents]
-        self._bytes = 0
-        self._charges: dict[int, Charge] = {}  # what the arrays of a step take, by their numbers
-        self._traffic = cache(lambda: PacketTraffic(network, letters, 0, list(self._charges.values()), fates))
+        self._bytes, self._charges = 0, charges
+        self.packets = PacketTraffic(0, fates)  # what all agents send in their steps, and when these end
         self._call: int | None = None  # the number of the next array of a step; none outside
         self.k = 0
 
@@ -71,11 +72,6 @@ class FatedNet(Verbs):
     def bytes_sent(self) -> int:
         """Bytes that these agents have sent: as they travelled, or else as they would, in packets that are lost too."""
         return self._bytes + self._plain.bytes_sent
-
-    @property
-    def packets(self) -> PacketTraffic | None:
-        """What all agents together send in their steps, and when these end; None before the first."""
-        return self._traffic() if self._charges else None
 
     @property
     def owed(self) -> list[torch.Tensor]:
@@ -136,16 +132,9 @@ class FatedNet(Verbs):
         self._plain.k = self.k
         if self._call is None:
             return getattr(self._plain, verb)(x)
-        arrays = x if isinstance(x, tuple) else (x,)
-        is_pair = isinstance(x, tuple) and self._letters[verb] == "C"
         mixed = tuple(
-            self._send(
-                verb,
-                part,
-                is_pair=is_pair,
-                is_weight=is_pair and place == len(arrays) - 1 and part.shape[1] == 1,
-            )
-            for place, part in enumerate(arrays)
+            self._send(verb, part, is_pair=is_pair, is_weight=is_weight)
+            for part, is_pair, is_weight in arrays_sent(self._letters[verb], x)
         )
         return mixed if isinstance(x, tuple) else mixed[0]
 
@@ -157,16 +146,13 @@ class FatedNet(Verbs):
         shares, refers = turns.at(k)[verb], letter != "C" or is_pair
         coder = self.links.coder
         damping = (self.links.damping or coder.damping) if coder is not None and is_pair else 1.0
-        taken = self._charges[call] = charge(
-            verb, letter, coder, x.shape[1], x.element_size(), refers=refers, is_weight=is_weight
-        )
         rows, sent, kept, outgoing, expected = [], [], [], [], []
         for place, agent in enumerate(self._agents):
             row = x[place : place + 1].contiguous()
             said = row if is_weight else agent.code(row, call, k, letter=letter, refers=refers)
             share = shares[agent.agent]
             keeps, packets = agent.send(share, row, said, call, k, letter=letter, damping=damping)
-            charged = agent.bytes_of(taken, call, k)
+            charged = agent.bytes_of(self._charges[call], call, k)
             self._bytes += 0 if self._is_real else charged
             rows.append(row)
             sent.append(said)
@@ -230,21 +216,30 @@ def fated_replica_net(
 ) -> FatedNet:
     """Return the executor of all agents in this process, some of which may go and come."""
     plain = ReplicaNet(network, bindings(method), flat.dimension, flat.device)
-    fates = _fates(method, network, flat, churn)
-    return FatedNet(network, bindings(method), range(network.n), plain, replica_carry, fates, is_real=False)
+    return _fated_net(method, network, range(network.n), plain, replica_carry, flat, churn)
 
 
 def fated_agent_net(
     method: Method, network: ProcessNetwork, flat: FlatParameters, plain: AgentNet
 ) -> FatedNet:
     """Return the executor of the agent of this process."""
-    fates = _fates(method, network.network, flat)
-    carry = process_carry(plain)
-    return FatedNet(network.network, bindings(method), (network.agent,), plain, carry, fates, is_real=True)
+    return _fated_net(method, network.network, (network.agent,), plain, process_carry(plain), flat)
 
 
-def _fates(method: Method, network: AnyNetwork, flat: FlatParameters, churn: Sequence[Event] = ()) -> Fates:
-    packet = packet_bytes(method, network, flat.dimension, flat.dtype.itemsize)
-    fates = make_fates(network, churn, packet)
+def _fated_net(
+    method: Method,
+    network: AnyNetwork,
+    agents: Sequence[int],
+    plain: ReplicaNet | AgentNet,
+    carry: Callable[[list[Packets], list[Packets]], list[Packets]],
+    flat: FlatParameters,
+    churn: Sequence[Event] = (),
+) -> FatedNet:
+    assert isinstance(network.links, Links)
+    x0 = torch.empty(len(agents), flat.dimension, dtype=flat.dtype, device="meta")  # without numbers
+    one_hot = x0.new_empty(len(agents), network.n)
+    letters, charges = bindings(method), charges_of(method, network.links.coder, x0, one_hot)
+    fates = make_fates(network, churn, charges, letters)
     assert fates is not None
-    return fates
+    is_real = isinstance(plain, AgentNet)
+    return FatedNet(network, letters, agents, plain, carry, fates, charges, is_real=is_real)

@@ -122,24 +122,23 @@ class Replicas(MethodOptimizer):
     def link_metrics(self) -> dict[str, float]:
         """Return what a trace of the simulator records of :class:`digrad.Links`; nothing on a network without.
 
-        ``delivered`` and, where the links have a clock, ``seconds_simulated`` before this iteration; ``mass_error``,
-        ``in_transit`` and ``min_weight`` after the last step, NaN where the method has no such thing.
+        ``delivered``, ``overtaken`` and, where the links have a clock, ``seconds_simulated`` before this iteration;
+        ``mass_error``, ``in_transit`` and ``min_weight`` after the last step, NaN where the method has no such thing.
         """
         if not isinstance(self._net, FatedNet):
             return {}
         found = metrics.packet_figures(self.state_fields, self._net.owed)
         row = {name: float(found.get(name, math.nan)) for name in PACKET_COLUMNS}
         packets, ks = self._net.packets, np.array([self.k])
-        row["delivered"] = 1.0 if packets is None else float(packets.delivered(ks)[0])
-        if self._net.links.clock is not None:
-            times = packets and packets.times
-            row["seconds_simulated"] = float(times.before(ks)[0]) if times else 0.0
+        row |= {name: float(share[0]) for name, share in packets.shares(ks).items()}
+        if packets.times:
+            row["seconds_simulated"] = float(packets.times.before(ks)[0])
         return row
 
     def slowest(self) -> dict[str, Any] | None:
         """Return which agents and arcs steps wait for, on average so far; None without a clock, or before a step."""
         packets = self._net.packets if isinstance(self._net, FatedNet) else None
-        return packets.times.slowest(self.k) if packets and packets.times else None
+        return packets.times.slowest(self.k) if packets and packets.times and self.k else None
 
 
 def _models(model: torch.nn.Module | Sequence[torch.nn.Module], n: int) -> list[torch.nn.Module]:
