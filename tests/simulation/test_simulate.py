@@ -18,6 +18,7 @@ pytestmark = pytest.mark.long
 NETWORK = dg.Network(dg.graphs.example5())
 QUADRATIC = dg.problems.example_quadratic()
 CGT = dg.CGT(step_size=0.05, threshold=2.0)
+CGT_FAR = dg.CGT(step_size=0.05, threshold=1e300)
 
 
 def digits():
@@ -575,3 +576,40 @@ def test_whole_numbers_beyond_those_of_arrays_are_floats_or_refused():
     ):
         with pytest.raises(dg.DigradError):
             make()
+
+
+def test_divergence_does_not_depend_on_the_units_of_x():
+    units = 3e14
+    curvature, linear = (
+        np.array([[1.0], [2.0], [1.5], [1.0], [0.5]]),
+        np.array([[-1.0], [2.0], [-3.0], [-4.0], [0.0]]),
+    )
+    far = dg.problems.quadratic(curvature=curvature, linear=units * linear)
+    near = dg.problems.quadratic(curvature=curvature, linear=linear)
+    minimum = units * near.solve().x
+    assert abs(minimum[0]) > 1e14
+    options = {"steps": 300, "record_every": 50, "tolerance": 1.0}
+    method = dg.AB(step_size=0.2)
+    alone = dg.simulate(method, far, NETWORK, **options)
+    assert alone.verdict == "converged"
+    np.testing.assert_allclose(alone.final_x, np.tile(minimum, (5, 1)), rtol=1e-12)
+    for trace in dg.compare([method], far, NETWORK, seeds=2, **options)["AB"].traces:
+        np.testing.assert_array_equal(trace.final_x, alone.final_x)
+    too_large = dg.simulate(dg.AB(step_size=3.0), far, NETWORK, steps=300)
+    assert too_large.verdict == "diverged"
+    assert too_large.diverged_at < 100
+    assert dg.simulate(dg.AB(step_size=3.0), near, NETWORK, steps=300).diverged_at < 100
+
+
+def test_a_run_that_went_beyond_the_first_limit_is_resumed(tmp_path):
+    far = dg.problems.quadratic(curvature=np.ones((5, 1)), linear=np.full((5, 1), -1e15))
+    options = {"record_every": 7, "x0": [0.0]}
+    whole = dg.simulate(CGT_FAR, far, NETWORK, steps=40, **options)
+    dg.simulate(
+        CGT_FAR, far, NETWORK, steps=20, checkpoint=dg.Checkpoint(tmp_path / "run", every=20), **options
+    )
+    again = dg.Checkpoint(tmp_path / "run", every=20, resume=True)
+    resumed = dg.simulate(CGT_FAR, far, NETWORK, steps=40, checkpoint=again, **options)
+    assert resumed.verdict == whole.verdict == "not converged"
+    for name, column in whole.columns.items():
+        np.testing.assert_array_equal(resumed.columns[name], column)

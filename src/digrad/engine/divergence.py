@@ -1,11 +1,17 @@
-"""When a run counts as diverged: one rule for all engines."""
+"""When a run counts as diverged: an entry of x is not finite, or it is far away where the losses are steep.
 
-# An entry of x beyond this, relative to 1 + max|x_0|, counts as diverged (the design's definition).
+Far away is beyond 1e12 (1 + max|x_0|), and steep a gradient of more than 1000 times the largest at the start. The first
+alone would depend on units: a minimum may lie at 1e15, and on the way there gradients become smaller.
+"""
+
+# An entry of x beyond this, relative to 1 + max|x_0|, is far away (the design's definition).
 DIVERGED = 1e12
+# A gradient of more than this many times the largest at the start is steep; noise and overshooting stay below.
+STEEP = 1e3
 
 
 def largest_entry(start: float, representable: float) -> float:
-    """Return the entry of x beyond which a run has diverged, as one that is not finite has.
+    """Return the entry of x beyond which a run is far away.
 
     Args:
         start: The largest entry of x_0, in absolute value.

@@ -61,8 +61,9 @@ def results_table(runs: Sequence[RunDirectory], data: Mapping[str, Any]) -> str:
 _NOTE = (
     '<p class="faint">At the last iteration, measured at the {average} of the agents; medians where there are several '
     "seeds. Converged: gradient norm and consensus error are within the tolerance of the specification; diverged: an "
-    "entry is not finite or beyond 10<sup>12</sup> times the start; stalled: neither, and the medians of the last two "
-    "quarters of the rows are the same to 5 %; not converged: none of these.</p>"
+    "entry is not finite, or beyond 10<sup>12</sup> times the start with gradients 1000 times those of the start; "
+    "stalled: neither, and the medians of the last two quarters of the rows are the same to 5 %; not converged: none "
+    "of these.</p>"
 )
 
 

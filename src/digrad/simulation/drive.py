@@ -192,7 +192,11 @@ class _Drive:
         self._enter_phase(k)
         if self.timeline and (event := self.timeline.event(k)) is not None:
             carry = happen(event, carry, arcs_of(self.run), self.recorder.present)
-        return self.run.call(carry, end, record_every=self.plan.record_every, steps=self.plan.steps)
+        carry, rows = self.run.call(carry, end, record_every=self.plan.record_every, steps=self.plan.steps)
+        if not carry.alive and (limit := self.run.limit_beyond(carry)) is not None:
+            self.phases = [phase.with_limit(limit) for phase in self.phases]
+            self.run, carry = self.run.with_limit(limit), carry._replace(alive=jax.numpy.asarray(True))
+        return carry, rows
 
     def _enter_phase(self, k: int) -> None:
         """Go on with the network, and record the losses, of those who are there at iteration k."""

@@ -17,7 +17,7 @@ import numpy as np
 from digrad.engine.hyper import scheduled_fields
 from digrad.errors import ArgumentError
 from digrad.simulation.advance import Carry, Code, Fixed, Inputs, Rows, advance
-from digrad.simulation.drive import Plan, chunks, ended
+from digrad.simulation.drive import Plan, chunks, drive, ended
 from digrad.simulation.interrupt import deferred_interrupt
 from digrad.simulation.prepare import Prepared
 from digrad.simulation.recorder import Recorder, evaluate_many, first_rows
@@ -80,7 +80,13 @@ def drive_together(runs: Sequence[Prepared], plan: Plan, *, share_samples: bool 
         ended(run, plan, recorder, _lane(carry, lane), seconds=seconds)
         for lane, (run, recorder) in enumerate(zip(runs, recorders, strict=True))
     ]
-    return [dataclasses.replace(trace, interrupted=interrupted) for trace in traces]
+    if interrupted:
+        return [dataclasses.replace(trace, interrupted=True) for trace in traces]
+    # A run that is far away without having diverged cannot go on beside the others; it runs alone.
+    return [
+        drive(run, plan) if trace.verdict == "diverged" and run.limit_beyond(_lane(carry, lane)) else trace
+        for lane, (run, trace) in enumerate(zip(runs, traces, strict=True))
+    ]
 
 
 def _last_rows(runs: Sequence[Prepared], fixed: Fixed, carry: Carry, plan: Plan, code: Code) -> list[Rows]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from digrad.engine import hyper
 from digrad.engine.averages import perron_weights
 from digrad.engine.charges import Charge, charges_of
-from digrad.engine.divergence import largest_entry
+from digrad.engine.divergence import STEEP, largest_entry
 from digrad.engine.fates import make_fates
 from digrad.engine.packets import PacketTraffic
 from digrad.engine.traffic import Meter, Traffic
@@ -113,6 +113,25 @@ class Prepared:
         inputs = inputs or self.inputs(int(carry.k), end, steps)
         run = advance_of(self.code, *self.start.grad.shape)
         return jax.block_until_ready(run(fixed, carry, end, inputs, code=self.code))
+
+    def limit_beyond(self, carry: Carry) -> float | None:
+        """Return the limit with which a run that ended beyond its own goes on; None if it has diverged.
+
+        That is decided here, and not in the loop, because it takes gradients that hardly any run has to be asked for.
+        """
+        method = self.fixed.method
+        here, start = (
+            np.asarray(method.query(state), np.float64) for state in (carry.state, self.start.state)
+        )
+        x = np.asarray(method.estimate(carry.state))
+        if not np.isfinite(x).all():
+            return None
+        steep = STEEP * np.abs(self.problem.local_gradients(start)).max()
+        return _limit(x) if np.abs(self.problem.local_gradients(here)).max() <= steep else None
+
+    def with_limit(self, limit: float) -> "Prepared":
+        """Return the run with another limit of the entries of x."""
+        return replace(self, fixed=self.fixed._replace(limit=jnp.asarray(limit, self.dtype)))
 
     def schedules(self, first: int, end: int, steps: int | None = None) -> dict[str, npt.NDArray[Any]]:
         """Return the hyper-parameters that change at the iterations first, ..., end - 1, by field.
@@ -407,7 +426,7 @@ def _operators(
 
 
 def _limit(x0: npt.NDArray[np.floating]) -> float:
-    """Return the entry of x beyond which a run has diverged."""
+    """Return the entry of x beyond which a run is looked at."""
     return largest_entry(float(np.abs(x0).max()), float(np.finfo(x0.dtype).max))
 
 
