@@ -38,6 +38,31 @@ STEPS, CUT = 24, 11  # of a run, and where it is resumed
 SHOWN = 10  # numbers stored of an array
 RESUMED = " resumed"
 
+# What has changed since the reference was made, and why: only in the last digits, where a sum has another order,
+ROUNDED = dict.fromkeys(
+    ("CGT kernels", "CGT kernels float32"), "933ebd0: XLA instead of Numba"
+) | dict.fromkeys(
+    (
+        "ClippedGD full float64",
+        "SGP loss",
+        "SGP delay",
+        "SGP fixed delay",
+        "SGP deadline",
+        "SGP random arcs with loss",
+    ),
+    "1a91973: norms of rows are scaled by powers of two",
+)
+# or in what a column says.
+CHANGED = {
+    ("CGT scheduled", "fraction_clipped"): "176d99c: NaN in the last row before",
+    ("SGP bursts", "mass_error"): "e503478: infinite once a run has diverged",
+    **{
+        (f"{method} {links}", "delivered"): "81b2da0: counts neither what is under way nor what was overtaken"
+        for method in ("CGT", "SGP")
+        for links in ("delay", "fixed delay", "deadline")
+    },
+}
+
 Arrays = dict[str, np.ndarray]
 Case = Callable[[], Arrays]
 
@@ -352,17 +377,21 @@ def compare(path: Path, only: str) -> int:
     print("bit for bit" if bitwise else f"to rounding, because this machine is another one: {here}")
     count, wrong, changed = 0, 0, set()
     for name, found in run(only):
-        known = stored["cases"].get(name.removesuffix(RESUMED))
+        plain = name.removesuffix(RESUMED)
+        known = stored["cases"].get(plain)
         count += 1
         if known is None:
             print(f"new: {name}")
             continue
         changed |= {f"- {column}" for column in known.keys() - found.keys()}
         changed |= {f"+ {column}" for column in found.keys() - known.keys()}
-        gaps = differences(known, found, bitwise=bitwise, tolerance=tolerance_of(name))
+        exact = bitwise and plain not in ROUNDED
+        gaps = differences(known, found, bitwise=exact, tolerance=tolerance_of(name))
+        gaps = {column: gap for column, gap in gaps.items() if (plain, column) not in CHANGED}
         wrong += bool(gaps)
         if gaps:
             print(f"differs: {name}: " + ", ".join(f"{column} by {gap:.1e}" for column, gap in gaps.items()))
+    print(f"expected, see {Path(__file__).name}: {sorted(ROUNDED)} in the last digits, {sorted(CHANGED)}")
     print(f"{count} cases compared, {wrong} differ; columns gone or new: {sorted(changed) or 'none'}")
     return wrong
 

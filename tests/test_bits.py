@@ -20,4 +20,5 @@ SOME = (
 def test_numbers_are_those_of_the_reference_to_rounding(name):
     known = json.loads(bits.REFERENCE.read_text())["cases"][name.removesuffix(bits.RESUMED)]
     found = bits.record(bits.cases()[name]())
-    assert not bits.differences(known, found, bitwise=False, tolerance=bits.tolerance_of(name))
+    gaps = bits.differences(known, found, bitwise=False, tolerance=bits.tolerance_of(name))
+    assert not {column: gap for column, gap in gaps.items() if (name, column) not in bits.CHANGED}
