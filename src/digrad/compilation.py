@@ -42,5 +42,5 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:  # no Linux
         lines = []
-    flags = next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
     return f"{platform.machine()}-{hashlib.sha256(flags.encode()).hexdigest()[:8]}"

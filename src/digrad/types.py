@@ -15,7 +15,7 @@ State: TypeAlias = Any
 Schedule: TypeAlias = Callable[[int], float]
 #: A hyper-parameter; an array ``[n, 1]`` gives each agent its own.
 Hyper: TypeAlias = float | Array | Schedule
-#: An average of the agents: their plain mean, or the one that the dynamics of a method conserve.
+#: The plain mean of the agents, or the average that the dynamics of a method conserve.
 Average: TypeAlias = Literal["plain", "weighted"]
 
 

@@ -172,7 +172,7 @@ SPECS = {
         "seed = 0\nbatch_size = 1000000",
         "`batch_size` is 1000000, but no agent has more than 360 samples",
     ),
-    "endless": ("steps = 5", "steps = 100000000000000000000", "must be at most 1000000000000, but got 1000"),
+    "endless": ("steps = 5", "steps = 10000000000000", "must be at most 1000000000000, but got 1000"),
     "rows beyond memory": (
         "steps = 5",
         "steps = 1000000000",

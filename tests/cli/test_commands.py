@@ -246,7 +246,7 @@ def test_ctrl_c_keeps_what_was_computed_and_resume_goes_on(monkeypatch, capsys, 
     finally:
         signal.signal(signal.SIGINT, before)
     deadline = time.monotonic() + 90
-    while not list(out.glob("checkpoints/*")) and time.monotonic() < deadline:
+    while not list(out.glob("checkpoints/*.npz")) and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=90)
@@ -266,7 +266,7 @@ def test_demo_shows_that_tracking_explodes_and_cgt_converges(monkeypatch, capsys
     assert summary["DGDClip"]["verdict"] == "stalled"
     assert summary["DGDClip"]["final"]["grad_norm"] > 100 * summary["CGT"]["final"]["grad_norm"]
     cgt, clipped = (Trace.load(out, name) for name in ("CGT", "DGDClip"))
-    assert cgt.loss.max() == cgt.loss[0] > 4
+    assert cgt.loss.max() < 1.2 * cgt.loss[0]
     assert cgt.loss[-1] - preset("demo").build().problem.solve().loss < 1e-3
     assert clipped.grad_norm[-1000:].mean() > 2 * cgt.grad_norm[-1000:].mean()
     assert (out / "figures" / "loss_and_gradient.png").exists()

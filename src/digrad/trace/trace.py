@@ -46,7 +46,7 @@ class Trace:
         verdict: ``"converged"``: gradient norm and consensus error of the last row are within the tolerance;
             ``"diverged"``: an estimate is not finite, or beyond 1e12 (1 + max|x_0|) where gradients are 1000 times
             those of the start; ``"stalled"``: neither, and the run no
-            longer moves (:func:`is_stalled`); ``"not converged"``: neither, and it still moves.
+            longer moves (``digrad.trace.is_stalled``); ``"not converged"``: neither, and it still moves.
         diverged_at: The first iteration that diverged, or None.
         steps: Iterations done.
         seconds: Wall-clock time of the run.
