@@ -552,6 +552,11 @@ def test_what_has_overflowed_is_infinite_in_columns_files_and_print_and_null_in_
     assert dg.Trace.load(tmp_path, "AB").loss[-1] == np.inf
 
 
+def test_a_loss_that_overflows_downwards_is_minus_infinity():
+    falls = dg.Problem.from_loss(lambda x, batch: -((x + 0 * batch.mean()) ** 4).sum(), [np.ones(1)] * 5, 1)
+    assert dg.simulate(CGT, falls, NETWORK, steps=1, x0=[1e80]).loss[0] == -np.inf
+
+
 def test_a_schedule_that_overflows_is_infinite():
     grows = dg.schedules.Geometric(1.0, 2.0)
     for threshold in (grows, lambda k: 2.0**k, lambda k: 10 ** (k + 300)):

@@ -85,8 +85,8 @@ class Recorder:
             new |= zip(self._paths, kept.kept["x"].reshape(len(ks), len(self._paths)).T, strict=True)
         if self._invariant:
             new["mass_error"] = kept.kept["mass_error"]
-        for name in HEADLINE:  # always measured: what is no number has overflowed on the way
-            new[name] = np.nan_to_num(new[name], nan=np.inf, posinf=np.inf)
+        for name in HEADLINE:  # always measured: NaN has overflowed on the way
+            new[name] = np.where(np.isnan(new[name]), np.inf, new[name])
         self.columns = {
             name: np.concatenate([old, np.asarray(new[name], old.dtype)])
             for name, old in self.columns.items()
