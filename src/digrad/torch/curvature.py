@@ -53,7 +53,7 @@ def curvature_along(
     rounds: int = ROUNDS,
     on_step: Callable[[int, float], None] | None = None,
 ) -> Curvature:
-    """Train, and at some iterations measure gradient and Hessian norms of all losses at the average of the agents.
+    """Train, and at some iterations measure gradient and Hessian norms of all losses at the average of the plan.
 
     A loss is the mean cross entropy over the first ``images`` images of its agent, as they are; F is their mean. The
     Hessian norm is the length of H v after ``rounds`` rounds of the power method on Hessian-vector products, which is a
@@ -91,6 +91,7 @@ class _Power:
 
     def __init__(self, training: Training, parts: Sequence[Evaluation], seed: int, rounds: int) -> None:
         self._replicas, self._parts, self._rounds = training.replicas, parts, rounds
+        self._plan = training.plan
         self._parameters = [p for p in self._replicas.models[0].parameters() if p.requires_grad]
         generator = torch.Generator().manual_seed(seed)
         shapes = [parameter.shape for parameter in self._parameters]
@@ -104,7 +105,7 @@ class _Power:
         """Return loss, gradient and Hessian norms at the current average."""
         model = self._replicas.models[0]
         kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        with self._replicas.averaged_parameters():
+        with self._replicas.averaged_parameters(self._plan.average):
             losses, gradients = zip(*self._gradients(model), strict=True)
             count = len(gradients)
             mean = [torch.stack(part).mean(0).detach() for part in zip(*gradients, strict=True)]
