@@ -72,14 +72,14 @@ def test_trackers_sum_to_the_gradients_whatever_the_direction():
         torch.testing.assert_close(state.y.sum(0), state.g.sum(0), rtol=0, atol=1e-11)
 
 
-def test_momentum_ends_at_the_minimum_and_adam_around_it():
+def test_without_noise_momentum_and_adam_end_at_the_minimum():
     ends = {
         "momentum": simulate(from_optax(optax.sgd(0.02, momentum=0.5)), steps=2000),
         "adam": simulate(from_optax(optax.adam(0.01)), steps=5000),
     }
     errors = {name: abs(trace.final_x - Q5.minimum).max() for name, trace in ends.items()}
     assert errors["momentum"] < 1e-9
-    assert errors["adam"] < 0.05
+    assert errors["adam"] < 1e-11
 
 
 def test_memory_is_part_of_checkpoints(tmp_path):
