@@ -135,9 +135,8 @@ def test_gradient_that_is_not_finite_is_replaced_by_the_one_before_on_request(tm
 )
 def test_call_that_only_one_agent_makes_is_named_on_every_agent(call: str, name: str, tmp_path: Path) -> None:
     found = [report["alone"] for report in play("alone", 3, tmp_path, call)]
-    assert all(
-        one["seconds"] < 12 + 12 + 2 + MARGIN for one in found
-    )  # not the minutes that a slow agent gets
+    # Not the minutes that a slow agent gets.
+    assert all(one["seconds"] < 12 + 12 + 2 + MARGIN for one in found)
     reports = [one["error"] for one in found]
     step = "DecentralizedOptimizer.step()"
     for agent in (0, 2):

@@ -116,9 +116,8 @@ def test_processes_compute_what_replicas_do_to_the_last_bit(tmp_path: Path) -> N
         books = {name: book for agent in agents for name, book in agent[seed].get("links", {}).items()}
         assert books.keys() == state.get("links", {}).keys()
         assert all(torch.equal(book, state["links"][name]) for name, book in books.items()), seed
-    for rank, agent in enumerate(
-        agents
-    ):  # bytes are those that travelled, whatever a coder would have made of them
+    # Bytes are those that travelled, whatever a coder would have made of them.
+    for rank, agent in enumerate(agents):
         assert all(one["bytes_sent"] == one["travelled"] > 0 for one in agent.values())
         lines = (tmp_path / f"agent-{rank}.jsonl").read_text().splitlines()
         measured = [json.loads(line)["bytes"] for line in lines]

@@ -1,7 +1,8 @@
 """When a run counts as diverged: an entry of x is not finite, or it is far away where the losses are steep.
 
 Far away is beyond 1e12 (1 + max|x_0|), and steep a gradient of more than 1000 times the largest at the start. The first
-alone would depend on units: a minimum may lie at 1e15, and on the way there gradients become smaller.
+alone would depend on units: a minimum may lie at 1e15, and on the way there gradients become smaller. Trainings of
+networks go by the first alone: no weight of a network is of that size.
 """
 
 # An entry of x beyond this, relative to 1 + max|x_0|, is far away (the design's definition).

@@ -58,16 +58,14 @@ class StepTimes:
 
     def _extend(self, first: int, length: int) -> None:
         fates, clock = self._fates, self._clock
-        sent = fates.sent(first, length)
+        sent, under_way = fates.sent(first, length), fates.under_way(first, length)
         if clock.deadline is None:
-            under_way = fates.under_way(first, length)
             self._wait(first, under_way)
             computed, late = fates.ready(first, length), np.zeros_like(sent)
         else:
             travelling = fates.travelling(first, length)
             late = sent & (travelling > clock.deadline)
             computed = np.minimum(fates.work(first, length), clock.deadline)
-            under_way = fates.under_way(first, length)
             self._keep_deadline(clock.deadline, first, travelling)
         self._computed += np.nansum(computed, axis=0)
         self._travelled += np.where(sent, under_way, 0).sum(axis=0)

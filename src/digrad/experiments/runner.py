@@ -274,7 +274,7 @@ def _check_stored(store: RunDirectory, built: Built) -> None:
             if trace is None:
                 continue
             wanted = {**_facts(store, built, label, seed), "steps": min(spec.steps, trace.steps)}
-            known = {"stop_at_tolerance": trace.stopped_early, **trace.facts, "steps": trace.steps}
+            known = {**trace.facts, "steps": trace.steps}
             differing = difference({key: known[key] for key in wanted if key in known}, wanted)
             if differing:
                 raise CheckpointError(

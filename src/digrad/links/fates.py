@@ -74,10 +74,9 @@ class Fates:
             links.clock.check_arcs(len(arcs))
         self._bad = _Chain(np.zeros(len(arcs), bool))  # which arcs are in a burst
         self._work = _Chain(np.full(n, np.nan))  # seconds that agents have left to compute; NaN for none
-        anew = np.ones(len(arcs), np.int64)
-        self._unheard = _Chain(
-            (anew, anew > 0, None)
-        )  # what receivers have missed, and who has heard nothing yet
+        # How many packets the next one makes up for, who has heard nothing yet, and what is due when.
+        missed = np.ones(len(arcs), np.int64)
+        self._unheard = _Chain((missed, missed > 0, None))
         self.longest_delay = links.clock.most_late(self._full) if links.is_timed else links.longest_delay  # pyright: ignore[reportOptionalMemberAccess]
         if self.longest_delay > LONGEST_DELAY:
             raise ArgumentError(

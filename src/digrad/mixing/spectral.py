@@ -336,9 +336,7 @@ def _balanced(matrix: csr_array) -> Vector | None:
     n = matrix.indptr.size - 1
     if ((matrix != 0) != (matrix.T != 0)).nnz:
         return None
-    order, parent = breadth_first_order(
-        matrix, 0
-    )  # every arc has its reverse, so that the direction does not matter
+    order, parent = breadth_first_order(matrix, 0)  # of either direction: every arc has its reverse
     child, parent = order[1:], parent[order[1:]]
     ratio = np.asarray(matrix[child, parent] / matrix[parent, child]).ravel()
     vector = np.ones(n)

@@ -71,9 +71,8 @@ def reserve(folder: Path, name: str) -> str:
                 return f"another run uses `{folder}` (`{name}` is locked); end it, or give another folder"
             _reserved[path] = descriptor
             os.ftruncate(descriptor, 0)
-            os.write(
-                descriptor, secrets.token_hex(16).encode()
-            )  # by which others see that they share the folder
+            # By this others see that they share the folder.
+            os.write(descriptor, secrets.token_hex(16).encode())
     except OSError as error:
         return f"`{folder}` cannot be written ({error}); give another folder"
     return ""

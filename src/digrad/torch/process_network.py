@@ -37,14 +37,10 @@ from digrad.torch.same_host import SameHost
 
 OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"  # a setting of torchrun, which only its c10d backend obeys
 SHARED_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # what torchrun tells the agents it has done
-PATIENCE, STEPS = (
-    300.0,
-    5,
-)  # seconds, or so many step times if that is longer, that an agent waits for another one
-SUSPICION, LOOK = (
-    10.0,
-    2.0,
-)  # seconds of waiting after which to look where the other one is, and between two looks
+PATIENCE = 300.0  # seconds that an agent waits for another one,
+STEPS = 5  # or so many step times if that is longer
+SUSPICION = 10.0  # seconds of waiting after which to look where the other one is,
+LOOK = 2.0  # and between two looks
 STEP = "DecentralizedOptimizer.step()"
 _BACKENDS = ("gloo", "nccl", "cpu:gloo,cuda:nccl")
 _HERE = "here"  # what agents say before they wait for one another
