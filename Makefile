@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo test lint types layers pytest slow soak test-all pytest-without-torch docs package constraints clean
+.PHONY: demo test lint types layers pytest slow soak test-all pytest-without-torch bench docs package constraints clean
 
 demo: $(VENV)/.installed
 	$(BIN)/digrad demo
@@ -16,8 +16,8 @@ test: lint layers
 	$(MAKE) --jobs=2 types pytest
 
 lint: $(VENV)/.installed-test
-	$(BIN)/ruff format --check src tests examples docs
-	$(BIN)/ruff check src tests examples docs
+	$(BIN)/ruff format --check src tests benchmarks examples docs
+	$(BIN)/ruff check src tests benchmarks examples docs
 
 types: $(VENV)/.installed-test
 	$(BIN)/pyright --pythonpath $(BIN)/python
@@ -49,6 +49,10 @@ test-3.%:
 
 pytest-without-torch: $(VENV)/.installed-plain
 	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not slow" $(WITHOUT_TORCH)
+
+# Speed and memory, as docs/results/bench shows them: a quarter of an hour on a machine that does nothing else.
+bench: $(VENV)/.installed-test
+	$(BIN)/python -m benchmarks
 
 # The site, from docs/ and the docstrings: open docs/_build/html/index.html.
 docs: $(VENV)/.installed-test

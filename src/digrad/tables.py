@@ -51,7 +51,7 @@ class Table:
     def of(cls, items: Iterable[Any]) -> "Table":
         """Return a table of a pandas data frame, or of mappings, data classes or things that have ``to_dict``.
 
-        So every table can be written: that of a sweep, the rows of ``digrad bench``, what ``digrad methods`` lists.
+        So every table can be written: that of a sweep, what ``digrad methods`` lists.
 
         Example:
             >>> import pandas as pd

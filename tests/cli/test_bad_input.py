@@ -88,11 +88,6 @@ COMMANDS = {
         "`--draw` of digrad graph must end in .png, .pdf or",
     ),
     "not a run": (["report", "."], "digrad: . is not a digrad run directory"),
-    "repeats": (["bench", "--repeats", "0"], "0 is not in the range"),
-    "figure of sweeps": (
-        ["bench", "sweeps", "--figure", "a.png"],
-        "which sweeps does not measure; leave it out",
-    ),
 }
 
 

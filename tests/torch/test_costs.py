@@ -2,8 +2,8 @@
 
 import pytest
 
-from digrad.bench.torch_deadline import deadline_row
-from digrad.bench.torch_exchange import run_torch_bench
+from benchmarks.torch_deadline import deadline_row
+from benchmarks.torch_exchange import run_torch_bench
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from digrad.cli.doctor import doctor
 from digrad.cli.experiments import demo, report, reproduce, run
 from digrad.cli.lookup import data, graph, methods
-from digrad.cli.machines import bench, keygen, launch
+from digrad.cli.machines import keygen, launch
 from digrad.cli.sweeps import sweep, tune
 from digrad.cli.theory import certify, smoothness
 
@@ -20,7 +20,6 @@ COMMANDS = (
     graph,
     methods,
     data,
-    bench,
     report,
     doctor,
 )

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from digrad.bench.report import BenchReport, BenchRow
+from benchmarks.report import BenchReport, BenchRow
 from digrad.plots.style import BLUE, FONT, PANEL, RED
 
 if TYPE_CHECKING:

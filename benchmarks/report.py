@@ -2,7 +2,10 @@
 
 import io
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
+
+ROOT = Path(__file__).parent.parent  # the checkout, in which `python -m benchmarks` works
 
 
 @dataclass(frozen=True)

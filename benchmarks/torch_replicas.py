@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.report import ROOT, BenchRow
 from digrad import CGT, checks
-from digrad.bench.report import BenchRow
 from digrad.errors import DigradError
 from digrad.torch.launch import require_torch
 
@@ -33,9 +33,9 @@ def replicas_rows(*, repeats: int = 7) -> list[BenchRow]:
     """
     require_torch("the torch benchmark")
     repeats = checks.count(repeats, "repeats", "replicas_rows")
-    command = [sys.executable, "-m", "digrad.bench.torch_replicas", str(repeats)]
+    command = [sys.executable, "-m", "benchmarks.torch_replicas", str(repeats)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=SECONDS)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise DigradError(f"the benchmark of replicas ended with exit code {done.returncode}: {reason}")
@@ -116,4 +116,4 @@ def _work(repeats: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(_work(int(sys.argv[1]))))  # noqa: T201
+    print(json.dumps(_work(int(sys.argv[1]))))

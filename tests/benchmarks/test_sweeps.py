@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from digrad.bench import sweeps
-from digrad.bench.sweeps import CASES, full_batch, shared_samples
+from benchmarks import sweeps
+from benchmarks.sweeps import CASES, full_batch, shared_samples
 from digrad.errors import DigradError
 
 

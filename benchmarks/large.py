@@ -13,9 +13,9 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.measure import interleave, peak_memory, resident_memory, timed, unrecorded
+from benchmarks.report import BenchRow
 from digrad.algorithms import CGT
-from digrad.bench.measure import interleave, peak_memory, resident_memory, timed, unrecorded
-from digrad.bench.report import BenchRow
 from digrad.errors import DigradError
 from digrad.graphs import Digraph, exponential, k_out, ring
 from digrad.mixing import Network, rho

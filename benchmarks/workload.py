@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.measure import unrecorded
+from benchmarks.numpy_loop import Gradient, NumpyLogistic, run_cgt
+from benchmarks.torch_loop import torch_run
 from digrad.algorithms import CGT
-from digrad.bench.measure import unrecorded
-from digrad.bench.numpy_loop import Gradient, NumpyLogistic, run_cgt
-from digrad.bench.torch_loop import torch_run
 from digrad.data import Dataset
 from digrad.errors import DigradError
 from digrad.graphs import example5, k_out

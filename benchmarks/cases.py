@@ -6,11 +6,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from digrad.bench.large import converging, growth, large, large_memory, networks, two_threads
-from digrad.bench.lossy import lossy
-from digrad.bench.measure import Timing, fastest, interleave, peak_memory
-from digrad.bench.report import BenchRow
-from digrad.bench.workload import METHOD, Workload, many_agents_problem, paper_problem
+from benchmarks.large import converging, growth, large, large_memory, networks, two_threads
+from benchmarks.lossy import lossy
+from benchmarks.measure import Timing, fastest, interleave, peak_memory
+from benchmarks.report import BenchRow
+from benchmarks.workload import METHOD, Workload, many_agents_problem, paper_problem
 from digrad.errors import DigradError
 from digrad.graphs import example5
 from digrad.mixing import Network

@@ -2,7 +2,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from digrad.bench.torch_replicas import replicas_rows
+from benchmarks.torch_replicas import replicas_rows
 
 
 @pytest.mark.slow

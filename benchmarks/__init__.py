@@ -1,6 +1,6 @@
 """How fast digrad is on this machine: against NumPy, against its own alternatives, and against fixed limits."""
 
-from digrad.bench.report import BenchReport, BenchRow
-from digrad.bench.run import run_bench
+from benchmarks.report import BenchReport, BenchRow
+from benchmarks.run import run_bench
 
 __all__ = ["BenchReport", "BenchRow", "run_bench"]

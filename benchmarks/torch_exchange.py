@@ -14,9 +14,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from benchmarks.processes import SECONDS, run_processes
+from benchmarks.report import BenchRow
 from digrad import CGT, checks
-from digrad.bench.processes import SECONDS, run_processes
-from digrad.bench.report import BenchRow
 from digrad.graphs import Digraph, from_edges
 from digrad.torch.launch import require_torch
 
@@ -40,7 +40,7 @@ def run_torch_bench(*, repeats: int = 7, dimension: int = RESNET18) -> list[Benc
     """
     require_torch("the torch benchmark")
     repeats = checks.count(repeats, "repeats", "run_torch_bench")
-    command = [sys.executable, "-m", "digrad.bench.torch_exchange", str(repeats), str(dimension)]
+    command = [sys.executable, "-m", "benchmarks.torch_exchange", str(repeats), str(dimension)]
     found = run_processes(command, GRAPH.n)
     times = {
         name: statistics.median(map(max, zip(*(one["times"][name] for one in found), strict=True)))
@@ -279,4 +279,4 @@ def _seconds(run: Callable[[], Any]) -> float:
 
 
 if __name__ == "__main__":
-    print(json.dumps(_work(int(sys.argv[1]), int(sys.argv[2]))))  # noqa: T201
+    print(json.dumps(_work(int(sys.argv[1]), int(sys.argv[2]))))

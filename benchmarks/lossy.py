@@ -5,10 +5,10 @@ from typing import Any
 
 import jax
 
+from benchmarks.large import NEVER, RANDOM, random_quadratic
+from benchmarks.measure import interleave
+from benchmarks.report import BenchRow
 from digrad.algorithms import CGT
-from digrad.bench.large import NEVER, RANDOM, random_quadratic
-from digrad.bench.measure import interleave
-from digrad.bench.report import BenchRow
 from digrad.graphs import k_out
 from digrad.links import Links
 from digrad.mixing import Network

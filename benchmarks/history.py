@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from digrad.bench.report import BenchRow
+from benchmarks.report import BenchRow
 from digrad.errors import DataError
 from digrad.files import make_folder
 
@@ -43,5 +43,5 @@ def _last(path: Path) -> dict[str, float]:
         )
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise DataError(
-            f"{path} is no history of `digrad bench`: {error}. Name another file, or remove this one."
+            f"{path} is no history of `python -m benchmarks`: {error}. Name another file, or remove this one."
         ) from None

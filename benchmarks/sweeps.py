@@ -1,6 +1,6 @@
 """What sweeps promise: many configurations together against one after another, and on two workers against one.
 
-``python -m digrad.bench.sweeps CASE DATA REPEATS`` measures one of them in this process and prints its rows as JSON.
+``python -m benchmarks.sweeps CASE DATA REPEATS`` measures one of them in this process and prints its rows as JSON.
 """
 
 import json
@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.measure import Timing, interleave
+from benchmarks.report import ROOT, BenchReport, BenchRow
 from digrad import checks
-from digrad.bench.measure import Timing, interleave
-from digrad.bench.report import BenchReport, BenchRow
 from digrad.errors import DigradError
 
 SIZES = np.geomspace(1e-3, 1e-1, 64)
@@ -101,9 +101,9 @@ def sweep_row(case: str, data: str, repeats: int) -> BenchRow:
     Raises:
         DigradError: The process failed; the message ends with its last line.
     """
-    command = [sys.executable, "-m", "digrad.bench.sweeps", case, data, str(repeats)]
+    command = [sys.executable, "-m", "benchmarks.sweeps", case, data, str(repeats)]
     done = subprocess.run(
-        command, env={**os.environ, **ONE_THREAD}, capture_output=True, text=True, check=False
+        command, cwd=ROOT, env={**os.environ, **ONE_THREAD}, capture_output=True, text=True, check=False
     )
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
@@ -112,8 +112,8 @@ def sweep_row(case: str, data: str, repeats: int) -> BenchRow:
 
 
 def _together(name: str, data: str, repeats: int, target: float, **options: Any) -> BenchRow:
+    from benchmarks.workload import THRESHOLD, paper_problem
     from digrad import CGT, Network, graphs, simulate, sweep
-    from digrad.bench.workload import THRESHOLD, paper_problem
 
     problem, network = paper_problem(data), Network(graphs.example5())
 
@@ -164,4 +164,4 @@ def _timed(
 
 if __name__ == "__main__":
     found = CASES[sys.argv[1]](sys.argv[2], int(sys.argv[3]))
-    print(json.dumps(asdict(found)))  # noqa: T201
+    print(json.dumps(asdict(found)))

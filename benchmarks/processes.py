@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.report import ROOT
 from digrad.errors import DigradError
 
 SECONDS = 600  # after which the processes are given up
@@ -26,6 +27,7 @@ def run_processes(command: Sequence[str], n: int) -> list[Any]:
     processes = [
         subprocess.Popen(
             command,
+            cwd=ROOT,
             env={**base, "RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -10,11 +10,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+from benchmarks.history import remember
+from benchmarks.report import ROOT, BenchReport, BenchRow
+from benchmarks.sweeps import CASES as SWEEP_CASES
+from benchmarks.sweeps import sweep_row
 from digrad import checks
-from digrad.bench.history import remember
-from digrad.bench.report import BenchReport, BenchRow
-from digrad.bench.sweeps import CASES as SWEEP_CASES
-from digrad.bench.sweeps import sweep_row
 from digrad.errors import DigradError
 
 SMALL = ("minibatch", "many_agents", "recording", "full_batch", "memory", "lossy")
@@ -75,7 +75,7 @@ def run_bench(
 
 
 def _worker(case: str, data: str, repeats: int) -> list[BenchRow]:
-    command = [sys.executable, "-m", "digrad.bench.worker", case, data, str(repeats)]
+    command = [sys.executable, "-m", "benchmarks.worker", case, data, str(repeats)]
     return [BenchRow(**row) for row in json.loads(_output(command, f"the benchmark `{case}`"))]
 
 
@@ -93,6 +93,7 @@ def _start_up(name: str, arguments: list[str], target: float) -> BenchRow:
 def _output(command: list[str], name: str) -> str:
     result = subprocess.run(
         command,
+        cwd=ROOT,
         env={**os.environ, **(TWO_THREADS if "two_threads" in command else ONE_THREAD)},
         capture_output=True,
         text=True,

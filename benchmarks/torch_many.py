@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.processes import run_processes
+from benchmarks.report import BenchRow
 from digrad import CGT
-from digrad.bench.processes import run_processes
-from digrad.bench.report import BenchRow
 from digrad.graphs import exponential
 
 AGENTS = 40
@@ -22,7 +22,7 @@ STEPS = 50
 
 def many_rows(agents: int = AGENTS) -> list[BenchRow]:
     """Return what many agents cost: figures without a promise."""
-    command = [sys.executable, "-m", "digrad.bench.torch_many", str(agents), str(time.time())]
+    command = [sys.executable, "-m", "benchmarks.torch_many", str(agents), str(time.time())]
     found = run_processes(command, agents)
     note = f"exponential graph, {found[0]['numbers']} parameters, batches of 32"
     ready = max(one["ready"] for one in found)
@@ -77,4 +77,4 @@ def _proportional_memory() -> float:
 
 
 if __name__ == "__main__":
-    print(json.dumps(_work(int(sys.argv[1]), float(sys.argv[2]))))  # noqa: T201
+    print(json.dumps(_work(int(sys.argv[1]), float(sys.argv[2]))))

@@ -8,9 +8,9 @@ import json
 import sys
 import time
 
+from benchmarks.processes import run_processes
+from benchmarks.report import BenchRow
 from digrad import CGT
-from digrad.bench.processes import run_processes
-from digrad.bench.report import BenchRow
 from digrad.errors import DigradError
 from digrad.graphs import example5
 
@@ -22,7 +22,7 @@ STEPS = 250  # enough to come there
 
 def deadline_row() -> BenchRow:
     """Return the time to a given accuracy with a deadline against that without."""
-    command = [sys.executable, "-m", "digrad.bench.torch_deadline"]
+    command = [sys.executable, "-m", "benchmarks.torch_deadline"]
     with_deadline, without = (max(run_processes([*command, mode], 5)) for mode in (str(COMPUTE), "none"))
     return BenchRow(
         "time to a distance of 1e-3 with a deadline, one agent slowed down 3 times",
@@ -65,4 +65,4 @@ def _work(mode: str) -> float:
 
 
 if __name__ == "__main__":
-    print(json.dumps(_work(sys.argv[1])))  # noqa: T201
+    print(json.dumps(_work(sys.argv[1])))

@@ -1,6 +1,6 @@
-"""One timed comparison in a process of its own, with one thread: ``python -m digrad.bench.worker CASE DATA REPEATS``.
+"""One timed comparison in a process of its own, with one thread: ``python -m benchmarks.worker CASE DATA REPEATS``.
 
-Prints its rows as JSON; :func:`digrad.bench.run_bench` starts it with the threads of BLAS and OpenMP limited,
+Prints its rows as JSON; :func:`benchmarks.run_bench` starts it with the threads of BLAS and OpenMP limited,
 which must happen before NumPy is imported.
 """
 
@@ -18,14 +18,14 @@ def main(case: str, data: str, repeats: str) -> int:
         os.environ.pop("OMP_NUM_THREADS", None)  # no BLAS takes part, and our own steps obey it
     elif hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    from digrad.bench.cases import CASES
+    from benchmarks.cases import CASES
 
     try:
         rows = CASES[case](data, int(repeats))
     except DigradError as error:
-        print(error, file=sys.stderr)  # noqa: T201
+        print(error, file=sys.stderr)
         return 2
-    print(json.dumps([asdict(row) for row in rows]))  # noqa: T201
+    print(json.dumps([asdict(row) for row in rows]))
     return 0
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from digrad.bench.numpy_loop import NumpyLogistic
+from benchmarks.numpy_loop import NumpyLogistic
 
 
 def torch_run(

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from digrad.bench.torch_many import many_rows
+from benchmarks.torch_many import many_rows
 
 
 @pytest.mark.slow

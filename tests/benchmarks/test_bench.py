@@ -7,12 +7,12 @@ import jax
 import numpy as np
 import pytest
 
-from digrad.bench import BenchReport, BenchRow, large, run, run_bench, workload
-from digrad.bench.cases import CASES
-from digrad.bench.figure import growth_figure
-from digrad.bench.history import remember
-from digrad.bench.measure import Timing, fastest, interleave, peak_memory
-from digrad.bench.workload import Workload, paper_problem
+from benchmarks import BenchReport, BenchRow, large, run, run_bench, workload
+from benchmarks.cases import CASES
+from benchmarks.figure import growth_figure
+from benchmarks.history import remember
+from benchmarks.measure import Timing, fastest, interleave, peak_memory
+from benchmarks.workload import Workload, paper_problem
 from digrad.errors import ArgumentError, DataError, DigradError
 
 pytestmark = pytest.mark.long
@@ -152,7 +152,7 @@ def test_history_is_compared_with_by_the_next_run(tmp_path):
 def test_history_that_is_something_else_is_refused(tmp_path):
     path = tmp_path / "history.jsonl"
     path.write_text("no json\n")
-    with pytest.raises(DataError, match="is no history of `digrad bench`"):
+    with pytest.raises(DataError, match="is no history of `python -m benchmarks`"):
         remember(path, [], {})
 
 
