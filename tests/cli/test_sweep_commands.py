@@ -49,6 +49,7 @@ def test_sweep_writes_table_and_figures_and_resumes(spec, monkeypatch, capsys, t
     code, output = call(monkeypatch, capsys, "sweep", spec(SPEC + SWEEP))
     assert code == 0, output.err
     assert "The best 9 of 9 configurations" in output.out
+    assert "plain mean of the agents" in " ".join(output.out.split())
     folder = tmp_path / "runs" / "sweep-spec"
     table = pd.read_parquet(folder / "table.parquet")
     assert table["step_size"].nunique() == 3

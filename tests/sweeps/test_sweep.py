@@ -291,6 +291,18 @@ def test_figures_mark_what_diverged(explosive, tmp_path):
         explosive.heat_map()
 
 
+@pytest.mark.parametrize(("average", "named"), [("plain", "plain mean"), ("weighted", "weighted average")])
+def test_figures_name_the_average_that_losses_are_of(average, named):
+    grid = {"step_size": [0.01, 0.1], "threshold": [1.0, 2.0]}
+    held_out = {"held_out": QUARTIC} if average == "weighted" else {}
+    found = dg.sweep(dg.CGT, QUARTIC, NETWORK, steps=2, grid=grid, average=average, **held_out)
+    assert f"({named})" in found.plot().axes[0].get_title()
+    assert f"({named})" in found.heat_map().axes[-1].get_ylabel()  # of the colour bar
+    if held_out:
+        assert "(plain mean)" in found.plot("held_out_loss").axes[0].get_title()
+    assert "mean" not in found.plot("bytes_to_target").axes[0].get_title()
+
+
 def test_a_heat_map_is_over_the_two_swept_fields_whatever_they_are(lucky):
     table = lucky.table.assign(momentum=[0.1, 0.5, 0.9] * 3)
     figure = Sweep(table.rename(columns={"step_size": "beta"}), {}).heat_map()

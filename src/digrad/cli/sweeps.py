@@ -147,7 +147,11 @@ def _print_rows(found: Any) -> None:
     )
     shared = "; common random numbers" if found.facts.get("common_random_numbers") else ""
     seeds = f", medians of {medians['seeds'].max()} seeds" if spread else ""
-    title = f"The best {len(rows)} of {len(medians)} configurations{seeds} ({counts}{shared})"
+    from digrad.plots.style import AVERAGES
+
+    where = f"measured at the {AVERAGES[found.average]} of the agents"
+    where += ", held-out losses at the plain mean" if metric == "held_out_loss" != found.average else ""
+    title = f"The best {len(rows)} of {len(medians)} configurations{seeds} ({counts}{shared}), {where}"
     show.table(columns, rows, title=title)
 
 
@@ -158,7 +162,8 @@ def _print_tuning(result: Any) -> None:
          "diverged" if trial["score"] is None else show.cell(trial["score"]), "yes" if trial["is_stable"] else "no")
         for trial in tuning.to_dict()["trials"]
     ]  # fmt: skip
-    show.table((tuning.field, "steps", tuning.metric, "stable"), rows)
+    title = "The larger of the losses at the plain mean of the agents and at the agent farthest from it"
+    show.table((tuning.field, "steps", tuning.metric, "stable"), rows, title=title)
     if tuning.value is not None:
         edge = "" if tuning.is_bounded else " (the budget ended before a bound was met)"
         click.echo(f"methods.{result.label}: {tuning.goal}: {tuning.field} = {tuning.value:.4g}{edge}")

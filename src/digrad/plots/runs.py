@@ -14,6 +14,7 @@ from digrad.checks import choice
 from digrad.errors import ArgumentError
 from digrad.plots.limits import LARGEST, SMALLEST, Floats, set_limits
 from digrad.plots.style import (
+    AVERAGES,
     FONT,
     RESERVED,
     LineStyle,
@@ -113,8 +114,7 @@ def side_by_side(
 def measured_at(runs: Iterable[Run]) -> str:
     """Return the average of the agents at which all runs were measured; ``average`` if they do not say."""
     found = {getattr(run, "facts", {}).get("average") for top in runs for run in _members(top)}
-    names = {"plain": "plain mean", "weighted": "weighted average"}
-    return names.get(found.pop() or "", "average") if len(found) == 1 else "differing averages"
+    return AVERAGES.get(found.pop() or "", "average") if len(found) == 1 else "differing averages"
 
 
 def _members(run: Run) -> tuple[Run, ...]:

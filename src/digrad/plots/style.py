@@ -26,6 +26,8 @@ RESERVED = {"CGT": (RED, "o"), "AB": (BLUE, "v")}  # the protagonists look the s
 _COLORS = ("#009e73", "#e69f00", "#cc79a7", "#56b4e9", "#000000", "#7f5a2e")
 _MARKERS = ("s", "^", "D", "<", "P", "*")
 _DASHES: tuple[Dashes, ...] = ("-", "--", ":", "-.")
+#: Averages of the agents by the names that :func:`digrad.simulate` takes.
+AVERAGES = {"plain": "plain mean", "weighted": "weighted average"}
 _TITLES = {
     "loss": ("Global loss", r"loss $f(\bar{x}_k)$"),
     "grad_norm": ("Gradient norm", r"$\|\nabla f(\bar{x}_k)\|$"),

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from digrad.errors import ArgumentError
 from digrad.plots.limits import log_limits, log_ticks, use_log_axis
-from digrad.plots.style import FONT, RESERVED, dress, legend, panels, plain_text, style_of
+from digrad.plots.style import AVERAGES, FONT, RESERVED, dress, legend, panels, plain_text, style_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,6 +27,7 @@ _TITLES = {
     "iterations_to_target": ("Speed", "iterations to the target"),
     "bytes_to_target": ("Traffic", "bytes to the target"),
 }
+_OF_THE_AVERAGE = ("_loss", "_grad_norm", "_consensus_error")  # how metrics end that are about the average
 
 
 def values_against(
@@ -35,6 +36,7 @@ def values_against(
     metric: str,
     *,
     mark: float | None = None,
+    average: str | None = None,
 ) -> "Figure":
     """Draw a metric against a hyper-parameter, a curve per label.
 
@@ -46,6 +48,7 @@ def values_against(
         x: What the places are called.
         metric: What the values are called.
         mark: A place to mark by a vertical line.
+        average: The average of the agents where they were measured, ``plain`` or ``weighted``.
     """
     if not curves or not all(len(places) for places, _ in curves.values()):
         raise ArgumentError("`curves` of values_against must not be empty.")
@@ -67,7 +70,7 @@ def values_against(
         ax.annotate(f"{mark:.3g}", (mark, 1.0), xycoords=("data", "axes fraction"), xytext=(2, -2),
                     textcoords="offset points", va="top", fontsize=FONT["tick"], color="0.3")  # fmt: skip
     _scale_across(ax, np.concatenate([np.asarray(places, float) for places, _ in curves.values()]))
-    _dress(ax, x, metric)
+    _dress(ax, x, metric, average)
     legend(figure, styles)
     return figure
 
@@ -77,6 +80,8 @@ def heat_maps(
     x: str,
     y: str,
     metric: str,
+    *,
+    average: str | None = None,
 ) -> "Figure":
     """Draw a metric over two hyper-parameters, a panel per label, with one scale of colours.
 
@@ -87,6 +92,7 @@ def heat_maps(
         x: What the places across are called.
         y: What the places up are called.
         metric: What the values are called.
+        average: The average of the agents where they were measured, ``plain`` or ``weighted``.
     """
     if not grids or not all(values.size for _, _, values in grids.values()):
         raise ArgumentError(
@@ -119,9 +125,8 @@ def heat_maps(
         ax.set_title(plain_text(label), fontsize=FONT["title"])
         ax.tick_params(labelsize=FONT["tick"], length=2)
     bar = figure.colorbar(mesh, ax=axes, extend="max" if finite.size and finite.max() > high else "neither")
-    bar.set_label(
-        _TITLES.get(metric, ("", _words(metric)))[1] + r"  ($\times$ diverged)", fontsize=FONT["label"]
-    )
+    label, where = _TITLES.get(metric, ("", _words(metric)))[1], _measured_at(metric, average)
+    bar.set_label(f"{label}{where}" + r"  ($\times$ diverged)", fontsize=FONT["label"])
     bar.ax.tick_params(labelsize=FONT["tick"])
     return figure
 
@@ -182,11 +187,19 @@ def _cross_out(ax: "Axes", curves: Mapping[str, Any], styles: Mapping[str, Any])
                     gid="diverged", transform=ax.get_xaxis_transform())  # fmt: skip
 
 
-def _dress(ax: "Axes", x: str, metric: str) -> None:
+def _dress(ax: "Axes", x: str, metric: str, average: str | None) -> None:
     dress(ax, metric, _words(x))
     title, label = _TITLES.get(metric, (_words(metric), _words(metric)))
+    title += _measured_at(metric, average)
     ax.set_title(f"{title} against {_words(x)}" + r" ($\times$ diverged)", fontsize=FONT["title"])
     ax.set_ylabel(label, fontsize=FONT["label"])
+
+
+def _measured_at(metric: str, average: str | None) -> str:
+    """Return what the title of a metric says about the average; held-out losses are always those of the plain mean."""
+    if average is None or not metric.endswith(_OF_THE_AVERAGE):
+        return ""
+    return f" ({AVERAGES['plain' if metric == 'held_out_loss' else average]})"
 
 
 def _ticks(ax: "Axes", across: Sequence[Any], up: Sequence[Any]) -> None:

@@ -13,6 +13,7 @@ from digrad.experiments.claims import ClaimTable
 from digrad.experiments.reproduce import MARKER
 from digrad.experiments.shapes import StoredCertificate, SweptRows
 from digrad.experiments.store import RunDirectory, find_run, is_run, read_json
+from digrad.plots.style import AVERAGES
 from digrad.sweeps.store import FACTS, TABLE
 
 
@@ -79,7 +80,7 @@ def _read(folder: Path) -> Source:
             raise DataError(
                 f"{folder} holds a sweep that has not ended; finish it with `digrad sweep --resume`."
             )
-        return Source(folder, (), swept=_rows(folder / TABLE))
+        return Source(folder, (), swept=_rows(folder / TABLE), title=_title_of_sweep(folder))
     if (folder / link_bias.TABLE).is_file():
         lost = f"CGT with {link_bias.LOSS:.0%} of all packets lost"
         return Source(
@@ -94,6 +95,12 @@ def _read(folder: Path) -> Source:
     if not certificates:
         find_run(folder)  # says what is missing
     return Source(folder, (), certificates=certificates)
+
+
+def _title_of_sweep(folder: Path) -> str:
+    options = read_json(folder / FACTS).get("options")
+    average = AVERAGES.get(str(options.get("average"))) if isinstance(options, dict) else None
+    return "The sweep" + (f", measured at the {average} of the agents," if average else "")
 
 
 def _rows(path: Path) -> tuple[Mapping[str, Any], ...]:

@@ -110,6 +110,12 @@ class Study:
             "networks": {label: network.content_hash for label, network in self.networks.items()},
             "starts": {label: _start_name(start) for label, start in self.starts.items()},
             "held_out_hash": None if self.held_out is None else self.held_out.content_hash,
+            **self.settings(),
+        }
+
+    def settings(self) -> dict[str, Any]:
+        """Return the part of the facts that every study has, whatever its losses are."""
+        return {
             "options": {key: str(value) if key == "dtype" else value for key, value in self.options.items()},
             "target": dict(self.target),
             "common_random_numbers": self.share_samples,

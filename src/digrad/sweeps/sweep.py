@@ -83,6 +83,11 @@ class Sweep:
         cut = columns.index(_MEASURED[0]) if columns else 0  # none before the first row
         return [name for name in columns[:cut] if name not in _ABOUT]
 
+    @property
+    def average(self) -> Average | None:
+        """The average of the agents where runs were measured; held-out losses are always those of the plain mean."""
+        return self.facts.get("options", {}).get("average")
+
     def to_pandas(self) -> "pd.DataFrame":
         """Return the table as a data frame of one's own."""
         return self.table.copy()
@@ -124,7 +129,7 @@ class Sweep:
         """
         (x,) = self._axes(x)
         self._check(metric, x)
-        return _saved(plots.values_against(_curves(self, metric, x), x, metric), path)
+        return _saved(plots.values_against(_curves(self, metric, x), x, metric, average=self.average), path)
 
     def heat_map(
         self,
@@ -149,7 +154,7 @@ class Sweep:
         for label, part in _parts(self, metric, x, y):
             cells = part.pivot_table(index=y, columns=x, values="_value", aggfunc=_median)
             panels[label] = (cells.columns.tolist(), cells.index.tolist(), cells.to_numpy())
-        return _saved(plots.heat_maps(panels, x, y, metric), path)
+        return _saved(plots.heat_maps(panels, x, y, metric, average=self.average), path)
 
     def save(self, directory: str | os.PathLike[str]) -> Path:
         """Write ``table.parquet`` and ``sweep.json``; return the table's path."""
@@ -411,7 +416,7 @@ def _facts_or_none(study: Study) -> dict[str, Any]:
     try:
         return study.facts()
     except ArgumentError:  # a loss that no other process could recognise; nothing is stored
-        return {"common_random_numbers": study.share_samples}
+        return study.settings()
 
 
 def _own_seed(one: Any, network: str, start: str, seed: int) -> int:

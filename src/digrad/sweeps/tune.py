@@ -78,7 +78,11 @@ class Tuning:
         values = [[math.inf] if diverged[x] else grouped[x] for x in grouped.index]
         label = type(self.method).__name__
         figure = plots.values_against(
-            {label: (grouped.index.tolist(), values)}, self.field, self.metric, mark=self.value
+            {label: (grouped.index.tolist(), values)},
+            self.field,
+            self.metric,
+            mark=self.value,
+            average="plain",
         )
         if path is not None:
             stem, formats = plots.split_suffix(path, "path", "plot")
