@@ -494,6 +494,17 @@ def test_slow_steps_report_progress_about_twice_a_second(monkeypatch):
     assert len(seen) >= 6  # chunks get short when every look at the clock is two seconds later
 
 
+def test_calls_of_many_agents_are_never_so_short_that_their_ends_count(monkeypatch):
+    seen = []
+    times = iter(np.arange(0, 10000, 2.0))
+    monkeypatch.setattr("digrad.simulation.drive.time.perf_counter", lambda: next(times))
+    n = 4100
+    problem = dg.problems.quadratic(curvature=np.ones((n, 1)), linear=np.ones((n, 1)))
+    network = dg.Network(dg.graphs.ring(n))
+    dg.simulate(CGT, problem, network, steps=70, callback=lambda progress: seen.append(progress.k))
+    assert seen == [10, 20, 40, 60, 70]  # ten to compile, ten to see how long they take
+
+
 @pytest.mark.usefixtures("interruptible")
 def test_sigint_ends_the_run_between_chunks():
     def press(progress):

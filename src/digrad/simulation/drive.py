@@ -20,12 +20,16 @@ from digrad.simulation.advance import Carry, Rows
 from digrad.simulation.checkpoint import Checkpoint
 from digrad.simulation.churn import arcs_of, happen
 from digrad.simulation.interrupt import deferred_interrupt
+from digrad.simulation.operators import MANY_AGENTS
 from digrad.simulation.prepare import Prepared
 from digrad.simulation.recorder import Recorder, tracker_of
 from digrad.trace import Trace, Verdict, is_stalled
 
 CALL_SECONDS = 0.5  # how long a call should take: Ctrl-C and progress wait for its end
 FIRST_STEPS = 10  # of the first call, before anything is known about the time of a step
+LEAST_STEPS = (
+    20  # of a call with many agents, however long: it begins and ends with as much memory as three steps
+)
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,7 @@ def chunks(
     *,
     is_interrupted: Callable[[], bool],
     longest: int,
+    least: int = 1,
     seconds: float | None = None,
 ) -> Iterator[tuple[int, Carry, Rows]]:
     """Yield where each call began, where it ended and what it stored, until ``steps`` or until all have diverged.
@@ -85,6 +90,7 @@ def chunks(
         steps: Where to end.
         is_interrupted: Whether Ctrl-C was pressed.
         longest: How many steps a call may take.
+        least: How many steps a call takes even if that is longer than ``seconds``.
         seconds: How long a call should take, about: it takes fewer steps then.
 
     Raises:
@@ -99,7 +105,7 @@ def chunks(
             raise KeyboardInterrupt
         if seconds and not is_first:  # the first call compiles
             per_step = (time.perf_counter() - began) / max(1, int(carry.k) - k)
-            length = int(min(longest, max(1, seconds / per_step)))
+            length = int(min(longest, max(least, seconds / per_step)))
         is_first = False
 
 
@@ -169,7 +175,8 @@ class _Drive:
     def _loop(self, is_interrupted: Callable[[], bool]) -> None:
         parts = chunks(
             self._call, self.carry, self._end, self.plan.steps, is_interrupted=is_interrupted,
-            longest=self.run.length, seconds=None if self.plan.chunk else CALL_SECONDS,
+            longest=self.run.length, least=LEAST_STEPS if self.run.problem.n_agents > MANY_AGENTS else 1,
+            seconds=None if self.plan.chunk else CALL_SECONDS,
         )  # fmt: skip
         for first, carry, rows in parts:
             self._take_over(first, carry, rows)
