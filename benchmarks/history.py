@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import BenchRow
+from digrad._internal.files import make_folder
 from digrad.errors import DataError
-from digrad.files import make_folder
 
 
 def remember(

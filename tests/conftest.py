@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from digrad.compilation import keep_compiled
+from digrad._internal.compilation import keep_compiled
 
 # All test processes, those that tests start too, share what JAX compiles, and so does the next run of the suite.
 keep_compiled()

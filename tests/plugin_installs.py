@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from importlib import invalidate_caches
 from pathlib import Path
 
-from digrad import plugins
+from digrad._internal import plugins
 
 _OPTIONS = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation", "--no-index")
 

@@ -9,6 +9,8 @@ from . import problems as problems
 from . import schedules as schedules
 from . import sweeps as sweeps
 from . import theory as theory
+from ._internal.compilation import keep_compiled as keep_compiled
+from ._internal.tables import Table as Table
 from .algorithms import AB as AB
 from .algorithms import ADDOPT as ADDOPT
 from .algorithms import CDSGD as CDSGD
@@ -38,7 +40,6 @@ from .algorithms import PushDIGing as PushDIGing
 from .algorithms import PushPull as PushPull
 from .algorithms import SoftCGT as SoftCGT
 from .algorithms import SubgradientPush as SubgradientPush
-from .compilation import keep_compiled as keep_compiled
 from .data import Dataset as Dataset
 from .errors import DigradError as DigradError
 from .graphs import Digraph as Digraph
@@ -59,7 +60,6 @@ from .sweeps import minimize as minimize
 from .sweeps import recommend_threshold as recommend_threshold
 from .sweeps import sweep as sweep
 from .sweeps import tune as tune
-from .tables import Table as Table
 from .trace import Ensemble as Ensemble
 from .trace import Trace as Trace
 from .trace import results_table as results_table

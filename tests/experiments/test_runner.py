@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from digrad._internal.files import locked
 from digrad.errors import ArgumentError, CheckpointError, DataError, StorageError
 from digrad.experiments import (
     Built,
@@ -23,7 +24,6 @@ from digrad.experiments import (
     runner,
     store,
 )
-from digrad.files import locked
 from digrad.trace import Ensemble, Trace
 from experiment_specs import TEXT, sampled, tiny
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from digrad import plugins
+from digrad._internal import plugins
+from digrad._internal.checks import choice
 from digrad.algorithms.references import BIBTEX
 from digrad.algorithms.registry import ALL_METHODS
-from digrad.checks import choice
 from digrad.errors import PluginError
 
 

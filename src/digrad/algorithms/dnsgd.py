@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from digrad import checks
+from digrad._internal import checks
 from digrad.algorithms.defaults import state_x
 from digrad.algorithms.one_matrix import MIXINGS, MixingChoice
 from digrad.arrays import normalize_rows, zeros_like

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from digrad import plugins
+from digrad._internal import plugins
 from digrad.algorithms import METHODS
 
 _PARTS = ("needs", "init", "estimate", "query", "step")  # of digrad.types.Method

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import click
 
+from digrad._internal.cores import available_cores
 from digrad.cli import show
 from digrad.cli.options import json_option
-from digrad.cores import available_cores
 
 _FOR_DEVELOPERS = ("test", "docs")  # extras of a checkout, which `make` installs
 
@@ -84,7 +84,7 @@ def _machine() -> Iterator[Finding]:
 
 
 def _folders() -> Iterator[Finding]:
-    from digrad.folders import cache_folder
+    from digrad._internal.folders import cache_folder
 
     folder = cache_folder()
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
@@ -110,7 +110,7 @@ def _data() -> Iterator[Finding]:
 
 
 def _plugins() -> Iterator[Finding]:
-    from digrad import plugins
+    from digrad._internal import plugins
     from digrad.algorithms import METHODS
     from digrad.algorithms.registry import ALL_METHODS
     from digrad.experiments.problem_table import PROBLEM_TABLES

@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 
 import click
 
+from digrad._internal.compilation import keep_compiled
 from digrad.cli import commands
-from digrad.compilation import keep_compiled
 from digrad.errors import DigradError
 
 HELP = """Decentralized optimization over directed graphs that does not blow up.

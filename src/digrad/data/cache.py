@@ -4,12 +4,12 @@ import hashlib
 import os
 from pathlib import Path
 
-from digrad.checks import did_you_mean
+from digrad._internal.checks import did_you_mean
+from digrad._internal.folders import cache_folder
 from digrad.data.catalog import CATALOG, CatalogEntry
 from digrad.data.download import Progress, download
 from digrad.data.libsvm import open_unpacked
 from digrad.errors import DataError
-from digrad.folders import cache_folder
 
 LIBSVM_URL = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
 

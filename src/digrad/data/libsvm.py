@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from digrad.checks import count
+from digrad._internal.checks import count
+from digrad._internal.folders import cache_folder
 from digrad.data.dataset import Dataset
 from digrad.data.download import Progress, progress_bar
 from digrad.data.mapped import Row, convert, open_mapped
 from digrad.errors import DataError
-from digrad.folders import cache_folder
 
 LARGEST_IN_MEMORY = 1 << 30  # bytes of text; of a larger file the arrays stay on disk
 PACKED_SUFFIXES = (".bz2", ".gz")

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from digrad.files import make_folder
+from digrad._internal.files import make_folder
 
 Row = tuple[float, list[int], list[float]]  # label, indices from 1 ascending, values
 

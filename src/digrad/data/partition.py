@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from digrad.checks import choice, count, positive
+from digrad._internal.checks import choice, count, positive
+from digrad._internal.notices import warn_user
 from digrad.errors import ArgumentError, DataError
-from digrad.notices import warn_user
 
 Indices: TypeAlias = npt.NDArray[np.int64]
 

@@ -1,10 +1,10 @@
 """What a method may ask of a network that misbehaves: refused, or warned of, before the first step."""
 
+from digrad._internal.notices import warn_user
 from digrad.engine.verbs import bindings
 from digrad.errors import ArgumentError
 from digrad.links import Links
 from digrad.mixing import AnyNetwork, step_weights
-from digrad.notices import warn_user
 from digrad.types import Method
 
 MUCH_LOSS = 0.1  # above which push-sum weights are drained

@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from digrad._internal.files import write_atomically
 from digrad.errors import ArgumentError, DigradError
 from digrad.experiments.jobs import Event, Job, run_jobs
 from digrad.experiments.method_table import MethodTable
@@ -13,7 +14,6 @@ from digrad.experiments.spec import Spec, load_spec
 from digrad.experiments.step_size_search import FACTOR, read_search
 from digrad.experiments.store import write_json
 from digrad.experiments.trainings import JobProgress
-from digrad.files import write_atomically
 from digrad.sweeps.stability import FLOOR, SLACK
 
 SEARCHED = "-search"  # ends the name of the folder beside that of the run

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from digrad.tables import Table
+from digrad._internal.tables import Table
 
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided: too few iterations"
 PARTLY = "holds only "  # and where

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from digrad import plots
+from digrad._internal.files import is_left_over, locked, write_atomically
 from digrad.algorithms import CGT
 from digrad.errors import ArgumentError, DataError
 from digrad.experiments.store import check_folder, is_empty, read_json, write_json
-from digrad.files import is_left_over, locked, write_atomically
 from digrad.graphs import example5
 from digrad.links import Links
 from digrad.mixing import Network

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, PlainValidator, Tag
 
-from digrad import data, plugins, problems
+from digrad import data, problems
+from digrad._internal import plugins
 from digrad.data import Dataset
 from digrad.data.bundled import BUNDLED
 from digrad.data.catalog import CATALOG
@@ -167,7 +168,7 @@ class ExampleTable(_Analytic):
 
 
 class PluginTable(_Analytic):
-    """``kind`` of another package, which announces a function under that name; see :mod:`digrad.plugins`.
+    """``kind`` of another package, which announces a function under that name; see :mod:`digrad._internal.plugins`.
 
     Args:
         kind: The name of the entry point; the other keys are arguments of the function, besides ``agents``.

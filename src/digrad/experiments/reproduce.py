@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from digrad import checks, plots
+from digrad import plots
+from digrad._internal import checks
+from digrad._internal.files import locked, write_atomically
+from digrad._internal.tables import Table
 from digrad.errors import ArgumentError
 from digrad.experiments import logistic_claims
 from digrad.experiments.claims import ClaimTable, verdicts
@@ -14,8 +17,6 @@ from digrad.experiments.presets import preset as load_preset
 from digrad.experiments.runner import Observer, RunResult, members, run
 from digrad.experiments.spec import Spec
 from digrad.experiments.store import check_folder, has_results, is_empty, read_json, write_json
-from digrad.files import locked, write_atomically
-from digrad.tables import Table
 
 Scale: TypeAlias = Literal["smoke", "small", "medium", "full"]
 Report: TypeAlias = Callable[[Path], object]

@@ -6,8 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from digrad import checks, plots
-from digrad.cores import available_cores
+from digrad import plots
+from digrad._internal import checks
+from digrad._internal.cores import available_cores
+from digrad._internal.files import locked, write_atomically
+from digrad._internal.tables import Table
 from digrad.data import cifar10
 from digrad.experiments import cifar_claims
 from digrad.experiments.accuracy_table import accuracy_table, failures_markdown, table_markdown
@@ -19,8 +22,6 @@ from digrad.experiments.runner import Observer, RunResult, run
 from digrad.experiments.spec import Spec
 from digrad.experiments.step_size_search import MOST
 from digrad.experiments.store import check_folder, is_finished, write_json
-from digrad.files import locked, write_atomically
-from digrad.tables import Table
 
 COMPARISONS = ("cifar-iid", "cifar-dirichlet", "cifar-sorted", "cifar-row")  # whose step sizes are searched
 THRESHOLDS, EXPLOSION = "cifar-thresholds", "cifar-explosion"

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from digrad import plots
-from digrad.cores import available_cores
+from digrad._internal.cores import available_cores
+from digrad._internal.files import locked
 from digrad.errors import CheckpointError, DigradError, MixingError
 from digrad.experiments.image_table import ImagesTable
 from digrad.experiments.setting import has_paths, setting_of
 from digrad.experiments.spec import Built, Spec
 from digrad.experiments.store import Result, RunDirectory, check_folder, open_run, write_json
 from digrad.experiments.trainings import JobProgress, train_all
-from digrad.files import locked
 from digrad.graphs import Digraph
 from digrad.mixing import Network
 from digrad.simulation import Checkpoint, Progress, simulate

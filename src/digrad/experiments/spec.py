@@ -52,7 +52,7 @@ import numpy.typing as npt
 import tomli_w
 from pydantic import BeforeValidator, Field, PlainValidator, PrivateAttr, ValidationError, model_validator
 
-from digrad.checks import did_you_mean
+from digrad._internal.checks import did_you_mean
 from digrad.engine.door import check_fit
 from digrad.engine.hyper import tables
 from digrad.errors import DigradError, SpecError

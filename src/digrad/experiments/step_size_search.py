@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from digrad._internal.files import file_stem
 from digrad.experiments.image_table import ImagesTable
 from digrad.experiments.spec import Built, Spec
 from digrad.experiments.store import read_json, write_json
-from digrad.files import file_stem
 from digrad.sweeps.search import FACTOR, Search, largest_stable
 from digrad.sweeps.stability import is_stable, remains, worst
 from digrad.trace import Trace

@@ -20,11 +20,18 @@ from typing import Any, TypeAlias
 
 from pydantic import TypeAdapter, ValidationError
 
+from digrad._internal.files import (
+    file_stem,
+    is_left_over,
+    make_folder,
+    parse_json,
+    whole_number,
+    write_atomically,
+)
+from digrad._internal.notices import warn_user
 from digrad.errors import ArgumentError, DataError, SpecError
 from digrad.experiments import shapes
 from digrad.experiments.spec import Spec, load_spec
-from digrad.files import file_stem, is_left_over, make_folder, parse_json, whole_number, write_atomically
-from digrad.notices import warn_user
 from digrad.trace import Ensemble, Trace
 
 Result: TypeAlias = Trace | Ensemble

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from digrad import plots
+from digrad._internal.files import locked, make_folder, write_atomically
 from digrad.errors import ArgumentError
 from digrad.experiments.spec import Built, Spec
 from digrad.experiments.store import check_folder, is_empty, read_json, write_json
 from digrad.experiments.sweep_table import GRAPH
-from digrad.files import locked, make_folder, write_atomically
 from digrad.mixing import Network
 from digrad.problems import Problem
 from digrad.sweeps import Sweep, SweepProgress, ThresholdAdvice, Tuning, recommend_threshold, sweep, tune

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from digrad import checks
+from digrad._internal import checks
+from digrad._internal.notices import warn_user
 from digrad.errors import ArgumentError, GraphError
-from digrad.notices import warn_user
 
 if TYPE_CHECKING:
     import networkx

@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from digrad._internal.files import write_atomically
 from digrad.errors import ArgumentError, GraphError
-from digrad.files import write_atomically
 from digrad.graphs.digraph import Digraph, from_edges
 
 _HEADER = re.compile(r"#\s*n\s*=\s*(\d+)\s*")

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from digrad import checks
+from digrad._internal import checks
+from digrad._internal.fingerprints import fingerprint
 from digrad.errors import ArgumentError
-from digrad.fingerprints import fingerprint
 from digrad.links.clock import Clock
 from digrad.links.coders import AnyCoder, RandomK
 from digrad.sampling import seed_of_run

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from digrad._internal.fingerprints import fingerprint
 from digrad.errors import ArgumentError
-from digrad.fingerprints import fingerprint
 from digrad.links.description import Links
 from digrad.links.rounded import Rounded
 from digrad.links.seam import Link

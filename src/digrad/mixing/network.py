@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from digrad import checks
+from digrad._internal import checks
+from digrad._internal.tables import facts_html
 from digrad.errors import ArgumentError, MixingError
 from digrad.graphs import Digraph, GraphSequence, from_networkx, roots, unreachable_pair
 from digrad.graphs.digraph import numbered
@@ -20,7 +21,6 @@ from digrad.mixing.spectral import DENSE_LIMIT, perron_column, perron_row
 from digrad.mixing.summary import NetworkSummary, summarize
 from digrad.mixing.validation import ADJECTIVES, BUILDERS, check_connected, custom, no_root, not_strong
 from digrad.mixing.weights import Kind, Mixing, column_stochastic, row_stochastic, sinkhorn
-from digrad.tables import facts_html
 
 if TYPE_CHECKING:
     import networkx

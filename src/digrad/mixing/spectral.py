@@ -13,11 +13,11 @@ from scipy.sparse import csr_array, diags_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components, reverse_cuthill_mckee
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, eigsh, splu
 
+from digrad._internal.notices import warn_user
 from digrad.errors import MixingError
 from digrad.graphs import from_adjacency, is_strongly_connected, roots, strong_components
 from digrad.mixing.circulant import circulant
 from digrad.mixing.weights import Mixing
-from digrad.notices import warn_user
 
 DENSE_LIMIT = 2000  # agents up to which dense linear algebra takes seconds
 POWER_ITERATIONS = 5000

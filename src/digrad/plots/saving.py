@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from digrad.checks import choice
+from digrad._internal.checks import choice
+from digrad._internal.files import make_folder, write_atomically
 from digrad.errors import ArgumentError
-from digrad.files import make_folder, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,8 +13,8 @@ import jax
 import numpy as np
 import scipy.sparse
 
+from digrad._internal.fingerprints import fingerprint
 from digrad.errors import ArgumentError
-from digrad.fingerprints import fingerprint
 from digrad.types import Array
 
 

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from digrad import checks
+from digrad._internal import checks
+from digrad._internal.fingerprints import fingerprint
 from digrad.data.finite import not_finite_row
 from digrad.errors import ArgumentError, DataError
-from digrad.fingerprints import fingerprint
 from digrad.problems.code import LossCode, code_of
 from digrad.problems.problem import Floats, Problem, as_floats
 

@@ -18,9 +18,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from digrad import checks
+from digrad._internal import checks
+from digrad._internal.files import locked_file, make_folder, write_atomically
 from digrad.errors import ArgumentError, CheckpointError, StorageError
-from digrad.files import locked_file, make_folder, write_atomically
 
 FORMAT = 1
 

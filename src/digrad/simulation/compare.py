@@ -8,8 +8,8 @@ from typing import Any, Literal
 import jax
 import numpy.typing as npt
 
-from digrad import checks
-from digrad.files import file_stem
+from digrad._internal import checks
+from digrad._internal.files import file_stem
 from digrad.links import Event
 from digrad.mixing import AnyNetwork
 from digrad.problems import Problem

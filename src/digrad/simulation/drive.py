@@ -11,10 +11,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from digrad._internal.notices import warn_user
 from digrad.engine import hyper
 from digrad.engine.packets import PacketTraffic
 from digrad.errors import CheckpointError, StorageError
-from digrad.notices import warn_user
 from digrad.simulation import checkpoint as checkpoints
 from digrad.simulation.advance import Carry, Rows
 from digrad.simulation.checkpoint import Checkpoint

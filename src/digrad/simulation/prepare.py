@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
+from digrad._internal.fingerprints import fingerprint
 from digrad.engine import hyper
 from digrad.engine.averages import perron_weights
 from digrad.engine.charges import Charge, charges_of
@@ -19,7 +20,6 @@ from digrad.engine.packets import PacketTraffic
 from digrad.engine.traffic import Meter, Traffic
 from digrad.engine.verbs import bindings
 from digrad.errors import ArgumentError
-from digrad.fingerprints import fingerprint
 from digrad.links import Event, Fates, Links
 from digrad.links.coders import RandomK
 from digrad.links.door import code_of_link

@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from digrad.event_files import EventFile, has_tensorboard
-from digrad.files import file_stem
+from digrad._internal.event_files import EventFile, has_tensorboard
+from digrad._internal.files import file_stem
 from digrad.simulation.drive import Progress
 from digrad.trace import Trace
 

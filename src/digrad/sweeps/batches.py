@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from digrad._internal.fingerprints import fingerprint
 from digrad.algorithms.fields import numeric_fields
 from digrad.engine.hyper import describe, is_short, plain
-from digrad.fingerprints import fingerprint
 from digrad.mixing import AnyNetwork
 from digrad.problems import Problem
 from digrad.simulation.arguments import make_dtype, make_sampler, make_start

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from digrad._internal.files import is_left_over, make_folder, parse_json, whole_number, write_atomically
 from digrad.errors import ArgumentError, DataError
-from digrad.files import is_left_over, make_folder, parse_json, whole_number, write_atomically
 
 FORMAT = "digrad sweep 1"
 ROWS, FACTS, TABLE, ARRAYS = "rows.jsonl", "sweep.json", "table.parquet", "arrays.npz"

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy.typing as npt
 
-from digrad import checks, plots
+from digrad import plots
+from digrad._internal import checks
+from digrad._internal.files import locked, write_atomically
 from digrad.engine.hyper import describe
 from digrad.errors import ArgumentError, DataError, WorkerError
-from digrad.files import locked, write_atomically
 from digrad.mixing import AnyNetwork
 from digrad.problems import Problem
 from digrad.simulation.arguments import (

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from digrad import checks, plots
+from digrad import plots
+from digrad._internal import checks
 from digrad.algorithms.fields import numeric_fields
 from digrad.engine.door import check_method
 from digrad.errors import ArgumentError

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from digrad import checks
+from digrad._internal import checks
 from digrad.algorithms import CGT
 from digrad.errors import ArgumentError
 from digrad.mixing import Network

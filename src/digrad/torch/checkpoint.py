@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 from safetensors import SafetensorError
 
-from digrad import checks
+from digrad._internal import checks
+from digrad._internal.files import write_atomically
 from digrad.errors import ArgumentError, CheckpointError, DisagreementError
-from digrad.files import write_atomically
 from digrad.torch.alone import ALL
 from digrad.torch.checkpoint_files import (
     FORMAT,

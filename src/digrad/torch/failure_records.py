@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from digrad._internal.files import write_atomically
 from digrad.errors import CheckpointError, CommunicationError, DigradError, DisagreementError
-from digrad.files import write_atomically
 from digrad.torch.log_records import step_reached
 from digrad.torch.reasons import is_timeout
 

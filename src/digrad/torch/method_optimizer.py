@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from digrad import checks, metrics
+from digrad import metrics
+from digrad._internal import checks
 from digrad.algorithms.fields import numeric_fields, with_fields
 from digrad.engine import door, hyper
 from digrad.engine.averages import perron_weights

@@ -17,7 +17,8 @@ import torch
 import torch.distributed as dist
 
 import digrad
-from digrad import checks, graphs
+from digrad import graphs
+from digrad._internal import checks
 from digrad.engine.door import check_network
 from digrad.errors import ArgumentError, CommunicationError, DigradError
 from digrad.graphs import Digraph, GraphSequence

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import torch
 
-from digrad.event_files import EventFile, has_tensorboard
+from digrad._internal.event_files import EventFile, has_tensorboard
 from digrad.torch.launch import METRICS_VARIABLE
 
 SKETCH = 256  # numbers; a distance is estimated with a relative standard deviation of 1/sqrt(2 * 256), 4.4 %

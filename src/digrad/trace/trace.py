@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from digrad import checks, plots
+from digrad import plots
+from digrad._internal import checks
+from digrad._internal.tables import Table
 from digrad.errors import ArgumentError, DataError
-from digrad.tables import Table
 from digrad.trace import files
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from importlib import resources
 
-from digrad import checks
+from digrad._internal import checks
 from digrad.experiments.spec import Spec, parse_spec
 
 

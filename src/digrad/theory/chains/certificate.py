@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from digrad import checks
-from digrad.tables import Table, facts_html
+from digrad._internal import checks
+from digrad._internal.tables import Table, facts_html
 from digrad.theory.chains import paper, repaired, sharp
 from digrad.theory.chains.closure import Chain, Closed
 from digrad.theory.chains.setting import Setting

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from digrad import checks
+from digrad._internal import checks
+from digrad._internal.tables import Table
 from digrad.errors import ArgumentError
 from digrad.problems import LossCode, Problem
-from digrad.tables import Table
 from digrad.theory.constants.assumptions import INDICATIVE, Smoothness
 from digrad.theory.constants.exponentials import phi1
 from digrad.theory.constants.smoothness import L1_GRID

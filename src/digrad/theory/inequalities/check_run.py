@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy.typing as npt
 
+from digrad._internal.tables import Table
 from digrad.errors import ArgumentError
 from digrad.mixing import Network
 from digrad.problems import Problem
-from digrad.tables import Table
 from digrad.theory.arguments import check_constants, check_problem, start_array
 from digrad.theory.chains.certificate import CHAINS, VALID
 from digrad.theory.chains.certification import choose_constants

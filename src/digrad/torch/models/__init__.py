@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from digrad import checks
+from digrad._internal import checks
 from digrad.torch.models.resnet import resnet18, resnet20
 from digrad.torch.models.small_cnn import small_cnn
 

@@ -6,7 +6,7 @@ import platform
 import sys
 from pathlib import Path
 
-from digrad.folders import cache_folder
+from digrad._internal.folders import cache_folder
 
 SETTINGS = {
     "jax_persistent_cache_min_compile_time_secs": "0",  # ours take a second or two, and there are many of them

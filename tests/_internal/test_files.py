@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from digrad._internal.files import file_stem, locked, locked_file, write_atomically
 from digrad.errors import ArgumentError, StorageError
-from digrad.files import file_stem, locked, locked_file, write_atomically
 
 
 def test_write_atomically_replaces_content_and_leaves_no_other_file(tmp_path):
@@ -106,7 +106,7 @@ def test_file_stem_separates_names_that_look_alike():
 
 KILLED = """
 import os, signal, sys
-from digrad.files import write_atomically
+from digrad._internal.files import write_atomically
 
 os.replace = lambda source, target: os.kill(os.getpid(), signal.SIGKILL)
 write_atomically(sys.argv[1], "new")

@@ -10,8 +10,8 @@ import jax
 import numpy as np
 import pytest
 
+from digrad._internal.fingerprints import fingerprint
 from digrad.errors import ArgumentError
-from digrad.fingerprints import fingerprint
 
 FACTOR = 3.0
 
@@ -187,7 +187,7 @@ def test_fingerprint_refuses_what_it_cannot_read(hidden):
 def test_libraries_that_a_function_may_import_are_not_imported(tmp_path, monkeypatch):
     (tmp_path / "installed_by_a_test.py").write_text("raise RuntimeError('imported')")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("digrad.fingerprints._INSTALLED", (f"{tmp_path}/",))
+    monkeypatch.setattr("digrad._internal.fingerprints._INSTALLED", (f"{tmp_path}/",))
 
     def with_alternatives(x):
         import this  # prints a poem

@@ -13,8 +13,8 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from digrad._internal.notices import warn_user
 from digrad.errors import PluginError
-from digrad.notices import warn_user
 
 METHODS, PROBLEMS = "digrad.methods", "digrad.problems"
 

@@ -19,7 +19,7 @@ from digrad.experiments import parse_spec
 from digrad.testing import ContractError, check_method
 from plugin_installs import announce, install, visible
 
-PACKAGE = Path(__file__).parent / "plugin_package"
+PACKAGE = Path(__file__).parents[1] / "plugin_package"
 SPEC = """
 name = "plugged"
 steps = 600
