@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from benchmarks.measure import interleave, peak_memory, resident_memory, timed, unrecorded
 from benchmarks.report import BenchRow
-from digrad.algorithms import CGT
 from digrad.errors import DigradError
 from digrad.graphs import Digraph, exponential, k_out, ring
+from digrad.methods import CGT
 from digrad.mixing import Network, rho
 from digrad.problems import Problem, quadratic
 from digrad.sampling import normal_start

@@ -8,9 +8,9 @@ import jax
 from benchmarks.large import NEVER, RANDOM, random_quadratic
 from benchmarks.measure import interleave
 from benchmarks.report import BenchRow
-from digrad.algorithms import CGT
 from digrad.graphs import k_out
 from digrad.links import Links
+from digrad.methods import CGT
 from digrad.mixing import Network
 from digrad.sampling import normal_start
 from digrad.simulation.prepare import prepare

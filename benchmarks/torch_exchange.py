@@ -230,7 +230,7 @@ def _local_steps(dimension: int, repeats: int) -> dict[str, list[float]]:
     """Return the times of a CGT step of a lone agent and of SGD with momentum, taking turns."""
     import torch
 
-    from digrad.algorithms.cgt import CGTState
+    from digrad.methods.cgt import CGTState
     from digrad.torch.cgt_kernel import cgt_step
     from digrad.torch.exchange import Part
     from digrad.torch.mixing_order import Share

@@ -13,10 +13,10 @@ import numpy.typing as npt
 from benchmarks.measure import unrecorded
 from benchmarks.numpy_loop import Gradient, NumpyLogistic, run_cgt
 from benchmarks.torch_loop import torch_run
-from digrad.algorithms import CGT
 from digrad.data import Dataset
 from digrad.errors import DigradError
 from digrad.graphs import example5, k_out
+from digrad.methods import CGT
 from digrad.mixing import Network
 from digrad.problems import Problem, logistic
 from digrad.sampling import WithReplacement, normal_start

@@ -10,9 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from digrad.algorithms import METHODS
-from digrad.algorithms.catalog import method_facts, section
-from digrad.algorithms.references import NOT_OPENED
 from digrad.experiments.convergence import Outcome, convergence_table
 from digrad.experiments.graph_table import GraphTable, LinksTable, MixingTable
 from digrad.experiments.partition_table import PartitionTable
@@ -20,6 +17,9 @@ from digrad.experiments.problem_table import PROBLEM_TABLES
 from digrad.experiments.spec import Spec
 from digrad.experiments.sweep_table import SweepTable
 from digrad.graphs.words import NAMED
+from digrad.methods import METHODS
+from digrad.methods.catalog import method_facts, section
+from digrad.methods.references import NOT_OPENED
 from digrad.schedules import SCHEDULES
 
 HERE = Path(__file__).parent

@@ -6,8 +6,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 import digrad as dg
-from digrad.algorithms.defaults import state_x
 from digrad.arrays import clip_rows, zeros_like
+from digrad.methods.defaults import state_x
 
 
 class HeavyBallState(NamedTuple):

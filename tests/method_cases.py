@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from digrad import algorithms as dg
+from digrad import methods as dg
 
 
 @dataclass(frozen=True)

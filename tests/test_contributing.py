@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import digrad as dg
-from algorithms import test_contract as contract
 from digrad.simulation import simulate
 from digrad.testing import check_method
 from method_cases import Case
+from methods import test_contract as contract
 
 ROOT = Path(__file__).parent.parent
 

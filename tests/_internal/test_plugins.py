@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import digrad as dg
-from digrad.algorithms.catalog import method_facts
-from digrad.algorithms.registry import ALL_METHODS
 from digrad.cli import doctor, main
 from digrad.errors import PluginError
 from digrad.experiments import parse_spec
+from digrad.methods.catalog import method_facts
+from digrad.methods.registry import ALL_METHODS
 from digrad.testing import ContractError, check_method
 from plugin_installs import announce, install, visible
 

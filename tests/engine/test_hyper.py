@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from digrad.algorithms import AB, CGT
 from digrad.engine.hyper import describe, tables
 from digrad.errors import ArgumentError
+from digrad.methods import AB, CGT
 
 
 @pytest.mark.parametrize(("value", "got"), [(1e-60, "0.0"), (1e60, "inf")])

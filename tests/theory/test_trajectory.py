@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from digrad import graphs, problems
-from digrad.algorithms import CGT
 from digrad.arrays import clip_rows
 from digrad.errors import ArgumentError
+from digrad.methods import CGT
 from digrad.mixing import Network
 from digrad.simulation import simulate
 from digrad.theory import run

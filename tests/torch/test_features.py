@@ -11,11 +11,11 @@ from safetensors.torch import load_file
 from torch import nn
 
 from digrad import AB, CGT, SGP, SONATA, CDSGDNesterov
-from digrad.algorithms.cgt import CGTState
 from digrad.engine.verbs import bindings
 from digrad.errors import ArgumentError, CommunicationError, NonFiniteError
 from digrad.graphs import complete, from_edges, ring, split
 from digrad.links import FixedDelay, Links, rounded
+from digrad.methods.cgt import CGTState
 from digrad.mixing import Network
 from digrad.schedules import InverseSqrt
 from digrad.torch import ProcessNetwork, Replicas, Shard, recalibrate

@@ -111,9 +111,9 @@ def _data() -> Iterator[Finding]:
 
 def _plugins() -> Iterator[Finding]:
     from digrad._internal import plugins
-    from digrad.algorithms import METHODS
-    from digrad.algorithms.registry import ALL_METHODS
     from digrad.experiments.problem_table import PROBLEM_TABLES
+    from digrad.methods import METHODS
+    from digrad.methods.registry import ALL_METHODS
 
     repair = "repair or uninstall that package"
     for group, built_in in ((plugins.METHODS, METHODS), (plugins.PROBLEMS, PROBLEM_TABLES)):

@@ -73,7 +73,7 @@ def graph(
 @click.argument("names", nargs=-1)
 def methods(names: tuple[str, ...], as_json: bool, bibtex: bool, measure: bool) -> None:
     """List all methods, or those NAMEd: what they need, send and converge to, and where they come from."""
-    from digrad.algorithms.catalog import bibtex_of, method_facts
+    from digrad.methods.catalog import bibtex_of, method_facts
 
     if bibtex and (measure or as_json):
         other = "--measure" if measure else "--json"
@@ -117,8 +117,8 @@ def methods(names: tuple[str, ...], as_json: bool, bibtex: bool, measure: bool) 
 
 
 def _measure_methods(names: tuple[str, ...], as_json: bool) -> None:
-    from digrad.algorithms.catalog import method_facts
     from digrad.experiments import convergence
+    from digrad.methods.catalog import method_facts
 
     chosen = {row.name for row in method_facts(names)}
     rows = [convergence.measure(*row) for row in convergence.settings() if type(row[0]).__name__ in chosen]

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from digrad.algorithms.fields import numeric_fields, with_fields
 from digrad.engine.verbs import Verbs, bindings
 from digrad.links.coders import AnyCoder, RandomK
+from digrad.methods.fields import numeric_fields, with_fields
 
 
 class Charge(NamedTuple):

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from digrad._internal import checks
 from digrad._internal.fingerprints import fingerprint
-from digrad.algorithms.fields import numeric_fields, with_fields
 from digrad.errors import ArgumentError
+from digrad.methods.fields import numeric_fields, with_fields
 from digrad.schedules import SCHEDULES
 
 MOST_LISTED = 64  # entries of a hyper-parameter per agent that are written out; of more a hash is

@@ -12,7 +12,7 @@ def bindings(method: Any) -> dict[str, str]:
 
     ``mix`` is W, except for a one-matrix method with ``mixing="row"``, whose single matrix is R.
 
-    >>> from digrad.algorithms import CGT, DGD
+    >>> from digrad.methods import CGT, DGD
     >>> bindings(CGT(step_size=0.1, threshold=1.0)), bindings(DGD(step_size=0.1, mixing="row"))
     ({'pull': 'R', 'push': 'C'}, {'mix': 'R'})
     """
@@ -25,7 +25,7 @@ def bindings(method: Any) -> dict[str, str]:
 def required(method: Any) -> frozenset[str]:
     """Return what a network must offer for a method, as ``Network.require`` asks for it.
 
-    >>> from digrad.algorithms import DGD
+    >>> from digrad.methods import DGD
     >>> required(DGD(step_size=0.1, mixing="row"))
     frozenset({'row'})
     """

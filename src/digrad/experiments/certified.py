@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from digrad import plots
 from digrad._internal.files import make_folder
-from digrad.algorithms import CGT, SoftCGT
 from digrad.errors import ArgumentError, DataError, SpecError
 from digrad.experiments.runner import Observer
 from digrad.experiments.spec import Built, Spec
 from digrad.experiments.store import check_folder, is_empty, read_json, write_json
 from digrad.experiments.training_smoothness import smoothness_of_training
+from digrad.methods import CGT, SoftCGT
 from digrad.sampling import normal_start
 from digrad.theory import (
     Certificate,

@@ -9,9 +9,9 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
-from digrad import algorithms as dg
 from digrad import graphs, problems
-from digrad.algorithms.fields import with_fields
+from digrad import methods as dg
+from digrad.methods.fields import with_fields
 from digrad.mixing import Network, metropolis, rho
 from digrad.simulation.prepare import prepare
 

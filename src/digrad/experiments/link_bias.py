@@ -10,11 +10,11 @@ import numpy as np
 
 from digrad import plots
 from digrad._internal.files import is_left_over, locked, write_atomically
-from digrad.algorithms import CGT
 from digrad.errors import ArgumentError, DataError
 from digrad.experiments.store import check_folder, is_empty, read_json, write_json
 from digrad.graphs import example5
 from digrad.links import Links
+from digrad.methods import CGT
 from digrad.mixing import Network
 from digrad.problems import Problem, example_quadratic, logistic
 from digrad.simulation import simulate

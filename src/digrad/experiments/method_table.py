@@ -8,10 +8,10 @@ import numpy as np
 from pydantic import ConfigDict, TypeAdapter, ValidationError, model_validator
 
 from digrad._internal.checks import did_you_mean
-from digrad.algorithms.registry import ALL_METHODS
 from digrad.errors import DigradError
 from digrad.experiments.complaints import Table, is_number, refuse, require_choice
 from digrad.experiments.named_values import named_value
+from digrad.methods.registry import ALL_METHODS
 from digrad.schedules import SCHEDULES
 from digrad.types import Method
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from digrad._internal.files import make_folder, write_atomically
-from digrad.algorithms.catalog import bibtex_of, method_facts, section
-from digrad.algorithms.registry import ALL_METHODS
 from digrad.errors import DataError
 from digrad.experiments.claims import FAILS, HOLDS, PARTLY, SEPARATOR
 from digrad.experiments.store import TIMES, RunDirectory
+from digrad.methods.catalog import bibtex_of, method_facts, section
+from digrad.methods.registry import ALL_METHODS
 from digrad.report.model import model_of
 from digrad.report.page import badge, image, page, preformatted, table, text
 from digrad.report.results import results_table

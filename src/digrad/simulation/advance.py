@@ -16,9 +16,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from digrad import metrics
-from digrad.algorithms.fields import with_fields
 from digrad.engine.packets import PACKET_COLUMNS
 from digrad.links.door import LinkCode
+from digrad.methods.fields import with_fields
 from digrad.problems import LossCode
 from digrad.simulation.fated_net import Call, Fate, FatedNet, Wire, outstanding
 from digrad.simulation.net import SimulatedNet

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
-from digrad.algorithms.fields import numeric_fields, with_fields
+from digrad.methods.fields import numeric_fields, with_fields
 
 
 def numbers_only(method: Any, dtype: npt.DTypeLike) -> Any:

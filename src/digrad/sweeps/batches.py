@@ -13,8 +13,8 @@ import jax
 import numpy as np
 
 from digrad._internal.fingerprints import fingerprint
-from digrad.algorithms.fields import numeric_fields
 from digrad.engine.hyper import describe, is_short, plain
+from digrad.methods.fields import numeric_fields
 from digrad.mixing import AnyNetwork
 from digrad.problems import Problem
 from digrad.simulation.arguments import make_dtype, make_sampler, make_start

@@ -7,9 +7,9 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
-from digrad.algorithms import CGT
 from digrad.errors import ArgumentError
 from digrad.graphs import Digraph, GraphSequence
+from digrad.methods import CGT
 from digrad.mixing import AnyNetwork, Network, NetworkSequence
 from digrad.problems import Problem, from_loss
 from digrad.simulation import simulate

@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from digrad import plots
 from digrad._internal import checks
-from digrad.algorithms.fields import numeric_fields
 from digrad.engine.door import check_method
 from digrad.errors import ArgumentError
+from digrad.methods.fields import numeric_fields
 from digrad.mixing import AnyNetwork
 from digrad.problems import Problem
 from digrad.simulation.arguments import make_batch_size, make_dtype

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from digrad.algorithms.fields import numeric_fields
 from digrad.engine.verbs import bindings, required
 from digrad.errors import PluginError
 from digrad.graphs import Digraph, random_digraph
+from digrad.methods.fields import numeric_fields
 from digrad.mixing import Network
 from digrad.problems import quadratic
 from digrad.simulation import simulate

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad._internal import checks
-from digrad.algorithms import CGT
 from digrad.errors import ArgumentError
+from digrad.methods import CGT
 from digrad.mixing import Network
 from digrad.problems import LossCode, Problem
 from digrad.simulation.drive import chunks

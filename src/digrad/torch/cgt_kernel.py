@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from digrad.algorithms import CGT
 from digrad.arrays import maximum, shrinkage
+from digrad.methods import CGT
 from digrad.torch.exchange import Part
 from digrad.torch.mixing_order import PIECE, combine_piece, pieces, received_pieces
 

@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 
 import torch
 
-from digrad.algorithms.fields import with_fields
 from digrad.errors import CommunicationError, NonFiniteError
+from digrad.methods.fields import with_fields
 from digrad.torch.between_steps import BetweenSteps
 from digrad.torch.deadline_net import RECENT, DeadlineNet
 from digrad.torch.log_records import note_step

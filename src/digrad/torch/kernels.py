@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from digrad.algorithms import CGT
+from digrad.methods import CGT
 from digrad.torch.cgt_kernel import cgt_step
 
 # (method, state, gradient, what arrived for each early array of the method) -> None, to the last bit like `step`

@@ -11,11 +11,11 @@ import torch
 
 from digrad import metrics
 from digrad._internal import checks
-from digrad.algorithms.fields import numeric_fields, with_fields
 from digrad.engine import door, hyper
 from digrad.engine.averages import perron_weights
 from digrad.errors import ArgumentError
 from digrad.links import Links, Timeline
+from digrad.methods.fields import numeric_fields, with_fields
 from digrad.mixing import AnyNetwork
 from digrad.torch.ending import Saver
 from digrad.torch.finite import broken_rows
@@ -33,7 +33,7 @@ class MethodOptimizer(torch.optim.Optimizer):
     Args:
         flat: The parameters.
         groups: Settings of each parameter group (``lr``, ``weight_decay``), with its parameters.
-        method: Any method of :mod:`digrad.algorithms`.
+        method: Any method of :mod:`digrad.methods`.
         network: Graph and weights, constant or not.
         runtime: Where the agents live.
         agents: The number of the agent of each row.

@@ -3,11 +3,11 @@
 import warnings
 from typing import Any, Literal
 
-from digrad.algorithms.fields import with_fields
 from digrad.engine import hyper
 from digrad.engine.verbs import bindings
 from digrad.errors import ArgumentError
 from digrad.links import Links
+from digrad.methods.fields import with_fields
 from digrad.torch.agent_net import AgentNet
 from digrad.torch.agent_runtime import AgentRuntime
 from digrad.torch.deadline_net import DeadlineNet
@@ -29,7 +29,7 @@ class DecentralizedOptimizer(MethodOptimizer):
     Args:
         params: Parameters or parameter groups with ``lr`` and ``weight_decay``, as for torch optimizers. ``lr``
             mirrors ``step_size`` of the method, so that schedulers work.
-        method: Any method of :mod:`digrad.algorithms`.
+        method: Any method of :mod:`digrad.methods`.
         network: The processes; ``links`` of its network decide what becomes of messages.
         weight_decay: Added to the gradient as ``weight_decay * x`` before it is tracked.
         non_finite: What becomes of a gradient with infinities or numbers that are none: ``"error"`` on every agent, or

@@ -33,7 +33,7 @@ class Replicas(MethodOptimizer):
 
     Args:
         model: A module, copied for every agent, or a sequence with one module per agent.
-        method: Any method of :mod:`digrad.algorithms`.
+        method: Any method of :mod:`digrad.methods`.
         network: Graph and weights, constant or not, or a digraph with uniform weights; its ``links`` decide what
             becomes of messages.
         groups: Returns the parameter groups of a module, as for torch optimizers; by default one group.

@@ -94,7 +94,7 @@ def train(
     there are the columns of :meth:`~digrad.torch.Replicas.link_metrics` too.
 
     Args:
-        method: Any method of :mod:`digrad.algorithms`.
+        method: Any method of :mod:`digrad.methods`.
         problem: The network and the images.
         network: Graph and weights.
         plan: How long, and what to record.
