@@ -13,7 +13,7 @@ from benchmarks.report import BenchRow
 from benchmarks.workload import METHOD, Workload, many_agents_problem, paper_problem
 from digrad.errors import DigradError
 from digrad.graphs import example5
-from digrad.mixing import Network
+from digrad.network import Network
 from digrad.simulation import simulate
 
 BATCH = 32

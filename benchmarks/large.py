@@ -18,7 +18,7 @@ from benchmarks.report import BenchRow
 from digrad.errors import DigradError
 from digrad.graphs import Digraph, exponential, k_out, ring
 from digrad.methods import CGT
-from digrad.mixing import Network, rho
+from digrad.network import Network, rho
 from digrad.problems import Problem, quadratic
 from digrad.sampling import normal_start
 from digrad.simulation import simulate

@@ -11,7 +11,7 @@ from benchmarks.report import BenchRow
 from digrad.graphs import k_out
 from digrad.links import Links
 from digrad.methods import CGT
-from digrad.mixing import Network
+from digrad.network import Network
 from digrad.sampling import normal_start
 from digrad.simulation.prepare import prepare
 

@@ -17,7 +17,7 @@ from digrad.data import Dataset
 from digrad.errors import DigradError
 from digrad.graphs import example5, k_out
 from digrad.methods import CGT
-from digrad.mixing import Network
+from digrad.network import Network
 from digrad.problems import Problem, logistic
 from digrad.sampling import WithReplacement, normal_start
 from digrad.simulation.advance import Inputs

@@ -138,7 +138,7 @@ def cases() -> dict[str, Case]:
     lossy = dg.Network(EXAMPLE, links=dg.Links(loss=0.2, coder=dg.coders.top_k(1)))
     found |= twice("CGT top_k with loss", CGT, problem, lossy, **options)
     symmetric = dg.Network(
-        COMPLETE, W=dg.mixing.metropolis(COMPLETE), links=dg.Links(loss=0.3, two_way=True, awake=0.8)
+        COMPLETE, W=dg.network.metropolis(COMPLETE), links=dg.Links(loss=0.3, two_way=True, awake=0.8)
     )
     found |= twice("DSGT two way", DSGT, problem, symmetric, **options)
     for name, method in SCHEDULED.items():

@@ -10,7 +10,7 @@ from torch import nn
 from digrad import AB, CGT, DGD, PushDIGing, PushPull
 from digrad.graphs import every, example5, one_peer_exponential, out_star, random_arcs, ring, split
 from digrad.links import Bursts, Clock, FixedDelay, Links, Uniform, coders, rounded
-from digrad.mixing import Network
+from digrad.network import Network
 from digrad.sampling import WithReplacement
 from method_cases import CASES, Case
 

@@ -3,7 +3,7 @@ from . import data as data
 from . import directions as directions
 from . import graphs as graphs
 from . import links as links
-from . import mixing as mixing
+from . import network as network
 from . import plots as plots
 from . import problems as problems
 from . import schedules as schedules
@@ -45,9 +45,9 @@ from .methods import PushDIGing as PushDIGing
 from .methods import PushPull as PushPull
 from .methods import SoftCGT as SoftCGT
 from .methods import SubgradientPush as SubgradientPush
-from .mixing import Mixing as Mixing
-from .mixing import Network as Network
-from .mixing import NetworkSequence as NetworkSequence
+from .network import Mixing as Mixing
+from .network import Network as Network
+from .network import NetworkSequence as NetworkSequence
 from .problems import Problem as Problem
 from .simulation import Checkpoint as Checkpoint
 from .simulation import TensorBoard as TensorBoard

@@ -34,7 +34,7 @@ WARNED = {"loss", "loss both ways", "sleep", "deadline"}  # push-sum, which thes
 
 def complaint(case, links):
     """Return why a method is refused; nothing if it is not."""
-    network = dg.Network(BOTH_WAYS, W=dg.mixing.metropolis(BOTH_WAYS), links=links)
+    network = dg.Network(BOTH_WAYS, W=dg.network.metropolis(BOTH_WAYS), links=links)
     try:
         check_links(case.method, network, case.label)
     except ArgumentError as error:

@@ -5,7 +5,7 @@ import pytest
 
 import digrad as dg
 from digrad.errors import GraphError
-from digrad.mixing import Network
+from digrad.network import Network
 
 
 def named():

@@ -10,7 +10,7 @@ from digrad.engine.packets import PacketTraffic
 from digrad.graphs import complete, example5, ring, split
 from digrad.links import Bursts, Fates, FixedDelay, Links
 from digrad.links.fates import newest
-from digrad.mixing import Network
+from digrad.network import Network
 from digrad.sampling import DELAY, LOSS, uniforms
 
 ARCS = example5().arcs

@@ -221,7 +221,7 @@ def test_mixing_of_what_was_said_alone_needs_a_damping_that_depends_on_the_coder
 
 def test_one_way_loss_biases_what_needs_doubly_stochastic_weights():
     graph = dg.graphs.from_edges(5, [arc for s, r in EXAMPLE.edges for arc in ((s, r), (r, s))])
-    network = dg.Network(graph, W=dg.mixing.metropolis(graph), links=Links(loss=0.3))
+    network = dg.Network(graph, W=dg.network.metropolis(graph), links=Links(loss=0.3))
     assert 0.38 < distances(dg.DSGT(step_size=0.05), network=network, steps=1500)[-1] < 1.52  # 0.76 or so
 
 

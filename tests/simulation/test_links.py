@@ -216,7 +216,9 @@ def test_links_that_do_not_suit_a_method_are_refused(method, links, words):
 
 def test_doubly_stochastic_methods_are_exact_when_links_fail_both_ways():
     graph = dg.graphs.from_edges(5, [arc for s, r in EXAMPLE.edges for arc in ((s, r), (r, s))])
-    network = dg.Network(graph, W=dg.mixing.metropolis(graph), links=Links(loss=0.3, two_way=True, awake=0.8))
+    network = dg.Network(
+        graph, W=dg.network.metropolis(graph), links=Links(loss=0.3, two_way=True, awake=0.8)
+    )
     trace = dg.simulate(dg.DSGT(step_size=0.05), QUADRATIC, network, steps=1500, record_every=1500)
     np.testing.assert_allclose(trace.final_x, 1 / 3, rtol=0, atol=1e-10)
 

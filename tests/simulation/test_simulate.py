@@ -450,7 +450,7 @@ def test_compare_refuses_two_methods_with_one_name():
 
 def test_a_method_that_needs_balanced_weights_fails_before_the_first_step():
     path = dg.graphs.from_edges(3, [(0, 1), (1, 2)])
-    ring = dg.mixing.column_stochastic(dg.graphs.ring(3))
+    ring = dg.network.column_stochastic(dg.graphs.ring(3))
     network = dg.Network(path, C=ring)
     problem = dg.problems.quadratic(curvature=np.ones((3, 1)), linear=np.ones((3, 1)))
     with pytest.raises(MixingError, match="DGD"):

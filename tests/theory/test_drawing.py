@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from digrad import graphs, problems
-from digrad.mixing import Network
+from digrad.network import Network
 from digrad.theory import Row, check_run, empirical_smoothness, row_figure
 from digrad.theory.inequalities.rows import Terms, worst_agent
 

@@ -5,7 +5,7 @@ from digrad import graphs, problems
 from digrad.arrays import clip_rows
 from digrad.errors import ArgumentError
 from digrad.methods import CGT
-from digrad.mixing import Network
+from digrad.network import Network
 from digrad.simulation import simulate
 from digrad.theory import run
 

@@ -18,7 +18,7 @@ from digrad import CGT
 from digrad.errors import ArgumentError, CheckpointError
 from digrad.graphs import ring
 from digrad.links import rounded
-from digrad.mixing import Network
+from digrad.network import Network
 from digrad.torch import Checkpoints, Replicas
 from digrad.torch.alone import Alone
 from digrad.torch.checkpoint_files import MARKER, delete_file, step_folder

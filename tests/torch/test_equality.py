@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from digrad.graphs import example5
-from digrad.mixing import Network
+from digrad.network import Network
 from digrad.problems import logistic
 from digrad.simulation import simulate
 from digrad.torch import Replicas

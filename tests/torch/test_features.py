@@ -16,7 +16,7 @@ from digrad.errors import ArgumentError, CommunicationError, NonFiniteError
 from digrad.graphs import complete, from_edges, ring, split
 from digrad.links import FixedDelay, Links, rounded
 from digrad.methods.cgt import CGTState
-from digrad.mixing import Network
+from digrad.network import Network
 from digrad.schedules import InverseSqrt
 from digrad.torch import ProcessNetwork, Replicas, Shard, recalibrate
 from digrad.torch.cgt_kernel import cgt_step

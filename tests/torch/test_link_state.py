@@ -11,7 +11,7 @@ from digrad import AB, CGT, PushDIGing
 from digrad.errors import ArgumentError
 from digrad.graphs import example5, ring, split
 from digrad.links import rounded
-from digrad.mixing import Network
+from digrad.network import Network
 from digrad.torch import Replicas
 from digrad.torch.link_state import LinkState
 from digrad.torch.mixing_order import Share

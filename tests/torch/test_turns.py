@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 import digrad as dg
 from digrad.engine.packets import PACKET_COLUMNS
-from digrad.mixing import arcs_used
+from digrad.network import arcs_used
 from digrad.torch import Replicas
 from method_cases import CASES
 from torch_models import LEAFLESS, LEAFLESS_STEPS, RESTARTED, START, TURN_STEPS, Point, TurnCase, turn_cases

@@ -43,7 +43,7 @@ def graph(
     column-stochastic weights C, and only R is described.
     """
     from digrad import graphs, plots
-    from digrad.mixing import Network
+    from digrad.network import Network
 
     picture = plots.split_suffix(draw, "--draw", "digrad graph", default=("png",)) if draw else None
     digraph = _read_graph(graph, arguments, seed)

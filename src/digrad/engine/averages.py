@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from digrad.engine.verbs import bindings
 from digrad.links import Links
-from digrad.mixing import AnyNetwork, Network
+from digrad.network import AnyNetwork, Network
 
 Vector = npt.NDArray[np.float64]
 

@@ -11,7 +11,7 @@ import numpy as np
 from digrad.errors import ArgumentError
 from digrad.graphs import Digraph, GraphSequence, unreachable_pair
 from digrad.links import Crash, Event, Join, Leave, Links, Timeline
-from digrad.mixing import AnyNetwork, Network
+from digrad.network import AnyNetwork, Network
 
 
 def check_churn(churn: Sequence[Event], method: Any, network: AnyNetwork, name: str, owner: str) -> None:

@@ -6,7 +6,7 @@ from digrad.engine.link_door import check_links
 from digrad.engine.verbs import required
 from digrad.errors import ArgumentError
 from digrad.methods.fields import check_columns
-from digrad.mixing import AnyNetwork, Network, NetworkSequence
+from digrad.network import AnyNetwork, Network, NetworkSequence
 from digrad.types import Method
 
 

@@ -9,7 +9,7 @@ from digrad.engine.charges import Charge
 from digrad.graphs import Digraph, sequence
 from digrad.links import Event, Fates, Links, Timeline
 from digrad.links.fates import Part
-from digrad.mixing import AnyNetwork, Network, step_weights
+from digrad.network import AnyNetwork, Network, step_weights
 
 
 def all_arcs(network: AnyNetwork) -> Digraph:

@@ -4,7 +4,7 @@ from digrad._internal.notices import warn_user
 from digrad.engine.verbs import bindings
 from digrad.errors import ArgumentError
 from digrad.links import Links
-from digrad.mixing import AnyNetwork, step_weights
+from digrad.network import AnyNetwork, step_weights
 from digrad.types import Method
 
 MUCH_LOSS = 0.1  # above which push-sum weights are drained

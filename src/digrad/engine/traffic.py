@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from digrad.mixing import AnyNetwork, arcs_used, step_weights
+from digrad.network import AnyNetwork, arcs_used, step_weights
 
 STEPS_OF_ARCS = 1000  # iterations whose arcs are looked at in one go
 

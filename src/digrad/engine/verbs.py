@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from digrad.mixing import LETTERS
+from digrad.network import LETTERS
 
 VERBS = {"row": "pull", "column": "push", "doubly": "mix"}  # what a need of a method is called on the net
 

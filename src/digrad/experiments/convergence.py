@@ -12,7 +12,7 @@ import numpy.typing as npt
 from digrad import graphs, problems
 from digrad import methods as dg
 from digrad.methods.fields import with_fields
-from digrad.mixing import Network, metropolis, rho
+from digrad.network import Network, metropolis, rho
 from digrad.simulation.prepare import prepare
 
 Floats = npt.NDArray[np.floating]

@@ -18,7 +18,7 @@ from digrad.graphs.words import NAMED
 from digrad.links import Bursts, Clock, FixedDelay, Link, Links, coders, rounded
 from digrad.links.clock import DISTRIBUTIONS
 from digrad.links.door import check_given
-from digrad.mixing import Network
+from digrad.network import Network
 from digrad.schedules import Geometric
 
 Count = Annotated[int, Field(ge=1, lt=2**63)]

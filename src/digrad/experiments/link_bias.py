@@ -15,7 +15,7 @@ from digrad.experiments.store import check_folder, is_empty, read_json, write_js
 from digrad.graphs import example5
 from digrad.links import Links
 from digrad.methods import CGT
-from digrad.mixing import Network
+from digrad.network import Network
 from digrad.problems import Problem, example_quadratic, logistic
 from digrad.simulation import simulate
 from digrad.trace import Trace

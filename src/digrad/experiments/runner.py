@@ -19,7 +19,7 @@ from digrad.experiments.spec import Built, Spec
 from digrad.experiments.store import Result, RunDirectory, check_folder, open_run, write_json
 from digrad.experiments.trainings import JobProgress, train_all
 from digrad.graphs import Digraph
-from digrad.mixing import Network
+from digrad.network import Network
 from digrad.simulation import Checkpoint, Progress, simulate
 from digrad.simulation.checkpoint import difference
 from digrad.simulation.compare import run_each

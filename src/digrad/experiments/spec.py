@@ -62,7 +62,7 @@ from digrad.experiments.method_table import MethodTable
 from digrad.experiments.partition_table import PartitionTable
 from digrad.experiments.problem_table import PROBLEM_TABLES, ProblemTable
 from digrad.experiments.sweep_table import SweepTable
-from digrad.mixing import Network
+from digrad.network import Network
 from digrad.problems import Problem
 from digrad.sampling import normal_start
 from digrad.simulation.arguments import check_parts, make_sampler, make_start, make_steps

@@ -14,7 +14,7 @@ from digrad.errors import ArgumentError
 from digrad.experiments.spec import Built, Spec
 from digrad.experiments.store import check_folder, is_empty, read_json, write_json
 from digrad.experiments.sweep_table import GRAPH
-from digrad.mixing import Network
+from digrad.network import Network
 from digrad.problems import Problem
 from digrad.sweeps import Sweep, SweepProgress, ThresholdAdvice, Tuning, recommend_threshold, sweep, tune
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from jax import lax
 
 from digrad.engine.fates import all_arcs, numbers_among
-from digrad.mixing import AnyNetwork, step_weights
+from digrad.network import AnyNetwork, step_weights
 
 MOST_SLICES = 64  # further in-arcs of a hub are added one by one
 

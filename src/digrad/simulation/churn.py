@@ -10,7 +10,7 @@ import numpy as np
 
 from digrad.engine.churn import network_of, repair, void_arcs
 from digrad.links import Event
-from digrad.mixing import Network
+from digrad.network import Network
 from digrad.simulation.advance import Carry
 from digrad.simulation.arcs import Arcs
 from digrad.simulation.fated_net import Call, outstanding

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from digrad._internal import checks
 from digrad._internal.files import file_stem
 from digrad.links import Event
-from digrad.mixing import AnyNetwork
+from digrad.network import AnyNetwork
 from digrad.problems import Problem
 from digrad.simulation.arguments import labelled, make_seed
 from digrad.simulation.checkpoint import Checkpoint

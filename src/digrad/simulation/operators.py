@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from digrad.mixing import AnyNetwork, Mixing, StepWeights, circulant, step_weights
+from digrad.network import AnyNetwork, Mixing, StepWeights, circulant, step_weights
 from digrad.simulation.arcs import Arcs
 
 DENSE_AGENTS = 64  # up to which the matrix is multiplied densely

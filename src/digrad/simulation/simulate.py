@@ -10,7 +10,7 @@ from digrad._internal import checks
 from digrad.engine.churn import check_churn
 from digrad.links import Event
 from digrad.metrics import AVERAGES
-from digrad.mixing import AnyNetwork
+from digrad.network import AnyNetwork
 from digrad.problems import Problem
 from digrad.simulation.arguments import (
     check_parts,

@@ -15,7 +15,7 @@ import numpy as np
 from digrad._internal.fingerprints import fingerprint
 from digrad.engine.hyper import describe, is_short, plain
 from digrad.methods.fields import numeric_fields
-from digrad.mixing import AnyNetwork
+from digrad.network import AnyNetwork
 from digrad.problems import Problem
 from digrad.simulation.arguments import make_dtype, make_sampler, make_start
 from digrad.simulation.drive import Plan, drive

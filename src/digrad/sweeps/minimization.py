@@ -10,7 +10,7 @@ import numpy.typing as npt
 from digrad.errors import ArgumentError
 from digrad.graphs import Digraph, GraphSequence
 from digrad.methods import CGT
-from digrad.mixing import AnyNetwork, Network, NetworkSequence
+from digrad.network import AnyNetwork, Network, NetworkSequence
 from digrad.problems import Problem, from_loss
 from digrad.simulation import simulate
 from digrad.sweeps.threshold import recommend_threshold

@@ -17,7 +17,7 @@ from digrad._internal import checks
 from digrad._internal.files import locked, write_atomically
 from digrad.engine.hyper import describe
 from digrad.errors import ArgumentError, DataError, WorkerError
-from digrad.mixing import AnyNetwork
+from digrad.network import AnyNetwork
 from digrad.problems import Problem
 from digrad.simulation.arguments import (
     check_parts,

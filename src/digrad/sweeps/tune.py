@@ -15,7 +15,7 @@ from digrad._internal import checks
 from digrad.engine.door import check_method
 from digrad.errors import ArgumentError
 from digrad.methods.fields import numeric_fields
-from digrad.mixing import AnyNetwork
+from digrad.network import AnyNetwork
 from digrad.problems import Problem
 from digrad.simulation.arguments import make_batch_size, make_dtype
 from digrad.sweeps import stability

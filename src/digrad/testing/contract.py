@@ -16,7 +16,7 @@ from digrad.engine.verbs import bindings, required
 from digrad.errors import PluginError
 from digrad.graphs import Digraph, random_digraph
 from digrad.methods.fields import numeric_fields
-from digrad.mixing import Network
+from digrad.network import Network
 from digrad.problems import quadratic
 from digrad.simulation import simulate
 from digrad.testing.numpy_net import NumPyNet, dated, depth, network, run

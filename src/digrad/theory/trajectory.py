@@ -12,7 +12,7 @@ import numpy.typing as npt
 from digrad._internal import checks
 from digrad.errors import ArgumentError
 from digrad.methods import CGT
-from digrad.mixing import Network
+from digrad.network import Network
 from digrad.problems import LossCode, Problem
 from digrad.simulation.drive import chunks
 from digrad.simulation.interrupt import deferred_interrupt

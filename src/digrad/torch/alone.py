@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from digrad.links import Event
-from digrad.mixing import AnyNetwork
+from digrad.network import AnyNetwork
 
 ALL = "all"  # stands for the number of the agent where one process has all of them
 

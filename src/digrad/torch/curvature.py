@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from digrad.mixing import Network
+from digrad.network import Network
 from digrad.torch.image_problem import Evaluation, ImageProblem
 from digrad.torch.training import Training, TrainingPlan
 

@@ -18,7 +18,7 @@ import torch
 
 from digrad.engine.verbs import Verbs
 from digrad.errors import ArgumentError, CommunicationError
-from digrad.mixing import LETTERS
+from digrad.network import LETTERS
 from digrad.torch.agent_links import AgentLinks, Facts
 from digrad.torch.late_links import Heard, Inbox, Item, LateIncoming, LateOutgoing
 from digrad.torch.mixing_order import Share, Turns

@@ -11,7 +11,7 @@ from digrad.engine.fates import make_fates
 from digrad.engine.packets import PacketTraffic
 from digrad.engine.verbs import Verbs, bindings
 from digrad.links import Event, Fates, Links
-from digrad.mixing import AnyNetwork, Network
+from digrad.network import AnyNetwork, Network
 from digrad.torch.agent_net import AgentNet
 from digrad.torch.exchange import Part
 from digrad.torch.fated_agent import FatedAgent, FateTable

@@ -14,7 +14,7 @@ import torch
 
 from digrad.errors import ArgumentError
 from digrad.links import Link, Links
-from digrad.mixing import AnyNetwork
+from digrad.network import AnyNetwork
 from digrad.torch.mixing_order import Share
 
 HEARD = "heard "  # begins the names under which it is stored who has heard whom

@@ -16,7 +16,7 @@ from digrad.engine.averages import perron_weights
 from digrad.errors import ArgumentError
 from digrad.links import Links, Timeline
 from digrad.methods.fields import numeric_fields, with_fields
-from digrad.mixing import AnyNetwork
+from digrad.network import AnyNetwork
 from digrad.torch.ending import Saver
 from digrad.torch.finite import broken_rows
 from digrad.torch.flat import FlatParameters

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from digrad.mixing import LETTERS, AnyNetwork, Mixing
+from digrad.network import LETTERS, AnyNetwork, Mixing
 
 PIECE = 1 << 17  # numbers worked on at a time: they stay in the cache, and no large temporary is needed
 

@@ -22,7 +22,7 @@ from digrad._internal import checks
 from digrad.engine.door import check_network
 from digrad.errors import ArgumentError, CommunicationError, DigradError
 from digrad.graphs import Digraph, GraphSequence
-from digrad.mixing import AnyNetwork, Network
+from digrad.network import AnyNetwork, Network
 from digrad.torch import security
 from digrad.torch.addresses import published_address
 from digrad.torch.agent_links import AgentLinks, Place, ring_sum
@@ -79,8 +79,8 @@ class ProcessNetwork:
     makes sure that all of them mean the same graph, weights and version. Every agent must construct it.
 
     Args:
-        network: A :class:`~digrad.mixing.Network`, a :class:`~digrad.mixing.NetworkSequence`, or a digraph, constant or
-            not; by default the graph file named by ``digrad launch``.
+        network: A :class:`~digrad.network.Network`, a :class:`~digrad.network.NetworkSequence`, or a digraph,
+            constant or not; by default the graph file named by ``digrad launch``.
         group: A process group whose ranks are the agents; by default the world. For agents that are DDP groups
             pass the group of equal data-parallel ranks.
         timeout: Seconds to wait for a neighbour of which nothing moves; by default 300, or five times the longest step

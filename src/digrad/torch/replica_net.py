@@ -9,7 +9,7 @@ import torch
 from digrad.engine.traffic import all_reduce_messages
 from digrad.engine.verbs import Verbs
 from digrad.links.seam import keeps_reference
-from digrad.mixing import AnyNetwork
+from digrad.network import AnyNetwork
 from digrad.torch.link_state import LinkState, Word, plain_link
 from digrad.torch.mixing_order import Share, Turns, combine
 

@@ -15,7 +15,7 @@ from digrad.engine.verbs import bindings
 from digrad.errors import ArgumentError
 from digrad.graphs import Digraph, GraphSequence
 from digrad.links import Event, Links
-from digrad.mixing import AnyNetwork, Network
+from digrad.network import AnyNetwork, Network
 from digrad.torch.alone import Alone
 from digrad.torch.fated_net import FatedNet, fated_replica_net
 from digrad.torch.flat import FlatParameters, parameter_groups

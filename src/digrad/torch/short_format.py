@@ -9,7 +9,7 @@ import torch
 from digrad.errors import ArgumentError
 from digrad.links import Links, Rounded
 from digrad.links.coders import BFloat16, Quantize
-from digrad.mixing import AnyNetwork
+from digrad.network import AnyNetwork
 
 _MOST_BITS = 16  # of a level
 

@@ -17,7 +17,7 @@ from digrad._internal.notices import warn_user
 from digrad.arrays import row_norm
 from digrad.engine.divergence import largest_entry
 from digrad.errors import CheckpointError, NonFiniteError
-from digrad.mixing import Network
+from digrad.network import Network
 from digrad.sampling import EpochPermutations, WithReplacement
 from digrad.torch.batch_norm import recalibrate
 from digrad.torch.checkpoint_files import read_tensors, write_file

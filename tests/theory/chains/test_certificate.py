@@ -8,7 +8,7 @@ import pytest
 from digrad import graphs, problems
 from digrad.errors import ArgumentError
 from digrad.links import Links, rounded
-from digrad.mixing import Network, NetworkSequence, row_stochastic
+from digrad.network import Network, NetworkSequence, row_stochastic
 from digrad.theory import Certificate, Smoothness, certify, check_run, closed_form, network_norms, run
 from digrad.theory.chains import paper, repaired, sharp
 from digrad.theory.chains.closure import Evaluation, close, largest_step

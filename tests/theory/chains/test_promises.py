@@ -8,7 +8,7 @@ import scipy.sparse
 
 from digrad import graphs, problems
 from digrad.data import Dataset
-from digrad.mixing import Network
+from digrad.network import Network
 from digrad.problems import Problem
 from digrad.theory import certify, check_run
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from digrad import graphs, problems
-from digrad.mixing import Network, row_stochastic
+from digrad.network import Network, row_stochastic
 from digrad.theory import Smoothness, certify, check_run, closed_form, network_norms
 from digrad.theory.chains import repaired, sharp
 from digrad.theory.chains.certificate import REFERENCES

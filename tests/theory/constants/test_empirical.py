@@ -8,7 +8,7 @@ from scipy.optimize import linprog
 
 from digrad import graphs, problems
 from digrad.errors import ArgumentError
-from digrad.mixing import Network
+from digrad.network import Network
 from digrad.theory import closed_form, empirical_smoothness, envelope, run, secant_excess, tightest_line
 
 

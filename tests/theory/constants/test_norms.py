@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from digrad import graphs
 from digrad.errors import ArgumentError, MixingError
-from digrad.mixing import Network, row_stochastic
+from digrad.network import Network, row_stochastic
 from digrad.theory import network_norms
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from digrad import graphs, problems
 from digrad.data import Dataset
 from digrad.errors import ArgumentError, DataError
-from digrad.mixing import Network
+from digrad.network import Network
 from digrad.problems import Problem
 from digrad.theory import Smoothness, certify, check_run, closed_form
 from digrad.theory.constants.smoothness import L1_GRID, candidates

@@ -5,7 +5,7 @@ import pytest
 
 from digrad import graphs, problems
 from digrad.errors import ArgumentError
-from digrad.mixing import Network
+from digrad.network import Network
 from digrad.problems import Problem
 from digrad.theory import RunDivergedError, Smoothness, certify, check_run, closed_form
 from digrad.theory.chains import sharp

@@ -11,7 +11,7 @@ from scipy.linalg import null_space
 from digrad import graphs, problems
 from digrad.arrays import clip_factors
 from digrad.data import Dataset
-from digrad.mixing import Network
+from digrad.network import Network
 from digrad.theory import RunCheck, check_run, closed_form, network_norms, run
 from digrad.theory.chains import paper, repaired, sharp
 from digrad.theory.chains.closure import close

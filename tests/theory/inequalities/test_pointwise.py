@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from digrad import graphs
-from digrad.mixing import Network
+from digrad.network import Network
 from digrad.theory.chains import repaired, sharp
 from digrad.theory.inequalities import pointwise
 from digrad.theory.inequalities.pointwise import States
@@ -42,7 +42,7 @@ def random_states(seed: int, network: Network) -> States:
 def states(request) -> States:
     if request.param == "example5":
         return random_states(0, Network(graphs.example5()))
-    from digrad.mixing import row_stochastic
+    from digrad.network import row_stochastic
 
     chain = graphs.from_edges(5, [(0, 1), (1, 2), (2, 3), (3, 4)])
     return random_states(1, Network(graphs.example5(), R=row_stochastic(chain)))

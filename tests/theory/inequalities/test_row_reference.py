@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pytest
 
 from digrad import graphs, problems
-from digrad.mixing import Network, row_stochastic
+from digrad.network import Network, row_stochastic
 from digrad.problems import Problem
 from digrad.theory import Row, RunCheck, check_run
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from digrad import graphs, problems
-from digrad.mixing import Network, row_stochastic
+from digrad.network import Network, row_stochastic
 from digrad.problems import Problem
 from digrad.theory import Smoothness, certify, check_run
 

@@ -15,7 +15,7 @@ from digrad import AB, CGT
 from digrad.errors import DigradError
 from digrad.graphs import from_edges, ring
 from digrad.links import rounded
-from digrad.mixing import Network
+from digrad.network import Network
 from digrad.torch import Checkpoints, DecentralizedOptimizer, ProcessNetwork
 
 RANK = int(os.environ["RANK"])

@@ -10,7 +10,7 @@ from torch import nn
 from digrad import AB, CGT, SGP
 from digrad.graphs import from_edges, split
 from digrad.links import rounded
-from digrad.mixing import Network
+from digrad.network import Network
 from digrad.schedules import InverseSqrt
 from digrad.torch import Checkpoints, DecentralizedOptimizer, ProcessNetwork
 

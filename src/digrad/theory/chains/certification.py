@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from digrad._internal import checks
 from digrad.errors import ArgumentError
-from digrad.mixing import AnyNetwork, Network
+from digrad.network import AnyNetwork, Network
 from digrad.problems import Problem
 from digrad.theory.arguments import check_constants, check_problem, start_array
 from digrad.theory.chains import sharp

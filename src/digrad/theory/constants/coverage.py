@@ -3,7 +3,7 @@
 from digrad.errors import ArgumentError
 from digrad.graphs import Digraph
 from digrad.links import Links
-from digrad.mixing import AnyNetwork, Network, NetworkSequence
+from digrad.network import AnyNetwork, Network, NetworkSequence
 
 CHANGES = "the network changes with time, but the proof has one u and one v"
 LOSSY = "packets may be lost or late, so that the figures of the perfect network are indicative, not a certificate"

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad.errors import ArgumentError, MixingError
-from digrad.mixing import Network
+from digrad.network import Network
 from digrad.theory.constants.coverage import check_covered
 
 Floats = npt.NDArray[np.floating]

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from digrad._internal.tables import Table
 from digrad.errors import ArgumentError
-from digrad.mixing import Network
+from digrad.network import Network
 from digrad.problems import Problem
 from digrad.theory.arguments import check_constants, check_problem, start_array
 from digrad.theory.chains.certificate import CHAINS, VALID

@@ -14,10 +14,10 @@ from digrad.errors import ArgumentError, MixingError
 from digrad.graphs import Digraph, GraphSequence, roots, sequence, unreachable_pair
 from digrad.links import Link, Links
 from digrad.links.door import check_given, identity
-from digrad.mixing.network import LETTERS, Network, of_union
-from digrad.mixing.summary import NetworkSummary
-from digrad.mixing.validation import no_root, not_strong
-from digrad.mixing.weights import Mixing
+from digrad.network.network import LETTERS, Network, of_union
+from digrad.network.summary import NetworkSummary
+from digrad.network.validation import no_root, not_strong
+from digrad.network.weights import Mixing
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -10,7 +10,7 @@ from digrad import graphs
 from digrad.engine.fates import make_fates
 from digrad.errors import ArgumentError, MixingError
 from digrad.links import Bursts, Clock, Exponential, FixedDelay, Links, Uniform, coders, rounded
-from digrad.mixing import (
+from digrad.network import (
     Network,
     NetworkSequence,
     column_stochastic,

@@ -9,7 +9,7 @@ from scipy.sparse import csr_array, issparse
 from digrad._internal import checks
 from digrad.errors import MixingError
 from digrad.graphs import Digraph, from_adjacency, roots, unreachable_pair
-from digrad.mixing.weights import Kind, Mixing
+from digrad.network.weights import Kind, Mixing
 
 SUM_TOLERANCE = 1e-10  # of the sum of a row or column
 BUILDERS = {"row": "row_stochastic", "column": "column_stochastic", "doubly": "sinkhorn"}

@@ -8,7 +8,7 @@ from scipy.sparse import csr_array, diags_array
 
 from digrad.graphs import Digraph, from_adjacency
 from digrad.graphs.digraph import numbered
-from digrad.mixing.validation import as_weights
+from digrad.network.validation import as_weights
 
 
 def proportions(numbers: Any, owner: str) -> tuple[Digraph, csr_array]:

@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad.graphs import Digraph, degree_imbalance, diameter, is_strongly_connected, roots
-from digrad.mixing.circulant import circulant
-from digrad.mixing.spectral import DENSE_LIMIT, rho, second_singular_value
-from digrad.mixing.weights import Mixing
+from digrad.network.circulant import circulant
+from digrad.network.spectral import DENSE_LIMIT, rho, second_singular_value
+from digrad.network.weights import Mixing
 
 Vector = npt.NDArray[np.float64]
 

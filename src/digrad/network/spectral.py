@@ -16,8 +16,8 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, eigsh
 from digrad._internal.notices import warn_user
 from digrad.errors import MixingError
 from digrad.graphs import from_adjacency, is_strongly_connected, roots, strong_components
-from digrad.mixing.circulant import circulant
-from digrad.mixing.weights import Mixing
+from digrad.network.circulant import circulant
+from digrad.network.weights import Mixing
 
 DENSE_LIMIT = 2000  # agents up to which dense linear algebra takes seconds
 POWER_ITERATIONS = 5000
@@ -61,7 +61,7 @@ def perron_row(R: Mixing) -> Vector:
 
     Example:
         >>> from digrad.graphs import triangle
-        >>> from digrad.mixing import row_stochastic
+        >>> from digrad.network import row_stochastic
         >>> 3 * perron_row(row_stochastic(triangle()))
         array([4., 2., 3.])
     """
@@ -88,7 +88,7 @@ def perron_column(C: Mixing) -> Vector:
 
     Example:
         >>> from digrad.graphs import triangle
-        >>> from digrad.mixing import column_stochastic
+        >>> from digrad.network import column_stochastic
         >>> 3 * perron_column(column_stochastic(triangle()))
         array([3., 2., 4.])
     """
@@ -113,7 +113,7 @@ def rho(M: Mixing) -> float:
 
     Example:
         >>> from digrad.graphs import ring
-        >>> from digrad.mixing import row_stochastic
+        >>> from digrad.network import row_stochastic
         >>> round(rho(row_stochastic(ring(4))), 6)
         0.707107
     """

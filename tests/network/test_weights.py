@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from digrad import graphs
 from digrad.errors import MixingError
-from digrad.mixing import Mixing, column_stochastic, metropolis, row_stochastic, sinkhorn
-from digrad.mixing import weights as module
+from digrad.network import Mixing, column_stochastic, metropolis, row_stochastic, sinkhorn
+from digrad.network import weights as module
 
 random_digraphs = st.builds(
     lambda n, p, seed: graphs.random_digraph(n, p, seed=seed),

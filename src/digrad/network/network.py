@@ -16,11 +16,11 @@ from digrad.graphs import Digraph, GraphSequence, from_networkx, roots, unreacha
 from digrad.graphs.digraph import numbered
 from digrad.links import Link, Links
 from digrad.links.door import check_given, identity
-from digrad.mixing.proportions import proportions, scaled
-from digrad.mixing.spectral import DENSE_LIMIT, perron_column, perron_row
-from digrad.mixing.summary import NetworkSummary, summarize
-from digrad.mixing.validation import ADJECTIVES, BUILDERS, check_connected, custom, no_root, not_strong
-from digrad.mixing.weights import Kind, Mixing, column_stochastic, row_stochastic, sinkhorn
+from digrad.network.proportions import proportions, scaled
+from digrad.network.spectral import DENSE_LIMIT, perron_column, perron_row
+from digrad.network.summary import NetworkSummary, summarize
+from digrad.network.validation import ADJECTIVES, BUILDERS, check_connected, custom, no_root, not_strong
+from digrad.network.weights import Kind, Mixing, column_stochastic, row_stochastic, sinkhorn
 
 if TYPE_CHECKING:
     import networkx

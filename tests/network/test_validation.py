@@ -4,7 +4,7 @@ from scipy.sparse import coo_array
 
 from digrad import graphs
 from digrad.errors import ArgumentError, MixingError
-from digrad.mixing import column_stochastic, custom, row_stochastic
+from digrad.network import column_stochastic, custom, row_stochastic
 
 PATH = graphs.from_edges(3, [(0, 1), (1, 2)])
 

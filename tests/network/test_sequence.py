@@ -7,7 +7,14 @@ import pytest
 
 from digrad import graphs
 from digrad.errors import ArgumentError, MixingError
-from digrad.mixing import Network, NetworkSequence, arcs_used, column_stochastic, row_stochastic, step_weights
+from digrad.network import (
+    Network,
+    NetworkSequence,
+    arcs_used,
+    column_stochastic,
+    row_stochastic,
+    step_weights,
+)
 
 EXAMPLE = graphs.example5()
 

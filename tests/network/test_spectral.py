@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from digrad import graphs
 from digrad.errors import MixingError
-from digrad.mixing import (
+from digrad.network import (
     Network,
     column_stochastic,
     custom,
@@ -274,7 +274,7 @@ def test_mixing_speed_of_a_graph_without_cycles_is_the_largest_weight_on_the_dia
 
 @pytest.mark.parametrize("limit", [2000, 3])
 def test_mixing_speed_of_a_rooted_graph_is_that_of_its_slowest_component(monkeypatch, limit):
-    monkeypatch.setattr("digrad.mixing.spectral.DENSE_LIMIT", limit)
+    monkeypatch.setattr("digrad.network.spectral.DENSE_LIMIT", limit)
     slow_followers = [(0, 1), (1, 2), (2, 0), (2, 3), (3, 4), (4, 5), (5, 6), (6, 3), (6, 7)]
     slow_roots = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 0), (5, 6), (6, 7)]
     for arcs in (slow_followers, slow_roots):
@@ -284,9 +284,9 @@ def test_mixing_speed_of_a_rooted_graph_is_that_of_its_slowest_component(monkeyp
 
 
 def test_a_large_reversible_chain_needs_no_iteration(monkeypatch):
-    monkeypatch.setattr("digrad.mixing.spectral.DENSE_LIMIT", 100)
-    monkeypatch.setattr("digrad.mixing.spectral.POWER_ITERATIONS", 0)
-    monkeypatch.setattr("digrad.mixing.spectral._pinned", lambda _: pytest.fail("nor factors"))
+    monkeypatch.setattr("digrad.network.spectral.DENSE_LIMIT", 100)
+    monkeypatch.setattr("digrad.network.spectral.POWER_ITERATIONS", 0)
+    monkeypatch.setattr("digrad.network.spectral._pinned", lambda _: pytest.fail("nor factors"))
     graph = graphs.grid(20, 30)
     degree = graph.in_degree + 1.0
     expected = 600 * degree / degree.sum()
@@ -299,13 +299,13 @@ def test_a_chain_of_two_way_arcs_that_is_not_reversible_is_not_taken_for_one(mon
     weights = (graph.to_adjacency().toarray() + np.eye(20)) * np.random.default_rng(0).uniform(1, 2, (20, 20))
     R = Network(graph, R=weights / weights.sum(axis=1, keepdims=True)).R
     expected = perron_row(R)
-    monkeypatch.setattr("digrad.mixing.spectral.DENSE_LIMIT", 10)
+    monkeypatch.setattr("digrad.network.spectral.DENSE_LIMIT", 10)
     np.testing.assert_allclose(perron_row(R), expected, rtol=1e-9)
 
 
 def test_long_computations_give_a_sign_of_life(monkeypatch):
-    monkeypatch.setattr("digrad.mixing.spectral.DENSE_LIMIT", 10)
-    monkeypatch.setattr("digrad.mixing.spectral.PATIENCE", 0.0)
+    monkeypatch.setattr("digrad.network.spectral.DENSE_LIMIT", 10)
+    monkeypatch.setattr("digrad.network.spectral.PATIENCE", 0.0)
     R = row_stochastic(graphs.random_digraph(60, 0.1, seed=0))
     with pytest.warns(UserWarning, match="of 60 agents: .* may take minutes") as found:
         rho(R)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import digrad as dg
-from digrad.mixing import circulant
+from digrad.network import circulant
 
 
 @pytest.mark.parametrize(

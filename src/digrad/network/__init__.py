@@ -1,0 +1,31 @@
+"""How much each message counts: row-, column- and doubly stochastic weights on a digraph; their spectra."""
+
+from digrad.network.circulant import circulant
+from digrad.network.network import LETTERS, Network
+from digrad.network.sequence import AnyNetwork, NetworkSequence, StepWeights, arcs_used, step_weights
+from digrad.network.spectral import perron_column, perron_row, rho, second_singular_value
+from digrad.network.summary import NetworkSummary
+from digrad.network.validation import custom
+from digrad.network.weights import Mixing, column_stochastic, metropolis, row_stochastic, sinkhorn
+
+__all__ = [
+    "LETTERS",
+    "AnyNetwork",
+    "Mixing",
+    "Network",
+    "NetworkSequence",
+    "NetworkSummary",
+    "StepWeights",
+    "arcs_used",
+    "circulant",
+    "column_stochastic",
+    "custom",
+    "metropolis",
+    "perron_column",
+    "perron_row",
+    "rho",
+    "row_stochastic",
+    "second_singular_value",
+    "sinkhorn",
+    "step_weights",
+]
