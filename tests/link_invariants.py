@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import digrad as dg
-from digrad.engine.charges import charges_of
-from digrad.engine.fates import make_fates
-from digrad.engine.verbs import bindings
+from digrad.core.charges import charges_of
+from digrad.core.delivery import make_fates
+from digrad.core.net import bindings
 from digrad.links import Bursts, Clock, Fates, FixedDelay, Links, Uniform
 from digrad.links.coders import quantize
 from link_transcription import PlainNet, run

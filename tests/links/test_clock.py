@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import digrad as dg
-from digrad.engine.charges import Charge
-from digrad.engine.fates import make_fates
+from digrad.core.charges import Charge
+from digrad.core.delivery import make_fates
 from digrad.errors import ArgumentError
 from digrad.links import Bursts, Clock, Exponential, FixedDelay, Links, Uniform
 from digrad.simulation import prepare

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from digrad.engine.fates import make_fates
-from digrad.engine.packets import PacketTraffic
+from digrad.core.delivery import make_fates
+from digrad.core.packets import PacketTraffic
 from digrad.graphs import complete, example5, ring, split
 from digrad.links import Bursts, Fates, FixedDelay, Links
 from digrad.links.fates import newest

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import digrad.methods
-from digrad.engine.verbs import required
+from digrad.core.net import required
 from digrad.errors import ArgumentError
 from digrad.methods import BIBTEX, CGT, FROST, METHODS, chebyshev_momentum, scaled_thresholds
 from digrad.testing.contract import CONTRACT, case_of, check_method

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from digrad import graphs
-from digrad.engine.fates import make_fates
+from digrad.core.delivery import make_fates
 from digrad.errors import ArgumentError, MixingError
 from digrad.links import Bursts, Clock, Exponential, FixedDelay, Links, Uniform, coders, rounded
 from digrad.network import (

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import digrad as dg
-from digrad.engine.fates import make_fates
+from digrad.core.delivery import make_fates
 from digrad.errors import ArgumentError
 from digrad.links import Bursts, FixedDelay, Links
 from digrad.simulation import advance

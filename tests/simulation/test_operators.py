@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 import digrad as dg
-from digrad.engine.traffic import Meter, Traffic
+from digrad.core.traffic import Meter, Traffic
 from digrad.simulation.net import SimulatedNet
 from digrad.simulation.operators import Dense, Rolls, Slots, apply, constant
 

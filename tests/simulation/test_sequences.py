@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import digrad as dg
-from digrad.engine.verbs import bindings
+from digrad.core.net import bindings
 from digrad.simulation.prepare import prepare
 from method_cases import CASES
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from digrad import AB, ADDOPT, CGT, DSGT, Network, PushDIGing, PushPull
-from digrad.engine.verbs import bindings
+from digrad.core.net import bindings
 from digrad.errors import ArgumentError, CommunicationError
 from digrad.graphs import every, example5, from_edges, ring
 from digrad.links import Links, coders

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from digrad import AB, CGT, SGP, SONATA, CDSGDNesterov
-from digrad.engine.verbs import bindings
+from digrad.core.net import bindings
 from digrad.errors import ArgumentError, CommunicationError, NonFiniteError
 from digrad.graphs import complete, from_edges, ring, split
 from digrad.links import FixedDelay, Links, rounded

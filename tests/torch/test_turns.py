@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 import digrad as dg
-from digrad.engine.packets import PACKET_COLUMNS
+from digrad.core.packets import PACKET_COLUMNS
 from digrad.network import arcs_used
 from digrad.torch import Replicas
 from method_cases import CASES

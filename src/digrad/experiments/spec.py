@@ -53,8 +53,8 @@ import tomli_w
 from pydantic import BeforeValidator, Field, PlainValidator, PrivateAttr, ValidationError, model_validator
 
 from digrad._internal.checks import did_you_mean
-from digrad.engine.door import check_fit
-from digrad.engine.hyper import tables
+from digrad.core.door import check_fit
+from digrad.core.hyperparameters import tables
 from digrad.errors import DigradError, SpecError
 from digrad.experiments.complaints import Table, complaint, dotted, first_line, is_number, join, refuse
 from digrad.experiments.graph_table import Count, GraphTable, LinksTable, MixingTable, Seed

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from digrad import metrics
-from digrad.engine.packets import PACKET_COLUMNS
+from digrad.core.packets import PACKET_COLUMNS
 from digrad.links.door import LinkCode
 from digrad.methods.fields import with_fields
 from digrad.problems import LossCode

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from jax import lax
 
-from digrad.engine.fates import all_arcs, numbers_among
+from digrad.core.delivery import all_arcs, numbers_among
 from digrad.network import AnyNetwork, step_weights
 
 MOST_SLICES = 64  # further in-arcs of a hub are added one by one

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad._internal import checks
-from digrad.engine.door import check_fit, check_method, check_network
+from digrad.core.door import check_fit, check_method, check_network
 from digrad.errors import ArgumentError
 from digrad.problems import Problem
 from digrad.problems.problem import as_floats

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from digrad.engine.churn import network_of, repair, void_arcs
+from digrad.core.churn import network_of, repair, void_arcs
 from digrad.links import Event
 from digrad.network import Network
 from digrad.simulation.advance import Carry

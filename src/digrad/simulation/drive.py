@@ -12,8 +12,8 @@ import jax
 import numpy as np
 
 from digrad._internal.notices import warn_user
-from digrad.engine import hyper
-from digrad.engine.packets import PacketTraffic
+from digrad.core import hyperparameters
+from digrad.core.packets import PacketTraffic
 from digrad.errors import CheckpointError, StorageError
 from digrad.simulation import checkpoint as checkpoints
 from digrad.simulation.advance import Carry, Rows
@@ -281,7 +281,7 @@ def ended(run: Prepared, plan: Plan, recorder: Recorder, carry: Carry, *, second
             **_slowest(run, k),
             "jax": jax.__version__,
         },
-        arrays=hyper.long_arrays(run.method),
+        arrays=hyperparameters.long_arrays(run.method),
     )
 
 

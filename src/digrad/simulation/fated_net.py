@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from digrad.engine.charges import arrays_sent
-from digrad.engine.verbs import Verbs
+from digrad.core.charges import arrays_sent
+from digrad.core.net import Verbs
 from digrad.links.coders import AnyCoder, RandomK
 from digrad.simulation.arcs import Arcs, Slices, add_up, add_up_sent, add_up_weights, stored
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from digrad.engine.hyper import scheduled_fields
+from digrad.core.hyperparameters import scheduled_fields
 from digrad.errors import ArgumentError
 from digrad.simulation.advance import Carry, Code, Fixed, Inputs, Rows, advance
 from digrad.simulation.drive import Plan, chunks, drive, ended

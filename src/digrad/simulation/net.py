@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from digrad.engine.traffic import Meter
-from digrad.engine.verbs import Verbs
+from digrad.core.net import Verbs
+from digrad.core.traffic import Meter
 from digrad.links import Link, heard
 from digrad.links.seam import keeps_reference
 from digrad.simulation.arcs import Arcs

@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad._internal.fingerprints import fingerprint
-from digrad.engine import hyper
-from digrad.engine.averages import perron_weights
-from digrad.engine.charges import Charge, charges_of
-from digrad.engine.divergence import STEEP, largest_entry
-from digrad.engine.fates import make_fates
-from digrad.engine.packets import PacketTraffic
-from digrad.engine.traffic import Meter, Traffic
-from digrad.engine.verbs import bindings
+from digrad.core import hyperparameters
+from digrad.core.averages import perron_weights
+from digrad.core.charges import Charge, charges_of
+from digrad.core.delivery import make_fates
+from digrad.core.divergence import STEEP, largest_entry
+from digrad.core.net import bindings
+from digrad.core.packets import PacketTraffic
+from digrad.core.traffic import Meter, Traffic
 from digrad.errors import ArgumentError
 from digrad.links import Event, Fates, Links
 from digrad.links.coders import RandomK
@@ -140,7 +140,7 @@ class Prepared:
         """
         last = end if steps is None else steps
         ks = [min(k, last - 1) for k in range(first, end)]
-        return hyper.tables(self.method, self.name, ks, self.length, self.dtype)
+        return hyperparameters.tables(self.method, self.name, ks, self.length, self.dtype)
 
     def samples(self, first: int, end: int) -> npt.NDArray[np.int32] | None:
         """Return the places of the samples of the iterations first, ..., end - 1; None where all are used."""
@@ -196,7 +196,7 @@ def prepare(
     Raises:
         ArgumentError: A schedule is not a function of k, or a run that is stored cannot be recognised.
     """
-    hyper.check_schedules(method)
+    hyperparameters.check_schedules(method)
     dtype, (n, d) = x0.dtype, x0.shape
     numeric, letters = numbers_only(method, dtype), bindings(method)
     operators, turns, fresh_bytes = _known_operators(network, letters, dtype)
@@ -272,7 +272,7 @@ def prepare_another(
         sampler: Of mini-batches.
         facts: What else determines the numbers.
     """
-    hyper.check_schedules(method)
+    hyperparameters.check_schedules(method)
     numeric = numbers_only(method, x0.dtype)
     first = _first(of_steps, run.network, bindings(method), x0.dtype)
     state = _strong(numeric.init(jnp.asarray(x0), SimulatedNet(first, len(x0))), x0.dtype)
@@ -432,7 +432,7 @@ def _limit(x0: npt.NDArray[np.floating]) -> float:
 
 def _described(method: Any) -> dict[str, Any] | None:
     try:
-        return hyper.describe(method)
+        return hyperparameters.describe(method)
     except ArgumentError:  # a schedule that no other process could recognise
         return None
 
@@ -469,7 +469,7 @@ def facts_of(
     return {
         "method": type(method).__name__,
         "method_hash": recognised(lambda: fingerprint(type(method)), "the class of the method"),
-        "hyper_parameters": recognised(lambda: hyper.describe(method), "a hyper-parameter"),
+        "hyper_parameters": recognised(lambda: hyperparameters.describe(method), "a hyper-parameter"),
         "problem": problem.name,
         "problem_hash": recognised(lambda: problem.content_hash, "the problem"),
         "network_hash": recognised(lambda: network.content_hash, "the network"),

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from digrad import metrics
 from digrad.arrays import row_norm
-from digrad.engine.packets import PACKET_COLUMNS, PacketTraffic
-from digrad.engine.traffic import Traffic
-from digrad.engine.verbs import bindings
+from digrad.core.net import bindings
+from digrad.core.packets import PACKET_COLUMNS, PacketTraffic
+from digrad.core.traffic import Traffic
 from digrad.problems import LossCode
 from digrad.simulation.advance import Rows
 from digrad.trace.trace import HEADLINE

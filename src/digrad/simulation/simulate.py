@@ -7,7 +7,7 @@ import jax
 import numpy.typing as npt
 
 from digrad._internal import checks
-from digrad.engine.churn import check_churn
+from digrad.core.churn import check_churn
 from digrad.links import Event
 from digrad.metrics import AVERAGES
 from digrad.network import AnyNetwork

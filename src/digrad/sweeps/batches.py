@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from digrad._internal.fingerprints import fingerprint
-from digrad.engine.hyper import describe, is_short, plain
+from digrad.core.hyperparameters import describe, is_short, plain
 from digrad.methods.fields import numeric_fields
 from digrad.network import AnyNetwork
 from digrad.problems import Problem

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from digrad import plots
 from digrad._internal import checks
 from digrad._internal.files import locked, write_atomically
-from digrad.engine.hyper import describe
+from digrad.core.hyperparameters import describe
 from digrad.errors import ArgumentError, DataError, WorkerError
 from digrad.network import AnyNetwork
 from digrad.problems import Problem

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from digrad import plots
 from digrad._internal import checks
-from digrad.engine.door import check_method
+from digrad.core.door import check_method
 from digrad.errors import ArgumentError
 from digrad.methods.fields import numeric_fields
 from digrad.network import AnyNetwork

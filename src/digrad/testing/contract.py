@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from digrad.engine.verbs import bindings, required
+from digrad.core.net import bindings, required
 from digrad.errors import PluginError
 from digrad.graphs import Digraph, random_digraph
 from digrad.methods.fields import numeric_fields

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from digrad.engine.verbs import Verbs
+from digrad.core.net import Verbs
 from digrad.graphs import Digraph
 
 

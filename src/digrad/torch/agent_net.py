@@ -7,8 +7,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from digrad.engine.traffic import all_reduce_messages
-from digrad.engine.verbs import Verbs
+from digrad.core.net import Verbs
+from digrad.core.traffic import all_reduce_messages
 from digrad.errors import CommunicationError
 from digrad.links.seam import keeps_reference
 from digrad.torch.exchange import FUSED, Part, Round

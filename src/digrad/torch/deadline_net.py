@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from digrad.engine.verbs import Verbs
+from digrad.core.net import Verbs
 from digrad.errors import ArgumentError, CommunicationError
 from digrad.network import LETTERS
 from digrad.torch.agent_links import AgentLinks, Facts

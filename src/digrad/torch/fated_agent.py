@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import torch
 
-from digrad.engine.charges import Charge
+from digrad.core.charges import Charge
 from digrad.links import Fates
 from digrad.links.coders import RandomK
 from digrad.torch.mixing_order import Share

@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 
-from digrad.engine.charges import Charge, arrays_sent, charges_of
-from digrad.engine.churn import network_of, repair, void_arcs
-from digrad.engine.fates import make_fates
-from digrad.engine.packets import PacketTraffic
-from digrad.engine.verbs import Verbs, bindings
+from digrad.core.charges import Charge, arrays_sent, charges_of
+from digrad.core.churn import network_of, repair, void_arcs
+from digrad.core.delivery import make_fates
+from digrad.core.net import Verbs, bindings
+from digrad.core.packets import PacketTraffic
 from digrad.links import Event, Fates, Links
 from digrad.network import AnyNetwork, Network
 from digrad.torch.agent_net import AgentNet

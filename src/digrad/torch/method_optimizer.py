@@ -11,8 +11,8 @@ import torch
 
 from digrad import metrics
 from digrad._internal import checks
-from digrad.engine import door, hyper
-from digrad.engine.averages import perron_weights
+from digrad.core import door, hyperparameters
+from digrad.core.averages import perron_weights
 from digrad.errors import ArgumentError
 from digrad.links import Links, Timeline
 from digrad.methods.fields import numeric_fields, with_fields
@@ -346,14 +346,14 @@ class MethodOptimizer(torch.optim.Optimizer):
 
     def _at(self, k: int) -> Any:
         """Return the method of iteration k for the agents of this process, with its own step size."""
-        return with_fields(hyper.at_iteration(self._given, k), self._local)
+        return with_fields(hyperparameters.at_iteration(self._given, k), self._local)
 
     def _method_now(self) -> Any:
         """Return the method of this iteration, with the step size taken from ``lr``."""
         method = self._at(self.k)
         if not hasattr(method, "step_size"):
             return method
-        scheduled = method.step_size if "step_size" in hyper.scheduled_fields(self._given) else None
+        scheduled = method.step_size if "step_size" in hyperparameters.scheduled_fields(self._given) else None
         return with_fields(method, {"step_size": self._step_size(scheduled)})
 
     def _check_groups(self) -> None:
@@ -462,7 +462,7 @@ def check_arguments(
         checks.positive(weight_decay, "weight_decay", owner)
     door.check_network(network, owner)
     door.check_fit(method, network, type(method).__name__)
-    hyper.check_schedules(method)
+    hyperparameters.check_schedules(method)
 
 
 def shared_settings(method: Any, groups: Sequence[Mapping[str, Any]], k: int) -> dict[str, Any]:
@@ -470,8 +470,8 @@ def shared_settings(method: Any, groups: Sequence[Mapping[str, Any]], k: int) ->
     shown = {"weight decay": [float(group["weight_decay"]) for group in groups]}
     if np.ndim(getattr(method, "step_size", 0.0)) == 0:
         shown["lr"] = [float(group["lr"]) for group in groups]
-    now = hyper.at_iteration(method, k)
-    return shown | {name: getattr(now, name) for name in hyper.scheduled_fields(method)}
+    now = hyperparameters.at_iteration(method, k)
+    return shown | {name: getattr(now, name) for name in hyperparameters.scheduled_fields(method)}
 
 
 def _local_arrays(method: Any, agents: Sequence[int], flat: FlatParameters) -> dict[str, Any]:

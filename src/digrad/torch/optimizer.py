@@ -3,8 +3,8 @@
 import warnings
 from typing import Any, Literal
 
-from digrad.engine import hyper
-from digrad.engine.verbs import bindings
+from digrad.core import hyperparameters
+from digrad.core.net import bindings
 from digrad.errors import ArgumentError
 from digrad.links import Links
 from digrad.methods.fields import with_fields
@@ -58,7 +58,10 @@ class DecentralizedOptimizer(MethodOptimizer):
         self._processes = network
         groups = parameter_groups(params, "DecentralizedOptimizer")
         flat = FlatParameters([[group["params"] for group in groups]], "DecentralizedOptimizer")
-        first = {"lr": getattr(hyper.at_iteration(method, 0), "step_size", 0.0), "weight_decay": weight_decay}
+        first = {
+            "lr": getattr(hyperparameters.at_iteration(method, 0), "step_size", 0.0),
+            "weight_decay": weight_decay,
+        }
         facts = {
             "method": _describe(method),
             "dimension": flat.dimension,
@@ -107,6 +110,6 @@ class DecentralizedOptimizer(MethodOptimizer):
 
 def _describe(method: Any) -> str:
     """Return the method and what all agents must share of it; a step size may be their own."""
-    scheduled = dict.fromkeys(hyper.scheduled_fields(method), "schedule")
-    shown = hyper.describe(with_fields(method, scheduled))
+    scheduled = dict.fromkeys(hyperparameters.scheduled_fields(method), "schedule")
+    shown = hyperparameters.describe(with_fields(method, scheduled))
     return f"{type(method).__name__}({', '.join(f'{k}={v}' for k, v in shown.items() if k != 'step_size')})"

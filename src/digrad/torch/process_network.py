@@ -19,7 +19,7 @@ import torch.distributed as dist
 import digrad
 from digrad import graphs
 from digrad._internal import checks
-from digrad.engine.door import check_network
+from digrad.core.door import check_network
 from digrad.errors import ArgumentError, CommunicationError, DigradError
 from digrad.graphs import Digraph, GraphSequence
 from digrad.network import AnyNetwork, Network

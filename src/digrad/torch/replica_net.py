@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from digrad.engine.traffic import all_reduce_messages
-from digrad.engine.verbs import Verbs
+from digrad.core.net import Verbs
+from digrad.core.traffic import all_reduce_messages
 from digrad.links.seam import keeps_reference
 from digrad.network import AnyNetwork
 from digrad.torch.link_state import LinkState, Word, plain_link

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from digrad import metrics
-from digrad.engine.churn import check_churn
-from digrad.engine.packets import PACKET_COLUMNS
-from digrad.engine.verbs import bindings
+from digrad.core.churn import check_churn
+from digrad.core.net import bindings
+from digrad.core.packets import PACKET_COLUMNS
 from digrad.errors import ArgumentError
 from digrad.graphs import Digraph, GraphSequence
 from digrad.links import Event, Links

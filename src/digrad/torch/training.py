@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 
 from digrad._internal.notices import warn_user
 from digrad.arrays import row_norm
-from digrad.engine.divergence import largest_entry
+from digrad.core.divergence import largest_entry
 from digrad.errors import CheckpointError, NonFiniteError
 from digrad.network import Network
 from digrad.sampling import EpochPermutations, WithReplacement

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import digrad as dg
-from digrad.engine.averages import perron_weights
-from digrad.engine.verbs import bindings, required
+from digrad.core.averages import perron_weights
+from digrad.core.net import bindings, required
 from method_cases import CASES
 
 NETWORK = dg.Network(dg.graphs.example5())

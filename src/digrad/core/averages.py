@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from digrad.engine.verbs import bindings
+from digrad.core.net import bindings
 from digrad.links import Links
 from digrad.network import AnyNetwork, Network
 

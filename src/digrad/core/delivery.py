@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from digrad.engine.charges import Charge
+from digrad.core.charges import Charge
 from digrad.graphs import Digraph, sequence
 from digrad.links import Event, Fates, Links, Timeline
 from digrad.links.fates import Part

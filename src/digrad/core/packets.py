@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from digrad.engine.step_times import StepTimes
+from digrad.core.step_times import StepTimes
 from digrad.links import Fates
 
 PACKET_COLUMNS = ("mass_error", "in_transit", "min_weight")  # NaN where a method has no such thing

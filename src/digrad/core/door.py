@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from digrad.engine.link_door import check_links
-from digrad.engine.verbs import required
+from digrad.core.link_door import check_links
+from digrad.core.net import required
 from digrad.errors import ArgumentError
 from digrad.methods.fields import check_columns
 from digrad.network import AnyNetwork, Network, NetworkSequence

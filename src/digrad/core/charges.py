@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from digrad.engine.verbs import Verbs, bindings
+from digrad.core.net import Verbs, bindings
 from digrad.links.coders import AnyCoder, RandomK
 from digrad.methods.fields import numeric_fields, with_fields
 

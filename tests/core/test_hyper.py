@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from digrad.engine.hyper import describe, tables
+from digrad.core.hyperparameters import describe, tables
 from digrad.errors import ArgumentError
 from digrad.methods import AB, CGT
 

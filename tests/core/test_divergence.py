@@ -1,4 +1,4 @@
-from digrad.engine.divergence import largest_entry
+from digrad.core.divergence import largest_entry
 
 
 def test_the_limit_is_relative_to_the_start_and_at_most_what_the_dtype_holds():

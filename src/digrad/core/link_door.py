@@ -1,7 +1,7 @@
 """What a method may ask of a network that misbehaves: refused, or warned of, before the first step."""
 
 from digrad._internal.notices import warn_user
-from digrad.engine.verbs import bindings
+from digrad.core.net import bindings
 from digrad.errors import ArgumentError
 from digrad.links import Links
 from digrad.network import AnyNetwork, step_weights
