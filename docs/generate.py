@@ -16,7 +16,7 @@ from digrad.experiments.partition_table import PartitionTable
 from digrad.experiments.problem_table import PROBLEM_TABLES
 from digrad.experiments.spec import Spec
 from digrad.experiments.sweep_table import SweepTable
-from digrad.graphs.words import NAMED
+from digrad.graphs.parse import NAMED
 from digrad.methods import METHODS
 from digrad.methods.catalog import method_facts, section
 from digrad.methods.references import NOT_OPENED

@@ -12,7 +12,7 @@ from digrad import graphs
 from digrad.errors import SpecError
 from digrad.experiments import load_spec, parse_spec, preset, preset_names
 from digrad.experiments.graph_table import GraphTable
-from digrad.graphs.words import NAMED
+from digrad.graphs.parse import NAMED
 from digrad.links import rounded
 from digrad.schedules import InverseSqrt
 

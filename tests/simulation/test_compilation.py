@@ -10,7 +10,7 @@ import pytest
 
 import digrad as dg
 from digrad import metrics
-from digrad.problems.code import code_of
+from digrad.problems.static import code_of
 from digrad.simulation.advance import MANY_AGENTS, PLAIN, SHORT_ROW, _compiled, advance, advance_of
 from digrad.simulation.prepare import prepare
 

@@ -14,7 +14,7 @@ from digrad.errors import DigradError, SpecError
 from digrad.experiments.complaints import Table, numbers, refuse, require_choice
 from digrad.experiments.named_values import named_value
 from digrad.graphs import Digraph, GraphSequence
-from digrad.graphs.words import NAMED
+from digrad.graphs.parse import NAMED
 from digrad.links import Bursts, Clock, FixedDelay, Link, Links, coders, rounded
 from digrad.links.clock import DISTRIBUTIONS
 from digrad.links.door import check_given

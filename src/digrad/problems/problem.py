@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from digrad.data import Partition
 from digrad.errors import ArgumentError
-from digrad.problems.code import LossCode, code_of, gradients_at, losses_at, objective_at
-from digrad.problems.minimum import Minimum, NoMinimumError, minimise
+from digrad.problems.solver import Minimum, NoMinimumError, minimise
+from digrad.problems.static import LossCode, code_of, gradients_at, losses_at, objective_at
 from digrad.types import Array
 
 Floats = npt.NDArray[np.floating]
@@ -101,7 +101,7 @@ class Problem:
         cls, loss: Callable[[Any, Any], Any], data: Sequence[Any], params: Any, *, name: str = ""
     ) -> "Problem":
         """Make a problem of a JAX loss; see :func:`digrad.problems.from_loss`."""
-        from digrad.problems.user import from_loss
+        from digrad.problems.from_loss import from_loss
 
         return from_loss(loss, data, params, name=name)
 

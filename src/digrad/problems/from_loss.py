@@ -16,8 +16,8 @@ from digrad._internal import checks
 from digrad._internal.fingerprints import fingerprint
 from digrad.data.finite import not_finite_row
 from digrad.errors import ArgumentError, DataError
-from digrad.problems.code import LossCode, code_of
 from digrad.problems.problem import Floats, Problem, as_floats
+from digrad.problems.static import LossCode, code_of
 
 DISTINCT_SIZES = 4  # up to this many the loss is traced once per size; each costs about a second
 LARGEST_PADDING = 2  # samples of a padded group, repeated ones included, relative to those that count
