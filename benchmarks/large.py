@@ -22,7 +22,7 @@ from digrad.network import Network, rho
 from digrad.problems import Problem, quadratic
 from digrad.sampling import normal_start
 from digrad.simulation import simulate
-from digrad.simulation.prepare import Prepared, prepare
+from digrad.simulation.setup import Prepared, prepare
 from digrad.trace import Trace
 
 MANY, DIM = 100_000, 100

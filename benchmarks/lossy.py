@@ -13,7 +13,7 @@ from digrad.links import Links
 from digrad.methods import CGT
 from digrad.network import Network
 from digrad.sampling import normal_start
-from digrad.simulation.prepare import prepare
+from digrad.simulation.setup import prepare
 
 AGENTS, DIM, STEPS = 1000, 64, 100
 LOSS, MOST = 0.3, 2.5

@@ -20,9 +20,9 @@ from digrad.methods import CGT
 from digrad.network import Network
 from digrad.problems import Problem, logistic
 from digrad.sampling import WithReplacement, normal_start
-from digrad.simulation.advance import Inputs
-from digrad.simulation.prepare import Prepared, prepare
-from digrad.simulation.recorder import Recorder
+from digrad.simulation.loop import Inputs
+from digrad.simulation.record import Recorder
+from digrad.simulation.setup import Prepared, prepare
 
 STEP_SIZE, THRESHOLD = 0.05, 5.0  # of the paper
 METHOD = CGT(step_size=STEP_SIZE, threshold=THRESHOLD)

@@ -7,7 +7,7 @@ import numpy as np
 
 import digrad as dg
 from digrad.links import fates
-from digrad.simulation.prepare import prepare
+from digrad.simulation.setup import prepare
 
 EXAMPLE = dg.graphs.example5()
 QUADRATIC = dg.problems.example_quadratic()

@@ -8,7 +8,7 @@ from digrad.core.charges import Charge
 from digrad.core.delivery import make_fates
 from digrad.errors import ArgumentError
 from digrad.links import Bursts, Clock, Exponential, FixedDelay, Links, Uniform
-from digrad.simulation import prepare
+from digrad.simulation import setup
 from link_runs import EXAMPLE, METHODS, QUADRATIC
 
 
@@ -250,6 +250,6 @@ def test_seconds_that_no_clock_shows_are_refused(make, words):
     ids=["compute", "latency", "bandwidth"],
 )
 def test_seconds_are_those_of_agents_and_arcs_before_the_first_step(clock, words, monkeypatch):
-    monkeypatch.setattr(prepare, "advance_of", None)  # no step can be taken
+    monkeypatch.setattr(setup, "advance_of", None)  # no step can be taken
     with pytest.raises(ArgumentError, match=words):
         seconds(clock)

@@ -11,8 +11,8 @@ import pytest
 import digrad as dg
 from digrad import metrics
 from digrad.problems.static import code_of
-from digrad.simulation.advance import MANY_AGENTS, PLAIN, SHORT_ROW, _compiled, advance, advance_of
-from digrad.simulation.prepare import prepare
+from digrad.simulation.loop import MANY_AGENTS, PLAIN, SHORT_ROW, _compiled, advance, advance_of
+from digrad.simulation.setup import prepare
 
 
 def run(step_size=0.05, steps=40, record_every=1, seed=0, scale=1.0):
@@ -76,7 +76,7 @@ def test_the_code_of_losses_keeps_no_data_alive():
 def test_the_loop_of_many_agents_carries_the_gradient_only_where_a_metric_reads_it(
     method, many, arrays, monkeypatch
 ):
-    monkeypatch.setattr("digrad.simulation.advance.MANY_AGENTS", many)
+    monkeypatch.setattr("digrad.simulation.loop.MANY_AGENTS", many)
     problem, network = dg.problems.example_quadratic(), dg.Network(dg.graphs.example5())
     with jax.enable_x64(True):
         run = prepare(method, problem, network, np.ones((5, 2)), name="a", length=3)

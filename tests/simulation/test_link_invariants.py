@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import digrad as dg
-from digrad.simulation.fated_net import outstanding
-from digrad.simulation.prepare import prepare
+from digrad.simulation.setup import prepare
+from digrad.simulation.unreliable import outstanding
 from link_invariants import AT_EVERY_STEP, STEPS, Moment, check_convergence, drawn
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*divides by a weight")

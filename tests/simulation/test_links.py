@@ -20,9 +20,9 @@ import digrad as dg
 from digrad.core.delivery import make_fates
 from digrad.errors import ArgumentError
 from digrad.links import Bursts, FixedDelay, Links
-from digrad.simulation import advance
+from digrad.simulation import loop
 from digrad.simulation.net import SimulatedNet
-from digrad.simulation.prepare import prepare
+from digrad.simulation.setup import prepare
 from link_runs import EXAMPLE, METHODS, QUADRATIC, distances
 from link_transcription import PlainNet, run
 
@@ -235,7 +235,7 @@ def test_traffic_counts_lost_packets_and_what_a_missed_one_left_unsaid():
 
 
 def step_without_links(method, state, links, operators, index, k, fate, limit, *, fixed, code):
-    """Return what :func:`digrad.simulation.advance._one_step` does, written as if there were no links."""
+    """Return what :func:`digrad.simulation.loop._one_step` does, written as if there were no links."""
     point = method.query(state)
     grad = code.losses.gradients(fixed.arrays, point, index)
     after = method.step(state, grad, SimulatedNet(operators, len(point)))
@@ -258,14 +258,12 @@ def test_a_network_without_links_compiles_to_a_loop_that_knows_of_none(graph, mo
     def compiled():
         with jax.enable_x64(True):
             run = prepare(METHODS["CGT"], problem, dg.Network(graph), np.zeros((graph.n, 2)), name="run")
-            loop = partial(
-                inspect.unwrap(advance.advance), code=run.code
-            )  # anew: JAX remembers what it traced
-            return instructions(jax.jit(loop).lower(run.fixed, run.start, 10, run.inputs(0, 10)).compile())
+            steps = partial(inspect.unwrap(loop.advance), code=run.code)  # anew: JAX remembers what it traced
+            return instructions(jax.jit(steps).lower(run.fixed, run.start, 10, run.inputs(0, 10)).compile())
 
     ours = compiled()
     assert len(ours) > 100
-    monkeypatch.setattr(advance, "_one_step", step_without_links)
+    monkeypatch.setattr(loop, "_one_step", step_without_links)
     assert ours == compiled()
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import digrad as dg
 from digrad.core.net import bindings
-from digrad.simulation.prepare import prepare
+from digrad.simulation.setup import prepare
 from method_cases import CASES
 
 EXAMPLE = dg.graphs.example5()

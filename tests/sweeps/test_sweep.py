@@ -13,7 +13,7 @@ import pytest
 
 import digrad as dg
 from digrad.errors import ArgumentError
-from digrad.simulation.advance import advance
+from digrad.simulation.loop import advance
 from digrad.sweeps import Sweep, workers
 from digrad.sweeps import batches as batching
 from digrad.sweeps.sweep import table_of

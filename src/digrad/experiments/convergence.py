@@ -13,7 +13,7 @@ from digrad import graphs, problems
 from digrad import methods as dg
 from digrad.methods.fields import with_fields
 from digrad.network import Network, metropolis, rho
-from digrad.simulation.prepare import prepare
+from digrad.simulation.setup import prepare
 
 Floats = npt.NDArray[np.floating]
 

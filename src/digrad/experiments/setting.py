@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from digrad.errors import ArgumentError, MixingError
 from digrad.graphs import Digraph
-from digrad.simulation.recorder import evaluate
+from digrad.simulation.record import evaluate
 from digrad.trace import Ensemble, Trace
 
 MOST_ARCS = 5000  # a page lists the weights of so many

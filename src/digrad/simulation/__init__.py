@@ -2,7 +2,7 @@
 
 from digrad.simulation.checkpoint import Checkpoint
 from digrad.simulation.compare import compare
-from digrad.simulation.drive import Progress
+from digrad.simulation.driver import Progress
 from digrad.simulation.simulate import simulate
 from digrad.simulation.tensorboard import TensorBoard
 

@@ -11,9 +11,9 @@ import numpy as np
 from digrad.core.churn import network_of, repair, void_arcs
 from digrad.links import Event
 from digrad.network import Network
-from digrad.simulation.advance import Carry
 from digrad.simulation.arcs import Arcs
-from digrad.simulation.fated_net import Call, outstanding
+from digrad.simulation.loop import Carry
+from digrad.simulation.unreliable import Call, outstanding
 
 
 def happen(event: Event, carry: Carry, arcs: dict[str, Arcs], present: Any) -> Carry:

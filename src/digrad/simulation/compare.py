@@ -14,9 +14,9 @@ from digrad.links import Event
 from digrad.network import AnyNetwork
 from digrad.problems import Problem
 from digrad.simulation.arguments import labelled, make_seed
+from digrad.simulation.batched import drive_together
 from digrad.simulation.checkpoint import Checkpoint
-from digrad.simulation.drive import Progress
-from digrad.simulation.lanes import drive_together
+from digrad.simulation.driver import Progress
 from digrad.simulation.simulate import arrange, simulate
 from digrad.trace import Ensemble, Trace
 from digrad.types import Average, Method

@@ -24,9 +24,9 @@ from digrad.simulation.arguments import (
     make_steps,
 )
 from digrad.simulation.checkpoint import Checkpoint
-from digrad.simulation.drive import Plan, Progress, drive
-from digrad.simulation.prepare import Prepared, facts_of, prepare
-from digrad.simulation.recorder import observer
+from digrad.simulation.driver import Plan, Progress, drive
+from digrad.simulation.record import observer
+from digrad.simulation.setup import Prepared, facts_of, prepare
 from digrad.trace import Trace
 from digrad.types import Average, Method
 

@@ -18,9 +18,9 @@ from digrad.methods.fields import numeric_fields
 from digrad.network import AnyNetwork
 from digrad.problems import Problem
 from digrad.simulation.arguments import make_dtype, make_sampler, make_start
-from digrad.simulation.drive import Plan, drive
-from digrad.simulation.lanes import drive_together
-from digrad.simulation.prepare import Prepared, prepare_another
+from digrad.simulation.batched import drive_together
+from digrad.simulation.driver import Plan, drive
+from digrad.simulation.setup import Prepared, prepare_another
 from digrad.simulation.simulate import arrange
 from digrad.sweeps.stability import remains
 from digrad.trace import Trace

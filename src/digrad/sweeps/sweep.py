@@ -28,7 +28,7 @@ from digrad.simulation.arguments import (
     make_start,
     make_steps,
 )
-from digrad.simulation.recorder import FLOATS
+from digrad.simulation.record import FLOATS
 from digrad.sweeps.batches import Configuration, Study, batches, form, identity, long_arrays
 from digrad.sweeps.space import Draws, MethodLike, candidates
 from digrad.sweeps.store import TABLE, Journal, read_facts, read_rows, write_arrays, write_facts

@@ -14,9 +14,9 @@ from digrad.errors import ArgumentError
 from digrad.methods import CGT
 from digrad.network import Network
 from digrad.problems import LossCode, Problem
-from digrad.simulation.drive import chunks
+from digrad.simulation.driver import chunks
 from digrad.simulation.interrupt import deferred_interrupt
-from digrad.simulation.prepare import Prepared, prepare
+from digrad.simulation.setup import Prepared, prepare
 from digrad.theory.arguments import check_problem, one_number, start_array
 from digrad.theory.constants.coverage import check_covered
 

@@ -15,7 +15,7 @@ from digrad.core.net import bindings
 from digrad.core.packets import PACKET_COLUMNS, PacketTraffic
 from digrad.core.traffic import Traffic
 from digrad.problems import LossCode
-from digrad.simulation.advance import Rows
+from digrad.simulation.loop import Rows
 from digrad.trace.trace import HEADLINE
 
 # Points evaluated in one product. Record number j always sits in column j mod GROUP of a product of this one

@@ -16,13 +16,13 @@ from digrad.core import hyperparameters
 from digrad.core.packets import PacketTraffic
 from digrad.errors import CheckpointError, StorageError
 from digrad.simulation import checkpoint as checkpoints
-from digrad.simulation.advance import Carry, Rows
 from digrad.simulation.checkpoint import Checkpoint
 from digrad.simulation.churn import arcs_of, happen
 from digrad.simulation.interrupt import deferred_interrupt
+from digrad.simulation.loop import Carry, Rows
 from digrad.simulation.operators import MANY_AGENTS
-from digrad.simulation.prepare import Prepared
-from digrad.simulation.recorder import Recorder, tracker_of
+from digrad.simulation.record import Recorder, tracker_of
+from digrad.simulation.setup import Prepared
 from digrad.trace import Trace, Verdict, is_stalled
 
 CALL_SECONDS = 0.5  # how long a call should take: Ctrl-C and progress wait for its end

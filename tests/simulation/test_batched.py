@@ -9,10 +9,10 @@ import pytest
 import digrad as dg
 from digrad.errors import ArgumentError
 from digrad.sampling import WithReplacement
-from digrad.simulation import lanes
-from digrad.simulation.drive import Plan
-from digrad.simulation.lanes import drive_together
-from digrad.simulation.prepare import prepare
+from digrad.simulation import batched
+from digrad.simulation.batched import drive_together
+from digrad.simulation.driver import Plan
+from digrad.simulation.setup import prepare
 
 NETWORK = dg.Network(dg.graphs.example5())
 QUARTIC = dg.problems.example_quartic()
@@ -86,7 +86,7 @@ def test_shared_samples_are_those_of_the_first_run():
 
 @pytest.mark.usefixtures("interruptible")
 def test_sigint_ends_runs_side_by_side_between_chunks_and_begins_no_other(monkeypatch):
-    by_lane = lanes._by_lane
+    by_lane = batched._by_lane
 
     def press(*args):
         monkeypatch.undo()
@@ -96,7 +96,7 @@ def test_sigint_ends_runs_side_by_side_between_chunks_and_begins_no_other(monkey
     methods = [dg.AB(step_size=0.01), dg.CGT(step_size=0.01, threshold=1.0)]
     options = {"steps": 2500, "record_every": 10, "seeds": 2, "x0": "normal"}
     whole = dg.compare(methods[:1], QUARTIC, NETWORK, **options)["AB"]
-    monkeypatch.setattr(lanes, "_by_lane", press)
+    monkeypatch.setattr(batched, "_by_lane", press)
     found = dg.compare(methods, QUARTIC, NETWORK, **options)
     assert list(found) == ["AB"]
     for trace, complete in zip(found["AB"].traces, whole.traces, strict=True):

@@ -20,9 +20,9 @@ from digrad.core.packets import PACKET_COLUMNS
 from digrad.links.door import LinkCode
 from digrad.methods.fields import with_fields
 from digrad.problems import LossCode
-from digrad.simulation.fated_net import Call, Fate, FatedNet, Wire, outstanding
 from digrad.simulation.net import SimulatedNet
 from digrad.simulation.operators import MANY_AGENTS, Operator, count, pick
+from digrad.simulation.unreliable import Call, Fate, FatedNet, Wire, outstanding
 
 PLAIN = {
     "xla_cpu_experimental_ynn_fusion_type": "",

@@ -26,13 +26,13 @@ from digrad.links.door import code_of_link
 from digrad.network import AnyNetwork
 from digrad.problems import Problem
 from digrad.sampling import EpochPermutations, WithReplacement
-from digrad.simulation.advance import Carry, Code, Fixed, Inputs, Rows, advance_of
 from digrad.simulation.arcs import arcs_of_steps
 from digrad.simulation.churn import phases as churn_phases
-from digrad.simulation.fated_net import Fate, FatedNet, Wire
+from digrad.simulation.loop import Carry, Code, Fixed, Inputs, Rows, advance_of
 from digrad.simulation.net import SimulatedNet
 from digrad.simulation.operators import DENSE_AGENTS, Operator, constant, linked_steps, of_steps, pick
 from digrad.simulation.pytree import numbers_only
+from digrad.simulation.unreliable import Fate, FatedNet, Wire
 
 STEPS_PER_CALL = 1000  # at most
 BYTES_PER_CALL = 64 << 20  # what the inputs, or the stored averages, of one call take at most, about
@@ -187,7 +187,7 @@ def prepare(
         name: Of the trace.
         sampler: Of mini-batches.
         length: Iterations of one call; chosen by memory if None.
-        keep: What else to store at recorded iterations; see :class:`~digrad.simulation.advance.Code`.
+        keep: What else to store at recorded iterations; see :class:`~digrad.simulation.loop.Code`.
         average: Where metrics are evaluated: the ``plain`` mean of the agents, or the ``weighted`` one.
         facts: What else determines the numbers; stored with the trace.
         is_stored: Whether the run must be recognised when it goes on in another process.

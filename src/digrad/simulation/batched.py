@@ -16,11 +16,11 @@ import numpy as np
 
 from digrad.core.hyperparameters import scheduled_fields
 from digrad.errors import ArgumentError
-from digrad.simulation.advance import Carry, Code, Fixed, Inputs, Rows, advance
-from digrad.simulation.drive import Plan, chunks, drive, ended
+from digrad.simulation.driver import Plan, chunks, drive, ended
 from digrad.simulation.interrupt import deferred_interrupt
-from digrad.simulation.prepare import Prepared
-from digrad.simulation.recorder import Recorder, evaluate_many, first_rows
+from digrad.simulation.loop import Carry, Code, Fixed, Inputs, Rows, advance
+from digrad.simulation.record import Recorder, evaluate_many, first_rows
+from digrad.simulation.setup import Prepared
 from digrad.trace import Trace
 
 ROW_BYTES = 256 << 20  # what the stored averages of all runs together take at most, about
