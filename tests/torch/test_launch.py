@@ -324,6 +324,7 @@ scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.999)
 for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):  # as docs/howto/trainers.md has it
     os.environ.pop(name)
 Checkpoints(sys.argv[1], optimizer, others={"scheduler": scheduler}).resume()
+assert "torch._dynamo" not in sys.modules  # seconds of every agent, for nothing
 while True:
     optimizer.zero_grad()
     model(torch.ones(2, 4)).square().mean().backward()

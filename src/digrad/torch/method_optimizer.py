@@ -1,6 +1,7 @@
 """A method of digrad driven like any torch optimizer: what both torch engines share."""
 
 import contextlib
+import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -117,7 +118,8 @@ class MethodOptimizer(torch.optim.Optimizer):
             raise ArgumentError(
                 f"`param_group` of {self._name}: parameters cannot be added later; build a new optimizer."
             )
-        super().add_param_group(param_group)
+        # Without the decorator, which imports all of torch.compile: seconds at the start of every agent.
+        inspect.unwrap(torch.optim.Optimizer.add_param_group)(self, param_group)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
