@@ -43,6 +43,14 @@ def accuracy(output: str) -> float:
     return float(found[1])
 
 
+def test_five_agents_learn_all_digits_although_each_sees_two() -> None:
+    with Agents(str(EXAMPLES / "torch_digits_mlp.py"), 5) as agents:
+        ended = agents.wait(4 * LIMIT)
+    assert {one.code for one in ended.values()} == {0}, ended
+    assert accuracy(ended[0].output) > 0.9
+
+
+@pytest.mark.slow
 def test_five_agents_learn_all_digits_although_each_sees_two_in_under_a_minute() -> None:
     output, seconds = launch(5, EXAMPLES / "torch_digits_mlp.py")
     assert accuracy(output) > 0.9

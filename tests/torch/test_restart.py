@@ -14,19 +14,18 @@ import pytest
 
 from digrad import graphs
 from digrad.graphs import example5, ring
-from torch_processes import WORKERS, environment
+from torch_processes import WORKERS, Agents, environment
 
 STARTUP = 60.0  # seconds for five interpreters to load torch on a busy machine
 
 
 def launch(folder: Path, plan: dict[str, Any], agents: int) -> str:
     """Run the worker under ``launch`` in a process of its own; require success and no remains; return the errors."""
-    folder.mkdir()
-    graphs.write(example5() if agents == 5 else ring(agents), folder / "graph.json")
+    graph = write_graph(folder, agents)
     code = (
         "import sys; from digrad.torch import launch; "
         f"sys.exit(launch({str(WORKERS / 'restart.py')!r}, [{str(folder)!r}], agents={agents}, "
-        f"graph={str(folder / 'graph.json')!r}, max_restarts=1))"
+        f"graph={graph!r}, max_restarts=1))"
     )
     token = f"digrad-test-{folder.name}-{os.getpid()}"
     done = subprocess.run(
@@ -47,6 +46,13 @@ def launch(folder: Path, plan: dict[str, Any], agents: int) -> str:
     return done.stderr
 
 
+def write_graph(folder: Path, agents: int) -> str:
+    """Make the folder of a run, with its graph."""
+    folder.mkdir()
+    graphs.write(example5() if agents == 5 else ring(agents), folder / "graph.json")
+    return str(folder / "graph.json")
+
+
 def orphans(token: str) -> list[str]:
     """Return the processes that carry the token in their environment."""
     found = []
@@ -65,7 +71,12 @@ def final_states(folder: Path) -> list[bytes]:
 
 
 def uninterrupted_run(folder: Path, agents: int) -> list[bytes]:
-    launch(folder, {}, agents)
+    variables = {"DIGRAD_GRAPH": write_graph(folder, agents)}
+    with Agents(
+        "restart.py", agents, str(folder), extra=dict.fromkeys(range(agents), variables)
+    ) as processes:
+        for rank, ended in processes.wait(240).items():
+            assert ended.code == 0, f"agent {rank} failed:\n{ended.output}"
     kept = sorted(path.parent.name for path in folder.glob("steps/*/COMMITTED"))
     assert kept == ["step-0000000016", "step-0000000020"]
     states = final_states(folder)

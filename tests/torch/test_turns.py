@@ -19,7 +19,7 @@ from torch_processes import Agents
 
 pytestmark = pytest.mark.long
 
-ALL_CASES = [*turn_cases(5), *turn_cases(8)]
+ALL_CASES = turn_cases()
 EXAMPLE = dg.problems.example_quadratic()
 RESTART = "link_restart.py"
 
@@ -33,10 +33,7 @@ class Run(NamedTuple):
 
 
 def simulated(case: TurnCase) -> Run:
-    agents = np.arange(case.network.n) % 5
-    local = EXAMPLE.local
-    problem = dg.problems.quadratic(curvature=local.curvature[agents], linear=local.linear[agents])
-    trace = dg.simulate(case.method, problem, case.network, steps=TURN_STEPS, x0=list(START))
+    trace = dg.simulate(case.method, EXAMPLE, case.network, steps=TURN_STEPS, x0=list(START))
     of_step = {name: trace.columns[name][:-1] for name in PACKET_COLUMNS if name in trace.columns}
     so_far = {
         name: trace.columns[name][1:]
@@ -65,16 +62,13 @@ def replicated(case: TurnCase) -> Run:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Run, Run, list[dict[str, Any]]]]:
     """Run all cases in all engines; the other two work while the processes wait for one another."""
-    found: dict[str, tuple[Run, Run, list[dict[str, Any]]]] = {}
-    for n in (5, 8):
-        folder = tmp_path_factory.mktemp(f"turns{n}")
-        with Agents("turns.py", n, str(folder), str(n)) as processes:
-            here = {case.label: (simulated(case), replicated(case)) for case in turn_cases(n)}
-            for rank, ended in processes.wait(240).items():
-                assert ended.code == 0, f"agent {rank} failed:\n{ended.output}"
-        agents = [load_file(folder / f"agent{i}.safetensors") for i in range(n)]
-        found |= {label: (*both, agents) for label, both in here.items()}
-    return found
+    folder = tmp_path_factory.mktemp("turns")
+    with Agents("turns.py", 5, str(folder)) as processes:
+        here = {case.label: (simulated(case), replicated(case)) for case in ALL_CASES}
+        for rank, ended in processes.wait(240).items():
+            assert ended.code == 0, f"agent {rank} failed:\n{ended.output}"
+    agents = [load_file(folder / f"agent{i}.safetensors") for i in range(5)]
+    return {label: (*both, agents) for label, both in here.items()}
 
 
 @pytest.mark.parametrize("case", ALL_CASES, ids=lambda case: case.label)
@@ -149,7 +143,7 @@ def test_iterations_without_arcs_send_nothing_and_mix_with_the_identity() -> Non
 
 @pytest.mark.parametrize("label", ["CGT, random arcs, short", "CGT, all"])
 def test_replicas_resume_bitwise(label: str) -> None:
-    case = next(case for case in turn_cases(5) if case.label == label)
+    case = next(case for case in ALL_CASES if case.label == label)
     runs = [Replicas(Point(), case.method, case.network) for _ in range(2)]
     for k in range(20):
         if k == 10:

@@ -9,9 +9,9 @@ from digrad.torch import DecentralizedOptimizer, ProcessNetwork
 from torch_models import TURN_STEPS, Point, turn_cases
 
 
-def main(out: str, n: str) -> None:
+def main(out: str) -> None:
     results, first = {}, None
-    for case in turn_cases(int(n)):
+    for case in turn_cases():
         network = ProcessNetwork(case.network)
         first = first or network
         model = Point()
