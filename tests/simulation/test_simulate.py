@@ -617,6 +617,28 @@ def test_divergence_does_not_depend_on_the_units_of_x():
     assert dg.simulate(dg.AB(step_size=3.0), near, NETWORK, steps=300).diverged_at < 100
 
 
+@pytest.mark.parametrize("start", [0.0, 1.0])
+def test_a_run_diverges_at_the_same_iteration_in_all_units(start):
+    def scaled(units):  # by a power of two, which changes no digit
+        linear = units * np.array([[-1.0], [2.0], [-3.0], [-4.0], [0.0]])
+        problem = dg.problems.quadratic(curvature=np.ones((5, 1)), linear=linear)
+        options = {"steps": 200, "x0": [units * start], "record_every": 50}
+        runs = dg.sweep(dg.AB, problem, NETWORK, grid={"step_size": [3.0, 4.0]}, **options).table
+        return dg.simulate(dg.AB(3.0), problem, NETWORK, **options).diverged_at, *runs["diverged_at"]
+
+    found = {units: scaled(units) for units in (2.0**-100, 1.0, 2.0**50)}
+    assert None not in found[1.0]
+    assert len(set(found.values())) == 1, found
+
+
+def test_start_gradients_are_evaluated_once_for_all_runs_that_diverge(monkeypatch):
+    asked, evaluate = [], dg.Problem.local_gradients
+    monkeypatch.setattr(dg.Problem, "local_gradients", lambda *words: asked.append(1) or evaluate(*words))
+    runs = dg.sweep(dg.AB, QUADRATIC, NETWORK, steps=100, grid={"step_size": [3.0, 4.0, 5.0]}).table
+    assert set(runs["verdict"]) == {"diverged"}
+    assert len(asked) == 4
+
+
 def test_a_run_that_went_beyond_the_first_limit_is_resumed(tmp_path):
     far = dg.problems.quadratic(curvature=np.ones((5, 1)), linear=np.full((5, 1), -1e15))
     options = {"record_every": 7, "x0": [0.0]}

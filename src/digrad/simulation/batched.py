@@ -46,7 +46,6 @@ def drive_together(runs: Sequence[Prepared], plan: Plan, *, share_samples: bool 
     fixed = lead.fixed._replace(
         method=_stack([run.fixed.method for run in runs]),
         arrays=lead.problem.code.side_by_side(lead.problem.arrays(lead.dtype)),
-        limit=jnp.stack([run.fixed.limit for run in runs]),
         record_every=plan.record_every,
     )
     carry = _stack([run.start for run in runs])._replace(k=lead.start.k)

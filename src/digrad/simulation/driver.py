@@ -159,12 +159,12 @@ class _Drive:
     def _resume(self) -> None:
         assert self.plan.checkpoint is not None
         path = Path(self.plan.checkpoint.path)
-        template = (self.carry.state, self.carry.links)
+        template = (self.carry.state, self.carry.links, self.carry.limit)
         loaded = checkpoints.load(path, state=template, fingerprint=self.facts)
         self.k, stored, self.recorder.columns, self.seconds = loaded
-        state, links = jax.device_put(stored)
+        state, links, limit = jax.device_put(stored)
         k = jax.numpy.asarray(self.k)
-        self.carry = self.carry._replace(k=k, reached=k, state=state, links=links)
+        self.carry = self.carry._replace(k=k, reached=k, limit=limit, state=state, links=links)
         self._enter_phase(self.k - 1)  # of the last step taken: what happens at k has not happened yet
         if self.k > self.plan.steps:
             raise CheckpointError(
@@ -201,8 +201,7 @@ class _Drive:
             carry = happen(event, carry, arcs_of(self.run), self.recorder.present)
         carry, rows = self.run.call(carry, end, record_every=self.plan.record_every, steps=self.plan.steps)
         if not carry.alive and (limit := self.run.limit_beyond(carry)) is not None:
-            self.phases = [phase.with_limit(limit) for phase in self.phases]
-            self.run, carry = self.run.with_limit(limit), carry._replace(alive=jax.numpy.asarray(True))
+            carry = carry._replace(limit=limit, alive=jax.numpy.asarray(True))
         return carry, rows
 
     def _enter_phase(self, k: int) -> None:
@@ -241,7 +240,7 @@ class _Drive:
             checkpoints.save(
                 self.plan.checkpoint.path,
                 k=self.k,
-                state=(self.carry.state, self.carry.links),
+                state=(self.carry.state, self.carry.links, self.carry.limit),
                 columns=self.recorder.columns,
                 seconds=self._elapsed(),
                 fingerprint=self.facts,

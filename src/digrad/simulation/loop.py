@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from digrad import metrics
+from digrad.core.divergence import DIVERGED
 from digrad.core.packets import PACKET_COLUMNS
 from digrad.links.door import LinkCode
 from digrad.methods.fields import with_fields
@@ -34,7 +35,7 @@ SHORT_ROW = 1024  # numbers that may be added up one by one: in float32 that cos
 class Fixed(NamedTuple):
     """What stays fixed during a run, as arguments of the loop: another value does not compile again.
 
-    With ``lanes`` the numbers of the method and ``limit`` have an axis ``[lanes]`` in front.
+    With ``lanes`` the numbers of the method have an axis ``[lanes]`` in front.
     """
 
     method: Any
@@ -43,7 +44,6 @@ class Fixed(NamedTuple):
     arrays: Any  # of the problem
     u: jax.Array  # [n] weights of the average of x
     v: jax.Array  # [n] weights of the trackers
-    limit: jax.Array  # an entry of x above this has diverged
     record_every: int
     present: jax.Array | None = None  # [n] whose estimates count, where agents go and come
 
@@ -54,6 +54,9 @@ class Carry(NamedTuple):
     k: jax.Array
     reached: jax.Array  # the iteration of ``state``: k, unless it has diverged before
     alive: jax.Array  # whether it has not diverged
+    limit: (
+        jax.Array
+    )  # an entry of x above this has diverged; 0 until an estimate that is not zero gives the scale
     state: Any
     links: tuple[Any, ...]  # the state of every array on its way
     grad: Any  # [n, d] of the last step, or of an earlier one where no metric looks at it
@@ -133,8 +136,8 @@ def advance(fixed: Fixed, carry: Carry, end: int, inputs: Inputs, *, code: Code)
         method, index = at(fixed, inputs, carry.k - first)
         operators = _operators(fixed, inputs, carry.k, first)
         fate = jax.tree.map(lambda table: table[carry.k - first], inputs.fates)
-        state, links, grad, within = one(
-            method, carry.state, carry.links, operators, index, carry.k, fate, fixed.limit
+        state, links, grad, limit, within = one(
+            method, carry.state, carry.links, operators, index, carry.k, fate, carry.limit
         )
         if not keeps_grad:
             grad = None
@@ -142,7 +145,7 @@ def advance(fixed: Fixed, carry: Carry, end: int, inputs: Inputs, *, code: Code)
             old = (carry.state, carry.links, carry.grad)
             state, links, grad = jax.tree.map(partial(_where_alive, carry.alive), (state, links, grad), old)
         reached = jnp.where(carry.alive, carry.k + 1, carry.reached)
-        return Carry(carry.k + 1, reached, carry.alive & within, state, links, grad)
+        return Carry(carry.k + 1, reached, carry.alive & within, limit, state, links, grad)
 
     def record(both: tuple[Carry, Rows]) -> tuple[Carry, Rows]:
         """Measure x at k, run one step to measure y at k, or else run on to the next recorded iteration."""
@@ -209,8 +212,8 @@ def _one_step(
     *,
     fixed: Fixed,
     code: Code,
-) -> tuple[Any, tuple[Any, ...], jax.Array, jax.Array]:
-    """Return the state after one step, that of the links, the gradient used, and whether x is within the limit."""
+) -> tuple[Any, tuple[Any, ...], jax.Array, jax.Array, jax.Array]:
+    """Return the state after one step, that of the links, the gradient used, the limit, and whether x is within it."""
     point = method.query(state)
     net: SimulatedNet | FatedNet
     if code.wire is None or fate is None:
@@ -228,8 +231,10 @@ def _one_step(
     after = _like(method.step(state, grad, net), state)
     if fate is not None and fate.awake is not None:
         after = jax.tree.map(partial(_where_awake, fate.awake), after, state)
-    within = jnp.all(jnp.abs(method.estimate(after)) <= limit)  # false for NaN
-    return after, tuple(net.links), grad, within
+    largest = jnp.max(jnp.abs(method.estimate(after)))
+    beyond = jnp.minimum(DIVERGED * largest, jnp.finfo(largest.dtype).max)
+    limit = jnp.where(limit > 0, limit, beyond)
+    return after, tuple(net.links), grad, limit, largest <= limit  # false for NaN
 
 
 def at(fixed: Fixed, inputs: Inputs, i: jax.Array | int) -> tuple[Any, jax.Array | None]:

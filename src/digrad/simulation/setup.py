@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import jax
@@ -57,6 +58,7 @@ class Prepared:
         traffic: Bytes sent before each iteration.
         fates: What becomes of packets; None if all arrive as sent.
         widths: Numbers per agent of each array that a step sends, where packets have fates.
+        steep: Returns the entry of a gradient beyond which losses are steep; runs from one start share it.
         facts: What determines the numbers.
     """
 
@@ -72,6 +74,7 @@ class Prepared:
     traffic: Traffic | PacketTraffic
     fates: Fates | None
     widths: tuple[int, ...]
+    steep: Callable[[], float]
     facts: dict[str, Any]
 
     @property
@@ -114,24 +117,16 @@ class Prepared:
         run = advance_of(self.code, *self.start.grad.shape)
         return jax.block_until_ready(run(fixed, carry, end, inputs, code=self.code))
 
-    def limit_beyond(self, carry: Carry) -> float | None:
+    def limit_beyond(self, carry: Carry) -> jax.Array | None:
         """Return the limit with which a run that ended beyond its own goes on; None if it has diverged.
 
         That is decided here, and not in the loop, because it takes gradients that hardly any run has to be asked for.
         """
         method = self.fixed.method
-        here, start = (
-            np.asarray(method.query(state), np.float64) for state in (carry.state, self.start.state)
-        )
-        x = np.asarray(method.estimate(carry.state))
+        x, here = np.asarray(method.estimate(carry.state)), method.query(carry.state)
         if not np.isfinite(x).all():
             return None
-        steep = STEEP * np.abs(self.problem.local_gradients(start)).max()
-        return _limit(x) if np.abs(self.problem.local_gradients(here)).max() <= steep else None
-
-    def with_limit(self, limit: float) -> "Prepared":
-        """Return the run with another limit of the entries of x."""
-        return replace(self, fixed=self.fixed._replace(limit=jnp.asarray(limit, self.dtype)))
+        return _limit(x) if _largest_gradient(self.problem, here) <= self.steep() else None
 
     def schedules(self, first: int, end: int, steps: int | None = None) -> dict[str, npt.NDArray[Any]]:
         """Return the hyper-parameters that change at the iterations first, ..., end - 1, by field.
@@ -213,7 +208,6 @@ def prepare(
         arrays=problem.arrays(dtype),
         u=jnp.asarray(u if average == "weighted" else np.ones(n), dtype),
         v=jnp.asarray(v, dtype),
-        limit=jnp.asarray(_limit(x0), dtype),
         record_every=1,
     )
     kept = 1 if keep is None else 4 * n  # a caller that keeps states keeps about four
@@ -230,6 +224,7 @@ def prepare(
             k=jnp.asarray(0),
             reached=jnp.asarray(0),
             alive=jnp.asarray(True),
+            limit=_limit(x0),
             state=state,
             links=links,
             grad=jnp.zeros_like(numeric.query(state)),
@@ -246,6 +241,7 @@ def prepare(
         traffic=traffic,
         fates=fates,
         widths=widths,
+        steep=cache(lambda: STEEP * _largest_gradient(problem, x0)),
         facts={
             **(facts or {}),
             "average": average,
@@ -277,12 +273,14 @@ def prepare_another(
     first = _first(of_steps, run.network, bindings(method), x0.dtype)
     state = _strong(numeric.init(jnp.asarray(x0), SimulatedNet(first, len(x0))), x0.dtype)
     described = {"hyper_parameters": _described(method), "start_hash": _hash(x0)}
+    problem, is_same = run.problem, described["start_hash"] == run.facts["start_hash"]
     return replace(
         run,
         method=method,
         sampler=sampler,
-        fixed=run.fixed._replace(method=numeric, limit=jnp.asarray(_limit(x0), x0.dtype)),
-        start=run.start._replace(state=state),
+        fixed=run.fixed._replace(method=numeric),
+        start=run.start._replace(limit=_limit(x0), state=state),
+        steep=run.steep if is_same else cache(lambda: STEEP * _largest_gradient(problem, x0)),
         facts={**run.facts, **described, **facts},
     )
 
@@ -425,9 +423,13 @@ def _operators(
     return {verb: build(network, letter, first, length, dtype) for verb, letter in letters.items()}
 
 
-def _limit(x0: npt.NDArray[np.floating]) -> float:
-    """Return the entry of x beyond which a run is looked at."""
-    return largest_entry(float(np.abs(x0).max()), float(np.finfo(x0.dtype).max))
+def _limit(x: npt.NDArray[np.floating]) -> jax.Array:
+    """Return the entry of x beyond which a run is looked at; 0 where x is no scale yet."""
+    return jnp.asarray(largest_entry(float(np.abs(x).max()), float(np.finfo(x.dtype).max)), x.dtype)
+
+
+def _largest_gradient(problem: Problem, x: Any) -> float:
+    return float(np.abs(problem.local_gradients(np.asarray(x, np.float64))).max())
 
 
 def _described(method: Any) -> dict[str, Any] | None:

@@ -198,8 +198,14 @@ class Training:
             self.diverged_at = self.k
             return
         self._since.add(loss, self._clipped(), self._tracker_norm())
-        if not float(self.replicas.estimate().abs().max()) <= self._limit:
+        if not self._is_within_limit():
             self.diverged_at = self.k
+
+    def _is_within_limit(self) -> bool:
+        x = self.replicas.estimate()
+        largest = float(x.abs().max())
+        self._limit = self._limit or largest_entry(largest, torch.finfo(x.dtype).max)  # of a start at zero
+        return largest <= self._limit
 
     def _backward(self) -> float:
         self.replicas.zero_grad()

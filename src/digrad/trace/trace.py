@@ -43,9 +43,10 @@ class Trace:
             ``tracking_error`` and ``fraction_clipped`` are filled with NaN when absent; others are kept.
         final_x: The last estimates of the agents, ``[n, d]``.
         verdict: ``"converged"``: gradient norm and consensus error of the last row are within the tolerance;
-            ``"diverged"``: an estimate is not finite, or beyond 1e12 (1 + max|x_0|) where gradients are 1000 times
-            those of the start; ``"stalled"``: neither, and the run no longer moves (``digrad.trace.is_stalled``);
-            ``"not converged"``: neither, and it still moves.
+            ``"diverged"``: an estimate is not finite, or beyond 1e12 max|x_0| (max|x_1| if x_0 = 0, and so on) where
+            gradients are 1000 times those of the start; ``"stalled"``: neither, and the run no longer moves
+            (``digrad.trace.is_stalled``); ``"not converged"``: neither, and it still moves. Trainings of networks are
+            never the first or the third.
         diverged_at: The first iteration that diverged, or None.
         steps: Iterations done.
         seconds: Wall-clock time of the run.
