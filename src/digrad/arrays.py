@@ -39,7 +39,7 @@ def cast(x: Array, dtype: str) -> Array:
     return x.astype(dtype) if hasattr(x, "astype") else x.to(getattr(_namespace(x), dtype))
 
 
-def where(condition: Array, x: Array, y: Array) -> Array:
+def where(condition: Array, x: Array, y: Array | float) -> Array:
     """Return x where the condition holds and y elsewhere."""
     return _namespace(x).where(condition, x, y)
 
@@ -48,6 +48,16 @@ def maximum(x: Array, y: Array) -> Array:
     """Return the elementwise maximum of two arrays, or of an array and a number."""
     namespace = _namespace(x)
     return namespace.maximum(x, namespace.zeros_like(x) + y)
+
+
+def precision(x: Array) -> float:
+    """Return the distance from 1 to the next number of the dtype of ``x``.
+
+    >>> import numpy as np
+    >>> precision(np.zeros(2)) == 2.0**-52
+    True
+    """
+    return float(_namespace(x).finfo(x.dtype).eps)
 
 
 def amax(x: Array) -> Array:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from digrad.cli import live
+from digrad.cli import live, show
 from digrad.cli.experiments import report, run
+from digrad.trace.trace import HEADLINE
 from experiment_specs import tiny
 
 
@@ -79,15 +80,15 @@ def test_time_left_is_that_of_the_speed_so_far(monkeypatch: pytest.MonkeyPatch) 
 def test_watch_fills_a_table_with_a_row_per_method() -> None:
     watch = live.Watch()
     watch.on_method_start("CGT, seed 3", 100)
-    figures = {"loss": 0.5, "grad_norm": math.nan, "consensus_error": 0.25}
+    figures = {"loss": 0.5, "grad_norm": math.inf, "consensus_error": math.nan}
     watch.on_progress(SimpleNamespace(name="CGT", k=10, steps=100, **figures))
     cells = [list(column.cells) for column in watch.table().columns]
     assert [cell for (cell,) in cells] == [
         "CGT, seed 3",
         "10/100",
         "0.5",
-        "not finite",
-        "0.25",
+        "inf",
+        "",
         "",
         "running",
     ]
@@ -100,3 +101,10 @@ def test_report_compares_folders_in_the_file_asked_for(folder: Path, lines: list
     assert result.exception is None
     assert result.stdout.strip() == str(out)
     assert out.stat().st_size > 50_000
+
+
+def test_tables_say_inf_as_traces_do(capsys: pytest.CaptureFixture[str]) -> None:
+    ended = {"verdict": "diverged", "diverged_at": 4, "steps": 4, "bytes_sent": 100, "seconds": 0.1}
+    show.verdict_table({"AB": {**ended, "final": dict.fromkeys(HEADLINE)}}, "plain mean")
+    assert capsys.readouterr().out.split("diverged at k = 4")[1].split()[1:4] == ["inf"] * 3
+    assert [show.cell(value) for value in (math.inf, -math.inf, math.nan)] == ["inf", "-inf", ""]

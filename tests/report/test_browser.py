@@ -511,9 +511,9 @@ def test_table_of_a_sweep_is_sorted_by_a_click(show: Callable[..., Browser], tmp
     assert browser.run(cells)[0] == "CGT 0.02 0.5"
     browser.click(".sortable th:nth-child(3) button")
     browser.click(".sortable th:nth-child(3) button")
-    assert browser.run(cells)[0] == "AB 0.1 not finite"
+    assert browser.run(cells)[0] == "AB 0.1 inf"
     browser.reload()
-    assert browser.run(cells)[0] == "AB 0.1 not finite"
+    assert browser.run(cells)[0] == "AB 0.1 inf"
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

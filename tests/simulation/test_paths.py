@@ -47,6 +47,16 @@ def test_method_whose_sums_do_not_stay_has_no_such_column(method):
     assert "mass_error" not in dg.simulate(method, PROBLEM, NETWORK, steps=3, invariant=True).columns
 
 
+def test_the_residual_grows_with_trackers_that_explode():
+    trace = dg.simulate(
+        dg.AB(0.05), dg.problems.example_quartic(), NETWORK, steps=60, x0=[10.0, 10.0], invariant=True
+    )
+    assert trace.verdict == "diverged"
+    residual = trace.columns["mass_error"]
+    assert np.all(np.diff(residual[1:]) > 0), residual  # no row is 0 by rounding
+    assert residual[-2] > 1.0
+
+
 class Leaky(dg.CGT):
     """CGT that loses a tenth of what it pushes."""
 

@@ -556,7 +556,7 @@ def test_what_has_overflowed_is_infinite_in_columns_files_and_print_and_null_in_
     )
     assert trace.verdict == "diverged"
     assert (trace.loss[-1], trace.grad_norm[-1]) == (np.inf, np.inf)
-    assert trace.columns["mass_error"][-1] == np.inf
+    assert trace.tracking_error[-1] == trace.columns["mass_error"][-1] == np.inf
     assert "loss inf, |grad| inf" in repr(trace)
     assert trace.summary()["final"]["loss"] is None
     trace.save(tmp_path)

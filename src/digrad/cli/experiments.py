@@ -3,6 +3,7 @@
 Everything heavy is imported inside a command, so that ``--help`` answers at once.
 """
 
+import math
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -220,7 +221,7 @@ def _show_links(found: Any, as_json: bool) -> None:
         show.as_json([asdict(row) for row in found.rows])
         return
     rows = [
-        (row.problem, row.policy, "not finite" if row.error is None else f"{row.error:.2g}", row.verdict)
+        (row.problem, row.policy, f"{math.inf if row.error is None else row.error:.2g}", row.verdict)
         for row in found.rows
     ]
     show.table(("problem", "lost packets", "error of the worst agent", "verdict"), rows)

@@ -193,10 +193,7 @@ def write_line(content: dict[str, Any]) -> None:
 
 def _shown(row: _Row) -> list[str]:
     values = [row.values.get(key) for key in ("loss", "grad_norm", "consensus_error")]
-    return [
-        "" if value is None else "not finite" if not math.isfinite(value) else f"{value:.4g}"
-        for value in values
-    ]
+    return ["" if value is None or value != value else f"{value:.4g}" for value in values]
 
 
 def _left(row: _Row) -> str:

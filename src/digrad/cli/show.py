@@ -175,8 +175,8 @@ def plain_rows(table: Any) -> list[dict[str, Any]]:
 def cell(value: Any) -> str:
     """Return a value of a table as people read it; nothing where there is none."""
     plain = _plain(value)
-    if isinstance(value, float) and plain is None:
-        return "" if value != value else "not finite"
+    if isinstance(value, float) and value in (math.inf, -math.inf):
+        return str(value)
     return "" if plain is None else f"{plain:.4g}" if isinstance(plain, float) else str(plain)
 
 
@@ -189,7 +189,7 @@ def _plain(value: Any) -> Any:
 
 
 def _figure(value: float | None) -> str:
-    return "not finite" if value is None else f"{value:.4g}"
+    return f"{math.inf if value is None else value:.4g}"
 
 
 def _bytes(count: int) -> str:
@@ -204,4 +204,4 @@ def _text(cell: Any) -> str:
 
 
 def _is_number(text: str) -> bool:
-    return text[:1].isdigit() or text in ("", "not finite") or (text[:1] in "-+." and text[1:2].isdigit())
+    return text[:1].isdigit() or text in ("", "inf", "-inf") or (text[:1] in "-+." and text[1:2].isdigit())

@@ -1,5 +1,6 @@
 """What lost packets do to a method: the naive ways to go on without them, against the two rules that keep it exact."""
 
+import math
 import os
 import warnings
 from dataclasses import asdict, dataclass
@@ -168,4 +169,4 @@ def _row(problem: str, label: str, trace: Trace, minimum: Any) -> Bias:
 
 
 def _shown(value: float | None) -> str:
-    return "not finite" if value is None else f"{value:.2g}"
+    return f"{math.inf if value is None else value:.2g}"

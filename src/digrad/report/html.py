@@ -1,7 +1,6 @@
 """``report.html``: what runs, sweeps and reproductions found, on one page that needs nothing else."""
 
 import json
-import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -160,7 +159,7 @@ def _sweep_spec(name: str, content: str) -> str:
 
 def _swept_cell(value: Any) -> str:
     if isinstance(value, float):
-        return "not finite" if not math.isfinite(value) else f"{value:.6g}"
+        return "" if value != value else f"{value:.6g}"
     return text("" if value is None else value)
 
 

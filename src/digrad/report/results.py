@@ -1,5 +1,6 @@
 """The table of results: one row per method, complete without the script, which sorts it and hides columns."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -124,7 +125,7 @@ def _last(band: Mapping[str, Any] | None) -> _Cell:
 
 
 def _number(value: float | None) -> _Cell:
-    return _Cell("not finite" if value is None else f"{value:.4g}", value)
+    return _Cell(f"{math.inf if value is None else value:.4g}", value)
 
 
 def _bytes(count: int) -> str:

@@ -258,8 +258,6 @@ def ended(run: Prepared, plan: Plan, recorder: Recorder, carry: Carry, *, second
     columns, tolerance = recorder.columns, plan.tolerance
     within = recorder.is_within(tolerance)[-1]
     has_diverged = not bool(carry.alive)
-    if has_diverged and "mass_error" in columns:
-        columns["mass_error"][-1] = np.inf  # sums of numbers of that size are equal by rounding
     verdict: Verdict = "converged" if within else "not converged"
     if has_diverged:
         verdict = "diverged"

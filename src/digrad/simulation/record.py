@@ -16,7 +16,6 @@ from digrad.core.packets import PACKET_COLUMNS, PacketTraffic
 from digrad.core.traffic import Traffic
 from digrad.problems import LossCode
 from digrad.simulation.loop import Rows
-from digrad.trace.trace import HEADLINE
 
 # Points evaluated in one product. Record number j always sits in column j mod GROUP of a product of this one
 # width, so that its rounding does not depend on the chunk length.
@@ -85,7 +84,7 @@ class Recorder:
             new |= zip(self._paths, kept.kept["x"].reshape(len(ks), len(self._paths)).T, strict=True)
         if self._invariant:
             new["mass_error"] = kept.kept["mass_error"]
-        for name in HEADLINE:  # always measured: NaN has overflowed on the way
+        for name in ("loss", "grad_norm"):  # always measured: NaN has overflowed on the way
             new[name] = np.where(np.isnan(new[name]), np.inf, new[name])
         self.columns = {
             name: np.concatenate([old, np.asarray(new[name], old.dtype)])

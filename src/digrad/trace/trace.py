@@ -38,8 +38,8 @@ class Trace:
     Args:
         name: Label of the run, e.g. ``"CGT"``.
         columns: One array ``[K]`` per metric. ``k`` (iteration, increasing) and ``bytes_sent`` (by all
-            agents so far) are int64; ``loss``, ``grad_norm`` and ``consensus_error`` float64, infinite once they
-            have overflowed. NaN means that a figure was not measured.
+            agents so far) are int64; ``loss``, ``grad_norm`` and ``consensus_error`` float64. What has
+            overflowed is infinite; NaN means that a figure was not measured.
             ``tracking_error`` and ``fraction_clipped`` are filled with NaN when absent; others are kept.
         final_x: The last estimates of the agents, ``[n, d]``.
         verdict: ``"converged"``: gradient norm and consensus error of the last row are within the tolerance;
@@ -226,7 +226,7 @@ class Trace:
 
     def __repr__(self) -> str:
         """Return one line: how the run ended and what it cost."""
-        return f"Trace({self.name}: {_ended(self)}, {headline(self.summary())})"
+        return f"Trace({self.name}: {_ended(self)}, {headline({**self.summary(), 'final': self.final})})"
 
 
 _ENDING = ("name", "verdict", "diverged_at", "steps", "seconds", "interrupted", "stopped_early", "facts")

@@ -21,7 +21,7 @@ function fill(node, attributes, children) {
 }
 
 function figureOf(value) {
-  if (value == null || !Number.isFinite(value)) return "not finite";
+  if (value == null || !Number.isFinite(value)) return "inf";
   if (value === 0) return "0";
   const size = Math.abs(value);
   if (size >= 1e5 || size < 1e-3) return value.toExponential(3).replace(/\.?0+e/, "e").replace("e+", "e");

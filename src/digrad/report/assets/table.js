@@ -32,7 +32,7 @@ function buildPlainTable(table, number) {
   const sorts = () => new Map(view.get("tables").split(",").filter(Boolean).map((one) => one.split("=")));
   const now = () => sorts().get(String(number)) ?? "";
   for (const cell of table.querySelectorAll("td.number"))
-    cell.dataset.value = cell.textContent === "not finite" ? "" : cell.textContent;
+    cell.dataset.value = cell.textContent.replace("inf", "Infinity");
   head.forEach((cell, place) => {
     const button = element("button", { type: "button" }, cell.textContent);
     button.addEventListener("click", () => {
