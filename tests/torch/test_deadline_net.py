@@ -1,5 +1,6 @@
 """Agents that do not wait for late neighbours, as threads: whatever is late or rounded, nothing is lost."""
 
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -254,6 +255,24 @@ def test_late_estimate_waits_for_the_next_step_at_which_its_arc_is_there() -> No
     net._links.close()
     weight = next(float(network.at(k).R.matrix[0, 1]) for k in range(3) if network.at(k).R.matrix[0, 1])
     assert sorted(mixed) == [0.0] * 5 + [D * weight]
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_who_was_late_is_said_even_if_nobody_closes(
+    closed: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network: Any = SimpleNamespace(
+        agent=1, n=3, count_optimizer=lambda: 0, exchange=lambda facts, _: [facts] * 3
+    )
+    net: Any = SimpleNamespace(lags={0: 2, 2: 20}, held_up=0.0, waited=0.0, bytes_sent=0, late=0)
+    runtime = DeadlineRuntime(network, net)
+    monkeypatch.setattr(DeadlineRuntime, "gather", lambda *_: None)
+    if closed:
+        runtime.close()  # then agent 0 says it
+    del runtime
+    gc.collect()
+    said = "digrad: late: agent 2 was up to 20 steps behind, as agent 1 has seen it\n"
+    assert capsys.readouterr().err == ("" if closed else said)
 
 
 def test_method_whose_messages_may_not_be_late_is_refused() -> None:

@@ -8,6 +8,7 @@ import contextlib
 import itertools
 import sys
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -44,6 +45,9 @@ class DeadlineRuntime:
         self._early: list[tuple[str, str]] = []
         self._last: tuple[Any, Any, torch.Tensor] | None = None  # method, state and gradient of the last step
         self._gatherings = itertools.count()
+        self._tell_at_exit = weakref.finalize(
+            self, _tell_seen, network.agent, net.lags
+        )  # unless it is closed
 
     def lay_out(self, state: Any, early: Sequence[tuple[str, str]]) -> Any:
         """Return a copy of a state."""
@@ -176,9 +180,9 @@ class DeadlineRuntime:
         here = {"lags": list(self.net.lags.items()), "held up": self.net.held_up}
         everyone = self._network.exchange(here, f"{OWNER}.close()")
         told = lag_text([dict(one["lags"]) for one in everyone], [one["held up"] for one in everyone])
-        if told and self._network.agent == 0:
-            sys.stderr.write(f"digrad: {told}\n")
-            sys.stderr.flush()
+        if self._network.agent == 0:
+            _tell(told)
+        self._tell_at_exit.detach()
         self.between_steps.close()
 
     def add_up(self, value: torch.Tensor, call: str) -> torch.Tensor:
@@ -188,6 +192,18 @@ class DeadlineRuntime:
     def fail(self, reason: str) -> NoReturn:
         """Raise here, and on every other agent in its next step or call."""
         self._network.fail(NonFiniteError(reason))
+
+
+def _tell_seen(agent: int, lags: Mapping[int, int]) -> None:
+    """Say which neighbours were late, where an agent ends without having asked the others."""
+    told = lag_text([lags], [0.0] * (max(lags, default=0) + 1))
+    _tell(told and f"{told}, as agent {agent} has seen it")
+
+
+def _tell(told: str) -> None:
+    if told:
+        sys.stderr.write(f"digrad: {told}\n")
+        sys.stderr.flush()
 
 
 def lag_text(lags: Sequence[Mapping[int, int]], held_up: Sequence[float]) -> str:
