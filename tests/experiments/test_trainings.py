@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from digrad.cli.main import digrad
-from digrad.errors import DigradError
-from digrad.experiments import RunResult, Spec, find_run, run
+from digrad.errors import CheckpointError, DigradError
+from digrad.experiments import RunResult, Spec, find_run, load_spec, run
 from digrad.report import write_report
 from digrad.trace import Trace
 from docs_pages import blocks
@@ -85,6 +86,21 @@ def test_torch_run_that_is_complete_is_not_trained_again(whole, folder, monkeypa
     monkeypatch.setattr("digrad.experiments.jobs._start", None)
     again = run(images(folder), whole.directory, resume=True, formats=("png",))
     assert again.results.keys() == whole.results.keys()
+
+
+@pytest.mark.parametrize(
+    ("written", "edited", "place"),
+    [("step_size = 0.05", "step_size = 0.06", "method"), ("seed = 0\nseeds", "seed = 1\nseeds", "seed")],
+)
+def test_an_edited_specification_does_not_take_over_old_trainings(whole, tmp_path, written, edited, place):
+    copy = shutil.copytree(whole.directory, tmp_path / "copy")
+    text = (copy / "spec.toml").read_text()
+    assert written in text
+    (copy / "spec.toml").write_text(text.replace(written, edited))
+    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    with pytest.raises(CheckpointError, match=rf"belongs to another run .*{place}: "):
+        run(load_spec(copy / "spec.toml"), copy, resume=True)
+    assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
 
 
 def test_a_method_that_fails_does_not_lose_the_others(folder, tmp_path):
