@@ -5,6 +5,7 @@ import importlib.util
 import socket
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -138,8 +139,11 @@ def test_all_that_follows_the_script_is_its_own(words, handed, monkeypatch, caps
             return 0
 
     monkeypatch.setattr(subprocess, "Popen", Ended)
+    made, make = [], tempfile.mkdtemp
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda *of, **named: made.append(of) or make(*of, **named))
     code, _ = call(monkeypatch, capsys, "--agents", "3", script, *words)
     assert code == 0
+    assert len(made) == 1  # the folder that launch shares with its agents
     assert commands[0][0] == sys.executable
     assert commands[0][commands[0].index(str(script)) + 1 :] == handed
     assert "--nproc-per-node=3" in commands[0]

@@ -6,6 +6,7 @@ Everything heavy is imported inside a command, so that ``--help`` answers at onc
 import json
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
@@ -103,14 +104,14 @@ def launch(
         raise click.UsageError("--json shows what --check has found; give both.", context)
     if arguments[:1] == ("--",):  # as other programs want it between the script and its options
         arguments = arguments[1:]
-    with tempfile.TemporaryDirectory() as folder:
-        found = Path(folder) / "check.json"
+    with tempfile.TemporaryDirectory() if as_json else nullcontext() as folder:
+        found = None if folder is None else Path(folder) / "check.json"
         code = launch_agents(
-            script or CHECK, (str(found),) if as_json else arguments, agents=agents, graph=graph,
+            script or CHECK, arguments if found is None else (str(found),), agents=agents, graph=graph,
             max_restarts=0 if check else max_restarts, nodes=nodes, endpoint=endpoint, interface=interface,
             node_rank=node_rank, rejoin_timeout=rejoin_timeout, key_file=key_file, insecure=insecure, metrics=metrics,
         )  # fmt: skip
-        if found.exists():  # where agent 0 runs
+        if found is not None and found.exists():  # where agent 0 runs
             show.as_json(json.loads(found.read_text()))
     sys.exit(code)
 
