@@ -10,6 +10,7 @@ from digrad.cli.main import digrad
 from digrad.errors import ArgumentError
 from digrad.experiments import Reproduction, reproduce_logistic
 from digrad.experiments.claims import FAILS, HOLDS, UNDECIDED, Claim, verdicts
+from digrad.experiments.reproduce import open_reproduction
 
 pytestmark = pytest.mark.long
 
@@ -94,6 +95,15 @@ def test_reproduction_of_another_size_is_refused(tmp_path: Path) -> None:
     (tmp_path / "reproduction.json").write_text('{"experiment": "logistic", "preset": "full", "seed": 0}')
     with pytest.raises(ArgumentError, match=r"give another --out, or --overwrite"):
         reproduce_logistic(tmp_path, preset="smoke")
+
+
+def test_claims_are_gone_before_the_runs_that_they_are_about(tmp_path: Path) -> None:
+    identity = {"experiment": "logistic", "preset": "smoke", "seed": 0}
+    for kept in (True, False):
+        for name in ("reproduction.json", "claims.json", "claims.md"):
+            (tmp_path / name).write_text(json.dumps(identity))
+        open_reproduction(tmp_path, identity, (), resume=kept, overwrite=not kept)  # and then it is killed
+        assert (tmp_path / "claims.json").exists() == (tmp_path / "claims.md").exists() == kept
 
 
 @pytest.mark.a9a

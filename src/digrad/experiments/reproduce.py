@@ -167,6 +167,15 @@ def open_reproduction(
                 f"`out` {folder} holds this reproduction already; go on with --resume, begin anew with --overwrite, or "
                 "give another --out."
             )
+    if not resume:
+        for name in (
+            "claims.json",
+            "claims.md",
+            "table.json",
+            "table.md",
+            "report.html",
+        ):  # of what is about to be deleted
+            (folder / name).unlink(missing_ok=True)
     write_json(folder / MARKER, identity)
 
 
