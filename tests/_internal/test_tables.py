@@ -42,13 +42,11 @@ def test_every_table_of_the_library_can_be_written(monkeypatch):
         sys.modules, "jinja2", None
     )  # which pandas wants for LaTeX, and digrad does not install
     network, problem = dg.Network(dg.graphs.example5()), dg.problems.example_quadratic()
-    certificate = dg.theory.certify(problem, network, threshold=5.0, x0=[1.0, 1.0])
     claim = Claim(1, "c", "s", "run", "m", "holds", "r")
     traces = dg.compare([dg.CGT(0.05, 5.0)], problem, network, steps=10)
     found = dg.sweep(dg.AB, problem, network, steps=10, grid={"step_size": [0.01, 1.0]})
     tables = [
         dg.results_table(traces),
-        certificate.table(),
         ClaimTable("t", [claim], [], {}).table(),
         dg.Table.of(method_facts(["CGT", "AB"])),
         dg.Table.of(found.table),
@@ -67,8 +65,7 @@ def test_notebooks_show_runs_networks_and_certificates():
     assert ensemble._repr_html_().count("<tr>") == 1 + 3
     assert "1.481, 1.111, 0.5556" in network._repr_html_()
     certificate = dg.theory.certify(problem, network, threshold=5.0, x0=[1.0, 1.0])
-    assert "alpha_max" in certificate._repr_html_()
-    assert "<td>sharp</td>" in certificate._repr_html_()
+    assert "holds: alpha = " in certificate._repr_html_()
 
 
 def test_notebooks_show_names_of_users_as_text():

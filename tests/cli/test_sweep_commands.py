@@ -125,6 +125,7 @@ def test_tune_finds_a_step_size_and_recommends_a_threshold(spec, monkeypatch, ca
     assert lengths.count(min(lengths)) == 4
     assert max(lengths) == 5 * min(lengths)  # which confirm the answer
     assert found["recommended_threshold"]["threshold"] > 0
+    assert 0 < found["certified_step"] < 10 * found["value"]
     assert json.loads((tmp_path / "runs" / "tune-spec" / "tuning.json").read_text()) == found
     assert (tmp_path / "runs" / "tune-spec" / "figures" / "tuning.png").exists()
     code, output = call(monkeypatch, capsys, "tune", "spec.toml", "--budget", 3, "--method", "AB")

@@ -27,7 +27,9 @@ SHORTER = {
 ELSEWHERE = {
     r"^demo$": "tests/cli/test_commands.py::test_demo_shows_that_tracking_explodes_and_cgt_converges",
     r"^certify examples/": "tests/cli/test_theory_commands.py::"
-    "test_example_of_the_theory_is_bounded_a_posteriori_within_a_factor_of_three",
+    "test_example_of_the_theory_is_proven_with_a_practical_step",
+    r"^certify --verify": "tests/cli/test_theory_commands.py::"
+    "test_certify_prints_what_is_proven_and_writes_a_certificate_that_is_verified",
     r"^reproduce logistic": "tests/experiments/test_reproduce.py::smoke",
     r"^reproduce cifar": "tests/experiments/test_reproduce_cifar.py::test_command_of_the_pages_measures_a_step",
     r"^reproduce links": "tests/experiments/test_link_bias.py::test_only_what_is_owed_leaves_no_bias",
@@ -50,6 +52,7 @@ ELSEWHERE = {
 # Commands in a sentence, which would end with a line that says what is missing.
 MENTIONED = (
     *("run", "sweep", "tune", "certify", "launch"),
+    "certify --paper",
     *("launch --check", "launch --graph", "launch --graph FILE"),
 )
 SPEC = """

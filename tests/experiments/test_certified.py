@@ -35,9 +35,9 @@ def empty_figures(monkeypatch):
 @pytest.mark.usefixtures("empty_figures")
 def test_certify_writes_the_certificate_and_a_figure_per_inequality(tmp_path):
     result = certify_spec(parse_spec(TEXT), tmp_path / "out", steps=60)
-    assert result.certificate.verdict == "fails"  # practical step sizes are far above certified ones
-    assert result.certificate.alpha_max["sharp"] > 5 * result.certificate.alpha_max["repaired"]
+    assert result.certificate.verdict == "fails"  # from this start; the run is proven soon after
     assert result.check.verdict == "PASS"
+    assert 0 < result.check.proven_from < 60
     stored = json.loads((tmp_path / "out" / "certificate.json").read_text())
     assert stored["certificate"]["verdict"] == "fails"
     assert len(list((tmp_path / "out" / "figures").glob("*.png"))) == len(result.check.rows)
@@ -71,9 +71,6 @@ def test_smoothness_draws_the_line_above_all_points(tmp_path):
 def test_the_theory_is_about_cgt(tmp_path):
     with pytest.raises(SpecError, match="The theory is about CGT"):
         certify_spec(parse_spec(TEXT.replace("[methods.CGT]", "[methods.DGDClip]")), tmp_path / "out")
-    schedule = TEXT.replace("step_size = 0.05", 'step_size = {schedule = "inverse", scale = 0.5}')
-    with pytest.raises(SpecError, match="constant step size"):
-        certify_spec(parse_spec(schedule), tmp_path / "out")
 
 
 @pytest.mark.parametrize("write", [certify_spec, smoothness_of_spec])

@@ -240,15 +240,9 @@ def test_runs_whose_folders_have_one_name_are_told_apart(tmp_path: Path) -> None
 
 def test_certificate_of_a_run_is_shown(directory: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(directory, tmp_path / "run")
-    chain = {
-        "alpha_max": 1e-5,
-        "at_alpha_max": {"G": 3.0, "K": {"0.1": 1e9}},
-        "certified": False,
-        "why_not": "too long",
-    }
     certificate = {
         "verdict": "fails", "label": "", "reasons": ["alpha is above alpha_max"], "step_size": 0.05, "threshold": 5.0,
-        "chains": {"sharp": chain},
+        "alpha_max": 0.012, "stable": 0.5, "K": {"0.1": 1e9},
     }  # fmt: skip
     stored = {"method": "CGT", "notice": "", "certificate": certificate, "diverged_at": 7, "check": None}
     for folder in (copy / "certificate", tmp_path / "alone"):
@@ -257,6 +251,7 @@ def test_certificate_of_a_run_is_shown(directory: Path, tmp_path: Path) -> None:
     beside = write_report(copy).read_text()
     assert "not certified" in beside
     assert "alpha is above alpha_max" in beside
+    assert "0.012" in beside
     assert "The checked run diverged at k = 7" in beside
     assert "not certified" in write_report(directory, tmp_path / "alone", out=tmp_path / "c.html").read_text()
     with pytest.raises(DataError, match="holds a certificate and no run"):

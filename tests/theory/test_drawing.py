@@ -9,7 +9,12 @@ from digrad.theory.inequalities.rows import Terms, worst_agent
 
 def test_each_row_has_a_logarithmic_figure_of_both_sides(tmp_path):
     check = check_run(
-        problems.example_quadratic(), Network(graphs.example5()), step_size=0.01, threshold=5.0, steps=20
+        problems.example_quadratic(),
+        Network(graphs.example5()),
+        step_size=0.01,
+        threshold=5.0,
+        steps=20,
+        paper=True,
     )
     figures = check.figures()
     assert len(figures) == len(check.rows)

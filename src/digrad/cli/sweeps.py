@@ -96,8 +96,9 @@ def tune(
     """Search the step size of a method in SPEC: the largest that is stable, or the one that ends best.
 
     The search begins at the value in SPEC. Writes tuning.json, the evidence (a row per value and seed) and a figure to
-    --out (default: runs/tune-<name of the file>). For methods that clip it also recommends a threshold. Exits with 1
-    if no value tried is stable.
+    --out (default: runs/tune-<name of the file>). For methods that clip it also recommends a threshold, and for CGT,
+    SoftCGT and AB it prints the other end: the largest step that is proven to converge. Exits with 1 if no value tried
+    is stable.
     """
     from digrad.experiments import load_spec, tune_spec
 
@@ -167,5 +168,9 @@ def _print_tuning(result: Any) -> None:
     if tuning.value is not None:
         edge = "" if tuning.is_bounded else " (the budget ended before a bound was met)"
         click.echo(f"methods.{result.label}: {tuning.goal}: {tuning.field} = {tuning.value:.4g}{edge}")
+    if result.certified is not None:
+        click.echo(
+            f"proven to converge with full gradients from this start: every step_size up to {result.certified:.4g}"
+        )
     if result.advice is not None:
         click.echo(f"threshold: {result.advice.reason}")

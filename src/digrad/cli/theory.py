@@ -14,34 +14,51 @@ from digrad.cli.options import json_option, method_option, out_option
 
 
 @click.command()
-@click.argument("spec", type=click.Path(path_type=Path))
+@click.argument("spec", type=click.Path(path_type=Path), required=False)
 @out_option
 @click.option("--steps", type=click.IntRange(min=1), help="Of the checked run; by default at most 1500.")
+@click.option("--paper", is_flag=True, help="Check every inequality of the paper's proof along the run too.")
+@click.option(
+    "--verify", type=click.Path(path_type=Path), metavar="FILE", help="Check a stored certificate.json again."
+)
 @method_option
 @json_option
-def certify(spec: Path, out: Path | None, steps: int | None, method: str | None, as_json: bool) -> None:
-    """Certify the step size of the CGT in SPEC, and check every inequality of the theory along its run.
+def certify(
+    spec: Path | None,
+    out: Path | None,
+    steps: int | None,
+    paper: bool,
+    verify: Path | None,
+    method: str | None,
+    as_json: bool,
+) -> None:
+    """Certify the step size of the CGT, SoftCGT or AB in SPEC, and say from which step on its run is proven.
 
-    Three chains of constants: paper (as printed; several are not valid), repaired, and sharp. Certified step sizes are
-    far below practical ones; the last row bounds what a finished run did, at any step size. Writes certificate.json and
-    a figure per inequality. Exits with 1 if an inequality that must hold is violated; a run that diverges is a result.
+    Prints the largest certified step, the largest stable one near the minimum as the upper end, what costs the
+    difference, and how the threshold changes it. Writes certificate.json, which --verify checks again without the
+    search, and a figure per inequality. Exits with 1 if an inequality that must hold is violated, or a claim of
+    FILE does not hold; a run that diverges is a result.
     """
     from digrad.experiments import certify_spec, load_spec
 
+    if verify is not None:
+        _verify(verify, as_json)
+        return
+    if spec is None:
+        raise click.UsageError("Give SPEC, or --verify FILE.")
     folder = out or Path("runs") / f"certify-{spec.stem}"
     loaded = load_spec(spec)
-    click.echo("Certifying, then checking and drawing every inequality; about half a minute ...", err=True)
-    result = certify_spec(loaded, folder, steps=steps, method=method)
+    click.echo("Certifying, then checking the run; some seconds ...", err=True)
+    result = certify_spec(loaded, folder, steps=steps, method=method, paper=paper)
     if as_json:
         show.as_json(result.to_dict())
     else:
-        click.echo(f"methods.{result.method}: {result.certificate.headline}")
+        click.echo(f"methods.{result.method}: {result.certificate}")
         if result.notice:
             click.echo(result.notice)
-        _print_chains(result.certificate)
         if result.check is None:
             at = result.diverged_at
-            reason = "Not covered" if at is None else f"The run diverged at k = {at}"
+            reason = "Not followed" if at is None else f"The run diverged at k = {at}"
             click.echo(f"\n{reason}: no inequality was checked.")
         else:
             _print_rows(result.check)
@@ -78,28 +95,23 @@ def smoothness(spec: Path, out: Path | None, method: str | None, as_json: bool) 
         click.echo(f"  {path}")
 
 
-def _print_chains(certificate: Any) -> None:
-    """Print a line per chain: its largest certified step, what it promises there, why the step of SPEC is refused."""
-    if not certificate.chains:
-        for reason in certificate.reasons:
-            click.echo(f"  {reason}")
-        return
-    counts = ("G", "K(0.1)", "K(0.01)", "K(0.001)")
-    rows = [
-        (
-            row["chain"],
-            "none" if row["alpha_max"] is None else f"{row['alpha_max']:.3g}",
-            *("" if row[name] is None else f"{row[name]:.3g}" for name in counts),
-            certificate.chains[row["chain"]].why_not_briefly,
-        )
-        for row in certificate.table()
-    ]
-    title = "\nThe largest certified step of each chain; G and K(eps) are those there"
-    show.table(("chain", "alpha_max", *counts, "why not this alpha"), rows, title=title)
+def _verify(path: Path, as_json: bool) -> None:
+    """Print whether each claim of a stored certificate holds."""
+    from digrad.experiments import verify_certificate
+
+    claims = verify_certificate(path)
+    if as_json:
+        show.as_json(claims)
+    else:
+        show.table(("holds", "claim"), [("yes" if holds else "NO", claim) for claim, holds in claims.items()])
+        click.echo("verified" if all(claims.values()) else "not verified")
+    if not all(claims.values()):
+        sys.exit(1)
 
 
 def _print_rows(check: Any) -> None:
-    """Print a line per inequality, and what is proven of the finished run."""
+    """Print what is proven of the run, and a line per inequality."""
+    click.echo(f"\n{check.promise}")
     rows = [
         (
             row["status"] if row["status"] != "FAIL" else f"FAIL ({row['violations']})",
@@ -112,7 +124,8 @@ def _print_rows(check: Any) -> None:
     ]
     title = f"\n{check.verdict}: {check.steps} steps checked; INAPPLICABLE: what it needs is not given"
     show.table(("status", "chain", "inequality", "lhs/rhs", "needs"), rows, title=title)
-    click.echo(_a_posteriori_line(check.posterior))
+    if check.paper:
+        click.echo(_a_posteriori_line(check.paper.posterior))
 
 
 def _a_posteriori_line(row: Any) -> str:

@@ -1,6 +1,12 @@
 """Experiments as data: specifications, the runner, the store of results, presets, and the paper's claims."""
 
-from digrad.experiments.certified import CertifiedRun, MeasuredSmoothness, certify_spec, smoothness_of_spec
+from digrad.experiments.certified import (
+    CertifiedRun,
+    MeasuredSmoothness,
+    certify_spec,
+    smoothness_of_spec,
+    verify_certificate,
+)
 from digrad.experiments.claims import Claim, ClaimTable
 from digrad.experiments.link_bias import LinkBias, reproduce_links
 from digrad.experiments.presets import preset, preset_names
@@ -38,4 +44,5 @@ __all__ = [
     "smoothness_of_spec",
     "sweep_spec",
     "tune_spec",
+    "verify_certificate",
 ]

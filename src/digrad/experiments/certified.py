@@ -1,5 +1,6 @@
 """The theory applied to a specification: a certificate of its step size, a check of its run, its smoothness."""
 
+import math
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,10 +13,10 @@ from digrad import plots
 from digrad._internal.files import make_folder
 from digrad.errors import ArgumentError, DataError, SpecError
 from digrad.experiments.runner import Observer
-from digrad.experiments.spec import Built, Spec
+from digrad.experiments.spec import Built, Spec, parse_spec
 from digrad.experiments.store import check_folder, is_empty, read_json, write_json
 from digrad.experiments.training_smoothness import smoothness_of_training
-from digrad.methods import CGT, SoftCGT
+from digrad.methods import AB, CGT, SoftCGT
 from digrad.sampling import normal_start
 from digrad.theory import (
     Certificate,
@@ -25,6 +26,7 @@ from digrad.theory import (
     certify,
     check_run,
     empirical_smoothness,
+    verify_proof,
 )
 from digrad.theory import run as run_cgt
 from digrad.theory.constants.assumptions import INDICATIVE
@@ -40,15 +42,18 @@ class CertifiedRun:
     """What :func:`certify_spec` found, and the files it wrote.
 
     Attributes:
-        method: The label of the CGT that it is about.
+        method: The label of the method that it is about.
+        spec: The specification, as TOML.
         certificate: What holds before the run.
-        check: What the run did, with full gradients; None if it diverged, or the theory does not cover its network.
+        check: What is proven of the run, with full gradients; None if it diverged, or is not one of CGT or AB with
+            one step size and threshold on a fixed network.
         diverged_at: The iteration at which that run left double precision, or None.
         notice: What separates the checked run from the specified one, or an empty string.
         files: What was written.
     """
 
     method: str
+    spec: str
     certificate: Certificate
     check: RunCheck | None
     diverged_at: int | None
@@ -59,6 +64,7 @@ class CertifiedRun:
         """Return the content of ``certificate.json``."""
         return {
             "method": self.method,
+            "spec": self.spec,
             "notice": self.notice,
             "certificate": self.certificate.to_dict(),
             "diverged_at": self.diverged_at,
@@ -91,34 +97,45 @@ class MeasuredSmoothness:
         return {"method": self.method, "gradients": self.gradients, **found, "points": points}
 
 
-class CoveredCGT(NamedTuple):
-    """The CGT of a specification, as the theory takes it."""
+class Covered(NamedTuple):
+    """A method of a specification, as the theory takes it."""
 
     label: str
-    step_size: float
-    threshold: float
+    step_size: Any
+    threshold: Any
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether step size and threshold are one number each."""
+        return all(isinstance(value, int | float) for value in (self.step_size, self.threshold))
 
 
 def certify_spec(
-    spec: Spec, out: str | os.PathLike[str], *, steps: int | None = None, method: str | None = None
+    spec: Spec,
+    out: str | os.PathLike[str],
+    *,
+    steps: int | None = None,
+    method: str | None = None,
+    paper: bool = False,
 ) -> CertifiedRun:
-    """Certify the step size of the CGT of a specification, and check every inequality along its run.
+    """Certify the step size of a method of a specification, and find from which step on its run is proven to converge.
 
     The check runs with full gradients, as the theory does; a specification with mini-batches gets an indication. A run
     that diverges is a result: the certificate is written, and says when.
 
     Args:
-        spec: Holds a CGT with a constant step size and threshold.
+        spec: Holds a CGT, SoftCGT or AB.
         out: Where ``certificate.json`` and a figure per inequality go: new, empty, or of an earlier certificate.
         steps: Of the checked run; those of the specification, at most 1500, by default.
-        method: The label of the CGT, if there are several; the first by default.
+        method: The label of the method, if there are several; the first CGT by default.
+        paper: Whether to check every inequality of the paper's proof too.
 
     Raises:
-        SpecError: There is no such CGT, or the theory does not cover it.
+        SpecError: There is no such method.
         ArgumentError: ``out`` is a file, or a folder of something else.
     """
     folder = _folder(out, CERTIFICATE)
-    label, step_size, threshold = cgt_of(spec, method)
+    covered = covered_method(spec, method)
     if spec.engine == "torch":
         raise SpecError(
             "`engine` must be 'simulation' for a certificate: the constants of a torch network are not known; "
@@ -129,22 +146,33 @@ def certify_spec(
     certificate = certify(
         built.problem,
         built.network,
-        threshold=threshold,
+        threshold=covered.threshold,
         x0=x0,
-        step_size=step_size,
+        step_size=covered.step_size,
         batch_size=spec.batch_size,
+        steps=spec.steps,
+        explain=True,
     )
     steps = steps or min(spec.steps, CHECKED_STEPS)
     check, diverged_at = None, None
+    is_clipped = not isinstance(built.methods[covered.label], SoftCGT)
+    if not is_clipped:
+        certificate = replace(certificate, shares=None)  # K(eps) counts clipped steps, which are longer
     try:
-        if not uncovered(built.network, "certify_spec"):
+        if covered.is_constant and is_clipped and not uncovered(built.network, "certify_spec"):
             check = check_run(
-                built.problem, built.network, step_size=step_size, threshold=threshold, x0=x0, steps=steps
+                built.problem,
+                built.network,
+                step_size=covered.step_size,
+                threshold=covered.threshold,
+                x0=x0,
+                steps=steps,
+                paper=paper,
             )
     except RunDivergedError as error:
         diverged_at = error.k
     make_folder(folder)
-    result = CertifiedRun(label, certificate, check, diverged_at, _notice(spec), ())
+    result = CertifiedRun(covered.label, spec.to_toml(), certificate, check, diverged_at, _notice(spec), ())
     write_json(folder / CERTIFICATE, result.to_dict())
     drawn = [
         path
@@ -152,6 +180,51 @@ def certify_spec(
         for path in plots.save_figure(figure, folder / "figures" / name, formats=("png",))
     ]
     return replace(result, files=(folder / CERTIFICATE, *drawn))
+
+
+def certified_step(spec: Spec, built: Built, label: str) -> float | None:
+    """Return the largest step of a method that is proven to converge from the start, with full gradients; or None."""
+    method = built.methods[label]
+    if not isinstance(method, CGT | SoftCGT | AB) or spec.engine == "torch":
+        return None
+    threshold = vars(method).get("threshold", math.inf)
+    try:
+        found = certify(
+            built.problem, built.network, threshold=threshold, x0=start_of(spec, built), steps=spec.steps
+        )
+    except ArgumentError:  # F has no minimum, for example
+        return None
+    return found.alpha_max if found.verdict == "holds" else None
+
+
+def verify_certificate(path: str | os.PathLike[str]) -> dict[str, bool]:
+    """Return whether each claim of a stored certificate holds, found again without the search.
+
+    Its proof is that of the step asked for or, where that is not certified, of the largest certified step.
+
+    Args:
+        path: A ``certificate.json``.
+
+    Raises:
+        DataError: It is none, or holds no proof.
+    """
+    stored = read_json(Path(path))
+    found = stored.get("certificate") or {}
+    proof = found.get("proof") or found.get("largest")
+    if not proof or "spec" not in stored:
+        raise DataError(f"{path} holds no proof: nothing was certified there.")
+    spec = parse_spec(stored["spec"], str(path))
+    built = spec.build()
+    covered = covered_method(spec, stored["method"])
+    return verify_proof(
+        built.problem,
+        built.network,
+        proof,
+        threshold=covered.threshold,
+        x0=start_of(spec, built),
+        step_size=covered.step_size if found.get("proof") else None,
+        steps=spec.steps,
+    )
 
 
 def smoothness_of_spec(
@@ -198,34 +271,49 @@ def smoothness_of_spec(
     return replace(result, files=(folder / SMOOTHNESS, *drawn))
 
 
-def cgt_of(spec: Spec, label: str | None = None) -> CoveredCGT:
-    """Return the CGT of a specification: the one with ``label``, or the first.
+def covered_method(spec: Spec, label: str | None = None) -> Covered:
+    """Return the method that a certificate is about: the one with ``label``, or the first, CGT before others.
 
     Raises:
-        SpecError: There is no such CGT, or its step size or threshold is not one number.
+        SpecError: There is none.
     """
     methods = {name: table.build() for name, table in spec.methods.items()}
-    labels = [name for name, method in methods.items() if isinstance(method, CGT)]
+    labels = [
+        name for kind in (CGT, SoftCGT, AB) for name, method in methods.items() if isinstance(method, kind)
+    ]
     if label is not None and label not in labels:
         raise SpecError(
-            f"`method` must be the label of a CGT ({', '.join(labels) or 'none here'}), but got {label!r}."
+            f"`method` must be the label of a CGT, SoftCGT or AB ({', '.join(labels) or 'none here'}), "
+            f"but got {label!r}."
         )
     if not labels:
-        soft = [name for name, method in methods.items() if isinstance(method, SoftCGT)]
-        reason = f"; not covered: {soft[0]} clips smoothly, which the proofs do not" if soft else ""
         raise SpecError(
-            f"The theory is about CGT, but `methods` holds {', '.join(methods)}{reason}; add a table [methods.CGT]."
+            f"The theory is about CGT, SoftCGT and AB, but `methods` holds {', '.join(methods)}; "
+            "add a table [methods.CGT]."
         )
     name = label or labels[0]
-    step_size, threshold = vars(methods[name])["step_size"], vars(methods[name])["threshold"]
-    for field, value in (("step_size", step_size), ("threshold", threshold)):
+    hypers = vars(methods[name])
+    return Covered(name, hypers["step_size"], hypers.get("threshold", math.inf))
+
+
+def cgt_of(spec: Spec, label: str | None = None) -> Covered:
+    """Return the same if its run can be followed: one step size and one threshold.
+
+    Raises:
+        SpecError: There is none, or its step size or threshold is not one number, or it clips softly.
+    """
+    covered = covered_method(spec, label)
+    if isinstance(spec.methods[covered.label].build(), SoftCGT):
+        raise SpecError(
+            f"`methods.{covered.label}` clips softly, but the run that is followed is one of CGT or AB."
+        )
+    for field, value in (("step_size", covered.step_size), ("threshold", covered.threshold)):
         if not isinstance(value, int | float):
             kind = "a schedule" if callable(value) else "a list, one number per agent"
             raise SpecError(
-                f"`methods.{name}.{field}` is not covered: the theory is about a constant step size and threshold, "
-                f"but it is {kind}; use one number."
+                f"`methods.{covered.label}.{field}` must be one number for the run that is followed, but it is {kind}."
             )
-    return CoveredCGT(name, step_size, threshold)
+    return covered
 
 
 def _folder(out: str | os.PathLike[str], record: str) -> Path:

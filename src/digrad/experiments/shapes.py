@@ -91,24 +91,6 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """The bound of the gradient, and the iterations to each accuracy."""
-
-    G: float | None
-    K: Mapping[str, float | None]
-
-
-@dataclass(frozen=True)
-class StoredChain:
-    """One chain of inequalities in ``certificate.json``."""
-
-    alpha_max: float | None
-    at_alpha_max: Bounds
-    certified: bool
-    why_not: str
-
-
-@dataclass(frozen=True)
 class StoredVerdict:
     """What is certified."""
 
@@ -116,7 +98,9 @@ class StoredVerdict:
     label: str | None
     step_size: float | None
     threshold: float | None
-    chains: Mapping[str, StoredChain]
+    alpha_max: float | None
+    stable: float | None
+    K: Mapping[str, float | None]
     reasons: list[str]
 
 

@@ -4,13 +4,14 @@ import io
 import itertools
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from digrad import plots
 from digrad._internal.files import locked, make_folder, write_atomically
 from digrad.errors import ArgumentError
+from digrad.experiments.certified import certified_step
 from digrad.experiments.spec import Built, Spec
 from digrad.experiments.store import check_folder, is_empty, read_json, write_json
 from digrad.experiments.sweep_table import GRAPH
@@ -42,18 +43,21 @@ class TunedSpec:
         label: Of the method.
         tuning: What was found, with its evidence.
         advice: A first guess of the threshold, for methods that have one.
+        certified: The largest step that is proven to converge with full gradients, where the theory has an answer.
         files: What was written.
     """
 
     label: str
     tuning: Tuning
     advice: ThresholdAdvice | None
+    certified: float | None
     files: tuple[Path, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of ``tuning.json``."""
         advice = self.advice and {"threshold": self.advice.threshold, "reason": self.advice.reason}
-        return {"label": self.label, **self.tuning.to_dict(), "recommended_threshold": advice}
+        found = {"certified_step": self.certified, "recommended_threshold": advice}
+        return {"label": self.label, **self.tuning.to_dict(), **found}
 
 
 def sweep_spec(
@@ -157,7 +161,8 @@ def tune_spec(
         if hasattr(chosen, "threshold") and isinstance(built.network, Network):
             x0 = spec.options(built.problem, spec.seed)["x0"]
             advice = recommend_threshold(built.problem, x0=x0, seed=spec.seed)
-        return _store(TunedSpec(label, tuning, advice, ()), folder)
+        certified = certified_step(spec, built, label) if field == "step_size" else None
+        return _store(TunedSpec(label, tuning, advice, certified, ()), folder)
 
 
 def _store(result: TunedSpec, folder: Path) -> TunedSpec:
@@ -167,7 +172,7 @@ def _store(result: TunedSpec, folder: Path) -> TunedSpec:
     table = write_atomically(folder / "evidence.parquet", buffer.getvalue())
     figures = plots.save_figure(result.tuning.plot(), folder / "figures" / "tuning")
     files = (write_json(folder / TUNING, result.to_dict()), table, *figures)
-    return TunedSpec(result.label, result.tuning, result.advice, files)
+    return replace(result, files=files)
 
 
 def _run_options(spec: Spec, built: Built) -> dict[str, Any]:

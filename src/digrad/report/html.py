@@ -291,27 +291,17 @@ def _certificate(stored: Mapping[str, Any]) -> str:
         f"threshold {_figure(certificate['threshold'])}{label}</p>"
     )
     rows = [
-        (
-            text(name),
-            _figure(chain["alpha_max"]),
-            _figure(chain["at_alpha_max"]["G"]),
-            *(_figure(count) for count in chain["at_alpha_max"]["K"].values()),
-            text("yes" if chain["certified"] else "no"),
-            text(chain["why_not"]),
-        )
-        for name, chain in certificate["chains"].items()
+        (text("largest certified step"), _figure(certificate["alpha_max"])),
+        (text("largest stable step near the minimum (measured)"), _figure(certificate["stable"])),
+        *(
+            (text(f"steps until the gradient was {eps}, at most"), _figure(k))
+            for eps, k in certificate["K"].items()
+        ),
     ]
-    counts = next((list(chain["at_alpha_max"]["K"]) for chain in certificate["chains"].values()), [])
-    titles = ("chain", "largest step", "G", *(f"K({eps})" for eps in counts), "this step", "why not")
     reasons = "".join(
         f"<p>{text(reason)}</p>" for reason in (*certificate["reasons"], stored["notice"]) if reason
     )
-    return (
-        head
-        + reasons
-        + (table(titles, rows, numbers=range(1, len(counts) + 3)) if rows else "")
-        + _checked(stored)
-    )
+    return head + reasons + table(("what is proven", "value"), rows, numbers=(1,)) + _checked(stored)
 
 
 def _checked(stored: Mapping[str, Any]) -> str:
@@ -320,7 +310,9 @@ def _checked(stored: Mapping[str, Any]) -> str:
     check = stored["check"]
     if not check:
         return ""
-    return f"<p>Every inequality along {text(check.get('steps', 'the'))} steps: {text(check.get('verdict', ''))}.</p>"
+    first = check.get("proven_from")
+    proven = "" if first is None else f"<p>This run is proven to converge from step {text(first)} on.</p>"
+    return f"{proven}<p>Checked along {text(check.get('steps', 'the'))} steps: {text(check.get('verdict', ''))}.</p>"
 
 
 def _figure(value: float | None) -> str:

@@ -1,11 +1,12 @@
-"""Theory as code: certified step sizes before a run, and a check of every inequality along it.
+"""Theory as code: certified step sizes before a run, from a state of it, and a check along it.
 
-Three chains of constants: ``paper`` (verbatim, for comparison; several constants are not valid), ``repaired`` (the same
-proof with every constant put right) and ``sharp`` (a tightened proof, recommended). See the page on the theory.
+The certificate is a potential that contains F and falls along every run; the paper's own inequalities, with its printed
+constants and with repaired ones, are checked on request. See the page on the theory.
 """
 
-from digrad.theory.chains.certificate import Certificate, ChainReport
-from digrad.theory.chains.certification import certify
+from digrad.theory.certificates.certificate import Certificate
+from digrad.theory.certificates.certification import certify, certify_state, verify_proof
+from digrad.theory.certificates.closure import Proof
 from digrad.theory.constants import norms, smoothness
 from digrad.theory.constants.assumptions import Smoothness
 from digrad.theory.constants.empirical import (
@@ -19,16 +20,17 @@ from digrad.theory.constants.empirical import (
 from digrad.theory.constants.norms import Norms, WeightedNorm, network_norms
 from digrad.theory.constants.smoothness import closed_form
 from digrad.theory.drawing import row_figure, row_figures, smoothness_figure
-from digrad.theory.inequalities.check_run import RunCheck, check_run
+from digrad.theory.inequalities.check_run import PaperCheck, RunCheck, check_run
 from digrad.theory.inequalities.rows import Row
 from digrad.theory.trajectory import RunDivergedError, Trajectory, run
 
 __all__ = [
     "Certificate",
-    "ChainReport",
     "EmpiricalSmoothness",
     "Line",
     "Norms",
+    "PaperCheck",
+    "Proof",
     "Row",
     "RunCheck",
     "RunDivergedError",
@@ -36,6 +38,7 @@ __all__ = [
     "Trajectory",
     "WeightedNorm",
     "certify",
+    "certify_state",
     "check_run",
     "closed_form",
     "empirical_smoothness",
@@ -49,4 +52,5 @@ __all__ = [
     "smoothness",
     "smoothness_figure",
     "tightest_line",
+    "verify_proof",
 ]

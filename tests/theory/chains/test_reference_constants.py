@@ -9,9 +9,9 @@ import pytest
 
 from digrad import graphs, problems
 from digrad.network import Network, row_stochastic
-from digrad.theory import Smoothness, certify, check_run, closed_form, network_norms
+from digrad.theory import Smoothness, check_run, closed_form, network_norms
+from digrad.theory.certificates.certificate import REFERENCES
 from digrad.theory.chains import repaired, sharp
-from digrad.theory.chains.certificate import REFERENCES
 from digrad.theory.chains.setting import make_setting
 
 ROOT = Path(__file__).parents[3]
@@ -225,41 +225,22 @@ def test_example_of_the_page_runs_and_has_the_printed_figures(capsys):
     (block,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     names = {}
     exec(compile(block, "docs/theory.md", "exec"), names)
-    assert capsys.readouterr().out.startswith("holds: CGT with alpha = ")
+    assert capsys.readouterr().out.startswith("holds: alpha = ")
     certificate, check = names["certificate"], names["check"]
     assert check.verdict == "PASS"
-    steps = [f"{certificate.alpha_max[name]:.1e}".replace("e-0", "e-") for name in ("sharp", "repaired")]
-    assert "largest certified steps are {} (`sharp`) and {} (`repaired`)".format(*steps) in flat(PAGE)
-    row = check_run(names["problem"], names["network"], step_size=0.03, threshold=5.0, steps=1500).posterior
-    assert row.status == "PASS"
-    assert f"{row.lhs[-1]:.3f}, is proven to be at most {row.rhs[-1]:.3f}" in flat(PAGE)
-    assert f"({row.rhs[-1] / row.lhs[-1]:.1f} times in the example" in flat(PAGE)
-
-
-@pytest.mark.a9a
-def test_certified_steps_of_the_papers_problem_are_those_of_the_page(a9a_folder):
-    problem = problems.logistic(
-        data="a9a",
-        agents=5,
-        partition="iid",
-        reg_weight=[5e-4, 1e-3, 2e-3, 1e-3, 1e-3],
-        reg_power=[4, 5, 6, 5, 4],
-    )
-    steps = certify(problem, Network(graphs.example5()), 5.0).alpha_max
-    assert steps["sharp"] == pytest.approx(7.0e-5, rel=0.02)
-    assert steps["repaired"] == pytest.approx(6.3e-6, rel=0.02)
-    assert "7.0e-5 (`sharp`) and 6.3e-6 (`repaired`) for the paper's logistic regression on a9a" in flat(PAGE)
+    assert 0 < check.proven_from < 500
+    assert f"Every step up to {certificate.alpha_max:.2g} is certified" in flat(PAGE)
 
 
 def test_sections_that_the_code_cites_are_on_the_page():
     files = [
         ROOT / "src/digrad/theory" / f"{name}.py"
-        for name in ("chains/certificate", "chains/repaired", "chains/sharp", "inequalities/sharp_rows")
+        for name in ("chains/repaired", "chains/sharp", "inequalities/sharp_rows")
     ]
     sources = [path.read_text(encoding="utf-8") for path in files]
     cited = set(re.findall(r"sections? (\d(?:\.\d)?)", "\n".join([*sources, *REFERENCES])))
     headings = set(re.findall(r"^#{2,3} (\d(?:\.\d)?)", PAGE, re.MULTILINE))
-    assert {"2", "3", "4", "6"} <= cited
+    assert {"1", "3", "6"} <= cited
     assert cited <= headings
 
 
@@ -272,7 +253,12 @@ def test_tests_that_the_page_cites_exist():
 
 def test_rows_of_a_run_are_in_the_table_of_the_page():
     check = check_run(
-        problems.example_quadratic(), Network(graphs.example5()), step_size=0.01, threshold=5.0, steps=3
+        problems.example_quadratic(),
+        Network(graphs.example5()),
+        step_size=0.01,
+        threshold=5.0,
+        steps=3,
+        paper=True,
     )
     table = PAGE[PAGE.index("## 5. ") : PAGE.index("## 6. ")]
     short = {re.split(r"[:,( <=]", row.name)[0] for row in check.rows}

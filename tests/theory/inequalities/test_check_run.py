@@ -1,4 +1,5 @@
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -7,8 +8,11 @@ from digrad import graphs, problems
 from digrad.errors import ArgumentError
 from digrad.network import Network
 from digrad.problems import Problem
-from digrad.theory import RunDivergedError, Smoothness, certify, check_run, closed_form
+from digrad.theory import RunDivergedError, Smoothness, check_run, closed_form
 from digrad.theory.chains import sharp
+from digrad.theory.chains.tuning import largest_of_chain
+
+check_paper = partial(check_run, paper=True)
 
 PAPER_REG = {"reg_weight": [5e-4, 1e-3, 2e-3, 1e-3, 1e-3], "reg_power": [4, 5, 6, 5, 4]}
 RING = Network(graphs.ring(5))
@@ -28,7 +32,7 @@ PROBLEMS = make_problems()
 
 
 def test_uncertified_step_makes_global_claims_inapplicable_not_failed():
-    check = check_run(PROBLEMS["cosh"], RING, step_size=0.5, threshold=1.0, steps=50)
+    check = check_paper(PROBLEMS["cosh"], RING, step_size=0.5, threshold=1.0, steps=50)
     row = check.row("gradient bound", "sharp")
     assert (row.status, row.terms.precondition) == ("INAPPLICABLE", "not met")
     assert check.verdict == "PASS"
@@ -36,16 +40,16 @@ def test_uncertified_step_makes_global_claims_inapplicable_not_failed():
 
 def test_estimated_constants_certify_no_row():
     problem, network, x0 = PROBLEMS["cosh"], RING, np.ones(3)
-    report = certify(problem, network, 1.0, x0).chains["repaired"]
-    options = {"step_size": 0.9 * report.at_step.step_size, "threshold": 1.0, "x0": x0, "steps": 20}
-    proven = report.setting.smoothness
-    assert check_run(problem, network, constants=proven, **options).certified["repaired"]
+    setting, largest = largest_of_chain("repaired", problem, network, 1.0, np.tile(x0, (5, 1)))
+    options = {"step_size": 0.9 * largest.step_size, "threshold": 1.0, "x0": x0, "steps": 20}
+    proven = setting.smoothness
+    assert check_paper(problem, network, constants=proven, **options).paper.certified["repaired"]
     estimated = replace(proven, source="empirical")
-    check = check_run(problem, network, constants=estimated, **options)
-    assert not any(check.certified.values())
+    check = check_paper(problem, network, constants=estimated, **options)
+    assert not any(check.paper.certified.values())
     claims = ("gradient bound", "potential", "sum of abar", "sum of X", "sum of Y", "smallest gradient")
     rows = [check.row(claim, chain) for claim in claims for chain in ("sharp", "repaired", "paper")]
-    for row in (*rows, check.posterior):
+    for row in (*rows, check.paper.posterior):
         assert (row.status, row.terms.precondition) == ("INAPPLICABLE", "not met")
         assert "constants are estimates" in row.terms.needs
     assert {row.terms.grad_bound for row in check.rows if row.status != "INAPPLICABLE"} == {
@@ -55,40 +59,45 @@ def test_estimated_constants_certify_no_row():
 
 
 def test_empirical_constants_are_those_of_the_run_and_certify_no_row():
-    check = check_run(PROBLEMS["cosh"], RING, step_size=1e-6, threshold=1.0, steps=20, constants="empirical")
-    assert check.smoothness.source == "empirical"
-    assert not any(check.certified.values())
+    check = check_paper(
+        PROBLEMS["cosh"], RING, step_size=1e-6, threshold=1.0, steps=20, constants="empirical"
+    )
+    assert check.paper.smoothness.source == "empirical"
+    assert not any(check.paper.certified.values())
     assert "constants are estimates" in check.row("gradient bound", "sharp").terms.needs
     users = problems.from_loss(
         lambda w, batch: ((w - batch) ** 2).mean(), [np.zeros((3, 1)), np.ones((2, 1))], 1
     )
     ring = Network(graphs.ring(2))
     with pytest.raises(ArgumentError, match='constants="empirical"'):
-        check_run(users, ring, step_size=0.1, threshold=1.0, steps=5)
-    found = check_run(users, ring, step_size=0.1, threshold=1.0, steps=5, constants="empirical")
-    assert np.allclose(found.smoothness.L0, 2.0)
+        check_paper(users, ring, step_size=0.1, threshold=1.0, steps=5)
+    found = check_paper(users, ring, step_size=0.1, threshold=1.0, steps=5, constants="empirical")
+    assert np.allclose(found.paper.smoothness.L0, 2.0)
 
 
 def test_printed_constants_certify_no_run():
-    check = check_run(PROBLEMS["cosh"], RING, step_size=1e-9, threshold=0.1, steps=20)
-    assert check.certified == {"sharp": True, "repaired": True, "paper": False}
+    check = check_paper(PROBLEMS["cosh"], RING, step_size=1e-9, threshold=0.1, steps=20)
+    assert check.paper.certified == {"sharp": True, "repaired": True, "paper": False}
     assert check.row("gradient bound", "paper").terms.needs == "conditions as printed"
 
 
 def test_sum_of_tracker_errors_needs_a_contraction_but_no_certificate():
     options = {"threshold": 1.0, "x0": np.eye(5, 3), "steps": 200}
-    check = check_run(PROBLEMS["cosh"], RING, step_size=1e-4, **options)
+    check = check_paper(PROBLEMS["cosh"], RING, step_size=1e-4, **options)
     row = check.row("sum of w^2", "sharp")
-    assert not check.certified["sharp"]
+    assert not check.paper.certified["sharp"]
     assert (row.status, row.terms.grad_bound) == ("PASS", "measured")
-    w, k = check.measured.w[:-1], sharp.evaluate(check.measured.setting, 1e-4, check.measured.G).constants
-    top = check.measured.setting.v_max
-    progress = check.measured.states.reference(top)[:-1] * check.measured.g[:-1] ** 2
+    w, k = (
+        check.paper.measured.w[:-1],
+        sharp.evaluate(check.paper.measured.setting, 1e-4, check.paper.measured.G).constants,
+    )
+    top = check.paper.measured.setting.v_max
+    progress = check.paper.measured.states.reference(top)[:-1] * check.paper.measured.g[:-1] ** 2
     bound = (k["tau0"] + k["gamma"] * np.sqrt(1e-4 * 5 * top * progress.sum())) ** 2
     assert row.lhs[-1] == pytest.approx(np.sum(w**2))
     assert row.rhs[-1] == pytest.approx(bound)
     assert 1e-6 < row.max_ratio < 1
-    far = check_run(PROBLEMS["cosh"], RING, step_size=0.5, **options).row("sum of w^2", "sharp")
+    far = check_paper(PROBLEMS["cosh"], RING, step_size=0.5, **options).row("sum of w^2", "sharp")
     assert (far.status, far.terms.precondition) == ("INAPPLICABLE", "not met")
 
 
@@ -108,12 +117,12 @@ def test_sum_of_tracker_errors_needs_a_contraction_but_no_certificate():
 def test_malformed_arguments_are_one_clear_error(change, message):
     options = {"problem": PROBLEMS["cosh"], "network": RING, "step_size": 0.1, "threshold": 1.0, "steps": 3}
     with pytest.raises(ArgumentError, match=message):
-        check_run(**{**options, **change})
+        check_paper(**{**options, **change})
 
 
 def test_extreme_steps_and_thresholds_overflow_nowhere():
     for step_size, threshold in ((1e200, 1e-200), (1e-200, 1e200)):
-        check = check_run(PROBLEMS["cosh"], RING, step_size=step_size, threshold=threshold, steps=3)
+        check = check_paper(PROBLEMS["cosh"], RING, step_size=step_size, threshold=threshold, steps=3)
         assert check.verdict == "PASS"
 
 
@@ -128,13 +137,13 @@ def test_extreme_steps_and_thresholds_overflow_nowhere():
 def test_what_changes_with_time_or_agent_is_refused(change, message):
     options = {"network": RING, "step_size": 0.1, "threshold": 1.0, "steps": 3, **change}
     with pytest.raises(ArgumentError, match=message):
-        check_run(PROBLEMS["cosh"], **options)
+        check_paper(PROBLEMS["cosh"], **options)
 
 
 def test_radius_too_large_for_the_smoothness_lemmas_makes_rows_inapplicable():
     x0 = np.diag([2e4, -2e4, 2e4, 0.0, 0.0])[:, :3]
     problem = PROBLEMS["quartic"]
-    check = check_run(
+    check = check_paper(
         problem, RING, step_size=1e-3, threshold=1.0, x0=x0, steps=5, constants=closed_form(problem)
     )
     names = ("x-recursion, system", "y-recursion, system", "gradient difference")
@@ -146,7 +155,7 @@ def test_radius_too_large_for_the_smoothness_lemmas_makes_rows_inapplicable():
 def test_wrong_constants_are_exposed():
     problem = PROBLEMS["cosh"]
     wrong = replace(closed_form(problem), L0=closed_form(problem).L0 * 0.1, L1=np.zeros(5))
-    check = check_run(
+    check = check_paper(
         problem,
         RING,
         step_size=0.01,
@@ -174,8 +183,10 @@ def test_rows_expose_wrong_constants_in_every_unit(x_unit, loss_unit):
     problem, options = quadratic_in_units(x_unit, loss_unit)
     right = closed_form(problem)
     options |= {"x0": np.eye(5, 2) * 2 * x_unit, "steps": 20}
-    assert check_run(problem, RING, constants=right, **options).verdict == "PASS"
-    check = check_run(problem, RING, constants=replace(right, L0=right.L0 * 0.1, b=0.1 * right.b), **options)
+    assert check_paper(problem, RING, constants=right, **options).verdict == "PASS"
+    check = check_paper(
+        problem, RING, constants=replace(right, L0=right.L0 * 0.1, b=0.1 * right.b), **options
+    )
     failed = " ".join(row.name for row in check.failures)
     assert "pre4" in failed
     assert "dissimilarity" in failed
@@ -188,28 +199,28 @@ def test_run_below_the_lower_bound_fails_and_is_not_certified(loss_unit):
     start = float(problem.loss(np.zeros(2)))
     wrong = replace(right, lower_bound=(right.lower_bound + start) / 2)
     options |= {"step_size": 1e-3 / loss_unit, "steps": 3000}
-    check = check_run(problem, RING, constants=wrong, **options)
+    check = check_paper(problem, RING, constants=wrong, **options)
     row = check.row("lower bound", "all")
     assert (check.verdict, row.status) == ("FAIL", "FAIL")
-    assert row.violations == int(np.sum(check.measured.path.loss < wrong.lower_bound))
-    assert not any(check.certified.values())
+    assert row.violations == int(np.sum(check.paper.measured.path.loss < wrong.lower_bound))
+    assert not any(check.paper.certified.values())
     assert check.row("gradient bound", "sharp").status == "INAPPLICABLE"
     assert "the run refutes the constants" in check.row("gradient bound", "sharp").terms.needs
-    fine = check_run(problem, RING, constants=right, **options)
+    fine = check_paper(problem, RING, constants=right, **options)
     assert (fine.verdict, fine.row("lower bound", "all").status) == ("PASS", "PASS")
 
 
 def test_estimated_lower_bound_is_no_promise():
-    check = check_run(PROBLEMS["cosh"], RING, step_size=0.1, threshold=1.0, steps=20, constants="empirical")
+    check = check_paper(PROBLEMS["cosh"], RING, step_size=0.1, threshold=1.0, steps=20, constants="empirical")
     assert check.row("lower bound", "all").status == "INAPPLICABLE"
 
 
 def test_a_posteriori_bound_is_within_three_times_the_measured_sum_from_zero():
     problem = problems.logistic(data="digits", agents=5, partition="iid", **PAPER_REG)
     network = Network(graphs.example5())
-    check = check_run(problem, network, step_size=0.03, threshold=5.0, x0=np.zeros(problem.dim), steps=1000)
-    ratio = check.posterior.rhs[-1] / check.posterior.lhs[-1]
-    assert check.posterior.status == "PASS"
+    check = check_paper(problem, network, step_size=0.03, threshold=5.0, x0=np.zeros(problem.dim), steps=1000)
+    ratio = check.paper.posterior.rhs[-1] / check.paper.posterior.lhs[-1]
+    assert check.paper.posterior.status == "PASS"
     assert 1 <= ratio <= 3
 
 
@@ -217,32 +228,34 @@ def test_a_posteriori_bound_is_within_three_times_the_measured_sum_from_zero():
 @pytest.mark.a9a
 def test_a_posteriori_certificate_holds_on_a9a_at_a_practical_step(a9a_folder):
     problem = problems.logistic(data="a9a", agents=5, partition="iid", **PAPER_REG)
-    check = check_run(problem, Network(graphs.example5()), step_size=0.03, threshold=5.0, steps=150)
-    assert check.posterior.status == "PASS"
-    assert check.posterior.rhs[-1] <= 3 * check.posterior.lhs[-1]
+    check = check_paper(problem, Network(graphs.example5()), step_size=0.03, threshold=5.0, steps=150)
+    assert check.paper.posterior.status == "PASS"
+    assert check.paper.posterior.rhs[-1] <= 3 * check.paper.posterior.lhs[-1]
     assert check.verdict == "PASS"
 
 
 def test_check_speaks_as_table_dictionary_and_text():
-    check = check_run(PROBLEMS["quadratic"], RING, step_size=0.05, threshold=2.0, steps=30)
+    check = check_paper(PROBLEMS["quadratic"], RING, step_size=0.05, threshold=2.0, steps=30)
     assert len(check.table()) == len(check.rows) == len(check.to_dict()["rows"])
     assert check.to_dict()["verdict"] == "PASS"
-    assert str(check).count("\n") == 1 + len(check.rows)  # a headline and the names of columns
+    assert str(check).count("\n") == 2 + len(
+        check.rows
+    )  # a headline, what is proven, and the names of columns
     with pytest.raises(ArgumentError, match="of RunCheck"):
         check.row("nonsense", "sharp")
 
 
 def test_run_that_overflows_is_one_clear_error():
     with pytest.raises(RunDivergedError, match="the run diverges at k = ") as caught:
-        check_run(PROBLEMS["quartic"], RING, step_size=1e6, threshold=1e60, steps=50)
+        check_paper(PROBLEMS["quartic"], RING, step_size=1e6, threshold=1e60, steps=50)
     assert str(caught.value).count(f"k = {caught.value.k};") == 1
 
 
 def test_single_agent_has_only_its_own_descent_to_prove():
     problem = problems.cosh(center=[[0.5, -0.5]])
-    check = check_run(
+    check = check_paper(
         problem, Network(graphs.ring(1)), step_size=0.02, threshold=1.0, x0=[2.0, 1.0], steps=100
     )
     assert check.verdict == "PASS"
-    assert check.certified["sharp"]
+    assert check.paper.certified["sharp"]
     assert check.row("sum of X^2", "sharp").lhs.max() == 0

@@ -8,7 +8,7 @@ quartic at 0.05 they do not.
 
 import itertools
 from collections import defaultdict
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,10 @@ import pytest
 from digrad import graphs, problems
 from digrad.network import Network, row_stochastic
 from digrad.problems import Problem
-from digrad.theory import Smoothness, certify, check_run
+from digrad.theory import Smoothness, check_run
+from digrad.theory.chains.tuning import largest_of_chain
+
+check_paper = partial(check_run, paper=True)
 
 pytestmark = pytest.mark.long
 
@@ -94,8 +97,11 @@ class Outcome(NamedTuple):
 @cache
 def constants_of(problem: str) -> dict[str, Smoothness]:
     """Return, by chain, the constants that certify the largest step on one network; they hold on all of them."""
-    report = certify(PROBLEMS[problem], NETWORKS["random"], threshold=1.0)
-    return {chain: report.chains[chain].setting.smoothness for chain in CHAINS}
+    start = np.tile(PROBLEMS[problem].start, (5, 1))
+    return {
+        chain: largest_of_chain(chain, PROBLEMS[problem], NETWORKS["random"], 1.0, start)[0].smoothness
+        for chain in CHAINS
+    }
 
 
 @cache
@@ -114,17 +120,18 @@ def outcome(case: Case) -> Outcome:
     options = {"threshold": longest * (0.2 if case.clip == "clipped" else 2.0), "x0": x0}
     options["constants"] = constants_of(case.problem)[case.step if isinstance(case.step, str) else "sharp"]
     if isinstance(case.step, str):
-        step_size, steps = certify(problem, network, **options).alpha_max[case.step], CERTIFIED_STEPS
-        assert step_size is not None
+        largest = largest_of_chain(case.step, problem, network, **options)[1]
+        assert largest is not None
+        step_size, steps = largest.step_size, CERTIFIED_STEPS
     else:
         step_size, steps = case.step, PRACTICAL_STEPS
-    check = check_run(problem, network, step_size=step_size, steps=steps, **options)
-    loss = check.measured.path.loss
+    check = check_paper(problem, network, step_size=step_size, steps=steps, **options)
+    loss = check.paper.measured.path.loss
     gap = loss[0] - least_loss(case.problem)
-    is_clipped = (check.measured.states.steps < check.step_size).any(axis=-1)
+    is_clipped = (check.paper.measured.states.steps < check.step_size).any(axis=-1)
     return Outcome(
         rows={(row.chain, row.name): (row.status, row.max_ratio) for row in check.rows},
-        certified=check.certified,
+        certified=check.paper.certified,
         gain=float((loss[0] - loss[-1]) / gap),
         clipped_steps=int(is_clipped.sum()),
         text=f"gain {(loss[0] - loss[-1]) / gap:.3g}, {is_clipped.sum()} clipped steps\n{check}",
@@ -221,8 +228,8 @@ def test_some_run_comes_close_to_each_tight_bound(row, at_least):
 def test_descent_is_tested_where_f_rises():
     """From the minimum of F heterogeneous trackers push the average uphill: the left side is positive."""
     problem, network = PROBLEMS["quadratic"], NETWORKS["random"]
-    check = check_run(problem, network, step_size=0.05, threshold=1.0, x0=problem.solve().x, steps=50)
-    assert check.measured.descent[0] > 0
+    check = check_paper(problem, network, step_size=0.05, threshold=1.0, x0=problem.solve().x, steps=50)
+    assert check.paper.measured.descent[0] > 0
     for chain in CHAINS:
         row = check.row("descent", chain)
         assert row.status == "PASS"
@@ -236,8 +243,8 @@ def test_distance_to_the_ideal_tracker_is_close_to_its_bound_when_only_consensus
     network = Network(graphs.complete(5), R=row_stochastic(star))
     x0 = np.array([[0.0], [1.0], [1.0], [1.0], [1.0]])
     problem = problems.quadratic(curvature=np.ones((5, 1)), linear=x0)
-    check = check_run(problem, network, step_size=1e-3, threshold=5.0, x0=x0, steps=3)
+    check = check_paper(problem, network, step_size=1e-3, threshold=5.0, x0=x0, steps=3)
     row = check.row("pre2b", "sharp")
-    assert check.measured.Y[0] == 0
+    assert check.paper.measured.Y[0] == 0
     assert row.status == "PASS"
     assert row.max_ratio > 0.55

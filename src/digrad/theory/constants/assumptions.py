@@ -35,6 +35,7 @@ class Smoothness:
         lower_bound: A number that F never goes below.
         L0_F: Of F, given together with L1_F; by default the mean of L0_i + b L1_i (the paper's Lemma 3).
         L1_F: Of F, given together with L0_F; by default ell times the mean of L1_i.
+        convex: Whether every f_i is convex, which doubles certified steps and must be known, not hoped.
         source: ``"closed form"`` and ``"given"`` can be certified; ``"empirical"`` cannot.
         note: Where the constants come from, for the report.
 
@@ -51,6 +52,7 @@ class Smoothness:
     lower_bound: float
     L0_F: float = NOT_GIVEN
     L1_F: float = NOT_GIVEN
+    convex: bool = False
     source: str = "given"
     note: str = field(default="", repr=False)
 
@@ -115,6 +117,7 @@ class Smoothness:
             "ell": self.ell,
             "b": self.b,
             "lower_bound": self.lower_bound,
+            "convex": self.convex,
             "source": self.source,
             "note": self.note,
         }

@@ -144,9 +144,9 @@ def _cosh(local: Cosh, problem: Problem, L1: float, excess: float) -> Smoothness
         heterogeneity = np.abs(at_minimum).mean(axis=0).max() + minimum.grad_norm + error
         smooth_F = np.mean(a * s**2) + s.max() * heterogeneity
     return Smoothness(
-        L0=_up(a * s**2),
+        L0=up(a * s**2),
         L1=s,
-        L0_F=_up(float(smooth_F)),
+        L0_F=up(float(smooth_F)),
         L1_F=float(s.max()),
         ell=1 + float(spread),
         b=_dissimilarity_at(at_minimum, float(spread), minimum.grad_norm, error),
@@ -183,7 +183,7 @@ def _polynomial(local: Polynomial, problem: Problem, L1: float, excess: float) -
     return Smoothness(
         L0=np.array([_polynomial_level(*row, free) for row in zip(a, b, q, strict=True)]),
         L1=np.full(local.n_agents, free),
-        L0_F=_up(_polynomial_level(mean_a, mean_b, mean_q, free)),
+        L0_F=up(_polynomial_level(mean_a, mean_b, mean_q, free)),
         L1_F=free,
         ell=1 + spread,
         b=_dissimilarity_at(problem.local_gradients(minimum.x), spread, minimum.grad_norm, error),
@@ -209,7 +209,7 @@ def _polynomial_level(a: Floats, b: Floats, q: Floats, L1: float) -> float:
     paid = L1 * (q[0] * far**3 + a * far)
     grown = a + 3 * q[0] * far**2 + L1 * np.abs(b)
     beyond = np.where(far >= near, grown - paid + OUTWARD * (grown + paid), 0)
-    return float(max(_up(np.max(a + 3 * q[0] * near**2)), beyond.max()))
+    return float(max(up(np.max(a + 3 * q[0] * near**2)), beyond.max()))
 
 
 @_constants.register
@@ -231,7 +231,7 @@ def _quartic(local: Quartic, problem: Problem, L1: float, excess: float) -> Smoo
     rest_error = a * ((length + slack) ** 3 - length**3) + OUTWARD * a * square * (length + slack)
     slope = max(0.0, float(np.linalg.eigvalsh(linear.mean(axis=0))[0] - rough_error.mean()))
     offset = float(np.linalg.norm(constant.mean(axis=0)) + rest_error.mean())
-    ell = 1 + _up(float(np.abs(a - mean).max() / mean) + OUTWARD) + (0.0 if is_shared else excess)
+    ell = 1 + up(float(np.abs(a - mean).max() / mean) + OUTWARD) + (0.0 if is_shared else excess)
 
     def steepness(r: Floats) -> Floats:
         return np.maximum((1 - OUTWARD) * mean * r**3 + slope * r - offset, 0)
@@ -253,7 +253,7 @@ def _quartic(local: Quartic, problem: Problem, L1: float, excess: float) -> Smoo
         )
 
     return Smoothness(
-        L0=_up(4 * a / L1**2),
+        L0=up(4 * a / L1**2),
         L1=np.full(local.n_agents, L1),
         L0_F=_supremum(
             lambda r: 3 * mean * r**2 + 3 * np.mean(a * square),
@@ -282,7 +282,7 @@ def _quartic_bound(problem: Problem, local: Quartic, center: Floats, slack: floa
     radius = (
         4 * minimum.loss / local.scale.mean()
     ) ** 0.25  # F(y) >= mean/4 ||y - center||^4 by Jensen's inequality
-    distance = _up(radius + float(np.linalg.norm(minimum.x - center)) + slack)
+    distance = up(radius + float(np.linalg.norm(minimum.x - center)) + slack)
     away = np.linalg.norm(minimum.x - local.center, axis=1) + _largest_length(local.center)
     error = OUTWARD * float(np.max(local.scale[:, 0] * away**3))
     return _convex_bound(minimum, distance, error)
@@ -293,16 +293,16 @@ def _logistic(local: Logistic, problem: Problem, L1: float, excess: float) -> Sm
     """Data term: bounded Hessian and gradient; regulariser: L0 = lambda p ((p - 2)/L1)^(p - 2) for any L1."""
     weight, power, n = local.reg_weight, local.reg_power, local.n_agents
     free = L1 if ((power > 2) & (weight > 0)).any() else 0.0
-    bounds = _data_bounds(local)
+    bounds = data_bounds(local)
     smooth_D, smooth_DF, steep_D, steep_DF = bounds.smooth, bounds.smooth_F, bounds.steep, bounds.steep_F
     level = [_radial_level(weight[i : i + 1], power[i : i + 1], free) for i in range(n)]
     return Smoothness(
-        L0=_up(smooth_D + level + free * steep_D),
+        L0=up(smooth_D + level + free * steep_D),
         L1=np.full(n, free),
-        L0_F=_up(smooth_DF + _radial_level(weight, power, free) + free * steep_DF),
+        L0_F=up(smooth_DF + _radial_level(weight, power, free) + free * steep_DF),
         L1_F=free,
         ell=float(n),
-        b=_up((n - 1) * steep_DF + float((steep_D + steep_DF).max())) if n > 1 else 0.0,
+        b=up((n - 1) * steep_DF + float((steep_D + steep_DF).max())) if n > 1 else 0.0,
         lower_bound=_logistic_bound(problem, local),
         source="closed form",
         note=f"logistic: tuned for L1 = {free:.3g}; ell = N, because the regularisers pull in one direction",
@@ -322,7 +322,8 @@ class DataBounds(NamedTuple):
 _KNOWN_BOUNDS: WeakKeyDictionary[Logistic, DataBounds] = WeakKeyDictionary()  # as long as their data live
 
 
-def _data_bounds(local: Logistic) -> DataBounds:
+def data_bounds(local: Logistic) -> DataBounds:
+    """Return the bounds of the data terms, computed once."""
     if local not in _KNOWN_BOUNDS:
         _KNOWN_BOUNDS[local] = _compute_data_bounds(local)
     return _KNOWN_BOUNDS[local]
@@ -330,21 +331,21 @@ def _data_bounds(local: Logistic) -> DataBounds:
 
 def _compute_data_bounds(local: Logistic) -> DataBounds:
     largest = np.array([gram_bound([block]) for block in local.features])
-    largest_F = min(_up(float(largest.mean())), gram_bound(local.features))
+    largest_F = min(up(float(largest.mean())), gram_bound(local.features))
     mean, longest = np.transpose([row_lengths(block) for block in local.features])
-    steep = np.minimum(mean, _up(np.sqrt(largest)))
-    steep_F = float(min(_up(steep.mean()), _up(np.sqrt(largest_F))))
+    steep = np.minimum(mean, up(np.sqrt(largest)))
+    steep_F = float(min(up(steep.mean()), up(np.sqrt(largest_F))))
     return DataBounds(largest / 4, largest_F / 4, steep, steep_F, float(longest.max()))
 
 
 def _radial_level(weight: Floats, power: Floats, L1: float) -> float:
     """Return sup_r of the mean of lambda p (p - 1) r^(p - 2) - L1 lambda p r^(p - 1): exact for one agent."""
-    flat = _up(float(np.mean(np.where(power == 2, 2 * weight, 0.0))))
+    flat = up(float(np.mean(np.where(power == 2, 2 * weight, 0.0))))
     growing = (power > 2) & (weight > 0)
     if not growing.any():
         return flat
     if len(weight) == 1:
-        return _up(float(weight[0] * power[0] * ((power[0] - 2) / L1) ** (power[0] - 2)))
+        return up(float(weight[0] * power[0] * ((power[0] - 2) / L1) ** (power[0] - 2)))
     w, p = weight[:, None], power[:, None]
     return _supremum(
         lambda r: np.mean(w * p * (p - 1) * r ** (p - 2), axis=0),
@@ -364,11 +365,11 @@ def _logistic_bound(problem: Problem, local: Logistic) -> float:
         return 0.0  # the loss is positive
     size = float(np.linalg.norm(minimum.x))
     radii = (local.n_agents * minimum.loss / local.reg_weight[pulled]) ** (1 / local.reg_power[pulled])
-    bounds = _data_bounds(local)
+    bounds = data_bounds(local)
     relative = OUTWARD + 4 * EPS * (max(local.sizes) + local.dim) * (1 + bounds.longest * size)
     pull = float(np.max(local.reg_weight * local.reg_power * size ** (local.reg_power - 1)))
     error = relative * (float(bounds.steep.max()) + pull)
-    return max(0.0, _convex_bound(minimum, _up(float(radii.min()) + size), error, relative))
+    return max(0.0, _convex_bound(minimum, up(float(radii.min()) + size), error, relative))
 
 
 def _supremum(grows: Curve, pays: Curve, until: float) -> float:
@@ -386,7 +387,7 @@ def _until(growth: float, L1: float, offset: float) -> float:
     return 2 * max(growth / L1, offset ** (1 / 3))
 
 
-def _up(value: Any) -> Any:
+def up(value: Any) -> Any:
     """Return a bound computed from positive terms, rounded up."""
     return value * (1 + OUTWARD)
 
@@ -403,13 +404,13 @@ def _relative_spread(rows: Floats) -> float:
 def _dissimilarity_at(gradients: Floats, spread: float, residual: float, error: float) -> float:
     """Return b = max_i ||grad f_i(x*)||, plus what x* misses: |f_i'' - F''| <= spread F'' integrates to this."""
     center = gradients.mean(axis=0)
-    return _up(_largest_length(gradients - center) + 2 * error + spread * (residual + error))
+    return up(_largest_length(gradients - center) + 2 * error + spread * (residual + error))
 
 
 def _strongly_convex_bound(minimum: Minimum, modulus: float, terms: float, error: float) -> float:
     """Return a lower bound of F: its terms are rounded by OUTWARD, its gradient by ``error``."""
-    return minimum.loss - _up((minimum.grad_norm + error) ** 2 / (2 * modulus)) - OUTWARD * terms
+    return minimum.loss - up((minimum.grad_norm + error) ** 2 / (2 * modulus)) - OUTWARD * terms
 
 
 def _convex_bound(minimum: Minimum, distance: float, error: float, relative: float = OUTWARD) -> float:
-    return minimum.loss - _up((minimum.grad_norm + error) * distance) - relative * abs(minimum.loss)
+    return minimum.loss - up((minimum.grad_norm + error) * distance) - relative * abs(minimum.loss)

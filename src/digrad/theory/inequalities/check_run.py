@@ -1,8 +1,8 @@
-"""Every inequality of the theory, evaluated along one deterministic run."""
+"""What is proven of one deterministic run, checked along it; on request every inequality of the paper's proof."""
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy.typing as npt
 
@@ -10,22 +10,23 @@ from digrad._internal.tables import Table
 from digrad.errors import ArgumentError
 from digrad.network import Network
 from digrad.problems import Problem
-from digrad.theory.arguments import check_constants, check_problem, start_array
-from digrad.theory.chains.certificate import CHAINS, VALID
-from digrad.theory.chains.certification import choose_constants
+from digrad.theory.arguments import check_constants, check_problem
+from digrad.theory.certificates.closure import Proof
 from digrad.theory.chains.closure import close, without_proof
 from digrad.theory.chains.setting import make_setting
+from digrad.theory.chains.tuning import CHAINS, VALID, choose_constants
 from digrad.theory.constants.assumptions import Smoothness
 from digrad.theory.constants.coverage import check_covered
 from digrad.theory.constants.empirical import empirical_smoothness
 from digrad.theory.constants.norms import network_norms
 from digrad.theory.constants.smoothness import candidates
+from digrad.theory.inequalities.certificate_rows import certificate_rows
 from digrad.theory.inequalities.local_rows import local_rows
 from digrad.theory.inequalities.measured import Measured
 from digrad.theory.inequalities.proof_rows import paper_rows, repaired_rows
 from digrad.theory.inequalities.rows import ESTIMATES, Row
 from digrad.theory.inequalities.sharp_rows import a_posteriori, sharp_rows
-from digrad.theory.trajectory import run
+from digrad.theory.trajectory import Trajectory, run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,33 +34,40 @@ if TYPE_CHECKING:
 REFUTED = "the run refutes the constants"
 
 
-@dataclass(frozen=True, eq=False)
-class RunCheck:
-    """What the theory promised and what the run did.
+class PaperCheck(NamedTuple):
+    """What the chains of scalar constants say of a run.
 
     A run that violates an assumption on the losses (its lower bound, dissimilarity, smoothness) refutes the constants:
-    nothing is certified then, whatever the step.
+    no chain certifies anything then, whatever the step.
+    """
+
+    smoothness: Smoothness  # the constants used
+    certified: dict[str, bool]  # by chain; never by the printed constants of ``paper``
+    posterior: Row  # the a-posteriori bound, also the last of the rows
+    measured: Measured  # the trajectory and its norms
+
+
+@dataclass(frozen=True, eq=False)
+class RunCheck:
+    """What is proven of a run, and whether it kept to it.
 
     Attributes:
         rows: One per inequality.
-        posterior: The a-posteriori certificate, also the last of the rows.
+        proven_from: The step from which on the run is proven to converge; None if from none.
+        proof: Of the state at that step.
         step_size: alpha.
         threshold: c0.
         steps: K.
-        smoothness: The constants used.
-        certified: Whether the step is certified, by chain; never by the printed constants of ``paper``, nor with
-            constants that the run refutes.
-        measured: The trajectory and its norms, for further questions.
+        paper: Of the paper's proof, if it was asked for.
     """
 
     rows: tuple[Row, ...] = field(repr=False)
-    posterior: Row = field(repr=False)
+    proven_from: int | None
+    proof: Proof | None = field(repr=False)
     step_size: float
     threshold: float
     steps: int
-    smoothness: Smoothness = field(repr=False)
-    certified: dict[str, bool]
-    measured: Measured = field(repr=False)
+    paper: PaperCheck | None = field(default=None, repr=False)
 
     @property
     def verdict(self) -> str:
@@ -68,7 +76,7 @@ class RunCheck:
 
     @property
     def failures(self) -> tuple[Row, ...]:
-        """The violated rows of the repaired and sharp chains and of the assumptions."""
+        """The violated rows, except those with the printed constants of the paper."""
         return tuple(row for row in self.rows if row.chain != "paper" and row.status == "FAIL")
 
     def row(self, name: str, chain: str) -> Row:
@@ -94,19 +102,21 @@ class RunCheck:
             }
             for row in self.table()
         ]
-        return {
+        found = {
             "verdict": self.verdict,
             "step_size": self.step_size,
             "threshold": self.threshold if math.isfinite(self.threshold) else None,
             "steps": self.steps,
-            "certified": self.certified,
-            "constants": self.smoothness.to_dict(),
-            "a_posteriori": {
-                "measured": float(self.posterior.lhs[-1]),
-                "bound": float(self.posterior.rhs[-1]),
-            },
+            "proven_from": self.proven_from,
+            "proof": self.proof.to_dict() if self.proof else None,
             "rows": rows,
         }
+        if self.paper:
+            last = self.paper.posterior
+            found["certified"] = self.paper.certified
+            found["constants"] = self.paper.smoothness.to_dict()
+            found["a_posteriori"] = {"measured": float(last.lhs[-1]), "bound": float(last.rhs[-1])}
+        return found
 
     def figures(self) -> "dict[str, Figure]":
         """Return one figure per row, by a name fit for a file."""
@@ -117,7 +127,14 @@ class RunCheck:
     def __str__(self) -> str:
         """Return a table of all rows."""
         head = f"{self.verdict}: alpha = {self.step_size:.4g}, c0 = {self.threshold:.4g}, {self.steps} steps"
-        return f"{head}\n{self.table()}"
+        return f"{head}\n{self.promise}\n{self.table()}"
+
+    @property
+    def promise(self) -> str:
+        """What is proven of the run, in one sentence."""
+        if self.proven_from is None:
+            return f"Not proven to converge from any of its first {self.steps} steps; that does not mean that it fails."
+        return f"Proven to converge from step {self.proven_from} on."
 
 
 def check_run(
@@ -129,8 +146,9 @@ def check_run(
     x0: npt.ArrayLike | None = None,
     steps: int = 1000,
     constants: Smoothness | Literal["empirical"] | None = None,
+    paper: bool = False,
 ) -> RunCheck:
-    """Run CGT with full gradients and evaluate every inequality of the theory along it.
+    """Run CGT with full gradients, find the step from which on it is proven to converge, and check that V falls.
 
     Args:
         problem: The losses; built-in, unless ``constants`` are given.
@@ -139,8 +157,9 @@ def check_run(
         threshold: c0.
         x0: The start, ``[n, d]`` or ``[d]``; the problem's own by default.
         steps: K.
-        constants: Smoothness constants; by default the closed form that certifies the largest step. ``"empirical"``
-            estimates them along the run itself. With estimates no row that needs a certificate applies.
+        constants: Smoothness constants of losses that are not built in. ``"empirical"`` estimates them along the run
+            itself. With estimates no row that needs a certificate applies.
+        paper: Whether to evaluate every inequality of the paper's proof too: as printed, repaired, and sharpened.
 
     Raises:
         ArgumentError: There are no constants or those of other agents, or the theory does not cover the network.
@@ -149,9 +168,9 @@ def check_run(
     Example:
         >>> from digrad.graphs import example5
         >>> from digrad.problems import example_quadratic
-        >>> check = check_run(example_quadratic(), Network(example5()), step_size=0.01, threshold=5.0, steps=200)
-        >>> check.verdict, check.row("descent", "sharp").status
-        ('PASS', 'PASS')
+        >>> check = check_run(example_quadratic(), Network(example5()), step_size=0.05, threshold=5.0, steps=200)
+        >>> check.verdict, check.proven_from, check.row("V falls", "certificate").status
+        ('PASS', 0, 'PASS')
     """
     check_problem(problem, "check_run")
     check_constants(constants, problem, "check_run")
@@ -159,13 +178,24 @@ def check_run(
     path = run(problem, network, step_size=step_size, threshold=threshold, x0=x0, steps=steps)
     if isinstance(constants, str):
         constants = empirical_smoothness(problem, path.average).constants()
-    start = start_array(problem, x0, "check_run")
-    norms = network_norms(network)
-    smooth = constants or choose_constants(problem, norms, threshold, start)
-    setting = make_setting(problem, norms, smooth, threshold, start)
+    proven = certificate_rows(problem, network, path, constants)
+    rows, found = proven.rows, None
+    if paper:
+        found, more = _paper(problem, network, path, constants)
+        rows = (*rows, *more)
+    return RunCheck(rows, proven.first, proven.proof, float(step_size), float(threshold), path.steps, found)
+
+
+def _paper(
+    problem: Problem, network: Network, path: Trajectory, constants: Smoothness | None
+) -> tuple[PaperCheck, tuple[Row, ...]]:
+    """Return the rows of the assumptions and of all chains of scalar constants."""
+    start, norms = path.x[0], network_norms(network)
+    smooth = constants or choose_constants(problem, norms, path.threshold, start)
+    setting = make_setting(problem, norms, smooth, path.threshold, start)
     measured = Measured(path, setting)
     assumptions = local_rows(measured)
-    closed = {chain.name: close(chain, setting, step_size) for chain in CHAINS.values()}
+    closed = {chain.name: close(chain, setting, path.step_size) for chain in CHAINS.values()}
     if not smooth.is_certifiable:
         closed = {name: without_proof(value, ESTIMATES) for name, value in closed.items()}
     elif any(row.status == "FAIL" for row in assumptions):
@@ -179,6 +209,4 @@ def check_run(
         posterior,
     )
     certified = {name: value.certified and name in VALID for name, value in closed.items()}
-    return RunCheck(
-        rows, posterior, float(step_size), float(threshold), path.steps, smooth, certified, measured
-    )
+    return PaperCheck(smooth, certified, posterior, measured), rows

@@ -45,7 +45,8 @@ class Row:
 
     Attributes:
         name: Of the inequality.
-        chain: ``"all"``, ``"paper"``, ``"repaired"`` or ``"sharp"``: whose constants the right side uses.
+        chain: ``"certificate"``, or of the paper's proof ``"all"``, ``"paper"``, ``"repaired"`` or ``"sharp"``: whose
+            constants the right side uses.
         lhs: One entry per k; of per-agent inequalities the entry of the worst agent.
         rhs: The bound.
         terms: Its precondition, and which G its constants use.

@@ -1,0 +1,167 @@
+"""The certificate: what is proven about a run before it starts, or from one of its states on."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from digrad._internal import checks
+from digrad._internal.tables import facts_html
+from digrad.theory.certificates.closure import Proof
+from digrad.theory.certificates.responses import Matrices
+
+Floats = npt.NDArray[np.floating]
+Answer = Literal["holds", "fails", "not covered"]
+
+ACCURACIES = (1e-1, 1e-2, 1e-3)
+ASSUMPTIONS = (
+    "F is bounded below by the stated number",
+    "the f_i are L_i-smooth, and convex if the proof says so, where the run can go: built-in losses by their "
+    "formulas, others by the constants that were given",
+    "R is row-stochastic and C column-stochastic, both strongly connected with positive diagonals",
+    "full gradients, a fixed network, messages that arrive as sent, exact arithmetic",
+    "every agent moves by any multiple of its tracker up to its step size that respects its threshold: clipped, softly "
+    "clipped, scheduled below the certified step, or skipping",
+)
+REFERENCES = (
+    "docs/theory.md: section 1 (theorem and proof), section 6 (errata of the paper)",
+    "S. M. Rump, Verification of positive definiteness, BIT 46, 2006 (the test that Psi < 0)",
+    "Y. Bo and Y. Wang, Provably convergent decentralized optimization over directed graphs under generalized "
+    "smoothness, 2026, arXiv:2601.03566 (the printed bound)",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """The answer of :func:`digrad.theory.certify` and :func:`digrad.theory.certify_state`.
+
+    Attributes:
+        verdict: ``"holds"``, ``"fails"`` (the proof does, which says nothing of a run) or ``"not covered"``.
+        label: Empty, or ``"indicative, not a certificate"``.
+        reasons: Why the verdict is not ``"holds"``, or why the figures are only indicative.
+        step_size: The step it is about: the one asked for, else the largest certified one.
+        threshold: c0; of several the largest.
+        proof: Behind that step; None if there is none.
+        largest: Behind the largest certified step; None if there is none, or it was not asked for.
+        stable: The largest stable step of the run linearised at the minimum: no promise, the upper end; or None.
+        costs: By which factors the certified step is below that, by cause.
+        thresholds: The largest certified step at other thresholds.
+        printed: The largest step of the paper's bound as printed, for comparison: several of its constants are invalid.
+        matrices: R and C.
+        reach: The threshold of each agent, ``[n]``.
+        shares: The step of each agent relative to the largest, ``[n]``; None for schedules and smooth clipping,
+            of whose number of steps nothing is said.
+        assumptions: What the theorem supposes.
+        references: Where it is proven.
+    """
+
+    verdict: Answer
+    label: str
+    reasons: tuple[str, ...]
+    step_size: float | None
+    threshold: float | None
+    proof: Proof | None = field(default=None, repr=False)
+    largest: Proof | None = field(default=None, repr=False)
+    stable: float | None = None
+    costs: dict[str, float] = field(default_factory=dict, repr=False)
+    thresholds: dict[float, float | None] = field(default_factory=dict, repr=False)
+    printed: float | None = None
+    matrices: Matrices | None = field(default=None, repr=False)
+    reach: Floats | None = field(default=None, repr=False)
+    shares: Floats | None = field(default=None, repr=False)
+    assumptions: tuple[str, ...] = field(default=ASSUMPTIONS, repr=False)
+    references: tuple[str, ...] = field(default=REFERENCES, repr=False)
+
+    @property
+    def alpha_max(self) -> float | None:
+        """The largest certified step, or None; no more than indicative if there is a label."""
+        return self.largest.step_size if self.largest else None
+
+    def iterations(self, eps: float) -> float | None:
+        r"""Return K(eps): among so many steps some average had :math:`\|\nabla F\| \le` eps.
+
+        None if the step is not certified; infinite beyond doubles.
+        """
+        checks.positive(eps, "eps", "Certificate.iterations")
+        proof, matrices = self.proof, self.matrices
+        if proof is None or matrices is None or self.reach is None or self.shares is None or self.label:
+            return None
+        return proof.iterations(matrices, self.reach, self.shares, eps)
+
+    @property
+    def headline(self) -> str:
+        """The verdict and what it is about."""
+        step = "none" if self.step_size is None else f"{self.step_size:.4g}"
+        word = "not certified" if self.verdict == "fails" else self.verdict
+        head = f"{word}: alpha = {step}, c0 = {_show(self.threshold)}"
+        head += "; that does not mean that it fails" if self.verdict == "fails" else ""
+        return f"{head} ({self.label})" if self.label else head
+
+    def lines(self) -> list[str]:
+        """Return what else is known, a line each: the largest certified step, the upper end, costs, thresholds."""
+        found = []
+        if self.largest or self.verdict != "not covered":
+            found.append(f"certified: every step up to {_show(self.alpha_max)}")
+        if self.proof and not self.label:
+            counts = ", ".join(f"K({eps:g}) = {_show(self.iterations(eps))}" for eps in ACCURACIES)
+            found.append(
+                f"at alpha = {self.proof.step_size:.4g}: F(xbar_k) <= {self.proof.level:.6g} for all k; {counts}"
+            )
+        if self.stable is not None:
+            found.append(
+                f"largest stable step near the minimum: {self.stable:.4g} (measured; no promise for the way there)"
+            )
+        if self.costs:
+            causes = ", ".join(f"{cause} {factor:.2g}" for cause, factor in self.costs.items())
+            found.append(f"the difference, factor by factor: {causes}")
+        if self.thresholds:
+            steps = ", ".join(f"c0 = {c0:g}: {_show(step)}" for c0, step in self.thresholds.items())
+            found.append(f"certified steps at other thresholds: {steps}")
+        if self.printed is not None:
+            found.append(
+                f"the paper's bound as printed (several constants are not valid): {self.printed:.4g}"
+            )
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, ready for JSON: what is infinite becomes None."""
+        return {
+            "verdict": self.verdict,
+            "label": self.label,
+            "reasons": list(self.reasons),
+            "step_size": self.step_size,
+            "threshold": _finite(self.threshold),
+            "alpha_max": self.alpha_max,
+            "K": {f"{eps:g}": _finite(self.iterations(eps)) for eps in ACCURACIES},
+            "stable": self.stable,
+            "costs": self.costs,
+            "thresholds": {f"{c0:g}": step for c0, step in self.thresholds.items()},
+            "printed": self.printed,
+            "proof": self.proof.to_dict() if self.proof else None,
+            "largest": self.largest.to_dict() if self.largest else None,
+            "assumptions": list(self.assumptions),
+            "references": list(self.references),
+        }
+
+    def _repr_html_(self) -> str:
+        """Return the verdict, its reasons and the figures, for notebooks."""
+        facts = {
+            "verdict": self.headline,
+            "reasons": "\n".join(self.reasons),
+            "figures": "\n".join(self.lines()),
+        }
+        return facts_html("Certificate", {name: fact for name, fact in facts.items() if fact})
+
+    def __str__(self) -> str:
+        """Return the verdict, its reasons and the figures."""
+        return "\n".join([self.headline, *(f"  {line}" for line in (*self.reasons, *self.lines()))])
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _show(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4g}"

@@ -1,0 +1,428 @@
+"""Certified step sizes: whether a run provably converges, and with which step."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from digrad._internal import checks
+from digrad.errors import ArgumentError
+from digrad.network import AnyNetwork, Network
+from digrad.problems import Problem
+from digrad.theory.arguments import check_constants, check_problem, start_array
+from digrad.theory.certificates.certificate import Certificate
+from digrad.theory.certificates.closure import (
+    FEW,
+    LARGEST_NETWORK,
+    Proof,
+    Start,
+    close,
+    count_taps,
+    largest,
+    strengthen,
+    verify,
+)
+from digrad.theory.certificates.linearisation import largest_stable_step
+from digrad.theory.certificates.regions import Losses
+from digrad.theory.certificates.responses import Matrices, TapSearch
+from digrad.theory.chains.tuning import largest_of_chain
+from digrad.theory.constants.assumptions import INDICATIVE, Smoothness
+from digrad.theory.constants.coverage import uncovered
+from digrad.theory.constants.smoothness import has_closed_form
+
+Floats = npt.NDArray[np.floating]
+
+SCHEDULED = 10_000  # steps for which a schedule is looked at unless told otherwise
+DRIFT = 1e-6  # by which trackers may miss the sum of the gradients, relatively: rounding, not a mistake
+OTHER_THRESHOLDS = (0.2, 5.0)  # relative to c0
+EMPIRICAL_STEPS = 200
+EMPIRICAL_STEP_SIZE = 0.01  # of the run along which constants are estimated when no step size is given
+
+
+def certify(
+    problem: Problem,
+    network: AnyNetwork,
+    threshold: Any,
+    x0: npt.ArrayLike | None = None,
+    step_size: Any = None,
+    *,
+    constants: Smoothness | Literal["empirical"] | None = None,
+    batch_size: int | None = None,
+    steps: int = SCHEDULED,
+    explain: bool = False,
+) -> Certificate:
+    r"""Say whether CGT provably converges with a step size, or find the largest step size with which it does.
+
+    The same certificate covers AB (an infinite threshold), SoftCGT, a threshold or a step size per agent, schedules
+    that stay below, and agents that skip steps: agent i may move by any multiple of its tracker between 0 and alpha.
+
+    Args:
+        problem: The losses.
+        network: Who hears whom, strongly connected; one that changes with time, or whose links alter messages, is not
+            covered.
+        threshold: c0: a number, an array with one per agent, or a schedule, of which the largest value counts.
+        x0: The start, ``[n, d]`` or ``[d]``; the problem's own by default.
+        step_size: alpha: a number, one per agent, or a schedule; without it the largest certified one is found.
+        constants: Smoothness constants of losses that are not built in; ``convex=True`` among them doubles the step.
+            ``"empirical"`` estimates them along a run, which certifies nothing.
+        batch_size: Samples per step; anything but None gets an indication only.
+        steps: For how many steps schedules are looked at.
+        explain: Whether to add the upper end (the largest stable step near the minimum), what costs the difference,
+            and certified steps at other thresholds.
+
+    Raises:
+        ArgumentError: The problem and the network have different numbers of agents, or an argument is malformed.
+
+    Example:
+        >>> from digrad.graphs import example5
+        >>> from digrad.problems import example_quadratic
+        >>> network = Network(example5())
+        >>> certificate = certify(example_quadratic(), network, threshold=5.0)
+        >>> certificate.verdict, 0.09 < certificate.alpha_max < 0.11
+        ('holds', True)
+        >>> certify(example_quadratic(), network, threshold=5.0, step_size=1.0).verdict
+        'fails'
+    """
+    check_problem(problem, "certify")
+    check_constants(constants, problem, "certify")
+    reach = _values(threshold, "threshold", problem.n_agents, steps, allow_inf=True)
+    step_sizes = None if step_size is None else _values(step_size, "step_size", problem.n_agents, steps)
+    alpha = None if step_sizes is None else float(step_sizes.max())
+    c0 = float(reach.max())
+    if step_sizes is not None and alpha:
+        reach = reach * np.maximum(step_sizes / alpha, 0.0)  # what counts is how far an agent moves
+    reason = refused(problem, network, "certify")
+    caveats = []
+    if batch_size is not None:
+        checks.count(batch_size, "batch_size", "certify")
+        caveats.append(f"gradients are mini-batches of {batch_size}: the proof needs full gradients")
+    start = start_array(problem, x0, "certify")
+    if reason or not isinstance(network, Network):
+        return Certificate("not covered", "", (reason,), alpha, c0)
+    if isinstance(constants, str):
+        constants = _estimated(problem, network, c0, start, alpha)
+        caveats.append("the smoothness constants are estimates along a run, lower than the true ones")
+    if constants is None and not has_closed_form(problem):
+        reason = f"no smoothness constants are known for {problem.name!r}; pass constants=Smoothness(...)"
+        return Certificate("not covered", "", (reason,), alpha, c0)
+    if math.isinf(c0) and constants is not None and constants.L1.any():
+        reason = "an infinite threshold is covered only if all L1 are 0, or the losses are built in; clip"
+        return Certificate("not covered", "", (reason,), alpha, c0)
+    state = _start(problem, network, constants, start, None, reach)
+    best = largest(state)
+    proof = best if alpha is None else _at(state, best, alpha)
+    is_fixed = not callable(threshold) and not callable(step_size)
+    shares = np.ones(network.n) if step_sizes is None or alpha is None else step_sizes / alpha
+    if proof and is_fixed:
+        proof = strengthen(state, proof, shares)
+    reasons = [*caveats, *([] if proof else [_why_not(alpha, best)])]
+    return Certificate(
+        verdict="not covered" if caveats else "holds" if proof else "fails",
+        label=INDICATIVE if caveats else "",
+        reasons=tuple(reasons),
+        step_size=alpha if alpha is not None else best.step_size if best else None,
+        threshold=c0,
+        proof=proof,
+        largest=best,
+        matrices=state.matrices,
+        reach=reach,
+        shares=shares if is_fixed else None,
+        **(_explained(state, network, best, c0) if explain and best else {}),
+    )
+
+
+def certify_state(
+    problem: Problem,
+    network: AnyNetwork,
+    x: npt.ArrayLike,
+    y: npt.ArrayLike,
+    step_size: float,
+    threshold: float,
+    *,
+    constants: Smoothness | None = None,
+) -> Certificate:
+    """Say whether a run provably converges from one of its states on.
+
+    Near a minimum the region that the proof needs is small, and so are the curvatures on it: far larger steps are
+    certified than from the start.
+
+    Args:
+        problem: The losses.
+        network: Who hears whom.
+        x: Iterates, ``[n, d]``.
+        y: Trackers, ``[n, d]``, whose sum is that of the gradients at x.
+        step_size: alpha, from here on.
+        threshold: c0.
+        constants: Smoothness constants of losses that are not built in.
+
+    Raises:
+        ArgumentError: An argument is malformed, or the trackers do not sum to the gradients.
+
+    Example:
+        >>> from digrad.graphs import example5
+        >>> from digrad.problems import example_quartic
+        >>> from digrad.theory import run
+        >>> problem, network = example_quartic(), Network(example5())
+        >>> path = run(problem, network, step_size=0.075, threshold=5.0, steps=20)
+        >>> [certify_state(problem, network, path.x[k], path.y[k], 0.075, 5.0).verdict for k in (0, 20)]
+        ['fails', 'holds']
+    """
+    check_problem(problem, "certify_state")
+    check_constants(constants, problem, "certify_state")
+    checks.positive(step_size, "step_size", "certify_state")
+    reach = _values(threshold, "threshold", problem.n_agents, 1, allow_inf=True)
+    reason = refused(problem, network, "certify_state")
+    here, trackers = start_array(problem, x, "certify_state"), start_array(problem, y, "certify_state")
+    if not reason and constants is None and not has_closed_form(problem):
+        reason = f"no smoothness constants are known for {problem.name!r}; pass constants=Smoothness(...)"
+    c0 = float(reach.max())
+    if reason or not isinstance(network, Network):
+        return Certificate("not covered", "", (reason,), float(step_size), c0)
+    state = _start(problem, network, constants, here, trackers, reach)
+    proof = _proof(close(state, float(step_size)))
+    shares = np.ones(network.n)
+    return Certificate(
+        verdict="holds" if proof else "fails",
+        label="",
+        reasons=() if proof else (_why_not(float(step_size), None),),
+        step_size=float(step_size),
+        threshold=c0,
+        proof=strengthen(state, proof, shares) if proof else None,
+        matrices=state.matrices,
+        reach=reach,
+        shares=shares,
+    )
+
+
+def verify_proof(
+    problem: Problem,
+    network: Network,
+    stored: Mapping[str, Any],
+    threshold: Any,
+    x0: npt.ArrayLike | None = None,
+    step_size: Any = None,
+    *,
+    constants: Smoothness | None = None,
+    steps: int = SCHEDULED,
+) -> dict[str, bool]:
+    """Return whether each claim of a stored proof holds, without any search.
+
+    Args:
+        problem: The losses.
+        network: Who hears whom.
+        stored: The ``"proof"`` of a certificate's :meth:`~Certificate.to_dict`.
+        threshold: As given to :func:`certify`; so are the others.
+        x0: The start.
+        step_size: The step asked for, if one was.
+        constants: Smoothness constants of losses that are not built in.
+        steps: For how many steps schedules are looked at.
+
+    Raises:
+        ArgumentError: ``stored`` is no proof for as many agents.
+
+    Example:
+        >>> from digrad.graphs import example5
+        >>> from digrad.problems import example_quadratic
+        >>> problem, network = example_quadratic(), Network(example5())
+        >>> stored = certify(problem, network, threshold=5.0).to_dict()["proof"]
+        >>> all(verify_proof(problem, network, stored, threshold=5.0).values())
+        True
+        >>> all(verify_proof(problem, network, stored | {"V0": 0.9 * stored["V0"]}, threshold=5.0).values())
+        False
+    """
+    check_problem(problem, "verify_proof")
+    if reason := refused(problem, network, "verify_proof"):
+        raise ArgumentError(f"`network` of verify_proof is not covered: {reason}.")
+    try:
+        proof = Proof.from_dict(stored)
+        n, count = len(proof.curvature), len(proof.taps.a)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"`stored` of verify_proof must be the proof of a certificate, but {error!r}."
+        ) from None
+    if n != problem.n_agents:
+        raise ArgumentError(
+            f"`stored` of verify_proof is about {n} agents, but the problem has {problem.n_agents}."
+        )
+    reach = _values(threshold, "threshold", problem.n_agents, steps, allow_inf=True)
+    claims = {}
+    if step_size is not None:
+        step_sizes = _values(step_size, "step_size", problem.n_agents, steps)
+        reach = reach * step_sizes / step_sizes.max()
+        claims["the step is at most the proven one"] = bool(step_sizes.max() <= proof.step_size)
+    start = _start(problem, network, constants, start_array(problem, x0, "verify_proof"), None, reach)
+    search = TapSearch(start.matrices, count, proof.convex)
+    return claims | verify(Start(start.losses, search, start.x, start.y, reach), proof)
+
+
+def first_proven(
+    problem: Problem, network: Network, x: Floats, y: Floats, step_size: float, threshold: float,
+    constants: Smoothness | None = None,
+) -> tuple[int, Proof] | None:  # fmt: skip
+    """Return a state of a run from which on it is proven to converge, about the first one, and the proof; or None.
+
+    Args:
+        problem: The losses.
+        network: Who hears whom.
+        x: Iterates, ``[K, n, d]``.
+        y: Trackers.
+        step_size: alpha.
+        threshold: c0.
+        constants: Smoothness constants of losses that are not built in.
+    """
+    matrices, losses = Matrices.of(network), Losses.of(problem, constants)
+    search = TapSearch(matrices, count_taps(network.n), losses.convex)
+    reach = np.full(network.n, float(threshold))
+
+    def attempt(k: int) -> Proof | None:
+        return _proof(close(Start(losses, search, x[k], y[k], reach), step_size))
+
+    low, high = 0, len(x) - 1
+    if found := attempt(low):
+        return low, found
+    if not (found := attempt(high)):
+        return None
+    while high > low + 1:  # states near the minimum are proven, those before are not
+        middle = (low + high) // 2
+        if proof := attempt(middle):
+            high, found = middle, proof
+        else:
+            low = middle
+    return high, found
+
+
+def _proof(found: object) -> Proof | None:
+    return found if isinstance(found, Proof) else None
+
+
+def _values(value: Any, name: str, n: int, steps: int, *, allow_inf: bool = False) -> Floats:
+    """Return the largest value of each agent over all steps, ``[n]``."""
+    if callable(value):
+        checks.count(steps, "steps", "certify")
+        found = np.max(
+            [np.broadcast_to(np.asarray(value(k), float).reshape(-1), (n,)) for k in range(steps)], axis=0
+        )
+    elif getattr(value, "ndim", 0) or isinstance(value, list | tuple):
+        found = np.asarray(value, float).reshape(-1)
+        if found.size not in (1, n):
+            raise ArgumentError(
+                f"`{name}` of certify must have one entry per agent ({n}), but got {found.size}."
+            )
+    else:
+        checks.positive(value, name, "certify", allow_inf=allow_inf)
+        found = np.array([float(value)])
+    if not ((found > 0).all() and (allow_inf or np.isfinite(found).all())):
+        raise ArgumentError(f"`{name}` of certify must be positive, but got {found.tolist()!r}.")
+    return np.broadcast_to(found, (n,)).astype(float)
+
+
+def refused(problem: Problem, network: AnyNetwork, owner: str) -> str:
+    """Return why nothing can be said of a network, or an empty string."""
+    reason = uncovered(network, owner)
+    if network.n != problem.n_agents:
+        raise ArgumentError(
+            f"`network` of {owner} has {network.n} agents, but the problem has {problem.n_agents}; build both for the "
+            "same agents."
+        )
+    if reason or not isinstance(network, Network):
+        return reason
+    if network.n > LARGEST_NETWORK:
+        return (
+            f"certificates are dense and computed for at most {LARGEST_NETWORK} agents, but the network has "
+            f"{network.n}; certify a smaller network of the same kind"
+        )
+    if not (np.asarray(network.u) > 0).all():
+        return "R has a root but is not strongly connected: the theorem divides by every u_i"
+    return ""
+
+
+def _start(
+    problem: Problem,
+    network: Network,
+    constants: Smoothness | None,
+    x: Floats,
+    y: Floats | None,
+    reach: Floats,
+) -> Start:
+    with np.errstate(over="ignore", invalid="ignore"):
+        losses, gradients = problem.local_losses(x), problem.local_gradients(x)
+    total = float(losses.sum())
+    if not (math.isfinite(total) and np.isfinite(gradients).all()):
+        raise ArgumentError(
+            f"`x0` of the run must be a point where F and all gradients are finite, but F is {total / len(x):.6g}; "
+            "start elsewhere."
+        )
+    if y is not None:
+        drift = np.linalg.norm(y.sum(axis=0) - gradients.sum(axis=0))
+        if drift > DRIFT * (np.linalg.norm(y, axis=1).sum() + np.linalg.norm(gradients, axis=1).sum()):
+            raise ArgumentError(
+                "`y` of certify_state must sum to the gradients at x, as the trackers of a run do, but misses by "
+                f"{drift:.3g}."
+            )
+    known = Losses.of(problem, constants)
+    average = np.asarray(network.u) @ x / network.n
+    here = float(problem.local_losses(average).mean())
+    size = float(np.abs(losses).mean() + np.linalg.norm(x) * np.linalg.norm(gradients))
+    if here < known.lower_bound - 1e-9 * max(size, abs(known.lower_bound)):
+        raise ArgumentError(
+            f"`lower_bound` of Smoothness must not exceed F anywhere, but it is {known.lower_bound:.6g} and F at the "
+            f"start is {here:.6g}; lower it."
+        )
+    matrices = Matrices.of(network)
+    search = TapSearch(matrices, count_taps(network.n), known.convex)
+    return Start(known, search, x, gradients if y is None else y, reach)
+
+
+def _at(start: Start, best: Proof | None, step_size: float) -> Proof | None:
+    """Return the proof of a step: steps below a certified one are certified, mostly by a proof of their own."""
+    proof = _proof(close(start, step_size))
+    return proof or (best if best and step_size <= best.step_size else None)
+
+
+def _why_not(step_size: float | None, best: Proof | None) -> str:
+    if step_size is None:
+        return "no step is certified: where this start may lead, curvature has no usable bound; start nearer, or clip"
+    if best is None:
+        return "no storage was found for the curvatures of the region"
+    return f"the largest certified step is {best.step_size:.4g}"
+
+
+def _explained(start: Start, network: Network, best: Proof, threshold: float) -> dict[str, Any]:
+    """Return the upper end, what costs the difference, and certified steps at other thresholds."""
+    found: dict[str, Any] = {}
+    losses, n = start.losses, start.matrices.n
+    stable = largest_stable_step(losses.problem, start.matrices, first=best.step_size)
+    if stable is not None:
+        found["stable"] = stable
+        if losses.constants is None:
+            at_minimum = np.maximum(
+                losses.curvature(losses.lower_bound, np.zeros(n), 0.0), best.curvature * 1e-12
+            )
+            local = start.search.best(at_minimum).step_size
+            found["costs"] = {
+                "region (curvature on the way, not at the minimum)": local / best.step_size,
+                "class (any losses of these curvatures, any clipping)": stable / local,
+            }
+    if math.isfinite(threshold):
+        printed = largest_of_chain("paper", losses.problem, network, threshold, start.x, losses.constants)[1]
+        found["printed"] = printed.step_size if printed else None
+    if math.isfinite(threshold) and n <= FEW:
+        found["thresholds"] = {
+            factor * threshold: step.step_size if step else None
+            for factor in OTHER_THRESHOLDS
+            for step in [largest(Start(losses, start.search, start.x, start.y, factor * start.reach))]
+        }
+    return found
+
+
+def _estimated(
+    problem: Problem, network: Network, threshold: float, start: Floats, step_size: float | None
+) -> Smoothness:
+    from digrad.theory.constants.empirical import empirical_smoothness
+    from digrad.theory.trajectory import run
+
+    step = EMPIRICAL_STEP_SIZE if step_size is None else step_size
+    path = run(problem, network, step_size=step, threshold=threshold, x0=start, steps=EMPIRICAL_STEPS)
+    return empirical_smoothness(problem, path.average).constants()

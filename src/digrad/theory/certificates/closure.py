@@ -1,0 +1,395 @@
+r"""The circle of a certificate, closed: region, curvature, storage, potential, region.
+
+The potential of the start bounds where the average can go, :math:`F(\bar x_k) \le V_0/n`; that region bounds the
+curvature; the curvature decides which step size has a storage; and the storage is part of the potential. A step is
+certified if the circle closes: with curvature L and storage P, both proven, the curvature on the region of the
+resulting V_0 is at most L.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from digrad.theory.certificates.regions import Losses
+from digrad.theory.certificates.responses import Matrices, Taps, TapSearch
+from digrad.theory.certificates.storage import EPS, find_storage, is_negative, perron_error, supply
+from digrad.theory.constants.smoothness import OUTWARD
+
+Floats = npt.NDArray[np.floating]
+
+DISTANCE = 0.02  # kept from the supremum of certified steps: storages explode there
+KEPT = 0.005  # eps, of which V falls at least
+WIDENED = 1.01  # by which curvature bounds grow when the region does
+CLOSINGS = 25
+TOLERANCE = 0.005  # relative, of the largest step
+ATTEMPTS = 40
+SMALLEST = 1e-15  # a step below this, in units of the inverse curvature of the start, is not sought
+TAPS = ((30, 4), (100, 2), (200, 1))  # up to so many agents, so many taps
+LARGEST_NETWORK = TAPS[-1][0]
+SPREADING = 20_000  # powers of R that are summed
+TAIL = 0.05  # of the series of powers of R, which is bounded instead of summed
+GROWN = (1.0, 1.1, 1.3)  # times the least curvatures: room for V to fall faster
+ACCURACY = 0.01  # for which the number of steps is made small
+FEW = 30  # agents for which every pair of eps and slack is tried
+ROUNDED_UP = (
+    1e-9  # relative, of V_0 - n f_inf, so that another machine finds no more, and of sums of powers of R
+)
+SLACKS = tuple(4.0**-k for k in range(1, 9))  # shares of D that |e_x|^2 may get
+
+
+class Proof(NamedTuple):
+    """Everything from which a certified step can be verified again."""
+
+    step_size: float
+    kept: float  # eps
+    slack: float  # s
+    taps: Taps
+    convex: bool
+    curvature: Floats  # [n] L_i
+    width: Floats  # [n] E_i
+    potential: float  # V_0, an upper bound
+    lower_bound: float  # of F
+    storage: Floats = np.zeros((0, 0))
+
+    def iterations(self, matrices: Matrices, reach: Floats, shares: Floats, eps: float) -> float | None:
+        """Return K(eps), or None if V is not known to fall by the square of the consensus error (section 1.1)."""
+        # While |grad F| > eps, a step lowers V by at least d with sqrt(Q d) + T d = n eps: n |grad F| is at most the
+        # sum of |y_i| and L_i |e_i|, and |y| <= max(r, r^2/c0) where <p, y> = r^2.
+        weights = matrices.v / (matrices.u * shares * self.kept * self.step_size)
+        energy = float(weights.sum())
+        if self.slack:
+            energy += float(np.sum(self.curvature**2)) * self.step_size / self.slack
+        elif matrices.n > 1:
+            return None
+        aim, clip = matrices.n * eps, float(np.max(weights / reach))
+        root = 2 * aim / (math.sqrt(energy) + math.sqrt(energy + 4 * clip * aim))
+        return max(1.0, float(np.ceil(self.budget / root / root))) if root > 1e-150 else math.inf
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the storage, which one Riccati equation gives again, ready for JSON."""
+        return {
+            "step_size": self.step_size,
+            "eps": self.kept,
+            "slack": self.slack,
+            "taps": {"a": self.taps.a.tolist(), "b": self.taps.b.tolist(), "step_size": self.taps.step_size},
+            "convex": self.convex,
+            "L": self.curvature.tolist(),
+            "width": [width if math.isfinite(width) else None for width in self.width.tolist()],
+            "V0": self.potential,
+            "level": self.level,
+            "lower_bound": self.lower_bound,
+        }
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> "Proof":
+        """Return the proof that :meth:`to_dict` stored, without its storage."""
+        a, b = (np.array(stored["taps"][name], float) for name in ("a", "b"))
+        taps = Taps(a, b, stored["taps"]["step_size"])
+        return cls(
+            stored["step_size"], stored["eps"], stored["slack"], taps, stored["convex"], np.array(stored["L"], float),
+            np.array([math.inf if width is None else width for width in stored["width"]], float), stored["V0"],
+            stored["lower_bound"],
+        )  # fmt: skip
+
+    @property
+    def level(self) -> float:
+        """V_0/n, which F does not exceed at any average."""
+        return self.potential / len(self.curvature)
+
+    @property
+    def budget(self) -> float:
+        """V_0 - n f_inf, which all decreases of V together do not exceed."""
+        return max(0.0, self.potential - len(self.curvature) * self.lower_bound)
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """A state of a run: where a certificate begins.
+
+    Attributes:
+        losses: Of the problem.
+        search: Of taps, for the network.
+        x: ``[n, d]``.
+        y: ``[n, d]``, whose sum is that of the gradients at x.
+        reach: How far each agent moves by itself in one step, in units of alpha, ``[n]``: its threshold.
+    """
+
+    losses: Losses
+    search: TapSearch = field(repr=False)
+    x: Floats = field(repr=False)
+    y: Floats = field(repr=False)
+    reach: Floats
+
+    @property
+    def matrices(self) -> Matrices:
+        """R and C of the network, with their Perron vectors."""
+        return self.search.matrices
+
+    @cached_property
+    def relative(self) -> float:
+        """How far u, v and the matrices may be from exact ones, relatively."""
+        return max(perron_error(self.matrices), 4 * EPS)
+
+    @cached_property
+    def consensus(self) -> Floats:
+        """e_x, ``[n, d]``."""
+        return self.x - self.matrices.u @ self.x / self.matrices.n
+
+    @cached_property
+    def tracking(self) -> Floats:
+        """e_y, ``[n, d]``."""
+        return self.y - np.outer(self.matrices.v, self.y.mean(axis=0))
+
+    @cached_property
+    def base(self) -> tuple[float, float]:
+        """Sum of f_i(x_i) minus <g, e_x>, and what rounding can do to it."""
+        problem = self.losses.problem
+        losses, gradients = problem.local_losses(self.x), problem.local_gradients(self.x)
+        loss_error, grad_error = self.losses.rounding(self.x)
+        lengths = np.linalg.norm(self.consensus, axis=1)
+        steep = np.linalg.norm(gradients, axis=1)
+        error = loss_error.sum() + np.sum(grad_error * lengths + steep * self._rounding(self.x))
+        error += OUTWARD * float(np.abs(losses).sum() + steep @ lengths)
+        return float(losses.sum() - np.sum(gradients * self.consensus)), float(error)
+
+    @cached_property
+    def spread(self) -> Floats:
+        """The largest |e_x| of each agent in a run without steps, ``[n]``."""
+        error, worst = self.consensus, np.zeros(self.matrices.n)
+        longest = np.linalg.norm(error, axis=1).max()
+        for _ in range(SPREADING):
+            lengths = np.linalg.norm(error, axis=1)
+            worst = np.maximum(worst, lengths)
+            if lengths.max() <= worst.min() or lengths.max() <= EPS * longest:
+                break
+            error = self.matrices.R @ error
+        else:
+            worst = np.maximum(worst, np.linalg.norm(error, axis=1).max())  # which never grows
+        return worst * (1 + OUTWARD) + float(self._rounding(self.x).max())
+
+    @cached_property
+    def moved(self) -> Floats:
+        """What clipped steps add to |e_x| of each agent, in units of alpha: sum over k of |R^k - 1u'/n| reach."""
+        if not np.isfinite(self.reach).all():
+            return np.full(self.matrices.n, np.inf)
+        reduced, power = self.matrices.R - self.matrices.u / self.matrices.n, self.matrices.project_R
+        total = np.zeros(self.matrices.n)
+        for _ in range(SPREADING):
+            total += np.abs(power) @ self.reach
+            power = reduced @ power
+            left = np.abs(power).sum(axis=1)
+            if left.max() <= TAIL:  # |R^(K + k)| <= |R^K| |R^k| adds up to at most this
+                return (total + left * total.max() / (1 - float(left.max()))) * (1 + ROUNDED_UP)
+        return np.full(self.matrices.n, np.inf)
+
+    def width(self, step_size: float) -> Floats:
+        """Return E_i, ``[n]``, if thresholds bound the steps."""
+        return self.spread + step_size * self.moved
+
+    def potential(self, step_size: float, P: Floats) -> float:
+        """Return an upper bound of V_0."""
+        k = self.matrices.n - 1
+        value, error = self.base
+        eta = np.vstack([self.consensus[:k] / step_size, self.tracking[:k]])
+        block = P[: 2 * k, : 2 * k]
+        lengths = np.linalg.norm(eta, axis=1)
+        _, grad_error = self.losses.rounding(self.x)
+        slips = np.concatenate(
+            [self._rounding(self.x)[:k] / step_size, (self._rounding(self.y) + grad_error.max())[:k]]
+        )
+        sizes, exact = np.abs(block) @ (lengths + slips), np.abs(block) @ lengths
+        error += step_size * float(
+            (lengths + slips) @ sizes * (1 + OUTWARD) - lengths @ exact + OUTWARD * (lengths @ exact)
+        )
+        return value + step_size * float(np.sum(eta * (block @ eta))) + error
+
+    def _rounding(self, rows: Floats) -> Floats:
+        """Return what rounding can do to each agent's distance from the average, ``[n]``."""
+        size = float(np.linalg.norm(rows, axis=1).max(initial=0.0))
+        unit = self.relative + 4 * self.matrices.n * EPS
+        return np.full(self.matrices.n, unit * size * float(max(self.matrices.v.max(), 1.0)))
+
+
+def count_taps(n: int) -> int:
+    """Return J for n agents."""
+    return next(taps for largest, taps in TAPS if n <= largest)
+
+
+def close(start: Start, step_size: float) -> Proof | Taps | None:
+    """Return the proof that a step is certified, or the best taps at the curvature where it was not.
+
+    Agents stay near their average because clipped steps are short, or because V falls by |e_x|^2 too. The second is
+    tried if the first does not suffice, for built-in losses: it needs them to be continued beyond the region.
+
+    Args:
+        start: The state.
+        step_size: alpha.
+
+    Returns:
+        A proof; else taps whose step is a hint of what could be; None if the curvature has no bound.
+    """
+    found = None
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is not certified
+        if np.isfinite(start.reach).all() or start.losses.constants is not None:
+            found = _close(start, step_size, slacks=(0.0,))
+        if not isinstance(found, Proof) and start.losses.constants is None:
+            other = _close(start, step_size, slacks=SLACKS)
+            found = other if isinstance(other, Proof) or found is None else found
+    return found
+
+
+def _close(start: Start, step_size: float, slacks: tuple[float, ...]) -> Proof | Taps | None:
+    losses, n = start.losses, start.matrices.n
+    average = start.matrices.u @ start.x / n
+    value, error = start.base
+    at_average = losses.problem.local_losses(average)
+    level = max((value + error) / n, float(at_average.mean()) + OUTWARD * float(np.abs(at_average).mean()))
+    width = start.spread if slacks[0] else start.width(step_size)
+    moved = start.search.taps * step_size * float(start.reach.max())
+    L = losses.curvature(level, width, moved)
+    for _ in range(CLOSINGS):
+        if not np.isfinite(L).all() or not (L > 0).any():
+            return None
+        L = np.maximum(L, EPS * L.max())
+        proof = _prove(start, step_size, L, slacks)
+        if isinstance(proof, Taps):
+            return proof
+        width = _width(start, proof)
+        needed = losses.curvature(proof.level, width, moved)
+        if (needed <= L).all():
+            return proof._replace(width=width)
+        L = np.maximum(L, WIDENED * needed)
+    return None
+
+
+def _width(start: Start, proof: Proof) -> Floats:
+    """Return E_i: clipped steps are short, and V - n F(xbar) >= s |e_x|^2/alpha where there is slack."""
+    clipped = start.width(proof.step_size)
+    if not proof.slack:
+        return clipped
+    return np.minimum(clipped, math.sqrt(proof.step_size / proof.slack * proof.budget) * (1 + OUTWARD))
+
+
+def verify(start: Start, proof: Proof) -> dict[str, bool]:
+    """Return whether each claim of a proof holds, without any search; the storage by one Riccati equation."""
+    matrices, taps = start.matrices, proof.taps
+    balance = float(np.arange(1, len(taps.a) + 1) @ (taps.a - taps.b))
+    is_admissible = bool((taps.a >= 0).all() and (taps.b >= 0).all()) and (
+        abs(balance - 1) <= 8 * EPS * float(np.arange(1, len(taps.a) + 1) @ (taps.a + taps.b))
+        if proof.convex
+        else True
+    )
+    form = supply(
+        matrices,
+        proof.curvature,
+        proof.step_size,
+        taps,
+        kept=proof.kept,
+        slack=proof.slack,
+        convex=proof.convex,
+    )
+    P = find_storage(form)
+    falls = P is not None and is_negative(form, P, relative=start.relative)
+    moved = len(taps.a) * proof.step_size * float(start.reach.max())
+    average = start.matrices.u @ start.x / matrices.n
+    return {
+        "taps are admissible": is_admissible and proof.kept > 0 and proof.slack >= 0,
+        "losses are convex, if the proof says so": start.losses.convex or not proof.convex,
+        "Psi < 0": falls,
+        "V_0 is at most the potential": P is not None
+        and start.potential(proof.step_size, P) <= proof.potential,
+        "F at the average start is at most the level": float(
+            start.losses.problem.local_losses(average).mean()
+        )
+        <= proof.level,
+        "F is at least its lower bound": proof.lower_bound <= start.losses.lower_bound,
+        "agents stay within their widths": bool((_width(start, proof) <= proof.width * (1 + OUTWARD)).all()),
+        "L bounds the curvature of the region": bool(
+            (start.losses.curvature(proof.level, proof.width, moved) <= proof.curvature * (1 + OUTWARD)).all()
+        ),
+    }
+
+
+def _prove(start: Start, step_size: float, L: Floats, slacks: tuple[float, ...]) -> Proof | Taps:
+    """Return a proof for these curvatures with the first slack that has one, else taps that did not suffice."""
+    matrices, convex, search = start.matrices, start.losses.convex, start.search
+    for find in (lambda: search.reaching(L, step_size / (1 - DISTANCE)), lambda: search.best(L)):
+        found = find()
+        if (1 - DISTANCE) * found.step_size < step_size:
+            return found
+        for share in slacks:
+            slack = share * float(matrices.ratio.min())
+            form = supply(matrices, L, step_size, found, kept=KEPT, slack=slack, convex=convex)
+            P = find_storage(form)
+            if P is not None and is_negative(form, P, relative=start.relative):
+                bound, potential = start.losses.lower_bound, _rounded_up(start, start.potential(step_size, P))
+                width = np.zeros(matrices.n)
+                return Proof(step_size, KEPT, slack, found, convex, L, width, potential, bound, P)
+    return found._replace(step_size=0.9 * step_size)
+
+
+def strengthen(start: Start, proof: Proof, shares: Floats) -> Proof:
+    """Return a proof of the same step under which V falls faster, so that fewer steps are promised; or the same."""
+    best, score = proof, proof.iterations(start.matrices, start.reach, shares, ACCURACY)
+    for grown in GROWN:
+        L = grown * proof.curvature
+        room = 1 - proof.step_size * grown / proof.taps.step_size
+        for kept, share in product((room / 2, room / 4), SLACKS):
+            found = _stronger(start, proof, L, kept, share) if room > 0 else None
+            count = found.iterations(start.matrices, start.reach, shares, ACCURACY) if found else None
+            if found and count is not None and (score is None or count < score):
+                best, score = found, count
+                if start.matrices.n > FEW:
+                    return best
+        if best is not proof:
+            break
+    return best
+
+
+def _stronger(start: Start, proof: Proof, L: Floats, kept: float, share: float) -> Proof | None:
+    matrices, slack = start.matrices, share * float(start.matrices.ratio.min())
+    form = supply(matrices, L, proof.step_size, proof.taps, kept=kept, slack=slack, convex=proof.convex)
+    P = find_storage(form)
+    if P is None or not is_negative(form, P, relative=start.relative):
+        return None
+    potential = _rounded_up(start, start.potential(proof.step_size, P))
+    found = proof._replace(kept=kept, slack=slack, storage=P, potential=potential, curvature=L)
+    if start.losses.constants is None:
+        found = found._replace(width=_width(start, found))
+    moved = start.search.taps * proof.step_size * float(start.reach.max())
+    return found if (start.losses.curvature(found.level, found.width, moved) <= L).all() else None
+
+
+def _rounded_up(start: Start, potential: float) -> float:
+    return potential + ROUNDED_UP * max(0.0, potential - start.matrices.n * start.losses.lower_bound)
+
+
+def largest(start: Start) -> Proof | None:
+    """Return the proof of the largest certified step, to a relative TOLERANCE, or None."""
+    value, error = start.base
+    L = start.losses.curvature((value + error) / start.matrices.n, start.spread, 0.0)
+    if not np.isfinite(L).all() or not (L > 0).any():
+        return None
+    first = start.search.best(np.maximum(L, EPS * L.max())).step_size
+    low, high, step = 0.0, math.inf, (1 - 1.01 * DISTANCE) * first
+    best: Proof | None = None
+    for _ in range(ATTEMPTS):
+        found = close(start, step)
+        if isinstance(found, Proof):
+            best, low = found, step
+            step = low * (1 + 2 * TOLERANCE) if math.isinf(high) else math.sqrt(low * high)
+        else:
+            high = step
+            hint = found.step_size if found else 0.0
+            step = math.sqrt(low * high) if low else min(max(hint, high / 8), high / 1.3)
+        if low and high <= low * (1 + TOLERANCE):
+            break
+        if not low and high < SMALLEST * first:
+            return None
+    return best

@@ -1,0 +1,80 @@
+r"""The potential V along a run, which a certificate says never rises.
+
+.. math::
+    V_k = \sum_j c_j \sum_{l<j} \sum_i f_i(x_i^{k-l}) - \sum_j c_j \sum_{l<j} \langle g^{k-l}, e_x^{k-l}\rangle
+        + \sum_l C_l \sum_{m<l} n \langle \bar y^{k-m}, \bar x^{k-m} - \bar x^{k-m-1}\rangle
+        + \alpha\, \sigma_k' P \sigma_k
+
+with :math:`c_j = a_j - b_j`, :math:`C_l = \sum_{j>l} c_j`, and a constant history before the first state. For
+nonconvex losses there is one tap with :math:`c_1 = 1`.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+import numpy.typing as npt
+
+from digrad.problems import LossCode, Problem
+from digrad.theory.certificates.closure import Proof
+from digrad.theory.certificates.responses import Matrices
+
+Floats = npt.NDArray[np.floating]
+
+ROUNDING = 1e-13  # of V, relative to the magnitudes of its terms
+
+
+def potentials(
+    problem: Problem, matrices: Matrices, proof: Proof, x: Floats, y: Floats, grad: Floats
+) -> tuple[Floats, Floats]:
+    """Return V and what rounding can do to it for each state, ``[K]`` each.
+
+    Args:
+        problem: The losses.
+        matrices: Of the network.
+        proof: With its storage.
+        x: Iterates from the state of the proof on, ``[K, n, d]``.
+        y: Trackers.
+        grad: Gradients of f_i at x_i.
+    """
+    n, count, steps = matrices.n, len(proof.taps.a), len(x)
+    c = proof.taps.a - proof.taps.b if proof.convex else np.ones(1)
+    later = np.array([c[i:].sum() for i in range(count + 1)])  # C_l for l = 0, ..., J
+
+    def before(array: Floats, lag: int) -> Floats:
+        return array[np.maximum(np.arange(steps) - lag, 0)]
+
+    average, mean = np.einsum("i,kid->kd", matrices.u / n, x), y.mean(axis=1)
+    e_x, e_y = x - average[:, None], y - matrices.v[:, None] * mean[:, None]
+    losses = _local_losses(problem, x)
+    values, sizes = losses.sum(axis=1), np.abs(losses).sum(axis=1)
+    slopes = np.sum(grad * e_x, axis=(1, 2))
+    work = n * np.sum(mean * (average - before(average, 1)), axis=1)
+    total, size = np.zeros(steps), np.zeros(steps)
+    for lag in range(count):  # sum_j c_j sum_{l<j} counts lag l as often as C_l does
+        total += later[lag] * before(values - slopes, lag)
+        size += abs(later[lag]) * before(sizes + np.abs(slopes), lag)
+    for lag in range(count - 1):  # and sum_l C_l sum_{m<l} counts m as often as the sum of C_l over l > m
+        weight = later[lag + 1 :].sum()
+        total += weight * before(work, lag)
+        size += abs(weight) * np.abs(before(work, lag))
+    state = [e_x[:, :-1] / proof.step_size, e_y[:, :-1]]
+    state += [(x - before(x, j)) / proof.step_size for j in range(1, count)]
+    state += [grad - before(grad, j) for j in range(1, count)]
+    sigma = np.concatenate(state, axis=1)  # [K, states, d]
+    stored = np.einsum("ksd,st,ktd->k", sigma, proof.storage, sigma, optimize=True)
+    length = np.linalg.norm(sigma, axis=2)
+    size += proof.step_size * np.einsum("ks,st,kt->k", length, np.abs(proof.storage), length, optimize=True)
+    return total + proof.step_size * stored, ROUNDING * size
+
+
+@partial(jax.jit, static_argnames="losses")
+def _evaluate(arrays: Any, x: jax.Array, *, losses: LossCode) -> jax.Array:
+    return jax.lax.map(lambda one: losses.losses(arrays, one, None), x)
+
+
+def _local_losses(problem: Problem, x: Floats) -> Floats:
+    """Return f_i(x_i), ``[K, n]``."""
+    with jax.enable_x64(True):
+        return np.asarray(_evaluate(problem.arrays(np.float64), x, losses=problem.code))

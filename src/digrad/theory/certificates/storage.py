@@ -1,0 +1,234 @@
+r"""The storage function behind a certified step size, and the proof that it falls.
+
+The state is :math:`\sigma = (a, b, d_1, \dots, d_{J-1}, h_1, \dots, h_{J-1})` with :math:`e_x = \alpha M a`,
+:math:`e_y = N b`, :math:`x_k - x_{k-j} = \alpha d_j` and :math:`g_k - g_{k-j} = h_j`; the inputs are the clipped
+trackers p and the changes of the gradients q. A step is certified if a symmetric P exists for which
+
+.. math::
+    \Psi(\sigma, p, q) = F(\sigma, p, q) + \sigma_+' P \sigma_+ - \sigma' P \sigma \le 0,
+
+F being the form of :func:`supply`. P comes from one Riccati equation and needs no sign. That :math:`\Psi < 0` is
+proved in floating point: every entry is computed together with the sum of the magnitudes of its terms, which bounds its
+rounding, and Cholesky's algorithm completes for :math:`-\Psi` minus all that rounding can be (Rump's test).
+
+Reference: S. M. Rump, Verification of positive definiteness, BIT 46, 2006.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy import linalg
+
+from digrad.theory.certificates.responses import Matrices, Taps
+
+Floats = npt.NDArray[np.floating]
+
+EPS = float(np.finfo(np.float64).eps)
+MARGIN = 1e-8  # by which the Riccati equation is asked for more than Psi <= 0, relative to the form
+DEPTH = 16  # roundings on the way to an entry of Psi, sums apart: more than :func:`supply` has
+
+
+@dataclass(frozen=True, eq=False)
+class Bounded:
+    """An array and the sums of the magnitudes of the terms that were added up for its entries."""
+
+    value: Floats
+    size: Floats
+
+    @classmethod
+    def exact(cls, value: Any) -> "Bounded":
+        """Return numbers that are what they are, or off by a few units of their last place."""
+        array = np.asarray(value, np.float64)
+        return cls(array, np.abs(array))
+
+    @property
+    def T(self) -> "Bounded":  # noqa: N802
+        """The transpose."""
+        return Bounded(self.value.T, self.size.T)
+
+    def __add__(self, other: "Bounded") -> "Bounded":
+        return Bounded(self.value + other.value, self.size + other.size)
+
+    def __sub__(self, other: "Bounded") -> "Bounded":
+        return Bounded(self.value - other.value, self.size + other.size)
+
+    def __matmul__(self, other: "Bounded") -> "Bounded":
+        return Bounded(self.value @ other.value, self.size @ other.size)
+
+    def times(self, factor: float, size: float = 0.0) -> "Bounded":
+        """Return all entries times a number, itself a sum of terms of that ``size``."""
+        return Bounded(factor * self.value, max(abs(factor), size) * self.size)
+
+
+class Supply(NamedTuple):
+    """One step as a linear map, and the form without P: sigma+ = step (sigma, p, q)."""
+
+    step: Bounded  # [states, states + 2 n]
+    form: Bounded  # [states + 2 n, states + 2 n]
+    scale: Floats  # [states + 2 n] powers of 2: the units in which all coordinates are alike
+
+
+def supply(
+    matrices: Matrices,
+    curvature: Floats,
+    step_size: float,
+    taps: Taps,
+    *,
+    kept: float = 0.0,
+    slack: float = 0.0,
+    convex: bool = True,
+) -> Supply:
+    """Return the form F of which the storage must make a negative one, and the step.
+
+    Args:
+        matrices: Of the network.
+        curvature: L_i, ``[n]``.
+        step_size: alpha.
+        taps: The multipliers.
+        kept: eps, the share of alpha <p, D y> that V falls by.
+        slack: s, so that V falls by s |e_x|^2/alpha too.
+        convex: Whether all losses are convex.
+    """
+    n, count = matrices.n, len(taps.a)
+    k = n - 1
+    sizes = [k, k, *[n] * (2 * count - 2), n, n]
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    identity = np.eye(offsets[-1])
+    parts = [Bounded.exact(identity[begin:end]) for begin, end in pairwise(offsets)]
+    p, q = parts[-2:]
+    x_before = dict(enumerate(parts[2 : count + 1], start=1))
+    g_before = dict(enumerate(parts[count + 1 : 2 * count], start=1))
+    R, C, D = (Bounded.exact(each) for each in (matrices.R, matrices.C, np.diag(matrices.ratio)))
+    u, one, unit = Bounded.exact(matrices.u[None]), Bounded.exact(np.ones((1, n))), Bounded.exact(np.eye(n))
+    onto_R = unit - Bounded.exact(np.tile(matrices.u / n, (n, 1)))
+    onto_C = unit - Bounded.exact(np.tile(matrices.v[:, None] / n, (1, n)))
+    to_x, to_y = _bases(matrices)
+    ex, ey = to_x @ parts[0], to_y @ parts[1]
+    dx = (R - unit) @ ex - p
+    ex_next = R @ ex - onto_R @ p  # u' e_x = 0, so that R and R - 1 u'/n do the same to it
+    ey_next = C @ ey + onto_C @ q
+    d = {1: dx, **{j + 1: x_before[j] + dx for j in x_before}}
+    h = {1: q, **{j + 1: g_before[j] + q for j in g_before}}
+    inverse = Bounded.exact(np.diag(1 / curvature))
+    terms: list[tuple[Bounded, Bounded, float, float]] = [  # the last is the size of a rounded factor
+        (p, D @ p, -(1 - kept), 0.0),
+        (p, D @ ey, 1.0, 0.0),
+        (ex, ex, slack, 0.0),
+    ]
+    if convex:
+        c = taps.a - taps.b
+        total = float(
+            np.arange(1, count + 1) @ (taps.a + taps.b)
+        )  # sum_j j c_j = 1 to rounding, which a_1 and b_1 bear
+        terms.append((u @ p, one @ q, -1 / n, 0.0))
+        for j in range(1, count):
+            terms.append((one @ h[j], u @ (d[j + 1] - d[j]), float(c[j:].sum()) / n, total / n))
+        for j in range(1, count + 1):
+            a_j, b_j = float(taps.a[j - 1]), float(taps.b[j - 1])
+            terms.append((h[j], ex_next - onto_R @ d[j], -(a_j - b_j), total))
+            terms.append((h[j], d[j], b_j, total))
+            terms.append((h[j], inverse @ h[j], -(a_j + b_j) / (2 * step_size), total / (2 * step_size)))
+    else:
+        tau = float(taps.b[0])
+        terms.append((q, ex_next, -1.0, 0.0))
+        terms.append((q, inverse @ q, -tau / step_size, 0.0))
+        terms.append((dx, Bounded.exact(np.diag(curvature)) @ dx, step_size * (0.5 + tau), 0.0))
+    form = Bounded.exact(np.zeros_like(identity))
+    for left, right, factor, size in terms:
+        product = (left.T @ right).times(factor / 2, size / 2)
+        form = form + product + product.T
+    rows = [_rows(ex_next, k), _rows(ey_next, k), *(d[j] for j in x_before), *(h[j] for j in g_before)]
+    step = Bounded(np.vstack([row.value for row in rows]), np.vstack([row.size for row in rows]))
+    # In units of p, gradients change by (alpha L)^.5 and iterates by its inverse while V changes by about one.
+    unit = np.exp2(np.round(np.log2(step_size * curvature) / 2))
+    mean, apart = (
+        np.full(k, np.exp2(np.round(np.log2(step_size * np.median(curvature)) / 2))),
+        np.tile(unit, count - 1),
+    )
+    scale = np.concatenate([1 / mean, mean, 1 / apart, apart, np.ones(n), unit])
+    return Supply(step, form, scale)
+
+
+def find_storage(found: Supply) -> Floats | None:
+    """Return P, or None where the Riccati equation has no stabilizing solution: nothing is certified then."""
+    states, scale = len(found.step.value), found.scale
+    form = scale[:, None] * found.form.value * scale
+    form = form + MARGIN * np.abs(form).max() * np.eye(len(form))
+    if not states:
+        return np.zeros((0, 0))
+    step = found.step.value * scale / scale[:states, None]
+    A, B = step[:, :states], step[:, states:]
+    try:
+        X = linalg.solve_discrete_are(
+            A, B, -form[:states, :states], -form[states:, states:], s=-form[:states, states:]
+        )
+    except (linalg.LinAlgError, ValueError):
+        return None
+    return -(X + X.T) / 2 / scale[:states] / scale[:states, None]
+
+
+def is_negative(found: Supply, P: Floats, *, relative: float) -> bool:
+    """Return whether Psi < 0 is proved, for all matrices that differ from these by rounding.
+
+    Args:
+        found: The form and the step.
+        P: The storage, taken as exact.
+        relative: How far the entries of R, C, u and v may be from exact ones, relatively.
+    """
+    states, m = len(P), len(found.form.value)
+    storage = Bounded.exact(P)
+    after = found.step.T @ storage @ found.step
+    psi, size = found.form.value + after.value, found.form.size + after.size
+    psi[:states, :states] -= P
+    size[:states, :states] += np.abs(P)
+    psi = found.scale[:, None] * (psi + psi.T) / 2 * found.scale  # powers of 2: exact, and as definite
+    size = found.scale[:, None] * size * found.scale
+    # Every entry is a sum of products of at most DEPTH numbers over at most 3 m terms each time.
+    radius = ((DEPTH + 6 * m) * EPS + DEPTH * relative) * float(size.sum(axis=1).max())
+    negative = -psi
+    gamma = (m + 2) * EPS
+    shift = 1.1 * (radius + gamma / (1 - gamma) * float(np.trace(np.abs(negative))))
+    try:
+        linalg.cholesky(negative - shift * np.eye(m), lower=True)
+    except linalg.LinAlgError:
+        return False
+    return True
+
+
+def perron_error(matrices: Matrices) -> float:
+    """Return how far u and v are from the Perron vectors of exactly stochastic matrices, relatively, at most.
+
+    Exact are matrices whose entries differ from the stored ones by a few units of the last place.
+    """
+    return max(_eigenvector_error(matrices.R.T, matrices.u), _eigenvector_error(matrices.C, matrices.v))
+
+
+def _eigenvector_error(M: Floats, u: Floats) -> float:
+    """Bound |u - exact|/u for M u = u and a sum of n: through an approximate inverse of the bordered system."""
+    n = len(u)
+    A = M - np.eye(n)
+    A[-1] = 1.0
+    residual = np.abs(M @ u - u) + 2 * n * EPS * (np.abs(M) @ np.abs(u) + np.abs(u))
+    residual[-1] = abs(u.sum() - n) + n * EPS * np.abs(u).sum()
+    inverse = np.linalg.inv(A)
+    defect = float(np.abs(np.eye(n) - inverse @ A).sum(axis=1).max()) + 4 * n * EPS * float(
+        (np.abs(inverse) @ np.abs(A)).sum(axis=1).max()
+    )
+    if defect >= 0.5:
+        return np.inf
+    worst = float((np.abs(inverse) @ residual).max()) / (1 - defect)
+    return worst / float(u.min() - worst) if worst < u.min() else np.inf
+
+
+def _bases(matrices: Matrices) -> tuple[Bounded, Bounded]:
+    """Return maps onto u' e = 0 and 1' e = 0 that leave out the last agent."""
+    k = matrices.n - 1
+    last = -matrices.u[None, :k] / matrices.u[-1]
+    return tuple(Bounded.exact(np.vstack([np.eye(k), row])) for row in (last, -np.ones((1, k))))  # pyright: ignore[reportReturnType]
+
+
+def _rows(of: Bounded, count: int) -> Bounded:
+    return Bounded(of.value[:count], of.size[:count])

@@ -1,0 +1,103 @@
+"""The rows of a certificate along a run: V falls, F stays below the level, agents stay together."""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from digrad.arrays import clip_factors
+from digrad.network import Network
+from digrad.problems import Problem
+from digrad.theory.certificates.certification import first_proven, refused
+from digrad.theory.certificates.closure import Proof
+from digrad.theory.certificates.potential import potentials
+from digrad.theory.certificates.regions import Losses
+from digrad.theory.certificates.responses import Matrices
+from digrad.theory.constants.assumptions import Smoothness
+from digrad.theory.inequalities.rows import ESTIMATES, Row, terms
+from digrad.theory.trajectory import Trajectory
+
+Floats = npt.NDArray[np.floating]
+
+EPS = float(np.finfo(np.float64).eps)
+DRIFT = 1e-9  # of the sum of the trackers, relative to the gradients so far
+FALLS = "V falls: V+ + eps alpha <p, D y> <= V"
+
+
+class Proven(NamedTuple):
+    """From which step on a run is proven to converge, by what, and the rows that say so."""
+
+    first: int | None
+    proof: Proof | None
+    rows: tuple[Row, ...]
+
+
+def certificate_rows(
+    problem: Problem, network: Network, path: Trajectory, constants: Smoothness | None
+) -> Proven:
+    """Return the first proven state of a run and the rows of its certificate."""
+    losses = Losses.of(problem, constants)
+    sizes = np.linalg.norm(path.grad, axis=2).sum(axis=1)
+    drift = np.linalg.norm(path.y.sum(axis=1) - path.grad.sum(axis=1), axis=1)
+    noise = 16 * EPS * (np.abs(path.loss) + np.linalg.norm(path.average, axis=1) * sizes)
+    is_proven = constants is None or constants.is_certifiable
+    known = terms(is_proven, "f_inf is proven" if is_proven else ESTIMATES)
+    rows = [
+        Row(
+            "lower bound: f_inf <= F_k",
+            "certificate",
+            np.full_like(path.loss, losses.lower_bound),
+            path.loss,
+            known,
+            noise,
+        ),
+        Row(
+            "invariant: the y_i sum to the gradients",
+            "certificate",
+            drift,
+            DRIFT * np.maximum.accumulate(sizes),
+        ),
+    ]
+    reason = refused(problem, network, "check_run") if is_proven else ESTIMATES
+    found = None if reason else first_proven(
+        problem, network, path.x, path.y, path.step_size, path.threshold, constants
+    )  # fmt: skip
+    if found is None:
+        needs = terms(False, reason or "a state from which the run is proven")
+        return Proven(None, None, (*rows, Row(FALLS, "certificate", np.zeros(1), np.zeros(1), needs)))
+    k, proof = found
+    matrices = Matrices.of(network)
+    x, y, base = path.x[k:], path.y[k:], network.n * losses.lower_bound
+    V, rounding = potentials(problem, matrices, proof, x, y, path.grad[k:])
+    factors = np.asarray(clip_factors(y.reshape(-1, y.shape[2]), path.threshold)).reshape(len(y), -1)
+    clipped = factors * np.sum(y**2, axis=2)
+    lengths = np.linalg.norm(x - path.average[k:, None], axis=2)
+    falls = proof.kept * path.step_size * clipped @ matrices.ratio
+    falls += proof.slack / path.step_size * np.sum(lengths**2, axis=1)
+    given = terms(True, f"proven from step {k}")
+    after, before = V[1:] - base + falls[:-1], V[:-1] - base
+    widths = np.maximum(proof.width, np.finfo(float).tiny)
+    spread = np.max(lengths / widths, axis=1)
+    blur = 16 * EPS * np.linalg.norm(x, axis=2).max(axis=1) / widths.min()
+    rows += [
+        Row(FALLS, "certificate", after, before, given, rounding[1:] + rounding[:-1], first=k + 1),
+        Row(
+            "F(xbar_k) <= V_0/n",
+            "certificate",
+            path.loss[k:],
+            np.full(len(x), proof.level),
+            given,
+            noise[k:],
+            first=k,
+        ),
+        Row(
+            "agents stay together: |x_i - xbar| <= E_i",
+            "certificate",
+            spread,
+            np.ones(len(x)),
+            given,
+            blur,
+            first=k,
+        ),
+    ]
+    return Proven(k, proof, tuple(rows))

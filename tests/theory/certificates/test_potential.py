@@ -1,0 +1,90 @@
+"""V never rises along any run that the theorem is about, and never falls below n F."""
+
+import numpy as np
+import pytest
+
+from digrad import graphs, problems
+from digrad.network import Network
+from digrad.theory.certificates.closure import Proof, Start, close, largest
+from digrad.theory.certificates.potential import potentials
+from digrad.theory.certificates.regions import Losses
+from digrad.theory.certificates.responses import Matrices, TapSearch
+
+
+def random_problem(rng: np.random.Generator, n: int, kind: int) -> problems.Problem:
+    d = int(rng.integers(1, 4))
+    if kind == 0:
+        curvature = np.where(rng.random((n, d)) < 0.3, 0.0, rng.uniform(0, 3, (n, d)))
+        curvature[0] += 0.1
+        return problems.quadratic(
+            curvature=curvature, linear=rng.normal(size=(n, d)), quartic=rng.choice([0.0, 0.5])
+        )
+    if kind == 1:
+        return problems.cosh(
+            center=rng.normal(size=(n, d)), scale=rng.uniform(0.3, 2, n), sharpness=rng.uniform(0.5, 1.5, n)
+        )
+    return problems.quartic(center=rng.normal(size=(n, d)), scale=rng.uniform(0.3, 2, n))
+
+
+def factors(rng: np.random.Generator, kind: int, y: np.ndarray, threshold: float) -> np.ndarray:
+    """Return 0 <= s_i <= 1 with |s_i y_i| <= c0: the clip, any factors, sleeping agents, smooth clipping."""
+    clip = np.minimum(1, threshold / np.maximum(np.linalg.norm(y, axis=1), 1e-300))
+    if kind == 1:
+        return clip * rng.random(len(y))
+    if kind == 2:
+        return clip * (rng.random(len(y)) < 0.5)
+    return threshold / (threshold + np.linalg.norm(y, axis=1)) if kind == 3 else clip
+
+
+def check_falls(seed: int, steps: int) -> int:
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, 7))
+    graph = [
+        graphs.ring(n),
+        graphs.complete(n),
+        graphs.k_out(n, min(2, n - 1), seed=seed) if n > 2 else graphs.ring(n),
+    ]
+    network = Network(graph[seed % 3])
+    problem = random_problem(rng, n, seed % 3)
+    matrices, losses = Matrices.of(network), Losses.of(problem, None)._replace(convex=seed % 4 != 3)
+    taps = 1 if not losses.convex else int(rng.integers(1, 5))
+    x = rng.normal(size=problem.dim) + (0.2 if seed % 2 else 0.0) * rng.normal(size=(n, problem.dim))
+    threshold = float(rng.choice([0.3, 2.0, 10.0]))
+    start = Start(
+        losses, TapSearch(matrices, taps, losses.convex), x, problem.local_gradients(x), np.full(n, threshold)
+    )
+    proof = largest(start)
+    assert proof is not None
+    if seed % 5 == 0:  # steps below the certified one have proofs of their own
+        smaller = close(start, 0.5 * proof.step_size)
+        assert isinstance(smaller, Proof)
+        proof = smaller
+    xs, ys, gs, decreases = [x], [start.y], [problem.local_gradients(x)], []
+    for _ in range(steps):
+        s = factors(rng, seed % 4, ys[-1], threshold)
+        p = s[:, None] * ys[-1]
+        decreases.append(proof.kept * proof.step_size * np.sum(matrices.ratio[:, None] * p * ys[-1]))
+        xs.append(matrices.R @ xs[-1] - proof.step_size * p)
+        gs.append(problem.local_gradients(xs[-1]))
+        ys.append(matrices.C @ ys[-1] + gs[-1] - gs[-2])
+    x, y = np.array(xs), np.array(ys)
+    V, rounding = potentials(problem, matrices, proof, x, y, np.array(gs))
+    average = np.einsum("i,kid->kd", matrices.u / n, x)
+    F = np.array([problem.local_losses(point).mean() for point in average[:: max(1, steps // 20)]])
+    scale = 100 * (rounding.max() + 1e-13 * np.abs(V).max())
+    assert (np.diff(V) + decreases <= scale).all()
+    assert (n * F <= V[:: max(1, steps // 20)] + scale).all()
+    assert (proof.level + scale >= F).all()
+    assert (np.linalg.norm(x - average[:, None], axis=2) <= proof.width * (1 + 1e-9) + 1e-12).all()
+    assert V[0] <= proof.potential
+    return steps
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_potential_never_rises_and_bounds_the_loss(seed):
+    check_falls(seed, 60)
+
+
+@pytest.mark.slow
+def test_potential_never_rises_along_very_many_random_steps():
+    assert sum(check_falls(seed, 500) for seed in range(100, 300)) == 100_000
