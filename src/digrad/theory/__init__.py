@@ -4,6 +4,7 @@ The certificate is a potential that contains F and falls along every run; the pa
 constants and with repaired ones, are checked on request. See the page on the theory.
 """
 
+from digrad.theory.certificates.batches import BatchBound, certify_batches
 from digrad.theory.certificates.certificate import Certificate
 from digrad.theory.certificates.certification import certify, certify_state, verify_proof
 from digrad.theory.certificates.closure import Proof
@@ -25,6 +26,7 @@ from digrad.theory.inequalities.rows import Row
 from digrad.theory.trajectory import RunDivergedError, Trajectory, run
 
 __all__ = [
+    "BatchBound",
     "Certificate",
     "EmpiricalSmoothness",
     "Line",
@@ -38,6 +40,7 @@ __all__ = [
     "Trajectory",
     "WeightedNorm",
     "certify",
+    "certify_batches",
     "certify_state",
     "check_run",
     "closed_form",

@@ -1,6 +1,7 @@
 """What the public functions of the theory are given, checked at the door."""
 
 import reprlib
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,7 @@ from digrad.problems import Problem
 from digrad.theory.constants.assumptions import Smoothness
 
 Floats = npt.NDArray[np.floating]
+Given: TypeAlias = Smoothness | float | npt.ArrayLike | None  # smoothness, as a user gives it
 
 
 def one_number(value: object, name: str, owner: str) -> None:
@@ -27,17 +29,28 @@ def check_problem(problem: object, owner: str) -> None:
         )
 
 
-def check_constants(constants: object, problem: Problem, owner: str) -> None:
-    """Raise unless ``constants`` are smoothness constants of all agents of a problem, ``"empirical"`` or None."""
-    if isinstance(constants, Smoothness):
-        if constants.L0.size != problem.n_agents:
+def as_smoothness(given: object, problem: Problem, owner: str) -> Smoothness | None:
+    """Return constants of all agents of a problem: as given, or of Hessian norms; None for ``"empirical"`` and None."""
+    if given is None or (isinstance(given, str) and given == "empirical"):
+        return None
+    constants = given
+    if not isinstance(given, Smoothness):
+        try:
+            bounds = np.asarray(given, np.float64)
+        except (TypeError, ValueError):
+            bounds = np.full(1, np.nan)
+        if bounds.ndim > 1 or not (np.isfinite(bounds).all() and (bounds >= 0).all()):
             raise ArgumentError(
-                f"`constants` of {owner} has {constants.L0.size} agents, but the problem has {problem.n_agents}."
+                f"`smoothness` of {owner} must be a bound of every Hessian norm, one per agent, a Smoothness, or None, "
+                f"but got {reprlib.repr(given)}."
             )
-    elif constants is not None and not (isinstance(constants, str) and constants == "empirical"):
+        constants = Smoothness(L0=bounds if bounds.ndim else np.full(problem.n_agents, float(bounds)))
+    assert isinstance(constants, Smoothness)
+    if constants.L0.size != problem.n_agents:
         raise ArgumentError(
-            f"`constants` of {owner} must be a Smoothness, 'empirical' or None, but got {reprlib.repr(constants)}."
+            f"`smoothness` of {owner} has {constants.L0.size} agents, but the problem has {problem.n_agents}."
         )
+    return constants
 
 
 def start_array(problem: Problem, x0: npt.ArrayLike | None, owner: str) -> Floats:

@@ -8,7 +8,8 @@ from digrad.network import Network
 from digrad.theory.certificates.closure import Proof, Start, close, largest
 from digrad.theory.certificates.potential import potentials
 from digrad.theory.certificates.regions import Losses
-from digrad.theory.certificates.responses import Matrices, TapSearch
+from digrad.theory.certificates.responses import Matrices
+from digrad.theory.certificates.search import TapSearch
 
 
 def random_problem(rng: np.random.Generator, n: int, kind: int) -> problems.Problem:
@@ -36,23 +37,27 @@ def factors(rng: np.random.Generator, kind: int, y: np.ndarray, threshold: float
     return threshold / (threshold + np.linalg.norm(y, axis=1)) if kind == 3 else clip
 
 
-def check_falls(seed: int, steps: int) -> int:
-    rng = np.random.default_rng(seed)
-    n = int(rng.integers(1, 7))
+def random_network(seed: int, n: int) -> Network:
+    """Return a ring, a complete graph or a random one; every fifth takes turns with the rest of its arcs."""
     graph = [
         graphs.ring(n),
         graphs.complete(n),
         graphs.k_out(n, min(2, n - 1), seed=seed) if n > 2 else graphs.ring(n),
-    ]
-    network = Network(graph[seed % 3])
+    ][seed % 3]
+    return Network(graphs.split(graph, 2 + seed % 2) if seed % 5 == 4 and n > 2 else graph)
+
+
+def check_falls(seed: int, steps: int) -> int:
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, 7))
+    turns = Matrices.of(random_network(seed, n))
     problem = random_problem(rng, n, seed % 3)
-    matrices, losses = Matrices.of(network), Losses.of(problem, None)._replace(convex=seed % 4 != 3)
-    taps = 1 if not losses.convex else int(rng.integers(1, 5))
+    losses = Losses.of(problem, None)._replace(convex=seed % 4 != 3)
+    taps = 1 if not losses.convex or len(turns) > 1 else int(rng.integers(1, 5))
     x = rng.normal(size=problem.dim) + (0.2 if seed % 2 else 0.0) * rng.normal(size=(n, problem.dim))
     threshold = float(rng.choice([0.3, 2.0, 10.0]))
-    start = Start(
-        losses, TapSearch(matrices, taps, losses.convex), x, problem.local_gradients(x), np.full(n, threshold)
-    )
+    search = TapSearch(turns, taps, losses.convex)
+    start = Start(losses, search, x, problem.local_gradients(x), np.full(n, threshold))
     proof = largest(start)
     assert proof is not None
     if seed % 5 == 0:  # steps below the certified one have proofs of their own
@@ -60,16 +65,17 @@ def check_falls(seed: int, steps: int) -> int:
         assert isinstance(smaller, Proof)
         proof = smaller
     xs, ys, gs, decreases = [x], [start.y], [problem.local_gradients(x)], []
-    for _ in range(steps):
-        s = factors(rng, seed % 4, ys[-1], threshold)
-        p = s[:, None] * ys[-1]
-        decreases.append(proof.kept * proof.step_size * np.sum(matrices.ratio[:, None] * p * ys[-1]))
-        xs.append(matrices.R @ xs[-1] - proof.step_size * p)
+    for k in range(steps):
+        now = turns[k % len(turns)]
+        p = factors(rng, seed % 4, ys[-1], threshold)[:, None] * ys[-1]
+        decreases.append(proof.kept * proof.step_size * np.sum(now.ratio[:, None] * p * ys[-1]))
+        xs.append(now.R @ xs[-1] - proof.step_size * p)
         gs.append(problem.local_gradients(xs[-1]))
-        ys.append(matrices.C @ ys[-1] + gs[-1] - gs[-2])
+        ys.append(now.C @ ys[-1] + gs[-1] - gs[-2])
     x, y = np.array(xs), np.array(ys)
-    V, rounding = potentials(problem, matrices, proof, x, y, np.array(gs))
-    average = np.einsum("i,kid->kd", matrices.u / n, x)
+    V, rounding = potentials(problem, turns, proof, x, y, np.array(gs))
+    weights = np.array([turns[k % len(turns)].u for k in range(steps + 1)])
+    average = np.einsum("ki,kid->kd", weights / n, x)
     F = np.array([problem.local_losses(point).mean() for point in average[:: max(1, steps // 20)]])
     scale = 100 * (rounding.max() + 1e-13 * np.abs(V).max())
     assert (np.diff(V) + decreases <= scale).all()

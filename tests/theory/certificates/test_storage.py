@@ -5,8 +5,15 @@ import pytest
 
 from digrad import graphs
 from digrad.network import Network
-from digrad.theory.certificates.responses import Matrices, TapSearch, largest_step
-from digrad.theory.certificates.storage import find_storage, is_negative, perron_error, supply
+from digrad.theory.certificates.responses import Matrices, largest_step
+from digrad.theory.certificates.search import TapSearch
+from digrad.theory.certificates.storage import (
+    find_storages,
+    is_negative,
+    perron_error,
+    prove_storages,
+    supply,
+)
 
 NETWORKS = {
     "example5": graphs.example5(),
@@ -17,11 +24,11 @@ NETWORKS = {
 
 
 def averaging(n: int) -> Matrices:
-    return Matrices(np.full((n, n), 1 / n), np.full((n, n), 1 / n), np.ones(n), np.ones(n))
+    return Matrices(np.full((n, n), 1 / n), np.full((n, n), 1 / n), *[np.ones(n)] * 4)
 
 
 def test_one_agent_may_take_twice_the_inverse_curvature():
-    alone = Matrices(np.ones((1, 1)), np.ones((1, 1)), np.ones(1), np.ones(1))
+    alone = averaging(1)
     assert largest_step(alone, np.array([4.0]), taps=1).step_size == pytest.approx(0.5, rel=1e-3)
 
 
@@ -34,18 +41,17 @@ def test_equal_averaging_allows_half_the_inverse_curvature_and_less_without_conv
 @pytest.mark.parametrize(("taps", "convex"), [(1, True), (2, True), (4, True), (1, False)])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_storage_exists_just_below_the_formula_and_not_above(name, taps, convex):
-    matrices = Matrices.of(Network(NETWORKS[name]))
-    L = np.random.default_rng(0).uniform(0.3, 2.0, matrices.n)
-    found = largest_step(matrices, L, taps=taps, convex=convex)
-    relative = perron_error(matrices)
-    for part, expected in ((0.5, True), (0.98, True), (1.01, False)):
-        form = supply(matrices, L, part * found.step_size, found, convex=convex)
-        P = find_storage(form)
-        assert (P is not None and is_negative(form, P, relative=relative)) is expected
+    turns = Matrices.of(Network(NETWORKS[name]))
+    L = np.random.default_rng(0).uniform(0.3, 2.0, turns[0].n)
+    found = largest_step(turns[0], L, taps=taps, convex=convex)
+    for part, expected in ((0.5, True), (0.98, True), (0.999, True), (1.01, False)):
+        step, relative = part * found.step_size, perron_error(turns)
+        proven = prove_storages(turns, L, step, found, relative=relative, convex=convex)
+        assert (proven is not None) is expected
 
 
 def test_more_taps_certify_more():
-    matrices = Matrices.of(Network(graphs.example5()))
+    matrices = Matrices.of(Network(graphs.example5()))[0]
     steps = [largest_step(matrices, np.ones(5), taps=taps).step_size for taps in (1, 2, 4)]
     assert steps == pytest.approx([0.25, 0.30, 0.41], rel=0.03)
     assert steps == sorted(steps)
@@ -64,13 +70,14 @@ def test_search_remembers_what_is_known_of_smaller_and_larger_curvatures():
 
 
 def test_form_that_is_barely_positive_is_not_taken_for_negative():
-    matrices = Matrices.of(Network(graphs.example5()))
+    matrices = Matrices.of(Network(graphs.example5()))[0]
     found = largest_step(matrices, np.ones(5), taps=1)
     form = supply(matrices, np.ones(5), 0.9 * found.step_size, found)
-    P = find_storage(form)
-    assert P is not None
-    assert is_negative(form, P, relative=1e-14)
-    assert not is_negative(form, P, relative=1e-3)  # had the matrices been known to three digits only
+    storages = find_storages([form])
+    assert storages is not None
+    (P,) = storages
+    assert is_negative(form, P, P, relative=1e-14)
+    assert not is_negative(form, P, P, relative=1e-3)  # had the matrices been known to three digits only
 
 
 def test_perron_vectors_are_known_to_the_last_digits():
@@ -81,12 +88,13 @@ def test_perron_vectors_are_known_to_the_last_digits():
 def test_negative_form_is_proved_in_ball_arithmetic():
     """Every entry of Psi again, in 160-bit balls from rational matrices: the eigenvalues are below zero."""
     flint = pytest.importorskip("flint")
-    matrices = Matrices.of(Network(graphs.example5()))
+    matrices = Matrices.of(Network(graphs.example5()))[0]
     L = np.array([5.0, 4.0, 3.0, 4.0, 5.0])
     found = largest_step(matrices, L, taps=1)
     step = 0.95 * found.step_size
-    P = find_storage(supply(matrices, L, step, found))
-    assert P is not None
+    storages = find_storages([supply(matrices, L, step, found)])
+    assert storages is not None
+    (P,) = storages
     assert _ball_check(flint, matrices, L, step, found, P)
     assert not _ball_check(flint, matrices, L, 1.2 * step, found, P)
 

@@ -43,9 +43,9 @@ def test_estimated_constants_certify_no_row():
     setting, largest = largest_of_chain("repaired", problem, network, 1.0, np.tile(x0, (5, 1)))
     options = {"step_size": 0.9 * largest.step_size, "threshold": 1.0, "x0": x0, "steps": 20}
     proven = setting.smoothness
-    assert check_paper(problem, network, constants=proven, **options).paper.certified["repaired"]
+    assert check_paper(problem, network, smoothness=proven, **options).paper.certified["repaired"]
     estimated = replace(proven, source="empirical")
-    check = check_paper(problem, network, constants=estimated, **options)
+    check = check_paper(problem, network, smoothness=estimated, **options)
     assert not any(check.paper.certified.values())
     claims = ("gradient bound", "potential", "sum of abar", "sum of X", "sum of Y", "smallest gradient")
     rows = [check.row(claim, chain) for claim in claims for chain in ("sharp", "repaired", "paper")]
@@ -60,7 +60,7 @@ def test_estimated_constants_certify_no_row():
 
 def test_empirical_constants_are_those_of_the_run_and_certify_no_row():
     check = check_paper(
-        PROBLEMS["cosh"], RING, step_size=1e-6, threshold=1.0, steps=20, constants="empirical"
+        PROBLEMS["cosh"], RING, step_size=1e-6, threshold=1.0, steps=20, smoothness="empirical"
     )
     assert check.paper.smoothness.source == "empirical"
     assert not any(check.paper.certified.values())
@@ -69,9 +69,9 @@ def test_empirical_constants_are_those_of_the_run_and_certify_no_row():
         lambda w, batch: ((w - batch) ** 2).mean(), [np.zeros((3, 1)), np.ones((2, 1))], 1
     )
     ring = Network(graphs.ring(2))
-    with pytest.raises(ArgumentError, match='constants="empirical"'):
+    with pytest.raises(ArgumentError, match='smoothness="empirical"'):
         check_paper(users, ring, step_size=0.1, threshold=1.0, steps=5)
-    found = check_paper(users, ring, step_size=0.1, threshold=1.0, steps=5, constants="empirical")
+    found = check_paper(users, ring, step_size=0.1, threshold=1.0, steps=5, smoothness="empirical")
     assert np.allclose(found.paper.smoothness.L0, 2.0)
 
 
@@ -104,10 +104,10 @@ def test_sum_of_tracker_errors_needs_a_contraction_but_no_certificate():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"constants": "guessed"}, "`constants` of check_run must be a Smoothness, 'empirical' or None"),
-        ({"constants": Smoothness([1.0], [0.0], 1.0, 0.0, 0.0)}, "has 1 agents, but the problem has 5"),
+        ({"smoothness": "guessed"}, "`smoothness` of check_run must be a bound of every Hessian norm"),
+        ({"smoothness": Smoothness([1.0], [0.0], 1.0, 0.0, 0.0)}, "has 1 agents, but the problem has 5"),
         (
-            {"constants": Smoothness([1.0] * 3, [0.0] * 3, 1.0, 0.0, 0.0)},
+            {"smoothness": Smoothness([1.0] * 3, [0.0] * 3, 1.0, 0.0, 0.0)},
             "has 3 agents, but the problem has 5",
         ),
         ({"problem": None}, "`problem` of check_run must be a Problem"),
@@ -144,7 +144,7 @@ def test_radius_too_large_for_the_smoothness_lemmas_makes_rows_inapplicable():
     x0 = np.diag([2e4, -2e4, 2e4, 0.0, 0.0])[:, :3]
     problem = PROBLEMS["quartic"]
     check = check_paper(
-        problem, RING, step_size=1e-3, threshold=1.0, x0=x0, steps=5, constants=closed_form(problem)
+        problem, RING, step_size=1e-3, threshold=1.0, x0=x0, steps=5, smoothness=closed_form(problem)
     )
     names = ("x-recursion, system", "y-recursion, system", "gradient difference")
     assert {check.row(name, "sharp").status for name in names} == {"INAPPLICABLE"}
@@ -162,7 +162,7 @@ def test_wrong_constants_are_exposed():
         threshold=1.0,
         x0=np.eye(5, 3) * 2,
         steps=20,
-        constants=wrong,
+        smoothness=wrong,
     )
     assert check.verdict == "FAIL"
     assert any(row.name.startswith("pre4") for row in check.failures)
@@ -183,9 +183,9 @@ def test_rows_expose_wrong_constants_in_every_unit(x_unit, loss_unit):
     problem, options = quadratic_in_units(x_unit, loss_unit)
     right = closed_form(problem)
     options |= {"x0": np.eye(5, 2) * 2 * x_unit, "steps": 20}
-    assert check_paper(problem, RING, constants=right, **options).verdict == "PASS"
+    assert check_paper(problem, RING, smoothness=right, **options).verdict == "PASS"
     check = check_paper(
-        problem, RING, constants=replace(right, L0=right.L0 * 0.1, b=0.1 * right.b), **options
+        problem, RING, smoothness=replace(right, L0=right.L0 * 0.1, b=0.1 * right.b), **options
     )
     failed = " ".join(row.name for row in check.failures)
     assert "pre4" in failed
@@ -199,19 +199,21 @@ def test_run_below_the_lower_bound_fails_and_is_not_certified(loss_unit):
     start = float(problem.loss(np.zeros(2)))
     wrong = replace(right, lower_bound=(right.lower_bound + start) / 2)
     options |= {"step_size": 1e-3 / loss_unit, "steps": 3000}
-    check = check_paper(problem, RING, constants=wrong, **options)
+    check = check_paper(problem, RING, smoothness=wrong, **options)
     row = check.row("lower bound", "all")
     assert (check.verdict, row.status) == ("FAIL", "FAIL")
     assert row.violations == int(np.sum(check.paper.measured.path.loss < wrong.lower_bound))
     assert not any(check.paper.certified.values())
     assert check.row("gradient bound", "sharp").status == "INAPPLICABLE"
     assert "the run refutes the constants" in check.row("gradient bound", "sharp").terms.needs
-    fine = check_paper(problem, RING, constants=right, **options)
+    fine = check_paper(problem, RING, smoothness=right, **options)
     assert (fine.verdict, fine.row("lower bound", "all").status) == ("PASS", "PASS")
 
 
 def test_estimated_lower_bound_is_no_promise():
-    check = check_paper(PROBLEMS["cosh"], RING, step_size=0.1, threshold=1.0, steps=20, constants="empirical")
+    check = check_paper(
+        PROBLEMS["cosh"], RING, step_size=0.1, threshold=1.0, steps=20, smoothness="empirical"
+    )
     assert check.row("lower bound", "all").status == "INAPPLICABLE"
 
 

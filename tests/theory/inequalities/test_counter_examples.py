@@ -228,7 +228,7 @@ def test_a12_averaged_curvature_is_exceeded_by_the_worst_agent(network):
     true = closed_form(problem)
     wrong = dataclasses.replace(true, L0=np.full(5, curvature.mean()))
     status = [
-        check_paper(problem, network, step_size=1e-6, threshold=5.0, x0=x0, steps=3, constants=constants)
+        check_paper(problem, network, step_size=1e-6, threshold=5.0, x0=x0, steps=3, smoothness=constants)
         .row("gradient difference", "sharp")
         .status
         for constants in (wrong, true)

@@ -49,7 +49,7 @@ class Certificate:
         costs: By which factors the certified step is below that, by cause.
         thresholds: The largest certified step at other thresholds.
         printed: The largest step of the paper's bound as printed, for comparison: several of its constants are invalid.
-        matrices: R and C.
+        turns: R and C of each step of a period.
         reach: The threshold of each agent, ``[n]``.
         shares: The step of each agent relative to the largest, ``[n]``; None for schedules and smooth clipping,
             of whose number of steps nothing is said.
@@ -68,7 +68,7 @@ class Certificate:
     costs: dict[str, float] = field(default_factory=dict, repr=False)
     thresholds: dict[float, float | None] = field(default_factory=dict, repr=False)
     printed: float | None = None
-    matrices: Matrices | None = field(default=None, repr=False)
+    turns: tuple[Matrices, ...] = field(default=(), repr=False)
     reach: Floats | None = field(default=None, repr=False)
     shares: Floats | None = field(default=None, repr=False)
     assumptions: tuple[str, ...] = field(default=ASSUMPTIONS, repr=False)
@@ -85,10 +85,10 @@ class Certificate:
         None if the step is not certified; infinite beyond doubles.
         """
         checks.positive(eps, "eps", "Certificate.iterations")
-        proof, matrices = self.proof, self.matrices
-        if proof is None or matrices is None or self.reach is None or self.shares is None or self.label:
+        proof = self.proof
+        if proof is None or self.reach is None or self.shares is None or self.label:
             return None
-        return proof.iterations(matrices, self.reach, self.shares, eps)
+        return proof.iterations(self.turns, self.reach, self.shares, eps)
 
     @property
     def headline(self) -> str:

@@ -11,7 +11,7 @@ from digrad._internal import checks
 from digrad.errors import ArgumentError
 from digrad.network import AnyNetwork, Network
 from digrad.problems import Problem
-from digrad.theory.arguments import check_constants, check_problem, start_array
+from digrad.theory.arguments import Given, as_smoothness, check_problem, start_array
 from digrad.theory.certificates.certificate import Certificate
 from digrad.theory.certificates.closure import (
     FEW,
@@ -26,16 +26,21 @@ from digrad.theory.certificates.closure import (
 )
 from digrad.theory.certificates.linearisation import largest_stable_step
 from digrad.theory.certificates.regions import Losses
-from digrad.theory.certificates.responses import Matrices, TapSearch
+from digrad.theory.certificates.responses import Matrices
+from digrad.theory.certificates.search import TapSearch
 from digrad.theory.chains.tuning import largest_of_chain
 from digrad.theory.constants.assumptions import INDICATIVE, Smoothness
-from digrad.theory.constants.coverage import uncovered
+from digrad.theory.constants.coverage import CHANGES, check_covered, uncovered
 from digrad.theory.constants.smoothness import has_closed_form
 
 Floats = npt.NDArray[np.floating]
 
 SCHEDULED = 10_000  # steps for which a schedule is looked at unless told otherwise
 DRIFT = 1e-6  # by which trackers may miss the sum of the gradients, relatively: rounding, not a mistake
+UNKNOWN = (
+    "nothing is known of the smoothness of {!r}; pass smoothness=L, a bound of every Hessian norm, or "
+    "smoothness=Smoothness(...)"
+)
 OTHER_THRESHOLDS = (0.2, 5.0)  # relative to c0
 EMPIRICAL_STEPS = 200
 EMPIRICAL_STEP_SIZE = 0.01  # of the run along which constants are estimated when no step size is given
@@ -48,7 +53,7 @@ def certify(
     x0: npt.ArrayLike | None = None,
     step_size: Any = None,
     *,
-    constants: Smoothness | Literal["empirical"] | None = None,
+    smoothness: Given | Literal["empirical"] = None,
     batch_size: int | None = None,
     steps: int = SCHEDULED,
     explain: bool = False,
@@ -60,13 +65,14 @@ def certify(
 
     Args:
         problem: The losses.
-        network: Who hears whom, strongly connected; one that changes with time, or whose links alter messages, is not
-            covered.
+        network: Who hears whom, strongly connected, or together so if networks take turns; links that lose or alter
+            messages are not covered.
         threshold: c0: a number, an array with one per agent, or a schedule, of which the largest value counts.
         x0: The start, ``[n, d]`` or ``[d]``; the problem's own by default.
         step_size: alpha: a number, one per agent, or a schedule; without it the largest certified one is found.
-        constants: Smoothness constants of losses that are not built in; ``convex=True`` among them doubles the step.
-            ``"empirical"`` estimates them along a run, which certifies nothing.
+        smoothness: Of losses that are not built in: a bound of every Hessian norm (a number, or one per agent), or a
+            :class:`Smoothness`. They count as nonconvex unless ``Smoothness(convex=True)`` asserts otherwise, which
+            doubles the step. ``"empirical"`` estimates constants along a run, which certifies nothing.
         batch_size: Samples per step; anything but None gets an indication only.
         steps: For how many steps schedules are looked at.
         explain: Whether to add the upper end (the largest stable step near the minimum), what costs the difference,
@@ -86,7 +92,7 @@ def certify(
         'fails'
     """
     check_problem(problem, "certify")
-    check_constants(constants, problem, "certify")
+    constants = as_smoothness(smoothness, problem, "certify")
     reach = _values(threshold, "threshold", problem.n_agents, steps, allow_inf=True)
     step_sizes = None if step_size is None else _values(step_size, "step_size", problem.n_agents, steps)
     alpha = None if step_sizes is None else float(step_sizes.max())
@@ -99,18 +105,19 @@ def certify(
         checks.count(batch_size, "batch_size", "certify")
         caveats.append(f"gradients are mini-batches of {batch_size}: the proof needs full gradients")
     start = start_array(problem, x0, "certify")
-    if reason or not isinstance(network, Network):
+    if reason:
         return Certificate("not covered", "", (reason,), alpha, c0)
-    if isinstance(constants, str):
+    if isinstance(smoothness, str):
+        check_covered(network, "certify")  # by the run along which constants are estimated
+        assert isinstance(network, Network)
         constants = _estimated(problem, network, c0, start, alpha)
         caveats.append("the smoothness constants are estimates along a run, lower than the true ones")
     if constants is None and not has_closed_form(problem):
-        reason = f"no smoothness constants are known for {problem.name!r}; pass constants=Smoothness(...)"
-        return Certificate("not covered", "", (reason,), alpha, c0)
+        return Certificate("not covered", "", (UNKNOWN.format(problem.name),), alpha, c0)
     if math.isinf(c0) and constants is not None and constants.L1.any():
         reason = "an infinite threshold is covered only if all L1 are 0, or the losses are built in; clip"
         return Certificate("not covered", "", (reason,), alpha, c0)
-    state = _start(problem, network, constants, start, None, reach)
+    state = begin(problem, network, constants, start, None, reach)
     best = largest(state)
     proof = best if alpha is None else _at(state, best, alpha)
     is_fixed = not callable(threshold) and not callable(step_size)
@@ -126,7 +133,7 @@ def certify(
         threshold=c0,
         proof=proof,
         largest=best,
-        matrices=state.matrices,
+        turns=state.search.turns,
         reach=reach,
         shares=shares if is_fixed else None,
         **(_explained(state, network, best, c0) if explain and best else {}),
@@ -141,7 +148,7 @@ def certify_state(
     step_size: float,
     threshold: float,
     *,
-    constants: Smoothness | None = None,
+    smoothness: Given = None,
 ) -> Certificate:
     """Say whether a run provably converges from one of its states on.
 
@@ -155,7 +162,7 @@ def certify_state(
         y: Trackers, ``[n, d]``, whose sum is that of the gradients at x.
         step_size: alpha, from here on.
         threshold: c0.
-        constants: Smoothness constants of losses that are not built in.
+        smoothness: Of losses that are not built in.
 
     Raises:
         ArgumentError: An argument is malformed, or the trackers do not sum to the gradients.
@@ -170,17 +177,17 @@ def certify_state(
         ['fails', 'holds']
     """
     check_problem(problem, "certify_state")
-    check_constants(constants, problem, "certify_state")
+    constants = as_smoothness(smoothness, problem, "certify_state")
     checks.positive(step_size, "step_size", "certify_state")
     reach = _values(threshold, "threshold", problem.n_agents, 1, allow_inf=True)
     reason = refused(problem, network, "certify_state")
     here, trackers = start_array(problem, x, "certify_state"), start_array(problem, y, "certify_state")
     if not reason and constants is None and not has_closed_form(problem):
-        reason = f"no smoothness constants are known for {problem.name!r}; pass constants=Smoothness(...)"
+        reason = UNKNOWN.format(problem.name)
     c0 = float(reach.max())
-    if reason or not isinstance(network, Network):
+    if reason:
         return Certificate("not covered", "", (reason,), float(step_size), c0)
-    state = _start(problem, network, constants, here, trackers, reach)
+    state = begin(problem, network, constants, here, trackers, reach)
     proof = _proof(close(state, float(step_size)))
     shares = np.ones(network.n)
     return Certificate(
@@ -190,7 +197,7 @@ def certify_state(
         step_size=float(step_size),
         threshold=c0,
         proof=strengthen(state, proof, shares) if proof else None,
-        matrices=state.matrices,
+        turns=state.search.turns,
         reach=reach,
         shares=shares,
     )
@@ -198,13 +205,13 @@ def certify_state(
 
 def verify_proof(
     problem: Problem,
-    network: Network,
+    network: AnyNetwork,
     stored: Mapping[str, Any],
     threshold: Any,
     x0: npt.ArrayLike | None = None,
     step_size: Any = None,
     *,
-    constants: Smoothness | None = None,
+    smoothness: Given = None,
     steps: int = SCHEDULED,
 ) -> dict[str, bool]:
     """Return whether each claim of a stored proof holds, without any search.
@@ -216,7 +223,7 @@ def verify_proof(
         threshold: As given to :func:`certify`; so are the others.
         x0: The start.
         step_size: The step asked for, if one was.
-        constants: Smoothness constants of losses that are not built in.
+        smoothness: Of losses that are not built in.
         steps: For how many steps schedules are looked at.
 
     Raises:
@@ -233,11 +240,12 @@ def verify_proof(
         False
     """
     check_problem(problem, "verify_proof")
+    constants = as_smoothness(smoothness, problem, "verify_proof")
     if reason := refused(problem, network, "verify_proof"):
         raise ArgumentError(f"`network` of verify_proof is not covered: {reason}.")
     try:
         proof = Proof.from_dict(stored)
-        n, count = len(proof.curvature), len(proof.taps.a)
+        n = len(proof.curvature)
     except (KeyError, TypeError, ValueError) as error:
         raise ArgumentError(
             f"`stored` of verify_proof must be the proof of a certificate, but {error!r}."
@@ -252,9 +260,8 @@ def verify_proof(
         step_sizes = _values(step_size, "step_size", problem.n_agents, steps)
         reach = reach * step_sizes / step_sizes.max()
         claims["the step is at most the proven one"] = bool(step_sizes.max() <= proof.step_size)
-    start = _start(problem, network, constants, start_array(problem, x0, "verify_proof"), None, reach)
-    search = TapSearch(start.matrices, count, proof.convex)
-    return claims | verify(Start(start.losses, search, start.x, start.y, reach), proof)
+    start = begin(problem, network, constants, start_array(problem, x0, "verify_proof"), None, reach)
+    return claims | verify(start, proof)
 
 
 def first_proven(
@@ -270,10 +277,10 @@ def first_proven(
         y: Trackers.
         step_size: alpha.
         threshold: c0.
-        constants: Smoothness constants of losses that are not built in.
+        smoothness: Of losses that are not built in.
     """
-    matrices, losses = Matrices.of(network), Losses.of(problem, constants)
-    search = TapSearch(matrices, count_taps(network.n), losses.convex)
+    turns, losses = Matrices.of(network), Losses.of(problem, constants)
+    search = TapSearch(turns, count_taps(turns), losses.convex)
     reach = np.full(network.n, float(threshold))
 
     def attempt(k: int) -> Proof | None:
@@ -326,26 +333,31 @@ def refused(problem: Problem, network: AnyNetwork, owner: str) -> str:
             f"`network` of {owner} has {network.n} agents, but the problem has {problem.n_agents}; build both for the "
             "same agents."
         )
-    if reason or not isinstance(network, Network):
+    if reason == CHANGES and network.period is not None:
+        reason = ""
+    if reason:
         return reason
-    if network.n > LARGEST_NETWORK:
+    if network.n * (network.period or 1) > LARGEST_NETWORK:
+        turns = f" in {network.period} turns" if network.period != 1 else ""
         return (
-            f"certificates are dense and computed for at most {LARGEST_NETWORK} agents, but the network has "
-            f"{network.n}; certify a smaller network of the same kind"
+            f"certificates are dense and computed for at most {LARGEST_NETWORK} agents, those of a network that "
+            f"changes counted in every turn, but the network has {network.n}{turns}; certify a smaller one of the "
+            "same kind"
         )
-    if not (np.asarray(network.u) > 0).all():
+    if not all((turn.u > 0).all() and (turn.v > 0).all() for turn in Matrices.of(network)):
         return "R has a root but is not strongly connected: the theorem divides by every u_i"
     return ""
 
 
-def _start(
+def begin(
     problem: Problem,
-    network: Network,
+    network: AnyNetwork,
     constants: Smoothness | None,
     x: Floats,
     y: Floats | None,
     reach: Floats,
 ) -> Start:
+    """Return the state from which a certificate begins, checked; without y the trackers are the gradients."""
     with np.errstate(over="ignore", invalid="ignore"):
         losses, gradients = problem.local_losses(x), problem.local_gradients(x)
     total = float(losses.sum())
@@ -361,8 +373,8 @@ def _start(
                 "`y` of certify_state must sum to the gradients at x, as the trackers of a run do, but misses by "
                 f"{drift:.3g}."
             )
-    known = Losses.of(problem, constants)
-    average = np.asarray(network.u) @ x / network.n
+    known, turns = Losses.of(problem, constants), Matrices.of(network)
+    average = turns[0].u @ x / network.n
     here = float(problem.local_losses(average).mean())
     size = float(np.abs(losses).mean() + np.linalg.norm(x) * np.linalg.norm(gradients))
     if here < known.lower_bound - 1e-9 * max(size, abs(known.lower_bound)):
@@ -370,8 +382,7 @@ def _start(
             f"`lower_bound` of Smoothness must not exceed F anywhere, but it is {known.lower_bound:.6g} and F at the "
             f"start is {here:.6g}; lower it."
         )
-    matrices = Matrices.of(network)
-    search = TapSearch(matrices, count_taps(network.n), known.convex)
+    search = TapSearch(turns, count_taps(turns), known.convex)
     return Start(known, search, x, gradients if y is None else y, reach)
 
 
@@ -389,12 +400,13 @@ def _why_not(step_size: float | None, best: Proof | None) -> str:
     return f"the largest certified step is {best.step_size:.4g}"
 
 
-def _explained(start: Start, network: Network, best: Proof, threshold: float) -> dict[str, Any]:
+def _explained(start: Start, network: AnyNetwork, best: Proof, threshold: float) -> dict[str, Any]:
     """Return the upper end, what costs the difference, and certified steps at other thresholds."""
     found: dict[str, Any] = {}
-    losses, n = start.losses, start.matrices.n
-    stable = largest_stable_step(losses.problem, start.matrices, first=best.step_size)
-    if stable is not None:
+    losses, n, turns = start.losses, start.matrices.n, start.search.turns
+    stable = largest_stable_step(losses.problem, turns, first=best.step_size)
+    alike = largest_stable_step(losses.problem, turns, first=best.step_size, scalar=True)
+    if stable is not None and alike is not None:
         found["stable"] = stable
         if losses.constants is None:
             at_minimum = np.maximum(
@@ -403,9 +415,10 @@ def _explained(start: Start, network: Network, best: Proof, threshold: float) ->
             local = start.search.best(at_minimum).step_size
             found["costs"] = {
                 "region (curvature on the way, not at the minimum)": local / best.step_size,
-                "class (any losses of these curvatures, any clipping)": stable / local,
+                "class (any losses of these curvatures, any clipping)": alike / local,
+                "scalar L_i (as curved in every direction as in the steepest)": stable / alike,
             }
-    if math.isfinite(threshold):
+    if math.isfinite(threshold) and isinstance(network, Network) and len(turns) == 1:
         printed = largest_of_chain("paper", losses.problem, network, threshold, start.x, losses.constants)[1]
         found["printed"] = printed.step_size if printed else None
     if math.isfinite(threshold) and n <= FEW:

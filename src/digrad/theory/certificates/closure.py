@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad.theory.certificates.regions import Losses
-from digrad.theory.certificates.responses import Matrices, Taps, TapSearch
-from digrad.theory.certificates.storage import EPS, find_storage, is_negative, perron_error, supply
+from digrad.theory.certificates.responses import Matrices, Taps
+from digrad.theory.certificates.search import TapSearch
+from digrad.theory.certificates.storage import EPS, perron_error, prove_storages
 from digrad.theory.constants.smoothness import OUTWARD
 
 Floats = npt.NDArray[np.floating]
@@ -55,19 +56,22 @@ class Proof(NamedTuple):
     width: Floats  # [n] E_i
     potential: float  # V_0, an upper bound
     lower_bound: float  # of F
-    storage: Floats = np.zeros((0, 0))
+    storages: tuple[Floats, ...] = ()  # P before each step of a period
 
-    def iterations(self, matrices: Matrices, reach: Floats, shares: Floats, eps: float) -> float | None:
+    def iterations(
+        self, turns: tuple[Matrices, ...], reach: Floats, shares: Floats, eps: float
+    ) -> float | None:
         """Return K(eps), or None if V is not known to fall by the square of the consensus error (section 1.1)."""
         # While |grad F| > eps, a step lowers V by at least d with sqrt(Q d) + T d = n eps: n |grad F| is at most the
         # sum of |y_i| and L_i |e_i|, and |y| <= max(r, r^2/c0) where <p, y> = r^2.
-        weights = matrices.v / (matrices.u * shares * self.kept * self.step_size)
+        n, ratio = len(reach), np.min([turn.ratio for turn in turns], axis=0)
+        weights = 1 / (ratio * shares * self.kept * self.step_size)
         energy = float(weights.sum())
         if self.slack:
             energy += float(np.sum(self.curvature**2)) * self.step_size / self.slack
-        elif matrices.n > 1:
+        elif n > 1:
             return None
-        aim, clip = matrices.n * eps, float(np.max(weights / reach))
+        aim, clip = n * eps, float(np.max(weights / reach))
         root = 2 * aim / (math.sqrt(energy) + math.sqrt(energy + 4 * clip * aim))
         return max(1.0, float(np.ceil(self.budget / root / root))) if root > 1e-150 else math.inf
 
@@ -128,13 +132,13 @@ class Start:
 
     @property
     def matrices(self) -> Matrices:
-        """R and C of the network, with their Perron vectors."""
-        return self.search.matrices
+        """R and C of the first step, with u and v."""
+        return self.search.turns[0]
 
     @cached_property
     def relative(self) -> float:
         """How far u, v and the matrices may be from exact ones, relatively."""
-        return max(perron_error(self.matrices), 4 * EPS)
+        return max(perron_error(self.search.turns), 4 * EPS)
 
     @cached_property
     def consensus(self) -> Floats:
@@ -160,7 +164,7 @@ class Start:
 
     @cached_property
     def spread(self) -> Floats:
-        """The largest |e_x| of each agent in a run without steps, ``[n]``."""
+        """The largest |e_x| of each agent in a run without steps on a fixed network, ``[n]``."""
         error, worst = self.consensus, np.zeros(self.matrices.n)
         longest = np.linalg.norm(error, axis=1).max()
         for _ in range(SPREADING):
@@ -176,8 +180,8 @@ class Start:
     @cached_property
     def moved(self) -> Floats:
         """What clipped steps add to |e_x| of each agent, in units of alpha: sum over k of |R^k - 1u'/n| reach."""
-        if not np.isfinite(self.reach).all():
-            return np.full(self.matrices.n, np.inf)
+        if len(self.search.turns) > 1 or not np.isfinite(self.reach).all():
+            return np.full(self.matrices.n, np.inf)  # the slack bounds e_x then
         reduced, power = self.matrices.R - self.matrices.u / self.matrices.n, self.matrices.project_R
         total = np.zeros(self.matrices.n)
         for _ in range(SPREADING):
@@ -216,9 +220,9 @@ class Start:
         return np.full(self.matrices.n, unit * size * float(max(self.matrices.v.max(), 1.0)))
 
 
-def count_taps(n: int) -> int:
-    """Return J for n agents."""
-    return next(taps for largest, taps in TAPS if n <= largest)
+def count_taps(turns: tuple[Matrices, ...]) -> int:
+    """Return J for a network: 1 where it changes, where the history of the average would need states of its own."""
+    return next(taps for largest, taps in TAPS if turns[0].n <= largest) if len(turns) == 1 else 1
 
 
 def close(start: Start, step_size: float) -> Proof | Taps | None:
@@ -278,32 +282,22 @@ def _width(start: Start, proof: Proof) -> Floats:
 
 def verify(start: Start, proof: Proof) -> dict[str, bool]:
     """Return whether each claim of a proof holds, without any search; the storage by one Riccati equation."""
-    matrices, taps = start.matrices, proof.taps
+    taps = proof.taps
     balance = float(np.arange(1, len(taps.a) + 1) @ (taps.a - taps.b))
     is_admissible = bool((taps.a >= 0).all() and (taps.b >= 0).all()) and (
         abs(balance - 1) <= 8 * EPS * float(np.arange(1, len(taps.a) + 1) @ (taps.a + taps.b))
         if proof.convex
         else True
     )
-    form = supply(
-        matrices,
-        proof.curvature,
-        proof.step_size,
-        taps,
-        kept=proof.kept,
-        slack=proof.slack,
-        convex=proof.convex,
-    )
-    P = find_storage(form)
-    falls = P is not None and is_negative(form, P, relative=start.relative)
+    storages = _storages(start, proof)
     moved = len(taps.a) * proof.step_size * float(start.reach.max())
-    average = start.matrices.u @ start.x / matrices.n
+    average = start.matrices.u @ start.x / start.matrices.n
     return {
         "taps are admissible": is_admissible and proof.kept > 0 and proof.slack >= 0,
         "losses are convex, if the proof says so": start.losses.convex or not proof.convex,
-        "Psi < 0": falls,
-        "V_0 is at most the potential": P is not None
-        and start.potential(proof.step_size, P) <= proof.potential,
+        "Psi < 0": storages is not None,
+        "V_0 is at most the potential": storages is not None
+        and start.potential(proof.step_size, storages[0]) <= proof.potential,
         "F at the average start is at most the level": float(
             start.losses.problem.local_losses(average).mean()
         )
@@ -318,31 +312,47 @@ def verify(start: Start, proof: Proof) -> dict[str, bool]:
 
 def _prove(start: Start, step_size: float, L: Floats, slacks: tuple[float, ...]) -> Proof | Taps:
     """Return a proof for these curvatures with the first slack that has one, else taps that did not suffice."""
-    matrices, convex, search = start.matrices, start.losses.convex, start.search
+    convex, search = start.losses.convex, start.search
     for find in (lambda: search.reaching(L, step_size / (1 - DISTANCE)), lambda: search.best(L)):
         found = find()
         if (1 - DISTANCE) * found.step_size < step_size:
             return found
         for share in slacks:
-            slack = share * float(matrices.ratio.min())
-            form = supply(matrices, L, step_size, found, kept=KEPT, slack=slack, convex=convex)
-            P = find_storage(form)
-            if P is not None and is_negative(form, P, relative=start.relative):
-                bound, potential = start.losses.lower_bound, _rounded_up(start, start.potential(step_size, P))
-                width = np.zeros(matrices.n)
-                return Proof(step_size, KEPT, slack, found, convex, L, width, potential, bound, P)
+            slack = share * _least_ratio(start)
+            width = np.zeros(len(L))
+            proof = Proof(step_size, KEPT, slack, found, convex, L, width, math.inf, start.losses.lower_bound)
+            if storages := _storages(start, proof):
+                return _with_storages(start, proof, storages)
     return found._replace(step_size=0.9 * step_size)
+
+
+def _storages(start: Start, proof: Proof) -> tuple[Floats, ...] | None:
+    return prove_storages(
+        start.search.turns, proof.curvature, proof.step_size, proof.taps, relative=start.relative,
+        kept=proof.kept, slack=proof.slack, convex=proof.convex,
+    )  # fmt: skip
+
+
+def _with_storages(start: Start, proof: Proof, storages: tuple[Floats, ...]) -> Proof:
+    """Return the proof with its storages and the potential of the start, rounded up."""
+    potential = start.potential(proof.step_size, storages[0])
+    potential += ROUNDED_UP * max(0.0, potential - start.matrices.n * start.losses.lower_bound)
+    return proof._replace(storages=storages, potential=potential)
+
+
+def _least_ratio(start: Start) -> float:
+    return float(min(turn.ratio.min() for turn in start.search.turns))
 
 
 def strengthen(start: Start, proof: Proof, shares: Floats) -> Proof:
     """Return a proof of the same step under which V falls faster, so that fewer steps are promised; or the same."""
-    best, score = proof, proof.iterations(start.matrices, start.reach, shares, ACCURACY)
+    best, score = proof, proof.iterations(start.search.turns, start.reach, shares, ACCURACY)
     for grown in GROWN:
         L = grown * proof.curvature
         room = 1 - proof.step_size * grown / proof.taps.step_size
         for kept, share in product((room / 2, room / 4), SLACKS):
             found = _stronger(start, proof, L, kept, share) if room > 0 else None
-            count = found.iterations(start.matrices, start.reach, shares, ACCURACY) if found else None
+            count = found.iterations(start.search.turns, start.reach, shares, ACCURACY) if found else None
             if found and count is not None and (score is None or count < score):
                 best, score = found, count
                 if start.matrices.n > FEW:
@@ -353,21 +363,15 @@ def strengthen(start: Start, proof: Proof, shares: Floats) -> Proof:
 
 
 def _stronger(start: Start, proof: Proof, L: Floats, kept: float, share: float) -> Proof | None:
-    matrices, slack = start.matrices, share * float(start.matrices.ratio.min())
-    form = supply(matrices, L, proof.step_size, proof.taps, kept=kept, slack=slack, convex=proof.convex)
-    P = find_storage(form)
-    if P is None or not is_negative(form, P, relative=start.relative):
+    asked = proof._replace(kept=kept, slack=share * _least_ratio(start), curvature=L)
+    storages = _storages(start, asked)
+    if storages is None:
         return None
-    potential = _rounded_up(start, start.potential(proof.step_size, P))
-    found = proof._replace(kept=kept, slack=slack, storage=P, potential=potential, curvature=L)
+    found = _with_storages(start, asked, storages)
     if start.losses.constants is None:
         found = found._replace(width=_width(start, found))
     moved = start.search.taps * proof.step_size * float(start.reach.max())
     return found if (start.losses.curvature(found.level, found.width, moved) <= L).all() else None
-
-
-def _rounded_up(start: Start, potential: float) -> float:
-    return potential + ROUNDED_UP * max(0.0, potential - start.matrices.n * start.losses.lower_bound)
 
 
 def largest(start: Start) -> Proof | None:

@@ -20,7 +20,9 @@ GROWN = 1.001  # between the third and the last quarter: what counts as growth
 MOST_ENTRIES = 2**24  # of all Hessians together
 
 
-def largest_stable_step(problem: Problem, matrices: Matrices, *, first: float) -> float | None:
+def largest_stable_step(
+    problem: Problem, turns: tuple[Matrices, ...], *, first: float, scalar: bool = False
+) -> float | None:
     """Return the largest step with which AB, linearised at the minimum of F, does not grow; None if it is not computed.
 
     That is the truth about runs near the minimum, where nothing is clipped, and no promise about the way there. It is
@@ -28,8 +30,9 @@ def largest_stable_step(problem: Problem, matrices: Matrices, *, first: float) -
 
     Args:
         problem: The losses; without a minimum, or with too many dimensions, the answer is None.
-        matrices: Of the network.
+        turns: The matrices of each step of a period.
         first: Where the search begins, for example a certified step.
+        scalar: Whether to take every Hessian as its norm times the identity, as a certificate does.
     """
     if problem.n_agents * problem.dim**2 > MOST_ENTRIES:
         return None
@@ -40,14 +43,16 @@ def largest_stable_step(problem: Problem, matrices: Matrices, *, first: float) -
     found = hessians(problem, np.broadcast_to(at, (problem.n_agents, problem.dim)))
     if not np.abs(found).max() > 0:
         return None
+    if scalar:
+        found = np.linalg.norm(found, 2, axis=(1, 2))[:, None, None]
     low, high = first, 2 * first
-    while _grows(matrices, found, low):
+    while _grows(turns, found, low):
         low, high = low / 2, low
-    while not _grows(matrices, found, high):
+    while not _grows(turns, found, high):
         low, high = high, 2 * high
     while high > low * (1 + TOLERANCE):
         middle = (low + high) / 2
-        low, high = (low, middle) if _grows(matrices, found, middle) else (middle, high)
+        low, high = (low, middle) if _grows(turns, found, middle) else (middle, high)
     return low
 
 
@@ -66,11 +71,12 @@ def _hessians(arrays: Any, x: jax.Array, *, losses: LossCode) -> jax.Array:
     return jnp.moveaxis(jax.lax.map(column, jnp.eye(x.shape[1], dtype=x.dtype)), 0, -1)  # [n, d, d]
 
 
-def _grows(matrices: Matrices, hessians: Floats, step_size: float) -> bool:
+def _grows(turns: tuple[Matrices, ...], hessians: Floats, step_size: float) -> bool:
     x = np.random.default_rng(0).standard_normal(hessians.shape[:2])
     y = _product(hessians, x)
     longest = np.zeros(4)
     for k in range(STEPS):
+        matrices = turns[k % len(turns)]
         following = matrices.R @ x - step_size * y
         y = matrices.C @ y + _product(hessians, following - x)
         x = following

@@ -26,27 +26,29 @@ ROUNDING = 1e-13  # of V, relative to the magnitudes of its terms
 
 
 def potentials(
-    problem: Problem, matrices: Matrices, proof: Proof, x: Floats, y: Floats, grad: Floats
+    problem: Problem, turns: tuple[Matrices, ...], proof: Proof, x: Floats, y: Floats, grad: Floats
 ) -> tuple[Floats, Floats]:
     """Return V and what rounding can do to it for each state, ``[K]`` each.
 
     Args:
         problem: The losses.
-        matrices: Of the network.
-        proof: With its storage.
+        turns: The matrices of each step of a period, of which the first follows the first state.
+        proof: With its storages.
         x: Iterates from the state of the proof on, ``[K, n, d]``.
         y: Trackers.
         grad: Gradients of f_i at x_i.
     """
-    n, count, steps = matrices.n, len(proof.taps.a), len(x)
+    n, count, steps = turns[0].n, len(proof.taps.a), len(x)
+    turn = np.arange(steps) % len(turns)
+    u, v = np.array([one.u for one in turns])[turn], np.array([one.v for one in turns])[turn]  # [K, n]
     c = proof.taps.a - proof.taps.b if proof.convex else np.ones(1)
     later = np.array([c[i:].sum() for i in range(count + 1)])  # C_l for l = 0, ..., J
 
     def before(array: Floats, lag: int) -> Floats:
         return array[np.maximum(np.arange(steps) - lag, 0)]
 
-    average, mean = np.einsum("i,kid->kd", matrices.u / n, x), y.mean(axis=1)
-    e_x, e_y = x - average[:, None], y - matrices.v[:, None] * mean[:, None]
+    average, mean = np.einsum("ki,kid->kd", u / n, x), y.mean(axis=1)
+    e_x, e_y = x - average[:, None], y - v[:, :, None] * mean[:, None]
     losses = _local_losses(problem, x)
     values, sizes = losses.sum(axis=1), np.abs(losses).sum(axis=1)
     slopes = np.sum(grad * e_x, axis=(1, 2))
@@ -63,10 +65,14 @@ def potentials(
     state += [(x - before(x, j)) / proof.step_size for j in range(1, count)]
     state += [grad - before(grad, j) for j in range(1, count)]
     sigma = np.concatenate(state, axis=1)  # [K, states, d]
-    stored = np.einsum("ksd,st,ktd->k", sigma, proof.storage, sigma, optimize=True)
     length = np.linalg.norm(sigma, axis=2)
-    size += proof.step_size * np.einsum("ks,st,kt->k", length, np.abs(proof.storage), length, optimize=True)
-    return total + proof.step_size * stored, ROUNDING * size
+    for k, P in enumerate(proof.storages):
+        at, longest = sigma[k :: len(turns)], length[k :: len(turns)]
+        total[k :: len(turns)] += proof.step_size * np.einsum("ksd,st,ktd->k", at, P, at, optimize=True)
+        size[k :: len(turns)] += proof.step_size * np.einsum(
+            "ks,st,kt->k", longest, np.abs(P), longest, optimize=True
+        )
+    return total, ROUNDING * size
 
 
 @partial(jax.jit, static_argnames="losses")

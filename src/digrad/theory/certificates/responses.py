@@ -20,15 +20,16 @@ taps are found by cutting planes, each a linear program. Nothing here is a proof
 is a proposal, which :mod:`~digrad.theory.certificates.storage` verifies.
 """
 
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy import optimize
 
-from digrad.network import Network
+from digrad.network import AnyNetwork
 
 Floats = npt.NDArray[np.floating]
 
@@ -53,18 +54,29 @@ class Taps(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Matrices:
-    """R and C of a network as dense arrays, with their Perron vectors, both of sum n."""
+    """R and C of one step as dense arrays, with the weights of the averages before and after it, all of sum n.
+
+    They obey :math:`u' = u_+' R` and :math:`v_+ = C v`; on a fixed network both are Perron vectors and stay.
+    """
 
     R: Floats
     C: Floats
     u: Floats
     v: Floats
+    next_u: Floats
+    next_v: Floats
 
     @classmethod
-    def of(cls, network: Network) -> "Matrices":
-        """Return the matrices of a network; u and v from dense systems, to the last few units."""
-        R, C = network.R.toarray(), network.C.toarray()
-        return cls(R, C, _perron(R.T), _perron(C))
+    def of(cls, network: AnyNetwork) -> "tuple[Matrices, ...]":
+        """Return the matrices of every step of a period; a fixed network has one."""
+        turns = [network.at(k) for k in range(network.period or 1)]
+        R, C = [one.R.toarray() for one in turns], [one.C.toarray() for one in turns]
+        u, v = [_perron(product(R).T)], [_perron(product(C))]
+        for pull, push in zip(reversed(R), C, strict=True):
+            u.append(pull.T @ u[-1])
+            v.append(push @ v[-1])
+        u.reverse()
+        return tuple(cls(R[k], C[k], u[k], v[k], u[k + 1], v[k + 1]) for k in range(len(turns)))
 
     @property
     def n(self) -> int:
@@ -73,18 +85,23 @@ class Matrices:
 
     @cached_property
     def ratio(self) -> Floats:
-        """u_i/v_i, the diagonal of D."""
-        return self.u / self.v
+        """u_i/v_i, the diagonal of D: how an agent's step moves the average, and its share of the tracked gradient."""
+        return self.next_u / self.v
 
     @cached_property
     def project_R(self) -> Floats:  # noqa: N802
-        """P_R = I - 1 u'/n."""
-        return np.eye(self.n) - self.u / self.n
+        """P_R = I - 1 u'/n, after the step."""
+        return np.eye(self.n) - self.next_u / self.n
 
     @cached_property
     def project_C(self) -> Floats:  # noqa: N802
-        """P_C = I - v 1'/n."""
-        return np.eye(self.n) - self.v[:, None] / self.n
+        """P_C = I - v 1'/n, after the step."""
+        return np.eye(self.n) - self.next_v[:, None] / self.n
+
+
+def product(matrices: Sequence[Floats]) -> Floats:
+    """Return what the matrices do one after the other: the last one stands first."""
+    return reduce(lambda before, one: one @ before, matrices)
 
 
 def _perron(M: Floats) -> Floats:
@@ -148,7 +165,8 @@ def largest_step(
 
     Example:
         >>> from digrad.graphs import complete
-        >>> matrices = Matrices.of(Network(complete(4)))
+        >>> from digrad.network import Network
+        >>> (matrices,) = Matrices.of(Network(complete(4)))
         >>> round(largest_step(matrices, np.full(4, 2.0), taps=1).step_size, 3)
         0.25
     """
@@ -163,39 +181,6 @@ def largest_step(
             break
     assert found is not None
     return found._replace(step_size=found.step_size / unit)
-
-
-@dataclass(frozen=True, eq=False)
-class TapSearch:
-    """Finds taps for many curvatures on one network, and remembers: 1/alpha_max grows with every L_i and scales with L.
-
-    Attributes:
-        matrices: Of the network.
-        taps: J.
-        convex: Whether all losses are convex.
-    """
-
-    matrices: Matrices
-    taps: int
-    convex: bool
-    known: list[tuple[Floats, Taps]] = field(default_factory=list, init=False, repr=False)
-
-    def best(self, curvature: Floats) -> Taps:
-        """Return the best taps for L ``[n]``."""
-        start = self.known[-1][1] if self.known else None
-        found = largest_step(self.matrices, curvature, taps=self.taps, convex=self.convex, start=start)
-        self.known.append((curvature, found))
-        return found
-
-    def reaching(self, curvature: Floats, step_size: float) -> Taps:
-        """Return taps that promise ``step_size`` for L; if there are none, taps whose step bounds what can be."""
-        for before, taps in reversed(self.known):
-            ratio = curvature / before
-            if taps.step_size >= step_size * ratio.max():
-                return taps._replace(step_size=taps.step_size / float(ratio.max()))
-            if taps.step_size < step_size * ratio.min():
-                return taps._replace(step_size=taps.step_size / float(ratio.min()))
-        return self.best(curvature)
 
 
 def _best_tau(responses: _Responses) -> tuple[Taps, Floats]:

@@ -14,6 +14,7 @@ rounding, and Cholesky's algorithm completes for :math:`-\Psi` minus all that ro
 Reference: S. M. Rump, Verification of positive definiteness, BIT 46, 2006.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import linalg
 
-from digrad.theory.certificates.responses import Matrices, Taps
+from digrad.theory.certificates.responses import Matrices, Taps, product
 
 Floats = npt.NDArray[np.floating]
 
@@ -102,10 +103,14 @@ def supply(
     x_before = dict(enumerate(parts[2 : count + 1], start=1))
     g_before = dict(enumerate(parts[count + 1 : 2 * count], start=1))
     R, C, D = (Bounded.exact(each) for each in (matrices.R, matrices.C, np.diag(matrices.ratio)))
-    u, one, unit = Bounded.exact(matrices.u[None]), Bounded.exact(np.ones((1, n))), Bounded.exact(np.eye(n))
-    onto_R = unit - Bounded.exact(np.tile(matrices.u / n, (n, 1)))
-    onto_C = unit - Bounded.exact(np.tile(matrices.v[:, None] / n, (1, n)))
-    to_x, to_y = _bases(matrices)
+    u, one, unit = (
+        Bounded.exact(matrices.next_u[None]),
+        Bounded.exact(np.ones((1, n))),
+        Bounded.exact(np.eye(n)),
+    )
+    onto_R = unit - Bounded.exact(np.tile(matrices.next_u / n, (n, 1)))
+    onto_C = unit - Bounded.exact(np.tile(matrices.next_v[:, None] / n, (1, n)))
+    to_x, to_y = bases(matrices)
     ex, ey = to_x @ parts[0], to_y @ parts[1]
     dx = (R - unit) @ ex - p
     ex_next = R @ ex - onto_R @ p  # u' e_x = 0, so that R and R - 1 u'/n do the same to it
@@ -140,7 +145,12 @@ def supply(
     for left, right, factor, size in terms:
         product = (left.T @ right).times(factor / 2, size / 2)
         form = form + product + product.T
-    rows = [_rows(ex_next, k), _rows(ey_next, k), *(d[j] for j in x_before), *(h[j] for j in g_before)]
+    rows = [
+        first_rows(ex_next, k),
+        first_rows(ey_next, k),
+        *(d[j] for j in x_before),
+        *(h[j] for j in g_before),
+    ]
     step = Bounded(np.vstack([row.value for row in rows]), np.vstack([row.size for row in rows]))
     # In units of p, gradients change by (alpha L)^.5 and iterates by its inverse while V changes by about one.
     unit = np.exp2(np.round(np.log2(step_size * curvature) / 2))
@@ -152,36 +162,92 @@ def supply(
     return Supply(step, form, scale)
 
 
-def find_storage(found: Supply) -> Floats | None:
-    """Return P, or None where the Riccati equation has no stabilizing solution: nothing is certified then."""
-    states, scale = len(found.step.value), found.scale
-    form = scale[:, None] * found.form.value * scale
-    form = form + MARGIN * np.abs(form).max() * np.eye(len(form))
+def prove_storages(
+    turns: Sequence[Matrices],
+    curvature: Floats,
+    step_size: float,
+    taps: Taps,
+    *,
+    relative: float,
+    kept: float = 0.0,
+    slack: float = 0.0,
+    convex: bool = True,
+) -> tuple[Floats, ...] | None:
+    """Return the storage before each step of a period if Psi < 0 is proved at all of them, else None.
+
+    Args:
+        turns: The matrices of the steps.
+        curvature: As for :func:`supply`; so are the others.
+        step_size: alpha.
+        taps: The multipliers; of a changing network one of each kind.
+        relative: How far the entries of R, C, u and v may be from exact ones, relatively.
+        kept: eps.
+        slack: s.
+        convex: Whether all losses are convex.
+    """
+    forms = [
+        supply(turn, curvature, step_size, taps, kept=kept, slack=slack, convex=convex) for turn in turns
+    ]
+    found = find_storages(forms)
+    if found is None:
+        return None
+    following = (*found[1:], found[0])
+    pairs = zip(forms, found, following, strict=True)
+    return found if all(is_negative(form, P, after, relative=relative) for form, P, after in pairs) else None
+
+
+def find_storages(turns: Sequence[Supply]) -> tuple[Floats, ...] | None:
+    """Return P before each step of a period, or None where the Riccati equation has no stabilizing solution.
+
+    A period is one long step with the inputs of all of its steps; its storage is that before the first step, from which
+    the others follow backwards: each is the most that the rest of the period can take out.
+    """
+    states, scale = len(turns[0].step.value), turns[0].scale
     if not states:
-        return np.zeros((0, 0))
-    step = found.step.value * scale / scale[:states, None]
-    A, B = step[:, :states], step[:, states:]
+        return (np.zeros((0, 0)),) * len(turns)
+    forms, steps = [], []
+    for one in turns:
+        form = scale[:, None] * one.form.value * scale
+        forms.append(form + MARGIN * np.abs(form).max() * np.eye(len(form)))
+        steps.append(one.step.value * scale / scale[:states, None])
+    inputs = len(scale) - states
+    state = np.eye(states, states + inputs * len(turns))
+    total = np.zeros((state.shape[1],) * 2)
+    for k, (form, step) in enumerate(zip(forms, steps, strict=True)):
+        both = np.vstack([state, np.eye(inputs, state.shape[1], states + k * inputs)])
+        total += both.T @ form @ both
+        state = step @ both
     try:
         X = linalg.solve_discrete_are(
-            A, B, -form[:states, :states], -form[states:, states:], s=-form[:states, states:]
+            state[:, :states],
+            state[:, states:],
+            -total[:states, :states],
+            -total[states:, states:],
+            s=-total[:states, states:],
         )
+        found = [-(X + X.T) / 2]
+        for form, step in zip(forms[:0:-1], steps[:0:-1], strict=True):
+            rest = form + step.T @ found[0] @ step
+            cross = rest[:states, states:]
+            found.insert(0, rest[:states, :states] - cross @ np.linalg.solve(rest[states:, states:], cross.T))
     except (linalg.LinAlgError, ValueError):
         return None
-    return -(X + X.T) / 2 / scale[:states] / scale[:states, None]
+    found = [found[-1], *found[:-1]]
+    return tuple((P + P.T) / 2 / scale[:states] / scale[:states, None] for P in found)
 
 
-def is_negative(found: Supply, P: Floats, *, relative: float) -> bool:
+def is_negative(found: Supply, P: Floats, after: Floats, *, relative: float) -> bool:
     """Return whether Psi < 0 is proved, for all matrices that differ from these by rounding.
 
     Args:
         found: The form and the step.
-        P: The storage, taken as exact.
+        P: The storage before the step, taken as exact.
+        after: The storage after it; the same on a fixed network.
         relative: How far the entries of R, C, u and v may be from exact ones, relatively.
     """
     states, m = len(P), len(found.form.value)
-    storage = Bounded.exact(P)
-    after = found.step.T @ storage @ found.step
-    psi, size = found.form.value + after.value, found.form.size + after.size
+    pulled = found.step.T @ Bounded.exact(after) @ found.step
+    psi, size = found.form.value + pulled.value, found.form.size + pulled.size
     psi[:states, :states] -= P
     size[:states, :states] += np.abs(P)
     psi = found.scale[:, None] * (psi + psi.T) / 2 * found.scale  # powers of 2: exact, and as definite
@@ -198,37 +264,41 @@ def is_negative(found: Supply, P: Floats, *, relative: float) -> bool:
     return True
 
 
-def perron_error(matrices: Matrices) -> float:
-    """Return how far u and v are from the Perron vectors of exactly stochastic matrices, relatively, at most.
+def perron_error(turns: Sequence[Matrices]) -> float:
+    """Return how far the u and v of a period are from those of exactly stochastic matrices, relatively, at most.
 
-    Exact are matrices whose entries differ from the stored ones by a few units of the last place.
+    Exact are matrices whose entries differ from the stored ones by a few units of the last place. All others follow
+    from the first u and v by products of nonnegative numbers.
     """
-    return max(_eigenvector_error(matrices.R.T, matrices.u), _eigenvector_error(matrices.C, matrices.v))
+    R, C = product([turn.R for turn in turns]), product([turn.C for turn in turns])
+    rounding = 2 * len(turns) * len(R) * EPS
+    first = turns[0]
+    return max(_vector_error(R.T, first.u, rounding), _vector_error(C, first.v, rounding)) + rounding
 
 
-def _eigenvector_error(M: Floats, u: Floats) -> float:
+def _vector_error(M: Floats, u: Floats, rounding: float) -> float:
     """Bound |u - exact|/u for M u = u and a sum of n: through an approximate inverse of the bordered system."""
     n = len(u)
     A = M - np.eye(n)
     A[-1] = 1.0
-    residual = np.abs(M @ u - u) + 2 * n * EPS * (np.abs(M) @ np.abs(u) + np.abs(u))
+    residual = np.abs(M @ u - u) + rounding * (np.abs(M) @ np.abs(u) + np.abs(u))
     residual[-1] = abs(u.sum() - n) + n * EPS * np.abs(u).sum()
     inverse = np.linalg.inv(A)
-    defect = float(np.abs(np.eye(n) - inverse @ A).sum(axis=1).max()) + 4 * n * EPS * float(
-        (np.abs(inverse) @ np.abs(A)).sum(axis=1).max()
-    )
+    defect = float(np.abs(np.eye(n) - inverse @ A).sum(axis=1).max())
+    defect += 2 * rounding * float((np.abs(inverse) @ np.abs(A)).sum(axis=1).max())
     if defect >= 0.5:
         return np.inf
     worst = float((np.abs(inverse) @ residual).max()) / (1 - defect)
     return worst / float(u.min() - worst) if worst < u.min() else np.inf
 
 
-def _bases(matrices: Matrices) -> tuple[Bounded, Bounded]:
+def bases(matrices: Matrices) -> tuple[Bounded, Bounded]:
     """Return maps onto u' e = 0 and 1' e = 0 that leave out the last agent."""
     k = matrices.n - 1
     last = -matrices.u[None, :k] / matrices.u[-1]
     return tuple(Bounded.exact(np.vstack([np.eye(k), row])) for row in (last, -np.ones((1, k))))  # pyright: ignore[reportReturnType]
 
 
-def _rows(of: Bounded, count: int) -> Bounded:
+def first_rows(of: Bounded, count: int) -> Bounded:
+    """Return the rows that are kept."""
     return Bounded(of.value[:count], of.size[:count])

@@ -29,10 +29,10 @@ class Smoothness:
 
     Args:
         L0: Per agent, ``[n]``.
-        L1: Per agent, ``[n]``; zeros mean ordinary smoothness.
-        ell: At least 1.
-        b: At least 0.
-        lower_bound: A number that F never goes below.
+        L1: Per agent, ``[n]``; zeros, the default, mean ordinary smoothness.
+        ell: At least 1; matters only with L1.
+        b: At least 0; matters only with L1.
+        lower_bound: A number that F never goes below; 0 by default, as of losses that are not negative.
         L0_F: Of F, given together with L1_F; by default the mean of L0_i + b L1_i (the paper's Lemma 3).
         L1_F: Of F, given together with L0_F; by default ell times the mean of L1_i.
         convex: Whether every f_i is convex, which doubles certified steps and must be known, not hoped.
@@ -46,10 +46,10 @@ class Smoothness:
     """
 
     L0: Floats
-    L1: Floats
-    ell: float
-    b: float
-    lower_bound: float
+    L1: Floats = field(default_factory=lambda: np.zeros(0))
+    ell: float = 1.0
+    b: float = 0.0
+    lower_bound: float = 0.0
     L0_F: float = NOT_GIVEN
     L1_F: float = NOT_GIVEN
     convex: bool = False
@@ -58,6 +58,8 @@ class Smoothness:
 
     def __post_init__(self) -> None:
         """Check, and fill in the constants of F by the paper's lemma where they are not given."""
+        if not np.size(self.L1):
+            object.__setattr__(self, "L1", np.zeros_like(np.atleast_1d(np.asarray(self.L0, np.float64))))
         for name in ("L0", "L1"):
             array = np.atleast_1d(np.asarray(getattr(self, name), np.float64))
             if array.ndim != 1 or not (np.isfinite(array).all() and (array >= 0).all()):

@@ -5,7 +5,7 @@ from digrad.graphs import Digraph
 from digrad.links import Links
 from digrad.network import AnyNetwork, Network, NetworkSequence
 
-CHANGES = "the network changes with time, but the proof has one u and one v"
+CHANGES = "the network changes with time"
 LOSSY = "packets may be lost or late, so that the figures of the perfect network are indicative, not a certificate"
 ALTERED = "its links alter messages, but in the proof they arrive as sent"
 

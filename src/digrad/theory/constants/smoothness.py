@@ -118,8 +118,8 @@ def has_closed_form(problem: Problem) -> bool:
 @singledispatch
 def _constants(local: object, problem: Problem, L1: float, excess: float) -> Smoothness:
     raise ArgumentError(
-        f"`problem` {problem.name!r} has no closed-form smoothness constants; pass constants=Smoothness(...) with "
-        'bounds you can prove, or constants="empirical" for an indication.'
+        f"`problem` {problem.name!r} has no closed-form smoothness constants; pass smoothness=... with "
+        'bounds you can prove, or smoothness="empirical" for an indication.'
     )
 
 

@@ -66,13 +66,13 @@ def certificate_rows(
         needs = terms(False, reason or "a state from which the run is proven")
         return Proven(None, None, (*rows, Row(FALLS, "certificate", np.zeros(1), np.zeros(1), needs)))
     k, proof = found
-    matrices = Matrices.of(network)
+    turns = Matrices.of(network)
     x, y, base = path.x[k:], path.y[k:], network.n * losses.lower_bound
-    V, rounding = potentials(problem, matrices, proof, x, y, path.grad[k:])
+    V, rounding = potentials(problem, turns, proof, x, y, path.grad[k:])
     factors = np.asarray(clip_factors(y.reshape(-1, y.shape[2]), path.threshold)).reshape(len(y), -1)
     clipped = factors * np.sum(y**2, axis=2)
     lengths = np.linalg.norm(x - path.average[k:, None], axis=2)
-    falls = proof.kept * path.step_size * clipped @ matrices.ratio
+    falls = proof.kept * path.step_size * clipped @ turns[0].ratio
     falls += proof.slack / path.step_size * np.sum(lengths**2, axis=1)
     given = terms(True, f"proven from step {k}")
     after, before = V[1:] - base + falls[:-1], V[:-1] - base

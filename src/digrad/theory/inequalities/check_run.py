@@ -10,7 +10,7 @@ from digrad._internal.tables import Table
 from digrad.errors import ArgumentError
 from digrad.network import Network
 from digrad.problems import Problem
-from digrad.theory.arguments import check_constants, check_problem
+from digrad.theory.arguments import Given, as_smoothness, check_problem
 from digrad.theory.certificates.closure import Proof
 from digrad.theory.chains.closure import close, without_proof
 from digrad.theory.chains.setting import make_setting
@@ -145,20 +145,20 @@ def check_run(
     threshold: float,
     x0: npt.ArrayLike | None = None,
     steps: int = 1000,
-    constants: Smoothness | Literal["empirical"] | None = None,
+    smoothness: Given | Literal["empirical"] = None,
     paper: bool = False,
 ) -> RunCheck:
     """Run CGT with full gradients, find the step from which on it is proven to converge, and check that V falls.
 
     Args:
-        problem: The losses; built-in, unless ``constants`` are given.
+        problem: The losses; built-in, unless their ``smoothness`` is given.
         network: Who hears whom.
         step_size: alpha.
         threshold: c0.
         x0: The start, ``[n, d]`` or ``[d]``; the problem's own by default.
         steps: K.
-        constants: Smoothness constants of losses that are not built in. ``"empirical"`` estimates them along the run
-            itself. With estimates no row that needs a certificate applies.
+        smoothness: Of losses that are not built in, as for :func:`~digrad.theory.certify`. ``"empirical"`` estimates
+            constants along the run itself. With estimates no row that needs a certificate applies.
         paper: Whether to evaluate every inequality of the paper's proof too: as printed, repaired, and sharpened.
 
     Raises:
@@ -173,10 +173,10 @@ def check_run(
         ('PASS', 0, 'PASS')
     """
     check_problem(problem, "check_run")
-    check_constants(constants, problem, "check_run")
+    constants = as_smoothness(smoothness, problem, "check_run")
     check_covered(network, "check_run")
     path = run(problem, network, step_size=step_size, threshold=threshold, x0=x0, steps=steps)
-    if isinstance(constants, str):
+    if isinstance(smoothness, str):
         constants = empirical_smoothness(problem, path.average).constants()
     proven = certificate_rows(problem, network, path, constants)
     rows, found = proven.rows, None
