@@ -63,8 +63,8 @@ def _work(repeats: int) -> dict[str, Any]:
 
     from digrad.data import augmented, normalized
     from digrad.graphs import example5
+    from digrad.specs.images.models import build_model
     from digrad.torch import Replicas
-    from digrad.torch.models import build_model
 
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)

@@ -10,17 +10,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from digrad.experiments.convergence import Outcome, convergence_table
-from digrad.experiments.graph_table import GraphTable, LinksTable, MixingTable
-from digrad.experiments.partition_table import PartitionTable
-from digrad.experiments.problem_table import PROBLEM_TABLES
-from digrad.experiments.spec import Spec
-from digrad.experiments.sweep_table import SweepTable
 from digrad.graphs.parse import NAMED
 from digrad.methods import METHODS
 from digrad.methods.catalog import method_facts, section
 from digrad.methods.references import NOT_OPENED
 from digrad.schedules import SCHEDULES
+from digrad.specs.graph_table import GraphTable, LinksTable, MixingTable
+from digrad.specs.partition_table import PartitionTable
+from digrad.specs.problem_table import PROBLEM_TABLES
+from digrad.specs.spec import Spec
+from digrad.specs.sweep_table import SweepTable
+from digrad.testing.convergence import Outcome, convergence_table
 
 HERE = Path(__file__).parent
 NOTEBOOK = HERE.parent / "examples" / "tour.ipynb"

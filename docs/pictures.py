@@ -6,8 +6,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from digrad.experiments import parse_spec, preset, run
 from digrad.report import write_report
+from digrad.specs import parse_spec, preset, run
 
 HERE = Path(__file__).parent
 PLANE = """

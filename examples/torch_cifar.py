@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 import digrad as dg
-from digrad.experiments import preset
+from digrad.specs import preset
+from digrad.specs.images.problem import ImageProblem
 from digrad.torch import Checkpoints, DecentralizedOptimizer, ProcessNetwork, Shard, recalibrate
-from digrad.torch.image_problem import ImageProblem
 
 
 def main() -> None:

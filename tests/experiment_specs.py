@@ -1,6 +1,6 @@
 """Small specifications that several tests run."""
 
-from digrad.experiments import Spec, parse_spec
+from digrad.specs import Spec, parse_spec
 
 TEXT = """
 name = "tiny"

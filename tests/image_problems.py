@@ -7,7 +7,7 @@ import numpy as np
 from digrad.data import ImageSet, partition
 from digrad.data.cifar import BATCHES
 from digrad.data.images import RECORD
-from digrad.torch.image_problem import ImageProblem
+from digrad.specs.images.problem import ImageProblem
 
 
 def records(count: int, seed: int) -> np.ndarray:

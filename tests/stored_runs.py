@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from digrad.experiments import Spec, parse_spec
-from digrad.experiments.store import open_run, write_json
+from digrad.specs import Spec, parse_spec
+from digrad.specs.store import open_run, write_json
 from digrad.trace import Ensemble, Trace
 
 NETWORK = {

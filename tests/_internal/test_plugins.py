@@ -13,9 +13,9 @@ import pytest
 import digrad as dg
 from digrad.cli import doctor, main
 from digrad.errors import PluginError
-from digrad.experiments import parse_spec
 from digrad.methods.catalog import method_facts
 from digrad.methods.registry import ALL_METHODS
+from digrad.specs import parse_spec
 from digrad.testing import ContractError, check_method
 from plugin_installs import announce, install, visible
 

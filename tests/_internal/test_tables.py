@@ -6,9 +6,9 @@ import math
 import sys
 
 import digrad as dg
-from digrad.experiments.claims import Claim, ClaimTable
-from digrad.experiments.link_bias import Bias
 from digrad.methods.catalog import method_facts
+from digrad.paper.claims import Claim, ClaimTable
+from digrad.paper.link_bias import Bias
 
 TABLE = dg.Table(({"method": "A & B_1", "loss": 1.25e-7, "steps": 10}, {"method": "C", "loss": math.inf}))
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from digrad.cli import main
-from digrad.experiments import load_spec
+from digrad.specs import load_spec
 
 SPEC = """
 name = "tiny"

@@ -12,7 +12,7 @@ from digrad.cli import main, show
 from digrad.cli.commands import COMMANDS
 from digrad.cli.main import digrad
 from digrad.core.link_door import check_links
-from digrad.experiments import preset
+from digrad.specs import preset
 from digrad.trace import Trace
 from experiment_specs import tiny
 
@@ -274,8 +274,8 @@ def test_demo_shows_that_tracking_explodes_and_cgt_converges(monkeypatch, capsys
 
 def test_demo_replaces_only_itself(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("digrad.experiments.runner.draw_figures", lambda *arguments: [])
-    monkeypatch.setattr("digrad.experiments.preset", lambda name: tiny(steps=20))
+    monkeypatch.setattr("digrad.specs.runner.draw_figures", lambda *arguments: [])
+    monkeypatch.setattr("digrad.specs.preset", lambda name: tiny(steps=20))
     (tmp_path / "demo.toml").write_text(tiny(steps=30).to_toml())
     call(monkeypatch, capsys, "run", "demo.toml", "--quiet")
     before = (tmp_path / "runs" / "demo" / "trace-CGT.parquet").read_bytes()

@@ -30,10 +30,10 @@ ELSEWHERE = {
     "test_example_of_the_theory_is_proven_with_a_practical_step",
     r"^certify --verify": "tests/cli/test_theory_commands.py::"
     "test_certify_prints_what_is_proven_and_writes_a_certificate_that_is_verified",
-    r"^reproduce logistic": "tests/experiments/test_reproduce.py::smoke",
-    r"^reproduce cifar": "tests/experiments/test_reproduce_cifar.py::test_command_of_the_pages_measures_a_step",
-    r"^reproduce links": "tests/experiments/test_link_bias.py::test_only_what_is_owed_leaves_no_bias",
-    r"^(run|smoothness) (mine|smoothness).toml$": "tests/experiments/test_trainings.py::"
+    r"^reproduce logistic": "tests/paper/test_logistic.py::smoke",
+    r"^reproduce cifar": "tests/paper/test_cifar.py::test_command_of_the_pages_measures_a_step",
+    r"^reproduce links": "tests/paper/test_link_bias.py::test_only_what_is_owed_leaves_no_bias",
+    r"^(run|smoothness) (mine|smoothness).toml$": "tests/specs/images/test_trainings.py::"
     "test_specification_of_the_page_trains_and_is_measured",
     r"^methods LazyAB$|^run lazy.toml": "tests/docs/test_own_method.py::"
     "test_commands_of_the_page_list_and_run_the_method",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from digrad.experiments import convergence
+from digrad.testing import convergence
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -18,7 +18,7 @@ from docs_pages import DOCS, ROOT, pages
 pytestmark = pytest.mark.long
 
 MODULES = [name for name in digrad.__all__ if inspect.ismodule(getattr(digrad, name))]
-MODULES += ["torch", "report", "experiments", "testing"]
+MODULES += ["torch", "report", "specs", "paper", "testing"]
 
 
 @pytest.fixture(scope="module")

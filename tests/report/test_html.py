@@ -16,13 +16,13 @@ import pytest
 import digrad as dg
 from digrad import problems
 from digrad.errors import DataError, DigradError
-from digrad.experiments import Spec, find_run, parse_spec, run
-from digrad.experiments.store import is_finished
 from digrad.methods import METHODS
 from digrad.methods.catalog import method_facts, section
 from digrad.report import write_report
 from digrad.report.html import _judgement
 from digrad.report.model import model_of
+from digrad.specs import Spec, find_run, parse_spec, run
+from digrad.specs.store import is_finished
 from digrad.trace import Ensemble
 from experiment_specs import sampled, tiny
 from stored_runs import store, trace

@@ -111,9 +111,9 @@ def _data() -> Iterator[Finding]:
 
 def _plugins() -> Iterator[Finding]:
     from digrad._internal import plugins
-    from digrad.experiments.problem_table import PROBLEM_TABLES
     from digrad.methods import METHODS
     from digrad.methods.registry import ALL_METHODS
+    from digrad.specs.problem_table import PROBLEM_TABLES
 
     repair = "repair or uninstall that package"
     for group, built_in in ((plugins.METHODS, METHODS), (plugins.PROBLEMS, PROBLEM_TABLES)):

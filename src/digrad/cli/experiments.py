@@ -27,8 +27,8 @@ def demo(out: Path | None, as_json: bool, overwrite: bool) -> None:
     Five agents with one-way links learn to tell handwritten digits below five from the others (real data that
     ships with scikit-learn), each seeing only some of the digits. Needs no network and less than a minute.
     """
-    from digrad.experiments import preset
-    from digrad.experiments.store import is_run_of
+    from digrad.specs import preset
+    from digrad.specs.store import is_run_of
 
     spec, folder = preset("demo"), out or Path("runs/demo")
     is_again = out is None and is_run_of(folder, spec)  # gives the same numbers
@@ -64,7 +64,7 @@ def run(
     figures and a report. Ctrl-C keeps what was computed; --resume goes on from there, with the same numbers to the
     last bit.
     """
-    from digrad.experiments import load_spec, preset
+    from digrad.specs import load_spec, preset
 
     if example:
         click.echo(preset("demo").to_toml(), nl=False)
@@ -140,8 +140,8 @@ def reproduce(
 
     Writes the figures in the paper's layout, and a table of claims with what was measured.
     """
-    from digrad.experiments import reproduce_cifar, reproduce_links, reproduce_logistic
-    from digrad.experiments.link_bias import is_reproduction_of
+    from digrad.paper import cifar, reproduce_links, reproduce_logistic
+    from digrad.paper.link_bias import is_reproduction_of
 
     only_cifar = {"--jobs": jobs, "--seeds": seeds, "--steps": steps, "--setting": settings or None}
     given = [name for name, value in only_cifar.items() if value is not None]
@@ -238,8 +238,8 @@ def _style(**chosen: bool) -> str:
 
 
 def _run(spec: Any, out: Path, *, resume: bool, overwrite: bool, style: str) -> None:
-    from digrad.experiments import run as run_experiment
     from digrad.plots import measured_at
+    from digrad.specs import run as run_experiment
 
     observer = {"watch": live.Watch, "quiet": live.Quiet, "jsonl": live.JsonLines}.get(
         style, show.ProgressBar

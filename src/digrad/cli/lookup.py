@@ -117,8 +117,8 @@ def methods(names: tuple[str, ...], as_json: bool, bibtex: bool, measure: bool) 
 
 
 def _measure_methods(names: tuple[str, ...], as_json: bool) -> None:
-    from digrad.experiments import convergence
     from digrad.methods.catalog import method_facts
+    from digrad.testing import convergence
 
     chosen = {row.name for row in method_facts(names)}
     rows = [convergence.measure(*row) for row in convergence.settings() if type(row[0]).__name__ in chosen]

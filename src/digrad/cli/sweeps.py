@@ -44,7 +44,7 @@ def sweep(
     every finished row is kept at once: whatever ends the command, --resume goes on. A run that diverges is a row like
     any other.
     """
-    from digrad.experiments import load_spec, sweep_spec
+    from digrad.specs import load_spec, sweep_spec
 
     folder = out or Path("runs") / f"sweep-{spec.stem}"
     with show.RowBar() as bar:
@@ -100,7 +100,7 @@ def tune(
     SoftCGT and AB it prints the other end: the largest step that is proven to converge. Exits with 1 if no value tried
     is stable.
     """
-    from digrad.experiments import load_spec, tune_spec
+    from digrad.specs import load_spec, tune_spec
 
     folder = out or Path("runs") / f"tune-{spec.stem}"
     result = tune_spec(

@@ -39,7 +39,7 @@ def certify(
     search, and a figure per inequality. Exits with 1 if an inequality that must hold is violated, or a claim of
     FILE does not hold; a run that diverges is a result.
     """
-    from digrad.experiments import certify_spec, load_spec
+    from digrad.specs import certify_spec, load_spec
 
     if verify is not None:
         _verify(verify, as_json)
@@ -78,7 +78,7 @@ def smoothness(spec: Path, out: Path | None, method: str | None, as_json: bool) 
     The run uses full gradients; that of a torch network mini-batches. Estimates along a run are lower than the true
     constants: they certify nothing.
     """
-    from digrad.experiments import load_spec, smoothness_of_spec
+    from digrad.specs import load_spec, smoothness_of_spec
 
     folder = out or Path("runs") / f"smoothness-{spec.stem}"
     with show.ProgressBar() as bar:
@@ -97,7 +97,7 @@ def smoothness(spec: Path, out: Path | None, method: str | None, as_json: bool) 
 
 def _verify(path: Path, as_json: bool) -> None:
     """Print whether each claim of a stored certificate holds."""
-    from digrad.experiments import verify_certificate
+    from digrad.specs import verify_certificate
 
     claims = verify_certificate(path)
     if as_json:

@@ -8,15 +8,15 @@ from typing import Any
 
 from digrad._internal.files import make_folder, write_atomically
 from digrad.errors import DataError
-from digrad.experiments.claims import FAILS, HOLDS, PARTLY, SEPARATOR
-from digrad.experiments.store import TIMES, RunDirectory
 from digrad.methods.catalog import bibtex_of, method_facts, section
 from digrad.methods.registry import ALL_METHODS
+from digrad.paper.claims import FAILS, HOLDS, PARTLY, SEPARATOR
 from digrad.report.model import model_of
 from digrad.report.page import badge, image, page, preformatted, table, text
 from digrad.report.results import results_table
 from digrad.report.slowest import slowest_section
 from digrad.report.sources import Source, folder_names, read_sources
+from digrad.specs.store import TIMES, RunDirectory
 
 _CAPTIONS = {
     "gradient_tracking_explodes": "Plain gradient tracking against CGT from one start (the paper's first figure).",

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from digrad.experiments.runner import members
-from digrad.experiments.store import Result, RunDirectory
 from digrad.plots import measured_at
 from digrad.report.downsample import kept_rows
 from digrad.report.sources import folder_names
+from digrad.specs.runner import members
+from digrad.specs.store import Result, RunDirectory
 from digrad.trace import Ensemble
 
 NUMBERS = 90_000  # in one page, about: nine characters each

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from digrad.experiments.store import RunDirectory
 from digrad.plots import byte_unit
 from digrad.report.page import badge, text
+from digrad.specs.store import RunDirectory
 
 _LOOKS = {"converged": "good", "diverged": "bad"}  # any other is open
 _SHOWN_AT_FIRST = ("delivered", "train_accuracy", "test_accuracy")  # of the columns that not every run has

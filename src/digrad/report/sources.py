@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from digrad.errors import DataError
-from digrad.experiments import link_bias
-from digrad.experiments.certified import CERTIFICATE
-from digrad.experiments.claims import ClaimTable
-from digrad.experiments.reproduce import MARKER
-from digrad.experiments.shapes import StoredCertificate, SweptRows
-from digrad.experiments.store import RunDirectory, find_run, is_run, read_json
+from digrad.paper import link_bias
+from digrad.paper.claims import ClaimTable
+from digrad.paper.logistic import MARKER
 from digrad.plots.style import AVERAGES
+from digrad.specs.certified import CERTIFICATE
+from digrad.specs.shapes import StoredCertificate, SweptRows
+from digrad.specs.store import RunDirectory, find_run, is_run, read_json
 from digrad.sweeps.store import FACTS, TABLE
 
 

@@ -1,0 +1,155 @@
+"""Step sizes for the methods of an experiment with images: a written protocol on images that are kept back."""
+
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from digrad._internal.files import write_atomically
+from digrad.errors import ArgumentError, DigradError
+from digrad.specs.images.jobs import Event, Job, run_jobs
+from digrad.specs.images.step_size_search import FACTOR, read_search
+from digrad.specs.images.trainings import JobProgress
+from digrad.specs.method_table import MethodTable
+from digrad.specs.runner import Observer
+from digrad.specs.spec import Spec, load_spec
+from digrad.specs.store import write_json
+from digrad.sweeps.stability import FLOOR, SLACK
+
+SEARCHED = "-search"  # ends the name of the folder beside that of the run
+FIXED = ("CGT",)  # the paper gives its step size
+SEARCH_SEED = 1000  # added to the seed, so that no run shares its start and samples with the search
+FEW_IMAGES = 100  # for runs that only show that everything works
+
+
+@dataclass(frozen=True)
+class SearchPlan:
+    """How much a search may do.
+
+    Args:
+        steps: Of a trial.
+        held_out: Training images that are kept back.
+        most: Step sizes tried for a method.
+    """
+
+    steps: int
+    held_out: int
+    most: int
+
+
+def with_step_sizes(
+    spec: Spec, folder: Path, plan: SearchPlan, workers: int, progress: Observer | None, *, overwrite: bool
+) -> tuple[Spec, dict[str, str]]:
+    """Search the step sizes of all methods but those that the paper gives; what is stored is not searched again.
+
+    Returns:
+        The specification with the step sizes found, without the methods that have none, and why they have none.
+
+    Raises:
+        ArgumentError: ``folder`` holds the search of another specification, and ``overwrite`` does not allow for it.
+        DigradError: No method has a step size.
+    """
+    trial = _trial(spec, plan)
+    labels = [label for label in spec.methods if label not in FIXED]
+    _open(folder, trial, overwrite=overwrite)
+    jobs = [
+        Job(label, "tune", {"folder": str(folder.absolute()), "label": label, "most": plan.most})
+        for label in labels
+        if read_search(folder, label) is None
+    ]
+    failures = run_jobs(jobs, workers=workers, on_event=_Watch(len(jobs), plan.most, progress).on_event)
+    found = {label: read_search(folder, label) for label in labels}
+    write_json(
+        folder / "search.json", {"protocol": _protocol(trial, plan), "methods": found, "failures": failures}
+    )
+    sizes = {label: entry["step_size"] for label, entry in found.items() if entry and entry["step_size"]}
+    lost = {
+        label: f"no step size: {failures.get(label, 'every one diverged')}"
+        for label in labels
+        if label not in sizes
+    }
+    if lost and not sizes:
+        label, reason = next(iter(lost.items()))
+        raise DigradError(f"No method has a step size. {label}: {reason}")
+    methods = {
+        label: _with_step_size(table, sizes[label]) if label in sizes else table
+        for label, table in spec.methods.items()
+        if label not in lost
+    }
+    return spec.model_copy(update={"methods": methods}), lost
+
+
+def _trial(spec: Spec, plan: SearchPlan) -> Spec:
+    kept_back = spec.problem.model_copy(
+        update={"held_out": plan.held_out, "evaluate": FEW_IMAGES, "evaluate_last": plan.held_out}
+    )
+    return spec.model_copy(
+        update={
+            "name": f"{spec.name}: search for step sizes",
+            "steps": plan.steps,
+            "record_every": plan.steps,
+            "seed": spec.seed + SEARCH_SEED,
+            "seeds": 1,
+            "problem": kept_back,
+        }
+    )
+
+
+def _open(folder: Path, trial: Spec, *, overwrite: bool) -> None:
+    """Make or reuse the folder; trials of another specification are no trials of this one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stored = list(folder.glob("search*.json"))
+    if overwrite:
+        for path in stored:
+            path.unlink()
+    elif stored and load_spec(folder / "spec.toml") != trial:
+        raise ArgumentError(
+            f"`out`: {folder} holds step sizes that were searched with another specification; give another --out, or "
+            "--overwrite."
+        )
+    write_atomically(folder / "spec.toml", trial.to_toml())
+
+
+class _Watch:
+    """Tells an observer how the searches for step sizes go; the time left is that of all the trials there may be."""
+
+    def __init__(self, searches: int, most: int, progress: Observer | None) -> None:
+        self._searches, self._most, self._progress = searches, most, progress
+        self._trials: dict[str, int] = {}
+        self._tried = 0
+        self._began = time.monotonic()
+
+    def on_event(self, name: str, event: Event) -> None:
+        if event["event"] == "started":
+            self._trials[name] = 0
+            if self._progress:
+                self._progress.on_method_start(f"{name}, step sizes", self._most)
+        elif event["event"] == "trial":
+            self._tried += 1
+            self._trials[name] += 1
+            self._tell(name, math.inf if event["loss"] is None else event["loss"])
+        else:
+            self._trials[name] = self._most
+
+    def _tell(self, name: str, loss: float) -> None:
+        trials = self._searches * self._most - sum(self._trials.values())
+        left = trials * (time.monotonic() - self._began) / self._tried
+        progress = JobProgress(f"{name}, step sizes", self._trials[name], self._most, loss, seconds_left=left)
+        if self._progress:
+            self._progress.on_progress(progress)
+
+
+def _with_step_size(table: MethodTable, step_size: float) -> MethodTable:
+    return MethodTable(method=table.method, **{**table.fields, "step_size": step_size})
+
+
+def _protocol(trial: Spec, plan: SearchPlan) -> str:
+    return (
+        f"{plan.held_out} of the training images are kept back; a trial trains on the others for {plan.steps} steps "
+        f"with seed {trial.seed} and is judged by the loss of the average model on those kept back. Step sizes are the "
+        f"preset's times powers of {FACTOR:g}: upwards until one fails, downwards until the smallest is not the best, "
+        f"at most {plan.most}. A step size ensures convergence if its run stays finite, its last loss is above the "
+        f"smallest of any step size tried by at most {SLACK:.0%} of how far that one fell from the start, and it "
+        f"leaves at most {FLOOR:g} times as much gradient and disagreement as smaller ones leave, in proportion; the "
+        "largest of these is used. Test images are never looked at."
+    )

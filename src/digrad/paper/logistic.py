@@ -1,0 +1,233 @@
+"""The paper's experiments from end to end: run every setting, draw its figures, judge its claims."""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from digrad import plots
+from digrad._internal import checks
+from digrad._internal.files import locked, write_atomically
+from digrad._internal.tables import Table
+from digrad.errors import ArgumentError
+from digrad.paper import logistic_claims
+from digrad.paper.claims import ClaimTable, verdicts
+from digrad.specs.presets import preset as load_preset
+from digrad.specs.runner import Observer, RunResult, members, run
+from digrad.specs.spec import Spec
+from digrad.specs.store import check_folder, has_results, is_empty, read_json, write_json
+
+Scale: TypeAlias = Literal["smoke", "small", "medium", "full"]
+Report: TypeAlias = Callable[[Path], object]
+
+MARKER = "reproduction.json"
+STARTS = ("logistic-explosion", "logistic-zero-start", "logistic-small-start")
+SAMPLED = ("logistic-sorted", "logistic-iid")
+FULL_BATCH = "logistic-fullbatch"
+SETTINGS = (*STARTS, *SAMPLED, FULL_BATCH)
+
+
+@dataclass(frozen=True)
+class _Size:
+    start_steps: int
+    steps: int
+    seeds: int
+    full_batch_steps: int
+    record_every: int
+
+
+# The claim about the bias needs 5000 iterations with all samples: smoke shows that everything runs, no more.
+SIZES: dict[str, _Size] = {
+    "smoke": _Size(start_steps=50, steps=800, seeds=1, full_batch_steps=200, record_every=20),
+    "small": _Size(start_steps=200, steps=2000, seeds=1, full_batch_steps=5000, record_every=20),
+    "medium": _Size(start_steps=300, steps=5000, seeds=3, full_batch_steps=5000, record_every=10),
+    "full": _Size(start_steps=300, steps=10000, seeds=5, full_batch_steps=10000, record_every=10),
+}
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What :func:`reproduce_logistic` or :func:`digrad.paper.cifar` found.
+
+    Args:
+        directory: Where everything is.
+        table: The claims and whether they hold; None if the run was interrupted.
+        figures: The figures of the paper, as PNG and PDF.
+        runs: The run directory of each setting.
+        interrupted: Whether Ctrl-C ended it; ``resume=True`` goes on.
+        failures: Why methods failed, by setting and method; the others are complete.
+        accuracies: Of cifar, by setting: a row per method.
+    """
+
+    directory: Path
+    table: ClaimTable | None
+    figures: tuple[Path, ...]
+    runs: Mapping[str, Path]
+    interrupted: bool
+    failures: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    accuracies: Mapping[str, Table] = field(default_factory=dict)
+
+
+def reproduce_logistic(
+    out: str | os.PathLike[str],
+    *,
+    preset: Scale = "full",
+    seed: int = 0,
+    progress: Observer | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    report: Report | None = None,
+) -> Reproduction:
+    """Reproduce Section V-A of the paper: logistic regression on a9a.
+
+    Below ``out`` there is then one run directory per setting, the two figures in ``figures/``, and the claims in
+    ``claims.json`` and ``claims.md``.
+
+    Args:
+        out: The folder: new, empty, or of an earlier reproduction.
+        preset: How many iterations and seeds: ``smoke``, ``small``, ``medium`` or ``full``.
+        seed: The first seed.
+        progress: Is told how each run goes.
+        resume: Keep what is done; without it, or the next, an earlier reproduction is refused.
+        overwrite: Delete an earlier reproduction, also of another size or seed.
+        report: Called with each run directory, and at last with ``out``, e.g. :func:`digrad.report.write_report`.
+
+    Raises:
+        ArgumentError: ``out`` cannot be used, or there is no such preset.
+        DataError: a9a is not on this machine and cannot be fetched.
+    """
+    checks.choice(preset, "preset", "reproduce_logistic", SIZES)
+    folder = Path(out)
+    check_folder(folder, resume=resume, overwrite=overwrite)
+    with locked(folder):
+        identity = {"experiment": "logistic", "preset": preset, "seed": seed}
+        open_reproduction(folder, identity, SETTINGS, resume=resume, overwrite=overwrite)
+        return _reproduce(folder, preset, seed, progress, resume, overwrite, report)
+
+
+def _reproduce(
+    folder: Path,
+    preset: Scale,
+    seed: int,
+    progress: Observer | None,
+    resume: bool,
+    overwrite: bool,
+    report: Report | None,
+) -> Reproduction:
+    specs = {name: _sized(load_preset(name), name, SIZES[preset], seed) for name in SETTINGS}
+    done: dict[str, RunResult] = {}
+    for name, spec in specs.items():
+        done[name] = run(
+            spec,
+            folder / name,
+            resume=resume,
+            overwrite=overwrite,
+            progress=progress,
+            report=report,
+            built=_reuse(spec, done),
+            formats=("png",),  # a PDF takes a second; the figures of the paper below have one
+        )
+        if done[name].interrupted:
+            return Reproduction(
+                folder, None, (), {name: result.directory for name, result in done.items()}, True
+            )
+    figures = _paper_figures(folder / "figures", done)
+    table = _judge(done, preset, SIZES[preset], seed)
+    write_json(folder / "claims.json", table.to_dict())
+    write_atomically(folder / "claims.md", table.to_markdown())
+    if report:
+        report(folder)
+    return Reproduction(
+        folder, table, tuple(figures), {name: result.directory for name, result in done.items()}, False
+    )
+
+
+def open_reproduction(
+    folder: Path, identity: dict[str, Any], settings: Iterable[str], *, resume: bool, overwrite: bool
+) -> None:
+    """Make or reuse the folder of a reproduction.
+
+    Raises:
+        ArgumentError: It holds something else, or results that neither ``resume`` nor ``overwrite`` allows for.
+    """
+    if not is_empty(folder):
+        if not (folder / MARKER).is_file():
+            raise ArgumentError(
+                f"`out` must be empty or a reproduction of digrad, but {folder} holds other files; give another --out."
+            )
+        stored = read_json(folder / MARKER)
+        if stored != identity and not overwrite:
+            raise ArgumentError(
+                f"`out` {folder} holds the reproduction of {stored}, not of {identity}; give another --out, "
+                "or --overwrite."
+            )
+        if not (resume or overwrite) and any(has_results(folder / name) for name in settings):
+            raise ArgumentError(
+                f"`out` {folder} holds this reproduction already; go on with --resume, begin anew with --overwrite, or "
+                "give another --out."
+            )
+    if not resume:
+        for name in (
+            "claims.json",
+            "claims.md",
+            "table.json",
+            "table.md",
+            "report.html",
+        ):  # of what is about to be deleted
+            (folder / name).unlink(missing_ok=True)
+    write_json(folder / MARKER, identity)
+
+
+def _sized(spec: Spec, name: str, size: _Size, seed: int) -> Spec:
+    changes: dict[str, Any] = {"seed": seed}
+    if name in STARTS:
+        changes |= {"steps": size.start_steps}
+    elif name in SAMPLED:
+        changes |= {"steps": size.steps, "seeds": size.seeds, "record_every": size.record_every}
+    else:
+        changes |= {"steps": size.full_batch_steps, "record_every": size.record_every}
+    return spec.model_copy(update=changes)
+
+
+def _reuse(spec: Spec, done: Mapping[str, RunResult]) -> Any:
+    """Build on the problem of an earlier setting where it is the same: less memory, and nothing compiles again."""
+    for earlier in done.values():
+        if earlier.spec.problem == spec.problem and earlier.spec.graph == spec.graph:
+            return spec.build_on(earlier.problem, earlier.network)
+    return None
+
+
+def _paper_figures(folder: Path, done: Mapping[str, RunResult]) -> list[Path]:
+    start, sampled = done["logistic-explosion"].results, done["logistic-sorted"].results
+    pair = {name: sampled[name] for name in ("CGT", "DGDClip")}
+    figures = {
+        "gradient_tracking_explodes": plots.twin_explosion(members(start["AB"])[0], members(start["CGT"])[0]),
+        "cgt_against_clipped_dgd": plots.side_by_side(pair["CGT"], pair["DGDClip"]),
+        "bias_without_sampling_noise": plots.curves(done[FULL_BATCH].results),
+    }
+    return [path for name, figure in figures.items() for path in plots.save_figure(figure, folder / name)]
+
+
+def _judge(done: Mapping[str, RunResult], preset: str, size: _Size, seed: int) -> ClaimTable:
+    variants = logistic_claims.VARIANTS
+    claims = [
+        *(logistic_claims.explosion_claim(done[name]) for name in STARTS),
+        *(
+            logistic_claims.bias_claim(done[name], label)
+            for name in (*SAMPLED, FULL_BATCH)
+            for label in variants
+        ),
+        *(logistic_claims.oscillation_claim(done[name], label) for name in SAMPLED for label in variants),
+    ]
+    seeds = f"seed {seed}" if size.seeds == 1 else f"medians of the seeds {seed} to {seed + size.seeds - 1}"
+    iterations = (
+        f"{size.start_steps} for claim 1, {size.steps} with mini-batches ({seeds}), {size.full_batch_steps} "
+        f"with all samples (preset `{preset}`); the paper does not say"
+    )
+    return ClaimTable(
+        title="Section V-A on a9a: which claims hold",
+        claims=claims,
+        verdicts=verdicts(claims),
+        choices={**logistic_claims.CHOICES, "iterations": iterations},
+    )

@@ -1,0 +1,350 @@
+"""The theory applied to a specification: a certificate of its step size, a check of its run, its smoothness."""
+
+import math
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from digrad import plots
+from digrad._internal.files import make_folder
+from digrad.errors import ArgumentError, DataError, SpecError
+from digrad.methods import AB, CGT, SoftCGT
+from digrad.sampling import normal_start
+from digrad.specs.images.smoothness import smoothness_of_training
+from digrad.specs.runner import Observer
+from digrad.specs.spec import Built, Spec, parse_spec
+from digrad.specs.store import check_folder, is_empty, read_json, write_json
+from digrad.theory import (
+    Certificate,
+    EmpiricalSmoothness,
+    RunCheck,
+    RunDivergedError,
+    certify,
+    check_run,
+    empirical_smoothness,
+    verify_proof,
+)
+from digrad.theory import run as run_cgt
+from digrad.theory.constants.assumptions import INDICATIVE
+from digrad.theory.constants.coverage import uncovered
+
+CHECKED_STEPS = 1500  # of a run that keeps every iterate, unless told otherwise
+CERTIFICATE, SMOOTHNESS = "certificate.json", "smoothness.json"
+SMOOTHNESS_POINTS = 60  # points of the run at which Hessian norms are computed
+
+
+@dataclass(frozen=True)
+class CertifiedRun:
+    """What :func:`certify_spec` found, and the files it wrote.
+
+    Attributes:
+        method: The label of the method that it is about.
+        spec: The specification, as TOML.
+        certificate: What holds before the run.
+        check: What is proven of the run, with full gradients; None if it diverged, or is not one of CGT or AB with
+            one step size and threshold on a fixed network.
+        diverged_at: The iteration at which that run left double precision, or None.
+        notice: What separates the checked run from the specified one, or an empty string.
+        files: What was written.
+    """
+
+    method: str
+    spec: str
+    certificate: Certificate
+    check: RunCheck | None
+    diverged_at: int | None
+    notice: str
+    files: tuple[Path, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of ``certificate.json``."""
+        return {
+            "method": self.method,
+            "spec": self.spec,
+            "notice": self.notice,
+            "certificate": self.certificate.to_dict(),
+            "diverged_at": self.diverged_at,
+            "check": self.check.to_dict() if self.check else None,
+        }
+
+
+@dataclass(frozen=True)
+class MeasuredSmoothness:
+    """What :func:`smoothness_of_spec` found, and the files it wrote.
+
+    Attributes:
+        method: The label of the CGT along whose run it was measured.
+        iterations: The k of each point, ``[K]``.
+        found: Gradient and Hessian norms there.
+        files: What was written.
+        gradients: What the run was computed with.
+    """
+
+    method: str
+    iterations: npt.NDArray[np.int_]
+    found: EmpiricalSmoothness
+    files: tuple[Path, ...]
+    gradients: str = "full gradients"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of ``smoothness.json``."""
+        found = self.found.to_dict()
+        points = {"iterations": self.iterations.tolist(), **found["points"]}
+        return {"method": self.method, "gradients": self.gradients, **found, "points": points}
+
+
+class Covered(NamedTuple):
+    """A method of a specification, as the theory takes it."""
+
+    label: str
+    step_size: Any
+    threshold: Any
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether step size and threshold are one number each."""
+        return all(isinstance(value, int | float) for value in (self.step_size, self.threshold))
+
+
+def certify_spec(
+    spec: Spec,
+    out: str | os.PathLike[str],
+    *,
+    steps: int | None = None,
+    method: str | None = None,
+    paper: bool = False,
+) -> CertifiedRun:
+    """Certify the step size of a method of a specification, and find from which step on its run is proven to converge.
+
+    The check runs with full gradients, as the theory does; a specification with mini-batches gets an indication. A run
+    that diverges is a result: the certificate is written, and says when.
+
+    Args:
+        spec: Holds a CGT, SoftCGT or AB.
+        out: Where ``certificate.json`` and a figure per inequality go: new, empty, or of an earlier certificate.
+        steps: Of the checked run; those of the specification, at most 1500, by default.
+        method: The label of the method, if there are several; the first CGT by default.
+        paper: Whether to check every inequality of the paper's proof too.
+
+    Raises:
+        SpecError: There is no such method.
+        ArgumentError: ``out`` is a file, or a folder of something else.
+    """
+    folder = _folder(out, CERTIFICATE)
+    covered = covered_method(spec, method)
+    if spec.engine == "torch":
+        raise SpecError(
+            "`engine` must be 'simulation' for a certificate: the constants of a torch network are not known; "
+            "`digrad smoothness` estimates them."
+        )
+    built = spec.build()
+    x0 = start_of(spec, built)
+    certificate = certify(
+        built.problem,
+        built.network,
+        threshold=covered.threshold,
+        x0=x0,
+        step_size=covered.step_size,
+        batch_size=spec.batch_size,
+        steps=spec.steps,
+        explain=True,
+    )
+    steps = steps or min(spec.steps, CHECKED_STEPS)
+    check, diverged_at = None, None
+    is_clipped = not isinstance(built.methods[covered.label], SoftCGT)
+    if not is_clipped:
+        certificate = replace(certificate, shares=None)  # K(eps) counts clipped steps, which are longer
+    try:
+        if covered.is_constant and is_clipped and not uncovered(built.network, "certify_spec"):
+            check = check_run(
+                built.problem,
+                built.network,
+                step_size=covered.step_size,
+                threshold=covered.threshold,
+                x0=x0,
+                steps=steps,
+                paper=paper,
+            )
+    except RunDivergedError as error:
+        diverged_at = error.k
+    make_folder(folder)
+    result = CertifiedRun(covered.label, spec.to_toml(), certificate, check, diverged_at, _notice(spec), ())
+    write_json(folder / CERTIFICATE, result.to_dict())
+    drawn = [
+        path
+        for name, figure in (check.figures() if check else {}).items()
+        for path in plots.save_figure(figure, folder / "figures" / name, formats=("png",))
+    ]
+    return replace(result, files=(folder / CERTIFICATE, *drawn))
+
+
+def certified_step(spec: Spec, built: Built, label: str) -> float | None:
+    """Return the largest step of a method that is proven to converge from the start, with full gradients; or None."""
+    method = built.methods[label]
+    if not isinstance(method, CGT | SoftCGT | AB) or spec.engine == "torch":
+        return None
+    threshold = vars(method).get("threshold", math.inf)
+    try:
+        found = certify(
+            built.problem, built.network, threshold=threshold, x0=start_of(spec, built), steps=spec.steps
+        )
+    except ArgumentError:  # F has no minimum, for example
+        return None
+    return found.alpha_max if found.verdict == "holds" else None
+
+
+def verify_certificate(path: str | os.PathLike[str]) -> dict[str, bool]:
+    """Return whether each claim of a stored certificate holds, found again without the search.
+
+    Its proof is that of the step asked for or, where that is not certified, of the largest certified step.
+
+    Args:
+        path: A ``certificate.json``.
+
+    Raises:
+        DataError: It is none, or holds no proof.
+    """
+    stored = read_json(Path(path))
+    found = stored.get("certificate") or {}
+    proof = found.get("proof") or found.get("largest")
+    if not proof or "spec" not in stored:
+        raise DataError(f"{path} holds no proof: nothing was certified there.")
+    spec = parse_spec(stored["spec"], str(path))
+    built = spec.build()
+    covered = covered_method(spec, stored["method"])
+    return verify_proof(
+        built.problem,
+        built.network,
+        proof,
+        threshold=covered.threshold,
+        x0=start_of(spec, built),
+        step_size=covered.step_size if found.get("proof") else None,
+        steps=spec.steps,
+    )
+
+
+def smoothness_of_spec(
+    spec: Spec,
+    out: str | os.PathLike[str],
+    *,
+    method: str | None = None,
+    progress: Observer | None = None,
+) -> MeasuredSmoothness:
+    """Measure Hessian norm against gradient norm along the run of the CGT of a specification.
+
+    Args:
+        spec: Holds a CGT with a constant step size and threshold; its run uses full gradients, with engine ``torch``
+            mini-batches.
+        out: Where the figure and ``smoothness.json`` go: new, empty, or of an earlier measurement.
+        method: The label of the CGT, if there are several; the first by default.
+        progress: Is told how a run of engine ``torch`` goes, which takes minutes.
+
+    Raises:
+        SpecError: There is no such CGT, or the theory does not cover it.
+        ArgumentError: ``out`` is a file, or a folder of something else.
+        RunDivergedError: Its run leaves double precision.
+    """
+    folder = _folder(out, SMOOTHNESS)
+    label, step_size, threshold = cgt_of(spec, method)
+    if spec.engine == "torch":
+        measured = smoothness_of_training(spec, label, progress)
+        result = MeasuredSmoothness(label, *measured, (), "mini-batch gradients")
+    else:
+        built = spec.build()
+        steps = min(spec.steps, CHECKED_STEPS)
+        x0 = start_of(spec, built)
+        path = run_cgt(
+            built.problem, built.network, step_size=step_size, threshold=threshold, x0=x0, steps=steps
+        )
+        # Most of the change is at the beginning: points equally spaced on a logarithmic scale.
+        chosen = np.unique(np.geomspace(1, steps + 1, SMOOTHNESS_POINTS).astype(int) - 1)
+        result = MeasuredSmoothness(
+            label, chosen, empirical_smoothness(built.problem, path.average[chosen]), ()
+        )
+    make_folder(folder)
+    write_json(folder / SMOOTHNESS, result.to_dict())
+    drawn = plots.save_figure(result.found.figure(), folder / "smoothness")
+    return replace(result, files=(folder / SMOOTHNESS, *drawn))
+
+
+def covered_method(spec: Spec, label: str | None = None) -> Covered:
+    """Return the method that a certificate is about: the one with ``label``, or the first, CGT before others.
+
+    Raises:
+        SpecError: There is none.
+    """
+    methods = {name: table.build() for name, table in spec.methods.items()}
+    labels = [
+        name for kind in (CGT, SoftCGT, AB) for name, method in methods.items() if isinstance(method, kind)
+    ]
+    if label is not None and label not in labels:
+        raise SpecError(
+            f"`method` must be the label of a CGT, SoftCGT or AB ({', '.join(labels) or 'none here'}), "
+            f"but got {label!r}."
+        )
+    if not labels:
+        raise SpecError(
+            f"The theory is about CGT, SoftCGT and AB, but `methods` holds {', '.join(methods)}; "
+            "add a table [methods.CGT]."
+        )
+    name = label or labels[0]
+    hypers = vars(methods[name])
+    return Covered(name, hypers["step_size"], hypers.get("threshold", math.inf))
+
+
+def cgt_of(spec: Spec, label: str | None = None) -> Covered:
+    """Return the same if its run can be followed: one step size and one threshold.
+
+    Raises:
+        SpecError: There is none, or its step size or threshold is not one number, or it clips softly.
+    """
+    covered = covered_method(spec, label)
+    if isinstance(spec.methods[covered.label].build(), SoftCGT):
+        raise SpecError(
+            f"`methods.{covered.label}` clips softly, but the run that is followed is one of CGT or AB."
+        )
+    for field, value in (("step_size", covered.step_size), ("threshold", covered.threshold)):
+        if not isinstance(value, int | float):
+            kind = "a schedule" if callable(value) else "a list, one number per agent"
+            raise SpecError(
+                f"`methods.{covered.label}.{field}` must be one number for the run that is followed, but it is {kind}."
+            )
+    return covered
+
+
+def _folder(out: str | os.PathLike[str], record: str) -> Path:
+    """Return the directory of the results, refused before anything is computed if it cannot be one."""
+    folder = Path(out)
+    check_folder(folder, resume=False, overwrite=False)
+    if not is_empty(folder) and "method" not in _record(folder / record):
+        raise ArgumentError(
+            f"`out` must be empty or hold the {record} of an earlier call, but {folder} holds other files; "
+            "give another --out."
+        )
+    return folder
+
+
+def _record(path: Path) -> dict[str, Any]:
+    try:
+        return read_json(path)
+    except DataError:
+        return {}
+
+
+def _notice(spec: Spec) -> str:
+    if spec.batch_size is None:
+        return ""
+    return f"Full gradients were checked, not the specified run with mini-batches of {spec.batch_size}: {INDICATIVE}."
+
+
+def start_of(spec: Spec, built: Built) -> npt.ArrayLike | None:
+    """Return the start of a specification as an array."""
+    x0 = spec.options(built.problem, spec.seed)["x0"]
+    if isinstance(x0, str):
+        shape = (built.problem.n_agents, built.problem.dim)
+        return normal_start(*shape, spec.seed) if x0 == "normal" else np.zeros(shape)
+    return x0

@@ -1,0 +1,292 @@
+"""The tables ``[graph]`` and ``[mixing]`` of a specification: who hears whom, with which weights."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, model_validator
+
+from digrad import graphs
+from digrad.errors import DigradError, SpecError
+from digrad.graphs import Digraph, GraphSequence
+from digrad.graphs.parse import NAMED
+from digrad.links import Bursts, Clock, FixedDelay, Link, Links, coders, rounded
+from digrad.links.clock import DISTRIBUTIONS
+from digrad.links.door import check_given
+from digrad.network import Network
+from digrad.schedules import Geometric
+from digrad.specs.messages import Table, numbers, refuse, require_choice
+from digrad.specs.named_values import named_value
+
+Count = Annotated[int, Field(ge=1, lt=2**63)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+CODER_KEYS = {"top_k": "coder_k", "random_k": "coder_k", "quantize": "coder_bits"}  # that coders need
+IN_TIME = ("split", "random_arcs", "arcs_seed", "every")  # keys that let the graph change with time
+
+
+class GraphTable(Table):
+    """``[graph]``: the name of a generator with its arguments, or a file; the last four keys let it change with time.
+
+    Args:
+        kind: A generator of :mod:`digrad.graphs`, e.g. ``"ring"``; the other keys are its arguments.
+        file: A graph file (JSON or edge list), instead of ``kind``.
+        n: Number of agents.
+        p: Probability of an arc.
+        k: Out-degree.
+        rows: Of a grid.
+        columns: Of a grid.
+        seed: Of a random graph; 0 by default.
+        split: Turns that the arcs are dealt out to, one turn per iteration.
+        random_arcs: Probability of each arc, drawn anew at every iteration.
+        arcs_seed: Of these draws; 0 by default.
+        every: Local steps: one iteration in so many mixes, the others send nothing.
+    """
+
+    kind: str | None = None
+    file: str | None = None
+    n: int | None = None
+    p: float | None = None
+    k: int | None = None
+    rows: int | None = None
+    columns: int | None = None
+    seed: Seed | None = None
+    split: Count | None = None
+    random_arcs: float | None = None
+    arcs_seed: Seed | None = None
+    every: Count | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> "GraphTable":
+        if (self.kind is None) == (self.file is None):
+            raise refuse("needs either `kind`, the name of a generator, or `file`, and not both.")
+        if self.arcs_seed is not None and self.random_arcs is None:
+            raise refuse("is for `random_arcs`, so remove it.", "arcs_seed")
+        if self.kind is None:
+            if self._arguments():
+                raise refuse(f"`{next(iter(self._arguments()))}` is for generators, but `file` is given.")
+            return self
+        require_choice(self.kind, NAMED, "kind")
+        parameters = inspect.signature(NAMED[self.kind]).parameters
+        takes = f"{self.kind} takes {', '.join(parameters) or 'no arguments'}"
+        for name in self._arguments():
+            if name not in parameters:
+                raise refuse(f"{takes}, so remove it.", name)
+        for name in parameters:
+            if name not in {*self._arguments(), "seed"}:
+                raise refuse(f"is required, but it is missing; {takes}.", name)
+        return self
+
+    def _arguments(self) -> dict[str, float]:
+        return self.model_dump(exclude={"kind", "file", *IN_TIME}, exclude_none=True)
+
+    def resolved(self, base: Path) -> "GraphTable":
+        """Return the table with its file relative to ``base`` made absolute."""
+        return self if self.file is None else self.model_copy(update={"file": absolute(self.file, base)})
+
+    def build(self) -> Digraph | GraphSequence:
+        """Return the digraph, or one per iteration."""
+        graph: Any = graphs.read(str(self.file)) if self.kind is None else self._generated(NAMED[self.kind])
+        if self.split is not None:
+            graph = graphs.split(graph, self.split)
+        if self.random_arcs is not None:
+            graph = graphs.random_arcs(graph, self.random_arcs, seed=self.arcs_seed or 0)
+        return graph if self.every is None else graphs.every(self.every, graph)
+
+    def _generated(self, generator: Callable[..., Any]) -> Any:
+        takes_seed = "seed" in inspect.signature(generator).parameters
+        return generator(**{**({"seed": 0} if takes_seed else {}), **self._arguments()})
+
+
+class MixingTable(Table):
+    """``[mixing]``: files of comma-separated weights that replace the uniform ones.
+
+    Args:
+        R_file: Row-stochastic weights; line i holds what receiver i gives to each sender.
+        C_file: Column-stochastic weights.
+        W_file: Doubly stochastic weights.
+    """
+
+    R_file: str | None = None
+    C_file: str | None = None
+    W_file: str | None = None
+
+    def resolved(self, base: Path) -> "MixingTable":
+        """Return the table with files relative to ``base`` made absolute."""
+        given = self.model_dump(exclude_none=True)
+        return self.model_copy(update={key: absolute(file, base) for key, file in given.items()})
+
+    def build(self, graph: Digraph | GraphSequence, links: Link | Links | None = None) -> Network:
+        """Return the network of ``graph`` with these weights and ``links``.
+
+        Raises:
+            SpecError: A file cannot be read, or its weights are refused; the message begins with the key.
+        """
+        matrices: dict[str, Any] = {
+            key[0]: _read_matrix(file, key) for key, file in self.model_dump(exclude_none=True).items()
+        }
+        try:
+            check_given(links, graph.n, "Network")
+        except DigradError as error:
+            raise SpecError(f"`links`: {error}") from error
+        try:
+            return Network(graph, **matrices, links=links)
+        except DigradError as error:
+            raise SpecError(f"`{'mixing' if matrices else 'graph'}`: {error}") from error
+
+
+class LinksTable(Table):
+    """``[links]``: what happens to messages on their way; without it they arrive as sent.
+
+    Args:
+        rounded: ``"bfloat16"``, ``"float16"`` or ``"float32"``: the format that numbers travel in, and nothing else.
+        loss: The fraction of packets lost.
+        burst_length: Steps that an arc stays silent on average when it loses packets in a row.
+        delay: Packets are late by 0 to this many steps, at random.
+        fixed_delay: Every packet is late by this many steps.
+        awake: The probability that an agent acts at a step; a list gives each its own.
+        two_way: Whether both directions between two agents share their fate.
+        coder: ``"bfloat16"``, ``"sign"``, ``"top_k"``, ``"random_k"`` or ``"quantize"``.
+        coder_k: The entries that ``top_k`` and ``random_k`` send.
+        coder_bits: The bits of ``quantize``.
+        damping: The factor of coded push-sum pairs; by default that of the coder.
+        noise: The standard deviation of what is added to every number sent.
+        noise_ratio: The factor by which the noise changes from one step to the next.
+        push: ``"sum"``, ``"keep"``, or the naive ``"drop"``, ``"renormalise"``, ``"last"``.
+        pull: ``"self"``, ``"last"``, ``"renormalise"``, or the naive ``"drop"``.
+        seed: Of all fates.
+        compute: Seconds of a gradient, for all agents or a list; ``{distribution = "exponential", mean = 1.0}`` draws
+            them anew at every step, and so does ``{distribution = "uniform", low = 0.5, high = 1.5}``.
+        latency: Seconds that a packet is under way, likewise for the arcs, by receiver, then sender.
+        bandwidth: Bytes per second of an arc, for all or a list; packets do not queue.
+        deadline: Seconds after which a step ends at the latest; what comes later is late.
+        clock_seed: Of what is drawn of seconds.
+    """
+
+    rounded: Literal["bfloat16", "float16", "float32"] | None = None
+    loss: float = 0.0
+    burst_length: float | None = None
+    delay: Annotated[int, Field(ge=0)] = 0
+    fixed_delay: Annotated[int, Field(ge=0)] = 0
+    awake: Annotated[float | list[float], numbers("agent")] = 1.0
+    two_way: bool = False
+    coder: Literal["bfloat16", "sign", "top_k", "random_k", "quantize"] | None = None
+    coder_k: Count | None = None
+    coder_bits: Count | None = None
+    damping: float | None = None
+    noise: float = 0.0
+    noise_ratio: float | None = None
+    push: Literal["sum", "keep", "drop", "renormalise", "last"] = "sum"
+    pull: Literal["self", "renormalise", "last", "drop"] = "self"
+    seed: Seed = 0
+    compute: Annotated[float | list[float] | dict[str, Any] | None, numbers("agent", or_table=True)] = None
+    latency: Annotated[float | list[float] | dict[str, Any] | None, numbers("arc", or_table=True)] = None
+    bandwidth: Annotated[float | list[float] | None, numbers("arc")] = None
+    deadline: float | None = None
+    clock_seed: Seed = 0
+
+    @model_validator(mode="after")
+    def _check(self) -> "LinksTable":
+        for key in ("compute", "latency"):
+            _seconds(getattr(self, key), key)
+        return self
+
+    def build(self) -> Link | Links | None:
+        """Return the links of a network.
+
+        Raises:
+            SpecError: A value is out of its range, or two exclude each other.
+        """
+        # Not what was written: a stored specification writes every key.
+        others = self.model_dump(exclude_defaults=True).keys() - {"rounded"}
+        if self.rounded is not None:
+            if others:
+                raise SpecError(
+                    f'`links.rounded`: leave it out, or {min(others)}; use coder = "bfloat16" with others.'
+                )
+            return rounded(self.rounded)
+        if not others:
+            return None
+        if self.delay and self.fixed_delay:
+            raise SpecError("`links.delay`: leave it out, or fixed_delay.")
+        self._check_companions()
+        try:
+            return Links(
+                loss=self.loss if self.burst_length is None else Bursts(self.loss, self.burst_length),
+                delay=FixedDelay(self.fixed_delay) if self.fixed_delay else self.delay,
+                awake=self.awake,
+                two_way=self.two_way,
+                coder=self._coder(),
+                damping=self.damping,
+                noise=self.noise if self.noise_ratio is None else Geometric(self.noise, self.noise_ratio),
+                push=self.push,
+                pull=self.pull,
+                seed=self.seed,
+                clock=self._clock(),
+            )
+        except DigradError as error:
+            raise SpecError(f"`links`: {error}") from error
+
+    def _check_companions(self) -> None:
+        """Raise if a key is missing that another one needs, or says more of something that is not there."""
+        needed = CODER_KEYS.get(self.coder or "")
+        if needed is not None and getattr(self, needed) is None:
+            raise SpecError(f"`links.{needed}`: {self.coder} needs it.")
+        companions = {
+            "burst_length": (self.loss, "give loss"),
+            "noise_ratio": (self.noise, "give noise"),
+            "coder_k": (needed == "coder_k", "use the coder top_k or random_k"),
+            "coder_bits": (needed == "coder_bits", "use the coder quantize"),
+            "clock_seed": (self._seconds_given(), "say how long compute or latency take"),
+        }
+        for key, (is_there, what) in companions.items():
+            if getattr(self, key) and not is_there:
+                raise SpecError(f"`links.{key}`: leave it out, or {what}.")
+
+    def _seconds_given(self) -> dict[str, Any]:
+        names = ("compute", "latency", "bandwidth", "deadline")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+    def _clock(self) -> Clock | None:
+        given = self._seconds_given()
+        if not given:
+            return None
+        drawn = {name: _seconds(value, name) for name, value in given.items()}
+        return Clock(**drawn, seed=self.clock_seed)
+
+    def _coder(self) -> coders.AnyCoder | None:
+        if self.coder not in CODER_KEYS:
+            return {"sign": coders.sign(), "bfloat16": coders.bfloat16()}.get(self.coder or "")
+        return getattr(coders, self.coder)(getattr(self, CODER_KEYS[self.coder]))
+
+
+def _seconds(value: Any, key: str) -> Any:
+    """Return seconds as a clock takes them; a table names a distribution."""
+    if not isinstance(value, dict):
+        return value
+    return named_value(
+        value, "distribution", DISTRIBUTIONS, "{distribution = 'exponential', mean = 1.0}", key
+    )
+
+
+def absolute(file: str, base: Path) -> str:
+    """Return ``file`` as an absolute path, relative to ``base`` unless it is one already."""
+    return str((base / Path(file).expanduser()).absolute())
+
+
+def _read_matrix(file: str, key: str) -> npt.NDArray[np.float64]:
+    path = Path(file)
+    if not path.exists():
+        raise SpecError(f"`mixing.{key}`: {file} does not exist; give a file of comma-separated numbers.")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        rows = [line for line in lines if line.partition("#")[0].strip()]
+        if not rows:
+            raise ValueError("it is empty")
+        return np.loadtxt(rows, delimiter=",", ndmin=2, dtype=np.float64)
+    except (OSError, ValueError) as error:
+        raise SpecError(
+            f"`mixing.{key}`: {file} is not a file of comma-separated numbers ({error})."
+        ) from error

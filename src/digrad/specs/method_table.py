@@ -1,0 +1,83 @@
+"""The tables ``[methods.<label>]`` of a specification: a method and its hyper-parameters."""
+
+import dataclasses
+import typing
+from typing import Any
+
+import numpy as np
+from pydantic import ConfigDict, TypeAdapter, ValidationError, model_validator
+
+from digrad._internal.checks import did_you_mean
+from digrad.errors import DigradError
+from digrad.methods.registry import ALL_METHODS
+from digrad.schedules import SCHEDULES
+from digrad.specs.messages import Table, is_number, refuse, require_choice
+from digrad.specs.named_values import named_value
+from digrad.types import Method
+
+
+class MethodTable(Table):
+    """``[methods.<label>]``: the name of a method (by default the label) and its fields.
+
+    A number may be a list, one per agent, or a schedule: ``step_size = {schedule = "inverse_sqrt", scale = 0.5}``.
+
+    Args:
+        method: A class of :data:`digrad.METHODS`, or one that another package announces; the other keys are its fields.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+
+    method: str
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The hyper-parameters as the file gives them."""
+        return dict(self.model_extra or {})
+
+    @model_validator(mode="after")
+    def _check(self) -> "MethodTable":
+        require_choice(self.method, ALL_METHODS, "method")
+        known = {field.name: field for field in dataclasses.fields(ALL_METHODS[self.method])}
+        for name in self.fields:
+            if name not in known:
+                takes = ", ".join(["method", *known])
+                near = did_you_mean(name, known)
+                raise refuse(f"is not a field of {self.method}, which takes {takes}.{near}", name)
+        for name, field in known.items():
+            required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+            if required and name not in self.fields:
+                raise refuse(f"is required by {self.method}, but it is missing.", name)
+        self.build()
+        return self
+
+    def build(self) -> Method:
+        """Return the method."""
+        hints = typing.get_type_hints(ALL_METHODS[self.method])
+        fields = {name: _value(value, hints[name], name) for name, value in self.fields.items()}
+        try:
+            return ALL_METHODS[self.method](**fields)
+        except DigradError as error:
+            raise refuse(str(error)) from error
+
+
+def _value(value: Any, hint: Any, key: str) -> Any:
+    if hint is float or float in typing.get_args(hint):
+        return hyper_parameter(value, key)
+    try:
+        return TypeAdapter(hint, config=ConfigDict(strict=True)).validate_python(value)
+    except ValidationError as error:
+        expected = typing.get_args(hint)
+        if expected and all(isinstance(option, str) for option in expected):
+            require_choice(value, expected, key)
+        raise refuse(f"must be {getattr(hint, '__name__', hint)}, but got {value!r}.", key) from error
+
+
+def hyper_parameter(value: Any, key: str) -> Any:
+    """Return a number, a column of one per agent, or a schedule, as a specification writes it."""
+    if is_number(value):
+        return value
+    if isinstance(value, list) and value and all(map(is_number, value)):
+        return np.array(value, np.float64)[:, None]  # [n, 1]
+    if not isinstance(value, dict):
+        raise refuse(f"must be a number, a list with one per agent, or a schedule, but got {value!r}.", key)
+    return named_value(value, "schedule", SCHEDULES, "{schedule = 'inverse_sqrt', scale = 0.5}", key)

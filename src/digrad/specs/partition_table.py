@@ -1,0 +1,35 @@
+"""The table ``[problem.partition]`` of a specification: how samples are divided among agents."""
+
+from typing import Any
+
+from pydantic import model_validator
+
+from digrad.data.partition import SCHEMES
+from digrad.specs.graph_table import Seed
+from digrad.specs.messages import Table, require_choice
+
+
+class PartitionTable(Table):
+    """``[problem.partition]``: how samples are divided; only a string when a scheme needs no arguments.
+
+    Args:
+        scheme: ``iid``, ``stratified``, ``sorted``, ``shards`` or ``dirichlet``.
+        alpha: Concentration of ``dirichlet``.
+        shards_per_agent: Of ``shards``.
+        seed: Of the random schemes.
+    """
+
+    scheme: str
+    alpha: float | None = None
+    shards_per_agent: int | None = None
+    seed: Seed = 0
+
+    @model_validator(mode="after")
+    def _check(self) -> "PartitionTable":
+        require_choice(self.scheme, SCHEMES, "scheme")
+        return self
+
+
+def as_partition(value: Any) -> Any:
+    """Return the table that a value stands for: the name of a scheme is one without arguments."""
+    return {"scheme": value} if isinstance(value, str) else value

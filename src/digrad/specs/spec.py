@@ -1,0 +1,352 @@
+"""A run as a validated TOML file.
+
+.. code-block:: toml
+
+    name = "five agents"
+    steps = 2000
+    batch_size = 32                  # per agent and step; leave it out for all samples
+    seed = 0                         # of samples, of a random start and of what the network draws
+    seeds = 1                        # how many runs, with seeds seed, seed + 1, ...
+    start = "normal"                 # or "zeros", a list of numbers, or "model" (engine = "torch")
+    record_every = 10
+
+    [graph]
+    kind = "random_digraph"          # a generator and its arguments, or file = "graph.json"
+    n = 5
+    p = 0.3
+
+    [mixing]                         # optional: files of weights instead of uniform ones
+    R_file = "R.csv"
+
+    [links]                          # optional: what happens to messages on their way
+    rounded = "bfloat16"
+
+    [problem]
+    kind = "logistic"                # or quadratic, cosh, quartic, images (engine = "torch"), ...
+    data = "digits"
+    partition = {scheme = "dirichlet", alpha = 0.5}
+    reg_weight = 1e-3
+    reg_power = 4
+
+    [methods.CGT]                    # the label is the method, unless method = "..." says otherwise
+    step_size = {schedule = "inverse_sqrt", scale = 0.5}
+    threshold = 5.0
+
+    [sweep.grid]                     # optional: what `digrad sweep` tries
+    step_size = {low = 1e-3, high = 1.0, count = 20}
+    threshold = [1.0, 5.0]
+
+Relative paths are relative to the file. A number may not be written as a string, nor a key be unknown.
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import tomli_w
+from pydantic import BeforeValidator, Field, PlainValidator, PrivateAttr, ValidationError, model_validator
+
+from digrad._internal.checks import did_you_mean
+from digrad.core.door import check_fit
+from digrad.core.hyperparameters import tables
+from digrad.errors import DigradError, SpecError
+from digrad.network import Network
+from digrad.problems import Problem
+from digrad.sampling import normal_start
+from digrad.simulation.arguments import check_parts, make_sampler, make_start, make_steps
+from digrad.specs.graph_table import Count, GraphTable, LinksTable, MixingTable, Seed
+from digrad.specs.messages import Table, complaint, dotted, first_line, is_number, join, refuse
+from digrad.specs.method_table import MethodTable
+from digrad.specs.partition_table import PartitionTable
+from digrad.specs.problem_table import PROBLEM_TABLES, ProblemTable
+from digrad.specs.sweep_table import SweepTable
+from digrad.types import Method
+
+STARTS = ("zeros", "normal", "model")
+
+# A list of numbers that the writer has spread over several lines, one number each.
+_NUMBERS = re.compile(r"\[\n((?:\s+[-+0-9.a-z]+,\n)+)\s*\]")
+
+
+class Built(NamedTuple):
+    """What a specification describes, ready for ``simulate(method, problem, network, **options)``."""
+
+    methods: dict[str, Method]
+    problem: Any  # a Problem, or an ImageProblem with engine = "torch"
+    network: Network
+    options: dict[str, Any]  # of the first seed
+
+
+def _check_start(value: Any) -> Any:
+    if value in STARTS:
+        return value
+    if isinstance(value, list) and value and all(map(is_number, value)):
+        return [float(number) for number in value]
+    near = did_you_mean(value, STARTS)
+    raise refuse(f"must be 'zeros', 'normal', 'model' or a list of numbers, but got {value!r}.{near}")
+
+
+def _name_methods(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    if any(not label.strip() for label in value):
+        raise refuse("has a label that is empty; name it after its method, as in [methods.CGT].")
+    return {
+        label: {"method": label, **table} if isinstance(table, dict) else table
+        for label, table in value.items()
+    }
+
+
+class Spec(Table):
+    """Everything that determines a run; see the module for the file it is read from.
+
+    Args:
+        name: What reports call the run.
+        steps: Steps of each method.
+        batch_size: Samples per agent and step; left out, all of them are used.
+        seed: Of the samples, of a random start and of all that the network draws.
+        seeds: How many runs of each method, with seeds ``seed``, ``seed + 1``, ...
+        engine: What computes: ``"simulation"`` (JAX), or ``"torch"`` for a problem of kind ``"images"``.
+        start: ``"zeros"``, ``"normal"`` (standard normal, different for every agent), the point ``[d]``, or ``"model"``
+            (torch only: as the network is initialised).
+        start_scale: Standard deviation of a normal start; multiplies the weights of a model's.
+        record_every: Iterations between two recorded rows.
+        dtype: ``"float64"`` or ``"float32"``.
+        sampling: ``"replacement"`` or ``"epoch"``.
+        average: Where all methods are measured: at the ``"plain"`` mean of the agents, or each at its ``"weighted"``
+            average, by the Perron vector of R where estimates are pulled and by the weights of push-sum methods.
+        tolerance: ``converged`` means gradient norm and consensus error are both at most this.
+        stop_at_tolerance: End a run there.
+        checkpoint_every: Steps between two checkpoints.
+        graph: Who hears whom.
+        mixing: Weights from files.
+        links: What happens to messages on their way.
+        problem: The private losses.
+        methods: What to run, by label.
+        sweep: What ``digrad sweep`` tries; ``digrad run`` passes over it.
+    """
+
+    name: Annotated[str, Field(min_length=1)]
+    engine: Literal["simulation", "torch"] = "simulation"
+    steps: Count
+    batch_size: Count | None = None
+    seed: Seed = 0
+    seeds: Count = 1
+    start: Annotated[str | list[float], PlainValidator(_check_start)] = "zeros"
+    start_scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    record_every: Count = 1
+    dtype: Literal["float64", "float32"] = "float64"
+    sampling: Literal["replacement", "epoch"] = "replacement"
+    average: Literal["plain", "weighted"] = "plain"
+    tolerance: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-6
+    stop_at_tolerance: bool = False
+    checkpoint_every: Count = 1000
+    graph: GraphTable
+    mixing: MixingTable = MixingTable()
+    links: LinksTable = LinksTable()
+    problem: ProblemTable
+    methods: Annotated[dict[str, MethodTable], BeforeValidator(_name_methods), Field(min_length=1)]
+    sweep: SweepTable | None = None
+
+    _source: str = PrivateAttr("specification")
+
+    @model_validator(mode="after")
+    def _check_engine(self) -> "Spec":
+        needed = {"start": "model", "dtype": "float32"}
+        if self.engine == "torch":
+            if self.problem.kind != "images":
+                raise refuse(
+                    f"'torch' trains problems of kind 'images', but the kind is {self.problem.kind!r}.",
+                    "engine",
+                )
+            if self.batch_size is None:
+                raise refuse("is required with engine = 'torch', but it is missing.", "batch_size")
+            for key, value in needed.items():
+                if getattr(self, key) != value:
+                    raise refuse(
+                        f"must be {value!r} with engine = 'torch', but got {getattr(self, key)!r}.", key
+                    )
+        elif self.problem.kind == "images":
+            raise refuse("must be 'torch' for a problem of kind 'images'.", "engine")
+        elif self.start == "model":
+            raise refuse(
+                "must be 'zeros', 'normal' or a list of numbers: 'model' is for engine = 'torch'.", "start"
+            )
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other describes the same run, wherever it was read from."""
+        return isinstance(other, Spec) and self.model_dump() == other.model_dump()
+
+    def to_toml(self) -> str:
+        """Return the text of a file that :func:`parse_spec` reads as an equal specification."""
+        tables = self.model_dump(exclude_none=True)
+        text = tomli_w.dumps({key: value for key, value in tables.items() if value != {}})
+        return _NUMBERS.sub(lambda found: "[" + ", ".join(found[1].replace(",", " ").split()) + "]", text)
+
+    def label_of(self, label: str) -> str:
+        """Return the label as tables show it: marked when the method needs the true average of all agents."""
+        needs_mean = label in self.methods and "mean" in self.methods[label].build().needs
+        return f"{label} (not decentralized)" if needs_mean else label
+
+    def build(self) -> Built:
+        """Build everything, so that what can be wrong is found before the first step.
+
+        Raises:
+            SpecError: A part is refused; the line names the key and keeps the reason.
+        """
+        graph = self.at("graph", self.graph.build)
+        network = self.at("", lambda: self.mixing.build(graph, self.links.build()))
+        problem = self.at("problem", lambda: self.problem.build(network.n))
+        return self.build_on(problem, network)
+
+    def build_on(self, problem: Problem, network: Network) -> Built:
+        """Build the rest, as :meth:`build`, on a problem and a network that exist already."""
+        options = self.options(problem, self.seed)
+        methods = {label: table.build() for label, table in self.methods.items()}
+        for label, method in methods.items():
+            self.at(dotted(["methods", label]), partial(self._check_method, label, method, problem, network))
+        self.at("", lambda: make_steps(self.steps, self.record_every, self.name))
+        self.at("", lambda: make_sampler(problem, self.batch_size, self.sampling, self.seed))
+        if self.engine == "simulation":
+            self.at("", lambda: make_start(options["x0"], problem, self.seed))
+        return Built(methods, problem, network, options)
+
+    def _check_method(self, label: str, method: Method, problem: Problem, network: Network) -> None:
+        if self.engine == "torch":
+            check_fit(method, network, label)
+        else:
+            check_parts(method, problem, network, label)
+        # Schedules of a specification are monotone, so that their ends show whether a value is out of range.
+        for k in sorted({0, self.steps - 1}):
+            tables(method, label, range(k, k + 1), 1, self.dtype)
+
+    def options(self, problem: Problem, seed: int) -> dict[str, Any]:
+        """Return the keyword arguments of :func:`digrad.simulate`, or of a torch training plan, for one seed."""
+        if self.engine == "torch":
+            names = (
+                "steps",
+                "batch_size",
+                "record_every",
+                "start_scale",
+                "sampling",
+                "average",
+                "checkpoint_every",
+            )
+            return {**{name: getattr(self, name) for name in names}, "seed": seed}
+        names = (
+            "steps",
+            "batch_size",
+            "record_every",
+            "dtype",
+            "tolerance",
+            "stop_at_tolerance",
+            "sampling",
+            "average",
+        )
+        return {
+            **{name: getattr(self, name) for name in names},
+            "seed": seed,
+            "x0": self._start(problem, seed),
+        }
+
+    def _start(self, problem: Problem, seed: int) -> Any:
+        start: Any = self.start_of(self.start)
+        return start(problem, seed) if callable(start) else start
+
+    def start_of(self, name: Any) -> Any:
+        """Return a start, ``"zeros"``, ``"normal"`` or a point, as a sweep takes it: normal ones differ by seed."""
+        is_scaled = name == "normal" and self.start_scale != 1.0
+        return partial(_scaled_normal, self.start_scale) if is_scaled else name
+
+    def at(self, key: str, make: Callable[[], Any]) -> Any:
+        """Return what ``make`` gives; what it refuses becomes a line that names this file and the key.
+
+        Raises:
+            SpecError: ``make`` raised an error of digrad.
+        """
+        try:
+            return make()
+        except DigradError as error:
+            if isinstance(error, SpecError) and str(error).startswith(f"{self._source}: "):
+                raise
+            raise self.refusal(key, str(error)) from error
+
+    def refusal(self, key: str, reason: str) -> SpecError:
+        """Return an error whose line names this file, the key and what is wrong with it."""
+        return SpecError(f"{self._source}: {join(key, first_line(reason))}")
+
+
+def _scaled_normal(scale: float, problem: Problem, seed: int) -> npt.NDArray[np.float64]:
+    return scale * normal_start(problem.n_agents, problem.dim, seed)
+
+
+def load_spec(path: str | os.PathLike[str]) -> Spec:
+    """Read a specification from a TOML file.
+
+    Raises:
+        SpecError: The file cannot be read or is not valid: one line with the file, the key, what is required,
+            what came, and the nearest valid key or value.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not a UTF-8 text file"
+        raise SpecError(f"{path}: cannot be read ({reason}); give the path of a TOML file.") from error
+    return parse_spec(text, str(path), base=path.parent)
+
+
+def parse_spec(text: str, source: str = "specification", *, base: str | os.PathLike[str] = ".") -> Spec:
+    """Return the specification that ``text`` describes.
+
+    Args:
+        text: TOML.
+        source: What messages call it.
+        base: The folder that relative paths start from.
+
+    Raises:
+        SpecError: As in :func:`load_spec`.
+
+    Example:
+        >>> spec = parse_spec('''
+        ... name = "tiny"
+        ... steps = 100
+        ... graph = {kind = "example5"}
+        ... problem = {kind = "example_quadratic"}
+        ... methods.CGT = {step_size = 0.05, threshold = 5.0}
+        ... ''')
+        >>> spec.build().methods
+        {'CGT': CGT(step_size=0.05, threshold=5.0)}
+    """
+    try:
+        spec = Spec.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(f"{source}: not valid TOML: {first_line(str(error))}.") from error
+    except ValidationError as error:
+        raise SpecError(f"{source}: {complaint(error, _known_keys())}") from error
+    folder = Path(base)
+    resolved = {
+        "graph": spec.graph.resolved(folder),
+        "mixing": spec.mixing.resolved(folder),
+        "problem": spec.problem.resolved(folder),
+        "sweep": spec.sweep and spec.sweep.resolved(folder),
+    }
+    spec = spec.model_copy(update=resolved)
+    spec._source = source
+    return spec
+
+
+def _known_keys() -> dict[str, list[str]]:
+    at = {"": Spec, "graph": GraphTable, "mixing": MixingTable, "links": LinksTable, "sweep": SweepTable}
+    at |= {"problem.partition": PartitionTable}
+    keys = {path: list(table.model_fields) for path, table in at.items()}
+    keys |= {f"problem:{kind}": list(table.model_fields) for kind, table in PROBLEM_TABLES.items()}
+    keys["problem:plug-in"] = ["kind"]
+    return keys

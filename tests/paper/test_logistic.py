@@ -1,0 +1,114 @@
+"""The paper's Section V-A from end to end, and what is refused before it starts."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from digrad.cli.main import digrad
+from digrad.errors import ArgumentError
+from digrad.paper import Reproduction, reproduce_logistic
+from digrad.paper.claims import FAILS, HOLDS, UNDECIDED, Claim, verdicts
+from digrad.paper.logistic import open_reproduction
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def smoke(a9a_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Reproduction:
+    """What `digrad reproduce logistic --preset smoke` leaves; a resume of all of it computes nothing."""
+    folder = tmp_path_factory.mktemp("smoke")
+    done = CliRunner().invoke(
+        digrad, ["reproduce", "logistic", "--preset", "smoke", "--out", str(folder)], catch_exceptions=False
+    )
+    assert "claims.md" in done.stdout
+    return reproduce_logistic(folder, preset="smoke", resume=True)
+
+
+@pytest.mark.a9a
+def test_smoke_judges_every_claim_and_writes_everything(smoke: Reproduction) -> None:
+    assert smoke.table is not None
+    assert json.loads((smoke.directory / "claims.json").read_text())["title"] == smoke.table.title
+    assert (smoke.directory / "claims.md").read_text() == smoke.table.to_markdown()
+    assert {claim.number for claim in smoke.table.claims} == {1, 2, 3}
+    assert {path.suffix for path in smoke.figures} == {".png", ".pdf"}
+    assert len(smoke.figures) == 6
+    for directory in (*smoke.runs.values(), smoke.directory):
+        assert (directory / "report.html").is_file()
+    assert {"graph", "split", "start", "iterations", "loss", "tracking", "mixing of DGD-clip"} <= set(
+        smoke.table.choices
+    )
+
+
+@pytest.mark.a9a
+def test_plain_gradient_tracking_explodes_only_from_the_large_start(smoke: Reproduction) -> None:
+    assert smoke.table is not None
+    large, zero, small = (claim for claim in smoke.table.claims if claim.number == 1)
+    assert large.holds == HOLDS
+    assert large.numbers["diverged_at"] <= 10
+    assert large.numbers["largest_over_initial_loss"] == 1
+    for claim in (zero, small):
+        assert claim.holds == FAILS
+        assert claim.numbers["diverged_at"] is None
+        assert claim.numbers["largest_fraction_clipped"] == 0
+        assert claim.numbers["largest_loss_difference"] <= 1e-12
+
+
+@pytest.mark.a9a
+def test_short_runs_do_not_decide_about_the_end_of_runs(smoke: Reproduction) -> None:
+    assert smoke.table is not None
+    assert {claim.holds for claim in smoke.table.claims if claim.number > 1} == {UNDECIDED}
+    slower = [claim for claim in smoke.table.claims if claim.numbers.get("is_slower")]
+    assert {claim.run for claim in slower} == {"logistic-sorted", "logistic-iid"}
+
+
+def claims_that(*judgements: str) -> list[Claim]:
+    return [Claim(2, "slow", f"setting {i}", "run", "", holds, "") for i, holds in enumerate(judgements)]
+
+
+@pytest.mark.parametrize(
+    ("judgements", "overall"),
+    [
+        ((HOLDS, HOLDS), HOLDS),
+        ((FAILS, FAILS), FAILS),
+        ((FAILS, UNDECIDED), UNDECIDED),
+        ((HOLDS, FAILS), "holds only for: setting 0"),
+        ((FAILS, "holds only for the speed"), "holds only for: setting 1: for the speed"),
+    ],
+)
+def test_verdict_of_a_claim_says_where_it_holds(judgements: tuple[str, ...], overall: str) -> None:
+    (verdict,) = verdicts(claims_that(*judgements))
+    assert verdict.holds == overall
+
+
+def test_foreign_folder_and_unknown_preset_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="Did you mean `small`"):
+        reproduce_logistic(tmp_path / "out", preset="smal")  # type: ignore[arg-type]
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ArgumentError, match="holds other files; give another --out"):
+        reproduce_logistic(tmp_path, preset="smoke")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_reproduction_of_another_size_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "reproduction.json").write_text('{"experiment": "logistic", "preset": "full", "seed": 0}')
+    with pytest.raises(ArgumentError, match=r"give another --out, or --overwrite"):
+        reproduce_logistic(tmp_path, preset="smoke")
+
+
+def test_claims_are_gone_before_the_runs_that_they_are_about(tmp_path: Path) -> None:
+    identity = {"experiment": "logistic", "preset": "smoke", "seed": 0}
+    for kept in (True, False):
+        for name in ("reproduction.json", "claims.json", "claims.md"):
+            (tmp_path / name).write_text(json.dumps(identity))
+        open_reproduction(tmp_path, identity, (), resume=kept, overwrite=not kept)  # and then it is killed
+        assert (tmp_path / "claims.json").exists() == (tmp_path / "claims.md").exists() == kept
+
+
+@pytest.mark.a9a
+def test_a_finished_reproduction_is_not_computed_again_unasked(smoke: Reproduction) -> None:
+    with pytest.raises(
+        ArgumentError, match=r"go on with --resume, begin anew with --overwrite, or give another"
+    ):
+        reproduce_logistic(smoke.directory, preset="smoke")

@@ -1,0 +1,83 @@
+import json
+
+import pytest
+from matplotlib.figure import Figure
+
+from digrad.errors import ArgumentError, SpecError
+from digrad.specs import certify_spec, parse_spec, smoothness_of_spec
+from digrad.theory import RunCheck
+
+TEXT = """
+name = "tiny"
+steps = 200
+start = "normal"
+
+[graph]
+kind = "example5"
+
+[problem]
+kind = "cosh"
+center = [[0.1, 0.2], [0.0, -0.2], [0.3, 0.0], [-0.3, 0.1], [0.0, 0.0]]
+
+[methods.CGT]
+step_size = 0.05
+threshold = 2.0
+"""
+
+
+@pytest.fixture
+def empty_figures(monkeypatch):
+    # Dozens of drawings take seconds; tests/theory/test_drawing.py draws them.
+    names = RunCheck.figures
+    monkeypatch.setattr(RunCheck, "figures", lambda check: {name: Figure() for name in names(check)})
+
+
+@pytest.mark.usefixtures("empty_figures")
+def test_certify_writes_the_certificate_and_a_figure_per_inequality(tmp_path):
+    result = certify_spec(parse_spec(TEXT), tmp_path / "out", steps=60)
+    assert result.certificate.verdict == "fails"  # from this start; the run is proven soon after
+    assert result.check.verdict == "PASS"
+    assert 0 < result.check.proven_from < 60
+    stored = json.loads((tmp_path / "out" / "certificate.json").read_text())
+    assert stored["certificate"]["verdict"] == "fails"
+    assert len(list((tmp_path / "out" / "figures").glob("*.png"))) == len(result.check.rows)
+
+
+@pytest.mark.usefixtures("empty_figures")
+def test_mini_batches_are_never_certified(tmp_path):
+    text = TEXT.replace("steps = 200", "steps = 200\nbatch_size = 8").replace(
+        "step_size = 0.05", "step_size = 1e-9"
+    )
+    text = (
+        text[: text.index("[problem]")]
+        + '[problem]\nkind = "logistic"\ndata = "breast_cancer"\n'
+        + text[text.index("[methods") :]
+    )
+    result = certify_spec(parse_spec(text), tmp_path / "out", steps=5)
+    assert result.certificate.verdict == "not covered"
+    assert result.certificate.label == "indicative, not a certificate"
+
+
+def test_smoothness_draws_the_line_above_all_points(tmp_path):
+    result = smoothness_of_spec(parse_spec(TEXT), tmp_path / "out")
+    found = result.found
+    assert (found.line(found.grad_norms_F) >= found.hessian_norms_F * (1 - 1e-9)).all()
+    assert (
+        0 < found.line.slope <= 1.1
+    )  # cosh with sharpness 1 is (a, 1)-smooth; an estimate is not above the truth
+    assert {path.suffix for path in result.files} == {".json", ".png", ".pdf"}
+
+
+def test_the_theory_is_about_cgt(tmp_path):
+    with pytest.raises(SpecError, match="The theory is about CGT"):
+        certify_spec(parse_spec(TEXT.replace("[methods.CGT]", "[methods.DGDClip]")), tmp_path / "out")
+
+
+@pytest.mark.parametrize("write", [certify_spec, smoothness_of_spec])
+def test_folder_of_other_files_is_left_alone(write, tmp_path):
+    (tmp_path / "certificate.json").write_text('{"mine": 1}')
+    with pytest.raises(ArgumentError, match="holds other files; give another --out"):
+        write(parse_spec(TEXT), tmp_path)
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [
+        ("certificate.json", '{"mine": 1}')
+    ]
