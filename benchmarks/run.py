@@ -14,7 +14,7 @@ from benchmarks.history import remember
 from benchmarks.report import ROOT, BenchReport, BenchRow
 from benchmarks.sweeps import CASES as SWEEP_CASES
 from benchmarks.sweeps import sweep_row
-from digrad._internal import checks
+from digrad import checks
 from digrad.errors import DigradError
 
 SMALL = ("minibatch", "many_agents", "recording", "full_batch", "memory", "lossy")

@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.measure import Timing, interleave
 from benchmarks.report import ROOT, BenchReport, BenchRow
-from digrad._internal import checks
+from digrad import checks
 from digrad.errors import DigradError
 
 SIZES = np.geomspace(1e-3, 1e-1, 64)

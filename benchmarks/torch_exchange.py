@@ -16,8 +16,7 @@ from typing import Any
 
 from benchmarks.processes import SECONDS, run_processes
 from benchmarks.report import BenchRow
-from digrad import CGT
-from digrad._internal import checks
+from digrad import CGT, checks
 from digrad.graphs import Digraph, from_edges
 from digrad.torch.launch import require_torch
 

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.report import ROOT, BenchRow
-from digrad import CGT
-from digrad._internal import checks
+from digrad import CGT, checks
 from digrad.errors import DigradError
 from digrad.torch.launch import require_torch
 

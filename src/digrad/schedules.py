@@ -11,7 +11,7 @@ They are values with a readable form, so that a stored run says exactly which sc
 import math
 from dataclasses import dataclass
 
-from digrad._internal import checks
+from digrad import checks
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import digrad as dg
-from digrad._internal import checks
+from digrad import checks
 from digrad.arrays import zeros_like
 from digrad.types import Array, Hyper, Net
 

@@ -1,1 +1,1 @@
-"""Support modules that are nobody's API: files, hashing, cores, plug-ins, argument checks."""
+"""Support modules that are nobody's API: files, hashing, cores, plug-ins, tables."""

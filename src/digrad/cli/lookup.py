@@ -211,7 +211,7 @@ def data_verify(name: str, as_json: bool) -> None:
 
 
 def _read_graph(name: str, arguments: tuple[str, ...], seed: int) -> Any:
-    from digrad._internal.checks import did_you_mean
+    from digrad.checks import did_you_mean
     from digrad.graphs import read
     from digrad.graphs.parse import NAMED, from_words
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from digrad._internal import checks
+from digrad import checks
 from digrad._internal.fingerprints import fingerprint
 from digrad.errors import ArgumentError
 from digrad.methods.fields import numeric_fields, with_fields

@@ -4,8 +4,8 @@ import hashlib
 import os
 from pathlib import Path
 
-from digrad._internal.checks import did_you_mean
 from digrad._internal.folders import cache_folder
+from digrad.checks import did_you_mean
 from digrad.data.catalog import CATALOG, CatalogEntry
 from digrad.data.download import Progress, download
 from digrad.data.libsvm import open_unpacked

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from digrad._internal.checks import count
 from digrad._internal.folders import cache_folder
+from digrad.checks import count
 from digrad.data.dataset import Dataset
 from digrad.data.download import Progress, progress_bar
 from digrad.data.mapped import Row, convert, open_mapped

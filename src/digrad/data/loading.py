@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-from digrad._internal.checks import did_you_mean
+from digrad.checks import did_you_mean
 from digrad.data import cifar
 from digrad.data.bundled import BUNDLED
 from digrad.data.cache import catalog_entry, find_local, locate

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from digrad._internal import checks
+from digrad import checks
 from digrad.errors import ArgumentError
 from digrad.graphs.digraph import LARGEST_GRAPH, MOST_ARCS, Digraph, from_edges
 

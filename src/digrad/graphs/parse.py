@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from digrad._internal import checks
+from digrad import checks
 from digrad.errors import ArgumentError
 from digrad.graphs.digraph import Digraph
 from digrad.graphs.generators import GENERATORS

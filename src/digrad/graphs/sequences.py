@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from digrad._internal import checks
+from digrad import checks
 from digrad.errors import ArgumentError, GraphError
 from digrad.graphs.digraph import Digraph
 from digrad.graphs.generators import exponential

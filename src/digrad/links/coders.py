@@ -12,7 +12,7 @@ array([[ 0., -2.,  0.]])
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from digrad._internal import checks
+from digrad import checks
 from digrad.arrays import amax, cast, cast_like, is_among_largest, nearest_whole, signs, where, zeros_like
 from digrad.types import Array
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from digrad._internal import checks
+from digrad import checks
 from digrad._internal.fingerprints import fingerprint
 from digrad.errors import ArgumentError
 from digrad.links.clock import Clock

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from digrad._internal import checks
+from digrad import checks
 from digrad.arrays import cast, cast_like, zeros_like
 from digrad.types import Array
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from digrad._internal import plugins
-from digrad._internal.checks import choice
+from digrad.checks import choice
 from digrad.errors import PluginError
 from digrad.methods.references import BIBTEX
 from digrad.methods.registry import ALL_METHODS

@@ -5,7 +5,7 @@ import typing
 from functools import cache
 from typing import Any
 
-from digrad._internal import checks
+from digrad import checks
 from digrad.errors import ArgumentError
 
 

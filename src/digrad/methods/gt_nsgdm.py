@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from digrad._internal import checks
+from digrad import checks
 from digrad.arrays import normalize_rows, zeros_like
 from digrad.methods.defaults import state_x
 from digrad.methods.one_matrix import MIXINGS, MixingChoice

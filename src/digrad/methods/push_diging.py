@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from digrad._internal import checks
+from digrad import checks
 from digrad.arrays import ones_column, zeros_like
 from digrad.methods.defaults import debiased_x, state_w
 from digrad.types import Array, Hyper, Net

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array, issparse
 
-from digrad._internal import checks
+from digrad import checks
 from digrad.errors import MixingError
 from digrad.graphs import Digraph, from_adjacency, roots, unreachable_pair
 from digrad.network.weights import Kind, Mixing

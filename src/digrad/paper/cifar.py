@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from digrad import plots
-from digrad._internal import checks
+from digrad import checks, plots
 from digrad._internal.cores import available_cores
 from digrad._internal.files import locked, write_atomically
 from digrad._internal.tables import Table

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from digrad import plots
-from digrad._internal import checks
+from digrad import checks, plots
 from digrad._internal.files import locked, write_atomically
 from digrad._internal.tables import Table
 from digrad.errors import ArgumentError

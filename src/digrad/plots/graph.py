@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from digrad._internal.checks import choice
+from digrad.checks import choice
 from digrad.errors import ArgumentError
 from digrad.plots.style import BLUE, FONT, PANEL, plain_text
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from digrad._internal.checks import choice
+from digrad.checks import choice
 from digrad.errors import ArgumentError
 from digrad.plots.limits import LARGEST, SMALLEST, Floats, set_limits
 from digrad.plots.style import (

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from digrad._internal.checks import choice
 from digrad._internal.files import make_folder, write_atomically
+from digrad.checks import choice
 from digrad.errors import ArgumentError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from digrad._internal.checks import choice
+from digrad.checks import choice
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

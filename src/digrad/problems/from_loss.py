@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from digrad._internal import checks
+from digrad import checks
 from digrad._internal.fingerprints import fingerprint
 from digrad.data.finite import not_finite_row
 from digrad.errors import ArgumentError, DataError

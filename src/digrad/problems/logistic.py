@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from digrad import data
-from digrad._internal import checks
+from digrad import checks, data
 from digrad.data import Dataset, Partition
 from digrad.data.finite import not_finite_row
 from digrad.errors import ArgumentError, DataError

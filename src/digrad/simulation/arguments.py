@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from digrad._internal import checks
+from digrad import checks
 from digrad.core.door import check_fit, check_method, check_network
 from digrad.errors import ArgumentError
 from digrad.problems import Problem

@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from digrad._internal import checks
+from digrad import checks
 from digrad._internal.files import locked_file, make_folder, write_atomically
 from digrad.errors import ArgumentError, CheckpointError, StorageError
 

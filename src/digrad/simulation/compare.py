@@ -8,7 +8,7 @@ from typing import Any, Literal
 import jax
 import numpy.typing as npt
 
-from digrad._internal import checks
+from digrad import checks
 from digrad._internal.files import file_stem
 from digrad.links import Event
 from digrad.network import AnyNetwork

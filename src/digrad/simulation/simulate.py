@@ -6,7 +6,7 @@ from typing import Any, Literal
 import jax
 import numpy.typing as npt
 
-from digrad._internal import checks
+from digrad import checks
 from digrad.core.churn import check_churn
 from digrad.links import Event
 from digrad.metrics import AVERAGES

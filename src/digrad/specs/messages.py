@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, PlainValidator, ValidationError
 from pydantic_core import PydanticCustomError
 
 from digrad._internal import plugins
-from digrad._internal.checks import did_you_mean
+from digrad.checks import did_you_mean
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _VERBS = ("must", "is", "has", "needs")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from pydantic import ConfigDict, TypeAdapter, ValidationError, model_validator
 
-from digrad._internal.checks import did_you_mean
+from digrad.checks import did_you_mean
 from digrad.errors import DigradError
 from digrad.methods.registry import ALL_METHODS
 from digrad.schedules import SCHEDULES

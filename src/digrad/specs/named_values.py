@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from digrad._internal.checks import did_you_mean
+from digrad.checks import did_you_mean
 from digrad.errors import DigradError
 from digrad.specs.messages import is_number, refuse, require_choice
 

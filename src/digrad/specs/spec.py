@@ -52,7 +52,7 @@ import numpy.typing as npt
 import tomli_w
 from pydantic import BeforeValidator, Field, PlainValidator, PrivateAttr, ValidationError, model_validator
 
-from digrad._internal.checks import did_you_mean
+from digrad.checks import did_you_mean
 from digrad.core.door import check_fit
 from digrad.core.hyperparameters import tables
 from digrad.errors import DigradError, SpecError

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from digrad._internal import checks
+from digrad import checks
 from digrad.errors import ArgumentError
 
 FACTOR = 2.0  # between neighbouring values before bisection

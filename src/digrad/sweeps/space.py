@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from digrad._internal import checks
+from digrad import checks
 from digrad.errors import ArgumentError, DigradError
 from digrad.types import Method
 

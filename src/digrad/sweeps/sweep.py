@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy.typing as npt
 
-from digrad import plots
-from digrad._internal import checks
+from digrad import checks, plots
 from digrad._internal.files import locked, write_atomically
 from digrad.core.hyperparameters import describe
 from digrad.errors import ArgumentError, DataError, WorkerError

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from digrad import plots
-from digrad._internal import checks
+from digrad import checks, plots
 from digrad.core.door import check_method
 from digrad.errors import ArgumentError
 from digrad.methods.fields import numeric_fields

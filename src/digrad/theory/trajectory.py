@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from digrad._internal import checks
+from digrad import checks
 from digrad.errors import ArgumentError
 from digrad.methods import CGT
 from digrad.network import Network

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from safetensors import SafetensorError
 
-from digrad._internal import checks
+from digrad import checks
 from digrad._internal.files import write_atomically
 from digrad.errors import ArgumentError, CheckpointError, DisagreementError
 from digrad.torch.alone import ALL

@@ -14,8 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from digrad import graphs
-from digrad._internal import checks
+from digrad import checks, graphs
 from digrad.errors import ArgumentError
 from digrad.torch.addresses import check_interface, check_trust, endpoint_parts, listen_at, published_address
 from digrad.torch.agent_output import AgentOutput

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from digrad import metrics
-from digrad._internal import checks
+from digrad import checks, metrics
 from digrad.core import door, hyperparameters
 from digrad.core.averages import perron_weights
 from digrad.errors import ArgumentError

@@ -17,8 +17,7 @@ import torch
 import torch.distributed as dist
 
 import digrad
-from digrad import graphs
-from digrad._internal import checks
+from digrad import checks, graphs
 from digrad.core.door import check_network
 from digrad.errors import ArgumentError, CommunicationError, DigradError
 from digrad.graphs import Digraph, GraphSequence

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from digrad._internal import checks
+from digrad import checks
 from digrad.errors import ArgumentError
 from digrad.sampling import EpochPermutations, WithReplacement
 

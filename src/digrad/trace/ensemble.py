@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from digrad._internal import checks
+from digrad import checks
 from digrad.errors import ArgumentError, DataError
 from digrad.trace import files
 from digrad.trace.trace import (

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from digrad._internal.checks import did_you_mean
 from digrad._internal.files import file_stem, parse_json, write_atomically
+from digrad.checks import did_you_mean
 from digrad.errors import ArgumentError, DataError, StorageError
 
 FORMAT = 1  # raised when an older digrad could no longer read the files

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from digrad import plots
-from digrad._internal import checks
+from digrad import checks, plots
 from digrad._internal.tables import Table
 from digrad.errors import ArgumentError, DataError
 from digrad.trace import files

@@ -2,7 +2,7 @@
 
 from importlib import resources
 
-from digrad._internal import checks
+from digrad import checks
 from digrad.specs.spec import Spec, parse_spec
 
 

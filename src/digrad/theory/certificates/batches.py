@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import linalg
 
-from digrad._internal import checks
+from digrad import checks
 from digrad.errors import ArgumentError
 from digrad.network import Network
 from digrad.problems import Problem

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from digrad._internal import checks
+from digrad import checks
 from digrad._internal.tables import facts_html
 from digrad.theory.certificates.closure import Proof
 from digrad.theory.certificates.responses import Matrices

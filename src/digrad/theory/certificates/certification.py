@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from digrad._internal import checks
+from digrad import checks
 from digrad.errors import ArgumentError
 from digrad.network import AnyNetwork, Network
 from digrad.problems import Problem

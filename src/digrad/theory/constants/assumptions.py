@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from digrad._internal import checks
+from digrad import checks
 from digrad.errors import ArgumentError
 
 Floats = npt.NDArray[np.floating]

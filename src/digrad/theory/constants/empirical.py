@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from digrad._internal import checks
+from digrad import checks
 from digrad._internal.tables import Table
 from digrad.errors import ArgumentError
 from digrad.problems import LossCode, Problem

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from digrad._internal import checks
+from digrad import checks
 from digrad.specs.images.models.resnet import resnet18, resnet20
 from digrad.specs.images.models.small_cnn import small_cnn
 

@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from digrad._internal import checks
+from digrad import checks
 from digrad.errors import ArgumentError, DigradError
 
 
