@@ -140,7 +140,7 @@ def reproduce(
 
     Writes the figures in the paper's layout, and a table of claims with what was measured.
     """
-    from digrad.paper import cifar, reproduce_links, reproduce_logistic
+    from digrad.paper import reproduce_cifar, reproduce_links, reproduce_logistic
     from digrad.paper.link_bias import is_reproduction_of
 
     only_cifar = {"--jobs": jobs, "--seeds": seeds, "--steps": steps, "--setting": settings or None}
