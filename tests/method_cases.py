@@ -1,5 +1,6 @@
 """One row per public method, with the facts that are measured; a method without a row fails the suite."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,3 +72,16 @@ CASES = (
     Case("Adam", dg.Adam(0.05), MEAN, (0, 0)),
 )
 LABELS = [case.label for case in CASES]
+
+# Tracking, push-sum, one matrix, second moments, the true average: what XLA compiles in the gate.
+KINDS = ("CGT", "PushDIGing", "DGD", "DAMSGrad", "GD")
+
+
+def of_each_kind(cases: Iterable[Case], *also: str) -> list[Any]:
+    """Return one case of each kind, and those named, for the gate, and the others for `make slow`."""
+    import pytest  # agents, which import this module too, do without
+
+    return [
+        pytest.param(case, id=case.label, marks=[] if case.label in (*KINDS, *also) else [pytest.mark.slow])
+        for case in cases
+    ]

@@ -1,6 +1,7 @@
 """What every method promises to every engine, checked for each row of the table of cases."""
 
 import dataclasses
+import functools
 import inspect
 import math
 import re
@@ -19,7 +20,7 @@ from digrad.methods import BIBTEX, CGT, FROST, METHODS, chebyshev_momentum, scal
 from digrad.testing.contract import CONTRACT, case_of, check_method
 from digrad.testing.numpy_net import NumPyNet, network, run, weights
 from digrad.types import Method
-from method_cases import AGENTS, CASES, LABELS, Case
+from method_cases import AGENTS, CASES, LABELS, Case, of_each_kind
 from method_problems import random_problem
 
 every_case = pytest.mark.parametrize("case", CASES, ids=LABELS)
@@ -87,23 +88,32 @@ def _documented_traffic(method: Any) -> tuple[int, int | str]:
     return vectors, {None: 0, "1": 1, "n": "n"}[found[3]]
 
 
-@pytest.mark.parametrize("case", COMPILED, ids=[case.label for case in COMPILED])
-def test_compiled_step_with_traced_hyper_parameters_agrees(case: Case) -> None:
-    method = case.method
-    expected = method.estimate(run(method, network(GRAPH), PROBLEM.gradient, START, 2)[-1])
+def two_steps(method: Any, transform: Any) -> Any:
+    """Return what a JAX transformation makes of two steps with all hyper-parameters as arguments."""
     names = [field.name for field in dataclasses.fields(method) if _is_leaf(getattr(method, field.name))]
     with jax.enable_x64(True):
         R, C, W = (jnp.asarray(M) for M in weights(GRAPH))
         a, b = jnp.asarray(PROBLEM.a), jnp.asarray(PROBLEM.b)
 
-        def two_steps(values: list[Any], x0: Any) -> Any:
+        def steps(values: list[Any], x0: Any) -> Any:
             traced = dataclasses.replace(method, **dict(zip(names, values, strict=True)))
             net = NumPyNet(AGENTS, R=R, C=C, W=W)
             return traced.estimate(run(traced, net, lambda x: a * x - b, x0, 2)[-1])
 
         values = [jnp.asarray(getattr(method, name)) for name in names]
-        result = np.asarray(jax.jit(two_steps)(values, jnp.asarray(START)))
-    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-12)
+        return transform(steps)(values, jnp.asarray(START))
+
+
+@pytest.mark.parametrize("case", COMPILED, ids=[case.label for case in COMPILED])
+def test_hyper_parameters_can_be_traced(case: Case) -> None:
+    found = two_steps(case.method, lambda steps: functools.partial(jax.eval_shape, steps))
+    assert (found.shape, found.dtype) == (START.shape, START.dtype)
+
+
+@pytest.mark.parametrize("case", of_each_kind(COMPILED))
+def test_compiled_step_with_traced_hyper_parameters_agrees(case: Case) -> None:
+    expected = case.method.estimate(run(case.method, network(GRAPH), PROBLEM.gradient, START, 2)[-1])
+    np.testing.assert_allclose(two_steps(case.method, jax.jit), expected, rtol=0, atol=1e-12)
 
 
 def _is_leaf(value: Any) -> bool:

@@ -7,7 +7,7 @@ import pytest
 import digrad as dg
 from digrad.core.net import bindings
 from digrad.simulation.setup import prepare
-from method_cases import CASES
+from method_cases import CASES, of_each_kind
 
 EXAMPLE = dg.graphs.example5()
 QUADRATIC = dg.problems.example_quadratic()
@@ -81,8 +81,14 @@ EXACT = {
 }
 
 
-@pytest.mark.parametrize("label", EXACT)
-@pytest.mark.parametrize("name", ["CGT", "AB", "PushDIGing"])
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        pytest.param(name, label, marks=[] if name == "CGT" or label == "split" else [pytest.mark.slow])
+        for name in ("CGT", "AB", "PushDIGing")
+        for label in EXACT
+    ],
+)
 def test_tracking_is_exact_on_networks_that_are_never_connected(label, name):
     graph, step_size = EXACT[label]
     problem = eight_agents() if graph.n == 8 else QUADRATIC
@@ -91,7 +97,7 @@ def test_tracking_is_exact_on_networks_that_are_never_connected(label, name):
     assert np.linalg.norm(trace.final_x - problem.solve().x, axis=1).max() < 1e-9
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
+@pytest.mark.parametrize("case", of_each_kind(CASES, "FROST"))
 def test_every_method_mixes_with_the_matrices_of_the_iteration(case):
     graph = dg.graphs.sequence([dg.graphs.ring(5), dg.graphs.ring(5).reversed(), dg.graphs.complete(5)])
     networks = [dg.Network(graph.at(k)) for k in range(3)]

@@ -11,7 +11,7 @@ import pytest
 import digrad as dg
 from digrad.errors import ArgumentError, CheckpointError, MixingError
 from digrad.testing.numpy_net import NumPyNet
-from method_cases import CASES
+from method_cases import CASES, of_each_kind
 
 pytestmark = pytest.mark.long
 
@@ -352,18 +352,7 @@ def test_a_quadratic_does_not_diverge_in_float32_because_a_power_of_it_would():
     assert trace.loss[-1] < 1
 
 
-# One of each kind in the gate: tracking, push-sum, one matrix, gossip rounds, the true average.
-KINDS = ("CGT", "PushDIGing", "DGD", "DAMSGrad", "GD")
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, id=case.label, marks=[] if case.label in KINDS else [pytest.mark.slow])
-        for case in CASES
-        if "-" not in case.label
-    ],
-)
+@pytest.mark.parametrize("case", of_each_kind(case for case in CASES if "-" not in case.label))
 def test_one_agent_works_everywhere(case):
     problem = dg.problems.quadratic(curvature=[[2.0, 1.0]], linear=[[1.0, 1.0]])
     network = dg.Network(dg.graphs.ring(1))
@@ -372,7 +361,7 @@ def test_one_agent_works_everywhere(case):
     assert trace.bytes_sent[-1] == 0
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
+@pytest.mark.parametrize("case", of_each_kind(CASES))
 def test_the_simulator_runs_the_same_mathematics_as_numpy(case):
     x0 = np.random.default_rng(1).standard_normal((5, 2))
     net = NumPyNet(5, R=NETWORK.R.toarray(), C=NETWORK.C.toarray(), W=NETWORK.W.toarray()).bound(case.method)

@@ -1,5 +1,6 @@
-"""The simulator, the replicas and real processes compute the same numbers."""
+"""NumPy, the simulator, the replicas and real processes compute the same numbers."""
 
+import itertools
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from digrad.graphs import example5
 from digrad.network import Network
 from digrad.problems import logistic
 from digrad.simulation import simulate
+from digrad.testing.numpy_net import NumPyNet, final
 from digrad.torch import Replicas
 from torch_models import (
     BITWISE_METHODS,
@@ -43,6 +45,8 @@ TRACKING = {
     "DAMSGrad": ("u", "vhat"),
     "DAdaGrad": ("u", "vhat"),
 }
+# One method per kind of communication; `make slow` compares the simulator with NumPy for all of them.
+SIMULATED = ("CGT", "FROST", "PushDIGing", "DSGT", "JiangClip")
 PUSH_SUM = ("SGP", "SubgradientPush", "PushDIGing", "ADDOPT", "SONATA")
 
 
@@ -70,16 +74,18 @@ def data_path(problem: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Runs(NamedTuple):
-    """The same runs by three engines."""
+    """The same runs in NumPy and by three engines."""
 
-    simulated: dict[str, np.ndarray]  # [5, d] by case
+    expected: dict[str, np.ndarray]  # [5, d] by case
+    simulated: dict[str, np.ndarray]  # of some
     replicas: dict[str, np.ndarray]  # [5, d] by case
     agents: list[dict[str, np.ndarray]]  # what each process stored
 
 
 def run_all(problem: Any, data_path: Path, which: str) -> Runs:
-    """Run the cases; the simulator works while the processes wait for one another."""
+    """Run the cases; this process works while the others wait for one another."""
     chosen = cases(which)
+    simulated_ones = [case for case in chosen if which == "variants" or case.label in SIMULATED]
     with Agents("logistic.py", 5, str(data_path), str(data_path.parent), str(STEPS), which) as processes:
         simulated = {
             case.label: simulate(
@@ -91,9 +97,10 @@ def run_all(problem: Any, data_path: Path, which: str) -> Runs:
                 seed=3,
                 record_every=STEPS,
             ).final_x
-            for case in chosen
+            for case in simulated_ones
         }
         data = LogisticData(data_path)
+        expected = {case.label: numpy_answers(case.method, data) for case in chosen}
         replicas = {case.label: replica_answers(case.method, data) for case in chosen}
         for rank, ended in processes.wait(240).items():
             assert ended.code == 0, f"agent {rank} failed:\n{ended.output}"
@@ -101,7 +108,7 @@ def run_all(problem: Any, data_path: Path, which: str) -> Runs:
     for i in range(5):
         with np.load(data_path.parent / f"agent{i}.npz") as stored:
             agents.append(dict(stored))
-    return Runs(simulated, replicas, agents)
+    return Runs(expected, simulated, replicas, agents)
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +119,22 @@ def runs(problem: Any, data_path: Path) -> Runs:
 @pytest.fixture(scope="module")
 def agents(runs: Runs) -> list[dict[str, np.ndarray]]:
     return runs.agents
+
+
+def numpy_answers(method: Any, data: LogisticData) -> np.ndarray:
+    model, iterations = LogisticModel(data.rows[0].shape[1]), itertools.count()
+
+    def gradient(x: np.ndarray) -> np.ndarray:
+        k, rows = next(iterations), []
+        for agent, point in enumerate(x):
+            model.x.data, model.x.grad = torch.from_numpy(point.copy()), None
+            data.loss(model, agent, k).backward()
+            rows.append(model.x.grad.numpy())
+        return np.stack(rows)
+
+    network = Network(example5())
+    net = NumPyNet(5, R=network.R.toarray(), C=network.C.toarray(), W=network.W.toarray())
+    return final(method, net, gradient, np.zeros((5, len(model.x))), STEPS)
 
 
 def replica_answers(method: Any, data: LogisticData) -> np.ndarray:
@@ -125,18 +148,18 @@ def replica_answers(method: Any, data: LogisticData) -> np.ndarray:
 
 
 def check_agreement(case: Any, runs: Runs) -> None:
-    simulated, replicas = runs.simulated[case.label], runs.replicas[case.label]
+    expected, replicas = runs.expected[case.label], runs.replicas[case.label]
     processes = np.stack([agent[f"{case.label}/x"] for agent in runs.agents])
     tolerance = 1e-8 if case.label.startswith(NORMALISED) else 1e-12
-    scale = max(1.0, float(abs(simulated).max()))
-    assert abs(replicas - simulated).max() <= tolerance * scale
-    assert abs(processes - simulated).max() <= tolerance * scale
+    scale = max(1.0, float(abs(expected).max()))
+    for found in (replicas, processes, runs.simulated.get(case.label, expected)):
+        assert abs(found - expected).max() <= tolerance * scale
     if "mean" not in case.method.needs:  # an all-reduce adds in an order of its own
         assert (replicas == processes).all()
 
 
 @pytest.mark.parametrize("case", cases("methods"), ids=lambda case: case.label)
-def test_simulator_replicas_and_processes_agree(case: Any, runs: Runs) -> None:
+def test_numpy_simulator_replicas_and_processes_agree(case: Any, runs: Runs) -> None:
     check_agreement(case, runs)
 
 
