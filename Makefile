@@ -6,6 +6,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # A file of tests runs on one of three processes (two cores, but some tests only wait), each with one thread.
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
+# Tests start a hundred interpreters, which need not all compile the same files.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test lint types layers pytest slow soak test-all pytest-without-torch bench docs package constraints clean
 

@@ -26,6 +26,8 @@ from digrad.links import Crash, Join, Leave
 from method_cases import CASES
 from property_settings import EXPLORES, examples
 
+pytestmark = pytest.mark.long
+
 GATE = ("CGT", "AB", "SGP", "GTNSGDm", "Adam")
 METHODS = {case.label: case.method for case in CASES if EXPLORES or case.label in GATE}
 MOST_STEPS = 30

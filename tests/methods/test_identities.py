@@ -303,7 +303,14 @@ def test_differences_on_the_same_batch_keep_the_first_noise_forever() -> None:
     np.testing.assert_allclose(x, np.tile(predicted, (5, 1)), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("step_size", "rms"), [(0.1, 0.1264), (0.05, 0.0628), (0.01, 0.0176)])
+@pytest.mark.parametrize(
+    ("step_size", "rms"),
+    [
+        (0.1, 0.1264),
+        pytest.param(0.05, 0.0628, marks=pytest.mark.slow),
+        pytest.param(0.01, 0.0176, marks=pytest.mark.slow),
+    ],
+)
 def test_stored_differences_hover_around_the_minimum_and_keep_the_invariant(
     step_size: float, rms: float
 ) -> None:

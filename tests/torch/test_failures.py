@@ -13,6 +13,8 @@ from safetensors.torch import load_file
 from digrad.torch.checkpoint_files import committed_steps, step_folder
 from torch_processes import Agents, Ended
 
+pytestmark = pytest.mark.long
+
 MARGIN = 15.0  # seconds that a busy machine may add to a timeout
 
 

@@ -19,6 +19,8 @@ from digrad.torch.checkpoint_files import committed_steps, step_folder
 from digrad.torch.launch import CHECK, GRAPH_VARIABLE
 from torch_processes import WORKERS, Agents, environment, free_port, listening
 
+pytestmark = pytest.mark.long
+
 WORKER = str(WORKERS / "launched.py")
 STARTUP = 60.0  # seconds for the interpreters to load torch on a busy machine
 PATIENCE = 240.0  # seconds for agents to train where others have most of the cores; 55 were seen

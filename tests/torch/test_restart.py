@@ -16,6 +16,8 @@ from digrad import graphs
 from digrad.graphs import example5, ring
 from torch_processes import WORKERS, Agents, environment
 
+pytestmark = pytest.mark.long
+
 STARTUP = 60.0  # seconds for five interpreters to load torch on a busy machine
 
 
