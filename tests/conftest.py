@@ -71,6 +71,16 @@ def a9a_folder() -> Path:
     pytest.skip(reason)
 
 
+@pytest.fixture(scope="module")
+def no_figures() -> Iterator[None]:
+    """Runs that draw no figures into their folders: that takes longer than most of them."""
+    from digrad.experiments import runner
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "draw_figures", lambda *_: [])
+        yield
+
+
 @pytest.fixture
 def full_disk() -> Callable[..., AbstractContextManager[None]]:
     """A block in which the kernel refuses to write more than ``after`` bytes to a file, as a full disk does."""

@@ -16,7 +16,7 @@ from experiment_specs import tiny
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(no_figures: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("live")
     (folder / "tiny.toml").write_text(tiny().to_toml())
     return folder

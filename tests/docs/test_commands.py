@@ -115,7 +115,7 @@ def accepts(command, name, arguments, line):
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory):
+def done(no_figures, tmp_path_factory):
     """A folder of a run."""
     folder = tmp_path_factory.mktemp("done")
     (folder / "spec.toml").write_text(SPEC)

@@ -50,7 +50,9 @@ def watch() -> Watch:
 
 
 @pytest.fixture(scope="module")
-def smoke(cifar10_folder: Path, tmp_path_factory: pytest.TempPathFactory, watch: Watch) -> Reproduction:
+def smoke(
+    cifar10_folder: Path, no_figures: None, tmp_path_factory: pytest.TempPathFactory, watch: Watch
+) -> Reproduction:
     pytest.importorskip("torch")
     folder, began = tmp_path_factory.mktemp("smoke"), time.monotonic()
     done = reproduce_cifar(folder, preset="smoke", report=write_report, workers=1, progress=watch)

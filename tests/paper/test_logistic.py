@@ -16,7 +16,7 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
-def smoke(a9a_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Reproduction:
+def smoke(a9a_folder: Path, no_figures: None, tmp_path_factory: pytest.TempPathFactory) -> Reproduction:
     """What `digrad reproduce logistic --preset smoke` leaves; a resume of all of it computes nothing."""
     folder = tmp_path_factory.mktemp("smoke")
     done = CliRunner().invoke(
