@@ -74,7 +74,7 @@ def a9a_folder() -> Path:
 @pytest.fixture(scope="module")
 def no_figures() -> Iterator[None]:
     """Runs that draw no figures into their folders: that takes longer than most of them."""
-    from digrad.experiments import runner
+    from digrad.specs import runner
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "draw_figures", lambda *_: [])

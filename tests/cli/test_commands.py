@@ -221,13 +221,13 @@ def test_run_writes_the_directory_of_the_design(monkeypatch, capsys, tmp_path):
         "figures",
     ):
         assert (out / name).exists(), name
-    monkeypatch.setattr("digrad.experiments.runner.draw_figures", lambda *_: [])
+    monkeypatch.setattr("digrad.specs.runner.draw_figures", lambda *_: [])
     table = call(monkeypatch, capsys, "run", tmp_path / "tiny.toml", "--out", out, "--resume")
     assert "diverged at k = " in table
 
 
 def test_the_example_specification_runs_as_printed(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr("digrad.experiments.runner.draw_figures", lambda *_: [])
+    monkeypatch.setattr("digrad.specs.runner.draw_figures", lambda *_: [])
     text = call(monkeypatch, capsys, "run", "--example")
     shorter = "\n".join("steps = 20" if line.startswith("steps") else line for line in text.splitlines())
     (tmp_path / "mine.toml").write_text(shorter)
