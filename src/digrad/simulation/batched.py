@@ -94,7 +94,7 @@ def _last_rows(runs: Sequence[Prepared], fixed: Fixed, carry: Carry, plan: Plan,
     changes = runs[0].sampler or scheduled_fields(runs[0].method) or not runs[0].fixed.operators
     found: dict[int, list[Rows]] = {}
     for k in sorted(set(ends)) if changes else [plan.steps]:
-        here = carry._replace(k=jnp.asarray(k), alive=jnp.ones_like(carry.alive))
+        here = carry._replace(k=jnp.asarray(k), alive=jnp.asarray([True] * len(ends)))
         inputs = _inputs(runs, k, k + 1, plan.steps, code.shared_index)
         _, rows = advance(fixed, here, k + 1, inputs, code=code)
         found[k] = _by_lane(rows, [1] * len(ends))
@@ -141,8 +141,11 @@ def _inputs(runs: Sequence[Prepared], first: int, end: int, steps: int, is_share
 
 
 def _stack(trees: Sequence[Any]) -> Any:
-    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *trees)
+    # By NumPy, as below: JAX would compile every stack and every slice of another shape.
+    return jax.tree.map(
+        lambda *leaves: jax.device_put(np.stack([np.asarray(leaf) for leaf in leaves])), *trees
+    )
 
 
 def _lane(carry: Carry, lane: int) -> Carry:
-    return jax.tree.map(lambda leaf: leaf[lane], carry._replace(k=carry.reached))
+    return jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf)[lane]), carry._replace(k=carry.reached))

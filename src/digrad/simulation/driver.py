@@ -97,7 +97,7 @@ def chunks(
         KeyboardInterrupt: Ctrl-C was pressed during a call, what it gave has been yielded.
     """
     length, is_first = min(longest, FIRST_STEPS) if seconds else longest, True
-    while (k := int(carry.k)) < steps and bool(carry.alive.any()):
+    while (k := int(carry.k)) < steps and np.asarray(carry.alive).any():
         began = time.perf_counter()
         carry, rows = call(carry, min(end(k, length), steps))
         yield k, carry, rows
