@@ -2,6 +2,7 @@
 
 import copy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,17 @@ def test_agent_may_be_a_ddp_group(tmp_path: Path) -> None:
     for agent in range(2):
         assert torch.equal(x[f"{agent}-0"], x[f"{agent}-1"])
         assert torch.allclose(x[f"{agent}-0"][0], replicas.estimate()[agent], rtol=0, atol=1e-14)
+
+
+def test_looking_whether_a_run_is_over_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    replicas, told = Replicas(nn.Linear(4, 2), METHOD, NETWORK), []
+    assert replicas.preempted is False
+    between = SimpleNamespace(is_over=True, end_when_told_to=told.append)
+    monkeypatch.setattr(replicas._runtime, "between_steps", between)
+    assert replicas.preempted is True
+    assert told == []
+    replicas.end_when_told_to()  # which a loop says that has no Checkpoints
+    assert told == [None]
 
 
 @pytest.mark.parametrize("method", [METHOD, CDSGDNesterov(step_size=0.1)], ids=lambda one: type(one).__name__)

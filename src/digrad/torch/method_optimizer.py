@@ -270,15 +270,16 @@ class MethodOptimizer(torch.optim.Optimizer):
 
         Look at it at the end of the loop body, save and leave the loop. If ``Checkpoints`` are there and the loop goes
         on nevertheless, the next :meth:`step` saves this step, with schedulers as they are then, and raises
-        ``SystemExit(0)``.
+        ``SystemExit(0)``. A loop without ``Checkpoints`` calls :meth:`end_when_told_to` before it begins.
         """
-        if not self._runtime.between_steps:
-            return False
-        self._runtime.between_steps.end_when_told_to()
-        return self._runtime.between_steps.is_over
+        return self._runtime.between_steps is not None and self._runtime.between_steps.is_over
 
-    def end_when_told_to(self, saver: Saver) -> None:
-        """Let ``saver`` save, which all agents do at the same step, when ``digrad launch`` is told to end."""
+    def end_when_told_to(self, saver: Saver | None = None) -> None:
+        """Let all agents end at the same step when ``digrad launch`` is told to end; every agent must call.
+
+        Args:
+            saver: Saves that step, as ``Checkpoints`` do; without one the loop looks at :attr:`preempted`.
+        """
         if self._runtime.between_steps:
             self._runtime.between_steps.end_when_told_to(saver)
 
