@@ -246,7 +246,7 @@ def prepare(
             **(facts or {}),
             "average": average,
             **({"churn": [repr(event) for event in churn]} if churn else {}),
-            **facts_of(method, problem, network, x0, is_stored=is_stored),
+            **_facts_of(method, problem, network, x0, is_stored=is_stored),
         },
     )
 
@@ -449,7 +449,7 @@ def _bytes_per_step(network: AnyNetwork, letters: dict[str, str], dtype: np.dtyp
     return entries * dtype.itemsize * len(letters)
 
 
-def facts_of(
+def _facts_of(
     method: Any, problem: Problem, network: AnyNetwork, x0: npt.NDArray[np.floating], *, is_stored: bool
 ) -> dict[str, Any]:
     """Return what a method, a problem, a network and a start are, as a stored run knows them again.

@@ -26,7 +26,7 @@ from digrad.simulation.arguments import (
 from digrad.simulation.checkpoint import Checkpoint
 from digrad.simulation.driver import Plan, Progress, drive
 from digrad.simulation.record import observer
-from digrad.simulation.setup import Prepared, facts_of, prepare
+from digrad.simulation.setup import Prepared, prepare
 from digrad.trace import Trace
 from digrad.types import Average, Method
 
@@ -174,40 +174,17 @@ def arrange(
     return run, plan
 
 
-def facts_of_run(
-    method: Method,
-    problem: Problem,
-    network: AnyNetwork,
-    *,
-    steps: int,
-    batch_size: int | None,
-    seed: int,
-    x0: npt.ArrayLike | Literal["zeros", "normal"] | None,
-    record_every: int,
-    dtype: npt.DTypeLike,
-    tolerance: float,
-    stop_at_tolerance: bool,
-    sampling: str,
-    average: str,
-    paths: bool = False,
-    invariant: bool = False,
-) -> dict[str, Any]:
+def facts_of_run(method: Method, problem: Problem, network: AnyNetwork, **options: Any) -> dict[str, Any]:
     """Return the facts by which the trace of such a run is known again, without running it.
 
-    Raises:
-        ArgumentError: Something cannot be recognised in another process.
+    Args:
+        method: The method.
+        problem: The private losses.
+        network: Who hears whom.
+        options: Of :func:`simulate`.
     """
-    plan = Plan(
-        steps=steps, record_every=record_every, tolerance=tolerance, stop_at_tolerance=stop_at_tolerance,
-        callback=None, checkpoint=None, chunk=None, paths=paths, invariant=invariant,
-    )  # fmt: skip
-    start = make_start(x0, problem, seed).astype(make_dtype(dtype))
-    return {
-        "seed": seed,
-        "batch_size": batch_size,
-        "sampling": sampling,
-        "average": average,
-        **facts_of(method, problem, network.with_seed(seed), start, is_stored=True),
-        **plan.facts,
-        **plan.rule,
-    }
+    with jax.enable_x64(True):
+        run, plan = arrange(
+            method, problem, network, name=None, callback=None, checkpoint=None, chunk=None, **options
+        )
+    return {**run.facts, **plan.facts, **plan.rule}
