@@ -108,10 +108,3 @@ def test_step_sizes_are_judged_by_fall_and_agreement(
 ) -> None:
     assert tuned(tmp_path, monkeypatch, constant) == [0.05, 0.1, 0.2, 0.025, 0.1]
     assert tuned(tmp_path, monkeypatch, constant) == [0.1]  # everything is stored
-
-
-def test_trials_of_an_earlier_rule_are_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = {"method": "AB", "step_size": 0.4, "trials": [{"step_size": 0.4, "loss": 1.0}], "is_bounded": True}
-    write_json(tmp_path / "search-AB.json", old)
-    assert read_search(tmp_path, "AB") is None
-    assert tuned(tmp_path, monkeypatch, 0.0)[-1] == 0.1

@@ -78,7 +78,7 @@ def write_arrays(folder: Path, arrays: Mapping[str, Any]) -> None:
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
-    """Return what :func:`write_facts` wrote; ``rows`` are the names of all rows, None if an older digrad wrote it.
+    """Return what :func:`write_facts` wrote; ``rows`` are the names of all rows.
 
     Raises:
         DataError: The folder is not that of a sweep.
@@ -89,16 +89,16 @@ def read_facts(folder: Path) -> dict[str, Any]:
         facts = {}
     if not isinstance(facts, dict) or facts.pop("format", None) != FORMAT:
         raise DataError(f"{folder} is not the folder of a sweep; give one that `digrad sweep --out` made.")
-    names = facts.setdefault("rows", None)
-    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+    names = facts.get("rows")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise DataError(f"{folder / FACTS} does not hold what was written: its rows; run the sweep again.")
     return facts
 
 
-def read_rows(folder: Path, names: Sequence[str] | None) -> list[dict[str, Any]]:
-    """Return the finished rows of a folder that have these names, in their order; all of them for None."""
+def read_rows(folder: Path, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the finished rows of a folder that have these names, in their order."""
     found = _read(folder / ROWS)
-    return [found[name] for name in (found if names is None else names) if name in found]
+    return [found[name] for name in names if name in found]
 
 
 def _check(folder: Path, may_exist: bool) -> None:

@@ -179,7 +179,7 @@ class Sweep:
             table = pd.read_parquet(folder / TABLE) if has_table else table_of(read_rows(folder, names))
         except (OSError, ValueError) as error:
             raise DataError(f"{folder / TABLE} cannot be read ({error}); run the sweep again.") from error
-        return cls(table, facts, interrupted=len(table) < len(names or ()))
+        return cls(table, facts, interrupted=len(table) < len(names))
 
     def _axes(self, *given: str | None) -> list[str]:
         """Return the fields given, the missing ones chosen from those that take several values."""

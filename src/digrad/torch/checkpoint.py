@@ -206,7 +206,7 @@ class Checkpoints:
         assert stored is not None
         self._load_others(stored)
         state = {"k": k, "method": stored.header["method"], "fields": stored.part("field/")}
-        state["bytes_sent"] = stored.header.get("bytes_sent", 0)  # which older files do not say
+        state["bytes_sent"] = stored.header["bytes_sent"]
         if "last_grad" in stored.tensors:
             state["last_grad"] = stored.tensors["last_grad"].to(self._optimizer.estimate())
         device = self._optimizer.estimate().device
@@ -248,7 +248,7 @@ class Checkpoints:
         self._load_others(newest)
         # A step size that follows a schedule must not take the restored `lr` for a change by the user;
         # loading the settings together with the state as it is takes care of that.
-        sent = 0 if stored is None else stored.header.get("bytes_sent", 0)
+        sent = 0 if stored is None else stored.header["bytes_sent"]
         self._optimizer.load_state_dict(
             {"state": {**current["state"], "k": latest, "bytes_sent": sent}, "param_groups": settings}
         )
@@ -347,13 +347,8 @@ class Checkpoints:
 
     def _difference(self, stored: Stored) -> str:
         """Return what makes an exact resume impossible, or nothing."""
-        # What older files said instead, or took for granted.
-        earlier = {"links": stored.header["run"].get("messages", "None"), "churn": "()", "deadline": False}
         pairs = [
-            *(
-                (name, stored.header["run"].get(name, earlier.get(name)), value)
-                for name, value in self._run().items()
-            ),
+            *((name, stored.header["run"].get(name), value) for name, value in self._run().items()),
             (
                 "state",
                 _shapes(stored.part("field/")),

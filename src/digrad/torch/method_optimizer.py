@@ -243,7 +243,7 @@ class MethodOptimizer(torch.optim.Optimizer):
         overwrite(self._state, type(self._state)(**stored["fields"]))
         self._publish()
         # Afterwards: what was sent ahead to this step is counted already.
-        self._bytes_before = int(stored.get("bytes_sent", 0)) - self._net.bytes_sent
+        self._bytes_before = int(stored["bytes_sent"]) - self._net.bytes_sent
 
     @torch.no_grad()
     def restart_tracking(self, x: torch.Tensor | None = None, *, k: int | None = None) -> None:

@@ -52,7 +52,7 @@ def tune_method(
     path = folder / f"search-{file_stem(label)}.json"
     method: Any = built.methods[label]
     stored = read_json(path)["trials"] if path.is_file() else []
-    known = {trial["step_size"]: trial for trial in stored if _is_whole(trial)}
+    known = {trial["step_size"]: trial for trial in stored}
     plan = spec.problem.plan(**spec.options(built.problem, spec.seed))
 
     def measure(step_size: float) -> float:
@@ -96,11 +96,6 @@ def _ending(trace: Trace) -> dict[str, Any]:
     return {"loss": last["test_loss"], "initial_loss": float(trace.columns["test_loss"][0]), **found}
 
 
-def _is_whole(trial: Mapping[str, Any]) -> bool:
-    """Return whether a stored trial holds all that the rule asks for; those of earlier versions do not."""
-    return "initial_loss" in trial
-
-
 def _trials(known: Mapping[float, dict[str, Any]]) -> list[dict[str, Any]]:
     return [known[size] for size in sorted(known)]
 
@@ -109,5 +104,4 @@ def read_search(folder: Path, label: str) -> dict[str, Any] | None:
     """Return the finished search of a method as stored, or None."""
     path = folder / f"search-{file_stem(label)}.json"
     stored = read_json(path) if path.is_file() else {}
-    is_finished = "is_bounded" in stored and all(map(_is_whole, stored["trials"]))
-    return stored if is_finished else None
+    return stored if "is_bounded" in stored else None
