@@ -40,7 +40,7 @@ RESUMED = " resumed"
 
 # What has changed since the reference was made, and why: only in the last digits, where a sum has another order,
 ROUNDED = dict.fromkeys(
-    ("CGT kernels", "CGT kernels float32"), "933ebd0: XLA instead of Numba"
+    ("CGT many agents", "CGT many agents float32"), "933ebd0: XLA instead of Numba"
 ) | dict.fromkeys(
     (
         "ClippedGD full float64",
@@ -229,8 +229,8 @@ def large() -> dict[str, Case]:
     return {
         "CGT sparse": lambda: on(dg.graphs.k_out(300, 3, seed=0), 2),
         "CGT circulant": lambda: on(dg.graphs.exponential(300), 2),
-        "CGT kernels": lambda: on(dg.graphs.k_out(2000, 3, seed=0), 20),
-        "CGT kernels float32": lambda: on(dg.graphs.exponential(2000), 20, dtype="float32"),
+        "CGT many agents": lambda: on(dg.graphs.k_out(2000, 3, seed=0), 20),
+        "CGT many agents float32": lambda: on(dg.graphs.exponential(2000), 20, dtype="float32"),
     }
 
 
