@@ -209,6 +209,14 @@ def test_the_rows_of_a_killed_sweep_can_be_read(explosive, tmp_path):
     pd.testing.assert_frame_equal(found.drop(columns="seconds"), explosive.table.drop(columns="seconds"))
 
 
+def test_a_folder_that_does_not_say_which_rows_it_will_have_is_refused(explosive, tmp_path):
+    explosive.save(tmp_path)
+    facts = json.loads((tmp_path / "sweep.json").read_text())
+    (tmp_path / "sweep.json").write_text(json.dumps({**facts, "rows": None}))
+    with pytest.raises(dg.DigradError, match="its rows; run the sweep again"):
+        Sweep.load(tmp_path)
+
+
 def test_progress_says_how_long_it_will_take(monkeypatch):
     monkeypatch.setattr(batching, "MOST_LANES", 1)
     told = []
