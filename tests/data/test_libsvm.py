@@ -1,7 +1,5 @@
 import bz2
 import gzip
-import mmap
-import re
 import time
 
 import numpy as np
@@ -9,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from digrad.data import libsvm, mapped, read_libsvm
+from digrad.data import read_libsvm
 from digrad.errors import ArgumentError, DataError
 
 GOOD = b"+1 1:0.5 3:-2e1 # seen twice\n\n# a comment line\n-1\n1 2:.5 \t 4:7\r\n"
@@ -61,51 +59,48 @@ def test_read_libsvm_unpacks_by_content(write, name, pack):
 
 
 @pytest.mark.parametrize(
-    ("line", "reason"),
+    "line",
     [
-        (b"yes 1:1", "label must be a finite number, but got `yes`"),
-        (b"nan 1:1", "label must be a finite number, but got `nan`"),
-        (b"1_0 1:1", "label must be a finite number, but got `1_0`"),
-        (b"1:1 2:2", "label must be a finite number, but got `1:1`"),
-        (b"1 2", "expected `index:value` with numbers, but got `2`"),
-        (b"1 2:", "expected `index:value` with numbers, but got `2:`"),
-        (b"1 :2", "expected `index:value` with numbers, but got `:2`"),
-        (b"1 1:2:3", "expected `index:value` with numbers, but got `1:2:3`"),
-        (b"1 a:2", "expected `index:value` with numbers, but got `a:2`"),
-        (b"1 1.5:2", "expected `index:value` with numbers, but got `1.5:2`"),
-        (b"1 1_0:2", "expected `index:value` with numbers, but got `1_0:2`"),
-        (b"1 1:2_0", "expected `index:value` with numbers, but got `1:2_0`"),
-        (b"1 qid:7 1:2", "expected `index:value` with numbers, but got `qid:7`"),
-        (b"1 \xff:1", "expected `index:value` with numbers, but got `\ufffd:1`"),
-        (b"1 0:2", "indices start at 1, but got `0:2`"),
-        (b"1 -3:2", "indices start at 1, but got `-3:2`"),
-        (b"1 2:1 2:1", "indices must ascend, but 2 follows 2"),
-        (b"1 3:1 2:1", "indices must ascend, but 2 follows 3"),
-        (b"1 1:nan", "values must be finite, but got `1:nan`"),
-        (b"1 1:-inf", "values must be finite, but got `1:-inf`"),
-        (b"1 1:1e999", "values must be finite, but got `1:1e999`"),
-        (b"1 99999999999999999999:1", "index 99999999999999999999 is above 2147483647"),
-        (b"1 99999999999:1", "index 99999999999 is above 2147483647, the most features .* would take 800 GB"),
-        (b"1 2147483648:1", "index 2147483648 is above 2147483647"),
+        b"yes 1:1",
+        b"1:1 2:2",
+        b"1 2",
+        b"1 2:",
+        b"1 :2",
+        b"1 1:2:3",
+        b"1 a:2",
+        b"1 1.5:2",
+        b"1 \xff:1",
+        b"1 0:2",
+        b"1 -3:2",
+        b"1 2:1 2:1",
+        b"1 3:1 2:1",
+        b"1 99999999999999999999:1",
+        b"1 2147483648:1",
     ],
 )
-def test_read_libsvm_names_file_line_and_reason_of_a_bad_line(write, line, reason):
+def test_read_libsvm_names_the_file_and_the_line_that_is_bad(write, line):
     path = write(b"1 1:1\n\n" + line + b"\n1 1:1\n")
     with pytest.raises(DataError) as caught:
         read_libsvm(path)
     assert str(caught.value).startswith(f"{path}, line 3: ")
-    assert re.search(re.escape(reason).replace(r"\.\*", ".*"), str(caught.value))
     assert "\n" not in str(caught.value)
 
 
-def test_read_libsvm_says_which_line_exceeds_dim(write):
-    with pytest.raises(DataError, match="line 2: index 5 exceeds `dim` = 4"):
+@pytest.mark.parametrize("line", [b"nan 1:1", b"1 1:nan", b"1 1:-inf", b"1 1:1e999"])
+def test_read_libsvm_names_the_sample_that_is_not_finite(write, line):
+    with pytest.raises(DataError, match=r"sample 1 \(from 0\)"):
+        read_libsvm(write(b"1 1:1\n\n" + line + b"\n1 1:1\n"))
+
+
+def test_read_libsvm_says_which_index_exceeds_dim(write):
+    with pytest.raises(DataError, match="index 5 exceeds `dim` = 4"):
         read_libsvm(write(b"1 4:1\n1 5:1\n"), dim=4)
 
 
 def test_read_libsvm_shortens_a_long_token(write):
-    with pytest.raises(DataError, match=r"`x{40}\.\.\.`"):
+    with pytest.raises(DataError) as caught:
         read_libsvm(write(b"x" * 5000))
+    assert len(str(caught.value)) < 600
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"# only a comment\n"])
@@ -178,58 +173,6 @@ def test_read_libsvm_returns_what_was_written(tmp_path_factory, rows):
             expected[row, index - 1] = value
     np.testing.assert_array_equal(data.dense().features, expected)
     np.testing.assert_array_equal(data.labels, [label for label, _ in rows])
-
-
-@pytest.fixture
-def everything_is_large(tmp_path, monkeypatch):
-    monkeypatch.setenv("DIGRAD_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(libsvm, "LARGEST_IN_MEMORY", 0)
-    monkeypatch.setattr(mapped, "ROWS_AT_ONCE", 2)
-
-
-@pytest.mark.parametrize(("name", "pack"), [("toy", bytes), ("toy.gz", gzip.compress)])
-def test_read_libsvm_maps_a_large_file_with_the_same_content(
-    write, everything_is_large, monkeypatch, name, pack
-):
-    path, told = write(pack(GOOD), name), []
-    large = read_libsvm(path, progress=lambda done, total: told.append((done, total)))
-    assert isinstance(_base(large.features.data), mmap.mmap)
-    assert isinstance(_base(large.features.indices), mmap.mmap)
-    assert told == [(len(GOOD), len(GOOD) if name == "toy" else None)]
-    monkeypatch.setattr(libsvm, "LARGEST_IN_MEMORY", 1 << 30)
-    small = read_libsvm(path)
-    assert (large.name, large.content_hash) == (small.name, small.content_hash)
-
-
-def test_read_libsvm_converts_a_large_file_once_until_it_changes(write, everything_is_large, tmp_path):
-    path, told = write(GOOD), []
-    for _ in range(2):
-        read_libsvm(path, progress=lambda done, total: told.append(done))
-    assert len(told) == 1
-    path.write_bytes(GOOD + b"-1 4:2\n")
-    assert read_libsvm(path).n_samples == 4
-    assert read_libsvm(path, dim=9).dim == 9
-    assert len(list((tmp_path / "cache" / "mapped").iterdir())) == 3
-
-
-def test_read_libsvm_leaves_nothing_of_a_large_file_with_a_bad_line(write, everything_is_large, tmp_path):
-    with pytest.raises(DataError, match="line 4: indices must ascend"):
-        read_libsvm(write(b"1 1:1\n" * 3 + b"1 2:1 1:1\n"))
-    assert list((tmp_path / "cache" / "mapped").iterdir()) == []
-
-
-def test_read_libsvm_rejects_a_large_file_without_samples_or_features(write, everything_is_large):
-    with pytest.raises(DataError, match="has no samples"):
-        read_libsvm(write(b"# nothing\n"))
-    with pytest.raises(DataError, match="has labels but no features"):
-        read_libsvm(write(b"1\n-1\n", "labels"))
-    assert read_libsvm(write(b"1\n-1\n", "labels"), dim=3).features.shape == (2, 3)
-
-
-def _base(array):
-    while getattr(array, "base", None) is not None:
-        array = array.base
-    return array
 
 
 @pytest.mark.a9a

@@ -63,8 +63,7 @@ def load(
         source: A bundled name (``digits``), a catalog name (``a9a``, found by :func:`locate`), or a file.
         path: For a catalog name: the file to use instead of looking for it.
         dim: For a file: the number of features, by default its largest index.
-        progress: Called during a download, or the conversion of a large file, with the bytes so far and the bytes in
-            all (None when unknown).
+        progress: Called during a download with the bytes so far and the bytes in all (None when unknown).
 
     Raises:
         DataError: When there is no such data set, or its file is missing or malformed.
@@ -82,14 +81,14 @@ def load(
     if isinstance(source, str) and source in CATALOG:
         file = locate(source, path, progress=progress)
         width = CATALOG[source].dim if dim is None else dim
-        return replace(read_libsvm(file, dim=width, progress=progress), name=source)
+        return replace(read_libsvm(file, dim=width), name=source)
     if path is not None:
         raise ArgumentError(
             f"`path` of load is for the names {', '.join(CATALOG)}, but `source` is {source!r}."
         )
     if not Path(source).expanduser().is_file():
         _raise_unknown(source)
-    return read_libsvm(source, dim=dim, progress=progress)
+    return read_libsvm(source, dim=dim)
 
 
 def fetch(name: str, *, progress: Progress | None = None) -> DatasetRow:
