@@ -21,8 +21,12 @@ lint: $(VENV)/.installed-test
 	$(BIN)/ruff format --check src tests benchmarks examples docs
 	$(BIN)/ruff check src tests benchmarks examples docs
 
-types: $(VENV)/.installed-test
+# Code whose types are right is not looked at again until a file changes.
+types: $(VENV)/.types
+
+$(VENV)/.types: $(VENV)/.installed-test $(shell find src -not -path '*/__pycache__*' -not -path '*.egg-info*')
 	$(BIN)/pyright --pythonpath $(BIN)/python
+	touch $@
 
 layers: $(VENV)/.installed-test
 	$(BIN)/lint-imports --no-cache
