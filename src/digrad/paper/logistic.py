@@ -47,7 +47,7 @@ SIZES: dict[str, _Size] = {
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What :func:`reproduce_logistic` or :func:`digrad.paper.cifar` found.
+    """What :func:`reproduce_logistic` or :func:`digrad.paper.reproduce_cifar` found.
 
     Args:
         directory: Where everything is.
