@@ -1,74 +1,63 @@
-"""Measure what digrad promises about speed and memory, from a checkout: ``python -m benchmarks [PART]``."""
+"""Measure digrad's speed and memory, and write what docs/results/bench shows: ``python -m benchmarks [PART ...]``."""
 
-import dataclasses
-import json
-from pathlib import Path
+import argparse
+import sys
 
-import click
+from benchmarks import methods, page, small, start, sweeps
+from benchmarks.measure import in_fresh_process
+from benchmarks.report import BenchRow, promises, save_rows
 
-from digrad.errors import ArgumentError
 
-
-@click.command()
-@click.argument("part", type=click.Choice(["simulation", "sweeps", "torch"]), default="simulation")
-@click.option("--repeats", type=click.IntRange(min=1), default=7, show_default=True, help="Of each timing.")
-@click.option(
-    "--history",
-    type=click.Path(path_type=Path),
-    help="A file that keeps the figures; the last are compared with.",
-)
-@click.option(
-    "--figure", type=click.Path(path_type=Path), help="Draw time against agents to this .png, .pdf or .svg."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-def bench(part: str, repeats: int, history: Path | None, figure: Path | None, as_json: bool) -> None:
-    """Measure what digrad promises about speed and memory; PART is simulation (default), sweeps or torch.
-
-    simulation: against a well-written NumPy loop and scipy's sparse products, interleaved in one process on one thread,
-    up to a million agents, and the rows of sweeps; a quarter of an hour and 3 GB. sweeps: many configurations together
-    against one after another, and on two workers against one. torch: the exchange between five processes against raw
-    TCP and the all_reduce of DDP, five replicas against plain PyTorch, a deadline against none, and forty agents on
-    this machine.
-    """
-    from benchmarks import BenchReport, run_bench
-    from benchmarks.history import remember
-
-    if figure and part != "simulation":
-        raise ArgumentError(
-            f"`--figure` draws time against agents, which {part} does not measure; leave it out."
-        )
-    if part == "torch":
-        from benchmarks.torch_deadline import deadline_row
-        from benchmarks.torch_exchange import run_torch_bench
-        from benchmarks.torch_many import many_rows
-        from benchmarks.torch_replicas import replicas_rows
-
-        rows = (
-            *run_torch_bench(repeats=repeats),
-            *replicas_rows(repeats=repeats),
-            deadline_row(),
-            *many_rows(),
-        )
-        report = BenchReport(rows, {"repeats": repeats})
-    elif part == "sweeps":
-        from benchmarks.sweeps import run_sweep_bench
-
-        report = run_sweep_bench(repeats=repeats, progress=lambda text: click.echo(text, err=True))
+def measure(part: str, options: argparse.Namespace) -> None:
+    """Measure one part and write its rows."""
+    if part == "methods":
+        methods.measure_methods(box=options.box, agents=options.agents, dims=options.dims)
+        return
+    if part in ("small", "sweeps"):
+        cases = {"small": small, "sweeps": sweeps}[part].CASES
+        rows = []
+        for case in cases:
+            print(f"{part}, {case}", file=sys.stderr)
+            found = in_fresh_process(f"benchmarks.{part}", case, options.data, options.repeats)
+            rows += [BenchRow(**row) for row in found]
+    elif part == "start":
+        rows = start.start_rows(options.repeats)
     else:
-        report = run_bench(repeats=repeats, progress=lambda text: click.echo(text, err=True), history=history)
-        if figure:
-            from benchmarks.figure import growth_figure
-            from digrad.plots import save_figure, split_suffix
+        rows = _torch(options.repeats)
+    save_rows(f"{part}.jsonl", rows)
+    print(promises(rows))
 
-            stem, formats = split_suffix(figure, "--figure", "python -m benchmarks")
-            save_figure(growth_figure(report), stem, formats=formats)
-    if history and part != "simulation":
-        report = dataclasses.replace(report, before=remember(history, report.rows, report.facts))
-    if as_json:
-        click.echo(json.dumps(report.to_dict(), indent=2))
-    else:
-        click.echo(str(report))
+
+def _torch(repeats: int) -> list[BenchRow]:
+    from benchmarks.torch_deadline import deadline_row
+    from benchmarks.torch_exchange import run_torch_bench
+    from benchmarks.torch_many import many_rows
+    from benchmarks.torch_replicas import replicas_rows
+
+    return [*run_torch_bench(repeats=repeats), *replicas_rows(repeats=repeats), deadline_row(), *many_rows()]
+
+
+def main() -> None:
+    """Measure the parts that are named, all but torch by default, and write the page."""
+    parts = ("small", "sweeps", "start", "methods")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(parts)}, torch, page")
+    parser.add_argument("--repeats", type=int, default=7, help="turns of a comparison")
+    parser.add_argument("--data", default="a9a", help="of small and sweeps")
+    parser.add_argument(
+        "--box", type=float, default=methods.BOX, help="seconds for the turns of one of methods"
+    )
+    parser.add_argument("--agents", type=int, nargs="+", default=methods.AGENTS, help="of methods")
+    parser.add_argument("--dims", type=int, nargs="+", default=methods.DIMS, help="of methods")
+    options = parser.parse_args()
+    unknown = set(options.parts) - {*parts, "torch", "page"}
+    if unknown:
+        parser.error(f"there is no part {', '.join(sorted(unknown))}")
+    for part in options.parts or parts:
+        if part != "page":
+            measure(part, options)
+    page.write()
 
 
 if __name__ == "__main__":
-    bench()
+    main()
