@@ -35,7 +35,7 @@ def example(tmp_path_factory):
 
 def test_one_file_and_one_row_pass_the_whole_contract(example):
     case = eval(block("row"), {"Case": Case, "LazyDGD": example.LazyDGD, "frozenset": frozenset})
-    contract.test_facts_are_declared_as_measured_and_documented(case)
+    contract.test_facts_are_those_of_its_row(case)
     contract.test_compiled_step_with_traced_hyper_parameters_agrees(case)
     check_method(case.method)
     for check in (

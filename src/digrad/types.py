@@ -52,10 +52,8 @@ class Method(Protocol):
     """A decentralized method: hyper-parameters as fields, mathematics as pure functions of stacked states.
 
     ``needs`` names the weights it mixes with (``row``, ``column``, ``doubly``, ``mean``). Optional facts:
-    ``early`` (``(verb, field)`` for each state field that ``step`` sends as it is, alone or in a tuple of
-    such fields, so that it can travel before the gradient is known), ``rounds`` (dependent communication
-    rounds per step, default 1), ``average_weights(state)`` (``[n, 1]``, sum n: how much each estimate counts in
-    the average that the method conserves, where that is not the Perron vector of its mixing),
+    ``average_weights(state)`` (``[n, 1]``, sum n: how much each estimate counts in the average that the method
+    conserves, where that is not the Perron vector of its mixing),
     ``learns`` (what it finds out about its weights, which therefore must not change),
     ``max_agents`` (more are refused, because what each carries grows with their number), and
     ``diagnostics(state, grad, net)``, per-agent figures ``{"clip_ratio": [n, 1]}`` of the step that led to

@@ -26,8 +26,6 @@ class HeavyBallAB:
     momentum: Hyper = 0.3
 
     needs: ClassVar = frozenset({"row", "column"})
-    early: ClassVar = (("push", "y"), ("pull", "x"))
-    traffic: ClassVar = (2, 0)
     converges: ClassVar = "exact"
     bibtex: ClassVar = (
         "@article{xin2020heavy,\n  author = {Xin, Ran and Khan, Usman A.},\n  year = {2020},\n}"

@@ -15,9 +15,9 @@ import pytest
 
 import digrad as dg
 from digrad import problems
+from digrad.core.catalog import method_facts, section
 from digrad.errors import DataError, DigradError
 from digrad.methods import METHODS
-from digrad.methods.catalog import method_facts, section
 from digrad.report import write_report
 from digrad.report.html import _judgement
 from digrad.report.model import model_of

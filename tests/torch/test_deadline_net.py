@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from digrad import AB, ADDOPT, CGT, DSGT, Network, PushDIGing, PushPull
+from digrad.core.communication import measure_communication
 from digrad.core.net import bindings
 from digrad.errors import ArgumentError, CommunicationError
 from digrad.graphs import every, example5, from_edges, ring
@@ -66,6 +67,7 @@ def train(
     in_lockstep: bool = False,
 ) -> list[dict[str, Any]]:
     """Run a quadratic, one thread per agent; return the state of each and what is with it beyond its state."""
+    early = measure_communication(method).early
     together, found, errors = Together(network, deadline), [{} for _ in range(N)], []
 
     def work(agent: int) -> None:
@@ -75,7 +77,7 @@ def train(
             state = method.init(torch.full((1, D), 4.0, dtype=torch.float64), net)
             for k in range(steps):
                 net.k = k
-                net.start_early([(verb, getattr(state, name)) for verb, name in method.early])
+                net.start_early([(verb, getattr(state, name)) for verb, name in early])
                 time.sleep(delay(agent, k))
                 grad = CURVATURE[agent] * state.x - LINEAR[agent]
                 net.begin_step()

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from digrad.core.communication import measure_communication
 from digrad.graphs import example5
 from digrad.network import Network
 from digrad.problems import logistic
@@ -203,7 +204,7 @@ def test_processes_send_the_bytes_that_a_method_declares(
         return
     vectors, scalars = case.traffic
     numbers = vectors * 64 + (5 if scalars == "n" else int(scalars))
-    rounds = STEPS + (1 if case.label == "SubgradientPush" or getattr(case.method, "early", ()) else 0)
+    rounds = STEPS + (1 if case.label == "SubgradientPush" or measure_communication(case.method).early else 0)
     sent = sum(int(agent[f"{case.label}/bytes"]) for agent in agents)
     arcs = example5().n_arcs
     assert STEPS * arcs * numbers * 8 <= sent <= rounds * arcs * numbers * 8

@@ -73,7 +73,7 @@ def graph(
 @click.argument("names", nargs=-1)
 def methods(names: tuple[str, ...], as_json: bool, bibtex: bool, measure: bool) -> None:
     """List all methods, or those NAMEd: what they need, send and converge to, and where they come from."""
-    from digrad.methods.catalog import bibtex_of, method_facts
+    from digrad.core.catalog import bibtex_of, method_facts
 
     if bibtex and (measure or as_json):
         other = "--measure" if measure else "--json"
@@ -117,7 +117,7 @@ def methods(names: tuple[str, ...], as_json: bool, bibtex: bool, measure: bool) 
 
 
 def _measure_methods(names: tuple[str, ...], as_json: bool) -> None:
-    from digrad.methods.catalog import method_facts
+    from digrad.core.catalog import method_facts
     from digrad.testing import convergence
 
     chosen = {row.name for row in method_facts(names)}

@@ -69,9 +69,6 @@ class DirectedCGT:
     threshold: Hyper
 
     needs: ClassVar = frozenset({"row", "column"})
-    early: ClassVar = (("push", "y"), ("pull", "x"))
-    rounds: ClassVar = 1
-    traffic: ClassVar = (2, 0)
     converges: ClassVar = "measured"
     estimate = query = state_x
 

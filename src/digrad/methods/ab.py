@@ -57,9 +57,6 @@ class AB:
     step_size: Hyper
 
     needs: ClassVar = frozenset({"row", "column"})
-    early: ClassVar = (("push", "y"), ("pull", "x"))
-    rounds: ClassVar = 1
-    traffic: ClassVar = (2, 0)
     converges: ClassVar = "exact"
     reference: ClassVar = "xin2018linear"
     estimate = query = state_x

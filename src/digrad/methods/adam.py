@@ -59,10 +59,6 @@ class Adam:
     epsilon: float = 1e-8
 
     needs: ClassVar = frozenset({"mean"})
-    early: ClassVar = ()
-    rounds: ClassVar = 1
-    traffic: ClassVar = (0, 0)
-    all_reduces: ClassVar = 1
     converges: ClassVar = "exact"
     reference: ClassVar = "kingma2015adam"
     estimate = query = state_x

@@ -57,9 +57,6 @@ class ADDOPT:
     step_size: Hyper
 
     needs: ClassVar = frozenset({"column"})
-    early: ClassVar = (("push", "y"), ("push", "x"), ("push", "w"))
-    rounds: ClassVar = 1
-    traffic: ClassVar = (2, 1)
     converges: ClassVar = "exact"
     reference: ClassVar = "xi2018addopt"
     estimate = query = debiased_x

@@ -54,9 +54,6 @@ class AugPushPull:
     step_size: Hyper
 
     needs: ClassVar = frozenset({"row", "column"})
-    early: ClassVar = ()
-    rounds: ClassVar = 2
-    traffic: ClassVar = (2, 0)
     converges: ClassVar = "exact"
     reference: ClassVar = "xu2015augmented"
     attribution: ClassVar = "after Xu et al. 2015"

@@ -60,9 +60,6 @@ class CDSGDNesterov:
     mixing: MixingChoice = "sinkhorn"
 
     needs: ClassVar = frozenset({"doubly"})
-    early: ClassVar = (("mix", "x"),)
-    rounds: ClassVar = 1
-    traffic: ClassVar = (1, 0)
     converges: ClassVar = "biased"
     reference: ClassVar = "jiang2021consensus"
     estimate = state_x

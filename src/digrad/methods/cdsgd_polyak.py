@@ -60,9 +60,6 @@ class CDSGDPolyak:
     mixing: MixingChoice = "sinkhorn"
 
     needs: ClassVar = frozenset({"doubly"})
-    early: ClassVar = (("mix", "x"),)
-    rounds: ClassVar = 1
-    traffic: ClassVar = (1, 0)
     converges: ClassVar = "biased"
     reference: ClassVar = "jiang2017collaborative"
     estimate = query = state_x

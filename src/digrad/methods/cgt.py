@@ -62,9 +62,6 @@ class CGT:
     threshold: Hyper
 
     needs: ClassVar = frozenset({"row", "column"})
-    early: ClassVar = (("push", "y"), ("pull", "x"))
-    rounds: ClassVar = 1
-    traffic: ClassVar = (2, 0)
     converges: ClassVar = "exact"
     reference: ClassVar = "bo2026provably"
     estimate = query = state_x

@@ -47,10 +47,6 @@ class ClippedGD:
     threshold: Hyper
 
     needs: ClassVar = frozenset({"mean"})
-    early: ClassVar = ()
-    rounds: ClassVar = 1
-    traffic: ClassVar = (0, 0)
-    all_reduces: ClassVar = 1
     converges: ClassVar = "exact"
     reference: ClassVar = "zhang2020why"
     estimate = query = state_x

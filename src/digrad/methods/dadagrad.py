@@ -73,8 +73,6 @@ class DAdaGrad:
     mixing: MixingChoice = "sinkhorn"
 
     needs: ClassVar = frozenset({"doubly"})
-    rounds: ClassVar = 1
-    traffic: ClassVar = (2, 0)
     converges: ClassVar = "drifting"
     reference: ClassVar = "chen2023convergence"
     estimate = query = state_x
@@ -85,11 +83,6 @@ class DAdaGrad:
         checks.fraction(self.momentum, "momentum", "DAdaGrad")
         checks.positive(self.epsilon, "epsilon", "DAdaGrad")
         checks.choice(self.mixing, "mixing", "DAdaGrad", MIXINGS)
-
-    @property
-    def early(self) -> tuple[tuple[str, str], ...]:
-        """In the delayed form both messages are known before the gradient."""
-        return (("mix", "x"), ("mix", "u")) if self.delayed else ()
 
     def init(self, x0: Array, net: Net) -> DAdaGradState:
         """Start at x0 with empty moments."""

@@ -81,8 +81,6 @@ class DAMSGrad:
     mixing: MixingChoice = "sinkhorn"
 
     needs: ClassVar = frozenset({"doubly"})
-    rounds: ClassVar = 1
-    traffic: ClassVar = (2, 0)
     converges: ClassVar = "biased"
     reference: ClassVar = "chen2023convergence"
     estimate = query = state_x
@@ -94,11 +92,6 @@ class DAMSGrad:
         checks.fraction(self.second_momentum, "second_momentum", "DAMSGrad")
         checks.positive(self.epsilon, "epsilon", "DAMSGrad")
         checks.choice(self.mixing, "mixing", "DAMSGrad", MIXINGS)
-
-    @property
-    def early(self) -> tuple[tuple[str, str], ...]:
-        """In the delayed form both messages are known before the gradient."""
-        return (("mix", "x"), ("mix", "u")) if self.delayed else ()
 
     def init(self, x0: Array, net: Net) -> DAMSGradState:
         """Start at x0 with empty moments."""

@@ -55,9 +55,6 @@ class DGD:
     mixing: MixingChoice = "sinkhorn"
 
     needs: ClassVar = frozenset({"doubly"})
-    early: ClassVar = (("mix", "x"),)
-    rounds: ClassVar = 1
-    traffic: ClassVar = (1, 0)
     converges: ClassVar = "biased"
     reference: ClassVar = "nedic2009distributed"
     estimate = query = state_x

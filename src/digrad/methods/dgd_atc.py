@@ -54,9 +54,6 @@ class DGDATC:
     mixing: MixingChoice = "sinkhorn"
 
     needs: ClassVar = frozenset({"doubly"})
-    early: ClassVar = ()
-    rounds: ClassVar = 1
-    traffic: ClassVar = (1, 0)
     converges: ClassVar = "biased"
     reference: ClassVar = "cattivelli2010diffusion"
     estimate = query = state_x

@@ -57,9 +57,6 @@ class DGDClip:
     mixing: MixingChoice = "sinkhorn"
 
     needs: ClassVar = frozenset({"doubly"})
-    early: ClassVar = (("mix", "x"),)
-    rounds: ClassVar = 1
-    traffic: ClassVar = (1, 0)
     converges: ClassVar = "biased"
     reference: ClassVar = "bo2026provably"
     estimate = query = state_x

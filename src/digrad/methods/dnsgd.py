@@ -67,7 +67,6 @@ class DNSGD:
     mixing: MixingChoice = "sinkhorn"
 
     needs: ClassVar = frozenset({"doubly"})
-    early: ClassVar = ()
     converges: ClassVar = "neighbourhood"
     reference: ClassVar = "luo2025decentralized"
     estimate = query = state_x
@@ -78,16 +77,6 @@ class DNSGD:
         checks.count(self.gossip_rounds, "gossip_rounds", "DNSGD")
         checks.fraction(self.chebyshev, "chebyshev", "DNSGD")
         checks.choice(self.mixing, "mixing", "DNSGD", MIXINGS)
-
-    @property
-    def rounds(self) -> int:
-        """2K: trackers and estimates, one after the other."""
-        return 2 * self.gossip_rounds
-
-    @property
-    def traffic(self) -> tuple[int, int]:
-        """2K vectors and no scalar per arc and step."""
-        return (2 * self.gossip_rounds, 0)
 
     def init(self, x0: Array, net: Net) -> DNSGDState:
         """Start at x0 with empty trackers."""

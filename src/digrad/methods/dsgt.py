@@ -58,9 +58,6 @@ class DSGT:
     mixing: MixingChoice = "sinkhorn"
 
     needs: ClassVar = frozenset({"doubly"})
-    early: ClassVar = (("mix", "y"),)
-    rounds: ClassVar = 2
-    traffic: ClassVar = (2, 0)
     converges: ClassVar = "exact"
     reference: ClassVar = "pu2021distributed"
     estimate = query = state_x

@@ -58,9 +58,6 @@ class FROST:
     step_size: Hyper
 
     needs: ClassVar = frozenset({"row"})
-    early: ClassVar = (("pull", "y"), ("pull", "x"), ("pull", "z"))
-    rounds: ClassVar = 1
-    traffic: ClassVar = (2, "n")
     converges: ClassVar = "exact"
     learns: ClassVar = "the Perron vector of R"
     max_agents: ClassVar = 1000  # each carries and sends n numbers: n^2 in memory, and n per arc and step

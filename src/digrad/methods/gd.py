@@ -43,10 +43,6 @@ class GD:
     step_size: Hyper
 
     needs: ClassVar = frozenset({"mean"})
-    early: ClassVar = ()
-    rounds: ClassVar = 1
-    traffic: ClassVar = (0, 0)
-    all_reduces: ClassVar = 1
     converges: ClassVar = "exact"
     reference: ClassVar = "cauchy1847methode"
     estimate = query = state_x

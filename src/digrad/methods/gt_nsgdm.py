@@ -61,9 +61,6 @@ class GTNSGDm:
     mixing: MixingChoice = "sinkhorn"
 
     needs: ClassVar = frozenset({"doubly"})
-    early: ClassVar = ()
-    rounds: ClassVar = 2
-    traffic: ClassVar = (2, 0)
     converges: ClassVar = "neighbourhood"
     reference: ClassVar = "yu2025decentralized"
     estimate = query = state_x

@@ -59,10 +59,6 @@ class JiangClip:
     mixing: MixingChoice = "sinkhorn"
 
     needs: ClassVar = frozenset({"doubly", "mean"})
-    early: ClassVar = (("mix", "x"),)
-    rounds: ClassVar = 1
-    traffic: ClassVar = (1, 0)
-    all_reduces: ClassVar = 1
     converges: ClassVar = "biased"
     reference: ClassVar = "jiang2025decentralized"
     attribution: ClassVar = "after Jiang et al. 2025, interpretation"

@@ -54,9 +54,6 @@ class NormalizedAB:
     step_size: Hyper
 
     needs: ClassVar = frozenset({"row", "column"})
-    early: ClassVar = (("push", "y"), ("pull", "x"))
-    rounds: ClassVar = 1
-    traffic: ClassVar = (2, 0)
     converges: ClassVar = "neighbourhood"
     reference: ClassVar = "bo2026provably"
     attribution: ClassVar = "this library (ablation of CGT)"

@@ -50,10 +50,6 @@ class NSGDm:
     momentum: float = 0.9
 
     needs: ClassVar = frozenset({"mean"})
-    early: ClassVar = ()
-    rounds: ClassVar = 1
-    traffic: ClassVar = (0, 0)
-    all_reduces: ClassVar = 1
     converges: ClassVar = "neighbourhood"
     reference: ClassVar = "cutkosky2020momentum"
     estimate = query = state_x

@@ -58,9 +58,6 @@ class PushDIGing:
     step_size: Hyper
 
     needs: ClassVar = frozenset({"column"})
-    early: ClassVar = (("push", "y"),)
-    rounds: ClassVar = 2
-    traffic: ClassVar = (2, 1)
     converges: ClassVar = "exact"
     reference: ClassVar = "nedic2017achieving"
     estimate = query = debiased_x

@@ -54,9 +54,6 @@ class PushPull:
     step_size: Hyper
 
     needs: ClassVar = frozenset({"row", "column"})
-    early: ClassVar = (("push", "y"),)
-    rounds: ClassVar = 2
-    traffic: ClassVar = (2, 0)
     converges: ClassVar = "exact"
     reference: ClassVar = "pu2021push"
     estimate = query = state_x

@@ -53,9 +53,6 @@ class SGP:
     step_size: Hyper
 
     needs: ClassVar = frozenset({"column"})
-    early: ClassVar = ()
-    rounds: ClassVar = 1
-    traffic: ClassVar = (1, 1)
     converges: ClassVar = "biased"
     reference: ClassVar = "assran2019stochastic"
     estimate = query = debiased_x

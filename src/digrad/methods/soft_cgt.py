@@ -57,9 +57,6 @@ class SoftCGT:
     threshold: Hyper
 
     needs: ClassVar = frozenset({"row", "column"})
-    early: ClassVar = (("push", "y"), ("pull", "x"))
-    rounds: ClassVar = 1
-    traffic: ClassVar = (2, 0)
     converges: ClassVar = "exact"
     reference: ClassVar = "bo2026provably"
     attribution: ClassVar = "this library (variant of CGT)"

@@ -60,9 +60,6 @@ class SONATA:
     step_size: Hyper
 
     needs: ClassVar = frozenset({"column"})
-    early: ClassVar = (("push", "s"),)
-    rounds: ClassVar = 2
-    traffic: ClassVar = (2, 1)
     converges: ClassVar = "exact"
     reference: ClassVar = "scutari2019distributed"
     estimate = query = state_x

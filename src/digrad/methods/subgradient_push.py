@@ -55,9 +55,6 @@ class SubgradientPush:
     step_size: Hyper
 
     needs: ClassVar = frozenset({"column"})
-    early: ClassVar = ()
-    rounds: ClassVar = 1
-    traffic: ClassVar = (1, 1)
     converges: ClassVar = "biased"
     reference: ClassVar = "nedic2015distributed"
     estimate = query = debiased_x

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from digrad._internal.files import make_folder, write_atomically
+from digrad.core.catalog import bibtex_of, method_facts, section
 from digrad.errors import DataError
-from digrad.methods.catalog import bibtex_of, method_facts, section
 from digrad.methods.registry import ALL_METHODS
 from digrad.paper.claims import FAILS, HOLDS, PARTLY, SEPARATOR
 from digrad.report.model import model_of

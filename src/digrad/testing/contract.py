@@ -19,7 +19,7 @@ from digrad.methods.fields import numeric_fields
 from digrad.network import Network
 from digrad.problems import quadratic
 from digrad.simulation import simulate
-from digrad.testing.numpy_net import NumPyNet, dated, depth, network, run
+from digrad.testing.numpy_net import NumPyNet, network, run
 from digrad.types import Method
 
 _DIMENSION, _STEPS = 3, 12
@@ -174,42 +174,6 @@ def _needs(s: Case) -> None:
     s.require(not idle, f"`needs` announces {', '.join(sorted(idle))}, which `init` and `step` never use")
 
 
-def _traffic(s: Case) -> str | None:
-    declared = getattr(s.method, "traffic", None)
-    if declared is None:
-        return "it declares no `traffic`"
-    net = network(s.graph).bound(s.method)
-    state = s.method.init(s.start, net)
-    net.calls.clear()
-    s.method.step(state, s.gradient(s.method.query(state)), net)
-    measured = net.traffic(_DIMENSION)
-    expected = tuple(s.graph.n if figure == "n" else figure for figure in declared)
-    s.require(measured == expected, f"`traffic` is declared as {declared}, but a step sends {measured}")
-    return None
-
-
-def _rounds(s: Case) -> None:
-    state = s.states(2)[-1]
-    fresh = type(state)(*(dated(leaf, 0) for leaf in state))
-    grad = dated(s.gradient(s.method.query(state)), 0)
-    measured = depth(s.method.step(fresh, grad, network(s.graph).bound(s.method)))
-    declared = getattr(s.method, "rounds", 1)
-    s.require(measured == declared, f"`rounds` is declared as {declared}, but a step depends on {measured}")
-
-
-def _early(s: Case) -> None:
-    net = network(s.graph).bound(s.method)
-    state = s.states(2)[-1]
-    names = {id(leaf): name for name, leaf in state._asdict().items()}
-    s.method.step(state, s.gradient(s.method.query(state)), net)
-    whole = [(verb, parts) for verb, parts in net.calls if all(id(part) in names for part in parts)]
-    sent = sorted((verb, names[id(part)]) for verb, parts in whole for part in parts)
-    declared = sorted(getattr(s.method, "early", ()))
-    s.require(
-        declared == sent, f"`early` is declared as {declared}, but these fields travel as they are: {sent}"
-    )
-
-
 def _conserved(s: Case) -> str | None:
     states = s.states()
     weights = Network(s.graph).u if _row_only(s) else np.ones(s.graph.n)
@@ -287,9 +251,6 @@ CONTRACT: dict[str, Callable[[Case], str | None]] = {
     "keeps float32": _precision,
     "is a pure function of its arguments": _purity,
     "needs what it announces, and no more": _needs,
-    "sends what it declares": _traffic,
-    "takes as many dependent rounds as it declares": _rounds,
-    "declares what can travel before the gradient": _early,
     "conserves its invariant": _conserved,
     "gives the same numbers in the compiled simulator": _simulator,
     "gives the same numbers in torch": _replicas,

@@ -51,44 +51,8 @@ class NumPyNet(Verbs):
         mixed = tuple(_apply(matrix, part) for part in payload)
         return mixed if isinstance(x, tuple) else mixed[0]
 
-    def traffic(self, d: int) -> tuple[int, int]:
-        """Return how many d-vectors and other numbers each arc carried so far; an all-reduce is not on an arc."""
-        widths = [part.shape[1] for verb, payload in self.calls if verb != "mean" for part in payload]
-        return widths.count(d), sum(width for width in widths if width != d)
-
-
-class Dated(np.ndarray):
-    """An array that knows how many dependent rounds of communication it took to compute it."""
-
-    depth: int = 0
-
-    def __array_finalize__(self, source: Any) -> None:
-        self.depth = getattr(source, "depth", 0)
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        plain = [np.asarray(value) if isinstance(value, Dated) else value for value in inputs]
-        return dated(getattr(ufunc, method)(*plain, **options), depth(inputs))
-
-    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
-        plain = [np.asarray(value) if isinstance(value, Dated) else value for value in args]
-        return dated(function(*plain, **options), depth(args))
-
-
-def dated(x: Any, rounds: int) -> Dated:
-    """Return ``x`` as the result of so many rounds."""
-    result = np.asarray(x).view(Dated)
-    result.depth = rounds
-    return result
-
-
-def depth(values: Iterable[Any]) -> int:
-    """Return the rounds behind the latest of these values."""
-    return max((getattr(value, "depth", 0) for value in values), default=0)
-
 
 def _apply(matrix: Any, x: Any) -> Any:
-    if isinstance(x, Dated):
-        return dated(_apply(matrix, np.asarray(x)), x.depth + 1)
     return (matrix.astype(x.dtype) if isinstance(x, np.ndarray) else matrix) @ x
 
 

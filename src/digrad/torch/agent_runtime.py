@@ -31,12 +31,14 @@ class AgentRuntime:
     def __init__(self, network: ProcessNetwork, net: AgentNet, fated: FatedNet | None = None) -> None:
         self.net, self._plain, self._fated, self._network = fated or net, net, fated, network
         self.between_steps = BetweenSteps(network, net)
+        self._called: tuple[tuple[str, str], ...] = ()  # in the order in which a step sends them
         self._early: list[tuple[str, str]] = []
         self._early_memory = torch.empty(0)
 
     def lay_out(self, state: Any, early: Sequence[tuple[str, str]]) -> Any:
         """Return a copy of a state in one piece: x first, then what is sent early, so that this is one message."""
         fields = state._asdict()
+        self._called = tuple(early)
         self._early = sorted(early, key=lambda item: item[1] != "x")
         sent = [name for _, name in self._early]
         order = ["x", *(name for name in sent if name != "x")]
@@ -66,7 +68,7 @@ class AgentRuntime:
                 method,
                 state,
                 grad,
-                *(self._plain.arrived(verb, getattr(state, f)) for verb, f in method.early),
+                *(self._plain.arrived(verb, getattr(state, f)) for verb, f in self._called),
             )
         self.net.end_step()
 

@@ -13,6 +13,7 @@ import torch
 from digrad import checks, metrics
 from digrad.core import door, hyperparameters
 from digrad.core.averages import perron_weights
+from digrad.core.communication import measure_communication
 from digrad.errors import ArgumentError
 from digrad.links import Links, Timeline
 from digrad.methods.fields import numeric_fields, with_fields
@@ -71,7 +72,7 @@ class MethodOptimizer(torch.optim.Optimizer):
         self._mirrored = start
         self._last_grad: torch.Tensor | None = None
         begun = self._method_now().init(flat.read(), self._net)
-        self._state = runtime.lay_out(begun, getattr(method, "early", ()))
+        self._state = runtime.lay_out(begun, measure_communication(method).early)
         is_x = self._method.query(self._state) is self._state.x and runtime.shares_memory
         self._point = self._state.x if is_x else flat.empty()
         flat.point_at(self._point)

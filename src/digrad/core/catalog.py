@@ -1,4 +1,4 @@
-"""What each method states about itself, as one table: for the command line, reports and documentation."""
+"""The methods as one table, what they state and what is measured: for the command line, reports and documentation."""
 
 import dataclasses
 import inspect
@@ -11,6 +11,7 @@ from typing import Any
 
 from digrad._internal import plugins
 from digrad.checks import choice
+from digrad.core.communication import measure_communication
 from digrad.errors import PluginError
 from digrad.methods.references import BIBTEX
 from digrad.methods.registry import ALL_METHODS
@@ -23,10 +24,10 @@ class MethodFacts:
     name: str
     summary: str  # first line of its docstring
     needs: tuple[str, ...]  # ("row", "column"); ("doubly or row",) when the user chooses
-    vectors: int | str  # d-vectors per arc and step
-    scalars: int | str  # further numbers per arc and step
-    all_reduces: int  # d-vectors averaged over all agents per step
-    rounds: str  # dependent rounds per step
+    vectors: int | str  # d-vectors per edge and step, measured with the default hyper-parameters
+    scalars: int | str  # further numbers per edge and step; "n" if as many as agents
+    all_reduces: int | str  # d-vectors averaged over all agents per step
+    rounds: int | str  # dependent rounds per step
     converges: str  # what METHODS declare; "exact (row: wrong point)" when the user chooses the matrix
     decentralized: bool  # False for a method that needs the true average of all agents
     source: str  # where it was published, or what it is instead
@@ -83,20 +84,31 @@ def _entry(method: Any) -> str:
 
 
 def _facts(name: str, method: Any) -> MethodFacts:
-    traffic, rounds = getattr(method, "traffic", ("?", "?")), getattr(method, "rounds", 1)
     package = plugins.package_of(plugins.METHODS, name)
     return MethodFacts(
         name=name,
         summary=((method.__doc__ or "").strip() or name).splitlines()[0],
         needs=_needs(method),
-        vectors=traffic[0] if isinstance(traffic, tuple) else "2K",
-        scalars=traffic[1] if isinstance(traffic, tuple) else 0,
-        all_reduces=getattr(method, "all_reduces", 0),
-        rounds=str(rounds) if isinstance(rounds, int) else "2K",
+        **_communication(method),
         converges=_converges(method),
         decentralized="mean" not in _needs(method),
         source=getattr(method, "attribution", None) or _short(_entry(method)) or package or "",
     )
+
+
+def _communication(method: Any) -> dict[str, Any]:
+    required = {field.name: 0.5 for field in dataclasses.fields(method) if _is_required(field)}
+    try:
+        example = method(**required)
+        few, more = (measure_communication(example, n) for n in (3, 5))
+    except Exception:  # another package's method, which wants other values
+        return dict.fromkeys(("vectors", "scalars", "all_reduces", "rounds"), "?")
+    numbers = few.numbers if few.numbers == more.numbers else "n"
+    return {"vectors": few.vectors, "scalars": numbers, "all_reduces": few.all_reduces, "rounds": few.rounds}
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _needs(method: Any) -> tuple[str, ...]:

@@ -1,0 +1,116 @@
+"""What one step of a method sends, measured in a dry run with NumPy: a method does not state it."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from digrad.core.hyperparameters import at_iteration
+from digrad.core.net import Verbs
+from digrad.methods.fields import numeric_fields, with_fields
+
+_DIMENSION = 7  # of the dry run; unlike the number of agents, so that vectors are told from other numbers
+_WARM_STEPS = 2  # before the step that is measured, so that it is not the first
+
+
+class Communication(NamedTuple):
+    """What each edge carries in a step, and in which order.
+
+    Args:
+        vectors: Vectors of length d.
+        numbers: Further numbers.
+        all_reduces: Vectors of length d that are averaged over all agents; they are on no edge.
+        rounds: Dependent rounds of communication.
+        early: Primitive and state field of each message that is known before the gradient, because the field travels
+            as it is, alone or in a tuple of such fields.
+    """
+
+    vectors: int
+    numbers: int
+    all_reduces: int
+    rounds: int
+    early: tuple[tuple[str, str], ...]
+
+
+def measure_communication(method: Any, n: int = 3) -> Communication:
+    """Return what a step of a method sends among n agents.
+
+    >>> from digrad.methods import CGT, PushDIGing
+    >>> measure_communication(CGT(step_size=0.1, threshold=1.0))
+    Communication(vectors=2, numbers=0, all_reduces=0, rounds=1, early=(('push', 'y'), ('pull', 'x')))
+    >>> measure_communication(PushDIGing(step_size=0.1))[:4]
+    (2, 1, 0, 2)
+    """
+    method = _of_one_agent(method)
+    net = _DryNet(n)
+    state = method.init(_dated(np.ones((n, _DIMENSION))), net)
+    for _ in range(_WARM_STEPS):
+        state = method.step(state, np.ones((n, _DIMENSION)), net)
+    state = type(state)(*(_dated(leaf) for leaf in state))
+    net.calls.clear()
+    after = method.step(state, _dated(np.ones((n, _DIMENSION))), net)
+    names = {id(leaf): name for name, leaf in state._asdict().items()}
+    fields = [(verb, [names.get(id(part)) for part in parts]) for verb, parts in net.calls if verb != "mean"]
+    widths = [(verb, part.shape[1]) for verb, parts in net.calls for part in parts]
+    on_edges = [width for verb, width in widths if verb != "mean"]
+    return Communication(
+        vectors=on_edges.count(_DIMENSION),
+        numbers=sum(width for width in on_edges if width != _DIMENSION),
+        all_reduces=widths.count(("mean", _DIMENSION)),
+        rounds=_depth(after),
+        early=tuple((verb, name) for verb, names in fields if None not in names for name in names if name),
+    )
+
+
+def _of_one_agent(method: Any) -> Any:
+    """Return a method with the hyper-parameters of iteration 0 and of the first agent."""
+    method = at_iteration(method, 0)
+    values = {name: getattr(method, name) for name in numeric_fields(type(method))}
+    per_agent = {name: value for name, value in values.items() if np.ndim(value)}
+    return with_fields(method, {name: float(np.ravel(value)[0]) for name, value in per_agent.items()})
+
+
+class _DryNet(Verbs):
+    """Returns what is sent, one round of communication later, and records every call."""
+
+    def __init__(self, n: int) -> None:
+        self.one_hot = np.eye(n)
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+
+    def mean(self, x: Any) -> Any:
+        """Return the average in every row."""
+        return self._exchange("mean", x)
+
+    def _exchange(self, verb: str, x: Any) -> Any:
+        parts = x if isinstance(x, tuple) else (x,)
+        self.calls.append((verb, parts))
+        mixed = tuple(_dated(np.array(part), _depth([part]) + 1) for part in parts)
+        return mixed if isinstance(x, tuple) else mixed[0]
+
+
+class _Dated(np.ndarray):
+    """An array that knows how many dependent rounds of communication it took to compute it."""
+
+    depth: int = 0
+
+    def __array_finalize__(self, source: Any) -> None:
+        self.depth = getattr(source, "depth", 0)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        plain = [np.asarray(value) if isinstance(value, _Dated) else value for value in inputs]
+        return _dated(getattr(ufunc, method)(*plain, **options), _depth(inputs))
+
+    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
+        plain = [np.asarray(value) if isinstance(value, _Dated) else value for value in args]
+        return _dated(function(*plain, **options), _depth(args))
+
+
+def _dated(x: Any, rounds: int = 0) -> _Dated:
+    """Return ``x`` as the result of so many rounds."""
+    result = np.asarray(x).view(_Dated)
+    result.depth = rounds
+    return result
+
+
+def _depth(values: Iterable[Any]) -> int:
+    return max((getattr(value, "depth", 0) for value in values), default=0)
