@@ -1,4 +1,4 @@
-"""Checks of arguments, done once at the public door; below it the code trusts its input.
+"""Checks of arguments, done once by public functions; below them the code trusts its input.
 
 Only concrete Python and NumPy numbers are checked: a sweep passes traced values through the same
 constructors.

@@ -11,7 +11,7 @@ import digrad as dg
 from digrad.cli import main, show
 from digrad.cli.commands import COMMANDS
 from digrad.cli.main import digrad
-from digrad.core.link_door import check_links
+from digrad.core.link_validation import check_links
 from digrad.specs import preset
 from digrad.trace import Trace
 from experiment_specs import tiny

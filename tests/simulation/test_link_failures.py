@@ -1,6 +1,6 @@
 """Where exactness fails: every case that the documentation warns of, reproduced with the figures of the specification.
 
-Runs go past the door, which refuses or warns; the test of each refusal is in test_links.py.
+Runs go past validation, which refuses or warns; the test of each refusal is in test_links.py.
 """
 
 from collections.abc import Callable

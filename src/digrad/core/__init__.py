@@ -1,1 +1,1 @@
-"""What every engine needs, once: verbs, the method of iteration k, averages, traffic, checks at the door."""
+"""What both runtimes share: the net, hyper-parameters at iteration k, averages, traffic, validation."""

@@ -1,4 +1,4 @@
-"""One door to every data set: bundled, in the catalog, or a LIBSVM file of the user."""
+"""Data sets by name or file: bundled, in the catalog, or a LIBSVM file of the user."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -15,7 +15,7 @@ from digrad.errors import ArgumentError, MixingError
 from digrad.graphs import Digraph, GraphSequence, from_networkx, roots, unreachable_pair
 from digrad.graphs.digraph import numbered
 from digrad.links import Link, Links
-from digrad.links.door import check_given, identity
+from digrad.links.validation import check_given, identity
 from digrad.network.proportions import proportions, scaled
 from digrad.network.spectral import DENSE_LIMIT, perron_column, perron_row
 from digrad.network.summary import NetworkSummary, summarize

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from digrad.errors import ArgumentError, MixingError
 from digrad.graphs import Digraph, GraphSequence, roots, sequence, unreachable_pair
 from digrad.links import Link, Links
-from digrad.links.door import check_given, identity
+from digrad.links.validation import check_given, identity
 from digrad.network.network import LETTERS, Network, of_union
 from digrad.network.summary import NetworkSummary
 from digrad.network.validation import no_root, not_strong

@@ -1,4 +1,4 @@
-"""What the public functions of the simulator are given, checked at the door and put into one form."""
+"""Validation of what the public functions of the simulator are given, and its one form."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad import checks
-from digrad.core.door import check_fit, check_method, check_network
+from digrad.core.validation import check_fit, check_method, check_network
 from digrad.errors import ArgumentError
 from digrad.problems import Problem
 from digrad.problems.problem import as_floats

@@ -18,7 +18,7 @@ from jax import lax
 from digrad import metrics
 from digrad.core.divergence import DIVERGED
 from digrad.core.packets import PACKET_COLUMNS
-from digrad.links.door import LinkCode
+from digrad.links.validation import LinkCode
 from digrad.methods.fields import with_fields
 from digrad.problems import LossCode
 from digrad.simulation.net import SimulatedNet

@@ -23,7 +23,7 @@ from digrad.core.traffic import Meter, Traffic
 from digrad.errors import ArgumentError
 from digrad.links import Event, Fates, Links
 from digrad.links.coders import RandomK
-from digrad.links.door import code_of_link
+from digrad.links.validation import code_of_link
 from digrad.network import AnyNetwork
 from digrad.problems import Problem
 from digrad.sampling import EpochPermutations, WithReplacement

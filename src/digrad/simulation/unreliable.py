@@ -98,7 +98,7 @@ class FatedNet(Verbs):
         return jnp.eye(self._n)
 
     def mean(self, x: Any) -> Any:
-        """Refuse: the door has let nobody through who averages over all agents."""
+        """Refuse: validation has refused every method that averages over all agents."""
         raise AssertionError("a network with links has no mean")
 
     def _exchange(self, verb: str, x: Any) -> Any:

@@ -15,7 +15,7 @@ from digrad.graphs import Digraph, GraphSequence
 from digrad.graphs.parse import NAMED
 from digrad.links import Bursts, Clock, FixedDelay, Link, Links, coders, rounded
 from digrad.links.clock import DISTRIBUTIONS
-from digrad.links.door import check_given
+from digrad.links.validation import check_given
 from digrad.network import Network
 from digrad.schedules import Geometric
 from digrad.specs.messages import Table, numbers, refuse, require_choice

@@ -53,8 +53,8 @@ import tomli_w
 from pydantic import BeforeValidator, Field, PlainValidator, PrivateAttr, ValidationError, model_validator
 
 from digrad.checks import did_you_mean
-from digrad.core.door import check_fit
 from digrad.core.hyperparameters import tables
+from digrad.core.validation import check_fit
 from digrad.errors import DigradError, SpecError
 from digrad.network import Network
 from digrad.problems import Problem

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad import checks, plots
-from digrad.core.door import check_method
+from digrad.core.validation import check_method
 from digrad.errors import ArgumentError
 from digrad.methods.fields import numeric_fields
 from digrad.network import AnyNetwork

@@ -1,4 +1,4 @@
-"""What the public functions of the theory are given, checked at the door."""
+"""Validation of what the public functions of the theory are given."""
 
 import reprlib
 from typing import TypeAlias

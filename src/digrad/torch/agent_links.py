@@ -20,7 +20,7 @@ import torch
 
 from digrad.torch.addresses import listening_socket
 from digrad.torch.future_work import FutureWork
-from digrad.torch.machines.channel import GREETING, Door
+from digrad.torch.machines.channel import GREETING, Listener
 from digrad.torch.machines.sealed import StrangerError, Wire, exactly, meet
 from digrad.torch.reasons import MessageLostError
 
@@ -84,7 +84,7 @@ class AgentLinks:
         self._lock = threading.Lock()
         self._is_closed = False
         here = {"machine": place.machine, "address": listener.getsockname()[:2], "name": self._name.hex()}
-        self._door = Door(listener, self._welcome)
+        self._listener = Listener(listener, self._welcome)
         self._everyone = exchange(here)
         machine = place.machine
         self.elsewhere = frozenset(i for i, one in enumerate(self._everyone) if one["machine"] != machine)
@@ -144,7 +144,7 @@ class AgentLinks:
         """Close the connections; a neighbour that still waits for a message learns that it is lost."""
         with self._lock:
             self._is_closed = True
-        self._door.close()
+        self._listener.close()
         for link in (*self._incoming.values(), *self._outgoing.values()):
             link.close()
 
@@ -178,11 +178,11 @@ class AgentLinks:
                 raise StrangerError("it does not speak as digrad does")
             link = self.incoming(sender) if 0 <= sender < self._n else None
             wire = self._greet(connection, sender, receiver, self._name)
-            self._door.let_in(connection)
+            self._listener.let_in(connection)
             if link is None or not link.begin(wire):
                 wire.close()
         except (OSError, StrangerError) as error:
-            self._door.refuse(connection, address, error)
+            self._listener.refuse(connection, address, error)
 
 
 class LinkWork(FutureWork):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from digrad import checks, metrics
-from digrad.core import door, hyperparameters
+from digrad.core import hyperparameters, validation
 from digrad.core.averages import perron_weights
 from digrad.core.communication import measure_communication
 from digrad.errors import ArgumentError
@@ -460,11 +460,11 @@ def check_arguments(
 ) -> None:
     """Raise unless the arguments that both engines share can be used."""
     checks.choice(non_finite, "non_finite", owner, ("error", "repeat"))
-    door.check_method(method, owner)
+    validation.check_method(method, owner)
     if weight_decay != 0:
         checks.positive(weight_decay, "weight_decay", owner)
-    door.check_network(network, owner)
-    door.check_fit(method, network, type(method).__name__)
+    validation.check_network(network, owner)
+    validation.check_fit(method, network, type(method).__name__)
     hyperparameters.check_schedules(method)
 
 

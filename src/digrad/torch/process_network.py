@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 import digrad
 from digrad import checks, graphs
-from digrad.core.door import check_network
+from digrad.core.validation import check_network
 from digrad.errors import ArgumentError, CommunicationError, DigradError
 from digrad.graphs import Digraph, GraphSequence
 from digrad.network import AnyNetwork, Network

@@ -345,4 +345,4 @@ def test_strangers_who_keep_connecting_to_every_port_disturb_no_run_with_a_deadl
         assert all(one["error"] < 1e-6 and one["own"] < 1e-6 for one in found), found
         assert "started again" not in run.logs()
         lines = [line for line in run.logs().splitlines() if stranger.address in line]
-        assert 1 <= len(lines) <= len(beyond), lines  # one for each door, however often
+        assert 1 <= len(lines) <= len(beyond), lines  # one for each listener, however often

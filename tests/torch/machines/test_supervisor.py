@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from digrad.torch.machines import supervisor as supervisor_module
-from digrad.torch.machines.channel import CONTEXT, STRANGERS, Channel, Door
+from digrad.torch.machines.channel import CONTEXT, STRANGERS, Channel, Listener
 from digrad.torch.machines.machine import Machine
 from digrad.torch.machines.sealed import meet
 from digrad.torch.machines.supervisor import Supervisor
@@ -143,21 +143,21 @@ def test_nonsense_of_a_member_ends_its_connection_only(nonsense: bytes, address:
         assert machine.hear("welcome") == {"welcome": 0}
 
 
-def test_door_stays_open_when_descriptors_were_short_for_a_moment() -> None:
+def test_listener_stays_open_when_descriptors_were_short_for_a_moment() -> None:
     came: queue.SimpleQueue[str] = queue.SimpleQueue()
     events = iter(
         [OSError(errno.EMFILE, "too many"), (None, ("10.0.0.1", 1)), OSError(errno.EBADF, "closed")]
     )
 
-    class Listener:
+    class Socket:
         def accept(self) -> Any:
             event = next(events)
             if isinstance(event, OSError):
                 raise event
             return event
 
-    listener: Any = Listener()
-    Door(listener, lambda connection, address: came.put(address))
+    socket: Any = Socket()
+    Listener(socket, lambda connection, address: came.put(address))
     assert came.get(timeout=5) == "10.0.0.1"
 
 

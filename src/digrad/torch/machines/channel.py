@@ -37,14 +37,14 @@ def connections(listener: socket.socket) -> Iterator[tuple[socket.socket, Any]]:
             time.sleep(_PAUSE)
 
 
-class Door:
+class Listener:
     """A listening socket at which some connections are greeted at a time, each in a thread of its own.
 
     Who comes when all places are taken gets that of whoever has been greeted for longest: who knows the secret proves
     it within moments, so that strangers who say nothing, or little at a time, cannot keep the others out.
 
     Args:
-        listener: The socket, which belongs to the door from now on.
+        listener: The socket, which belongs to this object from now on.
         welcome: Greets and serves one connection, given with its address; calls :meth:`let_in` or :meth:`refuse`.
     """
 
@@ -54,7 +54,7 @@ class Door:
         self._greeted: list[socket.socket] = []  # the oldest first
         self._named: set[str] = set()
         self._is_closed = False
-        threading.Thread(target=self._accept, name="digrad-door", daemon=True).start()
+        threading.Thread(target=self._accept, name="digrad-listener", daemon=True).start()
 
     def let_in(self, connection: socket.socket) -> None:
         """Say that a connection is greeted no more: its place is free."""

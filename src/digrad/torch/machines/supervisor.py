@@ -20,7 +20,7 @@ from typing import Any
 from digrad.torch.failure_records import cause_of, repeated_failure, without_successes
 from digrad.torch.failure_story import BAD_INPUT, FAILED, place_of
 from digrad.torch.launch_folder import GRACE
-from digrad.torch.machines.channel import BEAT, Channel, Door, Message
+from digrad.torch.machines.channel import BEAT, Channel, Listener, Message
 from digrad.torch.machines.meeting import Meeting
 from digrad.torch.machines.sealed import StrangerError
 from digrad.torch.reasons import agents_text
@@ -104,7 +104,7 @@ class Supervisor:
         self._outcome: Outcome | None = None
         self._last_words: Outcome | None = None  # of a run that was told to end
         self._patience = math.inf
-        self._door = Door(listener, self._serve)
+        self._listener = Listener(listener, self._serve)
         threading.Thread(target=self._watch, name="digrad-supervisor", daemon=True).start()
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class Supervisor:
         deadline = time.monotonic() + _FAREWELL
         while self._members and time.monotonic() < deadline:
             time.sleep(0.05)
-        self._door.close()
+        self._listener.close()
         for member in members:
             member.channel.close()
 
@@ -125,12 +125,12 @@ class Supervisor:
         try:
             try:
                 channel = Channel.over(connection, self._secret, is_first=False)
-                self._door.let_in(connection)
+                self._listener.let_in(connection)
                 hello = channel.receive()
                 self._make_room(hello["node_rank"])
                 rank = self._admit(channel, address, hello)
             except (OSError, StrangerError, KeyError, TypeError) as error:
-                self._door.refuse(connection, address, error)
+                self._listener.refuse(connection, address, error)
                 return
             while rank is not None:
                 self._handle(rank, channel, channel.receive())

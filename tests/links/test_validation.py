@@ -34,11 +34,11 @@ class Scaled:
 
 
 @pytest.mark.parametrize("links", ["perfect", 0.3, Rounded, dg.Links, np.eye(3)], ids=type)
-@pytest.mark.parametrize("door", ["Network", "NetworkSequence"])
-def test_what_is_no_link_is_refused_in_one_line(door, links):
-    build = {"Network": dg.Network, "NetworkSequence": dg.NetworkSequence}[door]
-    given = {"Network": EXAMPLE, "NetworkSequence": [dg.Network(EXAMPLE)]}[door]
-    with pytest.raises(ArgumentError, match=f"^`links` of {door} must be digrad.Links.*, or None") as caught:
+@pytest.mark.parametrize("owner", ["Network", "NetworkSequence"])
+def test_what_is_no_link_is_refused_in_one_line(owner, links):
+    build = {"Network": dg.Network, "NetworkSequence": dg.NetworkSequence}[owner]
+    given = {"Network": EXAMPLE, "NetworkSequence": [dg.Network(EXAMPLE)]}[owner]
+    with pytest.raises(ArgumentError, match=f"^`links` of {owner} must be digrad.Links.*, or None") as caught:
         build(given, links=links)
     assert "\n" not in str(caught.value)
 

@@ -1,8 +1,8 @@
-"""Checks at the door, before the first step: what every engine asks of a method and a network."""
+"""Validation before the first step: what every engine asks of a method and a network."""
 
 from typing import Any
 
-from digrad.core.link_door import check_links
+from digrad.core.link_validation import check_links
 from digrad.core.net import required
 from digrad.errors import ArgumentError
 from digrad.methods.fields import check_columns
