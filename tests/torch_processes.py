@@ -148,7 +148,10 @@ class Agents:
 
 
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["torch_models", "digrad.torch.process_network", "digrad.torch.checkpoint"])
+_SERVER.set_forkserver_preload(
+    # DDP and the optimizers of torch itself import all of torch.compile.
+    ["torch_models", "digrad.torch.process_network", "digrad.torch.checkpoint", "torch._dynamo"]
+)
 
 
 def _work(command: list[str], variables: dict[str, str], output: str) -> None:
