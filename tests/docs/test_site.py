@@ -1,11 +1,14 @@
 """The site builds without a warning, shows every public name, and no link inside it is dead."""
 
+import hashlib
 import importlib
 import inspect
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
+from importlib.metadata import distributions
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -21,11 +24,38 @@ MODULES = [name for name in digrad.__all__ if inspect.ismodule(getattr(digrad, n
 MODULES += ["torch", "report", "specs", "paper", "testing"]
 
 
+BUILT = DOCS / "_build" / "tested"
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The folder of the site, built as `make docs` does."""
+    """The folder of the site, built as `make docs` does, unless the last one was built of the same."""
     pytest.importorskip("torch", reason="the reference of digrad.torch needs torch")
-    folder = tmp_path_factory.mktemp("site")
+    made_of, now = BUILT / "made_of", sources()
+    if not made_of.is_file() or made_of.read_text() != now:
+        shutil.rmtree(BUILT, ignore_errors=True)
+        shutil.copytree(build(tmp_path_factory.mktemp("site")), BUILT / "html")
+        made_of.write_text(now)
+    return BUILT / "html"
+
+
+def sources():
+    """Return a hash of everything that the site is made of."""
+    files = [ROOT / "Makefile", *ROOT.glob("*.md")]
+    for folder in ("src", "docs", "examples"):
+        files += [
+            path for path in (ROOT / folder).rglob("*") if not {"_build", "__pycache__"} & set(path.parts)
+        ]
+    found = hashlib.sha256(sys.version.encode())
+    for package in sorted(f"{one.name} {one.version}" for one in distributions()):
+        found.update(package.encode())
+    for path in sorted(path for path in files if path.is_file()):
+        found.update(f"{path.relative_to(ROOT)} {path.stat().st_size} ".encode() + path.read_bytes())
+    return found.hexdigest()
+
+
+def build(folder):
+    """Build the site as the Makefile says, and return its folder."""
     (options,) = re.findall(r"-m sphinx (.*) docs docs/_build/html", (ROOT / "Makefile").read_text())
     done = subprocess.run(
         [sys.executable, "-m", "sphinx", *options.split(), "-d", folder / "doctrees", DOCS, folder / "html"],
