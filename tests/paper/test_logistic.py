@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from digrad import plots
 from digrad.cli.main import digrad
 from digrad.errors import ArgumentError
 from digrad.paper import Reproduction, reproduce_logistic
@@ -23,7 +24,12 @@ def smoke(a9a_folder: Path, no_figures: None, tmp_path_factory: pytest.TempPathF
         digrad, ["reproduce", "logistic", "--preset", "smoke", "--out", str(folder)], catch_exceptions=False
     )
     assert "claims.md" in done.stdout
-    return reproduce_logistic(folder, preset="smoke", resume=True)
+    with pytest.MonkeyPatch.context() as patch:
+        # Those of the first call are still there.
+        patch.setattr(
+            plots, "save_figure", lambda _, path: [path.with_suffix(kind) for kind in (".png", ".pdf")]
+        )
+        return reproduce_logistic(folder, preset="smoke", resume=True)
 
 
 @pytest.mark.a9a
@@ -33,7 +39,7 @@ def test_smoke_judges_every_claim_and_writes_everything(smoke: Reproduction) -> 
     assert (smoke.directory / "claims.md").read_text() == smoke.table.to_markdown()
     assert {claim.number for claim in smoke.table.claims} == {1, 2, 3}
     assert {path.suffix for path in smoke.figures} == {".png", ".pdf"}
-    assert len(smoke.figures) == 6
+    assert len([path for path in smoke.figures if path.stat().st_size > 1000]) == 6
     for directory in (*smoke.runs.values(), smoke.directory):
         assert (directory / "report.html").is_file()
     assert {"graph", "split", "start", "iterations", "loss", "tracking", "mixing of DGD-clip"} <= set(
