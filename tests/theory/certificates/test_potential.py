@@ -8,8 +8,9 @@ from digrad.network import Network
 from digrad.theory.certificates.closure import Proof, Start, close, largest
 from digrad.theory.certificates.potential import potentials
 from digrad.theory.certificates.regions import Losses
-from digrad.theory.certificates.responses import Matrices
+from digrad.theory.certificates.responses import Matrices, Taps
 from digrad.theory.certificates.search import TapSearch
+from digrad.theory.certificates.storage import supply
 
 
 def random_problem(rng: np.random.Generator, n: int, kind: int) -> problems.Problem:
@@ -94,3 +95,43 @@ def test_potential_never_rises_and_bounds_the_loss(seed):
 @pytest.mark.slow
 def test_potential_never_rises_along_very_many_random_steps():
     assert sum(check_falls(seed, 500) for seed in range(100, 300)) == 100_000
+
+
+@pytest.mark.parametrize(
+    ("taps", "convex", "turns"), [(1, True, 1), (3, True, 1), (1, False, 1), (1, True, 3), (1, False, 3)]
+)
+def test_form_is_the_change_of_the_potential_where_every_inequality_is_tight(taps, convex, turns):
+    """Quadratics as curved as assumed, and steps of 0 or y: V changes by alpha Psi exactly, for any storage."""
+    rng = np.random.default_rng(taps + turns)
+    graph = graphs.k_out(5, 2, seed=3)
+    matrices = Matrices.of(Network(graphs.split(graph, turns) if turns > 1 else graph))
+    L, alpha, kept, slack = rng.uniform(0.5, 2.0, 5), 0.3, 0.1, 0.2
+    a, b = rng.uniform(0, 1, (2, taps))
+    a[0] = 1 + b[0] - np.arange(2, taps + 1) @ (a - b)[1:]
+    multipliers = Taps(a if convex else np.zeros(1), b, 0.0)
+    forms = [supply(one, L, alpha, multipliers, kept=kept, slack=slack, convex=convex) for one in matrices]
+    states = len(forms[0].step.value)
+    storages = tuple(M + M.T for M in rng.normal(size=(turns, states, states)))
+    problem = problems.quadratic(curvature=np.outer(L, [1.0, 1.0]), linear=rng.normal(size=(5, 2)))
+    xs = [rng.normal(size=(5, 2))]
+    gs = [problem.local_gradients(xs[0])]
+    ys, expected, paid = [gs[0]], [], []
+    for k in range(3 * turns + taps):
+        now, P = matrices[k % turns], storages[k % turns]
+        p = (rng.random((5, 1)) < 0.6) * ys[-1]
+        xs.append(now.R @ xs[-1] - alpha * p)
+        gs.append(problem.local_gradients(xs[-1]))
+        ys.append(now.C @ ys[-1] + gs[-1] - gs[-2])
+        apart = xs[-2] - now.u @ xs[-2] / 5
+        tracked = ys[-2] - np.outer(now.v, ys[-2].mean(axis=0))
+        before = [max(len(xs) - 2 - j, 0) for j in range(1, taps)]
+        history = [(xs[-2] - xs[j]) / alpha for j in before] + [gs[-2] - gs[j] for j in before]
+        sigma = np.concatenate([apart[:-1] / alpha, tracked[:-1], *history, p, gs[-1] - gs[-2]])
+        form = forms[k % turns]
+        psi = form.form.value + form.step.value.T @ storages[(k + 1) % turns] @ form.step.value
+        psi[:states, :states] -= P
+        expected.append(alpha * np.sum(sigma * (psi @ sigma)))
+        paid.append(kept * alpha * np.sum(now.ratio[:, None] * p * ys[-2]) + slack / alpha * np.sum(apart**2))
+    proof = Proof(alpha, kept, slack, multipliers, convex, L, np.zeros(5), 0.0, 0.0, storages)
+    V, _ = potentials(problem, matrices, proof, np.array(xs), np.array(ys), np.array(gs))
+    np.testing.assert_allclose(np.diff(V) + paid, expected, rtol=1e-9, atol=1e-9 * np.abs(V).max())

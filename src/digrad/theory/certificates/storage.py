@@ -133,7 +133,8 @@ def supply(
             terms.append((one @ h[j], u @ (d[j + 1] - d[j]), float(c[j:].sum()) / n, total / n))
         for j in range(1, count + 1):
             a_j, b_j = float(taps.a[j - 1]), float(taps.b[j - 1])
-            terms.append((h[j], ex_next - onto_R @ d[j], -(a_j - b_j), total))
+            then = ex if j == 1 else ex_next - onto_R @ d[j]  # e_x j steps ago; u may have changed since
+            terms.append((h[j], then, -(a_j - b_j), total))
             terms.append((h[j], d[j], b_j, total))
             terms.append((h[j], inverse @ h[j], -(a_j + b_j) / (2 * step_size), total / (2 * step_size)))
     else:

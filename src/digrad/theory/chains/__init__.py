@@ -1,1 +1,0 @@
-"""Chains of constants, from what is assumed to a certified step size."""
