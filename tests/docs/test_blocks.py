@@ -21,7 +21,7 @@ ELSEWHERE = {
     "report.md": "tests/docs/test_report.py",
     "choosing.md": "tests/docs/test_choosing.py",
     "sweeps.md": "tests/docs/test_choosing.py",
-    "theory.md": "tests/theory/chains/test_reference_constants.py",
+    "theory.md": "tests/theory/test_page.py",
 }
 
 

@@ -18,11 +18,11 @@ def test_each_row_has_a_logarithmic_figure_of_both_sides(tmp_path):
     )
     figures = check.figures()
     assert len(figures) == len(check.rows)
-    assert "sharp-descent" in figures
-    axes = figures["sharp-y-recursion-system"].axes[0]
+    assert "paper-descent" in figures
+    axes = figures["paper-y-recursion"].axes[0]
     assert axes.get_yscale() == "log"
     assert [line.get_label() for line in axes.lines] == ["measured", "bound"]
-    figures["sharp-descent"].savefig(tmp_path / "row.png")
+    figures["paper-descent"].savefig(tmp_path / "row.png")
     assert (tmp_path / "row.png").stat().st_size > 1000
 
 
@@ -36,7 +36,7 @@ def test_row_without_positive_numbers_can_be_drawn():
 
 
 def test_negative_side_is_drawn_below_zero():
-    row = Row("descent", "sharp", np.array([-1.0, -1e-5]), np.array([1e-2, 1e-8]))
+    row = Row("descent", "paper", np.array([-1.0, -1e-5]), np.array([1e-2, 1e-8]))
     axes = row_figure(row).axes[0]
     assert axes.get_yscale() == "symlog"
     assert axes.lines[0].get_ydata().tolist() == [-1.0, -1e-5]
@@ -46,7 +46,7 @@ def test_negative_side_is_drawn_below_zero():
 
 
 def test_infinite_bound_is_named_in_the_legend():
-    axes = row_figure(Row("sum", "sharp", np.ones(3), np.full(3, np.inf))).axes[0]
+    axes = row_figure(Row("sum", "paper", np.ones(3), np.full(3, np.inf))).axes[0]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["measured", "bound (infinite)"]
 
 
@@ -62,7 +62,7 @@ def test_infinite_bound_is_named_in_the_legend():
     ],
 )
 def test_texts_of_each_figure_stay_inside_it(name, sides):
-    figure = row_figure(Row(name, "sharp", *map(np.array, sides)))
+    figure = row_figure(Row(name, "paper", *map(np.array, sides)))
     figure.draw_without_rendering()
     axes = figure.axes[0]
     for text in (axes.title, axes.xaxis.label, axes.yaxis.label):
@@ -104,11 +104,11 @@ def test_smoothness_figure_shows_points_and_lines(tmp_path):
     ],
 )
 def test_row_status_follows_numbers_and_precondition(lhs, rhs, precondition, status):
-    assert Row("r", "sharp", np.array(lhs), np.array(rhs), Terms(precondition)).status == status
+    assert Row("r", "paper", np.array(lhs), np.array(rhs), Terms(precondition)).status == status
 
 
 def test_row_reports_a_negative_ratio_for_a_negative_left_side():
-    assert Row("r", "sharp", np.array([-1.0, -3.0]), np.array([2.0, 2.0])).max_ratio < 0
+    assert Row("r", "paper", np.array([-1.0, -3.0]), np.array([2.0, 2.0])).max_ratio < 0
 
 
 def test_worst_agent_is_the_one_closest_to_its_bound():

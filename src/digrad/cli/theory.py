@@ -124,13 +124,3 @@ def _print_rows(check: Any) -> None:
     ]
     title = f"\n{check.verdict}: {check.steps} steps checked; INAPPLICABLE: what it needs is not given"
     show.table(("status", "chain", "inequality", "lhs/rhs", "needs"), rows, title=title)
-    if check.paper:
-        click.echo(_a_posteriori_line(check.paper.posterior))
-
-
-def _a_posteriori_line(row: Any) -> str:
-    if row.status == "INAPPLICABLE":
-        return f"A posteriori nothing is proven of this run: it needs {row.terms.needs}."
-    measured, bound = float(row.lhs[-1]), float(row.rhs[-1])
-    times = f", {bound / measured:.2f} times as much" if measured > 0 else ""
-    return f"A posteriori: the sum of abar_k ||grad F||^2 is {measured:.4g}, its proven bound {bound:.4g}{times}."

@@ -1,7 +1,7 @@
 """Theory as code: certified step sizes before a run, from a state of it, and a check along it.
 
 The certificate is a potential that contains F and falls along every run; the paper's own inequalities, with its printed
-constants and with repaired ones, are checked on request. See the page on the theory.
+constants, are checked on request. See the page on the theory.
 """
 
 from digrad.theory.certificates.batches import BatchBound, certify_batches

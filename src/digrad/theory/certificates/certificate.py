@@ -26,7 +26,7 @@ ASSUMPTIONS = (
     "clipped, scheduled below the certified step, or skipping",
 )
 REFERENCES = (
-    "docs/theory.md: section 1 (theorem and proof), section 6 (errata of the paper)",
+    "docs/theory.md: section 1 (theorem and proof), section 4 (errata of the paper)",
     "S. M. Rump, Verification of positive definiteness, BIT 46, 2006 (the test that Psi < 0)",
     "Y. Bo and Y. Wang, Provably convergent decentralized optimization over directed graphs under generalized "
     "smoothness, 2026, arXiv:2601.03566 (the printed bound)",

@@ -28,10 +28,10 @@ from digrad.theory.certificates.linearisation import largest_stable_step
 from digrad.theory.certificates.regions import Losses
 from digrad.theory.certificates.responses import Matrices
 from digrad.theory.certificates.search import TapSearch
-from digrad.theory.chains.tuning import largest_of_chain
 from digrad.theory.constants.assumptions import INDICATIVE, Smoothness
 from digrad.theory.constants.coverage import CHANGES, check_covered, uncovered
 from digrad.theory.constants.smoothness import has_closed_form
+from digrad.theory.paper.bound import largest_printed_step
 
 Floats = npt.NDArray[np.floating]
 
@@ -419,7 +419,7 @@ def _explained(start: Start, network: AnyNetwork, best: Proof, threshold: float)
                 "scalar L_i (as curved in every direction as in the steepest)": stable / alike,
             }
     if math.isfinite(threshold) and isinstance(network, Network) and len(turns) == 1:
-        printed = largest_of_chain("paper", losses.problem, network, threshold, start.x, losses.constants)[1]
+        printed = largest_printed_step(losses.problem, network, threshold, start.x, losses.constants)[1]
         found["printed"] = printed.step_size if printed else None
     if math.isfinite(threshold) and n <= FEW:
         found["thresholds"] = {

@@ -1,4 +1,4 @@
-"""How much a gradient may grow over a distance: the two functions of the smoothness lemmas (docs/theory.md, 4.1)."""
+"""How much a gradient may grow over a distance: the functions of the smoothness lemmas (docs/theory.md, section 3)."""
 
 from typing import Any
 

@@ -33,7 +33,6 @@ Floats = npt.NDArray[np.floating]
 Curve = Callable[[Floats], Floats]
 
 L1_GRID = tuple(float(value) for value in np.geomspace(0.03, 30.0, 25))
-PER_DECADE = 8  # values of L1_GRID in each factor of ten
 INTERVALS = 20_000  # of a one-dimensional supremum; the bound is too large by about 1/INTERVALS of itself
 OUTWARD = (
     1e-12  # relative rounding outwards: of 500 agents, of powers up to the 1000th, of exponents up to 700
@@ -81,33 +80,6 @@ def candidates(problem: Problem, *, grid: Sequence[float] = L1_GRID) -> list[Smo
         isinstance(local, Logistic) and bool(((local.reg_power > 2) & (local.reg_weight > 0)).any())
     )
     return [closed_form(problem, L1=value) for value in grid] if is_free else [closed_form(problem)]
-
-
-def decade_beyond(tried: Sequence[Smoothness], best: Smoothness | None) -> tuple[float, ...]:
-    """Return the values of L1 to try next: the factor of ten beyond that end of the tried ones where the best lies.
-
-    L1 is the inverse of a length, so that no fixed grid suits every unit of x.
-
-    Args:
-        tried: Constants with a free L1.
-        best: The best of them, which is not at an end if there is nothing more to try; None looks beyond both ends.
-
-    Example:
-        >>> from digrad.problems import quartic
-        >>> tried = [closed_form(quartic(center=[[1.0], [0.0]]), L1=value) for value in (0.1, 1.0, 10.0)]
-        >>> [round(value, 2) for value in decade_beyond(tried, tried[2])]
-        [13.34, 17.78, 23.71, 31.62, 42.17, 56.23, 74.99, 100.0]
-        >>> decade_beyond(tried, tried[1])
-        ()
-    """
-    values = [float(each.L1.max()) for each in tried]
-    low, high = min(values), max(values)
-    if not 0 < low < high:
-        return ()
-    here = (low, high) if best is None else (float(best.L1.max()),)
-    decade = 10.0 ** (np.arange(1, PER_DECADE + 1) / PER_DECADE)
-    below = (low / decade).tolist() if low in here else []
-    return (*below, *((high * decade).tolist() if high in here else []))
 
 
 def has_closed_form(problem: Problem) -> bool:

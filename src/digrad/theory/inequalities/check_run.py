@@ -12,20 +12,15 @@ from digrad.network import Network
 from digrad.problems import Problem
 from digrad.theory.arguments import Given, as_smoothness, check_problem
 from digrad.theory.certificates.closure import Proof
-from digrad.theory.chains.closure import close, without_proof
-from digrad.theory.chains.setting import make_setting
-from digrad.theory.chains.tuning import CHAINS, VALID, choose_constants
 from digrad.theory.constants.assumptions import Smoothness
 from digrad.theory.constants.coverage import check_covered
 from digrad.theory.constants.empirical import empirical_smoothness
 from digrad.theory.constants.norms import network_norms
-from digrad.theory.constants.smoothness import candidates
 from digrad.theory.inequalities.certificate_rows import certificate_rows
-from digrad.theory.inequalities.local_rows import local_rows
-from digrad.theory.inequalities.measured import Measured
-from digrad.theory.inequalities.proof_rows import paper_rows, repaired_rows
+from digrad.theory.inequalities.paper_rows import Measured, assumption_rows, paper_rows
 from digrad.theory.inequalities.rows import ESTIMATES, Row
-from digrad.theory.inequalities.sharp_rows import a_posteriori, sharp_rows
+from digrad.theory.paper.bound import close, largest_printed_step
+from digrad.theory.paper.setting import make_setting
 from digrad.theory.trajectory import Trajectory, run
 
 if TYPE_CHECKING:
@@ -35,15 +30,9 @@ REFUTED = "the run refutes the constants"
 
 
 class PaperCheck(NamedTuple):
-    """What the chains of scalar constants say of a run.
+    """What the paper's constants, as printed, say of a run; they certify nothing."""
 
-    A run that violates an assumption on the losses (its lower bound, dissimilarity, smoothness) refutes the constants:
-    no chain certifies anything then, whatever the step.
-    """
-
-    smoothness: Smoothness  # the constants used
-    certified: dict[str, bool]  # by chain; never by the printed constants of ``paper``
-    posterior: Row  # the a-posteriori bound, also the last of the rows
+    smoothness: Smoothness  # the constants of the losses
     measured: Measured  # the trajectory and its norms
 
 
@@ -112,10 +101,7 @@ class RunCheck:
             "rows": rows,
         }
         if self.paper:
-            last = self.paper.posterior
-            found["certified"] = self.paper.certified
             found["constants"] = self.paper.smoothness.to_dict()
-            found["a_posteriori"] = {"measured": float(last.lhs[-1]), "bound": float(last.rhs[-1])}
         return found
 
     def figures(self) -> "dict[str, Figure]":
@@ -159,7 +145,7 @@ def check_run(
         steps: K.
         smoothness: Of losses that are not built in, as for :func:`~digrad.theory.certify`. ``"empirical"`` estimates
             constants along the run itself. With estimates no row that needs a certificate applies.
-        paper: Whether to evaluate every inequality of the paper's proof too: as printed, repaired, and sharpened.
+        paper: Whether to evaluate every inequality of the paper's proof too, with its constants as printed.
 
     Raises:
         ArgumentError: There are no constants or those of other agents, or the theory does not cover the network.
@@ -189,24 +175,12 @@ def check_run(
 def _paper(
     problem: Problem, network: Network, path: Trajectory, constants: Smoothness | None
 ) -> tuple[PaperCheck, tuple[Row, ...]]:
-    """Return the rows of the assumptions and of all chains of scalar constants."""
+    """Return the rows of the assumptions and of the paper's proof, with the free parameter that allows most."""
     start, norms = path.x[0], network_norms(network)
-    smooth = constants or choose_constants(problem, norms, path.threshold, start)
-    setting = make_setting(problem, norms, smooth, path.threshold, start)
-    measured = Measured(path, setting)
-    assumptions = local_rows(measured)
-    closed = {chain.name: close(chain, setting, path.step_size) for chain in CHAINS.values()}
-    if not smooth.is_certifiable:
-        closed = {name: without_proof(value, ESTIMATES) for name, value in closed.items()}
-    elif any(row.status == "FAIL" for row in assumptions):
-        closed = {name: without_proof(value, REFUTED) for name, value in closed.items()}
-    posterior = a_posteriori(measured, [constants] if constants else candidates(problem))
-    rows = (
-        *assumptions,
-        *sharp_rows(measured, closed["sharp"]),
-        *repaired_rows(measured, closed["repaired"]),
-        *paper_rows(measured, closed["paper"]),
-        posterior,
-    )
-    certified = {name: value.certified and name in VALID for name, value in closed.items()}
-    return PaperCheck(smooth, certified, posterior, measured), rows
+    smooth = constants or largest_printed_step(problem, network, path.threshold, start)[0].smoothness
+    measured = Measured(path, make_setting(problem, norms, smooth, path.threshold, start))
+    reason = "" if smooth.is_certifiable else ESTIMATES
+    if not reason and any(row.status == "FAIL" for row in assumption_rows(measured)):
+        reason = REFUTED
+    rows = paper_rows(measured, close(measured.setting, path.step_size), reason)
+    return PaperCheck(smooth, measured), tuple(rows)

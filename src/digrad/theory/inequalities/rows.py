@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.floating]
 
-RELATIVE = 1e-9  # a ratio of at most 1 + RELATIVE passes; section 5 of docs/theory.md
+RELATIVE = 1e-9  # a ratio of at most 1 + RELATIVE passes; section 3 of docs/theory.md
 
 
 JUST_ABOVE = (
@@ -45,8 +45,7 @@ class Row:
 
     Attributes:
         name: Of the inequality.
-        chain: ``"certificate"``, or of the paper's proof ``"all"``, ``"paper"``, ``"repaired"`` or ``"sharp"``: whose
-            constants the right side uses.
+        chain: ``"certificate"``, or of the paper's proof ``"all"`` (its assumptions) or ``"paper"`` (its constants).
         lhs: One entry per k; of per-agent inequalities the entry of the worst agent.
         rhs: The bound.
         terms: Its precondition, and which G its constants use.

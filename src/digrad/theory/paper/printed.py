@@ -1,29 +1,43 @@
-r"""The paper's constants, verbatim, for comparison only: several are invalid (see the page on the theory).
+r"""The paper's constants, verbatim, for comparison only: several are invalid (see the errata of docs/theory.md).
 
 c is the paper's free constant, taken as 1; L0 and L1 are those of F given by its Lemma 3, in every place where
-the paper prints L0 and L1; G is the least fixed point of the printed map. The theorem needs c0 = 1/sqrt(K).
+the paper prints L0 and L1. The reference step is :math:`\bar\alpha_k = \alpha \min(1, c_0/(\|v\| \|\nabla F\|))`.
+The theorem needs c0 = 1/sqrt(K).
 """
 
 import math
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from digrad.theory.chains.closure import Evaluation
-from digrad.theory.chains.repaired import is_moderate, iterations, reference_steps, smallest_gradient, zhang
-from digrad.theory.chains.setting import Setting
+from digrad.theory.paper.setting import LARGEST_CURVATURE, Setting
 
-__all__ = [
-    "evaluate",
-    "gradient_bound",
-    "iterations",
-    "local_constants",
-    "name",
-    "reference_steps",
-    "smallest_gradient",
-]
+A, B = 2.0, math.e - 1  # 1 + e^c - (e^c - 1)/c and (e^c - 1)/c of the paper's Lemmas 1 and 2 at c = 1
 
-name = "paper"
-RADIUS = 1.0  # the paper's c
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The printed constants at one step size and one gradient bound.
+
+    Attributes:
+        constants: Every constant by name.
+        conditions: Each condition on the step size by name: at most 1 where it holds.
+        budget: V0, the bound on F minus its lower bound; infinite if it is beyond doubles.
+        total: Sbar, the bound on the sum of abar_k ||grad F||^2.
+    """
+
+    constants: dict[str, float] = field(repr=False)
+    conditions: dict[str, float]
+    budget: float
+    total: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether all conditions hold and both bounds are finite."""
+        return math.isfinite(self.budget + self.total) and all(
+            value <= 1 for value in self.conditions.values()
+        )
 
 
 def gradient_bound(setting: Setting, gap: float) -> float:
@@ -55,7 +69,7 @@ def local_constants(setting: Setting, step_size: float, grad_bound: float) -> di
     smooth, n, nv, kuv, uv = setting.smoothness, setting.n, setting.v_norm, setting.kappa_uv, setting.norms.uv
     k = _mixing_constants(setting)
     gap_C, a = k["gap_C"], step_size
-    k["A"], k["B"] = zhang(RADIUS) if smooth.L1.any() else (1.0, 1.0)
+    k["A"], k["B"] = (A, B) if smooth.L1.any() else (1.0, 1.0)
     L0, L1 = _lemma3(setting)
     lip = k["A"] * L0 + k["B"] * L1 * smooth.b + k["B"] * L1 * smooth.ell * grad_bound
     k["Lhat"], k["L"], k["G"] = lip, k["A"] * L0 + k["B"] * L1 * grad_bound, grad_bound
@@ -71,6 +85,18 @@ def local_constants(setting: Setting, step_size: float, grad_bound: float) -> di
     _add_steps(setting, k, lip)
     _add_sums(setting, k, a)
     return k
+
+
+def is_moderate(constants: dict[str, float], step_size: float) -> bool:
+    """Return whether curvatures and step are far enough from overflow for products of their powers."""
+    return max(constants["Lhat"], constants["L"], step_size) < LARGEST_CURVATURE
+
+
+def smallest_gradient(setting: Setting, total: float, step_size: float, steps: Any) -> Any:
+    """Return eps_K = max(sqrt(E), ||v||/c0 E), E = Sbar/(alpha K): claimed of the smallest of K gradient norms."""
+    mean = total / step_size / np.asarray(steps, np.float64)
+    ratio = setting.v_norm / setting.threshold
+    return np.maximum(np.sqrt(mean), ratio * mean if ratio else 0.0)  # without clipping, whatever the mean
 
 
 def _lemma3(setting: Setting) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""What every chain of constants starts from: one run to be certified, reduced to numbers."""
+"""What the paper's constants start from: one run to be certified, reduced to numbers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,11 +47,6 @@ class Setting:
         return float(np.linalg.norm(self.norms.v))
 
     @property
-    def v_max(self) -> float:
-        """The largest v_i."""
-        return float(self.norms.v.max())
-
-    @property
     def kappa_v(self) -> float:
         """||v||_2 over the smallest v_i."""
         return self.v_norm / float(self.norms.v.min())
@@ -78,7 +73,7 @@ def scaled(factor: float, length: float) -> float:
 def make_setting(
     problem: Problem, norms: Norms, smoothness: Smoothness, threshold: float, x0: Floats
 ) -> Setting:
-    """Return the numbers that the chains need of a problem started at x0 ``[n, d]``; see :func:`make_settings`."""
+    """Return the numbers that the constants need of a problem started at x0 ``[n, d]``; see :func:`make_settings`."""
     return make_settings(problem, norms, [smoothness], threshold, x0)[0]
 
 
