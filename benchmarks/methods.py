@@ -19,6 +19,7 @@ import numpy as np
 
 from benchmarks.measure import Timing, medians, timed, unrecorded
 from benchmarks.report import FOLDER, ROOT, load_rows
+from digrad.errors import DigradError
 
 AGENTS, DIMS = (1000, 10_000, 100_000, 1_000_000), (10, 100)
 LARGEST = 10_000_000  # numbers of a state up to which all problems are measured; beyond, the quadratic alone
@@ -33,7 +34,7 @@ METHODS = {  # the products of a step, as (matrix, how many)
     "SoftCGT": ("R", "C"),
     "DGD": ("W",),
 }
-STEP_SIZE, THRESHOLD = 0.05, 5.0
+STEP_SIZE, THRESHOLD = 1e-4, 5.0  # with which no method diverges: a run that has diverged ends
 SAMPLES, BATCH = {"logistic": 8, "user": 5}, 2
 STEPS = (20, 1000)  # of one timed call, at least and at most, as those of `simulate`
 NUMBERS = 20_000_000  # that a timed call steps through, in between
@@ -115,6 +116,8 @@ class Work:
         """Run digrad's loop in one call; return the estimates."""
         start, end = unrecorded(self.run_of.start), 1 + (self.steps if steps is None else steps)
         carry, _ = self.run_of.call(start, end, record_every=1 << 40, inputs=self.inputs)
+        if not carry.alive:
+            raise DigradError(f"{self.name} diverged: nothing to compare.")
         return self.run_of.fixed.method.estimate(carry.state)
 
     def products(self) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse
 
 import digrad as dg
-from benchmarks.measure import interleave, peak_memory, unrecorded
+from benchmarks.measure import interleave, peak_memory, timed, unrecorded
 from benchmarks.report import BenchRow
 from digrad.data import Dataset
 from digrad.errors import DigradError
@@ -220,6 +220,27 @@ def memory(data: str, repeats: int) -> list[BenchRow]:
     return [BenchRow("peak memory, 1000 steps", peak_memory() / 1e9, "GB", 1.0)]
 
 
+def whole_run(data: str, repeats: int) -> list[BenchRow]:
+    """Time 1000 iterations of 100 000 agents, which must converge, network and compilation included."""
+    n, d = 100_000, 10
+    generator = np.random.default_rng(0)
+    curvature, linear = generator.uniform(1, 2, (n, d)), generator.standard_normal((n, d))
+
+    def run() -> None:
+        problem = dg.problems.quadratic(curvature=curvature, linear=linear)
+        network, options = (
+            dg.Network(dg.graphs.k_out(n, 3, seed=0)),
+            {"record_every": 100, "dtype": "float32"},
+        )
+        trace = dg.simulate(dg.CGT(0.2, THRESHOLD), problem, network, steps=1000, x0="normal", **options)
+        if trace.verdict != "converged":
+            raise DigradError(f"1000 iterations of {n} agents must converge, but ended as {trace.verdict!r}.")
+
+    spent = timed(run)
+    name = f"1000 iterations of {n} agents, dimension {d}, float32"
+    return [BenchRow(name, spent.cpu, "s", ours_wall=spent.wall, note="CPU time, once, all included")]
+
+
 def lossy(data: str, repeats: int) -> list[BenchRow]:
     """Time a step on networks that lose or delay packets, what is drawn on the host included."""
     n, d, steps = 1000, 64, 100
@@ -241,7 +262,9 @@ def lossy(data: str, repeats: int) -> list[BenchRow]:
     ]  # fmt: skip
 
 
-CASES = {case.__name__: case for case in (minibatch, many_agents, recording, full_batch, memory, lossy)}
+CASES = {
+    case.__name__: case for case in (minibatch, many_agents, recording, full_batch, memory, whole_run, lossy)
+}
 
 if __name__ == "__main__":
     print(json.dumps([asdict(row) for row in CASES[sys.argv[1]](sys.argv[2], int(sys.argv[3]))]))
