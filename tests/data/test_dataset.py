@@ -1,6 +1,10 @@
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn.datasets import load_breast_cancer, load_digits
 
 from digrad.data import Dataset, binary_labels, breast_cancer, digits, load
 from digrad.errors import ArgumentError, DataError
@@ -147,3 +151,14 @@ def test_labels_that_are_missing_are_no_class():
         Dataset("toy", np.eye(3), np.array([1.0, 0.0, np.nan]))
     with pytest.raises(DataError, match="that of row 0 is missing"):
         Dataset("toy", np.eye(2), np.array(["NaT", "2026-01-01"], "datetime64[D]"))
+
+
+def test_bundled_sets_are_those_of_scikit_learn_which_is_not_imported():
+    code = "import sys, digrad as dg; dg.data.digits(), dg.data.breast_cancer(); sys.exit('sklearn' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    for ours, given in ((digits(classes=10), load_digits), (breast_cancer(), load_breast_cancer)):
+        features, labels = given(return_X_y=True)
+        np.testing.assert_array_equal(
+            ours.features, Dataset("same", features, labels).standardized().features
+        )
+        np.testing.assert_array_equal(ours.labels, labels)

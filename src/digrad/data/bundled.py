@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 
@@ -32,9 +33,7 @@ def digits(*, classes: int = 2) -> Dataset:
     """
     if classes not in (2, 10):
         raise ArgumentError(f"`classes` of digits must be 2 or 10, but got {classes!r}.")
-    from sklearn.datasets import load_digits
-
-    data = _standardized("digits", *load_digits(return_X_y=True))
+    data = _standardized("digits", "digits.csv.gz")
     if classes == 10:
         return data
     return replace(data, labels=binary_labels(data, positive=lambda digit: digit >= 5))
@@ -47,13 +46,17 @@ def breast_cancer() -> Dataset:
         >>> breast_cancer()
         Dataset('breast_cancer', 569 x 30, dense)
     """
-    from sklearn.datasets import load_breast_cancer
-
-    return _standardized("breast_cancer", *load_breast_cancer(return_X_y=True))
+    return _standardized("breast_cancer", "breast_cancer.csv", heading=1)
 
 
-def _standardized(name: str, features: Any, labels: Any) -> Dataset:
-    return Dataset(name, features, np.asarray(labels, dtype=np.int64)).standardized()
+def _standardized(name: str, file: str, *, heading: int = 0) -> Dataset:
+    # Not by scikit-learn's own functions: its import takes longer than all the rest of a first run.
+    package = find_spec("sklearn")
+    assert package is not None
+    assert package.origin is not None
+    path = Path(package.origin).parent / "datasets" / "data" / file
+    table = np.loadtxt(path, delimiter=",", skiprows=heading)
+    return Dataset(name, table[:, :-1].copy(), table[:, -1].astype(np.int64)).standardized()
 
 
 BUNDLED: dict[str, Bundled] = {
