@@ -157,7 +157,7 @@ def measure(case: Case, smooth) -> SimpleNamespace:
     return r
 
 
-# Constants: sections 3.1, 4.2 and, for the printed chain, the paper
+# Constants: those of the paper
 
 
 def phi1(c):

@@ -28,7 +28,12 @@ from digrad.theory.certificates.responses import Matrices, Taps, product
 Floats = npt.NDArray[np.floating]
 
 EPS = float(np.finfo(np.float64).eps)
-MARGIN = 1e-8  # by which the Riccati equation is asked for more than Psi <= 0, relative to the form
+DOUBLINGS = 40
+SETTLED = 1e-14  # relative change of P at which doubling ends
+MARGINS = (
+    1e-8,
+    1e-6,
+)  # by which more than Psi <= 0 is asked for; the second where rounding is larger than the first
 DEPTH = 16  # roundings on the way to an entry of Psi, sums apart: more than :func:`supply` has
 
 
@@ -189,19 +194,25 @@ def prove_storages(
     forms = [
         supply(turn, curvature, step_size, taps, kept=kept, slack=slack, convex=convex) for turn in turns
     ]
-    found = find_storages(forms)
-    if found is None:
-        return None
-    following = (*found[1:], found[0])
-    pairs = zip(forms, found, following, strict=True)
-    return found if all(is_negative(form, P, after, relative=relative) for form, P, after in pairs) else None
+    for margin in MARGINS:
+        found = find_storages(forms, margin)
+        if found is None:
+            break
+        pairs = zip(forms, found, (*found[1:], found[0]), strict=True)
+        if all(is_negative(form, P, after, relative=relative) for form, P, after in pairs):
+            return found
+    return None
 
 
-def find_storages(turns: Sequence[Supply]) -> tuple[Floats, ...] | None:
+def find_storages(turns: Sequence[Supply], margin: float = 1e-8) -> tuple[Floats, ...] | None:
     """Return P before each step of a period, or None where the Riccati equation has no stabilizing solution.
 
     A period is one long step with the inputs of all of its steps; its storage is that before the first step, from which
     the others follow backwards: each is the most that the rest of the period can take out.
+
+    Args:
+        turns: The form and the step of each step.
+        margin: By which more than Psi <= 0 is asked for, relative to the form.
     """
     states, scale = len(turns[0].step.value), turns[0].scale
     if not states:
@@ -209,7 +220,7 @@ def find_storages(turns: Sequence[Supply]) -> tuple[Floats, ...] | None:
     forms, steps = [], []
     for one in turns:
         form = scale[:, None] * one.form.value * scale
-        forms.append(form + MARGIN * np.abs(form).max() * np.eye(len(form)))
+        forms.append(form + margin * np.abs(form).max() * np.eye(len(form)))
         steps.append(one.step.value * scale / scale[:states, None])
     inputs = len(scale) - states
     state = np.eye(states, states + inputs * len(turns))
@@ -219,22 +230,43 @@ def find_storages(turns: Sequence[Supply]) -> tuple[Floats, ...] | None:
         total += both.T @ form @ both
         state = step @ both
     try:
-        X = linalg.solve_discrete_are(
-            state[:, :states],
-            state[:, states:],
-            -total[:states, :states],
-            -total[states:, states:],
-            s=-total[:states, states:],
-        )
-        found = [-(X + X.T) / 2]
+        found = [_riccati(state[:, :states], state[:, states:], total)]
         for form, step in zip(forms[:0:-1], steps[:0:-1], strict=True):
             rest = form + step.T @ found[0] @ step
             cross = rest[:states, states:]
             found.insert(0, rest[:states, :states] - cross @ np.linalg.solve(rest[states:, states:], cross.T))
-    except (linalg.LinAlgError, ValueError):
+    except linalg.LinAlgError:
         return None
     found = [found[-1], *found[:-1]]
     return tuple((P + P.T) / 2 / scale[:states] / scale[:states, None] for P in found)
+
+
+def _riccati(A: Floats, B: Floats, form: Floats) -> Floats:
+    """Return P that makes the form plus sigma+'P sigma+ - sigma'P sigma least in (p, q), by doubling.
+
+    Doubling looks 1, 2, 4, ... steps ahead, so that some twenty rounds suffice unless the step is the largest one.
+
+    Reference: E. Chu, H. Fan, W. Lin and C. Wang, Structure-preserving algorithms for periodic discrete-time algebraic
+        Riccati equations, International Journal of Control 77, 2004.
+
+    Raises:
+        LinAlgError: It does not settle.
+    """
+    k = len(A)
+    cross = np.linalg.solve(form[k:, k:], np.hstack([form[k:, :k], B.T]))
+    ahead, moved = A - B @ cross[:, :k], B @ cross[:, k:]
+    stored = form[:k, :k] - form[:k, k:] @ cross[:, :k]
+    for _ in range(DOUBLINGS):
+        factor = linalg.lu_factor(np.eye(k) + moved @ stored, check_finite=False)
+        step, push = linalg.lu_solve(factor, ahead), linalg.lu_solve(factor, moved)
+        added = ahead.T @ stored @ step
+        stored, moved, ahead = stored + (added + added.T) / 2, moved + ahead @ push @ ahead.T, ahead @ step
+        size = float(np.abs(stored).max())
+        if not np.isfinite(size):
+            break
+        if float(np.abs(added).max()) <= SETTLED * size:
+            return stored
+    raise linalg.LinAlgError("the Riccati equation has no stabilizing solution")
 
 
 def is_negative(found: Supply, P: Floats, after: Floats, *, relative: float) -> bool:
@@ -272,9 +304,10 @@ def perron_error(turns: Sequence[Matrices]) -> float:
     from the first u and v by products of nonnegative numbers.
     """
     R, C = product([turn.R for turn in turns]), product([turn.C for turn in turns])
-    rounding = 2 * len(turns) * len(R) * EPS
-    first = turns[0]
-    return max(_vector_error(R.T, first.u, rounding), _vector_error(C, first.v, rounding)) + rounding
+    first, count = turns[0], len(turns) - 1
+    rounding = 2 * count * len(R) * EPS  # of the products
+    found = max(_vector_error(R.T, first.u, rounding), _vector_error(C, first.v, rounding))
+    return found + rounding + 2 * len(R) * EPS
 
 
 def _vector_error(M: Floats, u: Floats, rounding: float) -> float:
@@ -282,11 +315,13 @@ def _vector_error(M: Floats, u: Floats, rounding: float) -> float:
     n = len(u)
     A = M - np.eye(n)
     A[-1] = 1.0
-    residual = np.abs(M @ u - u) + rounding * (np.abs(M) @ np.abs(u) + np.abs(u))
+    exact, long = M.astype(np.longdouble), u.astype(np.longdouble)
+    off = 2 * n * float(np.finfo(np.longdouble).eps) + 4 * EPS + rounding
+    residual = np.abs(exact @ long - long).astype(float) + off * (np.abs(M) @ np.abs(u) + np.abs(u))
     residual[-1] = abs(u.sum() - n) + n * EPS * np.abs(u).sum()
     inverse = np.linalg.inv(A)
     defect = float(np.abs(np.eye(n) - inverse @ A).sum(axis=1).max())
-    defect += 2 * rounding * float((np.abs(inverse) @ np.abs(A)).sum(axis=1).max())
+    defect += 2 * (rounding + 2 * n * EPS) * float((np.abs(inverse) @ np.abs(A)).sum(axis=1).max())
     if defect >= 0.5:
         return np.inf
     worst = float((np.abs(inverse) @ residual).max()) / (1 - defect)
