@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 from matplotlib.figure import Figure
@@ -81,3 +82,29 @@ def test_folder_of_other_files_is_left_alone(write, tmp_path):
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [
         ("certificate.json", '{"mine": 1}')
     ]
+
+
+def test_mini_batches_of_ab_get_a_bound_beside_what_a_run_does(tmp_path):
+    text = """
+name = "noisy"
+steps = 60
+seed = 0
+batch_size = 8
+
+[graph]
+kind = "example5"
+
+[problem]
+kind = "logistic"
+data = "breast_cancer"
+reg_weight = 1e-2
+reg_power = 2
+
+[methods.AB]
+step_size = 0.01
+"""
+    result = certify_spec(parse_spec(text), tmp_path / "out")
+    found = re.search(r"that is ([0-9.e+-]+), where a run has ([0-9.e+-]+) ", result.notice)
+    assert "theorem S, in expectation" in result.notice
+    assert 0 < float(found.group(2)) < float(found.group(1))
+    assert result.certificate.label == "indicative, not a certificate"

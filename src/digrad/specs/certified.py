@@ -13,7 +13,9 @@ from digrad import plots
 from digrad._internal.files import make_folder
 from digrad.errors import ArgumentError, DataError, SpecError
 from digrad.methods import AB, CGT, SoftCGT
+from digrad.network import Network
 from digrad.sampling import normal_start
+from digrad.simulation import simulate
 from digrad.specs.images.smoothness import smoothness_of_training
 from digrad.specs.runner import Observer
 from digrad.specs.spec import Built, Spec, parse_spec
@@ -24,6 +26,7 @@ from digrad.theory import (
     RunCheck,
     RunDivergedError,
     certify,
+    certify_batches,
     check_run,
     empirical_smoothness,
     verify_proof,
@@ -172,7 +175,8 @@ def certify_spec(
     except RunDivergedError as error:
         diverged_at = error.k
     make_folder(folder)
-    result = CertifiedRun(covered.label, spec.to_toml(), certificate, check, diverged_at, _notice(spec), ())
+    notice = " ".join(filter(None, (_notice(spec), _batches(spec, built, covered, x0))))
+    result = CertifiedRun(covered.label, spec.to_toml(), certificate, check, diverged_at, notice, ())
     write_json(folder / CERTIFICATE, result.to_dict())
     drawn = [
         path
@@ -339,6 +343,35 @@ def _notice(spec: Spec) -> str:
     if spec.batch_size is None:
         return ""
     return f"Full gradients were checked, not the specified run with mini-batches of {spec.batch_size}: {INDICATIVE}."
+
+
+def _batches(spec: Spec, built: Built, covered: Covered, x0: npt.ArrayLike | None) -> str:
+    """Return what is proven with mini-batches, beside what a run does; or why nothing is."""
+    if spec.batch_size is None or not covered.is_constant or not isinstance(built.network, Network):
+        return ""
+    step_size, threshold, batch_size = covered.step_size, covered.threshold, spec.batch_size
+    options = {"x0": x0, "batch_size": batch_size}
+    try:
+        bound = certify_batches(
+            built.problem, built.network, step_size=step_size, threshold=threshold, **options
+        )
+    except ArgumentError as error:
+        return f"Nothing is proven with mini-batches: {error}"
+    if bound is None:
+        return "Nothing is proven with mini-batches at this step size."
+    said = f"With mini-batches, {bound}; with K = {spec.steps} that is {bound.after(spec.steps):.3g}"
+    if bound.theorem == "S":
+        trace = simulate(
+            built.methods[covered.label],
+            built.problem,
+            built.network,
+            steps=spec.steps,
+            seed=spec.seed,
+            **options,
+        )
+        measured = float(np.mean(trace.loss)) - built.problem.solve().loss
+        said += f", where a run has {measured:.3g} (F at the average above its minimum)"
+    return f"{said}."
 
 
 def start_of(spec: Spec, built: Built) -> npt.ArrayLike | None:
