@@ -56,7 +56,7 @@ test-3.%:
 pytest-without-torch: $(VENV)/.installed-plain
 	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not slow" $(WITHOUT_TORCH)
 
-# Speed and memory, as docs/results/bench shows them: a quarter of an hour on a machine that does nothing else.
+# Speed and memory, as docs/results/bench shows them: an hour and 12 GB of a machine that does nothing else.
 bench: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks
 
