@@ -78,6 +78,7 @@ def test_form_that_is_barely_positive_is_not_taken_for_negative():
     (P,) = storages
     assert is_negative(form, P, P, relative=1e-14)
     assert not is_negative(form, P, P, relative=1e-3)  # had the matrices been known to three digits only
+    assert not is_negative(form, P, P, relative=np.inf)
 
 
 def test_perron_vectors_are_known_to_the_last_digits():

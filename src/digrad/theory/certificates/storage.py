@@ -290,6 +290,8 @@ def is_negative(found: Supply, P: Floats, after: Floats, *, relative: float) -> 
     negative = -psi
     gamma = (m + 2) * EPS
     shift = 1.1 * (radius + gamma / (1 - gamma) * float(np.trace(np.abs(negative))))
+    if not np.isfinite(shift):  # nor is a number then
+        return False
     try:
         linalg.cholesky(negative - shift * np.eye(m), lower=True)
     except linalg.LinAlgError:
