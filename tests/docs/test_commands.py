@@ -38,8 +38,7 @@ ELSEWHERE = {
     r"^methods LazyAB$|^run lazy.toml": "tests/docs/test_own_method.py::"
     "test_commands_of_the_page_list_and_run_the_method",
     r"^data get a9a": "tests/data/test_locate.py::test_locate_downloads_into_the_cache_once",
-    r"^data get cifar10": "tests/data/test_cifar.py::"
-    "test_fetch_unpacks_the_archive_into_the_cache",
+    r"^data get cifar10": "tests/data/test_cifar.py::test_fetch_unpacks_the_archive_into_the_cache",
     r"^launch .*--nodes": "tests/torch/machines/test_hosts.py::"
     "test_hosts_train_as_documented_and_strangers_stay_out",
     r"^launch .*torch_wan": "tests/torch/test_examples.py::"

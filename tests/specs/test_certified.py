@@ -1,11 +1,12 @@
+import copy
 import json
 import re
 
 import pytest
 from matplotlib.figure import Figure
 
-from digrad.errors import ArgumentError, SpecError
-from digrad.specs import certify_spec, parse_spec, smoothness_of_spec
+from digrad.errors import ArgumentError, DataError, SpecError
+from digrad.specs import certify_spec, parse_spec, smoothness_of_spec, verify_certificate
 from digrad.theory import RunCheck
 
 TEXT = """
@@ -57,6 +58,7 @@ def test_mini_batches_are_never_certified(tmp_path):
     result = certify_spec(parse_spec(text), tmp_path / "out", steps=5)
     assert result.certificate.verdict == "not covered"
     assert result.certificate.label == "indicative, not a certificate"
+    assert not verify_certificate(tmp_path / "out" / "certificate.json")["gradients are full ones"]
 
 
 def test_smoothness_draws_the_line_above_all_points(tmp_path):
@@ -108,3 +110,49 @@ step_size = 0.01
     assert "theorem S, in expectation" in result.notice
     assert 0 < float(found.group(2)) < float(found.group(1))
     assert result.certificate.label == "indicative, not a certificate"
+
+
+@pytest.mark.usefixtures("empty_figures")
+def test_stored_certificate_that_was_altered_is_not_verified(tmp_path):
+    alone = """
+    name = "alone"
+    steps = 3
+    graph = {kind = "ring", n = 1}
+    problem = {kind = "cosh", center = [[0.5]]}
+    methods.CGT = {step_size = 0.5, threshold = 1.0}
+    """
+    certify_spec(parse_spec(alone), tmp_path / "out")
+    path = tmp_path / "out" / "certificate.json"
+    stored = json.loads(path.read_text())
+    assert all(verify_certificate(path).values())
+
+    def verify(*keys, value):
+        changed = copy.deepcopy(stored)
+        inner = changed
+        for key in keys[:-1]:
+            inner = inner[key]
+        inner[keys[-1]] = value
+        path.write_text(json.dumps(changed))
+        return all(verify_certificate(path).values())
+
+    found = stored["certificate"]
+    few = {eps: K - 1 for eps, K in found["K"].items()}
+    for key, value in (("verdict", "fails"), ("alpha_max", 1.0), ("step_size", 1e-3), ("K", few)):
+        assert not verify("certificate", key, value=value)
+    for name, key in (("proof", "eps"), ("proof", "level"), ("largest", "step_size")):
+        assert not verify("certificate", name, key, value=2 * found[name][key])
+    assert not verify("certificate", "proof", "slack", value=-1.0)
+    for key, value in (
+        ("step_size", "x"),
+        ("step_size", -1.0),
+        ("V0", None),
+        ("width", []),
+        ("convex", "yes"),
+    ):
+        with pytest.raises(ArgumentError, match="must be the proof of a certificate"):
+            verify("certificate", "proof", key, value=value)
+    with pytest.raises(ArgumentError, match="not as long as each other"):
+        verify("certificate", "proof", "taps", "a", value=[1.0] * 7)
+    for key, value in (("certificate", []), ("spec", 3), ("method", None)):
+        with pytest.raises(DataError, match="does not hold what was written"):
+            verify(key, value=value)

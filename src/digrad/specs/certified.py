@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, PositiveFloat
 
 from digrad import plots
 from digrad._internal.files import make_folder
@@ -98,6 +99,25 @@ class MeasuredSmoothness:
         found = self.found.to_dict()
         points = {"iterations": self.iterations.tolist(), **found["points"]}
         return {"method": self.method, "gradients": self.gradients, **found, "points": points}
+
+
+class _Figures(BaseModel):
+    """What is verified of a stored certificate."""
+
+    verdict: str
+    step_size: float | None
+    alpha_max: float | None
+    K: dict[PositiveFloat, float | None]
+    proof: dict[str, Any] | None
+    largest: dict[str, Any] | None
+
+
+class _Stored(BaseModel):
+    """What is verified of a ``certificate.json``."""
+
+    method: str
+    spec: str
+    certificate: _Figures
 
 
 class Covered(NamedTuple):
@@ -212,23 +232,39 @@ def verify_certificate(path: str | os.PathLike[str]) -> dict[str, bool]:
     Raises:
         DataError: It is none, or holds no proof.
     """
-    stored = read_json(Path(path))
-    found = stored.get("certificate") or {}
-    proof = found.get("proof") or found.get("largest")
-    if not proof or "spec" not in stored:
+    stored = read_json(Path(path), _Stored)
+    found = stored["certificate"]
+    asked, largest = found["proof"], found["largest"]
+    if not (asked or largest):
         raise DataError(f"{path} holds no proof: nothing was certified there.")
     spec = parse_spec(stored["spec"], str(path))
     built = spec.build()
     covered = covered_method(spec, stored["method"])
-    return verify_proof(
-        built.problem,
-        built.network,
-        proof,
-        threshold=covered.threshold,
-        x0=start_of(spec, built),
-        step_size=covered.step_size if found.get("proof") else None,
-        steps=spec.steps,
-    )
+    is_soft = isinstance(built.methods[covered.label], SoftCGT)
+    claims = {
+        "the verdict is that of the proof": (found["verdict"] == "holds")
+        == (asked is not None and spec.batch_size is None),
+        "gradients are full ones": spec.batch_size is None,
+        "the largest step is that of its proof": found["alpha_max"] == (largest or {}).get("step_size"),
+        "the step is that of the run": not covered.is_constant or found["step_size"] == covered.step_size,
+        "K(eps) is promised of clipped steps": (asked is not None and not is_soft)
+        or not any(found["K"].values()),
+    }
+    for proof in filter(None, (asked, largest)):
+        more = verify_proof(
+            built.problem,
+            built.network,
+            proof,
+            threshold=covered.threshold,
+            x0=start_of(spec, built),
+            step_size=covered.step_size,
+            steps=spec.steps,
+            promised=found["K"] if proof is asked else None,
+            largest=proof is largest,
+        )
+        name = "largest step: " if proof is largest else ""
+        claims |= {f"{name}{claim}": holds for claim, holds in more.items()}
+    return claims
 
 
 def smoothness_of_spec(

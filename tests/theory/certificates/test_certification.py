@@ -104,6 +104,23 @@ def test_promised_iterations_are_enough_on_a_certified_run(cosh, network):
     assert certificate.iterations(1e6) == 1
 
 
+def test_step_that_is_certified_by_the_proof_of_a_larger_one_needs_more_iterations(network, monkeypatch):
+    problem = problems.example_quadratic()
+    largest = certify(problem, network, 5.0)
+    monkeypatch.setattr("digrad.theory.certificates.certification._proof", lambda found: None)
+    smaller = certify(problem, network, 5.0, step_size=largest.step_size / 10)
+    assert smaller.verdict == "holds"
+    assert smaller.proof.step_size == largest.step_size
+    assert smaller.iterations(0.01) > 2 * largest.iterations(0.01)
+
+
+def test_agents_without_curvature_of_their_own_are_certified(network):
+    curvature, linear = np.zeros((5, 1)), np.zeros((5, 1))
+    curvature[4] = 1.0
+    problem = problems.quadratic(curvature=curvature, linear=linear)
+    assert certify(problem, network, 5.0, [1.0]).alpha_max > 0.25
+
+
 def test_tighter_clip_certifies_a_larger_step(network, digits):
     steps = [certify(digits, network, c0).alpha_max for c0 in (0.25, 5.0, 25.0)]
     assert steps == sorted(steps, reverse=True)

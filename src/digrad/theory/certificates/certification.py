@@ -16,6 +16,7 @@ from digrad.theory.certificates.certificate import Certificate
 from digrad.theory.certificates.closure import (
     FEW,
     LARGEST_NETWORK,
+    ROUNDED_UP,
     Proof,
     Start,
     close,
@@ -121,7 +122,9 @@ def certify(
     best = largest(state)
     proof = best if alpha is None else _at(state, best, alpha)
     is_fixed = not callable(threshold) and not callable(step_size)
-    shares = np.ones(network.n) if step_sizes is None or alpha is None else step_sizes / alpha
+    shares = np.ones(network.n)
+    if step_sizes is not None:
+        shares = step_sizes / (proof.step_size if proof else step_sizes.max())
     if proof and is_fixed:
         proof = strengthen(state, proof, shares)
     reasons = [*caveats, *([] if proof else [_why_not(alpha, best)])]
@@ -213,6 +216,8 @@ def verify_proof(
     *,
     smoothness: Given = None,
     steps: int = SCHEDULED,
+    promised: Mapping[str, float | None] | None = None,
+    largest: bool = False,
 ) -> dict[str, bool]:
     """Return whether each claim of a stored proof holds, without any search.
 
@@ -225,6 +230,8 @@ def verify_proof(
         step_size: The step asked for, if one was.
         smoothness: Of losses that are not built in.
         steps: For how many steps schedules are looked at.
+        promised: K(eps) by eps, as a certificate stores them, to check these too.
+        largest: Whether the proof is that of the largest certified step, whatever step was asked for.
 
     Raises:
         ArgumentError: ``stored`` is no proof for as many agents.
@@ -245,23 +252,35 @@ def verify_proof(
         raise ArgumentError(f"`network` of verify_proof is not covered: {reason}.")
     try:
         proof = Proof.from_dict(stored)
-        n = len(proof.curvature)
+        n, level = len(proof.curvature), float(stored["level"])
     except (KeyError, TypeError, ValueError) as error:
         raise ArgumentError(
-            f"`stored` of verify_proof must be the proof of a certificate, but {error!r}."
+            f"`stored` of verify_proof must be the proof of a certificate, but {type(error).__name__}: {error}."
         ) from None
     if n != problem.n_agents:
         raise ArgumentError(
             f"`stored` of verify_proof is about {n} agents, but the problem has {problem.n_agents}."
         )
     reach = _values(threshold, "threshold", problem.n_agents, steps, allow_inf=True)
-    claims = {}
+    claims, shares = {"the level is V_0/n": level == proof.level}, np.ones(n)
     if step_size is not None:
         step_sizes = _values(step_size, "step_size", problem.n_agents, steps)
-        reach = reach * step_sizes / step_sizes.max()
-        claims["the step is at most the proven one"] = bool(step_sizes.max() <= proof.step_size)
+        reach, shares = reach * (step_sizes / step_sizes.max()), step_sizes / proof.step_size
+        if not largest:
+            claims["the step is at most the proven one"] = bool(step_sizes.max() <= proof.step_size)
     start = begin(problem, network, constants, start_array(problem, x0, "verify_proof"), None, reach)
+    if promised is not None:
+        is_fixed = not callable(threshold) and not callable(step_size)
+        claims["K(eps) follows"] = all(
+            K is None
+            or (is_fixed and _is_enough(K, proof.iterations(start.search.turns, reach, shares, float(eps))))
+            for eps, K in promised.items()
+        )
     return claims | verify(start, proof)
+
+
+def _is_enough(K: float, needed: float | None) -> bool:
+    return needed is not None and needed <= K * (1 + ROUNDED_UP)
 
 
 def first_proven(

@@ -7,6 +7,7 @@ resulting V_0 is at most L.
 """
 
 import math
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -38,8 +39,9 @@ TAIL = 0.05  # of the series of powers of R, which is bounded instead of summed
 GROWN = (1.0, 1.1, 1.3)  # times the least curvatures: room for V to fall faster
 ACCURACY = 0.01  # for which the number of steps is made small
 FEW = 30  # agents for which every pair of eps and slack is tried
-ROUNDED_UP = (
-    1e-9  # relative, of V_0 - n f_inf, so that another machine finds no more, and of sums of powers of R
+ROUNDED_UP = 1e-9  # relative, of V_0 - n f_inf, E_i and L_i, so that another machine finds no more
+FLATTEST = (
+    1e-3  # of the largest curvature: no less is assumed, which costs little and solves equations better
 )
 SLACKS = tuple(4.0**-k for k in range(1, 9))  # shares of D that |e_x|^2 may get
 
@@ -64,6 +66,8 @@ class Proof(NamedTuple):
         """Return K(eps), or None if V is not known to fall by the square of the consensus error (section 1.1)."""
         # While |grad F| > eps, a step lowers V by at least d with sqrt(Q d) + T d = n eps: n |grad F| is at most the
         # sum of |y_i| and L_i |e_i|, and |y| <= max(r, r^2/c0) where <p, y> = r^2.
+        if self.kept <= 0 or self.slack < 0:
+            return None
         n, ratio = len(reach), np.min([turn.ratio for turn in turns], axis=0)
         weights = 1 / (ratio * shares * self.kept * self.step_size)
         energy = float(weights.sum())
@@ -92,14 +96,25 @@ class Proof(NamedTuple):
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "Proof":
-        """Return the proof that :meth:`to_dict` stored, without its storage."""
-        a, b = (np.array(stored["taps"][name], float) for name in ("a", "b"))
-        taps = Taps(a, b, stored["taps"]["step_size"])
-        return cls(
-            stored["step_size"], stored["eps"], stored["slack"], taps, stored["convex"], np.array(stored["L"], float),
-            np.array([math.inf if width is None else width for width in stored["width"]], float), stored["V0"],
-            stored["lower_bound"],
-        )  # fmt: skip
+        """Return the proof that :meth:`to_dict` stored, without its storage.
+
+        Raises:
+            KeyError: Something is missing.
+            TypeError: Something else is stored.
+            ValueError: Numbers are not finite or not as many as they should be, L or alpha are not positive.
+        """
+        a, b, L = _numbers(stored["taps"]["a"]), _numbers(stored["taps"]["b"]), _numbers(stored["L"])
+        width = np.array([math.inf if width is None else float(width) for width in stored["width"]])
+        names = ("step_size", "eps", "slack", "V0", "lower_bound")
+        step_size, kept, slack, potential, lower_bound = _numbers([stored[name] for name in names]).tolist()
+        taps = Taps(a, b, float(stored["taps"]["step_size"]))
+        if not (len(a) == len(b) and len(L) == len(width)):
+            raise ValueError("its lists are not as long as each other")
+        if not (step_size > 0 and (L > 0).all()):
+            raise ValueError("its step_size and L are not all positive")
+        if not isinstance(stored["convex"], bool):
+            raise TypeError("its convex is neither true nor false")
+        return cls(step_size, kept, slack, taps, stored["convex"], L, width, potential, lower_bound)
 
     @property
     def level(self) -> float:
@@ -110,6 +125,14 @@ class Proof(NamedTuple):
     def budget(self) -> float:
         """V_0 - n f_inf, which all decreases of V together do not exceed."""
         return max(0.0, self.potential - len(self.curvature) * self.lower_bound)
+
+
+def _numbers(stored: Any) -> Floats:
+    """Return finite numbers ``[m]``, m >= 1."""
+    found = np.array(stored, float)
+    if found.ndim != 1 or not found.size or not np.isfinite(found).all():
+        raise ValueError(f"{reprlib.repr(stored)} is no list of finite numbers")
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,6 +184,12 @@ class Start:
         error = loss_error.sum() + np.sum(grad_error * lengths + steep * self._rounding(self.x))
         error += OUTWARD * float(np.abs(losses).sum() + steep @ lengths)
         return float(losses.sum() - np.sum(gradients * self.consensus)), float(error)
+
+    @cached_property
+    def level(self) -> float:
+        """F at the average, rounded up."""
+        losses = self.losses.problem.local_losses(self.matrices.u @ self.x / self.matrices.n)
+        return float(losses.mean()) + OUTWARD * float(np.abs(losses).mean())
 
     @cached_property
     def spread(self) -> Floats:
@@ -250,34 +279,36 @@ def close(start: Start, step_size: float) -> Proof | Taps | None:
 
 def _close(start: Start, step_size: float, slacks: tuple[float, ...]) -> Proof | Taps | None:
     losses, n = start.losses, start.matrices.n
-    average = start.matrices.u @ start.x / n
     value, error = start.base
-    at_average = losses.problem.local_losses(average)
-    level = max((value + error) / n, float(at_average.mean()) + OUTWARD * float(np.abs(at_average).mean()))
+    level = max((value + error) / n, start.level)
     width = start.spread if slacks[0] else start.width(step_size)
     moved = start.search.taps * step_size * float(start.reach.max())
-    L = losses.curvature(level, width, moved)
+    L = (1 + 2 * ROUNDED_UP) * losses.curvature(level, width, moved)
     for _ in range(CLOSINGS):
         if not np.isfinite(L).all() or not (L > 0).any():
             return None
-        L = np.maximum(L, EPS * L.max())
+        L = np.maximum(L, FLATTEST * L.max())
         proof = _prove(start, step_size, L, slacks)
         if isinstance(proof, Taps):
             return proof
-        width = _width(start, proof)
+        width = (1 + ROUNDED_UP) * _width(start, proof)  # so that another machine finds no more
         needed = losses.curvature(proof.level, width, moved)
-        if (needed <= L).all():
+        if ((1 + ROUNDED_UP) * needed <= L).all():
             return proof._replace(width=width)
         L = np.maximum(L, WIDENED * needed)
     return None
 
 
 def _width(start: Start, proof: Proof) -> Floats:
-    """Return E_i: clipped steps are short, and V - n F(xbar) >= s |e_x|^2/alpha where there is slack."""
+    """Return E_i: clipped steps are short, and V - n F(xbar) >= s |e_x|^2/alpha where there is slack.
+
+    The second counts for built-in losses, which are continued beyond the region, and not below where the agents are.
+    """
     clipped = start.width(proof.step_size)
-    if not proof.slack:
+    if proof.slack <= 0 or start.losses.constants is not None:
         return clipped
-    return np.minimum(clipped, math.sqrt(proof.step_size / proof.slack * proof.budget) * (1 + OUTWARD))
+    together = math.sqrt(proof.step_size / proof.slack * proof.budget) * (1 + OUTWARD)
+    return np.minimum(clipped, np.maximum(together, start.spread))
 
 
 def verify(start: Start, proof: Proof) -> dict[str, bool]:
@@ -291,21 +322,18 @@ def verify(start: Start, proof: Proof) -> dict[str, bool]:
     )
     storages = _storages(start, proof)
     moved = len(taps.a) * proof.step_size * float(start.reach.max())
-    average = start.matrices.u @ start.x / start.matrices.n
+    is_admissible &= len(taps.a) == 1 or len(start.search.turns) == 1
     return {
         "taps are admissible": is_admissible and proof.kept > 0 and proof.slack >= 0,
         "losses are convex, if the proof says so": start.losses.convex or not proof.convex,
         "Psi < 0": storages is not None,
         "V_0 is at most the potential": storages is not None
         and start.potential(proof.step_size, storages[0]) <= proof.potential,
-        "F at the average start is at most the level": float(
-            start.losses.problem.local_losses(average).mean()
-        )
-        <= proof.level,
+        "F at the average start is at most the level": start.level <= proof.level,
         "F is at least its lower bound": proof.lower_bound <= start.losses.lower_bound,
-        "agents stay within their widths": bool((_width(start, proof) <= proof.width * (1 + OUTWARD)).all()),
+        "agents stay within their widths": bool((_width(start, proof) <= proof.width).all()),
         "L bounds the curvature of the region": bool(
-            (start.losses.curvature(proof.level, proof.width, moved) <= proof.curvature * (1 + OUTWARD)).all()
+            (start.losses.curvature(proof.level, proof.width, moved) <= proof.curvature).all()
         ),
     }
 
@@ -334,9 +362,10 @@ def _storages(start: Start, proof: Proof) -> tuple[Floats, ...] | None:
 
 
 def _with_storages(start: Start, proof: Proof, storages: tuple[Floats, ...]) -> Proof:
-    """Return the proof with its storages and the potential of the start, rounded up."""
-    potential = start.potential(proof.step_size, storages[0])
-    potential += ROUNDED_UP * max(0.0, potential - start.matrices.n * start.losses.lower_bound)
+    """Return the proof with its storages and the potential of the start, at least n F of the average, rounded up."""
+    n = start.matrices.n
+    potential = max(start.potential(proof.step_size, storages[0]), n * start.level)
+    potential += ROUNDED_UP * max(0.0, potential - n * start.losses.lower_bound)
     return proof._replace(storages=storages, potential=potential)
 
 
@@ -368,10 +397,10 @@ def _stronger(start: Start, proof: Proof, L: Floats, kept: float, share: float) 
     if storages is None:
         return None
     found = _with_storages(start, asked, storages)
-    if start.losses.constants is None:
-        found = found._replace(width=_width(start, found))
+    found = found._replace(width=(1 + ROUNDED_UP) * _width(start, found))
     moved = start.search.taps * proof.step_size * float(start.reach.max())
-    return found if (start.losses.curvature(found.level, found.width, moved) <= L).all() else None
+    needed = (1 + ROUNDED_UP) * start.losses.curvature(found.level, found.width, moved)
+    return found if (needed <= L).all() else None
 
 
 def largest(start: Start) -> Proof | None:
@@ -380,7 +409,7 @@ def largest(start: Start) -> Proof | None:
     L = start.losses.curvature((value + error) / start.matrices.n, start.spread, 0.0)
     if not np.isfinite(L).all() or not (L > 0).any():
         return None
-    first = start.search.best(np.maximum(L, EPS * L.max())).step_size
+    first = start.search.best(np.maximum(L, FLATTEST * L.max())).step_size
     low, high, step = 0.0, math.inf, (1 - 1.01 * DISTANCE) * first
     best: Proof | None = None
     for _ in range(ATTEMPTS):
