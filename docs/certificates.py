@@ -239,6 +239,8 @@ class Case:
     ) -> float:
         """Return the largest relative violation of the three promises along some runs."""
         turns, taps, count, a = self.turns, self.taps, len(self.taps.a), self.alpha
+        storages = self.storages
+        assert storages is not None
         n = turns[0].n
         c = taps.a - taps.b if self.convex else np.ones(1)
         later = np.array([c[i:].sum() for i in range(count)])
@@ -263,7 +265,7 @@ class Case:
             state = [e_x[:, :-1] / a, e_y[:, :-1]]
             state += [(x - back(j, 3)) / a for j in range(1, count)]
             state += [g - back(j, 4) for j in range(1, count)]
-            sigma, P = np.concatenate(state, axis=1), self.storages[k % len(turns)]
+            sigma, P = np.concatenate(state, axis=1), storages[k % len(turns)]
             V = V + a * np.einsum("bsd,st,btd->b", sigma, P, sigma)
             size = size + a * np.einsum("bsd,st,btd->b", np.abs(sigma), np.abs(P), np.abs(sigma)) + 1e-300
             F = losses(np.broadcast_to(xbar[:, None], x.shape))[0].sum(axis=1)
@@ -297,7 +299,7 @@ def random_case(rng: np.random.Generator) -> Case:
             return case
 
 
-def rises(total: int = 1_000_000) -> dict[str, Any]:
+def rises(total: float = 1e6) -> dict[str, Any]:
     """Return the largest relative rise of V."""
     rng, done, worst, cases, kinds = np.random.default_rng(0), 0, -np.inf, 0, {}
     while done < total:

@@ -37,7 +37,7 @@ class SoftCGT:
     Communication: 2d numbers per edge and step; 1 dependent round (both messages are known before the
         gradient).
     Converges: to a stationary point of the average loss under (L0, L1)-smoothness when alpha is small enough:
-        the clipping lemma of CGT holds with the smooth factor, so the same chain of inequalities applies.
+        the factor lies between 0 and 1, which is all that :func:`digrad.theory.certify` uses of clipping.
     Invariant: the y_i sum to the local gradients at every step; the Perron average moves by at most alpha c0.
     Also known as: none; a variant of CGT of this library.
     Deviations:
