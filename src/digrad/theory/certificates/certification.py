@@ -160,7 +160,7 @@ def certify_state(
 
     Args:
         problem: The losses.
-        network: Who hears whom.
+        network: Who hears whom; where networks take turns, the first acts next.
         x: Iterates, ``[n, d]``.
         y: Trackers, ``[n, d]``, whose sum is that of the gradients at x.
         step_size: alpha, from here on.
