@@ -254,6 +254,13 @@ def test_missing_file_is_refused_in_one_line(command, monkeypatch, capsys, tmp_p
     assert "cannot be read (No such file or directory)" in output.err
 
 
+@pytest.mark.parametrize("words", [(), ("tiny.toml", "--verify", "certificate.json")])
+def test_certify_is_given_either_a_specification_or_a_certificate(words, monkeypatch, capsys):
+    code, output = call(monkeypatch, capsys, "certify", *words)
+    assert code == 2
+    assert "either SPEC or --verify FILE" in output.err
+
+
 @pytest.mark.usefixtures("without_figures")
 def test_mini_batches_are_named_as_not_checked(spec, monkeypatch, capsys, tmp_path):
     (tmp_path / "few.svm").write_text(

@@ -41,11 +41,12 @@ def certify(
     """
     from digrad.specs import certify_spec, load_spec
 
+    if (spec is None) == (verify is None):
+        raise click.UsageError("Give either SPEC or --verify FILE.")
     if verify is not None:
         _verify(verify, as_json)
         return
-    if spec is None:
-        raise click.UsageError("Give SPEC, or --verify FILE.")
+    assert spec is not None
     folder = out or Path("runs") / f"certify-{spec.stem}"
     loaded = load_spec(spec)
     click.echo("Certifying, then checking the run; some seconds ...", err=True)

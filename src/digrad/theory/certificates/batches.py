@@ -53,7 +53,8 @@ class BatchBound(NamedTuple):
     """A bound of the mean of K steps, in expectation: transient/K + floor.
 
     Of theorem S it is one of the mean excess :math:`f_i(x_i) - f_i(x_*) - <grad f_i(x_*), x_i - x_*>` over agents and
-    steps; of theorem M one of :math:`\\sum_i (u_i/v_i) <p_i, y_i>`, where :math:`<p, y> = min(|y|^2, c0 |y|)`.
+    steps; of theorem M one of :math:`\\sum_i (u_i/v_i) <p_i, y_i>`, where CGT has :math:`<p, y> = min(|y|^2, c0 |y|)`
+    and SoftCGT less.
     """
 
     theorem: str  # "S" or "M"
@@ -72,7 +73,7 @@ class BatchBound(NamedTuple):
         if self.theorem == "S":
             what = "the excess loss, in the mean over agents and K steps, is"
         else:
-            what = "steps stay bounded, which says nothing of accuracy: the mean of sum (u/v) min(|y|^2, c0 |y|) is"
+            what = "steps stay bounded, which says nothing of accuracy: the mean of sum (u/v) <p, y>, p = clipped y, is"
         return f"theorem {self.theorem}, in expectation: {what} at most {self.transient:.3g}/K + {self.floor:.3g}"
 
 
