@@ -59,10 +59,9 @@ def separable(n: int) -> problems.Problem:
     [
         ("quadratic", 0.099),
         ("quartic", 0.034),
-        ("cosh", 0.041),
         ("ring", 0.0022),
+        *(pytest.param(*row, marks=pytest.mark.slow) for row in (("cosh", 0.041), ("exponential", 0.049))),
         ("digits", 0.122),
-        ("exponential", 0.049),
     ],
 )
 def test_certified_steps_are_those_of_the_specification(name, expected, network, cosh, digits):
@@ -78,10 +77,11 @@ def test_certified_steps_are_those_of_the_specification(name, expected, network,
     assert certify(problem, over, 5.0).alpha_max == pytest.approx(expected, rel=0.03)
 
 
-def test_step_is_judged_against_the_largest_certified_one(cosh, network):
-    largest = certify(cosh, network, 5.0).alpha_max
-    assert certify(cosh, network, 5.0, step_size=0.98 * largest).verdict == "holds"
-    refused = certify(cosh, network, 5.0, step_size=1.05 * largest)
+def test_step_is_judged_against_the_largest_certified_one(network):
+    problem = problems.example_quadratic()
+    largest = certify(problem, network, 5.0).alpha_max
+    assert certify(problem, network, 5.0, step_size=0.98 * largest).verdict == "holds"
+    refused = certify(problem, network, 5.0, step_size=1.05 * largest)
     assert (refused.verdict, refused.proof) == ("fails", None)
     assert "largest certified step" in refused.reasons[0]
     assert refused.iterations(0.1) is None
@@ -89,7 +89,7 @@ def test_step_is_judged_against_the_largest_certified_one(cosh, network):
         refused.headline
         == f"not certified: alpha = {1.05 * largest:.4g}, c0 = 5; that does not mean that it fails"
     )
-    assert certify(cosh, network, 5.0, step_size=100.0).verdict == "fails"
+    assert certify(problem, network, 5.0, step_size=100.0).verdict == "fails"
 
 
 def test_promised_iterations_are_enough_on_a_certified_run(cosh, network):
@@ -122,7 +122,7 @@ def test_agents_without_curvature_of_their_own_are_certified(network):
 
 
 def test_tighter_clip_certifies_a_larger_step(network, digits):
-    steps = [certify(digits, network, c0).alpha_max for c0 in (0.25, 5.0, 25.0)]
+    steps = [certify(digits, network, c0).alpha_max for c0 in (0.25, 25.0)]
     assert steps == sorted(steps, reverse=True)
 
 
@@ -150,20 +150,24 @@ def test_start_at_a_common_minimum_is_certified(network):
     assert certificate.iterations(1e-3) < 10
 
 
-def test_schedules_and_values_per_agent_are_covered(cosh, network):
-    plain = certify(cosh, network, 5.0, step_size=0.03)
+def test_schedules_and_values_per_agent_are_covered(network):
+    problem = problems.example_quadratic()
+    plain = certify(problem, network, 5.0, step_size=0.03)
     assert plain.verdict == "holds"
-    falling = certify(cosh, network, 5.0, step_size=Inverse(scale=0.3, offset=10), steps=100)
+    falling = certify(problem, network, 5.0, step_size=Inverse(scale=0.3, offset=10), steps=100)
     assert (falling.verdict, falling.step_size) == ("holds", pytest.approx(0.03))
     assert falling.iterations(0.1) is None  # a schedule may fade before it arrives
-    assert certify(cosh, network, 5.0, step_size=lambda k: 0.3, steps=5).verdict == "fails"
+    assert certify(problem, network, 5.0, step_size=lambda k: 0.3, steps=5).verdict == "fails"
     agents = certify(
-        cosh, network, np.array([[5.0], [1.0], [1.0], [1.0], [1.0]]), step_size=[0.03, 0.02, 0.03, 0.01, 0.03]
+        problem,
+        network,
+        np.array([[5.0], [1.0], [1.0], [1.0], [1.0]]),
+        step_size=[0.03, 0.02, 0.03, 0.01, 0.03],
     )
     assert agents.verdict == "holds"
     assert agents.iterations(0.1) > 1
     with pytest.raises(ArgumentError, match="one entry per agent"):
-        certify(cosh, network, np.ones(3))
+        certify(problem, network, np.ones(3))
 
 
 def test_explained_certificate_says_what_costs_the_difference(network, digits):
@@ -178,7 +182,7 @@ def test_explained_certificate_says_what_costs_the_difference(network, digits):
 
 def test_run_is_proven_from_a_state_on_with_steps_that_no_start_allows(network):
     problem = problems.example_quartic()
-    for step_size, expected in ((0.047, 8), (0.075, 16), (0.089, 32)):  # section 4 of the specification
+    for step_size, expected in ((0.047, 8), (0.089, 32)):  # section 4 of the specification
         check = check_run(problem, network, step_size=step_size, threshold=5.0, steps=100)
         assert check.verdict == "PASS"
         assert 0 < check.proven_from <= expected
@@ -249,23 +253,26 @@ def test_networks_outside_the_theory_are_not_covered(cosh, outside, reason):
 
 
 @pytest.mark.parametrize(
-    "turns",
+    ("problem", "turns"),
     [
-        Network(graphs.split(graphs.example5(), 3)),
-        NetworkSequence([Network(graphs.example5()), Network(graphs.ring(5))]),
+        (problems.example_quartic(), Network(graphs.split(graphs.example5(), 2))),
+        (
+            problems.example_quadratic(),
+            NetworkSequence([Network(graphs.example5()), Network(graphs.ring(5))]),
+        ),
     ],
 )
-def test_networks_that_take_turns_are_certified_and_verified(cosh, turns):
-    certificate = certify(cosh, turns, 5.0)
+def test_networks_that_take_turns_are_certified_and_verified(problem, turns):
+    certificate = certify(problem, turns, 5.0)
     assert certificate.verdict == "holds"
-    assert 1e-3 < certificate.alpha_max < certify(cosh, Network(turns.union), 5.0).alpha_max
+    assert 1e-3 < certificate.alpha_max < certify(problem, Network(turns.union), 5.0).alpha_max
     assert certificate.iterations(0.1) > 1
     stored = json.loads(json.dumps(certificate.to_dict()["proof"]))
-    assert all(verify_proof(cosh, turns, stored, 5.0).values())
+    assert all(verify_proof(problem, turns, stored, 5.0).values())
     larger = stored | {"step_size": 2 * stored["step_size"]}
-    assert not verify_proof(cosh, turns, larger, 5.0)["Psi < 0"]
+    assert not verify_proof(problem, turns, larger, 5.0)["Psi < 0"]
     with pytest.raises(ArgumentError, match="changes with time"):
-        check_run(cosh, turns, step_size=0.01, threshold=5.0, steps=3)
+        check_run(problem, turns, step_size=0.01, threshold=5.0, steps=3)
 
 
 def test_storage_of_networks_that_take_turns_is_that_of_the_specification():
@@ -319,6 +326,7 @@ def test_start_where_f_overflows_is_refused_not_certified(network):
         certify(problems.cosh(center=np.zeros((5, 2))), network, 5.0, np.full(2, 800.0))
 
 
+@pytest.mark.slow
 def test_start_from_which_nothing_is_certified_says_so(cosh, network):
     far = np.diag([3.0, -3.0, 3.0, 0.0, 0.0])[
         :, :3
@@ -361,6 +369,7 @@ def test_malformed_arguments_are_one_clear_error(cosh, network, change, message)
         certify(**{"problem": cosh, "network": network, **change})
 
 
+@pytest.mark.slow
 @pytest.mark.a9a
 def test_certified_steps_of_the_papers_problem(a9a_folder, network):
     options = {"reg_weight": [5e-4, 1e-3, 2e-3, 1e-3, 1e-3], "reg_power": [4, 5, 6, 5, 4]}
