@@ -80,11 +80,19 @@ def test_circle_criterion_is_that_of_the_specification():
     )
 
 
+@pytest.mark.parametrize("threshold", [1.0, np.inf])
+def test_agents_without_curvature_of_their_own_are_bounded_too(threshold):
+    problem = problems.quadratic(curvature=[[0.0], [1.0]], linear=[[0.0], [1.0]])
+    assert certify_batches(problem, Network(graphs.ring(2)), step_size=0.1, threshold=threshold, noise=1.0)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({}, "`noise` of certify_batches must be given"),
         ({"noise": -1.0}, "at least 0"),
+        ({"noise": "much"}, "at least 0"),
+        ({"noise": [1.0, 2.0]}, "one each"),
         ({"noise": 1.0, "smoothness": 2.0}, "must assert convex=True"),
         ({"noise": 1.0, "smoothness": Smoothness([1.0] * 5, [1.0] * 5, 1.0, 1.0, 0.0)}, "bounded everywhere"),
         ({"noise": 1.0, "network": Network(graphs.split(graphs.example5(), 2))}, "it changes with time"),

@@ -203,6 +203,8 @@ def test_trackers_that_do_not_sum_to_the_gradients_are_refused(cosh, network):
     x = np.ones((5, 3))
     with pytest.raises(ArgumentError, match="must sum to the gradients"):
         certify_state(cosh, network, x, np.ones((5, 3)), 0.01, 1.0)
+    with pytest.raises(ArgumentError, match="must be one constant number"):
+        certify_state(cosh, network, x, np.ones((5, 3)), lambda k: 0.01, 1.0)
 
 
 def test_certificate_is_verified_without_the_search_and_forgeries_are_not(cosh, network):
@@ -352,6 +354,9 @@ def test_certificate_is_json_and_readable(cosh, network):
     [
         ({"threshold": 0.0}, "threshold"),
         ({"threshold": 1.0, "step_size": -1.0}, "step_size"),
+        ({"threshold": ["a"] * 5}, "one entry per agent"),
+        ({"threshold": 1.0, "step_size": lambda k: np.ones(3), "steps": 2}, "one entry per agent"),
+        ({"threshold": 1.0, "step_size": lambda k: 0.01 - k, "steps": 2}, "never be negative"),
         ({"threshold": 1.0, "x0": [1.0]}, "x0"),
         ({"threshold": 1.0, "x0": "normal"}, r"must be an array of shape \(5, 3\) .* but got 'normal'"),
         ({"threshold": 1.0, "x0": [np.nan, 0.0, 0.0]}, "holds NaN or infinite entries"),

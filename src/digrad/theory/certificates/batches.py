@@ -14,6 +14,7 @@ its decrease pays for it. What is bounded are the mean steps, not the distance t
 """
 
 import math
+import reprlib
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ from digrad.problems import Problem
 from digrad.problems.logistic import Logistic
 from digrad.theory.arguments import Given, as_smoothness, check_problem, start_array
 from digrad.theory.certificates.certification import begin, refused
-from digrad.theory.certificates.closure import DISTANCE, Start
+from digrad.theory.certificates.closure import DISTANCE, FLATTEST, Start
 from digrad.theory.certificates.regions import Losses
 from digrad.theory.certificates.responses import Matrices
 from digrad.theory.certificates.search import last_step
@@ -146,16 +147,20 @@ def _curvature(losses: Losses) -> Floats:
             f"`problem` of certify_batches must have curvature that is bounded everywhere, which {losses.problem.name} "
             "has not: noise may lead anywhere; use regularisers of power 2, or full gradients."
         )
-    return constants.L0
+    return np.maximum(constants.L0, FLATTEST * constants.L0.max())
 
 
 def _noise(problem: Problem, batch_size: int | None, given: npt.ArrayLike | None) -> Floats:
     """Return sigma_i^2 ``[n]``: as given, or of logistic regression the mean of |h|^2 over the batch size."""
     if given is not None:
-        found = np.broadcast_to(np.asarray(given, float), (problem.n_agents,))
+        try:
+            found = np.broadcast_to(np.asarray(given, float), (problem.n_agents,))
+        except (TypeError, ValueError):
+            found = np.full(1, np.nan)
         if not (np.isfinite(found).all() and (found >= 0).all()):
             raise ArgumentError(
-                f"`noise` of certify_batches must be finite and at least 0, but got {given!r}."
+                "`noise` of certify_batches must be finite and at least 0, for all agents or one each, but got "
+                f"{reprlib.repr(given)}."
             )
         return found
     if not isinstance(problem.local, Logistic) or batch_size is None:

@@ -1,6 +1,7 @@
 """Certified step sizes: whether a run provably converges, and with which step."""
 
 import math
+import reprlib
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ from digrad import checks
 from digrad.errors import ArgumentError
 from digrad.network import AnyNetwork, Network
 from digrad.problems import Problem
-from digrad.theory.arguments import Given, as_smoothness, check_problem, start_array
+from digrad.theory.arguments import Given, as_smoothness, check_problem, one_number, start_array
 from digrad.theory.certificates.certificate import Certificate
 from digrad.theory.certificates.closure import (
     FEW,
@@ -181,6 +182,7 @@ def certify_state(
     """
     check_problem(problem, "certify_state")
     constants = as_smoothness(smoothness, problem, "certify_state")
+    one_number(step_size, "step_size", "certify_state")
     checks.positive(step_size, "step_size", "certify_state")
     reach = _values(threshold, "threshold", problem.n_agents, 1, allow_inf=True)
     reason = refused(problem, network, "certify_state")
@@ -327,21 +329,28 @@ def _values(value: Any, name: str, n: int, steps: int, *, allow_inf: bool = Fals
     """Return the largest value of each agent over all steps, ``[n]``."""
     if callable(value):
         checks.count(steps, "steps", "certify")
-        found = np.max(
-            [np.broadcast_to(np.asarray(value(k), float).reshape(-1), (n,)) for k in range(steps)], axis=0
-        )
+        scheduled = np.array([_each(value(k), name, n) for k in range(steps)])
+        if (scheduled < 0).any():
+            raise ArgumentError(f"`{name}` of certify must never be negative, but the schedule is.")
+        found = scheduled.max(axis=0)
     elif getattr(value, "ndim", 0) or isinstance(value, list | tuple):
-        found = np.asarray(value, float).reshape(-1)
-        if found.size not in (1, n):
-            raise ArgumentError(
-                f"`{name}` of certify must have one entry per agent ({n}), but got {found.size}."
-            )
+        found = _each(value, name, n)
     else:
         checks.positive(value, name, "certify", allow_inf=allow_inf)
-        found = np.array([float(value)])
+        found = _each(value, name, n)
     if not ((found > 0).all() and (allow_inf or np.isfinite(found).all())):
         raise ArgumentError(f"`{name}` of certify must be positive, but got {found.tolist()!r}.")
-    return np.broadcast_to(found, (n,)).astype(float)
+    return found
+
+
+def _each(value: Any, name: str, n: int) -> Floats:
+    """Return a number for every agent, ``[n]``, given one for all or one each."""
+    try:
+        return np.broadcast_to(np.asarray(value, float).reshape(-1), (n,)).astype(float)
+    except (TypeError, ValueError):
+        raise ArgumentError(
+            f"`{name}` of certify must be a number, or have one entry per agent ({n}), but got {reprlib.repr(value)}."
+        ) from None
 
 
 def refused(problem: Problem, network: AnyNetwork, owner: str) -> str:
