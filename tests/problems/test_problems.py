@@ -358,7 +358,7 @@ def test_runs_on_padded_samples_are_those_on_samples_of_each_size(dtype, monkeyp
         return problem.local.groups, dg.simulate(method, problem, network, steps=30, dtype=dtype)
 
     groups, padded = run()
-    monkeypatch.setattr("digrad.problems.from_loss.DISTINCT_SIZES", 6)
+    monkeypatch.setattr(sys.modules["digrad.problems.from_loss"], "DISTINCT_SIZES", 6)
     reference_groups, reference = run()
     assert len(groups) < len(reference_groups) == 6
     rtol = 100 * np.finfo(dtype).eps

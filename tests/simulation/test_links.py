@@ -240,7 +240,10 @@ def step_without_links(method, state, links, operators, index, k, fate, limit, *
     grad = code.losses.gradients(fixed.arrays, point, index)
     after = method.step(state, grad, SimulatedNet(operators, len(point)))
     after = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), after, state)
-    return after, (), grad, jnp.all(jnp.abs(method.estimate(after)) <= limit)
+    largest = jnp.max(jnp.abs(method.estimate(after)))
+    beyond = jnp.minimum(loop.DIVERGED * largest, jnp.finfo(largest.dtype).max)
+    limit = jnp.where(limit > 0, limit, beyond)
+    return after, (), grad, limit, largest <= limit
 
 
 def instructions(program):

@@ -4,12 +4,12 @@ import inspect
 import os
 import warnings
 
-_HERE = os.path.dirname(__file__) + os.sep
+_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 def warn_user(message: str) -> None:
     """Warn at the nearest line outside of digrad that led here."""
     frame, level = inspect.currentframe(), 1
-    while frame is not None and frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
+    while frame is not None and frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, stacklevel=level)

@@ -41,16 +41,9 @@ def measure_communication(method: Any, n: int = 3) -> Communication:
     >>> measure_communication(PushDIGing(step_size=0.1))[:4]
     (2, 1, 0, 2)
     """
-    method = _of_one_agent(method)
-    net = _DryNet(n)
-    state = method.init(_dated(np.ones((n, _DIMENSION))), net)
-    for _ in range(_WARM_STEPS):
-        state = method.step(state, np.ones((n, _DIMENSION)), net)
+    state, net = _warm(method, _dated(np.ones((n, _DIMENSION))), np.eye(n))
     state = type(state)(*(_dated(leaf) for leaf in state))
-    net.calls.clear()
-    after = method.step(state, _dated(np.ones((n, _DIMENSION))), net)
-    names = {id(leaf): name for name, leaf in state._asdict().items()}
-    fields = [(verb, [names.get(id(part)) for part in parts]) for verb, parts in net.calls if verb != "mean"]
+    after = _of_one_agent(method).step(state, _dated(np.ones((n, _DIMENSION))), net)
     widths = [(verb, part.shape[1]) for verb, parts in net.calls for part in parts]
     on_edges = [width for verb, width in widths if verb != "mean"]
     return Communication(
@@ -58,8 +51,39 @@ def measure_communication(method: Any, n: int = 3) -> Communication:
         numbers=sum(width for width in on_edges if width != _DIMENSION),
         all_reduces=widths.count(("mean", _DIMENSION)),
         rounds=_depth(after),
-        early=tuple((verb, name) for verb, names in fields if None not in names for name in names if name),
+        early=_fields_sent(state, net),
     )
+
+
+def early_messages(method: Any, x0: Any, one_hot: Any) -> tuple[tuple[str, str], ...]:
+    """Return :attr:`Communication.early` alone, found with the arrays of any library.
+
+    Args:
+        method: Which may know one library only, as an optimizer of torch does.
+        x0: A start of the dry run, ``[n, d]``, small.
+        one_hot: The identity, ``[n, n]``.
+    """
+    state, net = _warm(method, x0, one_hot)
+    _of_one_agent(method).step(state, 0 * x0 + 1, net)
+    return _fields_sent(state, net)
+
+
+def _warm(method: Any, x0: Any, one_hot: Any) -> tuple[Any, "_DryNet"]:
+    method, net = _of_one_agent(method), _DryNet(one_hot)
+    state = method.init(x0, net)
+    for _ in range(_WARM_STEPS):
+        state = method.step(state, 0 * x0 + 1, net)
+    net.calls.clear()
+    return state, net
+
+
+def _fields_sent(state: Any, net: "_DryNet") -> tuple[tuple[str, str], ...]:
+    """Return the fields of a state that were sent as they are, alone or in a tuple of such fields."""
+    fields = {id(leaf): name for name, leaf in state._asdict().items()}
+    whole = [
+        (verb, parts) for verb, parts in net.calls if verb != "mean" and all(id(p) in fields for p in parts)
+    ]
+    return tuple((verb, fields[id(part)]) for verb, parts in whole for part in parts)
 
 
 def _of_one_agent(method: Any) -> Any:
@@ -73,8 +97,8 @@ def _of_one_agent(method: Any) -> Any:
 class _DryNet(Verbs):
     """Returns what is sent, one round of communication later, and records every call."""
 
-    def __init__(self, n: int) -> None:
-        self.one_hot = np.eye(n)
+    def __init__(self, one_hot: Any) -> None:
+        self.one_hot = one_hot
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
 
     def mean(self, x: Any) -> Any:
@@ -84,7 +108,7 @@ class _DryNet(Verbs):
     def _exchange(self, verb: str, x: Any) -> Any:
         parts = x if isinstance(x, tuple) else (x,)
         self.calls.append((verb, parts))
-        mixed = tuple(_dated(np.array(part), _depth([part]) + 1) for part in parts)
+        mixed = tuple(_later(part) for part in parts)
         return mixed if isinstance(x, tuple) else mixed[0]
 
 
@@ -110,6 +134,10 @@ def _dated(x: Any, rounds: int = 0) -> _Dated:
     result = np.asarray(x).view(_Dated)
     result.depth = rounds
     return result
+
+
+def _later(part: Any) -> Any:
+    return _dated(np.array(part), _depth([part]) + 1) if isinstance(part, np.ndarray) else 1 * part
 
 
 def _depth(values: Iterable[Any]) -> int:
