@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.processes import SECONDS, run_processes
@@ -230,23 +231,22 @@ def _local_steps(dimension: int, repeats: int) -> dict[str, list[float]]:
     import torch
 
     from digrad.methods.cgt import CGTState
-    from digrad.torch.cgt_kernel import cgt_step
-    from digrad.torch.exchange import Part
-    from digrad.torch.mixing_order import Share
+    from digrad.torch.mixing_order import Share, combine
+    from digrad.torch.runtime import overwrite
 
     method, alone = CGT(step_size=1e-3, threshold=1.0), Share(0, ((0, 1.0),), (), True)
+    net: Any = SimpleNamespace(
+        push=lambda y: combine(alone, y, y, {}), pull=lambda x: combine(alone, x, x, {})
+    )
     x, y, g, grad = (torch.rand(1, dimension) for _ in range(4))
     state = CGTState(x=x, y=y, g=g)
-    free = {1: torch.zeros(1, dimension)}  # stands for a received message: scratch memory
     parameters = _parameters(dimension)
     for parameter in parameters:
         parameter.grad = torch.rand_like(parameter)
     sgd = torch.optim.SGD(parameters, lr=1e-3, momentum=0.9)
     times: dict[str, list[float]] = {"cgt": [], "sgd": []}
     for _ in range(repeats + 1):
-        times["cgt"].append(
-            _seconds(lambda: cgt_step(method, state, grad, Part(alone, y, free), Part(alone, x, free)))
-        )
+        times["cgt"].append(_seconds(lambda: overwrite(state, method.step(state, grad, net))))
         times["sgd"].append(_seconds(sgd.step))
     return {name: values[1:] for name, values in times.items()}
 

@@ -13,17 +13,13 @@ from torch import nn
 
 from digrad import AB, CGT, SGP, SONATA, CDSGDNesterov
 from digrad.core.net import bindings
-from digrad.errors import ArgumentError, CommunicationError, NonFiniteError
+from digrad.errors import ArgumentError, NonFiniteError
 from digrad.graphs import complete, from_edges, ring, split
 from digrad.links import FixedDelay, Links, rounded
-from digrad.methods.cgt import CGTState
 from digrad.network import Network
 from digrad.schedules import InverseSqrt
 from digrad.torch import ProcessNetwork, Replicas, Shard, recalibrate
-from digrad.torch.cgt_kernel import cgt_step
-from digrad.torch.exchange import Part
 from digrad.torch.launch import launch, launch_command, launch_environment
-from digrad.torch.mixing_order import Share, Turns
 from digrad.torch.replica_net import ReplicaNet
 from torch_processes import run
 
@@ -259,34 +255,6 @@ def test_state_dict_of_another_method_is_refused() -> None:
         Replicas(nn.Linear(4, 2), METHOD, NETWORK).load_state_dict(stored)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("threshold", [0.5, float("inf"), 1e9])
-def test_kernel_of_cgt_is_bitwise_the_pure_step(dtype: torch.dtype, threshold: float) -> None:
-    generator = torch.Generator().manual_seed(0)
-    d = 300_001  # several pieces and an odd rest
-    x, y, g, grad = (torch.randn(3, d, generator=generator, dtype=dtype) for _ in range(4))
-    method = CGT(step_size=0.3, threshold=threshold)
-    net = ReplicaNet(NETWORK, bindings(method), d, torch.device("cpu"))
-    expected = method.step(CGTState(x=x, y=y, g=g), grad, net)
-    for agent in range(3):
-        mine = CGTState(*(row[agent : agent + 1].clone() for row in (x, y, g)))
-        by_verb = {verb: everyone[agent] for verb, everyone in Turns(NETWORK, bindings(method)).at(0).items()}
-        parts = {
-            verb: Part(share, own, {j: rows[j : j + 1].clone() for j, _ in share.senders if j != agent})
-            for (verb, share), own, rows in zip(by_verb.items(), (mine.x, mine.y), (x, y), strict=True)
-        }
-        cgt_step(method, mine, grad[agent : agent + 1], parts["push"], parts["pull"])
-        for found, wanted in zip(mine, expected, strict=True):
-            assert torch.equal(found[0], wanted[agent])
-
-
-def test_kernel_of_a_lone_agent_with_no_tracker_stays_put() -> None:
-    alone = Share(0, ((0, 1.0),), (), True)
-    state = CGTState(*(torch.full((1, 3), value) for value in (2.0, 0.0, 1.0)))
-    cgt_step(METHOD, state, torch.ones(1, 3), Part(alone, state.y), Part(alone, state.x))
-    assert torch.equal(state.x, torch.full((1, 3), 2.0))
-
-
 def test_recalibrated_statistics_are_those_of_the_data_without_dropout() -> None:
     model = nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(2))
     data = torch.randn(64, 2) * 3 + 5
@@ -453,14 +421,6 @@ def test_parameters_cannot_be_added_later() -> None:
     replicas = Replicas(nn.Linear(2, 1), METHOD, NETWORK)
     with pytest.raises(ArgumentError, match="cannot be added later"):
         replicas.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
-
-
-def test_tls_that_the_build_does_not_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GLOO_DEVICE_TRANSPORT", "TCP_TLS")
-    with pytest.raises(
-        CommunicationError, match="TLS is required, but this build of torch cannot provide it"
-    ):
-        ProcessNetwork(ring(3))
 
 
 def test_unknown_interface_is_refused() -> None:

@@ -119,12 +119,6 @@ class AgentNet(Verbs):
         self.bytes_sent += current.bytes_sent
         self._finish(current)
 
-    def arrived(self, verb: str, x: torch.Tensor) -> Part:
-        """Return what the neighbours sent ahead to be mixed with ``x``."""
-        part = self._find_early(verb, x)
-        assert part is not None
-        return part
-
     def _exchange(self, verb: str, x: Any) -> Any:
         arrays = x if isinstance(x, tuple) else (x,)
         parts: list[Part | None] = [self._find_early(verb, array) for array in arrays]

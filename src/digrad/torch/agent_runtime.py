@@ -9,7 +9,6 @@ from digrad.errors import NonFiniteError
 from digrad.torch.agent_net import AgentNet
 from digrad.torch.between_steps import BetweenSteps
 from digrad.torch.fated_net import FatedNet, keep_sleepers
-from digrad.torch.kernels import KERNELS
 from digrad.torch.log_records import note_step
 from digrad.torch.process_network import ProcessNetwork
 from digrad.torch.runtime import overwrite
@@ -31,14 +30,12 @@ class AgentRuntime:
     def __init__(self, network: ProcessNetwork, net: AgentNet, fated: FatedNet | None = None) -> None:
         self.net, self._plain, self._fated, self._network = fated or net, net, fated, network
         self.between_steps = BetweenSteps(network, net)
-        self._called: tuple[tuple[str, str], ...] = ()  # in the order in which a step sends them
         self._early: list[tuple[str, str]] = []
         self._early_memory = torch.empty(0)
 
     def lay_out(self, state: Any, early: Sequence[tuple[str, str]]) -> Any:
         """Return a copy of a state in one piece: x first, then what is sent early, so that this is one message."""
         fields = state._asdict()
-        self._called = tuple(early)
         self._early = sorted(early, key=lambda item: item[1] != "x")
         sent = [name for _, name in self._early]
         order = ["x", *(name for name in sent if name != "x")]
@@ -52,24 +49,15 @@ class AgentRuntime:
         return kept
 
     def advance(self, method: Any, state: Any, grad: torch.Tensor) -> None:
-        """Overwrite a state with the one after a step, in place if the method has a kernel."""
+        """Overwrite a state with the one after a step, in place."""
         self.net.begin_step()
         if self._fated:
             overwrite(state, keep_sleepers(state, method.step(state, grad, self._fated), self._fated))
             self._fated.end_step()
             return
-        kernel = KERNELS.get(type(method))
-        if kernel is None:
-            after = method.step(state, grad, self._plain)
-            self._plain.finish_early()
-            overwrite(state, after)
-        else:
-            kernel(
-                method,
-                state,
-                grad,
-                *(self._plain.arrived(verb, getattr(state, f)) for verb, f in self._called),
-            )
+        after = method.step(state, grad, self._plain)
+        self._plain.finish_early()
+        overwrite(state, after)
         self.net.end_step()
 
     def publish(self, k: int, state: Any) -> None:
@@ -89,7 +77,6 @@ class AgentRuntime:
     def go_to(self, k: int, links: Mapping[str, torch.Tensor]) -> None:
         """Wait for the messages under way, agree on the iteration, and go on with another state of the links."""
         self._plain.settle_early()
-        self.between_steps.forget()
         # Where packets have fates, an agent has books of the arcs that it has, which need not be those of the others.
         names = sorted({name.partition(" of ")[0] for name in links}) if self._fated is None else []
         self._network.agree({"k": k, "links": ", ".join(names)}, OWNER)

@@ -2,13 +2,9 @@
 
 import time
 from collections.abc import Callable
-from typing import Any
-
-import torch
 
 from digrad.torch.ending import Ending, Saver
 from digrad.torch.process_network import ProcessNetwork
-from digrad.torch.settings_watch import SettingsWatch
 from digrad.torch.step_metrics import Counted, StepMetrics
 
 
@@ -25,20 +21,16 @@ class BetweenSteps:
         self, network: ProcessNetwork, net: Counted, wait: Callable[[str], None] | None = None
     ) -> None:
         self._network = network
-        self._watch = SettingsWatch(network)
         self._metrics = StepMetrics(network.agent, net)
         self._ending = Ending(network, wait)
         self._last_end: float | None = None
 
-    def end_step(
-        self, k: int, settings: Callable[[], dict[str, Any]], estimate: Callable[[], torch.Tensor]
-    ) -> None:
-        """Note how long a step takes, and now and then compare models and ``settings``, which all agents must share."""
+    def end_step(self, k: int) -> None:
+        """Note how long a step takes and what it has cost."""
         began, self._last_end = self._last_end, time.monotonic()
         if began is not None:
             self._network.note_step(self._last_end - began)
-        sketches = self._watch.after_step(k, settings, lambda: self._metrics.sketch(estimate()))
-        self._metrics.write(k, sketches)
+        self._metrics.write(k)
         self._ending.after_step(k)
 
     def begin_step(self, k: int) -> None:
@@ -53,10 +45,6 @@ class BetweenSteps:
     def is_over(self) -> bool:
         """Whether the run was told to end, and the last step was that of all agents."""
         return self._ending.is_over
-
-    def forget(self) -> None:
-        """Forget the settings that were to be compared: another state is loaded."""
-        self._watch.forget()
 
     def close(self) -> None:
         """Write no more metrics."""

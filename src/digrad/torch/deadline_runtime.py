@@ -166,7 +166,6 @@ class DeadlineRuntime:
     def go_to(self, k: int, links: Mapping[str, torch.Tensor]) -> None:
         """Wait for all agents, agree on the iteration, and go on with another state of the links."""
         self.gather("load_state_dict")
-        self.between_steps.forget()
         self._last = None
         self._network.agree({"k": k}, OWNER)
         self.net.load_links(links)

@@ -90,8 +90,8 @@ def launch(
         insecure: Do without a key: whoever reaches the endpoint or an agent can read, disturb or join the run. Several
             machines need one of the two, unless the endpoint is loopback.
         metrics: A folder where every agent writes a JSON line for each step: its seconds, those spent waiting for
-            others, bytes sent, messages that were late, and every 100 steps the consensus error, estimated within a
-            few percent; in its folder ``tensorboard`` the same for TensorBoard, where that is installed.
+            others, bytes sent, and messages that were late; in its folder ``tensorboard`` the same for TensorBoard,
+            where that is installed.
 
     Returns:
         0 if all agents succeeded, 2 if a setting was wrong, 128 + the signal that ended it, else another number.

@@ -150,7 +150,7 @@ class MethodOptimizer(torch.optim.Optimizer):
         self.k += 1
         self._publish()
         if self._runtime.between_steps:
-            self._runtime.between_steps.end_step(self.k, self.settings, self.estimate)
+            self._runtime.between_steps.end_step(self.k)
         return loss
 
     def estimate(self) -> torch.Tensor:

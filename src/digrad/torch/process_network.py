@@ -87,7 +87,6 @@ class ProcessNetwork:
             after 10 seconds.
         backend: ``gloo``, or ``nccl`` for CUDA.
         interface: The network interface that gloo may use, for example ``lo`` or ``wg0``.
-        tls: Refuse to run without TLS.
         deadline: Seconds after which an agent goes on without the messages of its neighbours, counted from the end of
             its own last step: late is tolerated (gloo only). None waits for all of them.
         max_lag: Steps that a neighbour may be behind before it is waited for nevertheless, not counting those at which
@@ -109,7 +108,6 @@ class ProcessNetwork:
         timeout: float | None = None,
         backend: str = "gloo",
         interface: str | None = None,
-        tls: bool = False,
         direct: bool = True,
         deadline: float | None = None,
         max_lag: int | None = 20,
@@ -132,7 +130,6 @@ class ProcessNetwork:
         self._under_way: list[tuple[Round, weakref.ref[Any]]] = []
         self._awaited: Awaited | None = None
         security.bind(interface)
-        security.require_tls(tls)
         _check_restart()
         self._owns_group = not dist.is_initialized()
         if self._owns_group:
