@@ -21,7 +21,7 @@ copyright = f"{author}, Apache-2.0"
 version = release = digrad.__version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "sphinx_design"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "results/certificates"]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 myst_fence_as_directive = ["math"]  # the form that other viewers of Markdown know
@@ -74,14 +74,10 @@ def _directive(value: Any) -> str:
     return "autoclass" if inspect.isclass(value) else "autofunction" if inspect.isfunction(value) else ""
 
 
-def fill_in_names(app: Any, page: str, source: list[str]) -> None:
-    """Expand the loops over public names and commands in the reference, and that over further pages in the index."""
+def fill_in_names(_app: Any, page: str, source: list[str]) -> None:
+    """Expand the loops over public names and commands in the reference."""
     if page.startswith("reference/"):
         source[0] = jinja2.Template(source[0]).render(names_of_the_root() | {"commands": help_of_commands()})
-    if page == "index":
-        found = (name for name in app.env.found_docs if name != page and not name.startswith("reference/"))
-        listed = set(re.findall(r"[\w/]+", source[0]))
-        source[0] = jinja2.Template(source[0]).render(unlisted=sorted(set(found) - listed))
 
 
 def help_of_commands() -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Write the generated pages of the documentation: `python docs/generate.py`.
 
-methods.md comes from what the method classes state about themselves, convergence.md from runs on the example, specs.md
-from the tables that validate a specification. `python docs/generate.py notebook` executes examples/tour.ipynb anew.
+reference/methods.md comes from what the method classes state about themselves, results/convergence.md from runs on the
+example, reference/specs.md from the tables that validate a specification. `python docs/generate.py notebook` executes examples/tour.ipynb anew.
 """
 
 import inspect
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from digrad.core.catalog import method_facts, section
+from digrad.core.catalog import method_facts
 from digrad.graphs.parse import NAMED
 from digrad.methods import METHODS
 from digrad.methods.references import NOT_OPENED
@@ -37,6 +37,39 @@ not decentralized; `all-reduce` counts the vectors of d numbers that are average
 
 | method | needs | vectors | numbers | all-reduce | rounds | converges | decentralized | source |
 |---|---|---|---|---|---|---|---|---|
+"""
+
+METHODS_TAIL = """
+## Classes
+
+```{eval-rst}
+.. py:module:: digrad.methods
+
+{% for kind, name in methods %}
+.. {{ kind }}:: digrad.{{ name }}
+{% endfor %}
+.. autofunction:: digrad.methods.cgt.scaled_thresholds
+
+.. autofunction:: digrad.methods.dnsgd.chebyshev_momentum
+```
+
+## Directions
+
+```{eval-rst}
+.. automodule:: digrad.directions
+   :members:
+```
+
+## What a method of your own may use
+
+[How to write one](../guides/method.md).
+
+{% for module in ("testing", "types", "methods.defaults", "arrays", "checks", "errors") %}
+```{eval-rst}
+.. automodule:: digrad.{{ module }}
+   :members:
+```
+{% endfor %}
 """
 
 CONVERGENCE_HEAD = """# What each method converges to
@@ -129,19 +162,12 @@ def methods_page() -> str:
             row.source,
         )
         lines.append("| " + " | ".join(map(str, cells)) + " |")
-    for row in method_facts():
-        method = METHODS[row.name]
-        if method.__name__ != row.name:  # another name of a method that has its section
-            continue
-        lines += ["", f"## {row.name}", "", row.summary, "", "```math", *_equation(method), "```", ""]
-        for title in ("Communication", "Converges", "Invariant", "Also known as", "Deviations", "Reference"):
-            lines.append(f"- **{title}**: {_markdown(section(method, title))}")
     unread = [name for name, method in METHODS.items() if getattr(method, "reference", None) in NOT_OPENED]
-    lines += ["", "## Papers that were not opened", ""]
     lines += [
-        f"The references of {', '.join(unread)} were not opened: these follow what others print of them."
+        "",
+        f"The references of {', '.join(unread)} were not opened: these follow what others print of them.",
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + METHODS_TAIL
 
 
 def convergence_page(table: list[Outcome]) -> str:
@@ -151,12 +177,6 @@ def convergence_page(table: list[Outcome]) -> str:
         cells = (row.method, row.setting, row.steps, *row.errors_shown(), row.outcome)
         lines.append("| " + " | ".join(map(str, cells)) + f" | {'yes' if row.decentralized else 'no'} |")
     return "\n".join(lines) + "\n"
-
-
-def _equation(method: type) -> list[str]:
-    text = (method.__doc__ or "").split(".. math::")[1].split("\n\n")[0]
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return ["\\begin{aligned}", *lines, "\\end{aligned}"] if len(lines) > 1 else lines
 
 
 def _markdown(text: str) -> str:
@@ -183,11 +203,11 @@ def main() -> None:
 
         nbformat.write(executed_notebook(), NOTEBOOK)
     if "specs" in wanted:
-        (HERE / "specs.md").write_text(specs_page())
+        (HERE / "reference" / "specs.md").write_text(specs_page())
     if "methods" in wanted:
-        (HERE / "methods.md").write_text(methods_page())
+        (HERE / "reference" / "methods.md").write_text(methods_page())
     if "convergence" in wanted:
-        (HERE / "convergence.md").write_text(convergence_page(convergence_table()))
+        (HERE / "results" / "convergence.md").write_text(convergence_page(convergence_table()))
 
 
 if __name__ == "__main__":

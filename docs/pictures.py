@@ -1,4 +1,4 @@
-"""Photograph the reports that report.md shows, in Chromium: `python docs/pictures.py`."""
+"""Photograph the reports that guides/report.md shows, in Chromium: `python docs/pictures.py`."""
 
 import sys
 import tempfile
@@ -58,4 +58,4 @@ def take_pictures(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    take_pictures(HERE)
+    take_pictures(HERE / "images")

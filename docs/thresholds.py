@@ -1,6 +1,6 @@
 """Measure the recommended threshold: python docs/thresholds.py
 
-Prints the table of choosing.md: how far CGT ends from the minimum with multiples of the recommended threshold, each
+Prints the table of guides/step_size.md: how far CGT ends from the minimum with multiples of the recommended threshold, each
 with the best of nine step sizes.
 """
 

@@ -92,7 +92,7 @@ def test_source_distribution_holds_what_tests_and_docs_read(built):
         "constraints.txt",
         "LICENSE",
     ]
-    wanted += ["docs/conf.py", "docs/demo.png", "docs/tour.ipynb", "examples/tour.ipynb", "tests/conftest.py"]
+    wanted += ["docs/conf.py", "docs/images/demo.png", "docs/tour.ipynb", "examples/tour.ipynb", "tests/conftest.py"]
     assert not [name for name in wanted if name not in names]
 
 

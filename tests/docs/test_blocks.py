@@ -14,13 +14,13 @@ pytestmark = pytest.mark.long
 
 # Pages whose blocks need processes, or files of a package: what runs them is named.
 ELSEWHERE = {
-    "torch.md": "tests/torch/test_pages.py",
-    "howto/machines.md": "tests/torch/test_pages.py",
-    "howto/trainers.md": "tests/torch/test_pages.py",
-    "howto/own_method.md": "tests/docs/test_own_method.py",
-    "report.md": "tests/docs/test_report.py",
-    "choosing.md": "tests/docs/test_choosing.py",
-    "sweeps.md": "tests/docs/test_choosing.py",
+    "guides/training.md": "tests/torch/test_pages.py",
+    "guides/machines.md": "tests/torch/test_pages.py",
+    "guides/other_tools.md": "tests/torch/test_pages.py",
+    "guides/method.md": "tests/docs/test_own_method.py",
+    "guides/report.md": "tests/docs/test_report.py",
+    "guides/step_size.md": "tests/docs/test_choosing.py",
+    "guides/sweeps.md": "tests/docs/test_choosing.py",
     "theory.md": "tests/theory/test_page.py",
 }
 
@@ -86,4 +86,4 @@ def completion(instruction, **environment):
 
 
 def test_blocks_with_a_title_are_known():
-    assert set(titled("howto/machines.md")) == {"file: train.py", "file: train.sbatch", "file: digrad.yaml"}
+    assert set(titled("guides/machines.md")) == {"file: train.py", "file: train.sbatch", "file: digrad.yaml"}

@@ -15,7 +15,7 @@ def run(block, names):
 
 
 def test_a_tuned_step_of_choosing_md_comes_close_to_the_minimum():
-    (block,) = blocks("choosing.md", "python")
+    (block,) = blocks("guides/step_size.md", "python")
     names = run(block, {})
     lowest = names["problem"].solve().loss
     assert names["found"].is_bounded
@@ -26,7 +26,7 @@ def test_a_tuned_step_of_choosing_md_comes_close_to_the_minimum():
 def test_thresholds_of_choosing_md_are_what_its_script_prints(capsys):
     runpy.run_path(str(DOCS / "thresholds.py"), run_name="__main__")
     head, _, *rows = capsys.readouterr().out.splitlines()
-    _, _, page = (DOCS / "choosing.md").read_text().partition(f"{head}\n")
+    _, _, page = (DOCS / "guides" / "step_size.md").read_text().partition(f"{head}\n")
     for now, then in zip(rows, page.splitlines()[1 : 1 + len(rows)], strict=True):
         assert now.split(" | ")[0] == then.split(" | ")[0]
         for here, there in zip(numbers(now), numbers(then), strict=True):
@@ -62,7 +62,7 @@ def test_blocks_of_sweeps_md_give_the_rows_that_the_page_says(tmp_path, monkeypa
     for module, names in stands_in.items():
         monkeypatch.setitem(sys.modules, module, SimpleNamespace(**names))
     monkeypatch.chdir(tmp_path)
-    here, *elsewhere = blocks("sweeps.md", "python")
+    here, *elsewhere = blocks("guides/sweeps.md", "python")
     names = run(here, {})
     assert len(names["found"].table) == (6 + 3) * 2
     for block in elsewhere:

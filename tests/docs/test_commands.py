@@ -83,10 +83,10 @@ RUN = {path: complete(path.read_text()) for path in PROSE}
 
 
 def test_commands_are_found_in_order():
-    found = complete((DOCS / "howto" / "machines.md").read_text())
+    found = complete((DOCS / "guides" / "machines.md").read_text())
     assert found.index("graph example5 --save graph.json") < found.index("graph graph.json")
     assert any("--nodes" in line for line in found)
-    assert "report runs/done runs/done" in complete((DOCS / "report.md").read_text())
+    assert "report runs/done runs/done" in complete((DOCS / "guides" / "report.md").read_text())
 
 
 @pytest.mark.parametrize("path", PROSE, ids=lambda path: str(path.relative_to(ROOT)))

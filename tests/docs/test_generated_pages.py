@@ -21,20 +21,20 @@ def generate():
 
 
 def test_the_methods_page_is_what_the_classes_say(generate):
-    assert (DOCS / "methods.md").read_text() == generate.methods_page(), (
+    assert (DOCS / "reference" / "methods.md").read_text() == generate.methods_page(), (
         "run `python docs/generate.py methods`"
     )
 
 
 def test_the_specs_page_describes_every_key_of_the_tables(generate):
-    page = (DOCS / "specs.md").read_text()
+    page = (DOCS / "reference" / "specs.md").read_text()
     assert page == generate.specs_page(), "run `python docs/generate.py specs`"
     assert "Undefined" not in page
     assert not re.findall(r"^\| `\w+` \| [^|]* \|  \|$", page, re.MULTILINE), "a key has no description"
 
 
 def test_the_convergence_page_measures_every_method(generate):
-    page = (DOCS / "convergence.md").read_text()
+    page = (DOCS / "results" / "convergence.md").read_text()
     settings = [
         [type(method).__name__, convergence.setting(method, matrix), str(steps)]
         for method, matrix, steps in convergence.settings()
@@ -97,7 +97,7 @@ def test_a_method_ends_where_it_states_and_where_the_page_says(place, generate):
     declared = "wrong point" if _label(method, matrix) == "DGDClip-W, threshold 1" else _declared(method)
     assert measured.outcome == declared
     (printed,) = _rows(generate.convergence_page([measured]))
-    on_page = _rows((DOCS / "convergence.md").read_text())[place]
+    on_page = _rows((DOCS / "results" / "convergence.md").read_text())[place]
     assert printed[:3] + printed[6:] == on_page[:3] + on_page[6:]
     for now, then in zip(printed[3:6], on_page[3:6], strict=True):
         # Two digits are printed: the last may differ by one with another rounding.

@@ -1,4 +1,4 @@
-"""The package of howto/own_method.md, written and installed as its page says, works in digrad."""
+"""The package of guides/method.md, written and installed as its page says, works in digrad."""
 
 import pytest
 from click.testing import CliRunner
@@ -7,7 +7,7 @@ from digrad.cli.main import digrad
 from docs_pages import titled
 from plugin_installs import install, visible
 
-BLOCKS = titled("howto/own_method.md")
+BLOCKS = titled("guides/method.md")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -9,7 +9,7 @@ from PIL import Image
 
 from stored_runs import store, trace
 
-PAGE = Path(__file__).parents[2] / "docs" / "report.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "report.md"
 
 
 def test_code_of_the_page_runs_and_writes_what_it_says(
@@ -30,16 +30,16 @@ def test_code_of_the_page_runs_and_writes_what_it_says(
 
 
 def test_pictures_of_the_page_are_small_and_there() -> None:
-    pictures = re.findall(r"\]\((report-\w+\.png)\)", PAGE.read_text())
+    pictures = re.findall(r"\]\((\.\./images/report-\w+\.png)\)", PAGE.read_text())
     assert len(pictures) == 3
     assert all(0 < (PAGE.parent / picture).stat().st_size < 100_000 for picture in pictures)
 
 
 @pytest.mark.slow
 def test_pictures_can_be_taken_anew(tmp_path: Path) -> None:
-    runpy.run_path(str(PAGE.parent / "pictures.py"))["take_pictures"](tmp_path)
+    runpy.run_path(str(PAGE.parents[1] / "pictures.py"))["take_pictures"](tmp_path)
     for kind in ("light", "dark", "phone"):
-        now, then = (folder / f"report-{kind}.png" for folder in (tmp_path, PAGE.parent))
+        now, then = (folder / f"report-{kind}.png" for folder in (tmp_path, PAGE.parents[1] / "images"))
         with Image.open(now) as new, Image.open(then) as old:
             assert new.size == old.size
 

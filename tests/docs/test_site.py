@@ -136,10 +136,10 @@ return [inside.left - outside.left, outside.right - inside.right, getComputedSty
 
 def test_formulas_stand_in_the_middle_and_those_too_wide_scroll(site, tmp_path):
     with chromium(tmp_path) as browser:
-        browser.open(site / "methods.html")
+        browser.open(site / "reference" / "methods.html")
         left, right, overflow = browser.run(FORMULA)
         assert left == pytest.approx(right, abs=20)
-        browser.open(site / "methods.html", width=390)
+        browser.open(site / "reference" / "methods.html", width=390)
         assert browser.run(FORMULA)[2] == overflow == "auto"
 
 

@@ -334,7 +334,7 @@ logging.basicConfig(format="agent %(agent)d step %(step)d: %(message)s")
 model = torch.nn.Linear(4, 3)
 optimizer = DecentralizedOptimizer(model.parameters(), dg.CGT(step_size=0.05, threshold=1.0), network)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.999)
-for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):  # as docs/howto/trainers.md has it
+for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):  # as docs/guides/other_tools.md has it
     os.environ.pop(name)
 Checkpoints(sys.argv[1], optimizer, others={"scheduler": scheduler}).resume()
 assert "torch._dynamo" not in sys.modules  # seconds of every agent, for nothing

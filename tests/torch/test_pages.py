@@ -1,4 +1,4 @@
-"""The blocks of the pages about torch run as printed: torch.md, howto/machines.md and howto/trainers.md."""
+"""The blocks of the pages about torch run as printed: guides/training.md, guides/machines.md and guides/other_tools.md."""
 
 import importlib.util
 import os
@@ -16,7 +16,7 @@ from docs_pages import blocks, titled
 from torch_processes import Agents, environment, free_port
 
 LIMIT = 200.0  # seconds
-# What the reader of torch.md brings along.
+# What the reader of guides/training.md brings along.
 OF_THE_READER = """
 build_model = lambda: torch.nn.Linear(4, 1)
 loss = torch.nn.functional.mse_loss
@@ -47,13 +47,13 @@ def launch(folder: Path, script: str, *options: str) -> str:
 
 def test_replicas_of_torch_md_agree() -> None:
     names: dict[str, Any] = {}
-    exec(blocks("torch.md", "python")[0], names)
+    exec(blocks("guides/training.md", "python")[0], names)
     assert names["replicas"].k == 100
     assert names["replicas"].consensus_error() < 0.1
 
 
 def test_scripts_of_torch_md_train(tmp_path: Path) -> None:
-    _, train, every, late, recipe, checkpoints = blocks("torch.md", "python")
+    _, train, every, late, recipe, checkpoints = blocks("guides/training.md", "python")
     first, model_and_loop = train.split("torch.manual_seed", 1)
     resumable = checkpoints.replace("    ...\n", STEP)
     assert resumable != checkpoints
@@ -82,11 +82,11 @@ def test_scripts_of_torch_md_train(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_script_of_machines_md_trains_with_the_graph_that_launch_names(tmp_path: Path) -> None:
-    graph, start = blocks("howto/machines.md", "sh")[:2]
+    graph, start = blocks("guides/machines.md", "sh")[:2]
     run_in(tmp_path, graph)
     words = start.split()
     assert words[:2] == ["digrad", "launch"]
-    output = launch(tmp_path, titled("howto/machines.md")["file: train.py"], *words[2:-1])
+    output = launch(tmp_path, titled("guides/machines.md")["file: train.py"], *words[2:-1])
     accuracies = re.findall(r"accuracy of the average (\S+)", output)
     assert len(accuracies) == 5
     assert min(map(float, accuracies)) > 0.6
@@ -101,7 +101,7 @@ export SLURM_JOB_NODELIST=here SLURM_NNODES=2 SLURM_JOB_ID={job} INTERFACE=lo
 
 @pytest.mark.slow
 def test_slurm_script_starts_one_launch_per_node(tmp_path: Path) -> None:
-    files = titled("howto/machines.md")
+    files = titled("guides/machines.md")
     (tmp_path / "train.py").write_text(files["file: train.py"])
     run_in(tmp_path, "digrad graph ring 2 --save graph.json")
     port = free_port()
@@ -112,7 +112,7 @@ def test_slurm_script_starts_one_launch_per_node(tmp_path: Path) -> None:
 
 
 def test_command_of_the_kubernetes_job_is_one_of_launch() -> None:
-    service, policy, job = yaml.safe_load_all(titled("howto/machines.md")["file: digrad.yaml"])
+    service, policy, job = yaml.safe_load_all(titled("guides/machines.md")["file: digrad.yaml"])
     spec = job["spec"]["template"]["spec"]
     program, name, *words = spec["containers"][0]["command"]
     assert (program, name) == ("digrad", "launch")
@@ -147,7 +147,7 @@ def run_in(folder: Path, script: str) -> str:
 def test_loop_of_trainers_md_trains_without_ddp(library: str, steps: int, tmp_path: Path) -> None:
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"pip install -c constraints.txt -e '.[trainers]' for {library}")
-    parts = titled("howto/trainers.md")
+    parts = titled("guides/other_tools.md")
     script = parts["alone"] + parts[f"trainer: {library}"] + parts["answer"]
     script += "assert not any('DistributedDataParallel' in type(m).__name__ for m in model.modules())\n"
     output = launch(tmp_path, script, "--agents", "2")

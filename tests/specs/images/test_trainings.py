@@ -129,7 +129,7 @@ def test_run_says_why_when_no_method_could_be_run(folder, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["run", "smoothness"])
 def test_specification_of_the_page_trains_and_is_measured(command, folder, tmp_path, monkeypatch):
-    (text,) = blocks("cifar.md", "toml")
+    (text,) = blocks("guides/paper.md", "toml")
     few = f'folder = "{folder}", evaluate = 10, evaluate_last = 10'
     for old, new in {
         "1000": "2",

@@ -20,7 +20,7 @@ def main(what: str, folder: str) -> None:
     if what == "own group":
         torch.distributed.init_process_group("gloo")
     network = ProcessNetwork(ring(size + 1 if what == "size" else size), timeout=3 if what == "alone" else 20)
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):  # as docs/howto/trainers.md has it
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):  # as docs/guides/other_tools.md has it
         os.environ.pop(name)
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 3)
