@@ -1,7 +1,7 @@
 """Measure the recommended threshold: python docs/thresholds.py
 
-Prints the table of guides/step_size.md: how far CGT ends from the minimum with multiples of the recommended threshold, each
-with the best of nine step sizes.
+Prints the table of guides/step_size.md: how far CGT ends from the minimum with multiples of the recommended
+threshold, each with the best of nine step sizes.
 """
 
 import numpy as np

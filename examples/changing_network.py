@@ -1,8 +1,10 @@
-"""Fewer messages with a network that changes with time: `python examples/changing_network.py`.
+"""Fewer messages with a network that changes with time: `python examples/changing_network.py [figure.png]`.
 
 On the static exponential graph each of 16 agents sends to four others per step. One peer at a time, in turn, needs
 more steps and fewer bytes.
 """
+
+import sys
 
 import numpy as np
 
@@ -24,12 +26,15 @@ def main() -> None:
         "all four peers at every step": dg.graphs.exponential(16),
         "one peer per step": dg.graphs.one_peer_exponential(16),
     }
-    sent = {}
-    for name, graph in graphs.items():
-        trace = dg.simulate(method, problem, dg.Network(graph), steps=2000)
-        sent[name] = bytes_to(trace, 1e-6)
+    traces = {
+        name: dg.simulate(method, problem, dg.Network(graph), steps=2000) for name, graph in graphs.items()
+    }
+    sent = {name: bytes_to(trace, 1e-6) for name, trace in traces.items()}
+    for name, trace in traces.items():
         print(f"{name}: {trace.verdict}, {sent[name] / 1e6:.2f} MB to a gradient of 1e-6")
     print(f"share of the bytes: {sent['one peer per step'] / sent['all four peers at every step']:.2f}")
+    if len(sys.argv) > 1:
+        dg.plots.curves(traces, "grad_norm", x="bytes_sent").savefig(sys.argv[1])
 
 
 if __name__ == "__main__":

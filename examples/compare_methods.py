@@ -3,7 +3,6 @@
 import sys
 
 import digrad as dg
-from digrad import plots
 
 
 def main() -> None:
@@ -18,7 +17,7 @@ def main() -> None:
     for trace in traces.values():
         print(trace)
     if len(sys.argv) > 1:
-        plots.curves(traces).savefig(sys.argv[1])
+        dg.plots.curves(traces).savefig(sys.argv[1])
 
 
 if __name__ == "__main__":

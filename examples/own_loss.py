@@ -1,4 +1,6 @@
-"""Your own JAX loss with a pytree of parameters, over a directed ring: `python examples/own_loss.py`."""
+"""Your own JAX loss with a pytree of parameters, over a directed ring: `python examples/own_loss.py [figure.png]`."""
+
+import sys
 
 import jax.numpy as jnp
 import numpy as np
@@ -36,6 +38,8 @@ def main() -> None:
     )
     fitted = problem.unravel(trace.final_x.mean(axis=0))
     print(trace, {name: np.shape(value) for name, value in fitted.items()})
+    if len(sys.argv) > 1:
+        dg.plots.curves({"CGT": trace}, "loss").savefig(sys.argv[1])
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""A method of your own, against CGT, on a loss that blows up without clipping: `python examples/own_method.py`."""
+"""A method of your own against CGT, on a loss that needs clipping: `python examples/own_method.py [figure.png]`."""
 
+import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -28,9 +29,6 @@ class HeavyBallCGT:
     momentum: float
 
     needs: ClassVar = frozenset({"row", "column"})
-    early: ClassVar = (("push", "y"), ("pull", "x"))
-    rounds: ClassVar = 1
-    traffic: ClassVar = (2, 0)
     converges: ClassVar = "exact"
     estimate = query = state_x
 
@@ -60,6 +58,8 @@ def main() -> None:
     traces = dg.compare(methods, problem, network, steps=3000, x0=np.full(problem.dim, 10.0))
     own, plain = steps_to(traces["own"], 1e-6), steps_to(traces["CGT"], 1e-6)
     print(f"steps to a gradient of 1e-6, relative to CGT: {own / plain:.2f}")
+    if len(sys.argv) > 1:
+        dg.plots.curves(traces, "grad_norm").savefig(sys.argv[1])
 
 
 if __name__ == "__main__":

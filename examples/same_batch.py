@@ -1,4 +1,4 @@
-"""Experiment: which old gradient must a tracker subtract? Run `python examples/same_batch.py`.
+"""Experiment: which old gradient must a tracker subtract? Run `python examples/same_batch.py [figure.png]`.
 
 With mini-batches a tracker adds the gradient of the new batch and subtracts a gradient at the old point. It
 looks natural to take both on the new batch, because the noise then cancels. That is what is wrong: the noise
@@ -7,8 +7,10 @@ that was *stored* keeps the sum of the trackers equal to the sum of the latest g
 around the minimum. The methods of digrad do the latter; the former is written out below and is in no method.
 """
 
+import sys
 from collections.abc import Callable
 
+import matplotlib.pyplot as plt
 import numpy as np
 
 import digrad as dg
@@ -51,6 +53,14 @@ def main() -> None:
     print(f"gradient of the new batch subtracted: limit   {same[-1].round(6)}")
     print(f"  predicted from the noise of the first batch {predicted.round(6)}")
     print(f"stored gradient subtracted: average over time {stored[STEPS // 2 :].mean(axis=0).round(6)}")
+    if len(sys.argv) > 1:
+        figure, axes = plt.subplots(figsize=(3.5, 2.6), layout="constrained")
+        for label, path in (("gradient on the new batch", same), ("stored gradient", stored)):
+            running = np.cumsum(path, axis=0) / np.arange(1, STEPS + 1)[:, None]
+            axes.loglog(np.linalg.norm(running - MINIMUM, axis=1), label=label)
+        axes.set(xlabel="iteration", ylabel="error of the average over time")
+        axes.legend()
+        figure.savefig(sys.argv[1])
 
 
 if __name__ == "__main__":

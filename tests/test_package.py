@@ -36,12 +36,29 @@ def test_every_requirement_is_a_range_and_constraints_pin_it():
         assert name in pinned or name.replace("-", "_") in pinned, f"constraints.txt does not pin {name}"
 
 
-def test_workflow_and_hooks_call_what_exists():
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())
-    runs = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
+@pytest.mark.parametrize(
+    ("name", "made"), [("test", ["test", "package", "test-all"]), ("release", ["package", "docs"])]
+)
+def test_workflow_calls_targets_that_exist(name, made):
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / f"{name}.yml").read_text())
+    jobs = workflow["jobs"]
+    runs = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert [run.split()[1] for run in runs] == ["test", "package", "test-all"]
-    assert {run.split()[1] for run in runs} <= set(targets)
+    assert [run.split()[1] for run in runs] == made
+    assert set(made) <= set(targets)
+    for job in jobs.values():
+        assert set(job.get("needs", [])) <= set(jobs)
+        assert all(("uses" in step) != ("run" in step) for step in job["steps"])
+
+
+def test_release_publishes_only_on_a_tag_and_after_everything_was_built():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
+    assert workflow[True] == {"push": {"tags": ["v*"]}}  # YAML 1.1 reads the key `on` as true
+    for job in ("publish-package", "publish-docs"):
+        assert set(workflow["jobs"][job]["needs"]) == {"package", "docs"}
+
+
+def test_hooks_call_what_exists():
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
     assert {Path(hook["entry"].split()[0]).name for hook in hooks} == {"ruff", "lint-imports"}
     # A hook that looked at more than `make test` does would change files which are right.
@@ -92,7 +109,13 @@ def test_source_distribution_holds_what_tests_and_docs_read(built):
         "constraints.txt",
         "LICENSE",
     ]
-    wanted += ["docs/conf.py", "docs/images/demo.png", "docs/tour.ipynb", "examples/tour.ipynb", "tests/conftest.py"]
+    wanted += [
+        "docs/conf.py",
+        "docs/images/front.png",
+        "docs/tour.ipynb",
+        "examples/tour.ipynb",
+        "tests/conftest.py",
+    ]
     assert not [name for name in wanted if name not in names]
 
 

@@ -109,5 +109,5 @@ def _declared(method):
 
 
 def _rows(page):
-    lines = page.split("|---|\n")[1].splitlines()
+    lines = page.split("|---|\n")[-1].splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]

@@ -121,15 +121,12 @@ def test_lines_of_the_readme_train(tmp_path: Path) -> None:
     block = next(block for block in readme.split("```python\n") if "DecentralizedOptimizer" in block)
     script = tmp_path / "train.py"
     script.write_text(
-        "import torch\nimport digrad as dg\nmodel = torch.nn.Linear(2, 1)\n"
+        "import torch\nimport digrad as dg\nmodel, loss = torch.nn.Linear(2, 1), torch.nn.MSELoss()\n"
+        "batches = [(torch.ones(1, 2), torch.zeros(1, 1))] * 3\n"
+        "def evaluate(model):\n"
+        "    print(f'agent {network.agent} took {optimizer.k} steps')\n"
         + block.split("```")[0]
-        + "for k in range(3):\n"
-        "    optimizer.zero_grad()\n"
-        "    model(torch.ones(1, 2)).square().sum().backward()\n"
-        "    optimizer.step()\n"
-        "optimizer.close()\n"
-        "print(f'agent {network.agent} took {optimizer.k} steps')\n"
-        "network.close()\n"
+        + "network.close()\n"
     )
     with Agents(str(script), 5) as agents:
         for rank, ended in agents.wait(LIMIT).items():

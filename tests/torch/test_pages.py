@@ -1,4 +1,4 @@
-"""The blocks of the pages about torch run as printed: guides/training.md, guides/machines.md and guides/other_tools.md."""
+"""The blocks of guides/training.md, guides/machines.md and guides/other_tools.md run as printed."""
 
 import importlib.util
 import os
@@ -142,9 +142,16 @@ def run_in(folder: Path, script: str) -> str:
     return done.stdout
 
 
+def test_networks_of_other_tools_are_built() -> None:
+    names: dict[str, Any] = {}
+    exec(titled("guides/other_tools.md")["networks"], names)
+    assert names["server"].n == 10
+    assert names["symmetric"].W.toarray() == pytest.approx(names["symmetric"].W.toarray().T)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("library", "steps"), [("accelerate", 20), ("lightning", 40), ("transformers", 40)])
-def test_loop_of_trainers_md_trains_without_ddp(library: str, steps: int, tmp_path: Path) -> None:
+def test_loop_of_a_trainer_library_trains_without_ddp(library: str, steps: int, tmp_path: Path) -> None:
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"pip install -c constraints.txt -e '.[trainers]' for {library}")
     parts = titled("guides/other_tools.md")

@@ -42,7 +42,8 @@ def recommend_threshold(
 
     at the average start. While agents disagree, their trackers differ from the average gradient by about as much: a
     much smaller threshold clips what they have to tell each other, a much larger one lets the steep slopes of a far
-    start through. A first guess: docs/guides/step_size.md measures it, :func:`tune` with ``field="threshold"`` improves it.
+    start through. A first guess: docs/guides/step_size.md measures it, :func:`tune` with ``field="threshold"`` improves
+    it.
 
     Args:
         problem: The private losses.
