@@ -15,6 +15,8 @@ pytestmark = pytest.mark.long
 # Pages whose blocks need processes, or files of a package: what runs them is named.
 ELSEWHERE = {
     "guides/training.md": "tests/torch/test_pages.py",
+    "guides/slow_links.md": "tests/torch/test_pages.py",
+    "guides/failures.md": "tests/torch/test_pages.py",
     "guides/machines.md": "tests/torch/test_pages.py",
     "guides/other_tools.md": "tests/torch/test_pages.py",
     "guides/method.md": "tests/docs/test_own_method.py",

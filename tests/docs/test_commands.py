@@ -41,10 +41,12 @@ ELSEWHERE = {
     r"^data get cifar10": "tests/data/test_cifar.py::test_fetch_unpacks_the_archive_into_the_cache",
     r"^launch .*--nodes": "tests/torch/machines/test_hosts.py::"
     "test_hosts_train_as_documented_and_strangers_stay_out",
+    r"^launch .*torch_digits_mlp": "tests/torch/test_examples.py::"
+    "test_five_agents_learn_all_digits_although_each_sees_two_in_under_a_minute",
     r"^launch .*torch_wan": "tests/torch/test_examples.py::"
     "test_ten_local_steps_and_four_bits_learn_with_a_sixtieth_of_the_bytes",
     r"^launch --agents 2 train.py$": "tests/torch/test_pages.py::test_loop_of_a_trainer_library_trains_without_ddp",
-    r"^launch --agents 5 train.py": "tests/torch/test_pages.py::test_scripts_of_torch_md_train",
+    r"^launch --agents 5 train.py": "tests/torch/test_pages.py::test_scripts_of_the_pages_train",
     r"^launch --agents 5 --graph": "tests/torch/test_pages.py::"
     "test_script_of_machines_md_trains_with_the_graph_that_launch_names",
 }

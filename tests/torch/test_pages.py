@@ -1,4 +1,4 @@
-"""The blocks of guides/training.md, guides/machines.md and guides/other_tools.md run as printed."""
+"""The blocks of the guides to training run as printed: training, machines, slow_links, failures and other_tools.md."""
 
 import importlib.util
 import os
@@ -16,7 +16,7 @@ from docs_pages import blocks, titled
 from torch_processes import Agents, environment, free_port
 
 LIMIT = 200.0  # seconds
-# What the reader of guides/training.md brings along.
+# What the reader brings along.
 OF_THE_READER = """
 build_model = lambda: torch.nn.Linear(4, 1)
 loss = torch.nn.functional.mse_loss
@@ -45,15 +45,17 @@ def launch(folder: Path, script: str, *options: str) -> str:
     return done.stdout
 
 
-def test_replicas_of_torch_md_agree() -> None:
+def test_replicas_of_the_page_agree() -> None:
     names: dict[str, Any] = {}
     exec(blocks("guides/training.md", "python")[0], names)
     assert names["replicas"].k == 100
     assert names["replicas"].consensus_error() < 0.1
 
 
-def test_scripts_of_torch_md_train(tmp_path: Path) -> None:
-    _, train, every, late, recipe, checkpoints = blocks("guides/training.md", "python")
+def test_scripts_of_the_pages_train(tmp_path: Path) -> None:
+    _, train, every = blocks("guides/training.md", "python")
+    late, recipe = blocks("guides/slow_links.md", "python")
+    (checkpoints,) = blocks("guides/failures.md", "python")
     first, model_and_loop = train.split("torch.manual_seed", 1)
     resumable = checkpoints.replace("    ...\n", STEP)
     assert resumable != checkpoints
