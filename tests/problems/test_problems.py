@@ -438,7 +438,7 @@ def test_bad_input_gets_one_clear_line(call, message):
     assert "\n" not in str(error.value)
 
 
-def test_a_large_mini_batch_is_taken_agent_by_agent_to_the_same_bits(monkeypatch):
+def test_a_large_mini_batch_is_taken_by_some_agents_at_a_time_to_the_same_bits(monkeypatch):
     generator = np.random.default_rng(0)
     local = dg.problems.logistic(data=random_dataset(300, 20, seed=3), agents=60, partition="iid").local
     x, index = generator.standard_normal((60, 20)), generator.integers(0, 5, (60, 8), np.int32)
@@ -446,12 +446,14 @@ def test_a_large_mini_batch_is_taken_agent_by_agent_to_the_same_bits(monkeypatch
     found = {}
     with jax.enable_x64(True):
         arrays = jax.tree.map(jnp.asarray, local.arrays(np.float64))
-        for limit in (0, module.LARGEST_BATCH):
-            monkeypatch.setattr(module, "LARGEST_BATCH", limit)
+        for agents in (1, 7, 60):  # of which 7 leaves a rest
+            monkeypatch.setattr(module, "LARGEST_BATCH", 0 if agents < 60 else 1 << 20)
+            monkeypatch.setattr(module, "BLOCK", agents * 8 * 20 * 8)
             gradients = jax.jit(lambda x: local.gradients(arrays, x, jnp.asarray(index)))
-            assert ("scan" in str(jax.make_jaxpr(gradients)(x))) == (limit == 0)
-            found[limit] = np.asarray(gradients(x))
-    np.testing.assert_array_equal(*found.values())
+            assert ("scan" in str(jax.make_jaxpr(gradients)(x))) == (agents < 60)
+            found[agents] = np.asarray(gradients(x))
+    np.testing.assert_array_equal(found[1], found[60])
+    np.testing.assert_array_equal(found[7], found[60])
 
 
 def summed(w, batch):

@@ -24,6 +24,7 @@ LARGEST_DENSE_COPY = (
 ENTRY_BYTES = 40  # of a dense sample are read while one entry of a list is looked up: measured on a9a
 MOST_SLOTS = 64  # that are added up in one expression
 LARGEST_BATCH = 1 << 20  # bytes of a mini-batch of all agents that are taken at once
+BLOCK = 1 << 15  # bytes of a larger one that are taken at a time: they are read twice, then from the cache
 COLUMN_SEGMENT = 16  # entries of a column that are added up before they meet
 
 
@@ -116,14 +117,7 @@ class Logistic:
 
     def gradients(self, arrays: Any, x: jax.Array, index: jax.Array | None) -> jax.Array:
         """Return the gradients, ``[n, d]``."""
-        if (
-            index is not None
-            and "rows" in arrays
-            and index.size * x.shape[1] * x.dtype.itemsize > LARGEST_BATCH
-        ):
-            return _agent_by_agent(arrays, x, index) + _regulariser(arrays["reg"], x)[1]
-        batch = _select(arrays, index)
-        return _combine(batch, _residual(batch, x), x) + _regulariser(arrays["reg"], x)[1]
+        return _of_samples(arrays, x, index) + _regulariser(arrays["reg"], x)[1]
 
     def objective(self, arrays: Any, points: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return F and its gradient at ``points``, agent after agent with one product for all points."""
@@ -353,22 +347,37 @@ def _select(arrays: Any, index: jax.Array | None) -> Any:
     kept = [key for key in ("entries", "places", "rows") if key in arrays]
     if index is None:
         return {**{key: arrays[key].reshape(n, m, -1) for key in kept}, "weights": arrays["weights"]}
-    row = index + m * jnp.arange(n, dtype=index.dtype)[:, None]
-    batch = {key: arrays[key].at[row].get(mode="promise_in_bounds") for key in kept}
-    return {**batch, "weights": 1 / index.shape[1]}
+    return _batch({key: arrays[key] for key in kept}, _places(index, m))
 
 
-def _agent_by_agent(arrays: Any, x: jax.Array, index: jax.Array) -> jax.Array:
-    """Return the data's part of the gradients of a mini-batch whose rows, all together, would leave the cache."""
+def _places(index: jax.Array, m: int) -> jax.Array:
+    """Return where the samples of a mini-batch stand in the tables of all agents, ``[n, batch]``."""
+    return index + m * jnp.arange(len(index), dtype=index.dtype)[:, None]
 
-    def of_agent(block: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
-        of_one, x, index = block
-        batch = {"rows": arrays["rows"].at[of_one + index].get(mode="promise_in_bounds")[None]}
-        batch["weights"] = 1 / len(index)
-        return _combine(batch, _residual(batch, x[None]), x[None])[0]
 
-    n, m = arrays["weights"].shape
-    return jax.lax.map(of_agent, (m * jnp.arange(n, dtype=index.dtype), x, index))
+def _batch(tables: dict[str, Any], places: jax.Array) -> Any:
+    batch = {key: table.at[places].get(mode="promise_in_bounds") for key, table in tables.items()}
+    return {**batch, "weights": 1 / places.shape[1]}
+
+
+def _of_samples(arrays: Any, x: jax.Array, index: jax.Array | None) -> jax.Array:
+    """Return the data's part of the gradients, of a mini-batch for as many agents at a time as stay in the cache."""
+    n, row_bytes = len(x), x.shape[1] * x.dtype.itemsize
+    if index is None or "rows" not in arrays or index.size * row_bytes <= LARGEST_BATCH:
+        batch = _select(arrays, index)
+        return _combine(batch, _residual(batch, x), x)
+    agents = min(n, max(1, BLOCK // (index.shape[1] * row_bytes)))
+    places = _places(index, arrays["weights"].shape[1])
+
+    def of_some(i: jax.Array, total: jax.Array) -> jax.Array:
+        first = jnp.minimum(i * agents, n - agents)  # the last agents may have two turns, with equal results
+        some, of_batch = (jax.lax.dynamic_slice_in_dim(one, first, agents) for one in (x, places))
+        batch = _batch({"rows": arrays["rows"]}, of_batch)
+        return jax.lax.dynamic_update_slice_in_dim(
+            total, _combine(batch, _residual(batch, some), some), first, 0
+        )
+
+    return jax.lax.fori_loop(0, -(-n // agents), of_some, jnp.zeros_like(x))
 
 
 def _residual(batch: Any, x: jax.Array) -> jax.Array:
