@@ -34,9 +34,11 @@ class WithReplacement:
         counters = -(-numbers // WORDS)
         generator = np.random.Philox(key=[self.seed, SAMPLES]).advance(first * counters)
         raw = generator.random_raw(length * counters * WORDS).reshape(length, -1)[:, :numbers]
-        high = (raw >> np.uint64(32)).reshape(length, len(self.sizes), self.batch_size)
-        sizes = np.array(self.sizes, np.uint64)[:, None]
-        return ((high * sizes) >> np.uint64(32)).astype(np.int32)  # multiply-shift instead of a slow modulo
+        drawn = raw.reshape(length, len(self.sizes), self.batch_size)
+        drawn >>= np.uint64(32)  # in place: a call on a large network draws some hundred megabytes
+        drawn *= np.array(self.sizes, np.uint64)[:, None]
+        drawn >>= np.uint64(32)  # multiply-shift instead of a slow modulo
+        return drawn.astype(np.int32)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,11 +5,14 @@ import textwrap
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 import digrad as dg
 from digrad.errors import ArgumentError, CheckpointError, MixingError
+from digrad.sampling import WithReplacement
+from digrad.simulation.setup import prepare
 from digrad.testing.numpy_net import NumPyNet
 from method_cases import CASES, of_each_kind
 
@@ -492,6 +495,15 @@ def test_calls_of_many_agents_are_never_so_short_that_their_ends_count(monkeypat
     network = dg.Network(dg.graphs.ring(n))
     dg.simulate(CGT, problem, network, steps=70, callback=lambda progress: seen.append(progress.k))
     assert seen == [10, 20, 40, 60, 70]  # ten to compile, ten to see how long they take
+
+
+@pytest.mark.parametrize(("batch_size", "length"), [(4, 20), (64, 8)])
+def test_samples_do_not_shorten_calls_to_fewer_bytes_than_the_states_take(batch_size, length, monkeypatch):
+    monkeypatch.setattr("digrad.simulation.setup.BYTES_PER_CALL", 64)
+    problem, x0 = digits(), np.zeros((5, 64))
+    sampler = WithReplacement(problem.sizes, batch_size, 0)
+    with jax.enable_x64(True):
+        assert prepare(CGT, problem, NETWORK, x0, name="run", sampler=sampler).length == length
 
 
 @pytest.mark.usefixtures("interruptible")

@@ -22,14 +22,11 @@ from digrad.simulation.interrupt import deferred_interrupt
 from digrad.simulation.loop import Carry, Rows
 from digrad.simulation.operators import MANY_AGENTS
 from digrad.simulation.record import Recorder, tracker_of
-from digrad.simulation.setup import Prepared
+from digrad.simulation.setup import LEAST_STEPS, Prepared
 from digrad.trace import Trace, Verdict, is_stalled
 
 CALL_SECONDS = 0.5  # how long a call should take: Ctrl-C and progress wait for its end
 FIRST_STEPS = 10  # of the first call, before anything is known about the time of a step
-LEAST_STEPS = (
-    20  # of a call with many agents, however long: it begins and ends with as much memory as three steps
-)
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,10 @@ from digrad.simulation.unreliable import Fate, FatedNet, Wire
 
 STEPS_PER_CALL = 1000  # at most
 BYTES_PER_CALL = 64 << 20  # what the inputs, or the stored averages, of one call take at most, about
+LEAST_STEPS = (
+    20  # of a call with many agents, however long: it begins and ends with as much memory as three steps
+)
+STATES_PER_CALL = 4  # how many stacked states the inputs of these steps may be as large as, if that is more
 
 Sampler = WithReplacement | EpochPermutations
 
@@ -199,7 +203,11 @@ def prepare(
     fates = make_fates(network, churn, charges, letters)
     state, links, traffic, wire, widths = _open(numeric, x0, operators, network, fates)
     per_step = fresh_bytes + (4 * n * sampler.batch_size if sampler else 0) + _fate_bytes(fates, widths)
-    longest = max(1, min(STEPS_PER_CALL, BYTES_PER_CALL // max(1, per_step)))
+    longest = max(
+        1,
+        min(STEPS_PER_CALL, BYTES_PER_CALL // max(1, per_step)),
+        min(LEAST_STEPS, STATES_PER_CALL * x0.nbytes // max(1, per_step)),
+    )
     u, v = perron_weights(method, network)
     fixed = Fixed(
         method=numeric,
