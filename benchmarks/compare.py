@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from benchmarks.measure import ONE_THREAD
 from benchmarks.report import FOLDER, ROOT
@@ -48,7 +49,7 @@ print(json.dumps(found))
 """
 
 
-def compare(other: Path, repeats: int, data: str) -> list[dict[str, object]]:
+def compare(other: Path, repeats: int, data: str) -> list[dict[str, Any]]:
     """Return a row per case: the name, the seconds of the other checkout and of this one, and their ratio."""
     found: dict[Path, list[dict[str, float]]] = {other: [], ROOT: []}
     for _ in range(repeats):

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ SAMPLES, BATCH = {"logistic": 8, "user": 5}, 2
 STEPS = (20, 1000)  # of one timed call, at least and at most, as those of `simulate`
 NUMBERS = 20_000_000  # that a timed call steps through, in between
 REFERENCE_STEPS = 3  # at most, of one timed call of NumPy and scipy on a large network
-BOX = 3.0  # seconds for the turns of one method, about; at least one turn
+BOX, TURNS = 3.0, 2  # seconds for the turns of one method, about, and how many turns there are at least
 FILE = "methods.jsonl"
 
 
@@ -120,10 +120,11 @@ class Work:
             raise DigradError(f"{self.name} diverged: nothing to compare.")
         return self.run_of.fixed.method.estimate(carry.state)
 
-    def products(self) -> None:
-        """Multiply by the method's matrices, once."""
-        for letter in METHODS[self.name]:
-            self.matrices[letter] @ self.x0
+    def products(self, steps: int) -> None:
+        """Multiply by the method's matrices, as often as in so many steps."""
+        for _ in range(steps):
+            for letter in METHODS[self.name]:
+                _ = self.matrices[letter] @ self.x0
 
     def loop(self, steps: int) -> Any:
         """Run the same steps with NumPy and scipy; return the estimates."""
@@ -214,6 +215,7 @@ LOOPS: dict[str, Callable[..., Any]] = {
 }
 
 
+@cache
 def make_network(n: int, *, is_undirected: bool) -> Any:
     """Return a random digraph with three edges from each agent, or the same with all edges in both directions."""
     from digrad.graphs import from_edges, k_out
@@ -277,7 +279,8 @@ def _log_cosh(w: Any, samples: Any) -> Any:
 def _turns(work: Work, box: float) -> dict[str, Timing]:
     """Return the medians of the seconds per step; all take turns until the box is full."""
     cores = sorted(os.sched_getaffinity(0))[-2:]
-    work.run(1), work.products(), work.loop(1)  # compiles, and touches all memory
+    for run in (work.run, work.products, work.loop):
+        run(1)  # compiles, and touches all memory
 
     def on(some: list[int]) -> None:
         with _held(set(some)):
@@ -286,12 +289,12 @@ def _turns(work: Work, box: float) -> dict[str, Timing]:
     candidates = {
         "one": (lambda: on(cores[-1:]), work.steps),
         "two": (lambda: on(cores), work.steps),
-        "products": (work.products, 1),
+        "products": (lambda: work.products(work.reference_steps), work.reference_steps),
         "loop": (lambda: work.loop(work.reference_steps), work.reference_steps),
     }
     times: dict[str, list[Timing]] = {name: [] for name in candidates}
     began = time.perf_counter()
-    while not times["loop"] or time.perf_counter() - began < box:
+    while len(times["loop"]) < TURNS or time.perf_counter() - began < box:
         for name, (run, steps) in candidates.items():
             spent = timed(run)
             times[name].append(Timing(spent.cpu / steps, spent.wall / steps))

@@ -96,11 +96,12 @@ class Workload:
         rows, weights = self.rows
         n, m, d = rows.shape
         if self.batches is not None:
-            flat, first, scale = rows.reshape(n * m, d), np.arange(n)[:, None] * m, 1 / self.batches.shape[2]
-            taken = np.empty((n * self.batches.shape[2], d), self.dtype)
+            batches = self.batches
+            flat, first, scale = rows.reshape(n * m, d), np.arange(n)[:, None] * m, 1 / batches.shape[2]
+            taken = np.empty((n * batches.shape[2], d), self.dtype)
 
             def sampled(x: Any, k: int) -> Any:
-                np.take(flat, (self.batches[k] + first).reshape(-1), axis=0, out=taken, mode="clip")
+                np.take(flat, (batches[k] + first).reshape(-1), axis=0, out=taken, mode="clip")
                 batch = taken.reshape(n, -1, d)
                 residual = _residual(np.matmul(batch, x[:, :, None])[:, :, 0], scale)
                 return np.matmul(residual[:, None], batch)[:, 0]

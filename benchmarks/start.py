@@ -58,9 +58,9 @@ def _profile(folder: str | None) -> dict[str, float]:
     spent: dict[str, float] = {"trace": 0.0, "lower": 0.0, "compile": 0.0}
     parts = {"jaxpr_trace": "trace", "jaxpr_to_mlir": "lower", "backend_compile": "compile"}
 
-    def listen(event: str, seconds: float, **_: Any) -> None:
+    def listen(event: str, duration_secs: float, **kwargs: Any) -> None:
         for name, part in parts.items():
-            spent[part] += seconds if name in event else 0.0
+            spent[part] += duration_secs if name in event else 0.0
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     problem = dg.problems.logistic(data="digits", agents=5, reg_weight=1e-3, reg_power=4)

@@ -38,11 +38,14 @@ def workers(data: str, repeats: int) -> list[BenchRow]:
     import digrad as dg
 
     problem = dg.problems.logistic(data="digits", agents=5, reg_weight=1e-3, reg_power=4)
-    grid = {"step_size": np.geomspace(1e-3, 1e-1, 20), "threshold": np.geomspace(0.5, 50.0, 10)}
+    grid: dict[str, Any] = {
+        "step_size": np.geomspace(1e-3, 1e-1, 20),
+        "threshold": np.geomspace(0.5, 50.0, 10),
+    }
     network = dg.Network(dg.graphs.example5())
 
     def run(count: int) -> Any:
-        options = {"steps": 1000, "batch_size": 8, "record_every": 100, "workers": count}
+        options: dict[str, Any] = {"steps": 1000, "batch_size": 8, "record_every": 100, "workers": count}
         return dg.sweep(dg.CGT, problem, network, grid=grid, **options).table["final_loss"]
 
     _check(run(1), run(2))  # in which XLA starts, with one thread; the workers see to that themselves
@@ -72,12 +75,13 @@ def _digits(together: bool) -> list[float]:
     import digrad as dg
 
     problem = dg.problems.logistic(data="digits", agents=5, reg_weight=1e-3, reg_power=4)
-    network, options = dg.Network(dg.graphs.example5()), {"steps": 400, "x0": "normal"}
-    seconds = []
+    network, seconds = dg.Network(dg.graphs.example5()), []
+    grid: dict[str, Any] = {"step_size": SIZES, "threshold": THRESHOLDS}
+    options: dict[str, Any] = {"steps": 400, "x0": "normal"}
     for _ in range(2):
         began = time.perf_counter()
         if together:
-            dg.sweep(dg.CGT, problem, network, grid={"step_size": SIZES, "threshold": THRESHOLDS}, **options)
+            dg.sweep(dg.CGT, problem, network, grid=grid, **options)
         else:
             for size in SIZES.tolist():
                 for threshold in THRESHOLDS:
