@@ -46,7 +46,7 @@ def demo(out: Path | None, as_json: bool, overwrite: bool) -> None:
 )
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("--jsonl", is_flag=True, help="Print one line of JSON per event, as it happens.")
-@click.option("--example", is_flag=True, help="Print a specification to start from, and end.")
+@click.option("--example", is_flag=True, help="Print a specification to start from, and exit.")
 def run(
     spec: Path | None,
     out: Path | None,
@@ -58,10 +58,10 @@ def run(
     jsonl: bool,
     example: bool,
 ) -> None:
-    """Run the experiment that SPEC, a TOML file, describes.
+    """Run the experiment described by SPEC, a TOML file.
 
     The results go to --out (default: runs/<name of the file>): the specification, a summary, a trace per method,
-    figures and a report. Ctrl-C keeps what was computed; --resume goes on from there, with the same numbers to the
+    figures and a report. Ctrl-C keeps what was computed; --resume continues from there, with the same numbers to the
     last bit.
     """
     from digrad.specs import load_spec, preset
@@ -86,7 +86,7 @@ def run(
     "below, hours (small is its default).",
 )
 @click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of starts and samples."
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of starts and samples."
 )
 @click.option(
     "--jobs", type=click.IntRange(min=1), help="cifar: processes at a time.  [default: one per core]"
@@ -94,12 +94,12 @@ def run(
 @click.option(
     "--seeds",
     type=click.IntRange(min=1),
-    help="cifar: only the first so many seeds now; --resume adds the others.",
+    help="cifar: only the first N seeds now; --resume adds the others.",
 )
 @click.option(
     "--steps",
     type=click.IntRange(min=1),
-    help="cifar: only so many steps, without search, to see how long all take.",
+    help="cifar: only N steps, without search, to see how long a full run takes.",
 )
 @click.option(
     "--setting",

@@ -18,7 +18,7 @@ _MANY_ARCS = 2_000_000  # from here on a description takes long enough for a wor
 @click.argument("graph")
 @click.argument("arguments", nargs=-1)
 @click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of random generators."
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of random graphs."
 )
 @click.option(
     "--draw", type=click.Path(path_type=Path), help="Draw the digraph to this PNG, PDF or SVG file."

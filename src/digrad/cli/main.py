@@ -14,11 +14,11 @@ from digrad.errors import DigradError
 
 HELP = """Decentralized optimization over directed graphs that does not blow up.
 
-N agents each hold a private loss; links are one-way; together they minimise the average. CGT clips the tracker of
-the average gradient, so that a gradient that grows fast cannot throw the iterates away.
+Agents with private losses and one-way links minimise the average loss together. CGT clips the tracker of the average
+gradient, so gradients that grow fast cannot make it diverge.
 
 \b
-Begin here:
+Start here:
   digrad demo                          three methods on real data, figures and a report, half a minute
   digrad graph example5                a digraph, its weights and what they imply
   digrad run experiment.toml           your own experiment (digrad run --example prints one to start from)

@@ -9,7 +9,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON i
 resume_option = click.option(
     "--resume",
     is_flag=True,
-    help="Go on where an earlier call with the same --out ended; more steps extend it.",
+    help="Continue an earlier call with the same --out; more steps extend it.",
 )
 method_option = click.option(
     "--method", metavar="LABEL", help="Which CGT of SPEC, if it has several; the first by default."

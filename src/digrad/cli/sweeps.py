@@ -32,7 +32,7 @@ _SHOWN = 10  # rows of a sweep that the terminal shows
 @click.option(
     "--backend", metavar="NAME", help="A joblib backend instead of processes of this machine, e.g. dask."
 )
-@click.option("--scheduler", metavar="ADDRESS", help="Of the cluster, with --backend dask.")
+@click.option("--scheduler", metavar="ADDRESS", help="Address of the Dask scheduler, with --backend dask.")
 @json_option
 def sweep(
     spec: Path, out: Path | None, resume: bool, overwrite: bool, workers: int, backend: str | None,
@@ -40,9 +40,8 @@ def sweep(
 ) -> None:  # fmt: skip
     """Run every configuration of the table [sweep] in SPEC; one row each.
 
-    The results go to --out (default: runs/sweep-<name of the file>): table.parquet, figures, and rows.jsonl, where
-    every finished row is kept at once: whatever ends the command, --resume goes on. A run that diverges is a row like
-    any other.
+    The results go to --out (default: runs/sweep-<name of the file>): table.parquet, figures, and rows.jsonl. Finished
+    rows are saved at once, so --resume can continue after any interruption. A run that diverges is a row, too.
     """
     from digrad.specs import load_spec, sweep_spec
 
@@ -85,20 +84,20 @@ def sweep(
     type=click.IntRange(min=1),
     default=12,
     show_default=True,
-    help="Values tried at most, at least 3.",
+    help="Largest number of values to try, at least 3.",
 )
-@click.option("--steps", type=click.IntRange(min=1), help="Of each run; those of SPEC by default.")
+@click.option("--steps", type=click.IntRange(min=1), help="Steps of each run; those of SPEC by default.")
 @json_option
 def tune(
     spec: Path, out: Path | None, method: str | None, goal: Any, field: str, budget: int, steps: int | None,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Search the step size of a method in SPEC: the largest that is stable, or the one that ends best.
+    """Search for the step size of a method in SPEC: the largest stable one, or the one with the lowest final loss.
 
-    The search begins at the value in SPEC. Writes tuning.json, the evidence (a row per value and seed) and a figure to
-    --out (default: runs/tune-<name of the file>). For methods that clip it also recommends a threshold, and for CGT,
-    SoftCGT and AB it prints the other end: the largest step that is proven to converge. Exits with 1 if no value tried
-    is stable.
+    The search starts at the value in SPEC. Writes tuning.json, a table with a row per value and seed, and a figure to
+    --out (default: runs/tune-<name of the file>). For methods that clip it also recommends a threshold; for CGT,
+    SoftCGT and AB it also prints the largest step size that is proven to converge. Exits with 1 if no value
+    tried is stable.
     """
     from digrad.specs import load_spec, tune_spec
 

@@ -16,7 +16,9 @@ from digrad.cli.options import json_option, method_option, out_option
 @click.command()
 @click.argument("spec", type=click.Path(path_type=Path), required=False)
 @out_option
-@click.option("--steps", type=click.IntRange(min=1), help="Of the checked run; by default at most 1500.")
+@click.option(
+    "--steps", type=click.IntRange(min=1), help="Steps of the checked run; by default at most 1500."
+)
 @click.option("--paper", is_flag=True, help="Check every inequality of the paper's proof along the run too.")
 @click.option(
     "--verify", type=click.Path(path_type=Path), metavar="FILE", help="Check a stored certificate.json again."
@@ -32,12 +34,12 @@ def certify(
     method: str | None,
     as_json: bool,
 ) -> None:
-    """Certify the step size of the CGT, SoftCGT or AB in SPEC, and say from which step on its run is proven.
+    """Certify the step size of the CGT, SoftCGT or AB in SPEC, and find from which step its run is proven.
 
-    Prints the largest certified step, the largest stable one near the minimum as the upper end, what costs the
-    difference, and how the threshold changes it. Writes certificate.json, which --verify checks again without the
-    search, and a figure per inequality. Exits with 1 if an inequality that must hold is violated, or a claim of
-    FILE does not hold; a run that diverges is a result.
+    Prints the largest certified step size, the largest one that is stable near the minimum, the reasons for the gap,
+    and how the threshold changes it. Writes certificate.json, which --verify checks again without the search, and a
+    figure per inequality. Exits with 1 if an inequality that must hold is violated, or a claim of FILE does not hold;
+    a run that diverges is a result.
     """
     from digrad.specs import certify_spec, load_spec
 
