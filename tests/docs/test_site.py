@@ -115,7 +115,7 @@ class Links(HTMLParser):
 
 def test_no_link_inside_the_site_is_dead(site):
     pages = {path: Links(path) for path in site.rglob("*.html") if "_static" not in path.parts}
-    assert len(pages) > 30
+    assert len(pages) > 25
     dead = []
     for path, page in pages.items():
         for target in page.targets:
@@ -141,6 +141,23 @@ def test_formulas_stand_in_the_middle_and_those_too_wide_scroll(site, tmp_path):
         assert left == pytest.approx(right, abs=20)
         browser.open(site / "reference" / "methods.html", width=390)
         assert browser.run(FORMULA)[2] == overflow == "auto"
+
+
+SHOWN = """return [document.querySelectorAll("h1").length,
+[...document.images].filter((image) => image.naturalWidth === 0).map((image) => image.src),
+document.documentElement.scrollWidth - innerWidth];"""
+
+
+def test_every_page_opens_in_a_browser_with_its_pictures(site, tmp_path):
+    pages = [path for path in sorted(site.rglob("*.html")) if "_static" not in path.parts]
+    with chromium(tmp_path) as browser:
+        for path in pages:
+            browser.open(path)
+            titles, without_picture, beyond_the_edge = browser.run(SHOWN)
+            assert (titles, without_picture) == (1, []), path
+            assert beyond_the_edge <= 0, path
+            assert browser.complaints() == [], path
+            assert {urlsplit(address).scheme for address in browser.requests()} <= {"file", "data"}, path
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
