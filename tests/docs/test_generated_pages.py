@@ -59,6 +59,12 @@ def test_the_notebook_prints_what_it_shows(generate):
     assert sum("image/png" in kind for kind in kinds) == 2
 
 
+def test_the_notebook_opens_in_colab_and_installs_in_one_line(generate):
+    cells = ["".join(cell["source"]) for cell in json.loads(generate.NOTEBOOK.read_text())["cells"]]
+    assert "colab.research.google.com/github/" in cells[0]
+    assert [cell.count("\n") for cell in cells if "pip install" in cell] == [0]
+
+
 def _printed(notebook):
     outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", ())]
     return ["".join(output["text"]) for output in outputs if output.get("name") == "stdout"]
