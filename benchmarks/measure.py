@@ -20,6 +20,7 @@ ONE_THREAD = {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
     "NPROC": "1",  # which XLA obeys
 }
+NEVER = 1 << 40  # a record_every that no run reaches
 
 
 class Timing(NamedTuple):
@@ -58,9 +59,40 @@ def medians(times: Sequence[Timing]) -> Timing:
     return Timing(statistics.median(t.cpu for t in times), statistics.median(t.wall for t in times))
 
 
-def unrecorded(start: Any) -> Any:
-    """Return a run's start, counted from 1: the iteration 0 is always recorded, which is not what a step costs."""
-    return start._replace(k=start.k + 1, reached=start.reached + 1)
+class Loop:
+    """The compiled loop of a simulator, with the inputs of all steps made beforehand: only steps are timed.
+
+    Args:
+        simulator: A :class:`digrad.Simulator`.
+        x0: The start.
+        steps: As many as one call may take.
+    """
+
+    def __init__(self, simulator: Any, x0: Any, steps: int) -> None:
+        import jax
+
+        from digrad.simulation.loop import advance_of
+        from digrad.simulation.setup import inputs
+
+        setup = self.setup = simulator.setup._replace(length=steps + 1)
+        self.start = simulator.init(x0)._replace(x0=None)
+        self._advance = advance_of(setup.static, *self.start.grad.shape)
+        with jax.enable_x64(True):
+            self._inputs = jax.device_put(inputs(setup, 0, steps + 1))
+
+    def run(self, steps: int) -> Any:
+        """Take steps of which none is recorded, from iteration 1 on: 0 always is, which is not what a step costs."""
+        start = self.start._replace(k=self.start.k + 1, reached=self.start.reached + 1)
+        return self.record(1 + steps, NEVER, start)[0]
+
+    def record(self, end: int, every: int, start: Any = None) -> Any:
+        """Return the state at iteration ``end``, and the buffer of the rows recorded on the way."""
+        import jax
+
+        setup, start = self.setup, self.start if start is None else start
+        with jax.enable_x64(True):
+            done = self._advance(setup.params[0], start, end, every, self._inputs, static=setup.static)
+            return jax.block_until_ready(done)
 
 
 def peak_memory() -> int:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import Timing, medians, timed, unrecorded
+from benchmarks.measure import Loop, Timing, medians, timed
 from benchmarks.report import FOLDER, ROOT, load_rows
 from digrad.errors import DigradError
 
@@ -88,11 +88,8 @@ class Work:
         batch: int | None,
         dtype: str = "float32",
     ) -> None:
-        import jax
-
         import digrad
         from digrad.sampling import WithReplacement, normal_start
-        from digrad.simulation.setup import prepare
 
         cls = getattr(digrad, name)
         options = {"threshold": THRESHOLD} if "threshold" in cls.__dataclass_fields__ else {}
@@ -105,20 +102,17 @@ class Work:
             letter: getattr(network, letter).matrix.astype(dtype) for letter in set(METHODS[name])
         }
         sampler = WithReplacement(problem.sizes, batch, 0) if batch else None
-        self.run_of = prepare(
-            cls(step_size=STEP_SIZE, **options), problem, network, self.x0, name=name, sampler=sampler,
-            length=self.steps + 1,
-        )  # fmt: skip
+        method = cls(step_size=STEP_SIZE, **options)
+        self.simulator = digrad.Simulator(method, problem, network, batch_size=batch, dtype=dtype)
+        self.loop = Loop(self.simulator, self.x0, self.steps)
         self.batches = sampler.batches(0, self.steps) if sampler else None
-        self.inputs = jax.device_put(self.run_of.inputs(0, self.steps + 1))
 
     def run(self, steps: int | None = None) -> Any:
         """Run digrad's loop in one call; return the estimates."""
-        start, end = unrecorded(self.run_of.start), 1 + (self.steps if steps is None else steps)
-        carry, _ = self.run_of.call(start, end, record_every=1 << 40, inputs=self.inputs)
-        if not carry.alive:
+        state = self.loop.run(self.steps if steps is None else steps)
+        if not state.alive:
             raise DigradError(f"{self.name} diverged: nothing to compare.")
-        return self.run_of.fixed.method.estimate(carry.state)
+        return self.simulator.estimate(state)
 
     def products(self, steps: int) -> None:
         """Multiply by the method's matrices, as often as in so many steps."""

@@ -16,18 +16,16 @@ import numpy as np
 import scipy.sparse
 
 import digrad as dg
-from benchmarks.measure import interleave, peak_memory, timed, unrecorded
+from benchmarks.measure import NEVER, Loop, interleave, peak_memory, timed
 from benchmarks.report import BenchRow
 from digrad.data import Dataset
 from digrad.errors import DigradError
 from digrad.sampling import WithReplacement, normal_start
-from digrad.simulation.record import Recorder
-from digrad.simulation.setup import prepare
+from digrad.simulation.record import evaluate_many, first_rows
 
 STEP_SIZE, THRESHOLD = 0.05, 5.0  # of the paper
 BATCH, RECORD_EVERY = 32, 10
 AGREEMENT = 1e-10  # largest difference between NumPy's iterates and ours, in float64
-NEVER = 1 << 40  # a record_every that no run reaches
 LOSSY = {  # what happens to packets, and what it may cost
     "30 % loss": (dg.Links(loss=0.3), 2.5),
     "delays of 0 to 5": (dg.Links(delay=5), None),
@@ -61,23 +59,19 @@ class Workload:
         sampler = None if batch_size is None else WithReplacement(problem.sizes, batch_size, 0)
         self.batches = sampler and sampler.batches(0, steps)
         method = dg.CGT(step_size=STEP_SIZE, threshold=THRESHOLD)
-        self.run_of = prepare(
-            method, problem, self.network, self.x0, name="CGT", sampler=sampler, length=steps
-        )
-        self.inputs = jax.device_put(self.run_of.inputs(0, steps))
+        simulator = dg.Simulator(method, problem, self.network, batch_size=batch_size, dtype=dtype)
+        self.loop = Loop(simulator, self.x0, steps)
 
     def run(self) -> Any:
         """Run digrad's loop in one call; return x."""
-        start = unrecorded(self.run_of.start)
-        return self.run_of.call(start, 1 + self.steps, record_every=NEVER, inputs=self.inputs)[0].state.x
+        return self.loop.run(self.steps).method_state.x
 
     def record(self) -> Any:
         """Run with averages stored in the loop and evaluated afterwards; return the losses."""
-        run = self.run_of
-        _, rows = run.call(run.start, self.steps, record_every=RECORD_EVERY, inputs=self.inputs)
-        recorder = Recorder(self.problem.code, run.fixed.arrays, run.traffic)
-        recorder.append(np.arange(0, self.steps, RECORD_EVERY), rows)
-        return recorder.columns["loss"]
+        _, buffer = self.loop.record(self.steps, RECORD_EVERY)
+        points = first_rows(buffer, -(-self.steps // RECORD_EVERY)).point
+        with jax.enable_x64(True):
+            return evaluate_many(self.problem.code, self.loop.setup.params[0].arrays, points)[0]
 
     @cached_property
     def rows(self) -> tuple[Any, Any]:
@@ -251,8 +245,11 @@ def lossy(data: str, repeats: int) -> list[BenchRow]:
         runs = {}
         for name, links in {"perfect": None, **{name: links for name, (links, _) in LOSSY.items()}}.items():
             network = dg.Network(graph, links=links)
-            run = prepare(dg.CGT(0.2, THRESHOLD), problem, network, x0, name="CGT", length=steps)
-            runs[name] = partial(run.call, run.start, steps, record_every=NEVER)
+            simulator = dg.Simulator(
+                dg.CGT(0.2, THRESHOLD), problem, network, dtype="float32", record_every=NEVER
+            )
+            start = simulator.init(x0)
+            runs[name] = partial(simulator.run, start._replace(k=start.k + 1, reached=start.k + 1), steps)
         times = interleave(runs, repeats=repeats)
     return [
         BenchRow(

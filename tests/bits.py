@@ -33,7 +33,9 @@ from method_cases import CASES
 REFERENCE = Path(__file__).with_suffix(".json")
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5}  # relative to the largest number of an array, and to 1
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "torch")
-AVERAGE = "weighted"  # of the agents, where columns were measured when the reference was made
+RECORD = dg.Record(
+    average="weighted"
+)  # of the agents, where columns were measured when the reference was made
 STEPS, CUT = 24, 11  # of a run, and where it is resumed
 SHOWN = 10  # numbers stored of an array
 RESUMED = " resumed"
@@ -148,11 +150,12 @@ def cases() -> dict[str, Case]:
         for method in (CGT, SGP):
             found |= twice(f"{type(method).__name__} {name}", method, problem, network, **options)
     for name, churn in CHURN.items():
-        network = dg.Network(COMPLETE, links=dg.Links(loss=0.1))
-        found |= twice(f"CGT {name}", CGT, problem, network, churn=churn, **options)
+        network = dg.Network(COMPLETE, links=dg.Links(loss=0.1, churn=churn))
+        found |= twice(f"CGT {name}", CGT, problem, network, **options)
     found |= twice("CGT epochs", CGT, LOGISTIC[0], sampling="epoch", **LOGISTIC[1])
     found["CGT stopped"] = partial(simulated, CGT, problem, steps=900, stop_at_tolerance=True, **options)
-    found["CGT all columns"] = partial(simulated, CGT, problem, paths=True, invariant=True, **options)
+    every = dg.Record(average=RECORD.average, paths=True, invariant=True)
+    found["CGT all columns"] = partial(simulated, CGT, problem, record=every, **options)
     return found | together() | large() | replicas()
 
 
@@ -166,7 +169,7 @@ def simulated(
     method: Any, problem: Any, network: Any = NETWORK, *, resumed: bool = False, **options: Any
 ) -> Arrays:
     """Run a method and return what it recorded."""
-    options = {"steps": STEPS, "record_every": 5, "average": AVERAGE, **options}
+    options = {"steps": STEPS, "record_every": 5, "record": RECORD, **options}
     if not resumed:
         return arrays(dg.simulate(method, problem, network, **options))
     with tempfile.TemporaryDirectory() as folder:
@@ -189,7 +192,7 @@ def together() -> dict[str, Case]:
             x0="normal",
             seeds=3,
             record_every=5,
-            average=AVERAGE,
+            record=RECORD,
         )
         return {
             f"{name} of seed {seed}": column
@@ -200,7 +203,7 @@ def together() -> dict[str, Case]:
     def table(kind: str, **options: Any) -> Arrays:
         problem = {"full": QUADRATIC, "batch": LOGISTIC}[kind][0]
         found = dg.sweep(
-            [dg.CGT, dg.AB], problem, NETWORK, steps=STEPS, seeds=2, x0="normal", record_every=5, average=AVERAGE,
+            [dg.CGT, dg.AB], problem, NETWORK, steps=STEPS, seeds=2, x0="normal", record_every=5, record=RECORD,
             grid={"step_size": [0.02, 0.1], "threshold": [0.5, 2.0]}, **options,
         ).table  # fmt: skip
         numbers = found.select_dtypes("number").drop(columns=["seconds", "sample_seed"], errors="ignore")

@@ -117,3 +117,15 @@ def cifar10_folder() -> Path:
         if os.environ.get("DIGRAD_REQUIRE_CIFAR10") == "1":
             pytest.fail(f"DIGRAD_REQUIRE_CIFAR10=1: {error}")
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def chunks_of(monkeypatch):
+    """Return a function that sets how many steps each call of the loop takes in runs from now on."""
+    from digrad.simulation import driver, setup
+
+    def set_length(steps):
+        monkeypatch.setattr(setup, "STEPS_PER_CALL", steps)
+        monkeypatch.setattr(driver, "CALL_SECONDS", None)
+
+    return set_length

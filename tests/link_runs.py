@@ -2,12 +2,10 @@
 
 from functools import cache
 
-import jax
 import numpy as np
 
 import digrad as dg
 from digrad.links import fates
-from digrad.simulation.setup import prepare
 
 EXAMPLE = dg.graphs.example5()
 QUADRATIC = dg.problems.example_quadratic()
@@ -58,13 +56,9 @@ def distances(
     """Return max_i ||x_i - x*|| at k = 0, ..., ``steps`` - 1; shorter if the run diverges."""
     network = network or dg.Network(graph, links=links)
     start = np.broadcast_to(np.asarray(x0, float), (network.n, problem.dim)).copy()
-    with jax.enable_x64(True):
-        run = prepare(method, problem, network, start, name="run", keep=_estimates)
-        carry, found = run.start, []
-        while (k := int(carry.k)) < steps and bool(carry.alive):
-            carry, rows = run.call(carry, min(steps, run.last_end(k, 1)), record_every=1)
-            found.append(np.asarray(rows.kept)[: int(carry.k) - k])
-    return np.linalg.norm(np.concatenate(found) - minimum, axis=-1).max(axis=1)
+    simulator = dg.Simulator(method, problem, network, keep=_estimates)
+    _, rows = simulator.run(simulator.init(start), steps)
+    return np.linalg.norm(rows["x"] - minimum, axis=-1).max(axis=1)
 
 
 def lose(monkeypatch, is_lost):
@@ -84,5 +78,5 @@ def settles_at(errors, tolerance=1e-8):
     return after if after < len(errors) else np.inf
 
 
-def _estimates(method, before, after, grad, arrays):
-    return method.estimate(before)
+def _estimates(method, before, after, grad):
+    return {"x": method.estimate(before)}

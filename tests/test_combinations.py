@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ import bits
 import digrad as dg
 from digrad.errors import DigradError
 from digrad.links import Crash, Join, Leave
+from digrad.simulation import setup
 from method_cases import CASES
 from property_settings import EXPLORES, examples
 
@@ -57,7 +59,7 @@ class Setting:
     network: Any
     seed: int
     x0: Any
-    options: dict[str, Any] = field(default_factory=dict)  # dtype, average, batch_size, sampling, churn
+    options: dict[str, Any] = field(default_factory=dict)  # dtype, record, batch_size, sampling
 
     @property
     def rounding(self) -> float:
@@ -78,7 +80,7 @@ def settings_of_runs(draw: Any) -> Setting:
     elif step_size == "scheduled":
         method = dataclasses.replace(method, step_size=dg.schedules.Inverse(10 * method.step_size, 9))
     options: dict[str, Any] = {"dtype": draw(st.sampled_from(("float64", "float64", "float32")))}
-    options["average"] = draw(st.sampled_from(("plain", "weighted")))
+    options["record"] = dg.Record(average=draw(st.sampled_from(("plain", "weighted"))))
     has_samples = draw(st.booleans())
     problem = (bits.LOGISTIC if has_samples else bits.QUADRATIC)[0]
     if has_samples and draw(st.booleans()):
@@ -88,8 +90,9 @@ def settings_of_runs(draw: Any) -> Setting:
     if kind == "networks":
         network: Any = dg.NetworkSequence([dg.Network(FIXED), dg.Network(bits.COMPLETE)], links=links)
     elif kind == "churn":
-        network = dg.Network(bits.COMPLETE, links=links or dg.Links(loss=0.2))
-        options["churn"] = draw(st.sampled_from(CHURN))
+        churn, links = draw(st.sampled_from(CHURN)), links or dg.Links(loss=0.2)
+        links = dataclasses.replace(links, churn=churn) if isinstance(links, dg.Links) else links
+        network = dg.Network(bits.COMPLETE, links=links)
     else:
         network = dg.Network(CHANGING.get(kind, FIXED), links=links)
     start = np.linspace(-3.0, 3.0, problem.n_agents * problem.dim).reshape(problem.n_agents, -1)
@@ -108,7 +111,7 @@ class Way:
     end: str  # what ends the run at the cut
     every: int  # steps between two checkpoints, before the cut
     every_after: int
-    chunk: int | None
+    chunk: int
 
 
 WAYS = st.builds(
@@ -119,7 +122,7 @@ WAYS = st.builds(
     end=st.sampled_from(("fewer steps", "Ctrl-C", "kill")),
     every=st.integers(1, 9),
     every_after=st.integers(1, 40),
-    chunk=st.sampled_from((None, None, 7) if EXPLORES else (None,)),  # another length is compiled anew
+    chunk=st.sampled_from((1000, 1000, 7) if EXPLORES else (1000,)),  # another length is compiled anew
 )
 
 
@@ -150,7 +153,8 @@ def test_a_run_has_the_same_numbers_however_it_is_asked_for(setting: Setting, wa
 
 
 def recorded_less_often(setting: Setting, way: Way, plain: dg.Trace) -> None:
-    sparse = setting.run(way.steps, record_every=way.record_every, chunk=way.chunk)
+    with patch.object(setup, "STEPS_PER_CALL", way.chunk):
+        sparse = setting.run(way.steps, record_every=way.record_every)
     assert sparse.k.tolist() == sorted({*range(0, plain.steps + 1, way.record_every), plain.steps})
     same_end(sparse, plain)
     same_rows(sparse, plain, rounding=setting.rounding, but_exactly=("consensus_error", "bytes_sent"))
@@ -211,9 +215,7 @@ def one_of_several_seeds(setting: Setting, way: Way, plain: dg.Trace) -> None:
 
 
 def one_of_a_sweep(setting: Setting, way: Way) -> None:
-    options = {key: value for key, value in setting.options.items() if key != "churn"}
-    if options != setting.options:
-        return
+    options = dict(setting.options)
     if "batch_size" in options and isinstance(setting.x0, str):
         options["common_random_numbers"] = True  # else start and samples have seeds of their own
     sizes: list[Any] = [setting.method.step_size, 0.03]

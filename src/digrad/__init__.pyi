@@ -50,12 +50,17 @@ from .network import Network as Network
 from .network import NetworkSequence as NetworkSequence
 from .problems import Problem as Problem
 from .simulation import Checkpoint as Checkpoint
+from .simulation import Record as Record
+from .simulation import RunOptions as RunOptions
+from .simulation import Simulator as Simulator
+from .simulation import SimulatorOptions as SimulatorOptions
 from .simulation import TensorBoard as TensorBoard
 from .simulation import compare as compare
 from .simulation import simulate as simulate
 from .sweeps import LogUniform as LogUniform
 from .sweeps import Sweep as Sweep
 from .sweeps import Uniform as Uniform
+from .sweeps import Workers as Workers
 from .sweeps import minimize as minimize
 from .sweeps import recommend_threshold as recommend_threshold
 from .sweeps import sweep as sweep

@@ -8,7 +8,7 @@ from digrad.core.charges import Charge
 from digrad.core.delivery import make_fates
 from digrad.errors import ArgumentError
 from digrad.links import Bursts, Clock, Exponential, FixedDelay, Links, Uniform
-from digrad.simulation import setup
+from digrad.simulation import simulator
 from link_runs import EXAMPLE, METHODS, QUADRATIC
 
 
@@ -40,12 +40,12 @@ def test_nobody_waits_for_a_lost_packet():
 
 
 @pytest.mark.parametrize("times", [Exponential(mean=1.0), Uniform(0.5, 1.5)], ids=repr)
-def test_drawn_times_do_not_depend_on_chunks(times):
+def test_drawn_times_do_not_depend_on_chunks(times, chunks_of):
     network = dg.Network(EXAMPLE, links=Links(clock=Clock(compute=times, latency=times)))
-    runs = [
-        dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=40, chunk=chunk, record_every=3)
-        for chunk in (7, None)
-    ]
+    runs = []
+    for chunk in (1000, 7):
+        chunks_of(chunk)
+        runs.append(dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=40, record_every=3))
     np.testing.assert_array_equal(runs[0].seconds_simulated, runs[1].seconds_simulated)
     assert (np.diff(runs[0].seconds_simulated) > 0).all()
 
@@ -61,7 +61,7 @@ DEADLINES = {
 def fates_by(clock, **links):
     letters = {"push": "C", "pull": "R"}
     charges = [Charge(verb, 16, 16, starts_in_full=False) for verb in letters]  # of CGT
-    return make_fates(dg.Network(EXAMPLE, links=Links(clock=clock, **links)), (), charges, letters)
+    return make_fates(dg.Network(EXAMPLE, links=Links(clock=clock, **links)), charges, letters)
 
 
 def test_an_agent_that_computes_beyond_the_deadline_acts_when_it_is_done():
@@ -190,7 +190,7 @@ def test_sizes_and_fates_that_depend_on_each_other_do_not_depend_on_who_asks_fir
     letters = {"push": "C", "pull": "R"}
     charges = [Charge("push", 4, 16, starts_in_full=False), Charge("pull", 4, 16, starts_in_full=True)]
     network = dg.Network(EXAMPLE, links=Links(clock=clock, **CODED, **links))
-    whole, pieces = (make_fates(network, (), charges, letters) for _ in range(2))
+    whole, pieces = (make_fates(network, charges, letters) for _ in range(2))
     ages, sizes = whole.ages(0, 700), whole.sizes(0, 700)
     assert set(np.unique(ages)) >= {-1, 0, 1, 2}
     for first, length in [(0, 300), (0, 100), (300, 400), (100, 300), (250, 7)]:
@@ -250,6 +250,6 @@ def test_seconds_that_no_clock_shows_are_refused(make, words):
     ids=["compute", "latency", "bandwidth"],
 )
 def test_seconds_are_those_of_agents_and_arcs_before_the_first_step(clock, words, monkeypatch):
-    monkeypatch.setattr(setup, "advance_of", None)  # no step can be taken
+    monkeypatch.setattr(simulator, "advance_of", None)  # no step can be taken
     with pytest.raises(ArgumentError, match=words):
         seconds(clock)

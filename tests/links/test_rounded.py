@@ -40,25 +40,25 @@ def test_a_receiver_that_missed_a_word_is_told_in_full():
     assert np.diff(trace.bytes_sent).tolist() == sent
 
 
-@pytest.mark.parametrize("chunk", [1, 3, None])
-def test_own_weights_in_turn_are_charged_alike_whatever_the_chunk(chunk):
+@pytest.mark.parametrize("chunk", [1, 3, 1000])
+def test_own_weights_in_turn_are_charged_alike_whatever_the_chunk(chunk, chunks_of):
+    chunks_of(chunk)
     there, back = dg.graphs.from_edges(3, [(0, 1), (1, 2)]), dg.graphs.from_edges(3, [(2, 0)])
     members = [dg.Network(graph, partial=True) for graph in (there, back)]
     turns = dg.NetworkSequence(members, links=rounded("bfloat16"))
     problem = dg.problems.quadratic(curvature=[[1.0, 2.0]] * 3, linear=[[1.0, 1.0]] * 3)
     method = dg.DGD(step_size=0.1, mixing="row")
-    trace = dg.simulate(method, problem, turns, steps=5, chunk=chunk)
+    trace = dg.simulate(method, problem, turns, steps=5)
     assert np.diff(trace.bytes_sent).tolist() == [2 * 16, 16, 2 * 4, 4, 2 * 4]
 
 
 @pytest.mark.parametrize("chunk", [1, 7])
-def test_chunks_do_not_change_a_bit(chunk):
+def test_chunks_do_not_change_a_bit(chunk, chunks_of):
     network = dg.Network(EXAMPLE, links=rounded("bfloat16"))
     method = dg.PushDIGing(step_size=0.05)
     whole = dg.simulate(method, QUADRATIC, network, steps=40)
-    np.testing.assert_array_equal(
-        dg.simulate(method, QUADRATIC, network, steps=40, chunk=chunk).final_x, whole.final_x
-    )
+    chunks_of(chunk)
+    np.testing.assert_array_equal(dg.simulate(method, QUADRATIC, network, steps=40).final_x, whole.final_x)
 
 
 def test_resume_keeps_the_references(tmp_path):

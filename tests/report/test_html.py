@@ -279,7 +279,15 @@ def test_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
 
 def test_page_of_a_sweep_names_the_average_of_its_losses(tmp_path: Path) -> None:
     problem, network = dg.problems.example_quadratic(), dg.Network(dg.graphs.example5())
-    dg.sweep(dg.DGD, problem, network, steps=2, grid={"step_size": [0.1]}, average="weighted", out=tmp_path)
+    dg.sweep(
+        dg.DGD,
+        problem,
+        network,
+        steps=2,
+        grid={"step_size": [0.1]},
+        record=dg.Record(average="weighted"),
+        out=tmp_path,
+    )
     page = write_report(tmp_path).read_text()
     assert "The sweep, measured at the weighted average of the agents" in page
 

@@ -20,11 +20,28 @@ def polyak(momentum):
 
 
 REFUSED = {
-    "name": (lambda: simulate(name=3), "`name` of simulate must be a non-empty string, but got 3"),
+    "unknown option": (
+        lambda: simulate(record_evry=3),
+        "no option `record_evry`.*Did you mean `record_every`",
+    ),
+    "no steps": (lambda: dg.simulate(METHOD, PROBLEM, NETWORK), "`steps` of simulate is required"),
+    "unknown option of a sweep": (
+        lambda: dg.sweep(METHOD, PROBLEM, NETWORK, grid={"threshold": [1.0]}, step=3),
+        "sweep has no option `step`.*Did you mean `steps`",
+    ),
+    "unknown option of a simulator": (
+        lambda: dg.Simulator(METHOD, PROBLEM, NETWORK, steps=3),
+        "no option `steps`",
+    ),
+    "record": (lambda: simulate(record="paths"), "`record` of simulate must be a Record"),
+    "name": (
+        lambda: dg.Simulator(METHOD, PROBLEM, NETWORK, name=3),
+        "`name` of Simulator must be a non-empty string",
+    ),
     "callback": (lambda: simulate(callback=3), "`callback` of simulate must be a function"),
     "checkpoint": (lambda: dg.Checkpoint(3), "`path` of Checkpoint must be the path of a file"),
-    "steps": (lambda: simulate(steps=1e20), "`steps` of CGT must be at most 1000000000000"),
-    "rows": (lambda: simulate(steps=10**9), "`record_every` of CGT must be at least 10"),
+    "steps": (lambda: simulate(steps=1e20), "`steps` of simulate must be at most 1000000000000"),
+    "rows": (lambda: simulate(steps=10**9), "`record_every` of simulate must be at least 10"),
     "batch": (lambda: simulate(batch_size=10**9), "no agent has more than 3 samples"),
     "schedule": (
         lambda: simulate(dg.CGT(step_size=lambda k, j: 0.1, threshold=5.0)),

@@ -1,8 +1,7 @@
-"""Runs side by side are the runs themselves."""
+"""Batched runs are the runs themselves."""
 
 import signal
 
-import jax
 import numpy as np
 import pytest
 
@@ -10,25 +9,16 @@ import digrad as dg
 from digrad.errors import ArgumentError
 from digrad.sampling import WithReplacement
 from digrad.simulation import batched
-from digrad.simulation.batched import drive_together
-from digrad.simulation.driver import Plan
-from digrad.simulation.setup import prepare
+from digrad.simulation.batched import drive_batch
+from digrad.simulation.options import complete
 
 NETWORK = dg.Network(dg.graphs.example5())
 QUARTIC = dg.problems.example_quartic()
 
 
-def plan(**options):
-    given = {
-        "steps": 60,
-        "record_every": 10,
-        "tolerance": 1e-6,
-        "stop_at_tolerance": False,
-        "callback": None,
-        "checkpoint": None,
-        "chunk": None,
-    }
-    return Plan(**{**given, **options})
+def batch(simulators, share_samples=False, **options):
+    given = complete({"steps": 60, "record_every": 10, **options}, "test")
+    return drive_batch(simulators, [given] * len(simulators), share_samples=share_samples)
 
 
 def same(trace, alone):
@@ -39,81 +29,66 @@ def same(trace, alone):
         np.testing.assert_allclose(trace.columns[column], alone.columns[column], rtol=1e-9, atol=1e-12)
 
 
-def test_step_sizes_side_by_side_end_and_diverge_as_they_do_alone():
-    sizes = (0.001, 0.05, 0.2)
-    with jax.enable_x64(True):
-        x0 = np.full((5, 2), 10.0)
-        runs = [prepare(dg.AB(step_size=size), QUARTIC, NETWORK, x0, name="AB") for size in sizes]
-        traces = drive_together(runs, plan())
+def test_step_sizes_in_a_batch_end_and_diverge_as_they_do_alone():
+    sizes, x0 = (0.001, 0.05, 0.2), np.full((5, 2), 10.0)
+    runs = [dg.Simulator(dg.AB(step_size=size), QUARTIC, NETWORK, record_every=10) for size in sizes]
+    traces = batch(runs, x0=x0)
     assert [trace.verdict for trace in traces] == ["not converged", "diverged", "diverged"]
     for size, trace in zip(sizes, traces, strict=True):
         alone = dg.simulate(dg.AB(step_size=size), QUARTIC, NETWORK, steps=60, x0=x0, record_every=10)
         same(trace, alone)
 
 
-def test_schedules_and_seeds_side_by_side_are_those_of_single_runs():
+def test_schedules_and_seeds_in_a_batch_are_those_of_single_runs():
     problem = dg.problems.logistic(data="digits", agents=5, reg_weight=1e-3, reg_power=4)
     methods = [dg.CGT(step_size=dg.schedules.Inverse(scale, 10), threshold=1.0) for scale in (0.5, 2.0)]
-    with jax.enable_x64(True):
-        runs = [
-            prepare(
-                method, problem, NETWORK, np.zeros((5, 64)), name="CGT",
-                sampler=WithReplacement(problem.sizes, 4, seed),
-            )
-            for seed, method in enumerate(methods)
-        ]  # fmt: skip
-        traces = drive_together(runs, plan(steps=20))
-    for seed, (method, trace) in enumerate(zip(methods, traces, strict=True)):
-        same(trace, dg.simulate(method, problem, NETWORK, steps=20, batch_size=4, seed=seed, record_every=10))
+    options = {"batch_size": 4, "record_every": 10}
+    runs = [
+        dg.Simulator(method, problem, NETWORK, seed=seed, **options) for seed, method in enumerate(methods)
+    ]
+    for seed, (method, trace) in enumerate(zip(methods, batch(runs, steps=20), strict=True)):
+        same(trace, dg.simulate(method, problem, NETWORK, steps=20, seed=seed, **options))
 
 
 def test_shared_samples_are_those_of_the_first_run():
     problem = dg.problems.logistic(data="digits", agents=5, reg_weight=1e-3, reg_power=4)
-    with jax.enable_x64(True):
-        runs = [
-            prepare(
-                dg.AB(step_size=size), problem, NETWORK, np.zeros((5, 64)), name="AB",
-                sampler=WithReplacement(problem.sizes, 4, seed),
-            )
-            for seed, size in enumerate((0.1, 0.2))
-        ]  # fmt: skip
-        traces = drive_together(runs, plan(steps=20), share_samples=True)
-    alone = dg.simulate(
-        dg.AB(step_size=0.2), problem, NETWORK, steps=20, batch_size=4, seed=0, record_every=10
-    )
-    same(traces[1], alone)
+    options = {"batch_size": 4, "record_every": 10}
+    methods = [dg.AB(step_size=size) for size in (0.1, 0.2)]
+    runs = [
+        dg.Simulator(method, problem, NETWORK, seed=seed, **options) for seed, method in enumerate(methods)
+    ]
+    traces = batch(runs, share_samples=True, steps=20)
+    same(traces[1], dg.simulate(methods[1], problem, NETWORK, steps=20, seed=0, **options))
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_sigint_ends_runs_side_by_side_between_chunks_and_begins_no_other(monkeypatch):
-    by_lane = batched._by_lane
+def test_sigint_ends_batched_runs_between_calls_and_begins_no_other(monkeypatch):
+    first_rows = batched.first_rows
 
     def press(*args):
         monkeypatch.undo()
         signal.raise_signal(signal.SIGINT)
-        return by_lane(*args)
+        return first_rows(*args)
 
     methods = [dg.AB(step_size=0.01), dg.CGT(step_size=0.01, threshold=1.0)]
     options = {"steps": 2500, "record_every": 10, "seeds": 2, "x0": "normal"}
     whole = dg.compare(methods[:1], QUARTIC, NETWORK, **options)["AB"]
-    monkeypatch.setattr(batched, "_by_lane", press)
+    monkeypatch.setattr(batched, "first_rows", press)
     found = dg.compare(methods, QUARTIC, NETWORK, **options)
     assert list(found) == ["AB"]
-    for trace, complete in zip(found["AB"].traces, whole.traces, strict=True):
-        assert (trace.interrupted, trace.steps, complete.steps) == (True, 1000, 2500)
-        np.testing.assert_array_equal(trace.loss[:100], complete.loss[:100])
+    for trace, full in zip(found["AB"].traces, whole.traces, strict=True):
+        assert (trace.interrupted, trace.steps, full.steps) == (True, 1000, 2500)
+        np.testing.assert_array_equal(trace.loss[:100], full.loss[:100])
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_what_runs_side_by_side_cannot_do_is_refused():
-    with pytest.raises(ArgumentError, match="do not stop at the tolerance"):
-        drive_together([], plan(stop_at_tolerance=True))
+def test_what_batched_runs_cannot_do_is_refused():
     lossy = dg.Network(dg.graphs.example5(), links=dg.Links(loss=0.3))
-    with jax.enable_x64(True):
-        x0 = np.zeros((5, 2))
-        runs = [prepare(dg.AB(0.01), QUARTIC, lossy.with_seed(seed), x0, name="AB") for seed in (0, 1)]
-        with pytest.raises(ArgumentError, match="share one network"):
-            drive_together(runs, plan())
+    runs = [dg.Simulator(dg.AB(0.01), QUARTIC, lossy, seed=seed) for seed in (0, 1)]
+    with pytest.raises(ArgumentError, match="neither stop at the tolerance"):
+        batch(runs, stop_at_tolerance=True)
+    with pytest.raises(ArgumentError, match="share one network"):
+        batch(runs)
 
 
 def test_samples_and_weights_are_made_once_for_each_call_whatever_is_scheduled(monkeypatch):

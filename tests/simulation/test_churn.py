@@ -1,5 +1,7 @@
 """Agents that go and come: exact afterwards, in as many steps as the specification says."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,15 +11,14 @@ from digrad.links import Crash, Join, Leave, Links
 from digrad.simulation import churn as simulated
 from link_runs import EXAMPLE, METHODS, QUADRATIC
 
-NETWORK = dg.Network(EXAMPLE, links=Links(loss=0.3))
 REMAIN = [0, 2, 3, 4]
 WITHOUT_1 = np.array([5 / 13, 3 / 11])
 
 
 def run(churn, steps, *, links=None, **options):
-    network = NETWORK if links is None else dg.Network(EXAMPLE, links=links)
+    network = dg.Network(EXAMPLE, links=replace(links or Links(loss=0.3), churn=churn))
     options = {"record_every": steps, "x0": [10.0, -10.0], **options}
-    return dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=steps, churn=churn, **options)
+    return dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=steps, **options)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ def test_those_who_remain_reach_their_minimum_in_the_steps_of_the_specification(
     ("event", "peak"), [(Crash(1, at=400), 0.73), (Crash(1, at=400, repair="restart"), 0.29)]
 )
 def test_a_repair_throws_agents_as_far_as_the_specification_says(event, peak):
-    trace = run([event], 500, paths=True, record_every=1)
+    trace = run([event], 500, record=dg.Record(paths=True), record_every=1)
     path = np.stack([[trace.columns[f"x[{i}][{j}]"][400:] for j in (0, 1)] for i in REMAIN])  # [4, 2, k]
     error = np.linalg.norm(path - WITHOUT_1[:, None], axis=1)
     assert error.max() == pytest.approx(peak, rel=0.02)
@@ -64,8 +65,8 @@ def test_mass_is_that_of_the_agents_that_are_there(links, repair):
     first = Leave(1, at=40) if repair == "restart" else Crash(1, at=40)
     churn = [first, Join(1, at=60), Crash(2, at=90, repair=repair), Join(2, at=120)]
     graph = dg.graphs.complete(5)
-    network = dg.Network(graph, links=links)
-    trace = dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=2500, x0=[10.0, -10.0], churn=churn)
+    network = dg.Network(graph, links=replace(links, churn=churn))
+    trace = dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=2500, x0=[10.0, -10.0])
     assert trace.columns["mass_error"].max() <= 1e-11
     assert trace.verdict == "converged"
     np.testing.assert_allclose(trace.final_x, 1 / 3, rtol=0, atol=1e-7)
@@ -80,10 +81,11 @@ def test_loss_and_averages_are_those_of_the_agents_that_are_there():
     assert trace.loss[-1] == pytest.approx(float(-0.5 * (b * b / a).sum()), abs=1e-12)
 
 
-def test_chunks_and_a_resume_do_not_change_a_bit(tmp_path):
+def test_chunks_and_a_resume_do_not_change_a_bit(tmp_path, chunks_of):
     churn, file = [Crash(1, at=20), Join(1, at=50)], tmp_path / "run.npz"
     whole = run(churn, 80, record_every=10)
-    cut = run(churn, 80, record_every=10, chunk=7)
+    chunks_of(7)
+    cut = run(churn, 80, record_every=10)
     run(churn, 20, record_every=10, checkpoint=dg.Checkpoint(file, every=20))
     resumed = run(churn, 80, record_every=10, checkpoint=dg.Checkpoint(file, every=20, resume=True))
     for other in (cut, resumed):
@@ -112,25 +114,34 @@ def test_impossible_events_are_refused(churn, words):
 
 
 def test_push_sum_cannot_repair_its_books():
-    calm = dg.Network(EXAMPLE, links=Links())
+    calm = dg.Network(EXAMPLE, links=Links(churn=[Leave(1, at=2)]))
     with pytest.raises(ArgumentError, match="whose books cannot be repaired"):
-        dg.simulate(dg.SGP(step_size=0.05), QUADRATIC, calm, steps=5, churn=[Leave(1, at=2)])
+        dg.simulate(dg.SGP(step_size=0.05), QUADRATIC, calm, steps=5)
 
 
-def test_churn_needs_links_that_say_what_is_owed():
-    with pytest.raises(ArgumentError, match="links that say what is owed"):
-        dg.simulate(METHODS["CGT"], QUADRATIC, dg.Network(EXAMPLE), steps=5, churn=[Leave(1, at=2)])
+def test_churn_needs_links_that_keep_what_is_undelivered():
+    with pytest.raises(ArgumentError, match="links that keep what is undelivered"):
+        run([Leave(1, at=2)], 5, links=Links(push="keep"))
+
+
+def test_seeds_and_sweeps_of_networks_whose_agents_leave_are_those_of_single_runs():
+    network = dg.Network(EXAMPLE, links=Links(churn=[Leave(1, at=5)]))
+    options = {"steps": 10, "x0": "normal", "record_every": 5}
+    alone = dg.simulate(METHODS["CGT"], QUADRATIC, network, seed=1, **options)
+    found = dg.compare([METHODS["CGT"]], QUADRATIC, network, seeds=2, **options)["CGT"].traces[1]
+    np.testing.assert_array_equal(found.final_x, alone.final_x)
+    table = dg.sweep(METHODS["CGT"], QUADRATIC, network, grid={"threshold": [2.0]}, seed=1, **options).table
+    assert table["final_loss"].tolist() == [alone.loss[-1]]
 
 
 @pytest.mark.parametrize(
     "churn", [[Leave(1, at=40)], [Join(1, at=30), Leave(2, at=60)]], ids=["leave", "join"]
 )
 def test_resuming_a_finished_run_changes_nothing(churn, tmp_path):
-    network = dg.Network(dg.graphs.complete(5), links=Links(loss=0.3))
+    network = dg.Network(dg.graphs.complete(5), links=Links(loss=0.3, churn=churn))
     checkpoint = dg.Checkpoint(tmp_path / "run.npz", every=50, resume=True)
     whole, again = (
-        dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=400, churn=churn, checkpoint=checkpoint)
-        for _ in range(2)
+        dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=400, checkpoint=checkpoint) for _ in range(2)
     )
     assert again.verdict == whole.verdict == "converged"
     for name, column in whole.columns.items():

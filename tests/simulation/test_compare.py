@@ -12,7 +12,7 @@ METHODS = {"CGT": dg.CGT(step_size=0.05, threshold=1.0), "DGD": dg.DGD(step_size
 
 
 def test_compare_has_every_option_of_simulate():
-    options = set(inspect.signature(dg.simulate).parameters) - {"method", "name"}
+    options = set(inspect.signature(dg.simulate).parameters) - {"method"}
     assert options | {"methods", "seeds"} == set(inspect.signature(dg.compare).parameters)
 
 
@@ -22,9 +22,8 @@ def test_every_run_of_compare_is_that_of_simulate(tmp_path):
         "steps": 12,
         "batch_size": 4,
         "sampling": "epoch",
-        "average": "weighted",
+        "record": dg.Record(average="weighted"),
         "x0": "normal",
-        "chunk": 5,
     }
     found = dg.compare(METHODS, problem, NETWORK, seed=3, seeds=2, **options)
     for label, method in METHODS.items():
@@ -121,7 +120,9 @@ def test_all_methods_are_measured_by_one_function_of_the_estimates():
         "Global loss (plain mean)",
         "Gradient norm (plain mean)",
     }
-    weighted = dg.compare(methods, QUADRATIC, NETWORK, steps=1, x0=start, average="weighted")
+    weighted = dg.compare(
+        methods, QUADRATIC, NETWORK, steps=1, x0=start, record=dg.Record(average="weighted")
+    )
     assert len({round(trace.loss[0], 9) for trace in weighted.values()}) == 2
     assert {row["average"] for row in dg.results_table(weighted)} == {"weighted average"}
     mixed = {"plain": traces[str(chosen[0])], "weighted": weighted[str(chosen[0])]}

@@ -12,7 +12,7 @@ import digrad as dg
 from digrad import metrics
 from digrad.problems.static import code_of
 from digrad.simulation.loop import MANY_AGENTS, PLAIN, SHORT_ROW, _compiled, advance, advance_of
-from digrad.simulation.setup import prepare
+from digrad.simulation.setup import inputs
 
 
 def run(step_size=0.05, steps=40, record_every=1, seed=0, scale=1.0):
@@ -79,31 +79,34 @@ def test_the_loop_of_many_agents_carries_the_gradient_only_where_a_metric_reads_
     monkeypatch.setattr("digrad.simulation.loop.MANY_AGENTS", many)
     problem, network = dg.problems.example_quadratic(), dg.Network(dg.graphs.example5())
     with jax.enable_x64(True):
-        run = prepare(method, problem, network, np.ones((5, 2)), name="a", length=3)
-        traced = jax.make_jaxpr(partial(inspect.unwrap(advance), code=run.code))
-        equations = traced(run.fixed, run.start, 3, run.inputs(0, 3)).eqns
+        simulator = dg.Simulator(method, problem, network)
+        setup, start = simulator.setup, simulator.init([1.0, 1.0])._replace(x0=None)
+        traced = jax.make_jaxpr(partial(inspect.unwrap(advance), static=setup.static))
+        equations = traced(setup.params[0], start, 3, 1, inputs(setup, 0, 3)).eqns
     (loop,) = [each for each in equations if each.primitive.name == "while"]
     assert sum(carried.aval.shape == (5, 2) for carried in loop.outvars) == arrays
 
 
 def test_sums_are_trees_where_they_may_be_long():
     built_in, loss = dg.problems.example_quadratic(), loss_with(1.0)
-    with jax.enable_x64(True):
-        run, users = (
-            prepare(dg.CGT(0.1, 1.0), problem, dg.Network(dg.graphs.example5()), x0, name="a", length=3)
-            for problem, x0 in ((built_in, np.ones((5, 2))), (user_problem(loss, 1.0), np.ones((5, 3))))
+    simulator, users = (
+        dg.Simulator(
+            dg.CGT(0.1, 1.0), problem, dg.Network(dg.graphs.random_digraph(problem.n_agents, 0.5, seed=0))
         )
-    plain = advance_of(run.code, 5, SHORT_ROW)
+        for problem in (built_in, user_problem(loss, 1.0))
+    )
+    static, of_users = simulator.setup.static, users.setup.static
+    plain = advance_of(static, 5, SHORT_ROW)
     assert plain is not advance
-    assert advance_of(run.code, 5, SHORT_ROW + 1) is advance
-    assert advance_of(run.code._replace(keep=lambda *_: 0), 5, 2) is advance
-    assert advance_of(users.code, 5, 2) is advance  # whose loss may be the mean of a million samples
-    assert advance_of(users.code, MANY_AGENTS + 1, 2) is plain
+    assert advance_of(static, 5, SHORT_ROW + 1) is advance
+    assert advance_of(static._replace(keep=lambda *_: {}), 5, 2) is advance
+    assert advance_of(of_users, 5, 2) is advance  # whose loss may be the mean of a million samples
+    assert advance_of(of_users, MANY_AGENTS + 1, 2) is plain
+    start = simulator.init([1.0, 1.0])._replace(x0=None)
     with jax.enable_x64(True):
-        ends = [
-            each(run.fixed, run.start, 3, run.inputs(0, 3), code=run.code)[0] for each in (plain, advance)
-        ]
-    np.testing.assert_allclose(ends[0].state.x, ends[1].state.x, rtol=1e-14)
+        given = (simulator.setup.params[0], start, 3, 1, inputs(simulator.setup, 0, 3))
+        ends = [each(*given, static=static)[0].method_state.x for each in (plain, advance)]
+    np.testing.assert_allclose(*ends, rtol=1e-14)
 
 
 def test_metrics_of_many_agents_keep_their_digits_in_float32_where_sums_are_no_trees():

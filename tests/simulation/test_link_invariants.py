@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 import digrad as dg
-from digrad.simulation.setup import prepare
-from digrad.simulation.unreliable import outstanding
+from digrad.simulation.unreliable import undelivered
 from link_invariants import AT_EVERY_STEP, STEPS, Moment, check_convergence, drawn
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*divides by a weight")
@@ -18,14 +17,15 @@ SEEDS = [pytest.param(seed, marks=[] if seed in GATE else [pytest.mark.slow]) fo
 
 def simulated(setting, steps):
     problem = dg.problems.quadratic(curvature=setting.curvature, linear=setting.linear)
-    found = []
-    with jax.enable_x64(True):
-        run = prepare(setting.method, problem, setting.network, setting.x0, name="run")
-        carry = run.start
-        for k in range(steps):
-            carry, _ = run.call(carry, k + 1, record_every=1)
-            owed = [part for part in map(outstanding, carry.links or ()) if part is not None]
-            found.append(Moment(jax.tree.map(np.asarray, carry.state), [np.asarray(part) for part in owed]))
+    simulator, found = dg.Simulator(setting.method, problem, setting.network), []
+    state = simulator.init(setting.x0)
+    for _ in range(steps):
+        state, _ = simulator.run(state, 1)
+        with jax.enable_x64(True):
+            left = [part for part in map(undelivered, state.links or ()) if part is not None]
+        found.append(
+            Moment(jax.tree.map(np.asarray, state.method_state), [np.asarray(part) for part in left])
+        )
     return found
 
 
@@ -39,13 +39,12 @@ def test_invariants_hold_at_every_step(check, seed):
 def test_a_run_that_is_cut_after_every_step_has_the_same_bits(seed):
     setting = drawn(seed)
     problem = dg.problems.quadratic(curvature=setting.curvature, linear=setting.linear)
-    with jax.enable_x64(True):
-        run = prepare(setting.method, problem, setting.network, setting.x0, name="run")
-        whole, _ = run.call(run.start, STEPS, record_every=1)
-    for one, other in zip(whole.state, simulated(setting, STEPS)[-1].state, strict=True):
+    simulator = dg.Simulator(setting.method, problem, setting.network)
+    whole, _ = simulator.run(simulator.init(setting.x0), STEPS)
+    for one, other in zip(whole.method_state, simulated(setting, STEPS)[-1].state, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("seed", SEEDS[1:8])
-def test_what_is_owed_vanishes_with_the_trackers_and_the_error(seed):
+def test_what_is_undelivered_vanishes_with_the_trackers_and_the_error(seed):
     check_convergence(simulated, drawn(seed, ["CGT", "AB", "PushPull"][seed % 3]))

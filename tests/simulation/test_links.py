@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 
 import digrad as dg
 from digrad.core.delivery import make_fates
+from digrad.core.divergence import DIVERGED
 from digrad.errors import ArgumentError
 from digrad.links import Bursts, FixedDelay, Links
 from digrad.simulation import loop
 from digrad.simulation.net import SimulatedNet
-from digrad.simulation.setup import prepare
+from digrad.simulation.setup import inputs
 from link_runs import EXAMPLE, METHODS, QUADRATIC, distances
 from link_transcription import PlainNet, run
 
@@ -95,9 +96,10 @@ def whole_run(steps):
 
 
 @pytest.mark.parametrize("chunk", [7, 100, 1000])
-def test_chunks_do_not_change_a_bit(chunk):
+def test_chunks_do_not_change_a_bit(chunk, chunks_of):
     whole, network = whole_run(150), dg.Network(SPLIT, links=HARD)
-    cut = dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=150, chunk=chunk)
+    chunks_of(chunk)
+    cut = dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=150)
     for name, column in whole.columns.items():
         np.testing.assert_array_equal(cut.columns[name], column)
     np.testing.assert_array_equal(cut.final_x, whole.final_x)
@@ -234,14 +236,14 @@ def test_traffic_counts_lost_packets_and_what_a_missed_one_left_unsaid():
         missed, fresh = np.where(row >= 0, 1, missed + 1), fresh & (row < 0)
 
 
-def step_without_links(method, state, links, operators, index, k, fate, limit, *, fixed, code):
+def step_without_links(method, state, links, operators, index, k, delivery, limit, *, params, static):
     """Return what :func:`digrad.simulation.loop._one_step` does, written as if there were no links."""
     point = method.query(state)
-    grad = code.losses.gradients(fixed.arrays, point, index)
+    grad = static.losses.gradients(params.arrays, point, index)
     after = method.step(state, grad, SimulatedNet(operators, len(point)))
     after = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), after, state)
     largest = jnp.max(jnp.abs(method.estimate(after)))
-    beyond = jnp.minimum(loop.DIVERGED * largest, jnp.finfo(largest.dtype).max)
+    beyond = jnp.minimum(DIVERGED * largest, jnp.finfo(largest.dtype).max)
     limit = jnp.where(limit > 0, limit, beyond)
     return after, (), grad, limit, largest <= limit
 
@@ -260,9 +262,13 @@ def test_a_network_without_links_compiles_to_a_loop_that_knows_of_none(graph, mo
 
     def compiled():
         with jax.enable_x64(True):
-            run = prepare(METHODS["CGT"], problem, dg.Network(graph), np.zeros((graph.n, 2)), name="run")
-            steps = partial(inspect.unwrap(loop.advance), code=run.code)  # anew: JAX remembers what it traced
-            return instructions(jax.jit(steps).lower(run.fixed, run.start, 10, run.inputs(0, 10)).compile())
+            simulator = dg.Simulator(METHODS["CGT"], problem, dg.Network(graph))
+            setup, start = simulator.setup, simulator.init("zeros")._replace(x0=None)
+            steps = partial(
+                inspect.unwrap(loop.advance), static=setup.static
+            )  # anew: JAX remembers what it traced
+            given = (setup.params[0], start, 10, 1, inputs(setup, 0, 10))
+            return instructions(jax.jit(steps).lower(*given).compile())
 
     ours = compiled()
     assert len(ours) > 100
@@ -271,10 +277,9 @@ def test_a_network_without_links_compiles_to_a_loop_that_knows_of_none(graph, mo
 
 
 def test_float32_state_takes_one_row_per_arc_of_the_tracker():
-    with jax.enable_x64(True):
-        network = dg.Network(EXAMPLE, links=Links(loss=0.3))
-        run = prepare(METHODS["CGT"], QUADRATIC, network, np.zeros((5, 2), np.float32), name="run")
-    leaves = [leaf for leaf in jax.tree.leaves(run.start.links) if leaf.dtype == np.float32]
+    network = dg.Network(EXAMPLE, links=Links(loss=0.3))
+    start = dg.Simulator(METHODS["CGT"], QUADRATIC, network, dtype="float32").init()
+    leaves = [leaf for leaf in jax.tree.leaves(start.links) if leaf.dtype == np.float32]
     assert [leaf.shape for leaf in leaves] == [(7, 2)]
 
 

@@ -1,12 +1,10 @@
 """Networks that change with the iteration: the figures of the specification, exactness, traffic, and every method."""
 
-import jax
 import numpy as np
 import pytest
 
 import digrad as dg
 from digrad.core.net import bindings
-from digrad.simulation.setup import prepare
 from method_cases import CASES, of_each_kind
 
 EXAMPLE = dg.graphs.example5()
@@ -27,17 +25,13 @@ def errors(method, network, steps, problem=QUADRATIC):
     """Return max_i ||x_i - x*|| at k = 0, ..., steps."""
     start = np.tile([10.0, -10.0], (problem.n_agents, 1))
     minimum = problem.solve().x
-    with jax.enable_x64(True):
-        run = prepare(method, problem, network, start, name="run", keep=_keep)
-        carry, parts = run.start, []
-        while (k := int(carry.k)) <= steps:
-            carry, rows = run.call(carry, min(run.last_end(k, 1), steps + 1), record_every=1)
-            parts.append(np.asarray(rows.kept)[: int(carry.k) - k])
-    return np.linalg.norm(np.concatenate(parts) - minimum, axis=-1).max(axis=1)
+    simulator = dg.Simulator(method, problem, network, keep=_keep)
+    _, rows = simulator.run(simulator.init(start), steps + 1)
+    return np.linalg.norm(rows["x"] - minimum, axis=-1).max(axis=1)
 
 
-def _keep(method, before, after, grad, arrays):
-    return method.estimate(before)
+def _keep(method, before, after, grad):
+    return {"x": method.estimate(before)}
 
 
 def settles(found):
@@ -149,12 +143,11 @@ def test_bytes_are_those_of_the_arcs_of_each_iteration(graph):
 @pytest.mark.parametrize(
     "graph", [dg.graphs.split(EXAMPLE, 3), dg.graphs.random_arcs(EXAMPLE, 0.5)], ids=repr
 )
-def test_chunks_do_not_change_a_bit(graph, chunk):
+def test_chunks_do_not_change_a_bit(graph, chunk, chunks_of):
     network = dg.Network(graph)
     whole = dg.simulate(CGT, QUADRATIC, network, steps=60)
-    np.testing.assert_array_equal(
-        dg.simulate(CGT, QUADRATIC, network, steps=60, chunk=chunk).final_x, whole.final_x
-    )
+    chunks_of(chunk)
+    np.testing.assert_array_equal(dg.simulate(CGT, QUADRATIC, network, steps=60).final_x, whole.final_x)
 
 
 def test_many_agents_use_sparse_weights_of_the_iteration():
@@ -187,7 +180,7 @@ def test_own_matrices_in_turn_equal_their_product_with_numpy():
 
 def test_averages_on_a_changing_network_are_plain_means():
     plain, weighted = (
-        dg.simulate(CGT, QUADRATIC, dg.Network(SPLIT_2), steps=30, average=average)
+        dg.simulate(CGT, QUADRATIC, dg.Network(SPLIT_2), steps=30, record=dg.Record(average=average))
         for average in ("plain", "weighted")
     )
     np.testing.assert_array_equal(plain.loss, weighted.loss)

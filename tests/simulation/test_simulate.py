@@ -5,14 +5,11 @@ import textwrap
 import time
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
 import digrad as dg
 from digrad.errors import ArgumentError, CheckpointError, MixingError
-from digrad.sampling import WithReplacement
-from digrad.simulation.setup import prepare
 from digrad.testing.numpy_net import NumPyNet
 from method_cases import CASES, of_each_kind
 
@@ -57,22 +54,12 @@ def assert_same(first, second):
 
 
 @pytest.mark.parametrize(("make", "dtype"), [(digits, "float32"), (user_loss, "float64")])
-def test_numbers_do_not_depend_on_the_chunk_length(make, dtype):
-    problem = make()
-    runs = [
-        dg.simulate(
-            CGT,
-            problem,
-            NETWORK,
-            steps=230,
-            batch_size=4,
-            x0="normal",
-            record_every=10,
-            dtype=dtype,
-            chunk=chunk,
-        )
-        for chunk in (1000, 100, 7)
-    ]
+def test_numbers_do_not_depend_on_the_chunk_length(make, dtype, chunks_of):
+    problem, runs = make(), []
+    for chunk in (1000, 100, 7):
+        chunks_of(chunk)
+        options = {"steps": 230, "batch_size": 4, "x0": "normal", "record_every": 10, "dtype": dtype}
+        runs.append(dg.simulate(CGT, problem, NETWORK, **options))
     assert_same(runs[0], runs[1])
     assert_same(runs[0], runs[2])
     assert runs[0].k.tolist() == [*range(0, 231, 10)]
@@ -83,21 +70,21 @@ import sys
 sys.path[:0] = [{folder!r}, {folder!r} + "/.."]
 from test_simulate import CGT, NETWORK, digits, user_loss
 import digrad as dg
-trace = dg.simulate(CGT, {problem}(), NETWORK, steps=230, batch_size=4, x0="normal", record_every=10, chunk={chunk})
+trace = dg.simulate(CGT, {problem}(), NETWORK, steps=230, batch_size=4, x0="normal", record_every=10)
 trace.save(sys.argv[1])
 """
 
 
 @pytest.mark.parametrize("problem", [pytest.param("digits", marks=pytest.mark.slow), "user_loss"])
 def test_two_processes_give_the_same_bits(problem, tmp_path):
-    script = SCRIPT.format(folder=str(Path(__file__).parent), problem=problem, chunk=100)
+    script = SCRIPT.format(folder=str(Path(__file__).parent), problem=problem)
     for name in ("one", "two"):
         subprocess.run([sys.executable, "-c", script, tmp_path / name], check=True)
     assert_same(dg.Trace.load(tmp_path / "one", "CGT"), dg.Trace.load(tmp_path / "two", "CGT"))
 
 
 @pytest.mark.parametrize("make", [digits, user_loss])
-def test_a_resumed_run_equals_the_uninterrupted_one(make, tmp_path):
+def test_a_resumed_run_equals_the_uninterrupted_one(make, tmp_path, chunks_of):
     problem, path = make(), tmp_path / "run.ckpt"
     whole = dg.simulate(CGT, problem, NETWORK, steps=230, batch_size=4, x0="normal", record_every=10)
     first = dg.Checkpoint(path, every=60)
@@ -105,16 +92,9 @@ def test_a_resumed_run_equals_the_uninterrupted_one(make, tmp_path):
         CGT, problem, NETWORK, steps=130, batch_size=4, x0="normal", record_every=10, checkpoint=first
     )
     again = dg.Checkpoint(path, every=60, resume=True)
+    chunks_of(7)
     resumed = dg.simulate(
-        CGT,
-        problem,
-        NETWORK,
-        steps=230,
-        batch_size=4,
-        x0="normal",
-        record_every=10,
-        chunk=7,
-        checkpoint=again,
+        CGT, problem, NETWORK, steps=230, batch_size=4, x0="normal", record_every=10, checkpoint=again
     )
     assert_same(whole, resumed)
 
@@ -189,15 +169,14 @@ def test_a_foreign_checkpoint_is_refused_and_says_what_differs(tmp_path):
         )
 
 
-def test_interrupt_returns_what_was_computed_and_leaves_a_checkpoint(tmp_path):
+def test_interrupt_returns_what_was_computed_and_leaves_a_checkpoint(tmp_path, chunks_of):
     def interrupt(progress):
         if progress.k == 200:
             raise KeyboardInterrupt
 
     checkpoint = dg.Checkpoint(tmp_path / "run.ckpt", every=500)
-    trace = dg.simulate(
-        CGT, QUADRATIC, NETWORK, steps=1000, chunk=100, callback=interrupt, checkpoint=checkpoint
-    )
+    chunks_of(100)
+    trace = dg.simulate(CGT, QUADRATIC, NETWORK, steps=1000, callback=interrupt, checkpoint=checkpoint)
     assert (trace.interrupted, trace.steps, trace.k[-1]) == (True, 200, 200)
     again = dg.Checkpoint(tmp_path / "run.ckpt", every=500, resume=True)
     assert_same(
@@ -235,10 +214,11 @@ def test_verdicts_are_those_of_the_design():
     assert dg.simulate(dg.DGD(step_size=0.05), QUADRATIC, NETWORK, steps=20).verdict == "not converged"
 
 
-def test_early_stop_ends_at_the_first_recorded_iteration_within_tolerance():
+def test_early_stop_ends_at_the_first_recorded_iteration_within_tolerance(chunks_of):
+    chunks_of(64)
     whole = dg.simulate(CGT, QUADRATIC, NETWORK, steps=1000, record_every=5, tolerance=1e-3)
     early = dg.simulate(
-        CGT, QUADRATIC, NETWORK, steps=1000, record_every=5, tolerance=1e-3, stop_at_tolerance=True, chunk=64
+        CGT, QUADRATIC, NETWORK, steps=1000, record_every=5, tolerance=1e-3, stop_at_tolerance=True
     )
     within = (whole.grad_norm <= 1e-3) & (whole.consensus_error <= 1e-3)
     assert early.steps == whole.k[np.argmax(within)]
@@ -254,7 +234,7 @@ def test_recorded_columns_are_what_they_say(average_name):
     """Recomputed in NumPy from a run of the equations of CGT."""
     R, C, u, v = NETWORK.R.toarray(), NETWORK.C.toarray(), NETWORK.u, NETWORK.v
     x = np.random.default_rng(0).standard_normal((5, 2)) * 5
-    trace = dg.simulate(CGT, QUADRATIC, NETWORK, steps=30, x0=x, average=average_name)
+    trace = dg.simulate(CGT, QUADRATIC, NETWORK, steps=30, x0=x, record=dg.Record(average=average_name))
     assert trace.facts["average"] == average_name
     weights = u if average_name == "weighted" else np.ones(5)
     y = QUADRATIC.local_gradients(x)
@@ -283,14 +263,15 @@ def trace_start():
     return np.random.default_rng(0).standard_normal((5, 2)) * 5
 
 
-def test_schedules_are_evaluated_at_every_iteration():
+def test_schedules_are_evaluated_at_every_iteration(chunks_of):
+    chunks_of(10)
     seen = []
 
     def step_size(k):
         seen.append(k)
         return 0.5 / (k + 10)
 
-    scheduled = dg.simulate(dg.DGD(step_size=step_size), QUADRATIC, NETWORK, steps=25, chunk=10)
+    scheduled = dg.simulate(dg.DGD(step_size=step_size), QUADRATIC, NETWORK, steps=25)
     same = dg.simulate(dg.DGD(step_size=dg.schedules.Inverse(0.5, 10)), QUADRATIC, NETWORK, steps=25)
     np.testing.assert_array_equal(scheduled.final_x, same.final_x)
     assert set(range(25)) <= set(seen)
@@ -336,7 +317,9 @@ def test_the_average_of_a_push_sum_method_is_the_one_it_conserves(method):
     # With equal linear losses every agent steps by the same vector, so the conserved average moves by it exactly.
     problem = dg.problems.quadratic(curvature=np.full((5, 1), 1e-300), linear=np.ones((5, 1)))
     x0 = np.array([[1.0], [20.0], [-3.0], [4.0], [50.0]])
-    trace = dg.simulate(method(step_size=0.1), problem, NETWORK, steps=6, x0=x0, average="weighted")
+    trace = dg.simulate(
+        method(step_size=0.1), problem, NETWORK, steps=6, x0=x0, record=dg.Record(average="weighted")
+    )
     average = -trace.loss
     if method in (dg.SGP, dg.SubgradientPush):
         np.testing.assert_allclose(average, x0.mean() + 0.1 * np.arange(7), rtol=1e-13)
@@ -406,14 +389,14 @@ def test_many_agents_run_on_the_sparse_executor():
         ({"problem": "digits"}, "`problem` must be a digrad Problem"),
         ({"network": dg.graphs.ring(5)}, r"wrap a graph: Network\(graph\)"),
         ({"network": dg.Network(dg.graphs.ring(3))}, "3 agents, but `problem` has 5"),
-        ({"steps": 0}, "`steps` of CGT"),
-        ({"steps": 1.5}, "`steps` of CGT"),
+        ({"steps": 0}, "`steps` of simulate"),
+        ({"steps": 1.5}, "`steps` of simulate"),
         ({"record_every": -1}, "`record_every`"),
         ({"batch_size": 3}, "has no samples to draw from"),
         ({"x0": np.zeros(3)}, "`x0` must have shape"),
         ({"x0": [np.nan, 1.0]}, "`x0` must be finite"),
         ({"x0": "gaussian"}, "must be one of 'zeros', 'normal'"),
-        ({"dtype": "float16"}, "`dtype` must be float64 or float32"),
+        ({"dtype": "float16"}, "`dtype` of simulate must be float64 or float32"),
         ({"tolerance": 0}, "`tolerance`"),
         ({"seed": -1}, "`seed`"),
         ({"sampling": "epochs"}, "Did you mean `epoch`"),
@@ -500,19 +483,18 @@ def test_calls_of_many_agents_are_never_so_short_that_their_ends_count(monkeypat
 @pytest.mark.parametrize(("batch_size", "length"), [(4, 20), (64, 8)])
 def test_samples_do_not_shorten_calls_to_fewer_bytes_than_the_states_take(batch_size, length, monkeypatch):
     monkeypatch.setattr("digrad.simulation.setup.BYTES_PER_CALL", 64)
-    problem, x0 = digits(), np.zeros((5, 64))
-    sampler = WithReplacement(problem.sizes, batch_size, 0)
-    with jax.enable_x64(True):
-        assert prepare(CGT, problem, NETWORK, x0, name="run", sampler=sampler).length == length
+    assert dg.Simulator(CGT, digits(), NETWORK, batch_size=batch_size).setup.length == length
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_sigint_ends_the_run_between_chunks():
+def test_sigint_ends_the_run_between_chunks(chunks_of):
+    chunks_of(10)
+
     def press(progress):
         if progress.k >= 20:
             signal.raise_signal(signal.SIGINT)
 
-    trace = dg.simulate(CGT, QUADRATIC, NETWORK, steps=500, chunk=10, callback=press)
+    trace = dg.simulate(CGT, QUADRATIC, NETWORK, steps=500, callback=press)
     assert (trace.interrupted, trace.steps) == (True, 20)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -528,7 +510,7 @@ def test_numpy_numbers_are_numbers(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"dtype": "foo"}, "`dtype` must be float64 or float32"),
+        ({"dtype": "foo"}, "`dtype` of simulate must be float64 or float32"),
         ({"x0": [[1.0, 2.0], [3.0]]}, "`x0` of simulate must be an array of numbers"),
         ({"seed": 2**64}, "`seed` of simulate must be at most"),
         ({"checkpoint": "run.ckpt"}, "`checkpoint` must be a Checkpoint"),
@@ -553,7 +535,7 @@ def test_what_has_overflowed_is_infinite_in_columns_files_and_print_and_null_in_
         NETWORK,
         steps=60,
         x0=[1e75, -1e75],
-        invariant=True,
+        record=dg.Record(invariant=True),
     )
     assert trace.verdict == "diverged"
     assert (trace.loss[-1], trace.grad_norm[-1]) == (np.inf, np.inf)

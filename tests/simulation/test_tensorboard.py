@@ -20,9 +20,10 @@ def example():
     return dg.problems.example_quartic(), dg.Network(dg.graphs.example5())
 
 
-def test_callback_writes_the_figures_of_every_chunk(tmp_path, example):
+def test_callback_writes_the_figures_of_every_chunk(tmp_path, example, chunks_of):
+    chunks_of(5)
     with dg.TensorBoard(tmp_path) as board:
-        trace = dg.simulate(dg.CGT(0.05, 5.0), *example, steps=20, x0=[3.0, 3.0], callback=board, chunk=5)
+        trace = dg.simulate(dg.CGT(0.05, 5.0), *example, steps=20, x0=[3.0, 3.0], callback=board)
     found = scalars(board.folder_of(trace.name))
     assert set(found) == {"loss", "grad_norm", "consensus_error"}
     assert [step for step, _ in found["loss"]] == [5, 10, 15, 20]

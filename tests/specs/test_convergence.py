@@ -6,9 +6,9 @@ from digrad.testing import convergence
 
 def test_the_last_iterates_come_from_one_run(monkeypatch):
     runs = []
-    prepare = convergence.prepare
+    simulator = dg.Simulator
     monkeypatch.setattr(
-        convergence, "prepare", lambda *given, **more: runs.append(1) or prepare(*given, **more)
+        convergence, "Simulator", lambda *given, **more: runs.append(1) or simulator(*given, **more)
     )
     method, network = dg.NSGDm(0.1), dg.Network(dg.graphs.example5())  # never comes to rest
     assert convergence.measure(method, "mean", 300).outcome == "neighbourhood"

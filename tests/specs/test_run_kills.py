@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from digrad.errors import ArgumentError, DataError
+from digrad.simulation import Record, compare
 from digrad.specs import Spec, find_run, parse_spec, run, runner
 from digrad.trace import Trace
 from experiment_specs import TEXT
@@ -30,7 +31,7 @@ store.environment = lambda: dict(versions)
 text, traces, options = sys.argv[1], pickle.loads(Path(sys.argv[2]).read_bytes()), eval(sys.argv[3])
 runner.draw_figures = lambda *arguments: []
 runner.setting_of = lambda *arguments, **options: {}
-runner.simulate = lambda *parts, name, seed, **options: traces[name, seed]
+runner.drive = lambda simulator, options, **rest: traces[simulator.setup.name, options["seed"]]
 spec = parse_spec(text)
 built = spec.build()
 
@@ -53,10 +54,9 @@ def traces(text: str) -> dict[tuple[str, int], Trace]:
     found = {}
     for label in built.methods:
         for seed in range(spec.seeds):
-            options = {**spec.options(built.problem, seed), "paths": True, "invariant": True, "name": label}
-            found[label, seed] = runner.simulate(
-                built.methods[label], built.problem, built.network, **options
-            )
+            options = {**spec.options(built.problem, seed), "record": Record(paths=True, invariant=True)}
+            run = compare({label: built.methods[label]}, built.problem, built.network, **options)
+            found[label, seed] = run[label]
     return found
 
 

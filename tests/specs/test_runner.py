@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import digrad as dg
 from digrad._internal.files import locked
 from digrad.errors import ArgumentError, CheckpointError, DataError, StorageError
 from digrad.specs import Built, RunResult, Spec, find_run, load_spec, parse_spec, run, runner, store
@@ -396,3 +397,10 @@ def test_resume_compares_the_results_themselves_not_only_the_specification_besid
             assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
         (copy / "spec.toml").unlink(missing_ok=True)
         before.pop(copy / "spec.toml", None)
+
+
+def test_a_run_builds_every_method_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built, check = [], dg.CGT.__post_init__
+    monkeypatch.setattr(dg.CGT, "__post_init__", lambda self: built.append(self) or check(self))
+    run_again(tiny(), tmp_path / "run")
+    assert len(built) == 1

@@ -16,7 +16,7 @@ from digrad.errors import ArgumentError
 from digrad.simulation.loop import advance
 from digrad.sweeps import Sweep, workers
 from digrad.sweeps import batches as batching
-from digrad.sweeps.sweep import table_of
+from digrad.sweeps.results import table_of
 
 NETWORK = dg.Network(dg.graphs.example5())
 QUARTIC = dg.problems.example_quartic()
@@ -107,7 +107,7 @@ def test_mini_batches_have_samples_of_their_own_unless_told(digits):
 
 
 def test_batches_of_one_shape_share_one_compiled_loop(monkeypatch):
-    monkeypatch.setattr(batching, "MOST_LANES", 2)
+    monkeypatch.setattr(batching, "MOST_RUNS", 2)
     before = advance._cache_size()
     sizes = [0.01, 0.02, 0.03, 0.04, 0.05]
     found = dg.sweep(dg.DGD(0.1), QUARTIC, NETWORK, steps=5, grid={"step_size": sizes})
@@ -170,7 +170,7 @@ KILLED = """
 import os, signal, sys
 import digrad as dg
 from digrad.sweeps import batches
-batches.MOST_LANES = 1
+batches.MOST_RUNS = 1
 def progress(told):
     if told.done == 2:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -218,7 +218,7 @@ def test_a_folder_that_does_not_say_which_rows_it_will_have_is_refused(explosive
 
 
 def test_progress_says_how_long_it_will_take(monkeypatch):
-    monkeypatch.setattr(batching, "MOST_LANES", 1)
+    monkeypatch.setattr(batching, "MOST_RUNS", 1)
     told = []
     dg.sweep(dg.AB, QUARTIC, NETWORK, grid=GRID, progress=told.append, **RUN)
     assert [(one.done, one.total) for one in told] == [(1, 3), (2, 3), (3, 3)]
@@ -228,7 +228,7 @@ def test_progress_says_how_long_it_will_take(monkeypatch):
 
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_keeps_what_was_finished(tmp_path, monkeypatch):
-    monkeypatch.setattr(batching, "MOST_LANES", 1)
+    monkeypatch.setattr(batching, "MOST_RUNS", 1)
 
     def interrupt(told):
         os.kill(os.getpid(), signal.SIGINT)
@@ -303,7 +303,9 @@ def test_figures_mark_what_diverged(explosive, tmp_path):
 def test_figures_name_the_average_that_losses_are_of(average, named):
     grid = {"step_size": [0.01, 0.1], "threshold": [1.0, 2.0]}
     held_out = {"held_out": QUARTIC} if average == "weighted" else {}
-    found = dg.sweep(dg.CGT, QUARTIC, NETWORK, steps=2, grid=grid, average=average, **held_out)
+    found = dg.sweep(
+        dg.CGT, QUARTIC, NETWORK, steps=2, grid=grid, record=dg.Record(average=average), **held_out
+    )
     assert f"({named})" in found.plot().axes[0].get_title()
     assert f"({named})" in found.heat_map().axes[-1].get_ylabel()  # of the colour bar
     if held_out:

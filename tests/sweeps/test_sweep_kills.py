@@ -19,7 +19,7 @@ import os, sys
 import digrad as dg
 from digrad.sweeps import batches, workers
 
-batches.MOST_LANES = 1
+batches.MOST_RUNS = 1
 
 def rows_of(study, batch):
     steps = study.options["steps"]
@@ -46,7 +46,7 @@ OLD: dict[str, Any] = {"steps": 10, "values": [0.1, 0.2, 0.3]}
 @pytest.fixture
 def act(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    monkeypatch.setattr(batches, "MOST_LANES", 1)
+    monkeypatch.setattr(batches, "MOST_RUNS", 1)
     monkeypatch.setattr(workers, "run_batch", workers.run_batch)
     monkeypatch.setattr("sys.argv", ["", repr(OLD), tmp_path / "scratch"])
     (tmp_path / "scratch").touch()

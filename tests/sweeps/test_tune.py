@@ -101,7 +101,7 @@ def test_nothing_stable_is_a_result(tmp_path):
     [
         (dg.GD(0.1), {"budget": 2}, "`budget` of tune must be a whole number of at least 3, but got 2"),
         (dg.GD(0.1), {"steps": None}, "`steps` of tune must be a whole number of at least 1, but got None"),
-        (dg.GD(0.1), {"record_every": 0}, "`record_every` of sweep must be a whole number"),
+        (dg.GD(0.1), {"record_every": 0}, "`record_every` of tune must be a whole number"),
         (dg.GD(0.1), {"goal": "fast"}, "`goal` of tune must be one of"),
         (dg.GD(0.1), {"field": "stepsize"}, "Did you mean `step_size`"),
         (dg.GD(lambda k: 0.1), {}, "one finite number for tune to begin at"),

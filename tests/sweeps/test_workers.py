@@ -47,14 +47,16 @@ def test_threads_of_this_process_change_none_of_its_settings(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(sweep_workers, "_studies", {})
     before = dict(os.environ)
-    dg.sweep(dg.AB, QUARTIC, NETWORK, grid=GRID, backend="threading", workers=2, **RUN)
+    dg.sweep(dg.AB, QUARTIC, NETWORK, grid=GRID, workers=dg.Workers(2, "threading"), **RUN)
     assert len(sweep_workers._studies) == 1
     assert dict(os.environ) == before
 
 
 def test_forked_workers_are_refused():
-    with pytest.raises(ArgumentError, match="`backend` of sweep must not be 'multiprocessing', which forks"):
-        dg.sweep(dg.AB, QUARTIC, NETWORK, grid=GRID, backend="multiprocessing", workers=2, **RUN)
+    with pytest.raises(
+        ArgumentError, match="`backend` of Workers must not be 'multiprocessing', which forks"
+    ):
+        dg.Workers(2, "multiprocessing")
 
 
 def test_a_killed_worker_is_one_clear_line_and_finished_rows_are_kept(tmp_path):
@@ -85,7 +87,7 @@ def test_a_killed_worker_is_one_clear_line_and_finished_rows_are_kept(tmp_path):
 
 def test_an_unknown_backend_is_one_clear_line():
     with pytest.raises(WorkerError, match="backend 'slurmy' failed") as refused:
-        dg.sweep(dg.AB, QUARTIC, NETWORK, grid=GRID, backend="slurmy", **RUN)
+        dg.sweep(dg.AB, QUARTIC, NETWORK, grid=GRID, workers=dg.Workers(1, "slurmy"), **RUN)
     assert "\n" not in str(refused.value)
 
 
@@ -95,7 +97,8 @@ def test_a_worker_keeps_its_study_between_batches_and_forgets_old_ones(monkeypat
     monkeypatch.setattr(sweep_workers.cloudpickle, "loads", lambda data: loaded.append(1) or real(data))
     monkeypatch.setattr(sweep_workers, "_studies", {})
     for steps in (2, 2, 3, 4):
-        dg.sweep(dg.AB, QUARTIC, NETWORK, grid={"step_size": [0.001]}, steps=steps, backend="sequential")
+        here = dg.Workers(1, "sequential")
+        dg.sweep(dg.AB, QUARTIC, NETWORK, grid={"step_size": [0.001]}, steps=steps, workers=here)
     assert len(loaded) == 4 + 3  # every batch, and every setting once
     assert len(sweep_workers._studies) == sweep_workers.KEPT
 
@@ -110,7 +113,7 @@ def test_a_dask_cluster_of_other_processes_gives_the_same_rows():
         ) as cluster,
         distributed.Client(cluster) as client,
     ):
-        there = dg.sweep(dg.AB, QUARTIC, NETWORK, grid=GRID, workers=2, backend="dask", **RUN)
+        there = dg.sweep(dg.AB, QUARTIC, NETWORK, grid=GRID, workers=dg.Workers(2, "dask"), **RUN)
         processes = set(client.run(os.getpid).values())
     assert len(processes - {os.getpid()}) == 2
     pd.testing.assert_frame_equal(without_times(there), without_times(here), rtol=1e-9)

@@ -1,5 +1,6 @@
 """Agents that go and come among replicas: the same runs as in the simulator."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,13 @@ from digrad.torch import Checkpoints, Replicas
 from torch_models import START, Point
 
 METHOD = dg.CGT(step_size=0.05, threshold=2.0)
-LOSSY = dg.Network(dg.graphs.example5(), links=Links(loss=0.3))
+
 STEPS = 60
+
+
+def lossy(*churn: Any) -> dg.Network:
+    return dg.Network(dg.graphs.example5(), links=Links(loss=0.3, churn=churn))
+
 
 CASES: dict[str, tuple[Any, Links, list[Any]]] = {
     "leave": (dg.AB(step_size=0.02), Links(loss=0.3), [Leave(1, at=20)]),
@@ -36,11 +42,9 @@ def step(replicas: Replicas) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_replicas_go_and_come_as_in_the_simulator(name: str) -> None:
     method, links, churn = CASES[name]
-    network = dg.Network(dg.graphs.example5(), links=links)
-    trace = dg.simulate(
-        method, dg.problems.example_quadratic(), network, steps=STEPS, x0=list(START), churn=churn
-    )
-    replicas = Replicas(Point(), method, network, churn=churn)
+    network = dg.Network(dg.graphs.example5(), links=replace(links, churn=churn))
+    trace = dg.simulate(method, dg.problems.example_quadratic(), network, steps=STEPS, x0=list(START))
+    replicas = Replicas(Point(), method, network)
     apart = [replicas.consensus_error()]
     for _ in range(STEPS):
         step(replicas)
@@ -51,7 +55,7 @@ def test_replicas_go_and_come_as_in_the_simulator(name: str) -> None:
 
 
 def test_averages_are_those_of_the_agents_that_are_there() -> None:
-    replicas = Replicas(Point(), METHOD, LOSSY, churn=[Leave(1, at=5), Join(1, at=8)])
+    replicas = Replicas(Point(), METHOD, lossy(Leave(1, at=5), Join(1, at=8)))
     for k in range(10):
         there = [0, 2, 3, 4] if 5 <= k < 8 else [0, 1, 2, 3, 4]
         assert replicas.present == there
@@ -60,8 +64,8 @@ def test_averages_are_those_of_the_agents_that_are_there() -> None:
 
 
 def test_a_resume_between_two_events_does_not_change_a_bit() -> None:
-    churn = [Crash(1, at=5), Join(1, at=15)]
-    whole, resumed = (Replicas(Point(), METHOD, LOSSY, churn=churn) for _ in range(2))
+    network = lossy(Crash(1, at=5), Join(1, at=15))
+    whole, resumed = (Replicas(Point(), METHOD, network) for _ in range(2))
     for k in range(20):
         if k == 5:
             resumed.load_state_dict(whole.state_dict())
@@ -71,14 +75,12 @@ def test_a_resume_between_two_events_does_not_change_a_bit() -> None:
 
 
 def test_a_checkpoint_of_another_churn_is_refused(tmp_path: Any) -> None:
-    first = Replicas(Point(), METHOD, LOSSY, churn=[Leave(1, at=5)])
+    first = Replicas(Point(), METHOD, lossy(Leave(1, at=5)))
     Checkpoints(tmp_path, first).save()
     with pytest.raises(CheckpointError, match="churn"):
-        Checkpoints(tmp_path, Replicas(Point(), METHOD, LOSSY)).resume()
+        Checkpoints(tmp_path, Replicas(Point(), METHOD, lossy())).resume()
 
 
 def test_impossible_events_are_refused_in_the_name_of_replicas() -> None:
     with pytest.raises(ArgumentError, match=r"`churn` of Replicas: .* cannot reach"):
-        Replicas(Point(), METHOD, LOSSY, churn=[Leave(0, at=5)])
-    with pytest.raises(ArgumentError, match="`churn` of Replicas needs links"):
-        Replicas(Point(), METHOD, dg.graphs.example5(), churn=[Leave(1, at=5)])
+        Replicas(Point(), METHOD, lossy(Leave(0, at=5)))

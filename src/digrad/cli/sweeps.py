@@ -44,13 +44,15 @@ def sweep(
     rows are saved at once, so --resume can continue after any interruption. A run that diverges is a row, too.
     """
     from digrad.specs import load_spec, sweep_spec
+    from digrad.sweeps import Workers
 
     folder = out or Path("runs") / f"sweep-{spec.stem}"
     with show.RowBar() as bar:
         result = sweep_spec(
-            load_spec(spec), folder, workers=workers, backend=backend or ("dask" if scheduler else None),
-            backend_options={"scheduler_host": scheduler} if scheduler else None, resume=resume, overwrite=overwrite,
-            progress=bar.on_progress,
+            load_spec(spec), folder, resume=resume, overwrite=overwrite, progress=bar.on_progress,
+            workers=Workers(
+                workers, backend or ("dask" if scheduler else None), {"scheduler_host": scheduler} if scheduler else {}
+            ),
         )  # fmt: skip
     found = result.found
     if as_json:

@@ -3,7 +3,7 @@
 What must hold after an event: the trackers and what is owed add up to the gradients of the agents that remain.
 """
 
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,15 +14,11 @@ from digrad.links import Crash, Event, Join, Leave, Links, Timeline
 from digrad.network import AnyNetwork, Network
 
 
-def check_churn(churn: Sequence[Event], method: Any, network: AnyNetwork, name: str, owner: str) -> None:
-    """Raise unless agents of this network may go and come while this method, called ``name``, runs in ``owner``."""
-    is_list = isinstance(churn, list | tuple)
-    if is_list and not churn:
+def check_churn(method: Any, network: AnyNetwork, name: str, owner: str) -> None:
+    """Raise unless agents may join and leave, as the links say, while this method, called ``name``, runs."""
+    links = network.links
+    if not isinstance(links, Links) or not links.churn:
         return
-    if not is_list or not all(isinstance(event, Leave | Crash | Join) for event in churn):
-        raise ArgumentError(
-            f"`churn` of {owner} must be a list of Leave, Crash and Join of digrad.links, but got {churn!r}."
-        )
     if method.needs != {"row", "column"}:
         raise ArgumentError(
             f"`churn` of {owner} needs a method with row and column weights, such as CGT, but got {name}, whose books "
@@ -32,11 +28,11 @@ def check_churn(churn: Sequence[Event], method: Any, network: AnyNetwork, name: 
         raise ArgumentError(
             f"`churn` of {owner} needs a network of one graph with uniform weights, which the agents recompute."
         )
-    if not isinstance(network.links, Links) or network.links.push != "sum":
+    if links.push != "sum":
         raise ArgumentError(
-            f'`churn` of {owner} needs links that say what is owed; give Network(graph, links=Links(push="sum")).'
+            f'`churn` of {owner} needs links that keep what is undelivered; give Links(push="sum", churn=...).'
         )
-    timeline = Timeline(churn, network.graph.arcs, network.n, owner)
+    timeline = Timeline(links.churn, network.graph.arcs, network.n, owner)
     _check_ledgers(timeline, network.graph, owner)
     for event, present in zip((None, *timeline.events), timeline.present, strict=True):
         _check_connected(network.graph, present, "at first" if event is None else f"after {event}", owner)
@@ -46,7 +42,8 @@ def network_of(network: Network, present: Any) -> Network:
     """Return the network of those who are there, on the arcs of all."""
     assert isinstance(network.graph, Digraph)
     there = present[network.graph.arcs].all(axis=1)
-    return Network(GraphSequence(network.graph, there[None]), links=network.links)
+    assert isinstance(network.links, Links)
+    return Network(GraphSequence(network.graph, there[None]), links=replace(network.links, churn=()))
 
 
 def repair(event: Event, state: Any, arcs: Any, present: Any, owed: Any, lifetime: Any) -> None:

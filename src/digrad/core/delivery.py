@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from digrad.core.charges import Charge
 from digrad.graphs import Digraph, sequence
-from digrad.links import Event, Fates, Links, Timeline
+from digrad.links import Fates, Links, Timeline
 from digrad.links.fates import Part
 from digrad.network import AnyNetwork, Network, step_weights
 
@@ -27,7 +27,6 @@ def numbers_among(arcs: npt.NDArray[np.integer], graph: Digraph) -> npt.NDArray[
 
 def make_fates(
     network: AnyNetwork,
-    churn: Sequence[Event] = (),
     charges: Sequence[Charge] = (),
     letters: Mapping[str, str] | None = None,
 ) -> Fates | None:
@@ -35,7 +34,6 @@ def make_fates(
 
     Args:
         network: On whose arcs.
-        churn: Which agents go and come.
         charges: What every step sends along every arc; packets weigh nothing without.
         letters: The matrix of each verb of the charges.
     """
@@ -44,6 +42,7 @@ def make_fates(
     graph = all_arcs(network)
     parts = _parts(network, graph, charges, letters or {})
     if network.period == 1:
+        churn = network.links.churn
         timeline = Timeline(churn, graph.arcs, network.n) if churn else None
         return Fates(network.links, graph.arcs, network.n, timeline=timeline, parts=parts)
     known = numbers_among(network.union.arcs, graph)

@@ -6,21 +6,25 @@ a minimum may lie that far from the start, and on the way there gradients become
 the first alone: no weight of a network grows that much.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 # An entry of x beyond this, relative to the largest one of the start, is far away.
 DIVERGED = 1e12
 # A gradient of more than this many times the largest at the start is steep; noise and overshooting stay below.
 STEEP = 1e3
 
 
-def largest_entry(start: float, representable: float) -> float:
+def far_away(largest: Any, representable: Any, minimum: Callable[[Any, Any], Any] = min) -> Any:
     """Return the entry of x beyond which a run is far away.
 
     Args:
-        start: The largest entry of x_0, in absolute value; of a later iterate if that is zero.
+        largest: The largest entry of x_0, in absolute value; of a later iterate if that is zero.
         representable: The largest number of its dtype.
+        minimum: Of two numbers, or of arrays of them.
 
     Example:
-        >>> largest_entry(9.0, 1.8e308)
+        >>> far_away(9.0, 1.8e308)
         9000000000000.0
     """
-    return min(DIVERGED * start, representable)
+    return minimum(DIVERGED * largest, representable)

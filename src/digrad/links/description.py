@@ -7,6 +7,7 @@ from typing import Any, Literal
 from digrad import checks
 from digrad._internal.fingerprints import fingerprint
 from digrad.errors import ArgumentError
+from digrad.links.churn import Crash, Event, Join, Leave
 from digrad.links.clock import Clock
 from digrad.links.coders import AnyCoder, RandomK
 from digrad.sampling import seed_of_run
@@ -89,6 +90,8 @@ class Links:
         pull: What replaces an estimate that was not heard: ``"self"`` the receiver's own, ``"last"`` the last one
             heard, ``"renormalise"`` the average of those heard; the naive ``"drop"`` takes it as zero.
         seed: Of all fates. Runs with other seeds than 0 mix it with their own, see :meth:`digrad.Network.with_seed`.
+        churn: Agents that join and leave: a list of :class:`Leave`, :class:`Crash` and :class:`Join`. Averages and
+            losses are those of the agents that are present.
         clock: How long computing and sending take, instead of ``delay``; a run then records ``seconds_simulated``.
             With a deadline it decides which packets are late.
 
@@ -114,9 +117,16 @@ class Links:
     pull: Literal["self", "renormalise", "last", "drop"] = "self"
     seed: int = 0
     clock: Clock | None = None
+    churn: Sequence[Event] = ()
 
     def __post_init__(self) -> None:
         """Check every field, and what excludes each other."""
+        is_list = isinstance(self.churn, list | tuple)
+        if not is_list or not all(isinstance(event, Leave | Crash | Join) for event in self.churn):
+            raise ArgumentError(
+                f"`churn` of Links must be a list of Leave, Crash and Join of digrad.links, but got {self.churn!r}."
+            )
+        object.__setattr__(self, "churn", tuple(self.churn))
         if not isinstance(self.loss, Bursts):
             checks.set_number(self, "loss", checks.fraction)
         if not isinstance(self.delay, FixedDelay):

@@ -17,7 +17,7 @@ from digrad.links import Links
 from digrad.methods import CGT
 from digrad.network import Network
 from digrad.problems import Problem, example_quadratic, logistic
-from digrad.simulation import simulate
+from digrad.simulation import compare
 from digrad.specs.store import check_folder, is_empty, read_json, write_json
 from digrad.trace import Trace
 
@@ -153,7 +153,7 @@ def _run(
     network = Network(example5(), links=Links(loss=LOSS, push=push, pull=pull, seed=seed))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*forget what is lost")  # which is what this shows
-        return simulate(method, problem, network, name=label, **options)
+        return compare({label: method}, problem, network, **options)[label]
 
 
 def _row(problem: str, label: str, trace: Trace, minimum: Any) -> Bias:

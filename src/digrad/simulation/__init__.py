@@ -3,7 +3,19 @@
 from digrad.simulation.checkpoint import Checkpoint
 from digrad.simulation.compare import compare
 from digrad.simulation.driver import Progress
+from digrad.simulation.options import Record, RunOptions, SimulatorOptions
 from digrad.simulation.simulate import simulate
+from digrad.simulation.simulator import Simulator
 from digrad.simulation.tensorboard import TensorBoard
 
-__all__ = ["Checkpoint", "Progress", "TensorBoard", "compare", "simulate"]
+__all__ = [
+    "Checkpoint",
+    "Progress",
+    "Record",
+    "RunOptions",
+    "Simulator",
+    "SimulatorOptions",
+    "TensorBoard",
+    "compare",
+    "simulate",
+]

@@ -1,70 +1,49 @@
-"""Agents that go and come, in the simulator: between two steps, arrays are edited and weights exchanged."""
+"""Agents that join, leave and crash, in the simulator: a run stops before each event, and its state is repaired."""
 
-import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from digrad.core.churn import network_of, repair, void_arcs
+from digrad.core.churn import repair, void_arcs
 from digrad.links import Event
-from digrad.network import Network
-from digrad.simulation.arcs import Arcs
-from digrad.simulation.loop import Carry
-from digrad.simulation.unreliable import Call, outstanding
+from digrad.simulation.edges import Edges
+from digrad.simulation.loop import Params, State
+from digrad.simulation.unreliable import LinkState, undelivered
 
 
-def happen(event: Event, carry: Carry, arcs: dict[str, Arcs], present: Any) -> Carry:
+def repaired(event: Event, state: State, params: Params) -> State:
     """Return where a run is after an event.
 
     Args:
         event: What happens.
-        carry: Where the run was.
-        arcs: By verb.
-        present: Who is there afterwards.
+        state: Where the run was.
+        params: Those after the event, with the agents that are present then.
     """
-    calls, one = carry.links, arcs["push"]  # uniform weights: all verbs use the same arcs
-    ends = np.stack([one.sender, one.receiver], axis=1)
-    pushed = next(call for call in calls if call.owed is not None)
-    state = jax.tree.map(np.array, carry.state)
+    links, edges = state.links, params.turns["push"]  # uniform weights: all primitives use the same edges
+    assert isinstance(edges, Edges)
+    ends = np.stack([edges.sender, edges.receiver], axis=1)
+    pushed = next(link for link in links if link.pushed is not None)
+    after = jax.tree.map(np.array, state.method_state)
     lifetime = None if pushed.lifetime is None else np.asarray(pushed.lifetime)
-    repair(event, state, ends, present, np.asarray(outstanding(pushed)), lifetime)
+    repair(event, after, ends, np.asarray(params.present), np.asarray(undelivered(pushed)), lifetime)
     void = void_arcs(event, ends)
-    return carry._replace(
-        state=jax.tree.map(jnp.asarray, state), links=tuple(_forget(call, void) for call in calls)
+    return state._replace(
+        method_state=jax.tree.map(jnp.asarray, after), links=tuple(_forget(link, void) for link in links)
     )
 
 
-def _forget(call: Call, void: Any) -> Call:
-    """Return what is remembered of an array when some arcs begin anew."""
+def _forget(link: LinkState, void: Any) -> LinkState:
+    """Return what is remembered of an array when some edges begin anew."""
 
     def clear(rows: Any) -> Any:
         return None if rows is None else jnp.where(void.reshape(-1, *[1] * (rows.ndim - 1)), 0, rows)
 
-    return call._replace(
-        owed=clear(call.owed),
-        settled=None if call.settled is None else call.settled & ~void,
-        inbox=clear(call.inbox),
-        lifetime=clear(call.lifetime),
-        new=None if call.new is None else call.new & ~void,
+    return link._replace(
+        pushed=clear(link.pushed),
+        delivered=None if link.delivered is None else link.delivered & ~void,
+        inbox=clear(link.inbox),
+        lifetime=clear(link.lifetime),
+        new=None if link.new is None else link.new & ~void,
     )
-
-
-def phases(run: Any, network: Network, operators: Callable[[Network], dict[str, Any]]) -> list[Any]:
-    """Return a prepared run for the time before the first event, and one for the time after each."""
-    timeline = run.fates.timeline
-    found = []
-    for phase, present in enumerate(timeline.present):
-        weights = jnp.asarray(timeline.weights(phase), run.dtype)
-        fixed = run.fixed._replace(
-            turns=operators(network_of(network, present)), u=weights, v=weights, present=jnp.asarray(present)
-        )
-        found.append(dataclasses.replace(run, fixed=fixed))
-    return found
-
-
-def arcs_of(run: Any) -> dict[str, Arcs]:
-    """Return the arcs of a prepared run, by verb."""
-    return jax.tree.map(lambda one: one.at(0), run.fixed.turns, is_leaf=lambda one: isinstance(one, Arcs))

@@ -3,23 +3,19 @@
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
-
-import jax
-import numpy.typing as npt
+from typing import Any, Unpack
 
 from digrad import checks
 from digrad._internal.files import file_stem
-from digrad.links import Event
 from digrad.network import AnyNetwork
 from digrad.problems import Problem
-from digrad.simulation.arguments import labelled, make_seed
-from digrad.simulation.batched import drive_together
+from digrad.simulation.batched import can_be_batched, drive_batch
 from digrad.simulation.checkpoint import Checkpoint
-from digrad.simulation.driver import Progress
-from digrad.simulation.simulate import arrange, simulate
+from digrad.simulation.driver import Progress, drive
+from digrad.simulation.options import RunOptions, check_parts, complete, labelled, lists_options
+from digrad.simulation.simulate import simulator_of
 from digrad.trace import Ensemble, Trace
-from digrad.types import Average, Method
+from digrad.types import Method
 
 
 def run_each(
@@ -45,28 +41,16 @@ def run_each(
     return results
 
 
+@lists_options(RunOptions)
 def compare(
     methods: Mapping[str, Method] | Sequence[Method],
     problem: Problem,
     network: AnyNetwork,
     *,
-    steps: int,
-    batch_size: int | None = None,
-    seed: int = 0,
     seeds: int = 1,
-    x0: npt.ArrayLike | Literal["zeros", "normal"] | None = None,
-    record_every: int = 1,
-    dtype: npt.DTypeLike = "float64",
-    tolerance: float = 1e-6,
-    stop_at_tolerance: bool = False,
-    sampling: Literal["replacement", "epoch"] = "replacement",
-    average: Average = "plain",
-    paths: bool = False,
-    invariant: bool = False,
     callback: Callable[[Progress], None] | None = None,
     checkpoint: Checkpoint | None = None,
-    chunk: int | None = None,
-    churn: Sequence[Event] = (),
+    **options: Unpack[RunOptions],
 ) -> dict[str, Any]:
     """Run several methods on the same samples from the same start, and return their traces by name.
 
@@ -74,29 +58,17 @@ def compare(
     ``seed``, ``seed + 1``, ... and the result holds an :class:`~digrad.trace.Ensemble` per method, whose
     plots show bands. Samples, random starts and all that the network draws follow the seed. Every run is that of
     :func:`simulate`, bit for bit; only seeds of runs that use all samples at every step, on a network that draws
-    nothing, advance side by side, which is faster and changes the rounding.
+    nothing, are batched, which is faster and changes the rounding.
 
     Args:
         methods: A list, or a mapping from labels to methods (needed when a class occurs twice).
-        problem: As in :func:`simulate`, and so are the other arguments.
-        network: Who hears whom.
-        steps: How many steps to take.
-        batch_size: Samples per agent and step.
-        seed: The first seed.
+        problem: The private losses.
+        network: The communication graph and its weights.
         seeds: How many seeds.
-        x0: The start.
-        record_every: Iterations between two recorded rows.
-        dtype: ``float64`` or ``float32``.
-        tolerance: Of the verdict.
-        stop_at_tolerance: End a run at ``tolerance``.
-        sampling: ``replacement`` or ``epoch``.
-        average: Where all methods are measured: at the ``plain`` mean of the agents, or each at its ``weighted`` one.
-        paths: Also record the estimate of every agent.
-        invariant: Also record the residual of the invariant.
-        callback: Called after every chunk of every run.
+        callback: Called during every run, as in :func:`simulate`; batched runs do not call it, so that with a callback
+            none are.
         checkpoint: Where to store the runs: a folder, with a file per label and seed.
-        chunk: Steps per compiled call.
-        churn: Agents that go and come.
+        options: Keywords of :class:`digrad.RunOptions`, as in :func:`simulate`; ``seed`` is the first one.
 
     Example:
         >>> import digrad as dg
@@ -106,37 +78,31 @@ def compare(
         >>> {name: trace.verdict for name, trace in traces.items()}
         {'CGT': 'converged', 'DGD': 'stalled'}
     """
-    by_label, first = labelled(methods), make_seed(seed)
+    by_label, wanted = labelled(methods), complete(options, "compare")
+    first = wanted["seed"]
     several = range(first, first + checks.count(seeds, "seeds", "compare"))
-
-    def options(label: str, seed: int) -> dict[str, Any]:
-        return {
-            "method": by_label[label], "problem": problem, "network": network, "steps": steps, "seed": seed,
-            "batch_size": batch_size, "x0": x0, "name": label, "record_every": record_every, "dtype": dtype,
-            "tolerance": tolerance, "stop_at_tolerance": stop_at_tolerance, "sampling": sampling,
-            "average": average, "paths": paths, "invariant": invariant, "callback": callback, "chunk": chunk,
-            "checkpoint": _of_run(checkpoint, label, seed), "churn": churn,
-        }  # fmt: skip
-
-    # Runs side by side neither stop in between nor record what has a shape of its own.
-    alone = (callback, checkpoint, chunk) != (None, None, None) or any(
-        (stop_at_tolerance, paths, invariant, churn)
-    )
-    is_shared = batch_size is None and not getattr(network, "is_random", False)  # by all seeds
-    if len(several) > 1 and is_shared and not alone:
+    for label, method in by_label.items():
+        check_parts(method, problem, network, label)
+    is_shared = wanted["batch_size"] is None and not network.is_random  # by all seeds
+    is_batched = len(several) > 1 and is_shared and can_be_batched(network, wanted)
+    if is_batched and callback is None and checkpoint is None:
         ensembles: dict[str, Any] = {}
-        for label in by_label:
-            ensembles[label] = _side_by_side([options(label, one) for one in several])
+        for label, method in by_label.items():
+            simulator = simulator_of(method, problem, network, wanted, label)
+            every = [simulator.with_numbers(method, seed) for seed in several]
+            ensembles[label] = Ensemble(
+                tuple(drive_batch(every, [{**wanted, "seed": one} for one in several]))
+            )
             if ensembles[label].traces[0].interrupted:
                 break
         return ensembles
-    return run_each(by_label, several, lambda label, seed: simulate(**options(label, seed)))
 
+    def run(label: str, seed: int) -> Trace:
+        own = {**wanted, "seed": seed}
+        simulator = simulator_of(by_label[label], problem, network, own, label)
+        return drive(simulator, own, callback=callback, checkpoint=_of_run(checkpoint, label, seed))
 
-def _side_by_side(each: Sequence[dict[str, Any]]) -> Ensemble:
-    with jax.enable_x64(True):
-        arranged = [arrange(**options) for options in each]
-        return Ensemble(tuple(drive_together([run for run, _ in arranged], arranged[0][1])))
+    return run_each(by_label, several, run)
 
 
 def _of_run(checkpoint: Checkpoint | None, label: str, seed: int) -> Checkpoint | None:

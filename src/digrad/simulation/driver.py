@@ -1,9 +1,10 @@
-"""A prepared run on its way: chunks, progress, Ctrl-C, checkpoints, and when it ends."""
+"""A run from its start to its end: chunks, progress, Ctrl-C, checkpoints, and the verdict."""
 
-import dataclasses
+import signal
+import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,14 @@ import numpy as np
 from digrad._internal.notices import warn_user
 from digrad.core import hyperparameters
 from digrad.core.packets import PacketTraffic
-from digrad.errors import CheckpointError, StorageError
+from digrad.errors import ArgumentError, CheckpointError, StorageError
 from digrad.simulation import checkpoint as checkpoints
 from digrad.simulation.checkpoint import Checkpoint
-from digrad.simulation.churn import arcs_of, happen
-from digrad.simulation.interrupt import deferred_interrupt
-from digrad.simulation.loop import Carry, Rows
+from digrad.simulation.loop import State
 from digrad.simulation.operators import MANY_AGENTS
-from digrad.simulation.record import Recorder, tracker_of
-from digrad.simulation.setup import LEAST_STEPS, Prepared
+from digrad.simulation.record import before, columns_of, is_within, joined
+from digrad.simulation.setup import LEAST_STEPS, facts_of, hash_of
+from digrad.simulation.simulator import Rows, Simulator
 from digrad.trace import Trace, Verdict, is_stalled
 
 CALL_SECONDS = 0.5  # how long a call should take: Ctrl-C and progress wait for its end
@@ -41,245 +41,245 @@ class Progress:
     consensus_error: float
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How long to run, what to record, and whom to tell: nothing here changes the iterates."""
-
-    steps: int
-    record_every: int
-    tolerance: float
-    stop_at_tolerance: bool
-    callback: Callable[[Progress], None] | None
-    checkpoint: Checkpoint | None
-    chunk: int | None  # steps per compiled call; None: chosen by the time they take
-    paths: bool = False  # whether the estimate of every agent is recorded
-    invariant: bool = False  # whether the residual of the invariant of gradient tracking is
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What a stored run must have in common with one that goes on from it."""
-        optional = {name: True for name in ("paths", "invariant") if getattr(self, name)}
-        return {"record_every": self.record_every, **optional}
-
-    @property
-    def rule(self) -> dict[str, Any]:
-        """What else the end of a run and its verdict depend on."""
-        return {"tolerance": self.tolerance, "stop_at_tolerance": self.stop_at_tolerance}
-
-
-def chunks(
-    call: Callable[[Carry, int], tuple[Carry, Rows]],
-    carry: Carry,
-    end: Callable[[int, int], int],
-    steps: int,
+def drive(
+    simulator: Simulator,
+    options: Mapping[str, Any],
     *,
-    is_interrupted: Callable[[], bool],
-    longest: int,
-    least: int = 1,
-    seconds: float | None = None,
-) -> Iterator[tuple[int, Carry, Rows]]:
-    """Yield where each call began, where it ended and what it stored, until ``steps`` or until all have diverged.
+    callback: Callable[[Progress], None] | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> Trace:
+    """Run to the end, to the tolerance, to divergence or to Ctrl-C, and return the trace.
 
     Args:
-        call: Advances to an iteration.
-        carry: Where to begin.
-        end: From an iteration and how many steps a call may take, how far it may go.
-        steps: Where to end.
-        is_interrupted: Whether Ctrl-C was pressed.
-        longest: How many steps a call may take.
-        least: How many steps a call takes even if that is longer than ``seconds``.
-        seconds: How long a call should take, about: it takes fewer steps then.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C was pressed during a call, what it gave has been yielded.
+        simulator: What runs.
+        options: Complete, of :class:`~digrad.simulation.options.RunOptions`.
+        callback: Called after every chunk.
+        checkpoint: Where to store the run, and whether to go on from there.
     """
-    length, is_first = min(longest, FIRST_STEPS) if seconds else longest, True
-    while (k := int(carry.k)) < steps and np.asarray(carry.alive).any():
-        began = time.perf_counter()
-        carry, rows = call(carry, min(end(k, length), steps))
-        yield k, carry, rows
-        if is_interrupted():
-            raise KeyboardInterrupt
-        if seconds and not is_first:  # the first call compiles
-            per_step = (time.perf_counter() - began) / max(1, int(carry.k) - k)
-            length = int(min(longest, max(least, seconds / per_step)))
-        is_first = False
-
-
-def drive(run: Prepared, plan: Plan) -> Trace:
-    """Run to the end, to the tolerance, to divergence or to Ctrl-C, and return the trace."""
-    with checkpoints.held(plan.checkpoint) if plan.checkpoint else nullcontext(False) as is_stored:
-        return _Drive(run, plan).go(is_stored)
-
-
-class _Drive:
-    def __init__(self, run: Prepared, plan: Plan) -> None:
-        self.phases = run.phases()
-        self.timeline = run.fates.timeline if run.fates else None
-        self.run, self.plan, self.carry, self.k = self.phases[0], plan, run.start, 0
-        self.facts = {**run.facts, **plan.facts}
-        self.recorder = Recorder(
-            run.problem.code,
-            run.fixed.arrays,
-            run.traffic,
-            paths=run.start.grad.shape if plan.paths else None,
-            invariant=plan.invariant and tracker_of(run.fixed.method, run.start.state) is not None,
-        )
-        self.diverged = self.stopped = self.interrupted = False
-        self.seconds = 0.0  # spent in earlier processes
-        self.began = time.perf_counter()
-
-    def go(self, is_stored: bool) -> Trace:
+    if not isinstance(checkpoint, Checkpoint | None):
+        raise ArgumentError(f"`checkpoint` must be a Checkpoint(path, every=...), but got {checkpoint!r}.")
+    if callback is not None and not callable(callback):
+        raise ArgumentError(f"`callback` of simulate must be a function of a Progress, but got {callback!r}.")
+    run = _Run(simulator, options, callback, checkpoint)
+    with checkpoints.held(checkpoint) if checkpoint else nullcontext(False) as is_stored:
         if is_stored:
-            self._resume()
+            run.resume()
+        return run.go()
+
+
+class _Run:
+    """Where a run is, and what it has recorded."""
+
+    def __init__(
+        self,
+        simulator: Simulator,
+        options: Mapping[str, Any],
+        callback: Callable[[Progress], None] | None,
+        checkpoint: Checkpoint | None,
+    ) -> None:
+        self.simulator, self.options = simulator, options
+        self.callback, self.checkpoint = callback, checkpoint
+        self.state, self.rows = simulator.init(options["x0"]), {}
+        self.facts = identity(simulator, self.state, is_stored=checkpoint is not None)
+        self.is_stopped = False  # at the tolerance
+        self.began = time.perf_counter()  # less what was spent in earlier processes
+
+    def go(self) -> Trace:
+        steps, simulator, interrupted = self.options["steps"], self.simulator, False
+        is_large = simulator.setup.problem.n_agents > MANY_AGENTS
         with deferred_interrupt() as is_interrupted:
             try:
-                self._loop(is_interrupted)
+                for state, rows in chunks(
+                    simulator, self.state, steps, is_interrupted, seconds=CALL_SECONDS,
+                    least=LEAST_STEPS if is_large else 1, every=self.checkpoint and self.checkpoint.every,
+                ):  # fmt: skip
+                    self._take_over(state, rows)
+                    if self.callback:
+                        self.callback(self._progress())
+                    self._save_when_due()
+                    # A run that Ctrl-C ends says so, or another one would begin.
+                    if self.is_stopped and not is_interrupted():
+                        break
             except KeyboardInterrupt:
-                self.interrupted = True
-            if self.interrupted:
-                self.recorder.truncate(self.k)  # rows of a chunk whose state was not yet taken over
+                interrupted = True
                 self._save()
-        k = jax.numpy.asarray(self.k)
-        carry = self.carry._replace(k=k, reached=k)
-        # One step more shows y and the clipping at the last x, also where the run has diverged.
-        _, rows = self.run.call(
-            carry._replace(alive=jax.numpy.asarray(True)), self.k + 1, record_every=1, steps=self.plan.steps
-        )
-        self.recorder.append([self.k], rows)
-        trace = ended(self.run, self.plan, self.recorder, carry, seconds=self._elapsed())
-        facts = {**self.facts, **trace.facts}
-        return dataclasses.replace(
-            trace, facts=facts, interrupted=self.interrupted, stopped_early=self.stopped
-        )
+        rows = joined([self.rows, simulator.measure(self.state, last=steps)])
+        return ended(
+            simulator, self.options, self.state, rows, facts=self.facts, seconds=self._elapsed(),
+            interrupted=interrupted, stopped_early=self.is_stopped,
+        )  # fmt: skip
 
-    def _resume(self) -> None:
-        assert self.plan.checkpoint is not None
-        path = Path(self.plan.checkpoint.path)
-        template = (self.carry.state, self.carry.links, self.carry.limit)
-        loaded = checkpoints.load(path, state=template, fingerprint=self.facts)
-        self.k, stored, self.recorder.columns, self.seconds = loaded
-        state, links, limit = jax.device_put(stored)
-        k = jax.numpy.asarray(self.k)
-        self.carry = self.carry._replace(k=k, reached=k, limit=limit, state=state, links=links)
-        self._enter_phase(self.k - 1)  # of the last step taken: what happens at k has not happened yet
-        if self.k > self.plan.steps:
+    def resume(self) -> None:
+        assert self.checkpoint is not None
+        path, state = Path(self.checkpoint.path), self.state
+        template = (state.method_state, state.links, state.limit)
+        k, stored, self.rows, seconds = checkpoints.load(path, state=template, fingerprint=self.facts)
+        if k > self.options["steps"]:
             raise CheckpointError(
-                f"`{path}` is at k = {self.k}, beyond steps = {self.plan.steps}; ask for at least {self.k} steps, "
+                f"`{path}` is at k = {k}, beyond steps = {self.options['steps']}; ask for at least {k} steps, "
                 "or begin anew with overwrite."
             )
+        with jax.enable_x64(True):
+            at, (method_state, links, limit) = jax.numpy.asarray(k), jax.device_put(stored)
+        self.state = state._replace(k=at, reached=at, limit=limit, method_state=method_state, links=links)
+        self.began -= seconds
 
-    def _loop(self, is_interrupted: Callable[[], bool]) -> None:
-        parts = chunks(
-            self._call, self.carry, self._end, self.plan.steps, is_interrupted=is_interrupted,
-            longest=self.run.length, least=LEAST_STEPS if self.run.problem.n_agents > MANY_AGENTS else 1,
-            seconds=None if self.plan.chunk else CALL_SECONDS,
-        )  # fmt: skip
-        for first, carry, rows in parts:
-            self._take_over(first, carry, rows)
-            if self.plan.callback:
-                self.plan.callback(self._progress())
-            self._save_when_due()
-            if self.stopped and not is_interrupted():  # a run that Ctrl-C ends says so, else another begins
-                return
-
-    def _end(self, k: int, length: int) -> int:
-        end = min(k + length, self.run.last_end(k, self.plan.record_every))
-        if self.timeline:
-            end = min([end, *(event.at for event in self.timeline.events if event.at > k)])
-        every = self.plan.checkpoint.every if self.plan.checkpoint else None
-        return min(end, (k // every + 1) * every) if every else end
-
-    def _call(self, carry: Carry, end: int) -> tuple[Carry, Rows]:
-        """Let agents go and come before this iteration, and go on with the network of those who are there."""
-        k = int(carry.k)
-        self._enter_phase(k)
-        if self.timeline and (event := self.timeline.event(k)) is not None:
-            carry = happen(event, carry, arcs_of(self.run), self.recorder.present)
-        carry, rows = self.run.call(carry, end, record_every=self.plan.record_every, steps=self.plan.steps)
-        if not carry.alive and (limit := self.run.limit_beyond(carry)) is not None:
-            carry = carry._replace(limit=limit, alive=jax.numpy.asarray(True))
-        return carry, rows
-
-    def _enter_phase(self, k: int) -> None:
-        """Go on with the network, and record the losses, of those who are there at iteration k."""
-        if self.timeline:
-            phase = self.timeline.phase(k)
-            self.run, self.recorder.present = self.phases[phase], self.timeline.present[phase]
-
-    def _take_over(self, first: int, carry: Carry, rows: Rows) -> None:
-        every, reached = self.plan.record_every, None
-        self.recorder.append(np.arange(-(-first // every) * every, int(carry.k), every), rows)
-        if self.plan.stop_at_tolerance:
-            reached = self.recorder.first_within(self.plan.tolerance, first)
-        if reached is not None:
-            self.recorder.truncate(reached)
-            carry, _ = self._call(self.carry, reached)
-        self.carry, self.k = carry, int(carry.k)
-        self.diverged, self.stopped = not bool(carry.alive), reached is not None
+    def _take_over(self, state: State, rows: Rows) -> None:
+        stop, good = self.options["stop_at_tolerance"], None
+        if stop and len(rows["k"]):
+            good = is_within(rows, self.options["tolerance"])
+        if good is not None and good.any():
+            self.is_stopped, k = True, int(rows["k"][np.argmax(good)])
+            rows, steps = before(rows, k), k - int(self.state.k)
+            state = self.simulator.run(self.state, steps)[0] if steps else self.state
+        self.state, self.rows = state, joined([self.rows, rows])
 
     def _progress(self) -> Progress:
-        last = {key: float(column[-1]) for key, column in self.recorder.columns.items() if len(column)}
-        values = {key: last.get(key, float("nan")) for key in ("loss", "grad_norm", "consensus_error")}
-        return Progress(name=self.run.name, k=self.k, steps=self.plan.steps, **values)
+        values = {
+            name: float(self.rows[name][-1]) if len(self.rows[name]) else float("nan")
+            for name in ("loss", "grad_norm", "consensus_error")
+        }
+        return Progress(self.simulator.setup.name, int(self.state.k), self.options["steps"], **values)
 
     def _save_when_due(self) -> None:
-        checkpoint = self.plan.checkpoint
-        if checkpoint is None or self.stopped:
+        k = int(self.state.k)
+        if self.is_stopped or not self.checkpoint:
             return
-        if self.k % checkpoint.every == 0 or self.k == self.plan.steps:
+        if k % self.checkpoint.every == 0 or k == self.options["steps"]:
             self._save()
 
     def _save(self) -> None:
-        if not self.plan.checkpoint or self.diverged:  # nothing goes on from there
+        state = self.state
+        if not self.checkpoint or not state.alive:  # nothing goes on from there
             return
         try:
             checkpoints.save(
-                self.plan.checkpoint.path,
-                k=self.k,
-                state=(self.carry.state, self.carry.links, self.carry.limit),
-                columns=self.recorder.columns,
+                self.checkpoint.path,
+                k=int(state.k),
+                state=(state.method_state, state.links, state.limit),
+                columns=self.rows,
                 seconds=self._elapsed(),
                 fingerprint=self.facts,
             )
         except StorageError as error:  # hours of work are worth more than the file that was to protect them
-            warn_user(f"{self.run.name} goes on without a checkpoint at k = {self.k}: {error}")
+            warn_user(
+                f"{self.simulator.setup.name} goes on without a checkpoint at k = {int(state.k)}: {error}"
+            )
 
     def _elapsed(self) -> float:
-        return self.seconds + time.perf_counter() - self.began
+        return time.perf_counter() - self.began
 
 
-def ended(run: Prepared, plan: Plan, recorder: Recorder, carry: Carry, *, seconds: float) -> Trace:
+def chunks(
+    simulator: Simulator,
+    state: State,
+    steps: int,
+    is_interrupted: Callable[[], bool],
+    *,
+    seconds: float | None = None,
+    least: int = 1,
+    every: int | None = None,
+) -> Iterator[tuple[State, Rows]]:
+    """Yield where each call ended and what it recorded, until iteration ``steps`` or until the run has diverged.
+
+    Args:
+        simulator: What runs.
+        state: Where to begin.
+        steps: Where to end.
+        is_interrupted: Whether Ctrl-C was pressed.
+        seconds: How long a call should take, about: it takes fewer steps then than it could.
+        least: How many steps a call takes even if that is longer than ``seconds``.
+        every: Calls end at multiples of this.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed during a call, what it gave has been yielded.
+    """
+    longest = simulator.setup.length
+    length, is_first = min(longest, FIRST_STEPS) if seconds else longest, True
+    while (k := int(state.k)) < steps and state.alive:
+        began = time.perf_counter()
+        state, rows = simulator.run(state, min(length, steps - k, every - k % every if every else steps))
+        yield state, rows
+        if is_interrupted():
+            raise KeyboardInterrupt
+        if seconds and not is_first:  # the first call compiles
+            per_step = (time.perf_counter() - began) / max(1, int(state.k) - k)
+            length = int(min(longest, max(least, seconds / per_step)))
+        is_first = False
+
+
+@contextmanager
+def deferred_interrupt() -> Iterator[Callable[[], bool]]:
+    """Within the block the first Ctrl-C only sets a flag, which the yielded function reads; a second one raises.
+
+    Python may deliver an interrupt inside a callback of JAX, where it is lost with a traceback; a flag is not. Signals
+    reach the main thread only, so elsewhere nothing changes.
+    """
+    pressed = False
+
+    def note(number: int, frame: Any) -> None:
+        nonlocal pressed
+        if pressed:
+            raise KeyboardInterrupt
+        pressed = True
+
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield lambda: False
+        return
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: pressed
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+def identity(simulator: Simulator, state: State, *, is_stored: bool) -> dict[str, Any]:
+    """Return the facts that a stored run must have in common with one that goes on from it.
+
+    Raises:
+        ArgumentError: The run is to be stored, and cannot be recognised in another process.
+    """
+    return {**facts_of(simulator.setup, is_stored=is_stored), "start_hash": hash_of(state.x0)}
+
+
+def rule_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what else the end of a run and its verdict depend on."""
+    return {name: options[name] for name in ("tolerance", "stop_at_tolerance")}
+
+
+def ended(
+    simulator: Simulator,
+    options: Mapping[str, Any],
+    state: State,
+    rows: Rows,
+    *,
+    facts: Mapping[str, Any],
+    seconds: float,
+    interrupted: bool = False,
+    stopped_early: bool = False,
+) -> Trace:
     """Return the trace of a run whose last iteration is recorded."""
-    k = int(carry.reached)
-    columns, tolerance = recorder.columns, plan.tolerance
-    within = recorder.is_within(tolerance)[-1]
-    has_diverged = not bool(carry.alive)
+    k, tolerance, setup = int(state.reached), options["tolerance"], simulator.setup
+    within, has_diverged = is_within(rows, tolerance)[-1], not bool(state.alive)
     verdict: Verdict = "converged" if within else "not converged"
     if has_diverged:
         verdict = "diverged"
-    elif not within and is_stalled(columns, tolerance):
+    elif not within and is_stalled(rows, tolerance):
         verdict = "stalled"
+    # Whom steps wait for, where the links have a clock.
+    times = setup.traffic.times if isinstance(setup.traffic, PacketTraffic) else None
+    slowest = {} if times is None else {"slowest": times.slowest(k)}
     return Trace(
-        name=run.name,
-        columns=columns,
-        final_x=np.asarray(run.fixed.method.estimate(carry.state)),
+        name=setup.name,
+        columns=columns_of(rows),
+        final_x=simulator.estimate(state),
         verdict=verdict,
         diverged_at=k if has_diverged else None,
         steps=k,
         seconds=seconds,
-        facts={
-            **run.facts,
-            **plan.facts,
-            **plan.rule,
-            **_slowest(run, k),
-            "jax": jax.__version__,
-        },
-        arrays=hyperparameters.long_arrays(run.method),
+        facts={**facts, **rule_of(options), **slowest, "jax": jax.__version__},
+        arrays=hyperparameters.long_arrays(setup.method),
+        interrupted=interrupted,
+        stopped_early=stopped_early,
     )
-
-
-def _slowest(run: Prepared, k: int) -> dict[str, Any]:
-    """Return whom steps wait for, where the links have a clock."""
-    times = run.traffic.times if isinstance(run.traffic, PacketTraffic) else None
-    return {} if times is None else {"slowest": times.slowest(k)}

@@ -3,7 +3,7 @@
 Loss and gradient of the average are not evaluated here: the loop stores the average iterate, and the recorder
 evaluates many of them in one product, which is several times cheaper. Of a run there is exactly one compiled copy of
 ``step``, so that the numbers do not depend on how it is cut into chunks. Everything else (one run, a comparison,
-a sweep, the theory's checks, benchmarks) is a caller of :func:`advance`.
+a sweep, the theory's checks, benchmarks) calls :func:`advance`.
 """
 
 import inspect
@@ -16,14 +16,14 @@ import jax.numpy as jnp
 from jax import lax
 
 from digrad import metrics
-from digrad.core.divergence import DIVERGED
+from digrad.core.divergence import far_away
 from digrad.core.packets import PACKET_COLUMNS
 from digrad.links.validation import LinkCode
 from digrad.methods.fields import with_fields
 from digrad.problems import LossCode
 from digrad.simulation.net import SimulatedNet
 from digrad.simulation.operators import MANY_AGENTS, Operator, count, pick
-from digrad.simulation.unreliable import Call, Fate, FatedNet, Wire, outstanding
+from digrad.simulation.unreliable import Delivery, LinkRules, LinkState, UnreliableNet, undelivered
 
 PLAIN = {
     "xla_cpu_experimental_ynn_fusion_type": "",
@@ -32,148 +32,148 @@ PLAIN = {
 SHORT_ROW = 1024  # numbers that may be added up one by one: in float32 that costs at most a digit or two
 
 
-class Fixed(NamedTuple):
-    """What stays fixed during a run, as arguments of the loop: another value does not compile again.
+class Params(NamedTuple):
+    """Arrays that stay the same during a run; another value does not compile again.
 
-    With ``lanes`` the numbers of the method have an axis ``[lanes]`` in front.
+    Of batched runs the numbers of the method have an axis ``[runs]`` in front.
     """
 
     method: Any
-    operators: dict[str, Operator]  # of a constant network, by verb
+    operators: dict[str, Operator]  # mixing matrices of a constant network, by primitive
     turns: dict[str, Operator]  # of a periodic network: one operator per turn
     arrays: Any  # of the problem
     u: jax.Array  # [n] weights of the average of x
     v: jax.Array  # [n] weights of the trackers
-    record_every: int
-    present: jax.Array | None = None  # [n] whose estimates count, where agents go and come
+    present: jax.Array | None = None  # [n] agents whose estimates count, where agents join and leave
 
 
-class Carry(NamedTuple):
-    """What a run carries from one step to the next; with lanes all but ``k`` have an axis ``[lanes]`` in front."""
+class State(NamedTuple):
+    """A run between two steps. Of batched runs all but ``k`` have an axis ``[runs]`` in front."""
 
     k: jax.Array
-    reached: jax.Array  # the iteration of ``state``: k, unless it has diverged before
+    reached: jax.Array  # iteration of ``method_state``: k, unless the run has diverged before
     alive: jax.Array  # whether it has not diverged
-    limit: (
-        jax.Array
-    )  # an entry of x above this has diverged; 0 until an estimate that is not zero gives the scale
-    state: Any
-    links: tuple[Any, ...]  # the state of every array on its way
+    # An entry of x above the limit is far away; 0 until an estimate that is not zero gives the scale.
+    limit: jax.Array
+    method_state: Any
+    links: tuple[Any, ...]  # link state of every array that a step sends
     grad: Any  # [n, d] of the last step, or of an earlier one where no metric looks at it
+    x0: Any = None  # [n, d] the start, by which divergence is judged; outside of the loop only
 
 
-class Inputs(NamedTuple):
-    """What the iterations of one chunk are given, ``[length, ...]`` each."""
+class Xs(NamedTuple):
+    """Inputs of the iterations of one call, ``[length, ...]`` each."""
 
-    schedules: dict[str, jax.Array]  # hyper-parameters that change, by field; with lanes [length, lanes]
+    schedules: dict[str, jax.Array]  # hyper-parameters that change, by field; batched [length, runs]
     samples: (
         jax.Array | None
-    )  # [length, n, batch] their places; with lanes of their own [length, lanes, n, batch]
+    )  # [length, n, batch] their places; batched, unless shared, [length, runs, n, batch]
     operators: dict[str, Operator]  # of a network that never repeats
-    fates: Fate | None = None  # of packets
+    deliveries: Delivery | None = None  # of packets
 
 
-class Rows(NamedTuple):
-    """What the loop stores at recorded iterations; the last row is scratch, for all other iterations."""
+class Buffer(NamedTuple):
+    """Rows recorded by one call; the last one is scratch, for all other iterations."""
 
     point: jax.Array  # [rows + 1, d] average of the agents
     consensus_error: jax.Array  # [rows + 1]
     tracking_error: jax.Array  # [rows + 1]
     fraction_clipped: jax.Array  # [rows + 1]
-    wire: Any  # of packets with fates: columns by name, [rows + 1] each
+    packets: Any  # where links are unreliable: columns by name, [rows + 1] each
     kept: Any  # what ``keep`` returns, [rows + 1, ...]
 
 
-class Code(NamedTuple):
-    """What is compiled in: two runs with equal code and equal shapes share one compiled loop."""
+class Static(NamedTuple):
+    """Code that is compiled in: two runs with equal code and equal shapes share one compiled loop."""
 
     losses: LossCode
     link: LinkCode | None
-    wire: Wire | None  # where packets have fates
-    rows: int  # how many recorded iterations the result has room for
+    rules: LinkRules | None  # where links are unreliable
+    rows: int  # recorded iterations that a buffer has room for
     is_weighted: bool = False  # whether the average of the agents is weighted as the method conserves it
-    lanes: bool = False  # whether several runs advance side by side
-    shared_index: bool = True  # whether all lanes use the same samples
-    keep: Callable[..., Any] | None = (
-        None  # (method, state before, state after, gradient, arrays) -> arrays to store
-    )
+    is_batched: bool = False  # whether several runs advance together
+    shares_samples: bool = True  # whether batched runs use the same samples
+    # (method, state before, state after, gradient) -> arrays to store, by name
+    keep: Callable[..., Any] | None = None
 
 
-@partial(jax.jit, static_argnames=("code",))
-def advance(fixed: Fixed, carry: Carry, end: int, inputs: Inputs, *, code: Code) -> tuple[Carry, Rows]:
+@partial(jax.jit, static_argnames=("static",))
+def advance(
+    params: Params, carry: State, end: int, every: int, xs: Xs, *, static: Static
+) -> tuple[State, Buffer]:
     """Run the steps k = carry.k, ..., end - 1, or until all runs have diverged.
 
     Args:
-        fixed: What stays fixed.
+        params: Arrays that stay the same.
         carry: Where the run is.
-        end: Where to stop; at most as many iterations as ``inputs`` hold and ``code.rows`` record.
-        inputs: Of these iterations.
-        code: What is compiled in.
+        end: Where to stop; at most as many iterations as ``xs`` hold and ``static.rows`` record.
+        every: Iterations between two recorded rows.
+        xs: Inputs of these iterations.
+        static: Code that is compiled in.
 
     Returns:
-        Where the run is then, and the stored rows.
+        Where the run is then, and the recorded rows.
     """
-    first, every = carry.k, fixed.record_every
-    one = partial(_one_step, fixed=fixed, code=code)
+    first = carry.k
+    one = partial(_one_step, params=params, static=static)
     measure_x, measure_y = (
-        partial(estimates, u=fixed.u, present=fixed.present, is_weighted=code.is_weighted),
-        partial(trackers, v=fixed.v),
+        partial(estimates, u=params.u, present=params.present, is_weighted=static.is_weighted),
+        partial(trackers, v=params.v),
     )
-    measure_wire = _packets
-    if code.lanes:
-        samples = None if inputs.samples is None or code.shared_index else 0
+    measure_packets = _packets
+    if static.is_batched:
+        samples = None if xs.samples is None or static.shares_samples else 0
         one = jax.vmap(one, in_axes=(0, 0, 0, None, samples, None, None, 0))
         measure_x, measure_y = jax.vmap(measure_x), jax.vmap(measure_y)
-        measure_wire = jax.vmap(measure_wire)
+        measure_packets = jax.vmap(measure_packets)
 
     # Of many agents, a gradient that no metric looks at is not carried on: that takes a pass over memory.
-    measured = (fixed.method, carry.state, carry.grad)
+    measured = (params.method, carry.method_state, carry.grad)
     is_small = carry.grad.shape[-2] <= MANY_AGENTS
-    keeps_grad = is_small or code.keep is not None or _reads_last(measure_y, *measured)
+    keeps_grad = is_small or static.keep is not None or _reads_last(measure_y, *measured)
     start, unread = (carry if keeps_grad else carry._replace(grad=None)), carry.grad
 
-    def step(carry: Carry) -> Carry:
-        method, index = at(fixed, inputs, carry.k - first)
-        operators = _operators(fixed, inputs, carry.k, first)
-        fate = jax.tree.map(lambda table: table[carry.k - first], inputs.fates)
-        state, links, grad, limit, within = one(
-            method, carry.state, carry.links, operators, index, carry.k, fate, carry.limit
-        )
+    def step(carry: State) -> State:
+        method, index = at(params, xs, carry.k - first)
+        operators = _operators(params, xs, carry.k, first)
+        delivery = jax.tree.map(lambda table: table[carry.k - first], xs.deliveries)
+        new = one(method, carry.method_state, carry.links, operators, index, carry.k, delivery, carry.limit)
+        state, links, grad, limit, within = new
         if not keeps_grad:
             grad = None
-        if code.lanes:  # a run that has diverged stays where it is, while the others go on
-            old = (carry.state, carry.links, carry.grad)
+        if static.is_batched:  # a run that has diverged stays where it is, while the others go on
+            old = (carry.method_state, carry.links, carry.grad)
             state, links, grad = jax.tree.map(partial(_where_alive, carry.alive), (state, links, grad), old)
         reached = jnp.where(carry.alive, carry.k + 1, carry.reached)
-        return Carry(carry.k + 1, reached, carry.alive & within, limit, state, links, grad)
+        return State(carry.k + 1, reached, carry.alive & within, limit, state, links, grad)
 
-    def record(both: tuple[Carry, Rows]) -> tuple[Carry, Rows]:
+    def record(both: tuple[State, Buffer]) -> tuple[State, Buffer]:
         """Measure x at k, run one step to measure y at k, or else run on to the next recorded iteration."""
         before, table = both
         is_recorded = before.k % every == 0
-        row = jnp.where(is_recorded, before.k // every - (first + every - 1) // every, code.rows)
-        table = _write(table, row, _only_if(is_recorded, measure_x, fixed.method, before.state))
+        row = jnp.where(is_recorded, before.k // every - (first + every - 1) // every, static.rows)
+        table = _write(table, row, _only_if(is_recorded, measure_x, params.method, before.method_state))
         target = jnp.minimum(jnp.where(is_recorded, before.k + 1, (before.k // every + 1) * every), end)
         after = lax.while_loop(lambda c: (c.k < target) & jnp.any(c.alive), step, before)
-        method, _ = at(fixed, inputs, after.k - 1 - first)
+        method, _ = at(params, xs, after.k - 1 - first)
         grad = after.grad if keeps_grad else unread
-        table = _write(table, row, _only_if(is_recorded, measure_y, method, after.state, grad))
-        if code.wire:
-            found = _only_if(is_recorded, measure_wire, after.state, after.links)
-            table = _write(table, row, {"wire": {**dict.fromkeys(PACKET_COLUMNS, jnp.nan), **found}})
-        if code.keep:
-            operands = (method, before.state, after.state, grad, fixed.arrays)
-            table = _write(table, row, {"kept": _only_if(is_recorded, code.keep, *operands)})
+        table = _write(table, row, _only_if(is_recorded, measure_y, method, after.method_state, grad))
+        if static.rules:
+            found = _only_if(is_recorded, measure_packets, after.method_state, after.links)
+            table = _write(table, row, {"packets": {**dict.fromkeys(PACKET_COLUMNS, jnp.nan), **found}})
+        if static.keep:
+            operands = (method, before.method_state, after.method_state, grad)
+            table = _write(table, row, {"kept": _only_if(is_recorded, static.keep, *operands)})
         return after, table
 
-    def goes_on(both: tuple[Carry, Rows]) -> jax.Array:
+    def goes_on(both: tuple[State, Buffer]) -> jax.Array:
         return (both[0].k < end) & jnp.any(both[0].alive)
 
-    last, table = lax.while_loop(goes_on, record, (start, empty(fixed, carry, code)))
+    last, table = lax.while_loop(goes_on, record, (start, empty(params, carry, static)))
     return (last if keeps_grad else last._replace(grad=unread)), table
 
 
-def advance_of(code: Code, n: int, d: int) -> Callable[..., tuple[Carry, Rows]]:
+def advance_of(static: Static, n: int, d: int) -> Callable[..., tuple[State, Buffer]]:
     """Return :func:`advance` compiled as is best for n agents in dimension d.
 
     Where all sums are short, two things that XLA does are left out. Its library of fused elementwise operations stores
@@ -181,15 +181,15 @@ def advance_of(code: Code, n: int, d: int) -> Callable[..., tuple[Carry, Rows]]:
     makes two passes of each; long sums need it to keep their digits. Of many agents it stores all terms before it adds
     them up, and is left out whatever the losses: metrics add up row by row.
     """
-    is_short = d <= SHORT_ROW and code.losses.has_short_sums and code.keep is None
+    is_short = d <= SHORT_ROW and static.losses.has_short_sums and static.keep is None
     return _compiled(is_plain=n > MANY_AGENTS or is_short)
 
 
 @cache
-def _compiled(*, is_plain: bool) -> Callable[..., tuple[Carry, Rows]]:
+def _compiled(*, is_plain: bool) -> Callable[..., tuple[State, Buffer]]:
     if not is_plain or not _is_known(PLAIN):
         return advance
-    return jax.jit(inspect.unwrap(advance), static_argnames=("code",), compiler_options=PLAIN)
+    return jax.jit(inspect.unwrap(advance), static_argnames=("static",), compiler_options=PLAIN)
 
 
 def _is_known(options: dict[str, Any]) -> bool:
@@ -207,47 +207,46 @@ def _one_step(
     operators: dict[str, Operator],
     index: jax.Array | None,
     k: jax.Array,
-    fate: Fate | None,
+    delivery: Delivery | None,
     limit: jax.Array,
     *,
-    fixed: Fixed,
-    code: Code,
+    params: Params,
+    static: Static,
 ) -> tuple[Any, tuple[Any, ...], jax.Array, jax.Array, jax.Array]:
     """Return the state after one step, that of the links, the gradient used, the limit, and whether x is within it."""
     point = method.query(state)
-    net: SimulatedNet | FatedNet
-    if code.wire is None or fate is None:
+    net: SimulatedNet | UnreliableNet
+    if static.rules is None or delivery is None:
         net = SimulatedNet(
             operators,
             len(point),
             dimension=point.shape[1],
-            link=code.link and code.link.link,
+            link=static.link and static.link.link,
             states=links,
             is_first=k == 0,
         )
     else:
-        net = FatedNet(code.wire, operators, fate, links, k, len(point))  # pyright: ignore[reportArgumentType]
-    grad = code.losses.gradients(fixed.arrays, point, index)
+        net = UnreliableNet(static.rules, operators, delivery, links, k, len(point))  # pyright: ignore[reportArgumentType]
+    grad = static.losses.gradients(params.arrays, point, index)
     after = _like(method.step(state, grad, net), state)
-    if fate is not None and fate.awake is not None:
-        after = jax.tree.map(partial(_where_awake, fate.awake), after, state)
+    if delivery is not None and delivery.awake is not None:
+        after = jax.tree.map(partial(_where_awake, delivery.awake), after, state)
     largest = jnp.max(jnp.abs(method.estimate(after)))
-    beyond = jnp.minimum(DIVERGED * largest, jnp.finfo(largest.dtype).max)
-    limit = jnp.where(limit > 0, limit, beyond)
+    limit = jnp.where(limit > 0, limit, far_away(largest, jnp.finfo(largest.dtype).max, jnp.minimum))
     return after, tuple(net.links), grad, limit, largest <= limit  # false for NaN
 
 
-def at(fixed: Fixed, inputs: Inputs, i: jax.Array | int) -> tuple[Any, jax.Array | None]:
+def at(params: Params, xs: Xs, i: jax.Array | int) -> tuple[Any, jax.Array | None]:
     """Return the method of an iteration, its schedules evaluated, and its samples; ``i`` counts in the chunk."""
-    scheduled = {name: table[i] for name, table in inputs.schedules.items()}
-    method = with_fields(fixed.method, scheduled) if scheduled else fixed.method
-    return method, None if inputs.samples is None else inputs.samples[i]
+    scheduled = {name: table[i] for name, table in xs.schedules.items()}
+    method = with_fields(params.method, scheduled) if scheduled else params.method
+    return method, None if xs.samples is None else xs.samples[i]
 
 
-def _operators(fixed: Fixed, inputs: Inputs, k: jax.Array, first: jax.Array) -> dict[str, Operator]:
-    periodic = {verb: pick(one, k % count(one)) for verb, one in fixed.turns.items()}
-    fresh = {verb: pick(one, k - first) for verb, one in inputs.operators.items()}
-    return {**fixed.operators, **periodic, **fresh}
+def _operators(params: Params, xs: Xs, k: jax.Array, first: jax.Array) -> dict[str, Operator]:
+    periodic = {verb: pick(one, k % count(one)) for verb, one in params.turns.items()}
+    fresh = {verb: pick(one, k - first) for verb, one in xs.operators.items()}
+    return {**params.operators, **periodic, **fresh}
 
 
 def _only_if(is_recorded: jax.Array, measure: Callable[..., Any], *operands: Any) -> Any:
@@ -305,32 +304,34 @@ def trackers(method: Any, state: Any, grad: jax.Array, *, v: jax.Array) -> dict[
     return found
 
 
-def _packets(state: Any, links: tuple[Call, ...]) -> dict[str, jax.Array]:
-    owed = [part for part in map(outstanding, links) if part is not None]
-    found = metrics.packet_figures(state, owed)
+def _packets(state: Any, links: tuple[LinkState, ...]) -> dict[str, jax.Array]:
+    pushed = [part for part in map(undelivered, links) if part is not None]
+    found = metrics.packet_figures(state, pushed)
     return {name: jnp.asarray(value, state.x.dtype) for name, value in found.items()}
 
 
-def empty(fixed: Fixed, carry: Carry, code: Code) -> Rows:
+def empty(params: Params, carry: State, static: Static) -> Buffer:
     """Return a table in which nothing is recorded yet."""
-    lead, d, dtype = (code.rows + 1, *carry.alive.shape), carry.grad.shape[-1], carry.grad.dtype
+    lead, d, dtype = (static.rows + 1, *carry.alive.shape), carry.grad.shape[-1], carry.grad.dtype
     kept = None
-    if code.keep:
-        shapes = jax.eval_shape(code.keep, fixed.method, carry.state, carry.state, carry.grad, fixed.arrays)
-        kept = jax.tree.map(lambda leaf: jnp.zeros((code.rows + 1, *leaf.shape), leaf.dtype), shapes)
+    if static.keep:
+        shapes = jax.eval_shape(
+            static.keep, params.method, carry.method_state, carry.method_state, carry.grad
+        )
+        kept = jax.tree.map(lambda leaf: jnp.zeros((static.rows + 1, *leaf.shape), leaf.dtype), shapes)
     column = jnp.full(lead, jnp.nan, dtype)
-    wire = dict.fromkeys(PACKET_COLUMNS, column) if code.wire else None
-    return Rows(
+    packets = dict.fromkeys(PACKET_COLUMNS, column) if static.rules else None
+    return Buffer(
         point=jnp.zeros((*lead, d), dtype),
         consensus_error=column,
         tracking_error=column,
         fraction_clipped=column,
-        wire=wire,
+        packets=packets,
         kept=kept,
     )
 
 
-def _write(table: Rows, row: jax.Array, found: dict[str, Any]) -> Rows:
+def _write(table: Buffer, row: jax.Array, found: dict[str, Any]) -> Buffer:
     new = {
         name: jax.tree.map(lambda column, value: column.at[row].set(value), getattr(table, name), values)
         for name, values in found.items()

@@ -11,7 +11,7 @@ from digrad.core.net import Verbs
 from digrad.core.traffic import Meter
 from digrad.links import Link, heard
 from digrad.links.seam import keeps_reference
-from digrad.simulation.arcs import Arcs
+from digrad.simulation.edges import Edges
 from digrad.simulation.operators import Linked, Operator, apply, apply_heard
 
 
@@ -63,7 +63,7 @@ class SimulatedNet(Verbs):
         operator = self._operators[verb]
         if not isinstance(operator, Linked):
             self.meter.charge(verb, _numbers(x) * x.dtype.itemsize)
-            assert not isinstance(operator, Arcs)
+            assert not isinstance(operator, Edges)
             return apply(operator, x)
         return apply_heard(operator, x, self._heard(verb, operator, x, is_alone=is_alone))
 

@@ -1,7 +1,7 @@
 """Mixing of stacked arrays in JAX: dense for few agents, sparse for many, of one iteration or of several.
 
 An operator is a dense matrix, or fixed-width slots (every agent's first in-neighbours) plus a tail of the
-remaining arcs. A sum over slots with in-bounds gathers was measured 2 to 30 times faster than XLA's sparse
+remaining edges. A sum over slots with in-bounds gathers was measured 2 to 30 times faster than XLA's sparse
 formats on 5 000 to 50 000 agents; the tail keeps a hub from widening everybody's slots. Where all agents of a large
 network listen alike (rings, exponential graphs), the sum is over moved copies of x, and no index is read.
 """
@@ -16,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad.network import AnyNetwork, Mixing, StepWeights, circulant, step_weights
-from digrad.simulation.arcs import Arcs
+from digrad.simulation.edges import Edges
 
 DENSE_AGENTS = 64  # up to which the matrix is multiplied densely
 SUM_AGENTS = 8  # up to which a sum over senders beats a matrix product (1.1x of a whole step on a9a)
 MANY_AGENTS = 4096  # above which the arrays of a step leave the cache, and other forms are faster
 MOST_ROLLS = 64  # moved copies that are added up in one expression
-TAIL_COST = 4  # a scattered arc costs about as much as this many slot entries
+TAIL_COST = 4  # a scattered edge costs about as much as this many slot entries
 
 
 class Dense(NamedTuple):
@@ -66,7 +66,7 @@ class Linked(NamedTuple):
     speaks: jax.Array  # [n] whether anybody hears the agent
 
 
-Operator = Dense | Slots | Rolls | Linked | Arcs  # the last only where packets have fates
+Operator = Dense | Slots | Rolls | Linked | Edges  # the last only where links are unreliable
 
 
 def constant(mixing: Mixing, dtype: npt.DTypeLike) -> Dense | Slots | Rolls:
@@ -98,7 +98,7 @@ def linked_steps(network: AnyNetwork, letter: str, first: int, length: int, dtyp
 
 def pick(operator: Operator, i: jax.Array | int) -> Operator:
     """Return the operator of iteration number i of several."""
-    if isinstance(operator, Arcs):
+    if isinstance(operator, Edges):
         return operator.at(i)
     if isinstance(operator, Linked):
         return Linked(_pick(operator.others, i), operator.own[i], operator.given[i], operator.speaks[i])
@@ -114,7 +114,7 @@ def _pick(operator: Dense | Slots, i: jax.Array | int) -> Dense | Slots:
 
 def count(operator: Operator) -> int:
     """Return how many iterations an operator of several holds."""
-    if isinstance(operator, Linked | Arcs):
+    if isinstance(operator, Linked | Edges):
         return len(operator.own)
     return len(operator.matrix if isinstance(operator, Dense) else operator.weight)
 

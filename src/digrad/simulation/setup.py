@@ -1,10 +1,10 @@
-"""From arguments to a run that is ready to advance: what the loop is given, and where it starts."""
+"""From arguments to what the loop takes: code to compile in, parameters, a state to start from, inputs of each call."""
 
+import dataclasses
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,26 +14,31 @@ import numpy.typing as npt
 from digrad._internal.fingerprints import fingerprint
 from digrad.core import hyperparameters
 from digrad.core.averages import perron_weights
-from digrad.core.charges import Charge, charges_of
-from digrad.core.delivery import make_fates
-from digrad.core.divergence import STEEP, largest_entry
+from digrad.core.churn import network_of
+from digrad.core.divergence import STEEP, far_away
 from digrad.core.net import bindings
 from digrad.core.packets import PacketTraffic
 from digrad.core.traffic import Meter, Traffic
 from digrad.errors import ArgumentError
-from digrad.links import Event, Fates, Links
-from digrad.links.coders import RandomK
+from digrad.links import Fates, Links
 from digrad.links.validation import code_of_link
-from digrad.network import AnyNetwork
+from digrad.methods.fields import numeric_fields, with_fields
+from digrad.network import AnyNetwork, Network
 from digrad.problems import Problem
 from digrad.sampling import EpochPermutations, WithReplacement
-from digrad.simulation.arcs import arcs_of_steps
-from digrad.simulation.churn import phases as churn_phases
-from digrad.simulation.loop import Carry, Code, Fixed, Inputs, Rows, advance_of
+from digrad.simulation.loop import Params, State, Static, Xs
 from digrad.simulation.net import SimulatedNet
 from digrad.simulation.operators import DENSE_AGENTS, Operator, constant, linked_steps, of_steps, pick
-from digrad.simulation.pytree import numbers_only
-from digrad.simulation.unreliable import Fate, FatedNet, Wire
+from digrad.simulation.options import make_sampler
+from digrad.simulation.record import observer
+from digrad.simulation.unreliable import (
+    UnreliableNet,
+    deliveries,
+    delivery_bytes,
+    delivery_of,
+    edges_only,
+    rules_of,
+)
 
 STEPS_PER_CALL = 1000  # at most
 BYTES_PER_CALL = 64 << 20  # what the inputs, or the stored averages, of one call take at most, about
@@ -45,422 +50,187 @@ STATES_PER_CALL = 4  # how many stacked states the inputs of these steps may be 
 Sampler = WithReplacement | EpochPermutations
 
 
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """A run that is ready to advance.
-
-    Args:
-        name: Of the trace.
-        problem: The losses.
-        network: Who hears whom.
-        method: With its schedules.
-        sampler: Of mini-batches, or None.
-        fixed: What stays fixed, as the loop takes it.
-        start: Where the run begins.
-        code: What is compiled in.
-        length: How many iterations one call may have.
-        traffic: Bytes sent before each iteration.
-        fates: What becomes of packets; None if all arrive as sent.
-        widths: Numbers per agent of each array that a step sends, where packets have fates.
-        steep: Returns the entry of a gradient beyond which losses are steep; runs from one start share it.
-        facts: What determines the numbers.
-    """
+class Setup(NamedTuple):
+    """A method on a problem over a network, ready to run from any start."""
 
     name: str
+    method: Any  # with its schedules
     problem: Problem
     network: AnyNetwork
-    method: Any
+    options: Mapping[str, Any]  # SimulatorOptions, complete
     sampler: Sampler | None
-    fixed: Fixed
-    start: Carry
-    code: Code
-    length: int
+    params: tuple[Params, ...]  # before the first event of churn, and after each: mostly one
+    static: Static
+    length: int  # iterations of one call at most
+    opening: dict[str, Operator]  # through which the messages of `init` arrive as they are
+    links: tuple[Any, ...]  # state of the links before the first step
     traffic: Traffic | PacketTraffic
-    fates: Fates | None
-    widths: tuple[int, ...]
-    steep: Callable[[], float]
-    facts: dict[str, Any]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of all numbers of the run."""
-        return self.start.grad.dtype
-
-    def last_end(self, k: int, record_every: int) -> int:
-        """Return how far a call that begins at k may go: as far as its inputs and its room for rows reach."""
-        first_row = -(-k // record_every)
-        return min(k + self.length, (first_row + self.code.rows) * record_every)
-
-    def phases(self) -> "list[Prepared]":
-        """Return a run for the time before the first agent goes or comes, and one for the time after each."""
-        if self.fates is None or self.fates.timeline is None:
-            return [self]
-        letters = bindings(self.fixed.method)
-        return churn_phases(self, self.network, lambda n: _operators(n, letters, 0, 1, self.dtype))  # pyright: ignore[reportArgumentType]
-
-    def call(
-        self,
-        carry: Carry,
-        end: int,
-        *,
-        record_every: int,
-        steps: int | None = None,
-        inputs: Inputs | None = None,
-    ) -> tuple[Carry, Rows]:
-        """Advance to iteration ``end`` and wait for the result.
-
-        Args:
-            carry: Where the run is.
-            end: At most :meth:`last_end`.
-            record_every: Iterations between two recorded rows.
-            steps: Of the whole run; a schedule is not asked beyond.
-            inputs: Of these iterations, if they were made beforehand.
-        """
-        fixed = self.fixed._replace(record_every=record_every)
-        inputs = inputs or self.inputs(int(carry.k), end, steps)
-        run = advance_of(self.code, *self.start.grad.shape)
-        return jax.block_until_ready(run(fixed, carry, end, inputs, code=self.code))
-
-    def limit_beyond(self, carry: Carry) -> jax.Array | None:
-        """Return the limit with which a run that ended beyond its own goes on; None if it has diverged.
-
-        That is decided here, and not in the loop, because it takes gradients that hardly any run has to be asked for.
-        """
-        method = self.fixed.method
-        x, here = np.asarray(method.estimate(carry.state)), method.query(carry.state)
-        if not np.isfinite(x).all():
-            return None
-        return _limit(x) if _largest_gradient(self.problem, here) <= self.steep() else None
-
-    def schedules(self, first: int, end: int, steps: int | None = None) -> dict[str, npt.NDArray[Any]]:
-        """Return the hyper-parameters that change at the iterations first, ..., end - 1, by field.
-
-        A schedule is asked for the steps of the run only: what is measured after the last one has its values.
-        """
-        last = end if steps is None else steps
-        ks = [min(k, last - 1) for k in range(first, end)]
-        return hyperparameters.tables(self.method, self.name, ks, self.length, self.dtype)
-
-    def samples(self, first: int, end: int) -> npt.NDArray[np.int32] | None:
-        """Return the places of the samples of the iterations first, ..., end - 1; None where all are used."""
-        if self.sampler is None:
-            return None
-        drawn = self.sampler.batches(first, max(1, end - first))
-        return np.pad(drawn, ((0, self.length - len(drawn)), (0, 0), (0, 0)))
-
-    def inputs(self, first: int, end: int, steps: int | None = None) -> Inputs:
-        """Return what the iterations first, ..., end - 1 are given: schedules, samples, weights that change."""
-        fresh: dict[str, Operator] = {}
-        if bindings(self.fixed.method) and not (self.fixed.operators or self.fixed.turns):
-            letters = bindings(self.fixed.method)
-            fresh = _operators(self.network, letters, first, self.length, self.dtype)
-        fates = None
-        if self.fates:
-            fates = _fate_tables(self.fates, first, max(1, end - first), self.length, self.widths)
-        schedules, samples = self.schedules(first, end, steps), self.samples(first, end)
-        return Inputs(schedules, samples, fresh, fates)  # pyright: ignore[reportArgumentType]
+    delivery: Fates | None  # of packets, where links are unreliable
+    widths: tuple[int, ...]  # numbers per agent of each array that a step sends through such links
+    steep: dict[
+        str, float
+    ]  # what counts as a steep gradient, by the hash of the start; filled when first asked for
 
 
-def prepare(
+def set_up(
     method: Any,
     problem: Problem,
     network: AnyNetwork,
-    x0: npt.NDArray[np.floating],
+    options: Mapping[str, Any],
     *,
     name: str,
-    sampler: Sampler | None = None,
-    length: int | None = None,
     keep: Callable[..., Any] | None = None,
-    average: str = "plain",
-    facts: dict[str, Any] | None = None,
-    is_stored: bool = False,
-    churn: Sequence[Event] = (),
-) -> Prepared:
-    """Return a run of ``method`` from ``x0`` ``[n, d]``, in its dtype; call it inside ``jax.enable_x64(True)``.
+) -> Setup:
+    """Prepare everything that does not depend on the start; call it inside ``jax.enable_x64(True)``.
 
     Args:
         method: With its schedules.
         problem: The losses.
-        network: Who hears whom.
-        x0: The start.
-        name: Of the trace.
-        sampler: Of mini-batches.
-        length: Iterations of one call; chosen by memory if None.
-        keep: What else to store at recorded iterations; see :class:`~digrad.simulation.loop.Code`.
-        average: Where metrics are evaluated: the ``plain`` mean of the agents, or the ``weighted`` one.
-        facts: What else determines the numbers; stored with the trace.
-        is_stored: Whether the run must be recognised when it goes on in another process.
-        churn: Which agents go and come; :meth:`Prepared.phases` then has a run for each time in between.
+        network: The communication graph and its weights.
+        options: Complete, of :class:`~digrad.simulation.options.SimulatorOptions`.
+        name: Label of the method.
+        keep: What to store at recorded iterations; see :class:`~digrad.simulation.loop.Static`.
 
     Raises:
-        ArgumentError: A schedule is not a function of k, or a run that is stored cannot be recognised.
+        ArgumentError: A schedule is not a function of k, or mini-batches do not fit the problem.
     """
     hyperparameters.check_schedules(method)
-    dtype, (n, d) = x0.dtype, x0.shape
-    numeric, letters = numbers_only(method, dtype), bindings(method)
-    operators, turns, fresh_bytes = _known_operators(network, letters, dtype)
-    charges = _charges(method, network, x0)
-    fates = make_fates(network, churn, charges, letters)
-    state, links, traffic, wire, widths = _open(numeric, x0, operators, network, fates)
-    per_step = fresh_bytes + (4 * n * sampler.batch_size if sampler else 0) + _fate_bytes(fates, widths)
-    longest = max(
-        1,
-        min(STEPS_PER_CALL, BYTES_PER_CALL // max(1, per_step)),
-        min(LEAST_STEPS, STATES_PER_CALL * x0.nbytes // max(1, per_step)),
+    network, record, dtype = network.with_seed(options["seed"]), options["record"], options["dtype"]
+    sampler = make_sampler(problem, options)
+    numeric, matrices = numbers_only(method, dtype), bindings(method)
+    operators, turns, fresh_bytes = _known_operators(network, matrices, dtype)
+    n, d = problem.n_agents, problem.dim
+    delivery = delivery_of(method, network, (n, d), dtype) if isinstance(network.links, Links) else None
+    opening = operators if delivery is None and operators else _first(of_steps, network, matrices, dtype)
+    links, traffic, rules, widths = _dry_run(numeric, (n, d), dtype, opening, network, delivery)
+    per_step = (
+        fresh_bytes + (4 * n * sampler.batch_size if sampler else 0) + delivery_bytes(delivery, widths) or 1
     )
     u, v = perron_weights(method, network)
-    fixed = Fixed(
+    keep = keep or observer(paths=record.paths, invariant=record.invariant)
+    kept = 1 if keep is None else 4 * n  # a caller that keeps states keeps about four
+    params = Params(
         method=numeric,
         operators=operators,
         turns=turns,
         arrays=problem.arrays(dtype),
-        u=jnp.asarray(u if average == "weighted" else np.ones(n), dtype),
+        u=jnp.asarray(u if record.average == "weighted" else np.ones(n), dtype),
         v=jnp.asarray(v, dtype),
-        record_every=1,
     )
-    kept = 1 if keep is None else 4 * n  # a caller that keeps states keeps about four
-    row_bytes = d * dtype.itemsize * kept
-    rows = max(1, min(STEPS_PER_CALL, BYTES_PER_CALL // row_bytes))
-    return Prepared(
+    return Setup(
         name=name,
+        method=method,
         problem=problem,
         network=network,
-        method=method,
+        options=options,
         sampler=sampler,
-        fixed=fixed,
-        start=Carry(
-            k=jnp.asarray(0),
-            reached=jnp.asarray(0),
-            alive=jnp.asarray(True),
-            limit=_limit(x0),
-            state=state,
-            links=links,
-            grad=jnp.zeros_like(numeric.query(state)),
-        ),
-        code=Code(
+        params=_phases(params, network, delivery, dtype),
+        static=Static(
             losses=problem.code,
             link=None if isinstance(network.links, Links | None) else code_of_link(network.links),
-            wire=wire,
-            rows=rows,
-            is_weighted=average == "weighted",
+            rules=rules,
+            rows=max(1, min(STEPS_PER_CALL, BYTES_PER_CALL // (d * dtype.itemsize * kept))),
+            is_weighted=record.average == "weighted",
             keep=keep,
         ),
-        length=longest if length is None else length,
+        length=max(
+            1,
+            min(STEPS_PER_CALL, BYTES_PER_CALL // per_step),
+            min(LEAST_STEPS, STATES_PER_CALL * n * d * dtype.itemsize // per_step),
+        ),
+        opening=opening,
+        links=links,
         traffic=traffic,
-        fates=fates,
+        delivery=delivery,
         widths=widths,
-        steep=cache(lambda: STEEP * _largest_gradient(problem, x0)),
-        facts={
-            **(facts or {}),
-            "average": average,
-            **({"churn": [repr(event) for event in churn]} if churn else {}),
-            **_facts_of(method, problem, network, x0, is_stored=is_stored),
-        },
+        steep={},
     )
 
 
-def prepare_another(
-    run: Prepared,
-    method: Any,
-    x0: npt.NDArray[np.floating],
-    *,
-    sampler: Sampler | None,
-    facts: dict[str, Any],
-) -> Prepared:
-    """Return a run like ``run`` with other numbers, without looking at problem and network again.
+def with_numbers(setup: Setup, method: Any, seed: int) -> Setup:
+    """Return the same setup with other numbers, without looking at problem and network again.
 
     Args:
-        run: Of the same class of method, with the same strings, shapes and schedules.
+        setup: Of the same class of method, with the same strings, shapes and schedules, on a network that draws nothing
+            or with the same seed.
         method: With its schedules.
-        x0: The start, of the same shape and dtype.
-        sampler: Of mini-batches.
-        facts: What else determines the numbers.
+        seed: Random seed of the samples.
     """
     hyperparameters.check_schedules(method)
-    numeric = numbers_only(method, x0.dtype)
-    first = _first(of_steps, run.network, bindings(method), x0.dtype)
-    state = _strong(numeric.init(jnp.asarray(x0), SimulatedNet(first, len(x0))), x0.dtype)
-    described = {"hyper_parameters": _described(method), "start_hash": _hash(x0)}
-    problem, is_same = run.problem, described["start_hash"] == run.facts["start_hash"]
-    return replace(
-        run,
+    options = {**setup.options, "seed": seed}
+    numeric = numbers_only(method, options["dtype"])
+    return setup._replace(
         method=method,
-        sampler=sampler,
-        fixed=run.fixed._replace(method=numeric),
-        start=run.start._replace(limit=_limit(x0), state=state),
-        steep=run.steep if is_same else cache(lambda: STEEP * _largest_gradient(problem, x0)),
-        facts={**run.facts, **described, **facts},
+        options=options,
+        sampler=make_sampler(setup.problem, options),
+        params=tuple(params._replace(method=numeric) for params in setup.params),
     )
 
 
-def _open(
-    method: Any,
-    x0: npt.NDArray[np.floating],
-    operators: dict[str, Operator],
-    network: AnyNetwork,
-    fates: Fates | None,
-) -> tuple[Any, tuple[Any, ...], Traffic | PacketTraffic, Wire | None, tuple[int, ...]]:
-    """Return the state before the first step, that of the links, and what is sent, counted in a dry run."""
-    (n, d), letters = x0.shape, bindings(method)
-    perfect = operators if fates is None and operators else _first(of_steps, network, letters, x0.dtype)
-    start_net = SimulatedNet(perfect, n)  # messages of `init` arrive as they are
-    state = _strong(method.init(jnp.asarray(x0), start_net), x0.dtype)
-    wire, widths = None, ()
-    if not (fates and isinstance(network.links, Links)):
-        assert not isinstance(network.links, Links)
-        operators = perfect if network.links is None else _first(linked_steps, network, letters, x0.dtype)
-        net = SimulatedNet(operators, n, dimension=d, link=network.links)
-    else:
-        wire = _wire(network, letters, x0.dtype, fates)
-        fate = jax.tree.map(lambda table: jnp.asarray(table[0]), _fate_tables(fates, 0, 1, 1, ()))
-        net = FatedNet(wire, _first(_arcs, network, letters, x0.dtype), fate, None, 0, n)
-
-    def dry(state: Any, grad: Any) -> tuple[Any, ...]:
-        method.step(state, grad, net)
-        return tuple(net.links)
-
-    opened = jax.eval_shape(dry, state, jax.eval_shape(method.query, state))
-    links = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), opened)
-    if isinstance(net, SimulatedNet):
-        return state, links, Traffic(network, letters, start_net.meter, net.meter), wire, widths
-    assert fates is not None
-    start = int(Traffic(network, letters, start_net.meter, Meter()).before([0])[0])
-    return state, links, PacketTraffic(start, fates), wire, tuple(net.widths)
-
-
-def _charges(method: Any, network: AnyNetwork, x0: npt.NDArray[np.floating]) -> list[Charge]:
-    """Return what the arrays of a step take where packets have fates."""
-    if not isinstance(network.links, Links):
-        return []
-    coder, found = network.links.coder, []
-
-    def dry(x: Any) -> Any:
-        found.extend(charges_of(method, coder, x, jnp.eye(len(x))))
-        return x
-
-    jax.eval_shape(dry, jax.ShapeDtypeStruct(x0.shape, x0.dtype))
-    return found
-
-
-def _first(
-    build: Callable[..., Operator], network: AnyNetwork, letters: dict[str, str], dtype: npt.DTypeLike
-) -> dict[str, Any]:
-    """Return the operators of the first iteration."""
-    return {verb: pick(build(network, letter, 0, 1, dtype), 0) for verb, letter in letters.items()}
-
-
-def _arcs(network: AnyNetwork, letter: str, first: int, length: int, dtype: npt.DTypeLike) -> Operator:
-    return arcs_of_steps(network, letter, first, length, dtype)[0]
-
-
-def _wire(network: AnyNetwork, letters: dict[str, str], dtype: npt.DTypeLike, fates: Fates) -> Wire:
-    links = network.links
-    assert isinstance(links, Links)
-    slices = {verb: arcs_of_steps(network, letter, 0, 1, dtype)[1] for verb, letter in letters.items()}
-    return Wire(
-        letters=tuple(letters.items()),
-        slices=tuple(slices.items()),
-        push=links.push,
-        pull=links.pull,
-        coder=links.coder,
-        damping=links.damping or (links.coder.damping if links.coder else 1.0),
-        longest_delay=fates.longest_delay,
-        sleeps=links.sleeps,
-        constant=network.period == 1 and fates.timeline is None,
-        keeps_ledger=fates.timeline is not None and fates.timeline.keeps_ledger,
+def start(setup: Setup, x0: npt.NDArray[np.floating]) -> State:
+    """Return the state before the first step, from ``x0`` ``[n, d]`` in the dtype of the run."""
+    method = setup.params[0].method
+    state = _strong(method.init(jnp.asarray(x0), SimulatedNet(setup.opening, len(x0))), x0.dtype)
+    return State(
+        k=jnp.asarray(0),
+        reached=jnp.asarray(0),
+        alive=jnp.asarray(True),
+        limit=_limit(x0),
+        method_state=state,
+        links=setup.links,
+        grad=jnp.zeros_like(method.query(state)),
+        x0=x0,
     )
 
 
-def _fate_tables(fates: Fates, first: int, length: int, room: int, widths: tuple[int, ...]) -> Fate:
-    """Return what happens at the iterations first, ..., first + length - 1, with rows for ``room``."""
-    links = fates.links
-
-    def padded(table: npt.NDArray[Any]) -> Any:
-        return np.pad(table, [(0, room - length)] + [(0, 0)] * (table.ndim - 1))
-
-    def drawn(make: Callable[..., Any]) -> tuple[Any, ...]:
-        return tuple(padded(make(first, length, call, width)) for call, width in enumerate(widths))
-
-    return Fate(
-        age=padded(fates.ages(first, length)),
-        awake=padded(fates.awake(first, length)) if links.sleeps or fates.timeline else None,
-        chosen=drawn(fates.chosen) if isinstance(links.coder, RandomK) and widths else None,
-        noise=drawn(fates.noise) if links.is_noisy and widths else None,
-    )
+def inputs(setup: Setup, first: int, end: int, steps: int | None = None) -> Xs:
+    """Return the inputs of the iterations first, ..., end - 1: schedules, samples, weights that change."""
+    params, network, dtype = setup.params[0], setup.network, setup.options["dtype"]
+    matrices, fresh = bindings(params.method), {}
+    if matrices and not (params.operators or params.turns):
+        fresh = _operators(network, matrices, first, setup.length, dtype)
+    arriving = None
+    if setup.delivery:
+        arriving = deliveries(setup.delivery, first, max(1, end - first), setup.length, setup.widths)
+    samples: Any = samples_of(setup, first, end)
+    return Xs(schedules_of(setup, first, end, steps), samples, fresh, arriving)
 
 
-def _fate_bytes(fates: Fates | None, widths: tuple[int, ...]) -> int:
-    """Return about how much memory the fates of one iteration take, while they are made."""
-    if fates is None:
-        return 0
-    drawn = fates.n * sum(widths) * (isinstance(fates.links.coder, RandomK) + fates.links.is_noisy)
-    return 10 * len(fates.arcs) + 16 * drawn
+def schedules_of(setup: Setup, first: int, end: int, steps: int | None = None) -> dict[str, Any]:
+    """Return the hyper-parameters that change at the iterations first, ..., end - 1, by field.
+
+    A schedule is asked for the ``steps`` of the run only: what is measured after the last one has its values.
+    """
+    last = end if steps is None else steps
+    ks = [min(k, last - 1) for k in range(first, end)]
+    return hyperparameters.tables(setup.method, setup.name, ks, setup.length, setup.options["dtype"])
 
 
-def _strong(state: Any, dtype: np.dtype[Any]) -> Any:
-    """Return the state with arrays in the dtype of the run; whole numbers stay whole."""
-
-    def strong(leaf: Any) -> jax.Array:
-        array = jnp.asarray(leaf)
-        return array.astype(dtype) if jnp.issubdtype(array.dtype, jnp.floating) else array
-
-    return jax.tree.map(strong, state)
-
-
-def _known_operators(
-    network: AnyNetwork, letters: dict[str, str], dtype: np.dtype[Any]
-) -> tuple[dict[str, Operator], dict[str, Operator], int]:
-    """Return the operators of a constant network, or those of all turns, and what a fresh one takes otherwise."""
-    if network.period == 1 and network.links is None:
-        return (
-            {verb: constant(getattr(network.at(0), letter), dtype) for verb, letter in letters.items()},
-            {},
-            0,
-        )
-    size = _bytes_per_step(network, letters, dtype)
-    if network.period is None or network.period * size > BYTES_PER_CALL:
-        return {}, {}, size
-    return {}, _operators(network, letters, 0, network.period, dtype), 0
-
-
-def _operators(
-    network: AnyNetwork, letters: dict[str, str], first: int, length: int, dtype: npt.DTypeLike
-) -> dict[str, Operator]:
-    build = of_steps if network.links is None else linked_steps
-    build = _arcs if isinstance(network.links, Links) else build
-    return {verb: build(network, letter, first, length, dtype) for verb, letter in letters.items()}
-
-
-def _limit(x: npt.NDArray[np.floating]) -> jax.Array:
-    """Return the entry of x beyond which a run is looked at; 0 where x is no scale yet."""
-    return jnp.asarray(largest_entry(float(np.abs(x).max()), float(np.finfo(x.dtype).max)), x.dtype)
-
-
-def _largest_gradient(problem: Problem, x: Any) -> float:
-    return float(np.abs(problem.local_gradients(np.asarray(x, np.float64))).max())
-
-
-def _described(method: Any) -> dict[str, Any] | None:
-    try:
-        return hyperparameters.describe(method)
-    except ArgumentError:  # a schedule that no other process could recognise
+def samples_of(setup: Setup, first: int, end: int) -> npt.NDArray[np.int32] | None:
+    """Return the places of the samples of the iterations first, ..., end - 1; None where all are used."""
+    if setup.sampler is None:
         return None
+    drawn = setup.sampler.batches(first, max(1, end - first))
+    return np.pad(drawn, ((0, setup.length - len(drawn)), (0, 0), (0, 0)))
 
 
-def _hash(x0: npt.NDArray[np.floating]) -> str:
-    return hashlib.sha256(np.ascontiguousarray(x0).data).hexdigest()
+def limit_beyond(setup: Setup, state: State) -> jax.Array | None:
+    """Return the limit with which a run that ended beyond its own goes on; None if it has diverged.
+
+    That is decided here, and not in the loop, because it takes gradients that hardly any run has to be asked for.
+    """
+    method = setup.params[0].method
+    x, here = np.asarray(method.estimate(state.method_state)), method.query(state.method_state)
+    if not np.isfinite(x).all():
+        return None
+    start = hash_of(state.x0)
+    if start not in setup.steep:
+        setup.steep[start] = STEEP * _largest_gradient(setup.problem, state.x0)
+    return _limit(x) if _largest_gradient(setup.problem, here) <= setup.steep[start] else None
 
 
-def _bytes_per_step(network: AnyNetwork, letters: dict[str, str], dtype: np.dtype[Any]) -> int:
-    """Return about how much memory the weights of one iteration of a network that changes take."""
-    entries = network.n**2 if network.n <= DENSE_AGENTS else 2 * (network.n + network.union.n_arcs)
-    return entries * dtype.itemsize * len(letters)
-
-
-def _facts_of(
-    method: Any, problem: Problem, network: AnyNetwork, x0: npt.NDArray[np.floating], *, is_stored: bool
-) -> dict[str, Any]:
-    """Return what a method, a problem, a network and a start are, as a stored run knows them again.
+def facts_of(setup: Setup, *, is_stored: bool) -> dict[str, Any]:
+    """Return what determines the numbers of a run besides its start, as a stored run is recognised by.
 
     Raises:
         ArgumentError: The run is to be stored, and one of them cannot be recognised in another process.
@@ -476,13 +246,162 @@ def _facts_of(
                 f"`checkpoint` of simulate must know its run again, but {what} cannot be recognised: {error}."
             ) from error
 
+    method, problem, network = setup.method, setup.problem, setup.network
+    options = {name: value for name, value in setup.options.items() if name not in ("record", "dtype")}
+    record = setup.options["record"]
     return {
+        **options,
+        **{name: value for name, value in dataclasses.asdict(record).items() if value is not False},
+        "dtype": setup.options["dtype"].name,
         "method": type(method).__name__,
-        "method_hash": recognised(lambda: fingerprint(type(method)), "the class of the method"),
+        "method_hash": recognised(lambda: _hash_of_class(type(method)), "the class of the method"),
         "hyper_parameters": recognised(lambda: hyperparameters.describe(method), "a hyper-parameter"),
         "problem": problem.name,
         "problem_hash": recognised(lambda: problem.content_hash, "the problem"),
         "network_hash": recognised(lambda: network.content_hash, "the network"),
-        "start_hash": _hash(x0),
-        "dtype": x0.dtype.name,
     }
+
+
+@lru_cache(maxsize=64)
+def _hash_of_class(cls: type) -> str:
+    return fingerprint(cls)
+
+
+def numbers_only(method: Any, dtype: npt.DTypeLike) -> Any:
+    """Return the method as a pytree of floats and columns of them, with zero in place of a schedule.
+
+    A field annotated with ``float`` is a leaf, so that a new step size does not compile again; every other field (a
+    name, a flag, a count) is static.
+    """
+    _register(type(method))
+    values: dict[str, Any] = {name: getattr(method, name) for name in numeric_fields(type(method))}
+    scheduled = {name: 0.0 for name, value in values.items() if callable(value)}
+    columns = {
+        name: np.asarray(value, dtype)
+        for name, value in values.items()
+        if np.ndim(value) and not callable(value)
+    }
+    whole = {name: float(value) for name, value in values.items() if isinstance(value, int)}
+    return with_fields(method, {**columns, **scheduled, **whole})
+
+
+@cache
+def _register(method_type: type) -> None:
+    """Make a method class a pytree whose leaves are its numbers; unflattening skips the checks of its constructor."""
+    numeric = numeric_fields(method_type)
+    static = tuple(field.name for field in dataclasses.fields(method_type) if field.name not in numeric)
+
+    def flatten(method: Any) -> tuple[list[Any], tuple[Any, ...]]:
+        return [getattr(method, name) for name in numeric], tuple(getattr(method, name) for name in static)
+
+    def unflatten(values: tuple[Any, ...], leaves: Any) -> Any:
+        method = object.__new__(method_type)
+        method.__dict__.update(zip(static, values, strict=True))
+        method.__dict__.update(zip(numeric, leaves, strict=True))
+        return method
+
+    jax.tree_util.register_pytree_node(method_type, flatten, unflatten)
+
+
+def _dry_run(
+    method: Any,
+    shape: tuple[int, int],
+    dtype: np.dtype[Any],
+    opening: dict[str, Operator],
+    network: AnyNetwork,
+    delivery: Fates | None,
+) -> tuple[tuple[Any, ...], Traffic | PacketTraffic, Any, tuple[int, ...]]:
+    """Return the state of the links before the first step, and what is sent, counted without computing it."""
+    (n, d), matrices = shape, bindings(method)
+    start_net, rules = SimulatedNet(opening, n), None
+    state = jax.eval_shape(
+        lambda x: _strong(method.init(x, start_net), dtype), jax.ShapeDtypeStruct(shape, dtype)
+    )
+    if delivery is None:
+        operators = opening if network.links is None else _first(linked_steps, network, matrices, dtype)
+        net = SimulatedNet(operators, n, dimension=d, link=network.links)  # pyright: ignore[reportArgumentType]
+    else:
+        rules = rules_of(network, matrices, dtype, delivery)
+        first = jax.tree.map(lambda table: jnp.asarray(table[0]), deliveries(delivery, 0, 1, 1, ()))
+        net = UnreliableNet(rules, _first(edges_only, network, matrices, dtype), first, None, 0, n)
+
+    def dry(state: Any, grad: Any) -> tuple[Any, ...]:
+        method.step(state, grad, net)
+        return tuple(net.links)
+
+    opened = jax.eval_shape(dry, state, jax.eval_shape(method.query, state))
+    links = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), opened)
+    if isinstance(net, SimulatedNet):
+        return links, Traffic(network, matrices, start_net.meter, net.meter), rules, ()
+    assert delivery is not None
+    before = int(Traffic(network, matrices, start_net.meter, Meter()).before([0])[0])
+    return links, PacketTraffic(before, delivery), rules, tuple(net.widths)
+
+
+def _phases(
+    params: Params, network: AnyNetwork, delivery: Fates | None, dtype: np.dtype[Any]
+) -> tuple[Params, ...]:
+    """Return the parameters before the first agent joins or leaves, and those after each event."""
+    timeline = delivery and delivery.timeline
+    if timeline is None:
+        return (params,)
+    assert isinstance(network, Network)
+    found = []
+    for phase, present in enumerate(timeline.present):
+        weights = jnp.asarray(timeline.weights(phase), dtype)
+        turns = _operators(network_of(network, present), bindings(params.method), 0, 1, dtype)
+        found.append(params._replace(turns=turns, u=weights, v=weights, present=jnp.asarray(present)))
+    return tuple(found)
+
+
+def _first(
+    build: Callable[..., Operator], network: AnyNetwork, matrices: dict[str, str], dtype: npt.DTypeLike
+) -> dict[str, Any]:
+    """Return the operators of the first iteration."""
+    return {name: pick(build(network, matrix, 0, 1, dtype), 0) for name, matrix in matrices.items()}
+
+
+def _strong(state: Any, dtype: np.dtype[Any]) -> Any:
+    """Return the state with arrays in the dtype of the run; whole numbers stay whole."""
+
+    def strong(leaf: Any) -> jax.Array:
+        array = jnp.asarray(leaf)
+        return array.astype(dtype) if jnp.issubdtype(array.dtype, jnp.floating) else array
+
+    return jax.tree.map(strong, state)
+
+
+def _known_operators(
+    network: AnyNetwork, matrices: dict[str, str], dtype: np.dtype[Any]
+) -> tuple[dict[str, Operator], dict[str, Operator], int]:
+    """Return the operators of a constant network, or those of all turns, and what a fresh one takes otherwise."""
+    if network.period == 1 and network.links is None:
+        at = network.at(0)
+        return {name: constant(getattr(at, matrix), dtype) for name, matrix in matrices.items()}, {}, 0
+    entries = network.n**2 if network.n <= DENSE_AGENTS else 2 * (network.n + network.union.n_arcs)
+    size = entries * dtype.itemsize * len(matrices)  # of one iteration, about
+    if network.period is None or network.period * size > BYTES_PER_CALL:
+        return {}, {}, size
+    return {}, _operators(network, matrices, 0, network.period, dtype), 0
+
+
+def _operators(
+    network: AnyNetwork, matrices: dict[str, str], first: int, length: int, dtype: npt.DTypeLike
+) -> dict[str, Operator]:
+    build = of_steps if network.links is None else linked_steps
+    build = edges_only if isinstance(network.links, Links) else build
+    return {name: build(network, matrix, first, length, dtype) for name, matrix in matrices.items()}
+
+
+def _limit(x: npt.NDArray[np.floating]) -> jax.Array:
+    """Return the entry of x beyond which a run is looked at; 0 where x is no scale yet."""
+    return jnp.asarray(far_away(float(np.abs(x).max()), float(np.finfo(x.dtype).max)), x.dtype)
+
+
+def _largest_gradient(problem: Problem, x: Any) -> float:
+    return float(np.abs(problem.local_gradients(np.asarray(x, np.float64))).max())
+
+
+def hash_of(array: npt.NDArray[Any]) -> str:
+    """Return the SHA-256 of the entries of an array, in hexadecimal."""
+    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()

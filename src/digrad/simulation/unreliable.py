@@ -1,7 +1,7 @@
 """The executor that methods see in the simulator where packets are lost, late, shortened or noisy.
 
-Every array that a step sends has a state of its own, which names what its arcs owe or remember. The order is fixed:
-noise, coder, weights and shares, transport, the rule of the receiver.
+Every array that a step sends has a state of its own: what its edges have not delivered, and what they remember. The
+order is fixed: noise, coder, weights and shares, transport, the rule of the receiver.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,18 +10,23 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
 
-from digrad.core.charges import arrays_sent
-from digrad.core.net import Verbs
+from digrad.core.charges import arrays_sent, charges_of
+from digrad.core.delivery import make_fates
+from digrad.core.net import Verbs, bindings
+from digrad.links import Fates, Links
 from digrad.links.coders import AnyCoder, RandomK
-from digrad.simulation.arcs import Arcs, Slices, add_up, add_up_sent, add_up_weights, stored
+from digrad.network import AnyNetwork
+from digrad.simulation.edges import Edges, Slices, add_up, add_up_sent, add_up_weights, edges_of_steps, stored
 
 
-class Wire(NamedTuple):
-    """What is compiled in of links; everything random about them comes as a :class:`Fate`."""
+class LinkRules(NamedTuple):
+    """What is compiled in of links; everything random about them comes as a :class:`Delivery`."""
 
-    letters: tuple[tuple[str, str], ...]  # the matrix behind each verb
-    slices: tuple[tuple[str, Slices], ...]  # of the arcs of each verb
+    matrices: tuple[tuple[str, str], ...]  # the matrix behind each verb
+    slices: tuple[tuple[str, Slices], ...]  # of the edges of each verb
     push: str
     pull: str
     coder: AnyCoder | None
@@ -29,49 +34,114 @@ class Wire(NamedTuple):
     longest_delay: int
     sleeps: bool
     constant: bool  # whether weights never change
-    keeps_ledger: bool
+    keeps_totals: bool
 
 
-class Fate(NamedTuple):
+class Delivery(NamedTuple):
     """What happens at one iteration; of several, with an axis ``[length]`` in front."""
 
-    age: jax.Array  # [A] int8
+    age: jax.Array  # [E] int8
     awake: jax.Array | None  # [n]; None if nobody ever sleeps
     chosen: tuple[jax.Array, ...] | None  # [n, width] for each array: entries drawn at random
     noise: tuple[jax.Array, ...] | None  # [n, width] for each array
 
 
-class Call(NamedTuple):
+class LinkState(NamedTuple):
     """What is remembered of one array of a step; None where nothing need be."""
 
     known: jax.Array | None = None  # [n, d] the reference of a coded estimate
-    owed: jax.Array | None = None  # [A, d] pushed and not yet received, if not
-    settled: jax.Array | None = None  # [A], which takes a pass over ``owed`` less than setting it to zero
-    total: jax.Array | None = None  # [n or A, d] everything pushed, where packets are late
-    totals: jax.Array | None = None  # [D+1, n or A, d] the same when each of the last packets was sent
-    lifetime: jax.Array | None = (
-        None  # [A, d] everything ever pushed, for the neighbours of an agent that crashes
-    )
-    inbox: jax.Array | None = None  # [A, d] arrived while the receiver slept
+    pushed: jax.Array | None = None  # [E, d] pushed and not yet received, unless
+    delivered: jax.Array | None = None  # [E], which takes a pass over ``pushed`` less than setting it to zero
+    total: jax.Array | None = None  # [n or E, d] everything pushed, where packets are late
+    totals: jax.Array | None = None  # [D+1, n or E, d] the same when each of the last packets was sent
+    lifetime: jax.Array | None = None  # [E, d] everything ever pushed, to repair a crash
+    inbox: jax.Array | None = None  # [E, d] arrived while the receiver slept
     past: jax.Array | None = None  # [D+1, n, d] the last estimates sent
-    seen: jax.Array | None = None  # [A, d] the last one that arrived
-    new: jax.Array | None = None  # [A] whether it still is to be used
+    seen: jax.Array | None = None  # [E, d] the last one that arrived
+    new: jax.Array | None = None  # [E] whether it still is to be used
 
 
-def outstanding(call: Call) -> jax.Array | None:
-    """Return what has been pushed and not yet received, ``[A, d]``; None if the array is not owed."""
-    if call.owed is None or call.settled is None:
-        return call.owed
-    return jnp.where(call.settled[:, None], 0, call.owed)
+def delivery_of(
+    method: Any, network: AnyNetwork, shape: tuple[int, int], dtype: npt.DTypeLike
+) -> Fates | None:
+    """Return when the packets of a run arrive, with what every step sends counted without computing it."""
+    links, charges = network.links, []
+    assert isinstance(links, Links)
+
+    def dry(x: Any) -> Any:
+        charges.extend(charges_of(method, links.coder, x, jnp.eye(len(x))))
+        return x
+
+    jax.eval_shape(dry, jax.ShapeDtypeStruct(shape, dtype))
+    return make_fates(network, charges, bindings(method))
 
 
-class FatedNet(Verbs):
+def rules_of(
+    network: AnyNetwork, matrices: Mapping[str, str], dtype: npt.DTypeLike, delivery: Fates
+) -> LinkRules:
+    """Return what is compiled in of the links of a network."""
+    links, timeline = network.links, delivery.timeline
+    assert isinstance(links, Links)
+    slices = {name: edges_of_steps(network, matrix, 0, 1, dtype)[1] for name, matrix in matrices.items()}
+    return LinkRules(
+        matrices=tuple(matrices.items()),
+        slices=tuple(slices.items()),
+        push=links.push,
+        pull=links.pull,
+        coder=links.coder,
+        damping=links.damping or (links.coder.damping if links.coder else 1.0),
+        longest_delay=delivery.longest_delay,
+        sleeps=links.sleeps,
+        constant=network.period == 1 and timeline is None,
+        keeps_totals=timeline is not None and timeline.keeps_ledger,
+    )
+
+
+def deliveries(delivery: Fates, first: int, length: int, room: int, widths: tuple[int, ...]) -> Delivery:
+    """Return what happens at the iterations first, ..., first + length - 1, with rows for ``room``."""
+    links = delivery.links
+
+    def padded(table: npt.NDArray[Any]) -> Any:
+        return np.pad(table, [(0, room - length)] + [(0, 0)] * (table.ndim - 1))
+
+    def drawn(make: Callable[..., Any]) -> tuple[Any, ...]:
+        return tuple(padded(make(first, length, number, width)) for number, width in enumerate(widths))
+
+    return Delivery(
+        age=padded(delivery.ages(first, length)),
+        awake=padded(delivery.awake(first, length)) if links.sleeps or delivery.timeline else None,
+        chosen=drawn(delivery.chosen) if isinstance(links.coder, RandomK) and widths else None,
+        noise=drawn(delivery.noise) if links.is_noisy and widths else None,
+    )
+
+
+def delivery_bytes(delivery: Fates | None, widths: tuple[int, ...]) -> int:
+    """Return about how much memory the deliveries of one iteration take, while they are made."""
+    if delivery is None:
+        return 0
+    drawn = delivery.n * sum(widths) * (isinstance(delivery.links.coder, RandomK) + delivery.links.is_noisy)
+    return 10 * len(delivery.arcs) + 16 * drawn
+
+
+def edges_only(network: AnyNetwork, matrix: str, first: int, length: int, dtype: npt.DTypeLike) -> Edges:
+    """Return the matrices of several iterations edge by edge."""
+    return edges_of_steps(network, matrix, first, length, dtype)[0]
+
+
+def undelivered(link: LinkState) -> jax.Array | None:
+    """Return what has been pushed and not yet received, ``[E, d]``; None if the array is not one that is pushed."""
+    if link.pushed is None or link.delivered is None:
+        return link.pushed
+    return jnp.where(link.delivered[:, None], 0, link.pushed)
+
+
+class UnreliableNet(Verbs):
     """The network of one iteration.
 
     Args:
-        wire: What is compiled in.
-        arcs: The matrices that the method needs, by verb.
-        fate: What happens at this iteration.
+        rules: Code that is compiled in.
+        edges: The matrices that the method needs, by verb.
+        delivery: What happens at this iteration.
         states: Of each array that a step sends, in the order of sending; None opens them.
         k: The iteration.
         n: The number of agents.
@@ -79,17 +149,17 @@ class FatedNet(Verbs):
 
     def __init__(
         self,
-        wire: Wire,
-        arcs: Mapping[str, Arcs],
-        fate: Fate,
-        states: tuple[Call, ...] | None,
+        rules: LinkRules,
+        edges: Mapping[str, Edges],
+        delivery: Delivery,
+        states: tuple[LinkState, ...] | None,
         k: Any,
         n: int,
     ) -> None:
-        self._wire, self._arcs, self._fate, self._states = wire, arcs, fate, states
-        self._letters, self._slices = dict(wire.letters), dict(wire.slices)
+        self._rules, self._edges, self._delivery, self._states = rules, edges, delivery, states
+        self._matrices, self._slices = dict(rules.matrices), dict(rules.slices)
         self._k, self._n = k, n
-        self.links: list[Call] = []  # the states after this step
+        self.links: list[LinkState] = []  # the states after this step
         self.widths: list[int] = []  # of the arrays sent
 
     @property
@@ -106,180 +176,192 @@ class FatedNet(Verbs):
             self._send(verb, part.reshape(len(part), -1), is_pair=is_pair, is_weight=is_weight).reshape(
                 part.shape
             )
-            for part, is_pair, is_weight in arrays_sent(self._letters[verb], x)
+            for part, is_pair, is_weight in arrays_sent(self._matrices[verb], x)
         )
         return mixed if isinstance(x, tuple) else mixed[0]
 
     def _send(self, verb: str, x: jax.Array, *, is_pair: bool, is_weight: bool) -> jax.Array:
-        number, letter = len(self.links), self._letters[verb]
-        state = Call() if self._states is None else self._states[number]
+        number, letter = len(self.links), self._matrices[verb]
+        state = LinkState() if self._states is None else self._states[number]
         refers = letter != "C" or is_pair
         state, sent = (state, x) if is_weight else self._coded(state, x, letter, refers=refers)
-        arcs, slices = self._arcs[verb], self._slices[verb]
+        edges, slices = self._edges[verb], self._slices[verb]
         transport = {"R": self._pulled, "C": self._pushed, "W": self._mixed}[letter]
-        if is_pair and self._wire.coder is not None:
-            arcs = arcs._replace(
-                weight=self._wire.damping * arcs.weight, given=self._wire.damping * arcs.given
+        if is_pair and self._rules.coder is not None:
+            edges = edges._replace(
+                weight=self._rules.damping * edges.weight, given=self._rules.damping * edges.given
             )
-        state, mixed = transport(state, x, sent, arcs, slices)
+        state, mixed = transport(state, x, sent, edges, slices)
         self.links.append(state)
         self.widths.append(x.shape[1])
         return mixed
 
-    def _coded(self, state: Call, x: jax.Array, letter: str, *, refers: bool) -> tuple[Call, jax.Array]:
+    def _coded(
+        self, state: LinkState, x: jax.Array, letter: str, *, refers: bool
+    ) -> tuple[LinkState, jax.Array]:
         """Return what receivers would understand of x if all heard it; NaN where they hear nothing."""
-        coder, fate, number = self._wire.coder, self._fate, len(self.links)
-        value = x if fate.noise is None else x + fate.noise[number].astype(x.dtype)
+        coder, delivery, number = self._rules.coder, self._delivery, len(self.links)
+        value = x if delivery.noise is None else x + delivery.noise[number].astype(x.dtype)
         if coder is None:
             return state, value
-        chosen = jnp.ones(x.shape, bool) if fate.chosen is None else fate.chosen[number]
+        chosen = jnp.ones(x.shape, bool) if delivery.chosen is None else delivery.chosen[number]
         if not refers:
             return state, coder.code(value, chosen)
         if isinstance(coder, RandomK) and letter == "R":
             return state, jnp.where(chosen, value, jnp.nan)
         known = jnp.zeros_like(x) if state.known is None else state.known
         after = jnp.where(self._k == 0, value, known + coder.code(value - known, chosen))
-        if fate.awake is not None:
-            after = jnp.where(fate.awake[:, None] | (self._k == 0), after, known)
+        if delivery.awake is not None:
+            after = jnp.where(delivery.awake[:, None] | (self._k == 0), after, known)
         return state._replace(known=after), after
 
     def _pulled(
-        self, state: Call, x: jax.Array, sent: jax.Array, arcs: Arcs, slices: Slices
-    ) -> tuple[Call, jax.Array]:
+        self, state: LinkState, x: jax.Array, sent: jax.Array, edges: Edges, slices: Slices
+    ) -> tuple[LinkState, jax.Array]:
         """Return R x, with what was not heard replaced as the policy says."""
-        state, use, seen = self._heard(state, sent, arcs)
-        weight = self._stored(_where, use, arcs.weight)
+        state, use, seen = self._heard(state, sent, edges)
+        weight = self._stored(_where, use, edges.weight)
         if seen is None:
-            terms = add_up_sent(arcs, slices, sent, weight)
-        elif isinstance(self._wire.coder, RandomK):
-            own = _at(x, arcs.receiver)
-            terms = add_up(arcs, slices, jnp.where(jnp.isnan(seen), own, seen), weight)
+            terms = add_up_sent(edges, slices, sent, weight)
+        elif isinstance(self._rules.coder, RandomK):
+            own = _at(x, edges.receiver)
+            terms = add_up(edges, slices, jnp.where(jnp.isnan(seen), own, seen), weight)
         else:
-            terms = add_up(arcs, slices, seen, weight)
-        own = arcs.own[:, None] * x
-        if self._wire.pull == "drop":
+            terms = add_up(edges, slices, seen, weight)
+        own = edges.own[:, None] * x
+        if self._rules.pull == "drop":
             return state, own + terms
-        heard = add_up_weights(arcs, slices, weight)
-        if self._wire.pull == "renormalise":
-            return state, (own + terms) / (arcs.own[:, None] + heard)
+        heard = add_up_weights(edges, slices, weight)
+        if self._rules.pull == "renormalise":
+            return state, (own + terms) / (edges.own[:, None] + heard)
         return state, (1 - heard) * x + terms
 
-    def _heard(self, state: Call, sent: jax.Array, arcs: Arcs) -> tuple[Call, jax.Array, jax.Array | None]:
-        """Return which arcs bring an estimate ``[A]``, and which ``[A, d]``; None for the one just sent."""
-        wire, age = self._wire, self._ages(arcs)
-        if wire.pull == "drop":
-            return state, (age == 0) & self._receives(arcs), None
+    def _heard(
+        self, state: LinkState, sent: jax.Array, edges: Edges
+    ) -> tuple[LinkState, jax.Array, jax.Array | None]:
+        """Return which edges bring an estimate ``[E]``, and which ``[E, d]``; None for the one just sent."""
+        rules, age = self._rules, self._ages(edges)
+        if rules.pull == "drop":
+            return state, (age == 0) & self._receives(edges), None
         arrives = age >= 0
-        if wire.longest_delay:
-            shape = (wire.longest_delay + 1, *sent.shape)
+        if rules.longest_delay:
+            shape = (rules.longest_delay + 1, *sent.shape)
             past = jnp.zeros(shape, sent.dtype) if state.past is None else state.past
             past = past.at[self._k % len(past)].set(sent)
             state = state._replace(past=past)
-            now = _at(past.reshape(-1, sent.shape[1]), self._places(age, self._n, arcs.sender))
-        elif wire.pull != "last" and not wire.sleeps and not isinstance(wire.coder, RandomK):
+            now = _at(past.reshape(-1, sent.shape[1]), self._places(age, self._n, edges.sender))
+        elif rules.pull != "last" and not rules.sleeps and not isinstance(rules.coder, RandomK):
             return state, arrives, None
         else:
-            now = _at(sent, arcs.sender)
-        if wire.pull != "last" and not wire.sleeps:
+            now = _at(sent, edges.sender)
+        if rules.pull != "last" and not rules.sleeps:
             return state, arrives, now
         seen = jnp.zeros_like(now) if state.seen is None else state.seen
         new = jnp.zeros_like(arrives) if state.new is None else state.new
         seen, use = jnp.where(arrives[:, None], now, seen), new | arrives
-        stays = use if wire.pull == "last" else use & ~self._receives(arcs)
+        stays = use if rules.pull == "last" else use & ~self._receives(edges)
         return state._replace(seen=seen, new=stays), use, seen
 
     def _pushed(
-        self, state: Call, x: jax.Array, sent: jax.Array, arcs: Arcs, slices: Slices
-    ) -> tuple[Call, jax.Array]:
+        self, state: LinkState, x: jax.Array, sent: jax.Array, edges: Edges, slices: Slices
+    ) -> tuple[LinkState, jax.Array]:
         """Return C x, with what was not delivered treated as the policy says."""
-        if self._fate.awake is not None:
-            sent = jnp.where(self._fate.awake[:, None], sent, 0)
-        share = arcs.weight[:, None] * _at(sent, arcs.sender)
-        age, awake = self._ages(arcs), self._receives(arcs)
-        kept = x - arcs.given[:, None] * sent
+        if self._delivery.awake is not None:
+            sent = jnp.where(self._delivery.awake[:, None], sent, 0)
+        share = edges.weight[:, None] * _at(sent, edges.sender)
+        age, awake = self._ages(edges), self._receives(edges)
+        kept = x - edges.given[:, None] * sent
         in_time = ((age == 0) & awake)[:, None]
-        policy = self._wire.push
+        policy = self._rules.push
         if policy == "sum":
-            state, taken = self._owed(state, sent, share, age, awake, arcs, slices)
+            state, taken = self._summed(state, sent, share, age, awake, edges, slices)
             return state, kept + taken
         if policy == "last":
             seen = jnp.zeros_like(share) if state.seen is None else state.seen
             seen = jnp.where(in_time, share, seen)
-            return state._replace(seen=seen), kept + add_up(arcs, slices, seen)
-        weight = jnp.where(in_time[:, 0], arcs.weight, 0)
-        received = add_up_sent(arcs, slices, sent, weight)
+            return state._replace(seen=seen), kept + add_up(edges, slices, seen)
+        weight = jnp.where(in_time[:, 0], edges.weight, 0)
+        received = add_up_sent(edges, slices, sent, weight)
         if policy == "drop":
             return state, kept + received
         if policy == "keep":
-            given = jnp.zeros_like(arcs.given).at[arcs.sender].add(weight, mode="promise_in_bounds")
+            given = jnp.zeros_like(edges.given).at[edges.sender].add(weight, mode="promise_in_bounds")
             return state, x - given[:, None] * sent + received
-        whole = arcs.own[:, None] + add_up_weights(arcs, slices, arcs.weight)
-        arrived = arcs.own[:, None] + add_up_weights(arcs, slices, weight)
+        whole = edges.own[:, None] + add_up_weights(edges, slices, edges.weight)
+        arrived = edges.own[:, None] + add_up_weights(edges, slices, weight)
         return state, (kept + received) * (whole / arrived)
 
-    def _owed(
+    def _summed(
         self,
-        state: Call,
+        state: LinkState,
         sent: jax.Array,
         share: jax.Array,
         age: jax.Array,
         awake: jax.Array,
-        arcs: Arcs,
+        edges: Edges,
         slices: Slices,
-    ) -> tuple[Call, jax.Array]:
-        """Return what each agent receives, ``[n, d]``: everything owed when the newest packet was sent."""
-        wire, arrives = self._wire, (age >= 0)[:, None]
-        if wire.keeps_ledger:
+    ) -> tuple[LinkState, jax.Array]:
+        """Return what each agent receives, ``[n, d]``: everything pushed when the newest packet was sent."""
+        rules, arrives = self._rules, (age >= 0)[:, None]
+        if rules.keeps_totals:
             state = state._replace(lifetime=share if state.lifetime is None else state.lifetime + share)
-        # One pass over the arcs: as operands of their own, what was owed and the share would be written and read again.
-        owed = self._stored(_add_share, state.owed, state.settled, sent, arcs.sender, arcs.weight)
-        if not (wire.longest_delay or wire.sleeps):
-            return state._replace(owed=owed, settled=age >= 0), add_up(arcs, slices, owed, age >= 0)
-        reach = owed
-        if wire.longest_delay:
+        # One pass over the edges: as operands of their own, both would be written and read again.
+        pushed = self._stored(_add_share, state.pushed, state.delivered, sent, edges.sender, edges.weight)
+        if not (rules.longest_delay or rules.sleeps):
+            return state._replace(pushed=pushed, delivered=age >= 0), add_up(edges, slices, pushed, age >= 0)
+        reach = pushed
+        if rules.longest_delay:
             # What was pushed after a packet is not in it. With constant weights one sum per sender tells it.
-            added = sent if wire.constant else share
+            added = sent if rules.constant else share
             total = added if state.total is None else state.total + added
-            shape = (wire.longest_delay + 1, *added.shape)
+            shape = (rules.longest_delay + 1, *added.shape)
             totals = jnp.zeros(shape, added.dtype) if state.totals is None else state.totals
             totals = totals.at[self._k % len(totals)].set(total)
             state = state._replace(total=total, totals=totals)
-            place = arcs.sender if wire.constant else jnp.arange(len(share))
+            place = edges.sender if rules.constant else jnp.arange(len(share))
             places = self._places(age, len(added), place)
             reach = self._stored(
-                partial(_reach, is_constant=wire.constant), owed, total, totals, place, places, arcs.weight
+                partial(_reach, is_constant=rules.constant),
+                pushed,
+                total,
+                totals,
+                place,
+                places,
+                edges.weight,
             )
-        if wire.sleeps:
+        if rules.sleeps:
             before = jnp.zeros_like(share) if state.inbox is None else state.inbox
             inbox = jnp.where(arrives, reach, before)
             taken = jnp.where(awake[:, None], inbox, 0)
             state = state._replace(inbox=inbox - taken)
         else:
             taken = jnp.where(arrives, reach, 0)
-        return state._replace(owed=owed - taken), add_up(arcs, slices, taken)
+        return state._replace(pushed=pushed - taken), add_up(edges, slices, taken)
 
     def _mixed(
-        self, state: Call, x: jax.Array, sent: jax.Array, arcs: Arcs, slices: Slices
-    ) -> tuple[Call, jax.Array]:
-        """Return W x, without the pairs of arcs that did not deliver: both ends keep what the pair would exchange."""
-        arrives = (self._ages(arcs) == 0) & self._receives(arcs)
-        weight = jnp.where(arrives, arcs.weight, 0)
-        given = add_up_weights(arcs, slices, weight)
-        return state, x - given * sent + add_up_sent(arcs, slices, sent, weight)
+        self, state: LinkState, x: jax.Array, sent: jax.Array, edges: Edges, slices: Slices
+    ) -> tuple[LinkState, jax.Array]:
+        """Return W x, without the pairs of edges that did not deliver: both ends keep what the pair would exchange."""
+        arrives = (self._ages(edges) == 0) & self._receives(edges)
+        weight = jnp.where(arrives, edges.weight, 0)
+        given = add_up_weights(edges, slices, weight)
+        return state, x - given * sent + add_up_sent(edges, slices, sent, weight)
 
-    def _ages(self, arcs: Arcs) -> jax.Array:
+    def _ages(self, edges: Edges) -> jax.Array:
         # A byte would wrap when it is taken off k.
-        return self._stored(lambda age, fate: _at(age, fate).astype(jnp.int32), self._fate.age, arcs.fate)
+        return self._stored(
+            lambda age, number: _at(age, number).astype(jnp.int32), self._delivery.age, edges.number
+        )
 
-    def _receives(self, arcs: Arcs) -> jax.Array:
-        """Return which receivers are awake, ``[A]``."""
-        if self._fate.awake is None:
-            return jnp.ones(arcs.receiver.shape, bool)
-        return self._stored(_at, self._fate.awake, arcs.receiver)
+    def _receives(self, edges: Edges) -> jax.Array:
+        """Return which receivers are awake, ``[E]``."""
+        if self._delivery.awake is None:
+            return jnp.ones(edges.receiver.shape, bool)
+        return self._stored(_at, self._delivery.awake, edges.receiver)
 
     def _places(self, age: jax.Array, rows: int, place: jax.Array) -> jax.Array:
-        """Return where the packets that arrive are among the last ones of ``rows`` senders, ``[A]``."""
-        slots = self._wire.longest_delay + 1
+        """Return where the packets that arrive are among the last ones of ``rows`` senders, ``[E]``."""
+        slots = self._rules.longest_delay + 1
         return self._stored(
             lambda age, place, k: ((k - jnp.maximum(age, 0)) % slots) * rows + place, age, place, self._k
         )
@@ -289,7 +371,7 @@ class FatedNet(Verbs):
 
 
 def _reach(
-    owed: jax.Array,
+    pushed: jax.Array,
     total: jax.Array,
     totals: jax.Array,
     place: jax.Array,
@@ -299,13 +381,17 @@ def _reach(
     is_constant: bool,
 ) -> jax.Array:
     later = (_at(total, place) if is_constant else total) - _at(totals.reshape(-1, total.shape[1]), places)
-    return owed - (weight[:, None] * later if is_constant else later)
+    return pushed - (weight[:, None] * later if is_constant else later)
 
 
 def _add_share(
-    owed: jax.Array | None, settled: jax.Array | None, sent: jax.Array, sender: jax.Array, weight: jax.Array
+    pushed: jax.Array | None,
+    delivered: jax.Array | None,
+    sent: jax.Array,
+    sender: jax.Array,
+    weight: jax.Array,
 ) -> jax.Array:
-    before = outstanding(Call(owed=owed, settled=settled))
+    before = undelivered(LinkState(pushed=pushed, delivered=delivered))
     share = weight[:, None] * _at(sent, sender)
     return share if before is None else before + share
 

@@ -5,7 +5,7 @@ import typing
 from typing import Any
 
 import numpy as np
-from pydantic import ConfigDict, TypeAdapter, ValidationError, model_validator
+from pydantic import ConfigDict, PrivateAttr, TypeAdapter, ValidationError, model_validator
 
 from digrad.checks import did_you_mean
 from digrad.errors import DigradError
@@ -29,6 +29,8 @@ class MethodTable(Table):
 
     method: str
 
+    _built: Any = PrivateAttr(None)
+
     @property
     def fields(self) -> dict[str, Any]:
         """The hyper-parameters as the file gives them."""
@@ -47,11 +49,14 @@ class MethodTable(Table):
             required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
             if required and name not in self.fields:
                 raise refuse(f"is required by {self.method}, but it is missing.", name)
-        self.build()
+        self._built = self._build()
         return self
 
     def build(self) -> Method:
-        """Return the method."""
+        """Return the method, which was built when the table was checked."""
+        return self._built
+
+    def _build(self) -> Method:
         hints = typing.get_type_hints(ALL_METHODS[self.method])
         fields = {name: _value(value, hints[name], name) for name, value in self.fields.items()}
         try:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,10 +15,11 @@ from digrad._internal.files import locked
 from digrad.errors import CheckpointError, DigradError, MixingError
 from digrad.graphs import Digraph
 from digrad.network import Network
-from digrad.simulation import Checkpoint, Progress, simulate
+from digrad.simulation import Checkpoint, Progress
 from digrad.simulation.checkpoint import difference
 from digrad.simulation.compare import run_each
-from digrad.simulation.simulate import facts_of_run
+from digrad.simulation.driver import drive, identity, rule_of
+from digrad.simulation.simulate import simulator_of
 from digrad.specs.image_table import ImagesTable
 from digrad.specs.images.trainings import JobProgress, train_all
 from digrad.specs.setting import has_paths, setting_of
@@ -243,22 +244,17 @@ def _run_methods(store: RunDirectory, built: Built, progress: Observer | None) -
 def _run_one(store: RunDirectory, built: Built, label: str, seed: int, progress: Observer | None) -> Trace:
     # A directory that is not resumed has been emptied, so what is there belongs to this run.
     checkpoint = Checkpoint(store.checkpoint(label, seed), every=store.spec.checkpoint_every, resume=True)
-    trace = simulate(
-        built.methods[label],
-        built.problem,
-        built.network,
-        **_options(store.spec, built, seed),
-        name=label,
-        callback=progress.on_progress if progress else None,
-        checkpoint=checkpoint,
-    )
+    options = _options(store.spec, built, seed)
+    simulator = simulator_of(built.methods[label], built.problem, built.network, options, label)
+    callback = progress.on_progress if progress else None
+    trace = drive(simulator, options, callback=callback, checkpoint=checkpoint)
     store.save_member(trace, seed)
     return trace
 
 
 def _options(spec: Spec, built: Built, seed: int) -> dict[str, Any]:
-    options = spec.options(built.problem, seed)
-    return {**options, "paths": has_paths(built.problem), "invariant": True}
+    record = replace(built.options["record"], paths=has_paths(built.problem), invariant=True)
+    return {**built.options, "seed": seed, "x0": spec.start_of(spec.start), "record": record}
 
 
 def _check_stored(store: RunDirectory, built: Built) -> None:
@@ -290,4 +286,6 @@ def _facts(store: RunDirectory, built: Built, label: str, seed: int) -> dict[str
 
         plan = spec.problem.plan(**spec.options(built.problem, seed))
         return facts_of_training(method, built.problem, built.network.with_seed(seed), plan)
-    return facts_of_run(method, built.problem, built.network, **_options(spec, built, seed))
+    options = _options(spec, built, seed)
+    simulator = simulator_of(method, built.problem, built.network, options)
+    return {**identity(simulator, simulator.init(options["x0"]), is_stored=False), **rule_of(options)}

@@ -59,7 +59,7 @@ from digrad.errors import DigradError, SpecError
 from digrad.network import Network
 from digrad.problems import Problem
 from digrad.sampling import normal_start
-from digrad.simulation.arguments import check_parts, make_sampler, make_start, make_steps
+from digrad.simulation.options import Record, RunOptions, check_parts, complete, make_sampler, make_start
 from digrad.specs.graph_table import Count, GraphTable, LinksTable, MixingTable, Seed
 from digrad.specs.messages import Table, complaint, dotted, first_line, is_number, join, refuse
 from digrad.specs.method_table import MethodTable
@@ -212,11 +212,12 @@ class Spec(Table):
         methods = {label: table.build() for label, table in self.methods.items()}
         for label, method in methods.items():
             self.at(dotted(["methods", label]), partial(self._check_method, label, method, problem, network))
-        self.at("", lambda: make_steps(self.steps, self.record_every, self.name))
-        self.at("", lambda: make_sampler(problem, self.batch_size, self.sampling, self.seed))
+        known = {key: value for key, value in options.items() if key in RunOptions.__annotations__}
+        checked = self.at("", lambda: complete(known, self.name))
+        self.at("", lambda: make_sampler(problem, checked))
         if self.engine == "simulation":
-            self.at("", lambda: make_start(options["x0"], problem, self.seed))
-        return Built(methods, problem, network, options)
+            self.at("", lambda: make_start(checked["x0"], problem, self.seed))
+        return Built(methods, problem, network, checked if self.engine == "simulation" else options)
 
     def _check_method(self, label: str, method: Method, problem: Problem, network: Network) -> None:
         if self.engine == "torch":
@@ -240,21 +241,13 @@ class Spec(Table):
                 "checkpoint_every",
             )
             return {**{name: getattr(self, name) for name in names}, "seed": seed}
-        names = (
-            "steps",
-            "batch_size",
-            "record_every",
-            "dtype",
-            "tolerance",
-            "stop_at_tolerance",
-            "sampling",
-            "average",
-        )
-        return {
-            **{name: getattr(self, name) for name in names},
-            "seed": seed,
-            "x0": self._start(problem, seed),
+        own = {
+            name: getattr(self, name)
+            for name in RunOptions.__annotations__
+            if name in type(self).model_fields
         }
+        record = Record(average=self.average)
+        return {**own, "seed": seed, "x0": self._start(problem, seed), "record": record}
 
     def _start(self, problem: Problem, seed: int) -> Any:
         start: Any = self.start_of(self.start)

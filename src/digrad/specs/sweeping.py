@@ -17,7 +17,16 @@ from digrad.specs.certified import certified_step
 from digrad.specs.spec import Built, Spec
 from digrad.specs.store import check_folder, is_empty, read_json, write_json
 from digrad.specs.sweep_table import GRAPH
-from digrad.sweeps import Sweep, SweepProgress, ThresholdAdvice, Tuning, recommend_threshold, sweep, tune
+from digrad.sweeps import (
+    Sweep,
+    SweepProgress,
+    ThresholdAdvice,
+    Tuning,
+    Workers,
+    recommend_threshold,
+    sweep,
+    tune,
+)
 
 TUNING = "tuning.json"
 
@@ -64,9 +73,7 @@ def sweep_spec(
     spec: Spec,
     out: str | os.PathLike[str],
     *,
-    workers: int = 1,
-    backend: str | None = None,
-    backend_options: Mapping[str, Any] | None = None,
+    workers: int | Workers = 1,
     resume: bool = False,
     overwrite: bool = False,
     progress: Callable[[SweepProgress], None] | None = None,
@@ -77,8 +84,6 @@ def sweep_spec(
         spec: With a table ``[sweep]``.
         out: The folder.
         workers: As in :func:`digrad.sweep`, and so are the other arguments.
-        backend: Of joblib.
-        backend_options: Of the backend.
         resume: Take over the rows that are there.
         overwrite: Delete them.
         progress: Called after every batch.
@@ -98,8 +103,7 @@ def sweep_spec(
             built.methods, built.problem, _networks(spec, built), **table.space(), **_run_options(spec, built),
             x0={name: spec.start_of(name) for name in table.starts} or spec.start_of(spec.start),
             seeds=spec.seeds, common_random_numbers=table.common_random_numbers, target=table.target,
-            held_out=_held_out(spec), workers=workers, backend=backend, backend_options=backend_options, out=out,
-            resume=resume, overwrite=overwrite, progress=progress,
+            held_out=_held_out(spec), workers=workers, out=out, resume=resume, overwrite=overwrite, progress=progress,
         ),
     )  # fmt: skip
     write_atomically(Path(out) / "spec.toml", spec.to_toml())
@@ -146,7 +150,7 @@ def tune_spec(
     built = spec.build()
     chosen: Any = built.methods[label]
     options = _run_options(spec, built)
-    for name in ("tolerance", "stop_at_tolerance", "record_every", "average"):
+    for name in ("tolerance", "stop_at_tolerance", "record_every", "record"):  # of the search itself
         options.pop(name)
     options["steps"] = steps or options["steps"]
     with locked(folder):  # before the search: what cannot be written to shows here

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from digrad._internal.fingerprints import fingerprint
@@ -17,17 +16,17 @@ from digrad.core.hyperparameters import describe, is_short, plain
 from digrad.methods.fields import numeric_fields
 from digrad.network import AnyNetwork
 from digrad.problems import Problem
-from digrad.simulation.arguments import make_dtype, make_sampler, make_start
-from digrad.simulation.batched import drive_together
-from digrad.simulation.driver import Plan, drive
-from digrad.simulation.setup import Prepared, prepare_another
-from digrad.simulation.simulate import arrange
+from digrad.simulation.batched import can_be_batched, drive_batch
+from digrad.simulation.driver import drive
+from digrad.simulation.options import make_start
+from digrad.simulation.simulate import simulator_of
+from digrad.simulation.simulator import Simulator
 from digrad.sweeps.stability import remains
 from digrad.trace import Trace
 from digrad.trace.trace import HEADLINE
 
-MOST_LANES = 64  # beyond, products gain nothing and a kill loses more
-LANE_BYTES = 1 << 30  # what the states of all lanes together take at most, about
+MOST_RUNS = 64  # of one batch: beyond, products gain nothing and a kill loses more
+BATCH_BYTES = 1 << 30  # what the states of all runs of a batch together take at most, about
 STATES = 10  # arrays [n, d] that a run holds, about
 
 
@@ -62,8 +61,8 @@ class Study:
         problem: The losses.
         networks: By label.
         starts: By label.
+        options: Of every run, complete; see :class:`digrad.RunOptions`.
         held_out: Losses on samples that no agent trains on.
-        options: Of every run, as :func:`digrad.simulate` takes them.
         target: The levels that ``iterations_to_target`` is about, by column.
         share_samples: Whether runs of one seed use the same samples.
         asks_settling: Whether rows tell what :func:`digrad.sweeps.stability.is_stable` needs: the loss at the estimate
@@ -73,24 +72,23 @@ class Study:
     problem: Problem
     networks: Mapping[str, AnyNetwork]
     starts: Mapping[str, Any]
-    held_out: Problem | None
     options: Mapping[str, Any]
+    held_out: Problem | None
     target: Mapping[str, float]
     share_samples: bool
     asks_settling: bool = False
-    leads: dict[Any, tuple[Prepared, Plan]] = field(
-        default_factory=dict, repr=False
-    )  # the first run of each shape; on a network that draws, the first of the last seed
+    # The simulator of the first run of each shape; on a network that draws, of the last seed.
+    simulators: dict[Any, Simulator] = field(default_factory=dict, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what a process makes for itself."""
-        return {**self.__dict__, "leads": {}}
+        return {**self.__dict__, "simulators": {}}
 
     @property
-    def side_by_side(self) -> bool:
+    def is_batched(self) -> bool:
         """Whether runs may advance together: where their products become one."""
         is_common = self.options["batch_size"] is None or self.share_samples
-        return is_common and not self.options["stop_at_tolerance"]
+        return is_common and all(can_be_batched(one, self.options) for one in self.networks.values())
 
     def shape(self, one: Configuration) -> Any:
         """Return what runs must have in common to advance together: code, network, and samples if these are shared."""
@@ -115,8 +113,10 @@ class Study:
 
     def settings(self) -> dict[str, Any]:
         """Return the part of the facts that every study has, whatever its losses are."""
+        options = {name: value for name, value in self.options.items() if name not in ("seed", "x0")}
+        options |= {"dtype": str(options["dtype"]), "record": dataclasses.asdict(options["record"])}
         return {
-            "options": {key: str(value) if key == "dtype" else value for key, value in self.options.items()},
+            "options": options,
             "target": dict(self.target),
             "common_random_numbers": self.share_samples,
         }
@@ -148,14 +148,14 @@ def form(method: Any) -> tuple[Any, ...]:
 
 def batches(study: Study, wanted: Sequence[Configuration], workers: int) -> Iterator[Batch]:
     """Yield the batches of a sweep; all batches of one shape have one width, so that they share compiled code."""
-    if not study.side_by_side:
+    if not study.is_batched:
         yield from (Batch([one], 1) for one in wanted)
         return
     groups: dict[Any, list[Configuration]] = {}
     for one in wanted:
         groups.setdefault(study.shape(one), []).append(one)
     for group in groups.values():
-        width = min(MOST_LANES, max(1, LANE_BYTES // _lane_bytes(study)))
+        width = min(MOST_RUNS, max(1, BATCH_BYTES // _run_bytes(study)))
         parts = max(-(-len(group) // width), min(workers, len(group)))
         for part in np.array_split(np.arange(len(group)), parts):
             yield Batch([group[place] for place in part], -(-len(group) // parts))
@@ -164,14 +164,13 @@ def batches(study: Study, wanted: Sequence[Configuration], workers: int) -> Iter
 def run_batch(study: Study, batch: Batch) -> list[dict[str, Any]]:
     """Run a batch and return its rows, in order; fewer when Ctrl-C ended it."""
     began, (wanted, width) = time.perf_counter(), batch
-    with jax.enable_x64(True):
-        if study.side_by_side:
-            padded = [*wanted, *[wanted[-1]] * (width - len(wanted))]
-            runs = [_prepared(study, one) for one in padded]
-            traces = drive_together([run for run, _ in runs], runs[0][1], share_samples=study.share_samples)
-            traces = traces[: len(wanted)]
-        else:
-            traces = [drive(*_prepared(study, one)) for one in wanted]
+    padded = [*wanted, *[wanted[-1]] * (width - len(wanted))] if study.is_batched else wanted
+    simulators = [_simulator(study, one) for one in padded]
+    options = [{**study.options, "seed": one.sample_seed, "x0": _start(study, one)} for one in padded]
+    if study.is_batched:
+        traces = drive_batch(simulators, options, share_samples=study.share_samples)[: len(wanted)]
+    else:
+        traces = list(map(drive, simulators, options))
     seconds = (time.perf_counter() - began) / len(wanted)
     return [
         row_of(study, one, trace, seconds)
@@ -231,28 +230,17 @@ def long_arrays(wanted: Sequence[Configuration]) -> dict[str, Any]:
     return {plain(array): array for array in arrays}
 
 
-def _prepared(study: Study, one: Configuration) -> tuple[Prepared, Plan]:
-    shape, options = study.shape(one), study.options
-    network, start = study.networks[one.network], _start(study, one)
-    key = (*shape[:-1], start.shape)
-    is_drawn_anew = (
-        network.is_random and key in study.leads and study.leads[key][0].facts["seed"] != one.sample_seed
-    )
-    if key not in study.leads or is_drawn_anew:
-        study.leads[key] = arrange(
-            one.method, study.problem, network, **{"average": "plain", **options, "name": one.label},
-            seed=one.sample_seed, x0=start, callback=None, checkpoint=None, chunk=None,
-        )  # fmt: skip
-    lead, plan = study.leads[key]
-    sampler = make_sampler(study.problem, options["batch_size"], options["sampling"], one.sample_seed)
-    facts = {"seed": one.sample_seed}
-    return prepare_another(lead, one.method, start, sampler=sampler, facts=facts), plan
+def _simulator(study: Study, one: Configuration) -> Simulator:
+    network, key, seed = study.networks[one.network], study.shape(one)[:-1], one.sample_seed
+    known = study.simulators.get(key)
+    if known is None or (network.is_random and known.setup.options["seed"] != seed):
+        options = {**study.options, "seed": seed}
+        known = study.simulators[key] = simulator_of(one.method, study.problem, network, options, one.label)
+    return known.with_numbers(one.method, seed)
 
 
 def _start(study: Study, one: Configuration) -> Any:
-    x0 = study.starts[one.start]
-    given = x0(study.problem, one.seed) if callable(x0) else x0
-    return make_start(given, study.problem, one.seed).astype(make_dtype(study.options["dtype"]))
+    return make_start(study.starts[one.start], study.problem, one.seed).astype(study.options["dtype"])
 
 
 def _kind(value: Any) -> Any:
@@ -277,7 +265,7 @@ def _start_name(start: Any) -> str:
     )
 
 
-def _lane_bytes(study: Study) -> int:
+def _run_bytes(study: Study) -> int:
     return STATES * 8 * study.problem.n_agents * study.problem.dim
 
 

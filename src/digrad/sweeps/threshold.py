@@ -6,9 +6,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from digrad import checks
 from digrad.errors import ArgumentError
 from digrad.problems import Problem
-from digrad.simulation.arguments import make_seed, make_start
+from digrad.simulation.options import make_start
 
 NEGLIGIBLE = 1e-9  # a difference below this share of the gradient is a rounding error
 
@@ -59,7 +60,7 @@ def recommend_threshold(
         >>> round(advice.threshold, 1), round(advice.average_norm)
         (19.2, 1455)
     """
-    start = make_start(x0, problem, make_seed(seed)).mean(axis=0)
+    start = make_start(x0, problem, checks.seed(seed, "recommend_threshold")).mean(axis=0)
     gradients = problem.local_gradients(start)
     average = float(np.linalg.norm(gradients.mean(axis=0)))
     differences = np.linalg.norm(gradients - gradients.mean(axis=0), axis=1)

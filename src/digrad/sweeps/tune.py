@@ -5,10 +5,9 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
-import numpy.typing as npt
 
 from digrad import checks, plots
 from digrad.core.validation import check_method
@@ -16,12 +15,14 @@ from digrad.errors import ArgumentError
 from digrad.methods.fields import numeric_fields
 from digrad.network import AnyNetwork
 from digrad.problems import Problem
-from digrad.simulation.arguments import make_batch_size, make_dtype
+from digrad.simulation.options import RunOptions, complete, lists_options
 from digrad.sweeps import stability
-from digrad.sweeps.batches import batches, run_batch
+from digrad.sweeps.batches import Study, batches, run_batch
+from digrad.sweeps.results import table_of
 from digrad.sweeps.search import FACTOR, Search, best_value, largest_stable
+from digrad.sweeps.space import candidates
 from digrad.sweeps.stability import SLACK, Ending
-from digrad.sweeps.sweep import TOLERANCE, plan, table_of
+from digrad.sweeps.sweep import configurations, make_study
 from digrad.types import Method
 
 if TYPE_CHECKING:
@@ -108,27 +109,22 @@ class Tuning:
         }  # fmt: skip
 
 
+@lists_options(RunOptions)
 def tune(
     method: Method,
     problem: Problem,
     network: AnyNetwork,
     *,
-    steps: int,
     goal: Literal["largest stable step", "best final value"] = "largest stable step",
     field: str = "step_size",
     budget: int = 12,
     precision: float = 1.1,
     slack: float = SLACK,
     confirm: int = 5,
-    seed: int = 0,
     seeds: int = 1,
-    x0: npt.ArrayLike | Literal["zeros", "normal"] | None = None,
-    batch_size: int | None = None,
     held_out: Problem | None = None,
-    record_every: int | None = None,
-    dtype: npt.DTypeLike = "float64",
-    sampling: Literal["replacement", "epoch"] = "replacement",
     tell: Callable[[Mapping[str, Any]], None] | None = None,
+    **options: Unpack[RunOptions],
 ) -> Tuning:
     """Find the step size of a method, by the protocol of the paper: the largest that ensures convergence.
 
@@ -146,23 +142,19 @@ def tune(
     Args:
         method: Whose ``field`` is where the search begins.
         problem: The private losses.
-        network: Who hears whom.
-        steps: Of each run.
+        network: The communication graph and its weights.
         goal: ``"largest stable step"`` or ``"best final value"``.
         field: The hyper-parameter to search; ``"threshold"`` is another candidate.
         budget: Values tried at most, at least 3; and as many with longer runs.
         precision: The ratio of the smallest unstable and the largest stable value at which the search stops.
         slack: See above.
         confirm: How many times as long the runs are that confirm the answer; 1 leaves them out.
-        seed: The first seed.
         seeds: How many seeds; the worst of them counts.
-        x0: The start.
-        batch_size: Samples per agent and step.
         held_out: Losses on samples that no agent trains on.
-        record_every: Iterations between two recorded rows; about an eightieth of the steps by default.
-        dtype: ``float64`` or ``float32``.
-        sampling: ``replacement`` or ``epoch``.
         tell: Called after each value, with ``value``, ``steps``, ``score`` and how many are done.
+        options: Keywords of :class:`digrad.RunOptions`, as in :func:`digrad.simulate`. ``record_every`` is about an
+            eightieth of the steps by default; all runs are taken to their end and measured at the plain mean, so that
+            ``tolerance``, ``stop_at_tolerance`` and ``record`` have no place here.
 
     Raises:
         ArgumentError: The budget is too small, or an argument is out of range.
@@ -185,47 +177,54 @@ def tune(
         )
     budget = checks.count(budget, "budget", "tune", minimum=LEAST_BUDGET)
     checks.fraction(slack, "slack", "tune")
-    steps = checks.count(steps, "steps", "tune")
     confirm = checks.count(confirm, "confirm", "tune")
+    for name in ("tolerance", "stop_at_tolerance", "record"):
+        if name in options:
+            raise ArgumentError(
+                f"`{name}` has no place in tune, which takes every run to its end; leave it out."
+            )
+    wanted = complete(options, "tune")
+    steps, rounding = wanted["steps"], float(np.finfo(wanted["dtype"]).eps)
     metric = "final_loss" if held_out is None else "held_out_loss"
 
-    def run(value: float, length: int) -> Any:
-        every = max(1, length // ROWS) | 1 if record_every is None else record_every
-        study, wanted = plan(
-            method, problem, network, grid={field: [value]}, random=None, samples=None, seed=seed, seeds=seeds, x0=x0,
-            share_samples=True, target=None, held_out=held_out, asks_settling=True,
-            options={
-                "steps": length, "batch_size": make_batch_size(batch_size), "record_every": every,
-                "dtype": make_dtype(dtype), "tolerance": TOLERANCE, "stop_at_tolerance": False, "sampling": sampling,
-            },
-        )  # fmt: skip
-        rows = [row for batch in batches(study, wanted, 1) for row in run_batch(study, batch)]
-        if len(rows) < len(wanted):
+    def study_of(length: int) -> Study:
+        every = wanted["record_every"] if "record_every" in options else max(1, length // ROWS) | 1
+        longer = {**wanted, "steps": length, "record_every": every}
+        return make_study(
+            problem, network, longer, "tune", held_out=held_out, share_samples=True, asks_settling=True
+        )
+
+    def run(study: Study, value: float) -> Any:
+        runs = configurations(study, candidates(method, {field: [value]}, None, None, 0), seeds)
+        rows = [row for batch in batches(study, runs, 1) for row in run_batch(study, batch)]
+        if len(rows) < len(runs):
             raise KeyboardInterrupt
         return table_of(rows)
 
     def runs_of(length: int) -> _Runs:
+        study = study_of(length)
+
         def measured(value: float, runs: _Runs) -> None:
             if tell:
                 told = {"value": value, "steps": length, "score": runs.scores[value]}
                 tell({**told, "done": len(runs.endings), "budget": budget})
 
         return _Runs(
-            lambda value: run(value, length) if _is_taken(begun, field, value) else None,
-            length, metric, slack, float(np.finfo(make_dtype(dtype)).eps), measured,
+            lambda value: run(study, value) if _is_taken(begun, field, value) else None,
+            length, metric, slack, rounding, measured,
         )  # fmt: skip
 
-    options: dict[str, Any] = {"precision": precision, "budget": budget}
+    limits: dict[str, Any] = {"precision": precision, "budget": budget}
     lengths = [runs_of(steps)]
     if goal == GOALS[1]:
-        search = best_value(lengths[0].measure, start=float(begin), **options)
+        search = best_value(lengths[0].measure, start=float(begin), **limits)
     else:
         search = largest_stable(
-            lengths[0].measure, start=float(begin), is_stable=lengths[0].is_stable, **options
+            lengths[0].measure, start=float(begin), is_stable=lengths[0].is_stable, **limits
         )
         if search.value is not None and confirm > 1:
             lengths.append(runs_of(confirm * steps))
-            search = _confirmed(search, lengths[0], lengths[1], **options)
+            search = _confirmed(search, lengths[0], lengths[1], **limits)
     return Tuning(
         method=method if search.value is None else dataclasses.replace(begun, **{field: search.value}),
         field=field,

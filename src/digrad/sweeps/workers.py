@@ -9,6 +9,7 @@ import hashlib
 import multiprocessing
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import cloudpickle
@@ -16,7 +17,8 @@ import joblib
 import numpy as np
 import numpy.typing as npt
 
-from digrad.errors import DigradError, WorkerError
+from digrad import checks
+from digrad.errors import ArgumentError, DigradError, WorkerError
 from digrad.sweeps.batches import Batch, Study, run_batch
 
 KEPT = 2  # studies that a worker keeps
@@ -25,28 +27,43 @@ _studies: dict[str, Study] = {}  # by content, the latest last
 Rows = list[dict[str, Any]]
 
 
+@dataclass(frozen=True)
+class Workers:
+    """Processes that share the work of a sweep, of this machine or of a cluster.
+
+    Args:
+        count: How many; a cluster may have its own idea. One, without a backend, is this process.
+        backend: A backend of joblib, e.g. ``"dask"`` for a cluster; ``"loky"`` (processes of this machine) by default.
+        options: Of the backend, e.g. ``{"scheduler_host": "10.8.0.1:8786"}``.
+    """
+
+    count: int = 1
+    backend: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        object.__setattr__(self, "count", checks.count(self.count, "workers", "sweep"))
+        if self.backend == "multiprocessing":
+            raise ArgumentError(
+                "`backend` of Workers must not be 'multiprocessing', which forks: JAX hangs in a forked process; use "
+                "'loky'."
+            )
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this process does the work."""
+        return self.count == 1 and self.backend is None
+
+
 def run_here(study: Study, work: Sequence[Batch]) -> Iterator[tuple[Batch, Rows]]:
     """Yield each batch and its rows, run one after another in this process."""
     for batch in work:
         yield batch, run_batch(study, batch)
 
 
-def run_on_workers(
-    study: Study,
-    work: Sequence[Batch],
-    *,
-    workers: int,
-    backend: str,
-    backend_options: Mapping[str, Any],
-) -> Iterator[tuple[Batch, Rows]]:
+def run_on_workers(study: Study, work: Sequence[Batch], workers: Workers) -> Iterator[tuple[Batch, Rows]]:
     """Yield each batch and its rows as it is done, in any order.
-
-    Args:
-        study: What all runs share.
-        work: The batches.
-        workers: How many processes; a cluster may have its own idea.
-        backend: A name that joblib knows.
-        backend_options: Of the backend.
 
     Raises:
         WorkerError: A worker has ended, or the backend does not work.
@@ -58,7 +75,7 @@ def run_on_workers(
         joblib.delayed(_run)(shared, key, place, cloudpickle.dumps(batch)) for place, batch in enumerate(work)
     ]
     try:
-        with joblib.parallel_config(backend, n_jobs=workers, **backend_options):
+        with joblib.parallel_config(workers.backend or "loky", n_jobs=workers.count, **workers.options):
             done: Any = joblib.Parallel(return_as="generator_unordered")(tasks)
             for place, rows in done:
                 yield work[place], rows
@@ -67,7 +84,7 @@ def run_on_workers(
     except Exception as error:
         reason = (str(error).splitlines() or [""])[0]
         raise WorkerError(
-            f"a worker of the joblib backend {backend!r} failed ({type(error).__name__}: {reason})"
+            f"a worker of the joblib backend {workers.backend!r} failed ({type(error).__name__}: {reason})"
         ) from error
 
 

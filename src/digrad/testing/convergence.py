@@ -5,7 +5,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 import numpy.typing as npt
 
@@ -13,7 +12,7 @@ from digrad import graphs, problems
 from digrad import methods as dg
 from digrad.methods.fields import with_fields
 from digrad.network import Network, metropolis, rho
-from digrad.simulation.setup import prepare
+from digrad.simulation import Simulator
 
 Floats = npt.NDArray[np.floating]
 
@@ -164,15 +163,11 @@ def _band(step_sizes: float) -> float:
 
 def _last_iterates(method: Any, network: Network, steps: int, count: int) -> list[Floats]:
     """Return the estimates of all agents, ``[n, d]``, after each of the last steps of one run."""
-    x0, found = np.tile([10.0, -10.0], (network.n, 1)), []
-    with jax.enable_x64(True):
-        run = prepare(method, problems.example_quadratic(), network, x0, name=type(method).__name__)
-        carry = run.start
-        for end in range(steps - count + 1, steps + 1):
-            while int(carry.k) < end:
-                reach = min(run.last_end(int(carry.k), steps), end)
-                carry, _ = run.call(carry, reach, record_every=steps, steps=steps)
-            found.append(np.asarray(run.fixed.method.estimate(carry.state)))
+    simulator, found = Simulator(method, problems.example_quadratic(), network, record_every=steps), []
+    state = simulator.init([10.0, -10.0])
+    for end in range(steps - count + 1, steps + 1):
+        state, _ = simulator.run(state, end - int(state.k))
+        found.append(simulator.estimate(state))
     return found
 
 

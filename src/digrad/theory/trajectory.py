@@ -14,9 +14,9 @@ from digrad.errors import ArgumentError
 from digrad.methods import CGT
 from digrad.network import Network
 from digrad.problems import LossCode, Problem
-from digrad.simulation.driver import chunks
-from digrad.simulation.interrupt import deferred_interrupt
-from digrad.simulation.setup import Prepared, prepare
+from digrad.simulation import Simulator
+from digrad.simulation.driver import chunks, deferred_interrupt
+from digrad.simulation.record import joined
 from digrad.theory.arguments import check_problem, one_number, start_array
 from digrad.theory.constants.coverage import check_covered
 
@@ -109,36 +109,31 @@ def run(
             f"{problem.dim}, because every iterate is kept in memory, but got {steps}."
         )
     method = CGT(step_size=step_size, threshold=threshold)
+    x, y, grad = _iterates(Simulator(method, problem, network, keep=_keep), start, steps)
     with jax.enable_x64(True):
-        x, y, grad = _iterates(prepare(method, problem, network, start, name="CGT", keep=_keep), steps)
         average = np.einsum("i,kid->kd", network.u / network.n, x)
         loss, grad_F, local = _at_points(problem, average)
     return Trajectory(x, y, grad, average, loss, grad_F, local, float(step_size), float(threshold))
 
 
-def _iterates(run: Prepared, steps: int) -> tuple[Floats, Floats, Floats]:
+def _iterates(simulator: Simulator, start: Floats, steps: int) -> tuple[Floats, Floats, Floats]:
     """Return x_k, y_k and the gradients at x_k for k = 0, ..., steps."""
     parts = []
     with deferred_interrupt() as is_interrupted:
-        calls = chunks(
-            partial(run.call, record_every=1), run.start, lambda k, _: run.last_end(k, 1), steps + 1,
-            is_interrupted=is_interrupted, longest=run.length,
-        )  # fmt: skip
-        for first, carry, rows in calls:
-            k = int(carry.k)
-            parts.append([np.asarray(array)[: k - first] for array in rows.kept])
-            if not carry.alive:
+        for state, rows in chunks(simulator, simulator.init(start), steps + 1, is_interrupted):
+            parts.append(rows)
+            if not state.alive:
                 raise RunDivergedError(
-                    f"`step_size` of theory.run is {float(run.fixed.method.step_size):g}, with which the run diverges "
-                    f"at k = {k}; take a smaller step size or threshold.",
-                    k,
+                    f"`step_size` of theory.run is {float(simulator.setup.method.step_size):g}, with which the run "
+                    f"diverges at k = {int(state.k)}; take a smaller step size or threshold.",
+                    int(state.k),
                 )
-    x, y, grad = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    return x, y, grad
+    rows = joined(parts)
+    return rows["x"], rows["y"], rows["grad"]
 
 
-def _keep(method: Any, before: Any, after: Any, grad: jax.Array, arrays: Any) -> tuple[jax.Array, ...]:
-    return before.x, after.y, grad  # x_k, y_k, gradients at x_k: y is updated first
+def _keep(method: Any, before: Any, after: Any, grad: jax.Array) -> dict[str, jax.Array]:
+    return {"x": before.x, "y": after.y, "grad": grad}  # y is updated first: x_k, y_k, gradients at x_k
 
 
 @partial(jax.jit, static_argnames=("losses",))

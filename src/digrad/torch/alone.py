@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-from digrad.links import Event
 from digrad.network import AnyNetwork
 
 ALL = "all"  # stands for the number of the agent where one process has all of them
@@ -15,11 +14,9 @@ class Alone:
 
     Args:
         network: Graph and weights.
-        churn: Which agents go and come.
     """
 
     network: AnyNetwork
-    churn: tuple[Event, ...] = ()
     agent: str = ALL
 
     @property

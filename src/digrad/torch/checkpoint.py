@@ -316,7 +316,6 @@ class Checkpoints:
             "dtype": str(self._optimizer.estimate().dtype),
             "parameters of each group": [len(group["params"]) for group in self._optimizer.param_groups],
             "links": repr(self._network.network.links),
-            "churn": repr(getattr(self._network, "churn", ())),
             "deadline": getattr(self._network, "deadline", None) is not None,
         }
 

@@ -10,7 +10,7 @@ from digrad.core.churn import network_of, repair, void_arcs
 from digrad.core.delivery import make_fates
 from digrad.core.net import Verbs, bindings
 from digrad.core.packets import PacketTraffic
-from digrad.links import Event, Fates, Links
+from digrad.links import Fates, Links
 from digrad.network import AnyNetwork, Network
 from digrad.torch.agent_net import AgentNet
 from digrad.torch.exchange import Part
@@ -211,12 +211,10 @@ def process_carry(plain: AgentNet) -> Callable[[list[Packets], list[Packets]], l
     return carry
 
 
-def fated_replica_net(
-    method: Method, network: AnyNetwork, flat: FlatParameters, churn: Sequence[Event]
-) -> FatedNet:
-    """Return the executor of all agents in this process, some of which may go and come."""
+def fated_replica_net(method: Method, network: AnyNetwork, flat: FlatParameters) -> FatedNet:
+    """Return the executor of all agents in this process, some of which may join and leave."""
     plain = ReplicaNet(network, bindings(method), flat.dimension, flat.device)
-    return _fated_net(method, network, range(network.n), plain, replica_carry, flat, churn)
+    return _fated_net(method, network, range(network.n), plain, replica_carry, flat)
 
 
 def fated_agent_net(
@@ -233,13 +231,12 @@ def _fated_net(
     plain: ReplicaNet | AgentNet,
     carry: Callable[[list[Packets], list[Packets]], list[Packets]],
     flat: FlatParameters,
-    churn: Sequence[Event] = (),
 ) -> FatedNet:
     assert isinstance(network.links, Links)
     x0 = torch.empty(len(agents), flat.dimension, dtype=flat.dtype, device="meta")  # without numbers
     one_hot = x0.new_empty(len(agents), network.n)
     letters, charges = bindings(method), charges_of(method, network.links.coder, x0, one_hot)
-    fates = make_fates(network, churn, charges, letters)
+    fates = make_fates(network, charges, letters)
     assert fates is not None
     is_real = isinstance(plain, AgentNet)
     return FatedNet(network, letters, agents, plain, carry, fates, charges, is_real=is_real)

@@ -71,9 +71,14 @@ class DecentralizedOptimizer(MethodOptimizer):
             **shared_settings(method, [{**first, **group} for group in groups], 0),
         }
         network.agree(facts, "DecentralizedOptimizer")
+        links = network.network.links
+        if isinstance(links, Links) and links.churn:
+            raise ArgumentError(
+                "`churn` of Links says who joins and leaves in simulate and Replicas; leave it out here, where agents "
+                "are processes that really do."
+            )
         if network.deadline is None:
             net = AgentNet(network, bindings(method), flat.dimension, flat.dtype, flat.device)
-            links = network.network.links
             if isinstance(links, Links) and links.coder is not None:
                 warnings.warn(
                     f"`coder` of Links is {links.coder!r}, but agents that wait for one another send all numbers "

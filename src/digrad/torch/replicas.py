@@ -14,7 +14,7 @@ from digrad.core.net import bindings
 from digrad.core.packets import PACKET_COLUMNS
 from digrad.errors import ArgumentError
 from digrad.graphs import Digraph, GraphSequence
-from digrad.links import Event, Links
+from digrad.links import Links
 from digrad.network import AnyNetwork, Network
 from digrad.torch.alone import Alone
 from digrad.torch.fated_net import FatedNet, fated_replica_net
@@ -38,8 +38,6 @@ class Replicas(MethodOptimizer):
             becomes of messages.
         groups: Returns the parameter groups of a module, as for torch optimizers; by default one group.
         weight_decay: Added to the gradient as ``weight_decay * x`` before it is tracked.
-        churn: Agents that go and come: a list of ``Leave``, ``Crash`` and ``Join`` of :mod:`digrad.links`, as
-            :func:`digrad.simulate` takes it. Averages are those of the agents that are there.
         non_finite: What becomes of a gradient with infinities or numbers that are none: ``"error"`` on every agent, or
             ``"repeat"`` that agent's gradient before (zero at the first step), with a warning.
 
@@ -70,15 +68,12 @@ class Replicas(MethodOptimizer):
         groups: Callable[[torch.nn.Module], Iterable[Any]] | None = None,
         weight_decay: float = 0.0,
         non_finite: Literal["error", "repeat"] = "error",
-        churn: Sequence[Event] = (),
     ) -> None:
         network = Network(network) if isinstance(network, Digraph | GraphSequence) else network
         check_arguments(method, network, weight_decay, non_finite, "Replicas")
-        check_churn(churn, method, network, type(method).__name__, "Replicas")
+        check_churn(method, network, type(method).__name__, "Replicas")
         self.models = _models(model, network.n)
-        self._options = {
-            "groups": groups, "weight_decay": weight_decay, "non_finite": non_finite, "churn": churn
-        }  # fmt: skip
+        self._options = {"groups": groups, "weight_decay": weight_decay, "non_finite": non_finite}
         found = [
             parameter_groups(m.parameters() if groups is None else groups(m), "Replicas") for m in self.models
         ]
@@ -89,7 +84,7 @@ class Replicas(MethodOptimizer):
         ]
         timeline = None
         if isinstance(network.links, Links):
-            net = fated_replica_net(method, network, flat, churn)
+            net = fated_replica_net(method, network, flat)
             timeline = net.timeline
         else:
             net = ReplicaNet(network, bindings(method), flat.dimension, flat.device)
@@ -111,7 +106,7 @@ class Replicas(MethodOptimizer):
     @property
     def network(self) -> Alone:
         """The agents, all in this process."""
-        return Alone(self._network, churn=self._timeline.events if self._timeline else ())
+        return Alone(self._network)
 
     @property
     def present(self) -> list[int]:

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 
 from digrad._internal.notices import warn_user
 from digrad.arrays import row_norm
-from digrad.core.divergence import largest_entry
+from digrad.core.divergence import far_away
 from digrad.errors import CheckpointError, NonFiniteError
 from digrad.network import Network
 from digrad.sampling import EpochPermutations, WithReplacement
@@ -150,7 +150,7 @@ class Training:
         start = problem.start(plan.seed, plan.start_scale).to(self._device)
         self.replicas = Replicas(start, method, network)
         x0 = self.replicas.estimate()
-        self._limit = largest_entry(float(x0.abs().max()), torch.finfo(x0.dtype).max)
+        self._limit = far_away(float(x0.abs().max()), torch.finfo(x0.dtype).max)
         sampler = EpochPermutations if plan.sampling == "epoch" else WithReplacement
         self._sampler = sampler(problem.sizes, plan.batch_size, plan.seed)
         self._train_part = problem.training_part(plan.evaluate)
@@ -204,7 +204,7 @@ class Training:
     def _is_within_limit(self) -> bool:
         x = self.replicas.estimate()
         largest = float(x.abs().max())
-        self._limit = self._limit or largest_entry(largest, torch.finfo(x.dtype).max)  # of a start at zero
+        self._limit = self._limit or far_away(largest, torch.finfo(x.dtype).max)  # of a start at zero
         return largest <= self._limit
 
     def _backward(self) -> float:
