@@ -7,7 +7,7 @@ constants, are checked on request. See the page on the theory.
 from digrad.theory.certificates.batches import BatchBound, certify_batches
 from digrad.theory.certificates.certificate import Certificate
 from digrad.theory.certificates.certification import certify, certify_state, verify_proof
-from digrad.theory.certificates.closure import Proof
+from digrad.theory.certificates.proof import Proof
 from digrad.theory.constants import norms, smoothness
 from digrad.theory.constants.assumptions import Smoothness
 from digrad.theory.constants.empirical import (

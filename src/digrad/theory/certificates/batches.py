@@ -38,9 +38,11 @@ from digrad.theory.certificates.storage import (
     bases,
     find_storages,
     first_rows,
+    form_of,
     is_negative,
     perron_error,
     prove_storages,
+    stacked,
 )
 from digrad.theory.constants.smoothness import closed_form
 
@@ -212,8 +214,7 @@ def _omega(matrices: Matrices) -> Floats:
 def _circle(matrices: Matrices, curvature: Floats, step_size: float, omega: Floats) -> Supply:
     """Return the form whose storage proves theorem S up to a step, and one step of eta = (a, b) driven by g."""
     n, k = matrices.n, matrices.n - 1
-    identity = np.eye(2 * k + n)
-    a, b, g = (Bounded.exact(identity[i:j]) for i, j in ((0, k), (k, 2 * k), (2 * k, 2 * k + n)))
+    a, b, g = stacked([k, k, n])
     to_x, to_y = bases(matrices)
     R, C, unit = (Bounded.exact(each) for each in (matrices.R, matrices.C, np.eye(n)))
     onto = unit - Bounded.exact(np.tile(matrices.u / n, (n, 1)))
@@ -222,18 +223,16 @@ def _circle(matrices: Matrices, curvature: Floats, step_size: float, omega: Floa
         omega[None], np.full((1, n), np.abs(omega).max())
     )  # its entries are known to that, relatively
     ex, z = to_x @ a, to_y @ b
-    form = Bounded.exact(np.zeros_like(identity))
-    for left, right, factor in (
-        (g, ex, 1.0),
-        (one @ g, mixed @ z, 1 / n),
-        (one @ g, one @ g, float(matrices.u @ matrices.v) / (2 * n**2)),
-        (g, Bounded.exact(np.diag(1 / curvature)) @ g, -1 / step_size),
-    ):
-        product = (left.T @ right).times(factor / 2)
-        form = form + product + product.T
+    form = form_of(
+        [
+            (g, ex, 1.0, 0.0),
+            (one @ g, mixed @ z, 1 / n, 0.0),
+            (one @ g, one @ g, float(matrices.u @ matrices.v) / (2 * n**2), 0.0),
+            (g, Bounded.exact(np.diag(1 / curvature)) @ g, -1 / step_size, 0.0),
+        ]
+    )
     after = [first_rows(R @ ex - onto @ (z + g), k), first_rows(C @ z + (C - unit) @ g, k)]
-    step = Bounded(np.vstack([each.value for each in after]), np.vstack([each.size for each in after]))
-    return Supply(step, form, np.ones(len(identity)))
+    return Supply(Bounded.stack(after), form, np.ones(2 * k + n))
 
 
 def _clipped(start: Start, curvature: Floats, noise: Floats, step_size: float) -> BatchBound | None:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from digrad import checks
 from digrad._internal.tables import facts_html
-from digrad.theory.certificates.closure import Proof
+from digrad.theory.certificates.proof import Proof
 from digrad.theory.certificates.responses import Matrices
 
 Floats = npt.NDArray[np.floating]
@@ -91,6 +91,16 @@ class Certificate:
         return proof.iterations(self.turns, self.reach, self.shares, eps)
 
     @property
+    def rate(self) -> float | None:
+        r"""1 - 1/kappa: the factor by which V - n inf F falls in every step, at least from some step on; or None.
+
+        What V exceeds n inf F by bounds :math:`n (F(\bar x_k) - \inf F)` from above.
+        """
+        if self.proof is None or self.shares is None or self.label or math.isinf(self.proof.contraction):
+            return None
+        return 1 - 1 / self.proof.contraction
+
+    @property
     def headline(self) -> str:
         """The verdict and what it is about."""
         step = "none" if self.step_size is None else f"{self.step_size:.4g}"
@@ -108,6 +118,11 @@ class Certificate:
             counts = ", ".join(f"K({eps:g}) = {_show(self.iterations(eps))}" for eps in ACCURACIES)
             found.append(
                 f"at alpha = {self.proof.step_size:.4g}: F(xbar_k) <= {self.proof.level:.6g} for all k; {counts}"
+            )
+        if self.rate is not None and self.proof:
+            found.append(
+                f"linear rate: V - n inf F, at least n (F(xbar_k) - inf F), falls by {1 - self.rate:.3g} of itself in a "
+                "step that is not clipped" + ("" if math.isinf(self.proof.depth) else ", near the minimum")
             )
         if self.stable is not None:
             found.append(
@@ -135,6 +150,7 @@ class Certificate:
             "threshold": _finite(self.threshold),
             "alpha_max": self.alpha_max,
             "K": {f"{eps:g}": _finite(self.iterations(eps)) for eps in ACCURACIES},
+            "rate": self.rate,
             "stable": self.stable,
             "costs": self.costs,
             "thresholds": {f"{c0:g}": step for c0, step in self.thresholds.items()},

@@ -18,7 +18,6 @@ from digrad.theory.certificates.closure import (
     FEW,
     LARGEST_NETWORK,
     ROUNDED_UP,
-    Proof,
     Start,
     close,
     count_taps,
@@ -27,6 +26,7 @@ from digrad.theory.certificates.closure import (
     verify,
 )
 from digrad.theory.certificates.linearisation import largest_stable_step
+from digrad.theory.certificates.proof import Proof
 from digrad.theory.certificates.regions import Losses
 from digrad.theory.certificates.responses import Matrices
 from digrad.theory.certificates.search import TapSearch
@@ -278,7 +278,7 @@ def verify_proof(
             or (is_fixed and _is_enough(K, proof.iterations(start.search.turns, reach, shares, float(eps))))
             for eps, K in promised.items()
         )
-    return claims | verify(start, proof)
+    return claims | verify(start, proof, shares)
 
 
 def _is_enough(K: float, needed: float | None) -> bool:

@@ -7,16 +7,15 @@ resulting V_0 is at most L.
 """
 
 import math
-import reprlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
-from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from digrad.theory.certificates.proof import Proof
+from digrad.theory.certificates.rates import contraction, is_contraction
 from digrad.theory.certificates.regions import Losses
 from digrad.theory.certificates.responses import Matrices, Taps
 from digrad.theory.certificates.search import TapSearch
@@ -38,101 +37,13 @@ SPREADING = 20_000  # powers of R that are summed
 TAIL = 0.05  # of the series of powers of R, which is bounded instead of summed
 GROWN = (1.0, 1.1, 1.3)  # times the least curvatures: room for V to fall faster
 ACCURACY = 0.01  # for which the number of steps is made small
+DEPTHS = tuple(4.0**-k for k in range(10))  # shares of F_0 - f_inf to which F is tried for strong convexity
 FEW = 30  # agents for which every pair of eps and slack is tried
 ROUNDED_UP = 1e-9  # relative, of V_0 - n f_inf, E_i and L_i, so that another machine finds no more
 FLATTEST = (
     1e-3  # of the largest curvature: no less is assumed, which costs little and solves equations better
 )
 SLACKS = tuple(4.0**-k for k in range(1, 9))  # shares of D that |e_x|^2 may get
-
-
-class Proof(NamedTuple):
-    """Everything from which a certified step can be verified again."""
-
-    step_size: float
-    kept: float  # eps
-    slack: float  # s
-    taps: Taps
-    convex: bool
-    curvature: Floats  # [n] L_i
-    width: Floats  # [n] E_i
-    potential: float  # V_0, an upper bound
-    lower_bound: float  # of F
-    storages: tuple[Floats, ...] = ()  # P before each step of a period
-
-    def iterations(
-        self, turns: tuple[Matrices, ...], reach: Floats, shares: Floats, eps: float
-    ) -> float | None:
-        """Return K(eps), or None if V is not known to fall by the square of the consensus error (section 1.1)."""
-        # While |grad F| > eps, a step lowers V by at least d with sqrt(Q d) + T d = n eps: n |grad F| is at most the
-        # sum of |y_i| and L_i |e_i|, and |y| <= max(r, r^2/c0) where <p, y> = r^2.
-        if self.kept <= 0 or self.slack < 0:
-            return None
-        n, ratio = len(reach), np.min([turn.ratio for turn in turns], axis=0)
-        weights = 1 / (ratio * shares * self.kept * self.step_size)
-        energy = float(weights.sum())
-        if self.slack:
-            energy += float(np.sum(self.curvature**2)) * self.step_size / self.slack
-        elif n > 1:
-            return None
-        aim, clip = n * eps, float(np.max(weights / reach))
-        root = 2 * aim / (math.sqrt(energy) + math.sqrt(energy + 4 * clip * aim))
-        return max(1.0, float(np.ceil(self.budget / root / root))) if root > 1e-150 else math.inf
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything but the storage, which one Riccati equation gives again, ready for JSON."""
-        return {
-            "step_size": self.step_size,
-            "eps": self.kept,
-            "slack": self.slack,
-            "taps": {"a": self.taps.a.tolist(), "b": self.taps.b.tolist(), "step_size": self.taps.step_size},
-            "convex": self.convex,
-            "L": self.curvature.tolist(),
-            "width": [width if math.isfinite(width) else None for width in self.width.tolist()],
-            "V0": self.potential,
-            "level": self.level,
-            "lower_bound": self.lower_bound,
-        }
-
-    @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> "Proof":
-        """Return the proof that :meth:`to_dict` stored, without its storage.
-
-        Raises:
-            KeyError: Something is missing.
-            TypeError: Something else is stored.
-            ValueError: Numbers are not finite or not as many as they should be, L or alpha are not positive.
-        """
-        a, b, L = _numbers(stored["taps"]["a"]), _numbers(stored["taps"]["b"]), _numbers(stored["L"])
-        width = np.array([math.inf if width is None else float(width) for width in stored["width"]])
-        names = ("step_size", "eps", "slack", "V0", "lower_bound")
-        step_size, kept, slack, potential, lower_bound = _numbers([stored[name] for name in names]).tolist()
-        taps = Taps(a, b, float(stored["taps"]["step_size"]))
-        if not (len(a) == len(b) and len(L) == len(width)):
-            raise ValueError("its lists are not as long as each other")
-        if not (step_size > 0 and (L > 0).all()):
-            raise ValueError("its step_size and L are not all positive")
-        if not isinstance(stored["convex"], bool):
-            raise TypeError("its convex is neither true nor false")
-        return cls(step_size, kept, slack, taps, stored["convex"], L, width, potential, lower_bound)
-
-    @property
-    def level(self) -> float:
-        """V_0/n, which F does not exceed at any average."""
-        return self.potential / len(self.curvature)
-
-    @property
-    def budget(self) -> float:
-        """V_0 - n f_inf, which all decreases of V together do not exceed."""
-        return max(0.0, self.potential - len(self.curvature) * self.lower_bound)
-
-
-def _numbers(stored: Any) -> Floats:
-    """Return finite numbers ``[m]``, m >= 1."""
-    found = np.array(stored, float)
-    if found.ndim != 1 or not found.size or not np.isfinite(found).all():
-        raise ValueError(f"{reprlib.repr(stored)} is no list of finite numbers")
-    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -311,7 +222,7 @@ def _width(start: Start, proof: Proof) -> Floats:
     return np.minimum(clipped, np.maximum(together, start.spread))
 
 
-def verify(start: Start, proof: Proof) -> dict[str, bool]:
+def verify(start: Start, proof: Proof, shares: Floats) -> dict[str, bool]:
     """Return whether each claim of a proof holds, without any search; the storage by one Riccati equation."""
     taps = proof.taps
     balance = float(np.arange(1, len(taps.a) + 1) @ (taps.a - taps.b))
@@ -335,7 +246,20 @@ def verify(start: Start, proof: Proof) -> dict[str, bool]:
         "L bounds the curvature of the region": bool(
             (start.losses.curvature(proof.level, proof.width, moved) <= proof.curvature).all()
         ),
+        "V falls at the linear rate, if the proof has one": math.isinf(proof.contraction)
+        or _is_linear(start, proof._replace(storages=storages or ()), shares),
     }
+
+
+def _is_linear(start: Start, proof: Proof, shares: Floats) -> bool:
+    """Return whether m and kappa of a proof are bounds; no step may be larger than the proven one then."""
+    turns = start.search.turns
+    return (
+        len(proof.storages) == len(turns)
+        and bool((shares <= 1).all())
+        and proof.modulus <= start.losses.strong_convexity(proof.depth)
+        and is_contraction(turns, proof, shares, proof.contraction, relative=start.relative)
+    )
 
 
 def _prove(start: Start, step_size: float, L: Floats, slacks: tuple[float, ...]) -> Proof | Taps:
@@ -375,20 +299,37 @@ def _least_ratio(start: Start) -> float:
 
 def strengthen(start: Start, proof: Proof, shares: Floats) -> Proof:
     """Return a proof of the same step under which V falls faster, so that fewer steps are promised; or the same."""
-    best, score = proof, proof.iterations(start.search.turns, start.reach, shares, ACCURACY)
+    turns = start.search.turns
+    modulus, depth = _growth(start, proof)
+
+    def rated(found: Proof) -> tuple[Proof, float | None]:
+        found = found._replace(modulus=modulus, depth=depth)
+        found = found._replace(contraction=contraction(turns, found, shares, relative=start.relative))
+        return found, found.iterations(turns, start.reach, shares, ACCURACY)
+
+    best, score = rated(proof)
     for grown in GROWN:
-        L = grown * proof.curvature
-        room = 1 - proof.step_size * grown / proof.taps.step_size
-        for kept, share in product((room / 2, room / 4), SLACKS):
-            found = _stronger(start, proof, L, kept, share) if room > 0 else None
-            count = found.iterations(start.search.turns, start.reach, shares, ACCURACY) if found else None
-            if found and count is not None and (score is None or count < score):
-                best, score = found, count
+        room, has_found = 1 - proof.step_size * grown / proof.taps.step_size, False
+        for kept, share in product((room / 2, room / 4), SLACKS if room > 0 else ()):
+            if (found := _stronger(start, proof, grown * proof.curvature, kept, share)) is None:
+                continue
+            found, count = rated(found)
+            if count is not None and (score is None or count < score):
+                best, score, has_found = found, count, True
                 if start.matrices.n > FEW:
                     return best
-        if best is not proof:
+        if has_found:
             break
     return best
+
+
+def _growth(start: Start, proof: Proof) -> tuple[float, float]:
+    """Return m and h with |grad F|^2 >= 2 m min(F - inf F, h), h as large as it is found; m = 0 without any."""
+    gap = proof.level - proof.lower_bound
+    for depth in (math.inf, *(share * gap for share in DEPTHS if gap > 0)):
+        if (modulus := start.losses.strong_convexity(depth)) > 0:
+            return modulus, depth
+    return 0.0, math.inf
 
 
 def _stronger(start: Start, proof: Proof, L: Floats, kept: float, share: float) -> Proof | None:

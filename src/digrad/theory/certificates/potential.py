@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad.problems import LossCode, Problem
-from digrad.theory.certificates.closure import Proof
+from digrad.theory.certificates.proof import Proof
 from digrad.theory.certificates.responses import Matrices
 
 Floats = npt.NDArray[np.floating]

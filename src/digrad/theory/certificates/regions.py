@@ -46,13 +46,14 @@ class Losses(NamedTuple):
     constants: Smoothness | None  # None: built-in
     convex: bool
     lower_bound: float
+    modulus: float  # m of F everywhere
 
     @classmethod
     def of(cls, problem: Problem, constants: Smoothness | None) -> "Losses":
         """Return the losses of a problem; built-in ones are convex, others if their constants say so."""
-        if constants is not None:
-            return cls(problem, constants, constants.convex, constants.lower_bound)
-        return cls(problem, None, True, closed_form(problem).lower_bound)
+        known = closed_form(problem) if constants is None else constants
+        convex = constants is None or constants.convex
+        return cls(problem, constants, convex, known.lower_bound, known.strong_convexity)
 
     def curvature(self, level: float, width: Floats, moved: float) -> Floats:
         """Return L_i, ``[n]``, on {F <= level} widened by ``width`` ``[n]``; infinite where nothing bounds it.
@@ -71,6 +72,14 @@ class Losses(NamedTuple):
             else:
                 found = _given(self.constants, self.convex, level, width, moved)
         return np.where(np.isnan(found), np.inf, found)
+
+    def strong_convexity(self, depth: float) -> float:
+        """Return m with Hess F >= m where F <= inf F + ``depth``, or |grad F|^2 >= 2 m (F - inf F); 0 if none is known."""
+        local = self.problem.local
+        if self.modulus or self.constants is not None or not isinstance(local, Logistic):
+            return self.modulus
+        near = _near_minimum(local, self.problem, depth) if math.isfinite(depth) else None
+        return near.modulus if near else 0.0
 
     def rounding(self, x: Floats) -> tuple[Floats, Floats]:
         """Return what rounding can do to f_i(x_i) and to its gradient, ``[n]`` each, for x ``[n, d]``."""
@@ -205,17 +214,18 @@ def _ball(gap: float, steepness: float, modulus: Callable[[float], float], large
 def _logistic(local: Logistic, losses: Losses, level: float, width: Floats) -> Floats:
     """Data term plus lambda p (p - 1) r^(p - 2): with the slope 1/4, or that of the margins near the minimum."""
     everywhere = data_bounds(local).smooth + _radial(local, _radius(local, level), width)
-    near = _near_minimum(local, losses.problem, level)
+    depth = max(0.0, level - losses.problem.solve(tolerance=np.inf).loss) + OUTWARD * abs(level)
+    near = _near_minimum(local, losses.problem, depth)
     if near is None:
         return up(everywhere)
-    radius, margins, changes, lengths = near
+    columns = zip(local.features, near.margins, near.changes, near.lengths, width, strict=True)
     data = np.array(
         [
             gram_bound([_weighted(block, _steepest_slope(np.abs(t) - w - length * e))])
-            for block, t, w, length, e in zip(local.features, margins, changes, lengths, width, strict=True)
+            for block, t, w, length, e in columns
         ]
     )
-    return up(np.minimum(everywhere, data + _radial(local, radius, width)))
+    return up(np.minimum(everywhere, data + _radial(local, near.radius, width)))
 
 
 def _radial(local: Logistic, radius: float, width: Floats) -> Floats:
@@ -238,10 +248,18 @@ def _radius(local: Logistic, level: float) -> float:
     return up(high)
 
 
-def _near_minimum(
-    local: Logistic, problem: Problem, level: float
-) -> tuple[float, list[Floats], list[Floats], list[Floats]] | None:
-    """Return an ellipsoid around {F <= level}: its largest |x|, and per agent margins, their changes and |h|.
+class _Ellipsoid(NamedTuple):
+    """What holds on a set around the minimum of logistic regression; lists have an array per agent."""
+
+    radius: float  # the largest |x|
+    modulus: float  # Hess F >= modulus
+    margins: list[Floats]
+    changes: list[Floats]  # of the margins
+    lengths: list[Floats]  # |h|
+
+
+def _near_minimum(local: Logistic, problem: Problem, depth: float) -> _Ellipsoid | None:
+    """Return an ellipsoid around {F <= F(x) + depth}, x the computed minimum.
 
     Where every margin s changes by at most w_s and |x| stays above r, Hess F >= A(w), the Gram matrix with the smallest
     slopes plus the least curvature of the regulariser. If the ellipsoid of A(w) at this level keeps to the same w and
@@ -255,7 +273,7 @@ def _near_minimum(
     loss_error, grad_error = _logistic_rounding(
         local, np.full(local.n_agents, minimum.loss), np.full(local.n_agents, size)
     )
-    gap = max(0.0, level - minimum.loss) + float(loss_error.mean()) + OUTWARD * abs(level)
+    gap = depth + float(loss_error.mean())
     steepness = minimum.grad_norm + float(grad_error.mean())
     inexact = 4 * EPS * local.dim * size  # of a margin, relative to |h|
     changes: list[Any] = [np.zeros(len(t)) for t in margins]
@@ -283,7 +301,7 @@ def _near_minimum(
             turned = np.abs(block @ vectors) + OUTWARD * length[:, None]
             new.append(up(np.sqrt(energy * np.sum(turned**2 / values, axis=1)) + inexact * length))
         if radius <= moved and all((n <= w).all() for n, w in zip(new, changes, strict=True)):
-            return up(size + moved), margins, changes, lengths
+            return _Ellipsoid(up(size + moved), least, margins, changes, lengths)
         changes, moved = (
             [GROWTH * np.maximum(n, w) for n, w in zip(new, changes, strict=True)],
             GROWTH * max(radius, moved),

@@ -14,10 +14,10 @@ rounding, and Cholesky's algorithm completes for :math:`-\Psi` minus all that ro
 Reference: S. M. Rump, Verification of positive definiteness, BIT 46, 2006.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +50,11 @@ class Bounded:
         array = np.asarray(value, np.float64)
         return cls(array, np.abs(array))
 
+    @classmethod
+    def stack(cls, rows: "Sequence[Bounded]") -> "Bounded":
+        """Return arrays on top of each other."""
+        return cls(np.vstack([row.value for row in rows]), np.vstack([row.size for row in rows]))
+
     @property
     def T(self) -> "Bounded":  # noqa: N802
         """The transpose."""
@@ -67,6 +72,9 @@ class Bounded:
     def times(self, factor: float, size: float = 0.0) -> "Bounded":
         """Return all entries times a number, itself a sum of terms of that ``size``."""
         return Bounded(factor * self.value, max(abs(factor), size) * self.size)
+
+
+Term: TypeAlias = tuple[Bounded, Bounded, float, float]  # left'right times a factor, and the size of that if rounded
 
 
 class Supply(NamedTuple):
@@ -95,15 +103,12 @@ def supply(
         step_size: alpha.
         taps: The multipliers.
         kept: eps, the share of alpha <p, D y> that V falls by.
-        slack: s, so that V falls by s |e_x|^2/alpha too.
+        slack: s, so that V falls by s |e_x|^2/alpha too, and by as much of the squares of all d_j and h_j.
         convex: Whether all losses are convex.
     """
     n, count = matrices.n, len(taps.a)
     k = n - 1
-    sizes = [k, k, *[n] * (2 * count - 2), n, n]
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
-    identity = np.eye(offsets[-1])
-    parts = [Bounded.exact(identity[begin:end]) for begin, end in pairwise(offsets)]
+    parts = stacked([k, k, *[n] * (2 * count - 2), n, n])
     p, q = parts[-2:]
     x_before = dict(enumerate(parts[2 : count + 1], start=1))
     g_before = dict(enumerate(parts[count + 1 : 2 * count], start=1))
@@ -123,11 +128,10 @@ def supply(
     d = {1: dx, **{j + 1: x_before[j] + dx for j in x_before}}
     h = {1: q, **{j + 1: g_before[j] + q for j in g_before}}
     inverse = Bounded.exact(np.diag(1 / curvature))
-    terms: list[tuple[Bounded, Bounded, float, float]] = [  # the last is the size of a rounded factor
-        (p, D @ p, -(1 - kept), 0.0),
-        (p, D @ ey, 1.0, 0.0),
-        (ex, ex, slack, 0.0),
-    ]
+    terms: list[Term] = [(p, D @ p, -(1 - kept), 0.0), (p, D @ ey, 1.0, 0.0), (ex, ex, slack, 0.0)]
+    bent = Bounded.exact(np.diag(step_size * curvature))
+    terms += [(before, bent @ before, slack, 0.0) for before in x_before.values()]
+    terms += [(before, inverse @ before, slack / step_size, 0.0) for before in g_before.values()]
     if convex:
         c = taps.a - taps.b
         total = float(
@@ -147,17 +151,7 @@ def supply(
         terms.append((q, ex_next, -1.0, 0.0))
         terms.append((q, inverse @ q, -tau / step_size, 0.0))
         terms.append((dx, Bounded.exact(np.diag(curvature)) @ dx, step_size * (0.5 + tau), 0.0))
-    form = Bounded.exact(np.zeros_like(identity))
-    for left, right, factor, size in terms:
-        product = (left.T @ right).times(factor / 2, size / 2)
-        form = form + product + product.T
-    rows = [
-        first_rows(ex_next, k),
-        first_rows(ey_next, k),
-        *(d[j] for j in x_before),
-        *(h[j] for j in g_before),
-    ]
-    step = Bounded(np.vstack([row.value for row in rows]), np.vstack([row.size for row in rows]))
+    after = [first_rows(ex_next, k), first_rows(ey_next, k), *(d[j] for j in x_before), *(h[j] for j in g_before)]
     # In units of p, gradients change by (alpha L)^.5 and iterates by its inverse while V changes by about one.
     unit = np.exp2(np.round(np.log2(step_size * curvature) / 2))
     mean, apart = (
@@ -165,7 +159,25 @@ def supply(
         np.tile(unit, count - 1),
     )
     scale = np.concatenate([1 / mean, mean, 1 / apart, apart, np.ones(n), unit])
-    return Supply(step, form, scale)
+    return Supply(Bounded.stack(after), form_of(terms), scale)
+
+
+def stacked(sizes: Sequence[int]) -> list[Bounded]:
+    """Return the coordinates of a stacked vector as linear forms, in parts of these sizes."""
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    identity = np.eye(offsets[-1])
+    return [Bounded.exact(identity[begin:end]) for begin, end in pairwise(offsets)]
+
+
+def form_of(terms: Iterable[Term]) -> Bounded:
+    """Return the symmetric matrix of a sum of products of linear forms."""
+    found = None
+    for left, right, factor, size in terms:
+        product = (left.T @ right).times(factor / 2, size / 2)
+        both = product + product.T
+        found = both if found is None else found + both
+    assert found is not None
+    return found
 
 
 def prove_storages(
@@ -278,22 +290,32 @@ def is_negative(found: Supply, P: Floats, after: Floats, *, relative: float) -> 
         after: The storage after it; the same on a fixed network.
         relative: How far the entries of R, C, u and v may be from exact ones, relatively.
     """
-    states, m = len(P), len(found.form.value)
+    states = len(P)
     pulled = found.step.T @ Bounded.exact(after) @ found.step
     psi, size = found.form.value + pulled.value, found.form.size + pulled.size
     psi[:states, :states] -= P
     size[:states, :states] += np.abs(P)
-    psi = found.scale[:, None] * (psi + psi.T) / 2 * found.scale  # powers of 2: exact, and as definite
-    size = found.scale[:, None] * size * found.scale
-    # Every entry is a sum of products of at most DEPTH numbers over at most 3 m terms each time.
+    return is_negative_form(Bounded(psi, size), found.scale, relative=relative)
+
+
+def is_negative_form(form: Bounded, scale: Floats, *, relative: float) -> bool:
+    """Return whether a form is proved to be negative.
+
+    Args:
+        form: With entries that are sums of products of at most DEPTH numbers, over at most 3 m terms each time.
+        scale: Powers of 2: the units in which all coordinates are alike.
+        relative: How far the numbers it is made of may be from exact ones, relatively.
+    """
+    m = len(scale)
+    psi = scale[:, None] * (form.value + form.value.T) / 2 * scale  # exact, and as definite
+    size = scale[:, None] * form.size * scale
     radius = ((DEPTH + 6 * m) * EPS + DEPTH * relative) * float(size.sum(axis=1).max())
-    negative = -psi
     gamma = (m + 2) * EPS
-    shift = 1.1 * (radius + gamma / (1 - gamma) * float(np.trace(np.abs(negative))))
+    shift = 1.1 * (radius + gamma / (1 - gamma) * float(np.trace(np.abs(psi))))
     if not np.isfinite(shift):  # nor is a number then
         return False
     try:
-        linalg.cholesky(negative - shift * np.eye(m), lower=True)
+        linalg.cholesky(-psi - shift * np.eye(m), lower=True)
     except linalg.LinAlgError:
         return False
     return True

@@ -35,6 +35,7 @@ class Smoothness:
         lower_bound: A number that F never goes below; 0 by default, as of losses that are not negative.
         L0_F: Of F, given together with L1_F; by default the mean of L0_i + b L1_i (the paper's Lemma 3).
         L1_F: Of F, given together with L0_F; by default ell times the mean of L1_i.
+        strong_convexity: m of F, or any m with |grad F|^2 >= 2 m (F - inf F) everywhere; 0 by default: no linear rate.
         convex: Whether every f_i is convex, which doubles certified steps and must be known, not hoped.
         source: ``"closed form"`` and ``"given"`` can be certified; ``"empirical"`` cannot.
         note: Where the constants come from, for the report.
@@ -52,6 +53,7 @@ class Smoothness:
     lower_bound: float = 0.0
     L0_F: float = NOT_GIVEN
     L1_F: float = NOT_GIVEN
+    strong_convexity: float = 0.0
     convex: bool = False
     source: str = "given"
     note: str = field(default="", repr=False)
@@ -72,14 +74,16 @@ class Smoothness:
                 f"`L0` and `L1` of Smoothness must have one entry per agent each, but got {self.L0.size} and "
                 f"{self.L1.size}."
             )
-        if not (self.ell >= 1 and self.b >= 0 and np.isfinite([self.ell, self.b, self.lower_bound]).all()):
+        numbers = {name: getattr(self, name) for name in ("ell", "b", "strong_convexity", "lower_bound")}
+        is_finite = np.isfinite(list(numbers.values())).all()
+        if not (is_finite and self.ell >= 1 and self.b >= 0 and self.strong_convexity >= 0):
             raise ArgumentError(
-                "`ell`, `b` and `lower_bound` of Smoothness must be finite with ell >= 1 and b >= 0, but got "
-                f"{self.ell!r}, {self.b!r} and {self.lower_bound!r}."
+                "`ell`, `b`, `strong_convexity` and `lower_bound` of Smoothness must be finite with ell >= 1, b >= 0 "
+                f"and strong_convexity >= 0, but got {numbers!r}."
             )
         self._check_average()
         checks.choice(self.source, "source", "Smoothness", SOURCES)
-        for name in ("ell", "b", "lower_bound", "L0_F", "L1_F"):
+        for name in (*numbers, "L0_F", "L1_F"):
             object.__setattr__(self, name, float(getattr(self, name)))
         if self.L0_F == NOT_GIVEN:
             object.__setattr__(self, "L0_F", float(np.mean(self.L0 + self.b * self.L1)))
@@ -119,6 +123,7 @@ class Smoothness:
             "ell": self.ell,
             "b": self.b,
             "lower_bound": self.lower_bound,
+            "strong_convexity": self.strong_convexity,
             "convex": self.convex,
             "source": self.source,
             "note": self.note,

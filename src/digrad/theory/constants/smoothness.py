@@ -123,6 +123,7 @@ def _cosh(local: Cosh, problem: Problem, L1: float, excess: float) -> Smoothness
         ell=1 + float(spread),
         b=_dissimilarity_at(at_minimum, float(spread), minimum.grad_norm, error),
         lower_bound=_strongly_convex_bound(minimum, float(np.mean(a * s**2)), abs(minimum.loss), error),
+        strong_convexity=down(float(np.mean(a * s**2))),
         source="closed form",
         note="cosh: L0 = a s^2, L1 = s (cosh <= 1 + |sinh|)",
     )
@@ -160,6 +161,7 @@ def _polynomial(local: Polynomial, problem: Problem, L1: float, excess: float) -
         ell=1 + spread,
         b=_dissimilarity_at(problem.local_gradients(minimum.x), spread, minimum.grad_norm, error),
         lower_bound=_strongly_convex_bound(minimum, float(mean_a.min()), terms, error),
+        strong_convexity=down(float(mean_a.min())),
         source="closed form",
         note="polynomial: L0 = max curvature" + (f", tuned for L1 = {free:.3g}" if free else ", L1 = 0"),
     )
@@ -236,6 +238,7 @@ def _quartic(local: Quartic, problem: Problem, L1: float, excess: float) -> Smoo
         ell=ell,
         b=0.0 if is_shared else max(dissimilarity(i) for i in range(local.n_agents)),
         lower_bound=_quartic_bound(problem, local, center, slack),
+        strong_convexity=down(float(np.mean(a * np.maximum(length - slack, 0) ** 2))),  # mean a |x - m|^2 at least
         source="closed form",
         note=f"quartic: L0 = 4 a/L1^2 with L1 = {L1:.3g}, ell - 1 = spread of a + {excess:.3g}",
     )
@@ -276,6 +279,7 @@ def _logistic(local: Logistic, problem: Problem, L1: float, excess: float) -> Sm
         ell=float(n),
         b=up((n - 1) * steep_DF + float((steep_D + steep_DF).max())) if n > 1 else 0.0,
         lower_bound=_logistic_bound(problem, local),
+        strong_convexity=down(float(np.mean(np.where(power == 2, 2 * weight, 0.0)))),
         source="closed form",
         note=f"logistic: tuned for L1 = {free:.3g}; ell = N, because the regularisers pull in one direction",
     )
@@ -362,6 +366,11 @@ def _until(growth: float, L1: float, offset: float) -> float:
 def up(value: Any) -> Any:
     """Return a bound computed from positive terms, rounded up."""
     return value * (1 + OUTWARD)
+
+
+def down(value: float) -> float:
+    """Return a lower bound computed from positive terms, rounded down."""
+    return value * (1 - OUTWARD)
 
 
 def _largest_length(rows: Floats) -> float:

@@ -9,7 +9,7 @@ from digrad.arrays import clip_factors
 from digrad.network import Network
 from digrad.problems import Problem
 from digrad.theory.certificates.certification import first_proven, refused
-from digrad.theory.certificates.closure import Proof
+from digrad.theory.certificates.proof import Proof
 from digrad.theory.certificates.potential import potentials
 from digrad.theory.certificates.regions import Losses
 from digrad.theory.certificates.responses import Matrices

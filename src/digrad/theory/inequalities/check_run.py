@@ -11,7 +11,7 @@ from digrad.errors import ArgumentError
 from digrad.network import Network
 from digrad.problems import Problem
 from digrad.theory.arguments import Given, as_smoothness, check_problem
-from digrad.theory.certificates.closure import Proof
+from digrad.theory.certificates.proof import Proof
 from digrad.theory.constants.assumptions import Smoothness
 from digrad.theory.constants.coverage import check_covered
 from digrad.theory.constants.empirical import empirical_smoothness

@@ -1,0 +1,128 @@
+"""The proof of a certified step: the numbers from which it is verified again, and what they promise."""
+
+import math
+import reprlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from digrad.theory.certificates.responses import Matrices, Taps
+
+Floats = npt.NDArray[np.floating]
+
+
+class Proof(NamedTuple):
+    """Everything from which a certified step can be verified again."""
+
+    step_size: float
+    kept: float  # eps
+    slack: float  # s
+    taps: Taps
+    convex: bool
+    curvature: Floats  # [n] L_i
+    width: Floats  # [n] E_i
+    potential: float  # V_0, an upper bound
+    lower_bound: float  # of F
+    modulus: float = 0.0  # m: |grad F|^2 >= 2 m min(F - inf F, h)
+    depth: float = math.inf  # h
+    contraction: float = math.inf  # kappa: V - n inf F is at most kappa times what an unclipped step lowers V by
+    storages: tuple[Floats, ...] = ()  # P before each step of a period
+
+    def iterations(
+        self, turns: tuple[Matrices, ...], reach: Floats, shares: Floats, eps: float
+    ) -> float | None:
+        """Return K(eps), or None if V is not known to fall by the square of the consensus error (section 1.1).
+
+        From there on |grad F| stays below eps if the linear rate is what bounds K(eps).
+        """
+        # While |grad F| > eps, a step lowers V by at least d with sqrt(Q d) + T d = n eps: n |grad F| is at most the
+        # sum of |y_i| and L_i |e_i|, and |y| <= max(r, r^2/c0) where <p, y> = r^2.
+        if self.kept <= 0 or self.slack < 0:
+            return None
+        n, ratio = len(reach), np.min([turn.ratio for turn in turns], axis=0)
+        weights = 1 / (ratio * shares * self.kept * self.step_size)
+        energy = float(weights.sum())
+        if self.slack:
+            energy += float(np.sum(self.curvature**2)) * self.step_size / self.slack
+        elif n > 1:
+            return None
+        aim, clip = n * eps, float(np.max(weights / reach))
+        root = 2 * aim / (math.sqrt(energy) + math.sqrt(energy + 4 * clip * aim))
+        if root <= 1e-150:
+            return math.inf
+        linear = 1 + self._steps_to(root * root, float(np.min(reach / weights * reach)))
+        return max(1.0, min(float(np.ceil(self.budget / root / root)), linear))
+
+    def _steps_to(self, aim: float, clipped: float) -> float:
+        """Return after how many steps V - n inf F <= aim by the linear rate; smaller falls than ``clipped`` have no clip."""
+        # b = V - n inf F falls by at least min(b, knee)/kappa in a step, section 1.10.
+        knee = min(self.budget, self.contraction * clipped, len(self.curvature) * self.depth)
+        if math.isinf(self.contraction) or knee <= 0:
+            return math.inf
+        steps = self.budget / knee - 1, max(0.0, math.log(knee / aim))
+        return float(np.ceil(self.contraction * steps[0]) + np.ceil(self.contraction * steps[1]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the storage, which one Riccati equation gives again, ready for JSON."""
+        return {
+            "step_size": self.step_size,
+            "eps": self.kept,
+            "slack": self.slack,
+            "taps": {"a": self.taps.a.tolist(), "b": self.taps.b.tolist(), "step_size": self.taps.step_size},
+            "convex": self.convex,
+            "L": self.curvature.tolist(),
+            "width": [width if math.isfinite(width) else None for width in self.width.tolist()],
+            "V0": self.potential,
+            "level": self.level,
+            "lower_bound": self.lower_bound,
+            "modulus": self.modulus,
+            "depth": self.depth if math.isfinite(self.depth) else None,
+            "contraction": self.contraction if math.isfinite(self.contraction) else None,
+        }
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> "Proof":
+        """Return the proof that :meth:`to_dict` stored, without its storage.
+
+        Raises:
+            KeyError: Something is missing.
+            TypeError: Something else is stored.
+            ValueError: Numbers are not finite or not as many as they should be, L or alpha are not positive.
+        """
+        a, b, L = _numbers(stored["taps"]["a"]), _numbers(stored["taps"]["b"]), _numbers(stored["L"])
+        width = np.array([math.inf if width is None else float(width) for width in stored["width"]])
+        names = ("step_size", "eps", "slack", "V0", "lower_bound", "modulus")
+        step_size, kept, slack, potential, lower, modulus = _numbers([stored[name] for name in names]).tolist()
+        depth, contraction = (
+            math.inf if stored[name] is None else float(stored[name]) for name in ("depth", "contraction")
+        )
+        taps = Taps(a, b, float(stored["taps"]["step_size"]))
+        if not (len(a) == len(b) and len(L) == len(width)):
+            raise ValueError("its lists are not as long as each other")
+        if not (step_size > 0 and (L > 0).all() and depth > 0 and contraction > 0):
+            raise ValueError("its step_size, L, depth and contraction are not all positive")
+        if not isinstance(stored["convex"], bool):
+            raise TypeError("its convex is neither true nor false")
+        return cls(
+            step_size, kept, slack, taps, stored["convex"], L, width, potential, lower, modulus, depth, contraction
+        )
+
+    @property
+    def level(self) -> float:
+        """V_0/n, which F does not exceed at any average."""
+        return self.potential / len(self.curvature)
+
+    @property
+    def budget(self) -> float:
+        """V_0 - n f_inf, which all decreases of V together do not exceed."""
+        return max(0.0, self.potential - len(self.curvature) * self.lower_bound)
+
+
+def _numbers(stored: Any) -> Floats:
+    """Return finite numbers ``[m]``, m >= 1."""
+    found = np.array(stored, float)
+    if found.ndim != 1 or not found.size or not np.isfinite(found).all():
+        raise ValueError(f"{reprlib.repr(stored)} is no list of finite numbers")
+    return found

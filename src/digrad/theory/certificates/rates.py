@@ -1,0 +1,121 @@
+r"""The linear rate of a certified run, where F grows like a square around its minimum.
+
+Let :math:`|\nabla F|^2 \ge 2 m \min(F - F_*, h)`: F is convex, and m-strongly convex where :math:`F \le F_* + h`. What V
+exceeds :math:`n F_*` by is then at most :math:`\kappa` times what an unclipped step lowers V by:
+
+.. math::
+    V - n F(\bar x) \le \alpha\, q(\sigma), \qquad
+    n (F(\bar x) - F_*) \le \frac1{2mn} \Big(|1'y| + \sum_i L_i |e_i|\Big)^2,
+
+and both right sides are quadratic forms in y and the states of the storage, as the decrease is. Hence
+:math:`b_k = V_k - n F_*` falls by at least :math:`\min(b_k/\kappa,\ n h/\kappa,\ \beta)` in a step, :math:`\beta` being
+the smallest decrease of a step in which a tracker is clipped (section 1.10 of the page on the theory).
+"""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+from scipy import linalg
+
+from digrad.theory.certificates.proof import Proof
+from digrad.theory.certificates.responses import Matrices
+from digrad.theory.certificates.storage import (
+    Bounded,
+    Term,
+    bases,
+    first_rows,
+    form_of,
+    is_negative_form,
+    stacked,
+)
+
+Floats = npt.NDArray[np.floating]
+
+ROOM = 1e-3  # by which kappa is above what was computed, relatively, so that it can be proved
+
+
+def contraction(turns: tuple[Matrices, ...], proof: Proof, shares: Floats, *, relative: float) -> float:
+    """Return kappa, proved; infinite if there is none.
+
+    Args:
+        turns: The matrices of each step of a period.
+        proof: With its storages, m and h.
+        shares: The step of each agent relative to the largest, ``[n]``.
+        relative: How far the entries of R, C, u and v may be from exact ones, relatively.
+    """
+    if not (proof.modulus > 0 and proof.slack > 0):
+        return math.inf
+    found = _least(turns, proof, shares)
+    for turn, P in zip(turns, proof.storages, strict=True):
+        above, falls = _forms(turn, proof, P, shares)
+        try:
+            found = max(found, linalg.eigh(above.value, falls.value, eigvals_only=True)[-1])
+        except linalg.LinAlgError:
+            return math.inf
+    found = float((1 + ROOM) * found)
+    return found if is_contraction(turns, proof, shares, found, relative=relative) else math.inf
+
+
+def is_contraction(
+    turns: tuple[Matrices, ...], proof: Proof, shares: Floats, kappa: float, *, relative: float
+) -> bool:
+    """Return whether kappa is proved to bound what V exceeds n inf F by, in units of the decrease of a step."""
+    if not (proof.modulus > 0 and proof.slack > 0 and kappa >= (1 + ROOM / 2) * _least(turns, proof, shares)):
+        return False
+    for turn, P in zip(turns, proof.storages, strict=True):
+        above, falls = _forms(turn, proof, P, shares)
+        scale = np.exp2(np.round(-np.log2(np.diag(falls.value)) / 2))
+        if not is_negative_form(above - falls.times(kappa), scale, relative=relative):
+            return False
+    return True
+
+
+def _parts(matrices: Matrices, proof: Proof, shares: Floats) -> tuple[float, float]:
+    """Return what n (F - inf F) is at most times the decreases by <p, D y> and by |e_x|^2: their sum is enough."""
+    unit = 1 / (2 * proof.modulus * matrices.n * proof.step_size)
+    moved = float(np.sum(1 / (matrices.ratio * shares))) / proof.kept
+    apart = proof.step_size**2 * float(np.sum(proof.curvature**2)) / proof.slack if matrices.n > 1 else 0.0
+    return unit * moved, unit * apart
+
+
+def _least(turns: tuple[Matrices, ...], proof: Proof, shares: Floats) -> float:
+    return max(sum(_parts(turn, proof, shares)) for turn in turns)
+
+
+def _forms(matrices: Matrices, proof: Proof, P: Floats, shares: Floats) -> tuple[Bounded, Bounded]:
+    """Return forms in (y, a, d, h), in units of alpha: what V - n inf F does not exceed, and what V falls by."""
+    n, k, taps, alpha = matrices.n, matrices.n - 1, proof.taps, proof.step_size
+    count = len(taps.a)
+    c = taps.a - taps.b if proof.convex else np.ones(1)
+    size = float(np.arange(1, count + 1) @ (taps.a + taps.b)) if proof.convex else 1.0
+    later = [float(c[j:].sum()) for j in range(count)]  # C_l
+    y, a, *past = stacked([n, k, *[n] * (2 * count - 2)])
+    d, h = dict(enumerate(past[: count - 1], start=1)), dict(enumerate(past[count - 1 :], start=1))
+    u, one = Bounded.exact(matrices.u[None]), Bounded.exact(np.ones((1, n)))
+    L, inverse = Bounded.exact(np.diag(proof.curvature)), Bounded.exact(np.diag(1 / proof.curvature))
+    weighted = Bounded.exact(np.diag(matrices.ratio * shares))
+    to_x, _ = bases(matrices)
+    ex = to_x @ a
+    onto_C = Bounded.exact(np.eye(n)) - Bounded.exact(np.tile(matrices.v[:, None] / n, (1, n)))
+    sigma = Bounded.stack([a, first_rows(onto_C @ y, k), *past])
+    above: list[Term] = [(sigma, Bounded.exact(P) @ sigma, 1.0, 0.0)]
+    above += [(one @ h[j], u @ d[j], later[j] / n, size / n) for j in h]
+    for j in range(1, count - 1):
+        above.append((one @ h[j], u @ (d[j + 1] - d[j]), -sum(later[j + 1 :]) / n, count * size / n))
+    for j, weight in enumerate(later):
+        negative = -weight if proof.convex else 1.0  # convex losses lie above their tangents
+        if negative > 0:
+            away = ex - d[j] if j else ex
+            above.append((away, L @ away, negative * alpha / 2, size * alpha / 2))
+    moved, apart = _parts(matrices, proof, shares)
+    ratio = apart / moved
+    unit = 1 / (2 * proof.modulus * n * alpha)
+    above.append((one @ y, one @ y, (1 + ratio) * unit, 0.0))
+    if k:
+        grown = float(np.sum(proof.curvature**2))
+        above.append((ex, ex, (1 + 1 / ratio) * unit * alpha**2 * grown, 0.0))
+    falls: list[Term] = [(y, weighted @ y, proof.kept, 0.0), (ex, ex, proof.slack, 0.0)]
+    falls += [(each, L @ each, proof.slack * alpha, 0.0) for each in d.values()]
+    falls += [(each, inverse @ each, proof.slack / alpha, 0.0) for each in h.values()]
+    return form_of(above), form_of(falls)
