@@ -15,7 +15,6 @@ from digrad.theory.constants.empirical import (
     Line,
     empirical_smoothness,
     envelope,
-    secant_excess,
     tightest_line,
 )
 from digrad.theory.constants.norms import Norms, WeightedNorm, network_norms
@@ -51,7 +50,6 @@ __all__ = [
     "row_figure",
     "row_figures",
     "run",
-    "secant_excess",
     "smoothness",
     "smoothness_figure",
     "tightest_line",

@@ -9,7 +9,7 @@ from scipy.optimize import linprog
 from digrad import graphs, problems
 from digrad.errors import ArgumentError
 from digrad.network import Network
-from digrad.theory import closed_form, empirical_smoothness, envelope, run, secant_excess, tightest_line
+from digrad.theory import closed_form, empirical_smoothness, envelope, run, tightest_line
 
 
 @settings(max_examples=40, deadline=None)
@@ -84,16 +84,6 @@ def test_points_are_thinned_out_evenly():
     problem = problems.example_quadratic()
     found = empirical_smoothness(problem, np.zeros((1000, 2)), max_points=10)
     assert found.grad_norms.shape == (10, 5)
-
-
-def test_secant_test_refutes_constants_that_are_too_small():
-    problem = problems.cosh(center=[[0.0]])
-    before, after = np.linspace(1, 3, 9), np.linspace(1.5, 3.5, 9)
-    change, grad = np.sinh(after) - np.sinh(before), np.sinh(before)
-    distance = after - before
-    assert (secant_excess(1.0, 1.0, grad, distance, change) <= 1).all()
-    assert secant_excess(0.1, 0.5, grad, distance, change).max() > 1
-    assert problem.n_agents == 1
 
 
 @pytest.mark.parametrize("points", [np.zeros((0, 2)), np.zeros(2), np.full((3, 2), np.nan), np.zeros((3, 7))])

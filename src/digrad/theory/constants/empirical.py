@@ -4,8 +4,6 @@ Every function below the front end takes arrays of gradient norms and Hessian no
 front end computes them for a JAX problem by power iteration on Hessian-vector products.
 """
 
-import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,14 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
+from scipy import optimize
 
 from digrad import checks
 from digrad._internal.tables import Table
 from digrad.errors import ArgumentError
 from digrad.problems import LossCode, Problem
 from digrad.theory.constants.assumptions import INDICATIVE, Smoothness
-from digrad.theory.constants.exponentials import phi1
-from digrad.theory.constants.smoothness import L1_GRID
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,6 +26,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.floating]
 
 POWER_ITERATIONS = 50
+POINTS = ("grad_norms", "hessian_norms", "grad_norms_F", "hessian_norms_F", "dissimilarity")
 
 
 @dataclass(frozen=True)
@@ -102,10 +100,6 @@ class EmpiricalSmoothness:
             note=f"estimated at {len(self.grad_norms_F)} points",
         )
 
-    def pareto(self, *, grid: Sequence[float] = L1_GRID) -> list[Smoothness]:
-        """Return the constants of the tightest lines and of every L1 in a grid, for tuning."""
-        return [self.constants(), *(self.constants(L1=value) for value in grid)]
-
     def table(self) -> Table:
         """Return one row per loss: agents, then F."""
         rows = [
@@ -123,13 +117,7 @@ class EmpiricalSmoothness:
             "ell": 1 + spread.slope,
             "b": spread.intercept,
             "lower_bound": self.lower_bound,
-            "points": {
-                "grad_norms": self.grad_norms.tolist(),
-                "hessian_norms": self.hessian_norms.tolist(),
-                "grad_norms_F": self.grad_norms_F.tolist(),
-                "hessian_norms_F": self.hessian_norms_F.tolist(),
-                "dissimilarity": self.dissimilarity.tolist(),
-            },
+            "points": {name: getattr(self, name).tolist() for name in POINTS},
         }
 
     def figure(self) -> "Figure":
@@ -142,17 +130,17 @@ class EmpiricalSmoothness:
 def tightest_line(grad_norms: npt.ArrayLike, values: npt.ArrayLike) -> Line:
     """Return the line above all points, with nonnegative coefficients, that is closest to them on average.
 
-    This is the linear program min sum(L0 + L1 g_k - H_k) subject to the line being above; its solution passes
-    through a vertex of the upper hull.
+    This is the linear program min sum(L0 + L1 g_k - H_k) subject to the line being above.
 
     Example:
         >>> tightest_line([0.0, 1.0, 2.0], [1.0, 3.0, 5.0])
         Line(intercept=1.0, slope=2.0)
     """
     g, h = _points(grad_norms, values)
-    mean = float(g.mean())
-    options = [envelope(g, h, slope) for slope in (0.0, *_hull_slopes(g, h))]
-    return min(options, key=lambda line: (line.intercept + line.slope * mean, line.slope))
+    unit_g, unit_h = float(g.max()) or 1.0, float(h.max()) or 1.0  # linear programs have absolute tolerances
+    rows = -np.stack([np.ones_like(g), g / unit_g], axis=1)
+    found = optimize.linprog([1, np.mean(g / unit_g)], A_ub=rows, b_ub=-h / unit_h)
+    return envelope(g, h, float(found.x[1]) * unit_h / unit_g)
 
 
 def envelope(grad_norms: npt.ArrayLike, values: npt.ArrayLike, slope: float) -> Line:
@@ -164,14 +152,6 @@ def envelope(grad_norms: npt.ArrayLike, values: npt.ArrayLike, slope: float) -> 
     """
     g, h = _points(grad_norms, values)
     return Line(float(max(0.0, np.max(h - slope * g))), float(slope))
-
-
-def secant_excess(
-    smooth_0: float, smooth_1: float, grad_norm: Floats, distance: Floats, change: Floats
-) -> Floats:
-    """Return ||grad change|| over (L0 + L1 g)(e^{L1 d} - 1)/L1 for steps of length d; above 1 refutes (L0, L1)."""
-    allowed = (smooth_0 + smooth_1 * grad_norm) * phi1(smooth_1 * distance) * distance
-    return np.divide(change, allowed, out=np.zeros_like(change), where=allowed > 0)
 
 
 def empirical_smoothness(
@@ -261,22 +241,3 @@ def _points(grad_norms: npt.ArrayLike, values: npt.ArrayLike) -> tuple[Floats, F
             "where the run has diverged."
         )
     return g, h
-
-
-def _hull_slopes(g: Floats, h: Floats) -> list[float]:
-    """Return the positive slopes of the upper hull of the points and the origin: no intercept is negative."""
-    g, h = np.append(0.0, g), np.append(0.0, h)
-    order = np.lexsort((h, g))
-    hull: list[tuple[float, float]] = []
-    for x, y in zip(g[order].tolist(), h[order].tolist(), strict=True):
-        while hull and hull[-1][0] == x:
-            hull.pop()
-        while len(hull) > 1 and _turns_left(hull[-2], hull[-1], (x, y)):
-            hull.pop()
-        hull.append((x, y))
-    slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in itertools.pairwise(hull)]
-    return [slope for slope in slopes if slope > 0 and np.isfinite(slope)]
-
-
-def _turns_left(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> bool:
-    return (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0]) >= 0
