@@ -91,18 +91,14 @@ class Norms:
         return y - self.v[:, None] * y.mean(axis=-2, keepdims=True)
 
 
-def network_norms(network: Network, *, kind: str = "auto", fraction: float | None = None) -> Norms:
-    """Return the norms of a network.
+def network_norms(network: Network) -> Norms:
+    """Return the norms of a network with the smallest kappa/(1 - sigma), for R and for C.
 
     Args:
         network: With R (a root suffices) and C (strongly connected), both checked by its constructor.
-        kind: ``"auto"`` selects the norm with the smallest kappa/(1 - sigma); ``"diagonal"`` and
-            ``"lyapunov"`` force one kind.
-        fraction: With ``"lyapunov"``: the target contraction rho + fraction (1 - rho).
 
     Raises:
-        ArgumentError: The theory does not cover it, u has zeros but a diagonal norm is asked for, or it has over 500
-            agents.
+        ArgumentError: The theory does not cover it, or it has over 500 agents.
 
     Example:
         >>> from digrad.graphs import example5
@@ -116,37 +112,22 @@ def network_norms(network: Network, *, kind: str = "auto", fraction: float | Non
             f"`network` of network_norms must have at most {LARGEST_NETWORK} agents, because norms are dense, "
             f"but got {network.n}; certify a smaller network of the same kind."
         )
-    u, v, n = network.u, network.v, network.n
-    pull = _candidates(network.R.toarray(), np.outer(np.ones(n), u) / n, u, kind, fraction)
-    push = _candidates(network.C.toarray(), np.outer(v, np.ones(n)) / n, 1 / v, kind, fraction)
+    u, v, one = network.u, network.v, np.ones(network.n)
+    pull = candidate_norms(network.R.toarray(), np.outer(one, u) / network.n, u)
+    push = candidate_norms(network.C.toarray(), np.outer(v, one) / network.n, 1 / v)
     return Norms(u=u, v=v, R=_best(pull, "R"), C=_best(push, "C"))
 
 
-def _candidates(
-    matrix: Floats, perron: Floats, weights: Floats, kind: str, fraction: float | None
-) -> list[WeightedNorm]:
+def candidate_norms(matrix: Floats, perron: Floats, weights: Floats) -> list[WeightedNorm]:
+    """Return the diagonal norm, unless weights vanish, and the Lyapunov norms of a matrix, by growing target rate."""
     reduced, projector = matrix - perron, np.eye(len(matrix)) - perron
     radius = float(np.abs(np.linalg.eigvals(reduced)).max())
-    found = []
-    if kind in ("auto", "diagonal"):
-        if (weights > 0).all():
-            factor = np.diag(np.sqrt(weights / weights.min()))
-            found.append(_measure(factor, "diagonal", reduced, projector, radius))
-        elif kind == "diagonal":
-            raise ArgumentError(
-                '`kind` of network_norms is "diagonal", but u has zeros because not every agent is a root of '
-                'R; use "auto".'
-            )
-    if kind in ("auto", "lyapunov"):
-        for part in LYAPUNOV_FRACTIONS if fraction is None else (fraction,):
-            factor = _lyapunov_factor(reduced, radius + part * (1 - radius))
-            if factor is not None:
-                found.append(_measure(factor, "lyapunov", reduced, projector, radius))
-    if kind not in ("auto", "diagonal", "lyapunov"):
-        raise ArgumentError(
-            f'`kind` of network_norms must be "auto", "diagonal" or "lyapunov", but got {kind!r}.'
-        )
-    return found
+    factors = [("lyapunov", _lyapunov_factor(reduced, radius + f * (1 - radius))) for f in LYAPUNOV_FRACTIONS]
+    if (weights > 0).all():
+        factors.insert(0, ("diagonal", np.diag(np.sqrt(weights / weights.min()))))
+    return [
+        _measure(factor, kind, reduced, projector, radius) for kind, factor in factors if factor is not None
+    ]
 
 
 def _measure(factor: Floats, kind: str, reduced: Floats, projector: Floats, radius: float) -> WeightedNorm:
