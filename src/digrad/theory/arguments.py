@@ -66,3 +66,24 @@ def start_array(problem: Problem, x0: npt.ArrayLike | None, owner: str) -> Float
     if not np.isfinite(array).all():
         raise ArgumentError(f"`x0` of {owner} must be finite, but it holds NaN or infinite entries.")
     return np.broadcast_to(array, shape).copy()
+
+
+def check_start(
+    problem: Problem, lower_bound: float, average: Floats, x: Floats, owner: str = "the run"
+) -> tuple[Floats, Floats]:
+    """Return f_i at the average and the gradients at x ``[n, d]``, where both must be finite and F above its bound."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        losses, gradients = problem.local_losses(average), problem.local_gradients(x)
+        here, there = float(losses.mean()), float(problem.local_losses(x).mean())
+    if not (np.isfinite([here, there]).all() and np.isfinite(gradients).all()):
+        raise ArgumentError(
+            f"`x0` of {owner} must be a point where F and all gradients are finite, but F is {here:.6g}; "
+            "start elsewhere."
+        )
+    terms = float(np.abs(losses).mean() + np.linalg.norm(x) * np.linalg.norm(gradients))
+    if here < lower_bound - 1e-9 * max(terms, abs(lower_bound)):
+        raise ArgumentError(
+            f"`lower_bound` of Smoothness must not exceed F anywhere, but it is {lower_bound:.6g} and F at the start "
+            f"is {here:.6g}; lower it."
+        )
+    return losses, gradients

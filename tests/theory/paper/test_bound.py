@@ -28,7 +28,7 @@ def test_every_smaller_step_is_allowed_too(setting):
 
 def test_gradient_bound_is_a_fixed_point_from_above(setting):
     closed = close(setting, 0.5 * largest_step(setting).step_size)
-    image = printed.gradient_bound(setting, closed.evaluation.budget)
+    image = printed.gradient_bound(setting, closed.constants["V0"])
     assert image <= closed.grad_bound <= image * (1 + 1e-6)
 
 

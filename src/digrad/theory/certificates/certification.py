@@ -3,6 +3,7 @@
 import math
 import reprlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -12,7 +13,14 @@ from digrad import checks
 from digrad.errors import ArgumentError
 from digrad.network import AnyNetwork, Network
 from digrad.problems import Problem
-from digrad.theory.arguments import Given, as_smoothness, check_problem, one_number, start_array
+from digrad.theory.arguments import (
+    Given,
+    as_smoothness,
+    check_problem,
+    check_start,
+    one_number,
+    start_array,
+)
 from digrad.theory.certificates.certificate import Certificate
 from digrad.theory.certificates.closure import (
     FEW,
@@ -101,23 +109,18 @@ def certify(
     c0 = float(reach.max())
     if step_sizes is not None and alpha:
         reach = reach * np.maximum(step_sizes / alpha, 0.0)  # what counts is how far an agent moves
-    reason = refused(problem, network, "certify")
     caveats = []
     if batch_size is not None:
         checks.count(batch_size, "batch_size", "certify")
         caveats.append(f"gradients are mini-batches of {batch_size}: the proof needs full gradients")
     start = start_array(problem, x0, "certify")
-    if reason:
-        return Certificate("not covered", "", (reason,), alpha, c0)
-    if isinstance(smoothness, str):
+    reason = refused(problem, network, "certify")
+    if isinstance(smoothness, str) and not reason:
         check_covered(network, "certify")  # by the run along which constants are estimated
         assert isinstance(network, Network)
         constants = _estimated(problem, network, c0, start, alpha)
         caveats.append("the smoothness constants are estimates along a run, lower than the true ones")
-    if constants is None and not has_closed_form(problem):
-        return Certificate("not covered", "", (UNKNOWN.format(problem.name),), alpha, c0)
-    if math.isinf(c0) and constants is not None and constants.L1.any():
-        reason = "an infinite threshold is covered only if all L1 are 0, or the losses are built in; clip"
+    if reason := reason or _unknown(problem, constants, c0):
         return Certificate("not covered", "", (reason,), alpha, c0)
     state = begin(problem, network, constants, start, None, reach)
     best = largest(state)
@@ -185,12 +188,9 @@ def certify_state(
     one_number(step_size, "step_size", "certify_state")
     checks.positive(step_size, "step_size", "certify_state")
     reach = _values(threshold, "threshold", problem.n_agents, 1, allow_inf=True)
-    reason = refused(problem, network, "certify_state")
     here, trackers = start_array(problem, x, "certify_state"), start_array(problem, y, "certify_state")
-    if not reason and constants is None and not has_closed_form(problem):
-        reason = UNKNOWN.format(problem.name)
     c0 = float(reach.max())
-    if reason:
+    if reason := refused(problem, network, "certify_state") or _unknown(problem, constants, c0):
         return Certificate("not covered", "", (reason,), float(step_size), c0)
     state = begin(problem, network, constants, here, trackers, reach)
     proof = _proof(close(state, float(step_size)))
@@ -298,14 +298,14 @@ def first_proven(
         y: Trackers.
         step_size: alpha.
         threshold: c0.
-        smoothness: Of losses that are not built in.
+        constants: Of losses that are not built in.
     """
     turns, losses = Matrices.of(network), Losses.of(problem, constants)
     search = TapSearch(turns, count_taps(turns), losses.convex)
-    reach = np.full(network.n, float(threshold))
+    first = Start(losses, search, x[0], y[0], np.full(network.n, float(threshold)))
 
     def attempt(k: int) -> Proof | None:
-        return _proof(close(Start(losses, search, x[k], y[k], reach), step_size))
+        return _proof(close(replace(first, x=x[k], y=y[k]), step_size))
 
     low, high = 0, len(x) - 1
     if found := attempt(low):
@@ -377,6 +377,15 @@ def refused(problem: Problem, network: AnyNetwork, owner: str) -> str:
     return ""
 
 
+def _unknown(problem: Problem, constants: Smoothness | None, threshold: float) -> str:
+    """Return why the losses are not covered, or an empty string."""
+    if constants is None:
+        return "" if has_closed_form(problem) else UNKNOWN.format(problem.name)
+    if math.isinf(threshold) and constants.L1.any():
+        return "an infinite threshold is covered only if all L1 are 0, or the losses are built in; clip"
+    return ""
+
+
 def begin(
     problem: Problem,
     network: AnyNetwork,
@@ -386,14 +395,8 @@ def begin(
     reach: Floats,
 ) -> Start:
     """Return the state from which a certificate begins, checked; without y the trackers are the gradients."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        losses, gradients = problem.local_losses(x), problem.local_gradients(x)
-    total = float(losses.sum())
-    if not (math.isfinite(total) and np.isfinite(gradients).all()):
-        raise ArgumentError(
-            f"`x0` of the run must be a point where F and all gradients are finite, but F is {total / len(x):.6g}; "
-            "start elsewhere."
-        )
+    known, turns = Losses.of(problem, constants), Matrices.of(network)
+    _, gradients = check_start(problem, known.lower_bound, turns[0].u @ x / network.n, x)
     if y is not None:
         drift = np.linalg.norm(y.sum(axis=0) - gradients.sum(axis=0))
         if drift > DRIFT * (np.linalg.norm(y, axis=1).sum() + np.linalg.norm(gradients, axis=1).sum()):
@@ -401,15 +404,6 @@ def begin(
                 "`y` of certify_state must sum to the gradients at x, as the trackers of a run do, but misses by "
                 f"{drift:.3g}."
             )
-    known, turns = Losses.of(problem, constants), Matrices.of(network)
-    average = turns[0].u @ x / network.n
-    here = float(problem.local_losses(average).mean())
-    size = float(np.abs(losses).mean() + np.linalg.norm(x) * np.linalg.norm(gradients))
-    if here < known.lower_bound - 1e-9 * max(size, abs(known.lower_bound)):
-        raise ArgumentError(
-            f"`lower_bound` of Smoothness must not exceed F anywhere, but it is {known.lower_bound:.6g} and F at the "
-            f"start is {here:.6g}; lower it."
-        )
     search = TapSearch(turns, count_taps(turns), known.convex)
     return Start(known, search, x, gradients if y is None else y, reach)
 
@@ -453,7 +447,7 @@ def _explained(start: Start, network: AnyNetwork, best: Proof, threshold: float)
         found["thresholds"] = {
             factor * threshold: step.step_size if step else None
             for factor in OTHER_THRESHOLDS
-            for step in [largest(Start(losses, start.search, start.x, start.y, factor * start.reach))]
+            for step in [largest(replace(start, reach=factor * start.reach))]
         }
     return found
 

@@ -9,8 +9,8 @@ from digrad.arrays import clip_factors
 from digrad.network import Network
 from digrad.problems import Problem
 from digrad.theory.certificates.certification import first_proven, refused
-from digrad.theory.certificates.proof import Proof
 from digrad.theory.certificates.potential import potentials
+from digrad.theory.certificates.proof import Proof
 from digrad.theory.certificates.regions import Losses
 from digrad.theory.certificates.responses import Matrices
 from digrad.theory.constants.assumptions import Smoothness
@@ -21,6 +21,7 @@ Floats = npt.NDArray[np.floating]
 
 EPS = float(np.finfo(np.float64).eps)
 DRIFT = 1e-9  # of the sum of the trackers, relative to the gradients so far
+CHAIN = "certificate"
 FALLS = "V falls: V+ + eps alpha <p, D y> <= V"
 
 
@@ -45,18 +46,13 @@ def certificate_rows(
     rows = [
         Row(
             "lower bound: f_inf <= F_k",
-            "certificate",
+            CHAIN,
             np.full_like(path.loss, losses.lower_bound),
             path.loss,
             known,
             noise,
         ),
-        Row(
-            "invariant: the y_i sum to the gradients",
-            "certificate",
-            drift,
-            DRIFT * np.maximum.accumulate(sizes),
-        ),
+        Row("invariant: the y_i sum to the gradients", CHAIN, drift, DRIFT * np.maximum.accumulate(sizes)),
     ]
     reason = refused(problem, network, "check_run") if is_proven else ESTIMATES
     found = None if reason else first_proven(
@@ -64,7 +60,7 @@ def certificate_rows(
     )  # fmt: skip
     if found is None:
         needs = terms(False, reason or "a state from which the run is proven")
-        return Proven(None, None, (*rows, Row(FALLS, "certificate", np.zeros(1), np.zeros(1), needs)))
+        return Proven(None, None, (*rows, Row(FALLS, CHAIN, np.zeros(1), 0.0, needs)))
     k, proof = found
     turns = Matrices.of(network)
     x, y, base = path.x[k:], path.y[k:], network.n * losses.lower_bound
@@ -79,25 +75,10 @@ def certificate_rows(
     widths = np.maximum(proof.width, np.finfo(float).tiny)
     spread = np.max(lengths / widths, axis=1)
     blur = 16 * EPS * np.linalg.norm(x, axis=2).max(axis=1) / widths.min()
+    together = "agents stay together: |x_i - xbar| <= E_i"
     rows += [
-        Row(FALLS, "certificate", after, before, given, rounding[1:] + rounding[:-1], first=k + 1),
-        Row(
-            "F(xbar_k) <= V_0/n",
-            "certificate",
-            path.loss[k:],
-            np.full(len(x), proof.level),
-            given,
-            noise[k:],
-            first=k,
-        ),
-        Row(
-            "agents stay together: |x_i - xbar| <= E_i",
-            "certificate",
-            spread,
-            np.ones(len(x)),
-            given,
-            blur,
-            first=k,
-        ),
+        Row(FALLS, CHAIN, after, before, given, rounding[1:] + rounding[:-1], first=k + 1),
+        Row("F(xbar_k) <= V_0/n", CHAIN, path.loss[k:], proof.level, given, noise[k:], first=k),
+        Row(together, CHAIN, spread, 1.0, given, blur, first=k),
     ]
     return Proven(k, proof, tuple(rows))

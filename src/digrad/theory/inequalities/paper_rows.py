@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from digrad.theory.constants.exponentials import phi1, phi2
 from digrad.theory.inequalities.rows import ESTIMATES, UNCONDITIONAL, Row, Terms, terms, worst_agent
 from digrad.theory.paper.bound import Closed
 from digrad.theory.paper.printed import is_moderate, local_constants, smallest_gradient
@@ -22,6 +21,7 @@ Floats = npt.NDArray[np.floating]
 EPS = float(np.finfo(np.float64).eps)
 INVARIANT_TOLERANCE = 1e-9
 CHAIN = "paper"
+EXPONENT = 700.0  # exp of more than this is treated as infinite
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,6 +144,32 @@ def squared(length: Floats, rounding: Floats) -> Floats:
     return 2 * length * rounding + rounding**2
 
 
+def phi1(c: float | Any) -> Any:
+    """Return (e^c - 1)/c, and 1 at c = 0: how much the gradient may grow over a distance c/L1.
+
+    >>> float(phi1(0.0)), round(float(phi1(1.0)), 6)
+    (1.0, 1.718282)
+    """
+    c = np.asarray(c, np.float64)
+    safe = np.where(c > 1e-8, c, 1.0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        direct = np.where(safe < EXPONENT, np.expm1(safe) / safe, np.inf)
+        return np.where(c > 1e-8, direct, 1 + c / 2)
+
+
+def phi2(c: float | Any) -> Any:
+    """Return 2 (e^c - 1 - c)/c^2, and 1 at c = 0: the same for the quadratic upper bound.
+
+    >>> float(phi2(0.0)), round(float(phi2(1.0)), 6)
+    (1.0, 1.436564)
+    """
+    c = np.asarray(c, np.float64)
+    safe = np.where(c > 1e-3, c, 1.0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        direct = np.where(safe < EXPONENT, 2 * (np.expm1(safe) - safe) / safe**2, np.inf)
+    return np.where(c > 1e-3, direct, 1 + c / 3 + c**2 / 12 + c**3 / 50)  # 1/60 rounded up: an upper bound
+
+
 def paper_rows(measured: Measured, closed: Closed, reason: str) -> list[Row]:
     """Return the rows of the assumptions, and those of the proof with the printed constants.
 
@@ -167,74 +193,53 @@ def paper_rows(measured: Measured, closed: Closed, reason: str) -> list[Row]:
 
 def assumption_rows(measured: Measured) -> list[Row]:
     """Return the rows of what is assumed of the losses (dissimilarity, pre3, pre4), and of clipping (pre1)."""
-    path, v, g = measured.path, measured.setting.norms.v, measured.g
+    path, smooth, v, g = measured.path, measured.setting.smoothness, measured.setting.norms.v, measured.g
+    blur, move = measured.grad_rounding, np.diff(path.average, axis=0)
+    distance = np.linalg.norm(move, axis=-1)
+    curve = measured.descent - np.einsum("kd,kd->k", path.grad_F[:-1], move)
+    bend = phi2(smooth.L1_F * distance) * (smooth.L0_F + smooth.L1_F * g[:-1]) * distance**2 / 2
     moved = (
         16 * EPS * np.max(measured.steps * measured.lengths + measured.references * v * g[:, None], axis=1)
     )
     clipped = np.abs(measured.steps - measured.references) * measured.lengths
-    sides = worst_agent(clipped, measured.references * measured.w, moved)
+    apart = np.linalg.norm(path.local - path.grad_F[:, None], axis=-1).max(axis=-1)
+    drift = np.linalg.norm(path.y.sum(axis=1) - path.grad.sum(axis=1), axis=-1)
+    known = UNCONDITIONAL if smooth.is_certifiable else terms(False, ESTIMATES)
+    size = INVARIANT_TOLERANCE * np.maximum.accumulate(np.linalg.norm(path.grad, axis=-1).sum(axis=-1))
+    now, following = _against_average(measured, 0), _against_average(measured, 1)
+    pre1 = worst_agent(clipped, measured.references * measured.w, moved)
+    lowest = np.full_like(path.loss, smooth.lower_bound)
     return [
-        _lower_bound(measured),
-        _dissimilarity(measured),
-        _smoothness(measured, "pre4: grad f_i, x_i^k against the average", path.x, path.grad, last=None),
-        _smoothness(
-            measured, "pre4: grad f_i, x_i^{k+1} against the average", path.x[1:], path.grad[1:], last=-1
+        Row("lower bound: f_inf <= F_k", "all", lowest, path.loss, known, measured.loss_rounding),
+        Row("dissimilarity (Assumption 3)", "all", apart, (smooth.ell - 1) * g + smooth.b, rounding=blur),
+        Row("pre4: grad f_i, x_i^k against the average", "all", *now, rounding=blur),
+        Row("pre4: grad f_i, x_i^{k+1} against the average", "all", *following, rounding=blur[1:]),
+        Row("pre3: quadratic upper bound of F", "all", curve, bend, rounding=measured.descent_rounding),
+        Row("pre1: clipped steps", "all", *pre1, terms(True, "v_i > 0"), moved),
+        Row(
+            "invariant: the y_i sum to the gradients",
+            "all",
+            drift,
+            size,
+            terms(True, "y_0 = grad f(x_0)"),
+            blur,
         ),
-        _upper_bound(measured),
-        Row("pre1: clipped steps", "all", *sides, terms(True, "v_i > 0"), moved),
-        _invariant(measured),
     ]
 
 
-def _lower_bound(measured: Measured) -> Row:
-    smooth, loss = measured.setting.smoothness, measured.path.loss
-    given = UNCONDITIONAL if smooth.is_certifiable else terms(False, ESTIMATES)
-    lowest = np.full_like(loss, smooth.lower_bound)
-    return Row("lower bound: f_inf <= F_k", "all", lowest, loss, given, measured.loss_rounding)
-
-
-def _dissimilarity(measured: Measured) -> Row:
-    smooth = measured.setting.smoothness
-    distance = np.linalg.norm(measured.path.local - measured.path.grad_F[:, None], axis=-1).max(axis=-1)
-    bound = (smooth.ell - 1) * measured.g + smooth.b
-    return Row("dissimilarity (Assumption 3)", "all", distance, bound, rounding=measured.grad_rounding)
-
-
-def _smoothness(measured: Measured, name: str, x: Floats, grad: Floats, last: int | None) -> Row:
-    smooth, at_average = measured.setting.smoothness, measured.path.local[:last]
-    distance = np.linalg.norm(x - measured.path.average[:last, None], axis=-1)
-    lhs = np.linalg.norm(grad - at_average, axis=-1)
-    level = smooth.L0 + smooth.L1 * np.linalg.norm(at_average, axis=-1)
-    rounding = measured.grad_rounding[1:] if last else measured.grad_rounding
-    sides = worst_agent(lhs, phi1(smooth.L1 * distance) * level * distance, rounding)
-    return Row(name, "all", *sides, rounding=rounding)
-
-
-def _upper_bound(measured: Measured) -> Row:
+def _against_average(measured: Measured, lag: int) -> tuple[Floats, Floats]:
+    """Return both sides of pre4 for the iterates ``lag`` steps after the average."""
     smooth, path = measured.setting.smoothness, measured.path
-    moved = np.diff(path.average, axis=0)
-    distance = np.linalg.norm(moved, axis=-1)
-    lhs = measured.descent - np.einsum("kd,kd->k", path.grad_F[:-1], moved)
-    rhs = phi2(smooth.L1_F * distance) * (smooth.L0_F + smooth.L1_F * measured.g[:-1]) * distance**2 / 2
-    return Row("pre3: quadratic upper bound of F", "all", lhs, rhs, rounding=measured.descent_rounding)
-
-
-def _invariant(measured: Measured) -> Row:
-    drift = np.linalg.norm(measured.path.y.sum(axis=1) - measured.path.grad.sum(axis=1), axis=-1)
-    size = np.linalg.norm(measured.path.grad, axis=-1).sum(axis=-1)
-    return Row(
-        "invariant: the y_i sum to the gradients",
-        "all",
-        drift,
-        INVARIANT_TOLERANCE * np.maximum.accumulate(size),
-        terms(True, "y_0 = grad f(x_0)"),
-        measured.grad_rounding,
-    )
+    states = len(path.x) - lag
+    distance = np.linalg.norm(path.x[lag:] - path.average[:states, None], axis=-1)
+    level = smooth.L0 + smooth.L1 * np.linalg.norm(path.local[:states], axis=-1)
+    lhs = np.linalg.norm(path.grad[lag:] - path.local[:states], axis=-1)
+    return worst_agent(lhs, phi1(smooth.L1 * distance) * level * distance, measured.grad_rounding[lag:])
 
 
 def _uniform_bounds(measured: Measured, k: dict[str, float], given: Terms) -> list[Row]:
     """Return the bounds of squares along the whole run, in units of (alpha c0)^2, and (temp10) and pre2a."""
-    setting, path, states = measured.setting, measured.path, len(measured.X)
+    setting, path = measured.setting, measured.path
     n, uv, size = setting.n, setting.norms.uv, setting.v_norm
     reach = setting.reach(path.step_size)
     bound_x, bound_y, change = (scaled(k.get(name, 0.0), reach * reach) for name in ("Cx", "Cy", "C1"))
@@ -245,23 +250,15 @@ def _uniform_bounds(measured: Measured, k: dict[str, float], given: Terms) -> li
     inner_bound = measured.reference * (weight * w2 - uv / (2 * n) * measured.g**2)
     length = 6 * (setting.kappa_v * measured.reference) ** 2 * w2
     length += 3 * n * (measured.reference * size * measured.g) ** 2
-
-    def row(name: str, lhs: Floats, rhs: Floats, noise: Floats, needs: Terms = UNCONDITIONAL) -> Row:
-        return Row(name, CHAIN, lhs, rhs, needs, noise)
-
-    X, Y, grown = measured.X, measured.Y, measured.gradient_change
+    X, Y, grown, s = measured.X, measured.Y, measured.gradient_change, measured.s
+    x_noise, y_noise = squared(X, measured.x_rounding), squared(Y, measured.y_rounding)
+    grown_noise = squared(grown, measured.grad_rounding[1:])
     return [
-        row("unibound_x", X**2, np.full(states, bound_x), squared(X, measured.x_rounding)),
-        row(
-            "gradient difference C_1",
-            grown**2,
-            np.full(path.steps, change),
-            squared(grown, measured.grad_rounding[1:]),
-            given,
-        ),
-        row("unibound_y", Y**2, np.full(states, bound_y), squared(Y, measured.y_rounding), given),
-        row("inner product (temp10)", inner, inner_bound, 16 * EPS * measured.g * measured.s),
-        row("pre2a: step length", measured.s**2, length, 16 * EPS * measured.s**2),
+        Row("unibound_x", CHAIN, X**2, bound_x, UNCONDITIONAL, x_noise),
+        Row("gradient difference C_1", CHAIN, grown**2, change, given, grown_noise),
+        Row("unibound_y", CHAIN, Y**2, bound_y, given, y_noise),
+        Row("inner product (temp10)", CHAIN, inner, inner_bound, UNCONDITIONAL, 16 * EPS * measured.g * s),
+        Row("pre2a: step length", CHAIN, s**2, length, UNCONDITIONAL, 16 * EPS * s**2),
     ]
 
 
@@ -270,52 +267,56 @@ def _recursions(measured: Measured, k: dict[str, float], given: Terms) -> list[R
     X2, Y2 = measured.X**2, measured.Y**2
     if given.precondition == "not met":
         nothing = given._replace(needs="exp(c) finite")
-        shapes = {"x-recursion": X2[1:], "y-recursion": Y2[1:], "descent": measured.descent}
-        return [Row(name, CHAIN, lhs, np.full_like(lhs, np.inf), nothing) for name, lhs in shapes.items()]
+        sides = {"x-recursion": X2[1:], "y-recursion": Y2[1:], "descent": measured.descent}
+        return [Row(name, CHAIN, lhs, np.inf, nothing) for name, lhs in sides.items()]
     a, n, uv = measured.path.step_size, measured.setting.n, measured.setting.norms.uv
     progress = measured.reference * measured.g**2
     x_next = (1 + k["sR"] ** 2) / 2 * X2 + a**2 * k["Cx1"] * Y2 + a * k["Cx2"] * progress
     y_next = k["Cy1"] * X2 + (1 + k["sC"] ** 2) / 2 * Y2 + a * k["Cy2"] * progress
-
-    def row(name: str, bound: str, lhs: Floats, rhs: Floats, first: int, rounding: Any) -> Row:
-        granted = terms(a <= k[bound], f"g <= G, alpha <= {bound}", given.grad_bound)
-        return Row(name, CHAIN, lhs, rhs, granted, rounding, first)
-
-    x_noise, y_noise = squared(measured.X, measured.x_rounding), squared(measured.Y, measured.y_rounding)
     descent = uv / (3 * n) * progress[:-1] + measured.descent
     errors = (measured.reference * (k["P"] * Y2 + k["Q"] * X2))[:-1]
+    x_noise, y_noise = squared(measured.X, measured.x_rounding), squared(measured.Y, measured.y_rounding)
+    under = {
+        bound: terms(a <= k[bound], f"g <= G, alpha <= {bound}", given.grad_bound)
+        for bound in ("C_1", "C_2", "C_4")
+    }
     return [
-        row("x-recursion", "C_1", X2[1:], x_next[:-1], 1, x_noise[1:]),
-        row("y-recursion", "C_2", Y2[1:], y_next[:-1], 1, y_noise[1:]),
-        row("descent", "C_4", descent, errors, 0, measured.descent_rounding),
+        Row("x-recursion", CHAIN, X2[1:], x_next[:-1], under["C_1"], x_noise[1:], 1),
+        Row("y-recursion", CHAIN, Y2[1:], y_next[:-1], under["C_2"], y_noise[1:], 1),
+        Row("descent", CHAIN, descent, errors, under["C_4"], measured.descent_rounding),
     ]
 
 
 def _claims(measured: Measured, closed: Closed, reason: str) -> list[Row]:
     """Return the claims of the theorem, which needs a threshold of at most 1/sqrt(K)."""
-    setting, path, k = measured.setting, measured.path, closed.evaluation.constants
-    needs = f"conditions as printed; {reason}" if reason else "conditions as printed"
-    is_given = closed.holds and not reason
+    setting, path = measured.setting, measured.path
+    needs, is_given = "; ".join(filter(None, ("conditions as printed", reason))), closed.holds and not reason
     if setting.threshold * setting.threshold * path.steps > 1 + 1e-12:
         is_given, needs = False, f"{needs}, c0 <= 1/sqrt(K)"
     given = terms(is_given, needs, "certified")
-    if "Sbar" not in k:  # constants that fail early claim nothing
-        k = {**k, "V0": np.inf, "Sbar": np.inf, "sum_X": np.inf, "sum_Y": np.inf}
-    progress = measured.reference[:-1] * measured.g[:-1] ** 2
-    blur = measured.reference[:-1] * squared(measured.g, measured.grad_rounding)[:-1]
+    nothing = dict.fromkeys(
+        ("V0", "Sbar", "sum_X", "sum_Y"), np.inf
+    )  # constants that fail early claim nothing
+    k = nothing | closed.constants
+    noise, x_noise, y_noise = (
+        squared(length, rounding)
+        for length, rounding in (
+            (measured.g, measured.grad_rounding),
+            (measured.X, measured.x_rounding),
+            (measured.Y, measured.y_rounding),
+        )
+    )
+    progress = np.cumsum((measured.reference * measured.g**2)[:-1])
+    blur = np.cumsum((measured.reference * noise)[:-1])
     best = smallest_gradient(setting, k["Sbar"], path.step_size, np.arange(1, path.steps + 1))
-    gap, noise = path.loss - setting.smoothness.lower_bound, measured.grad_rounding
-    x_noise = np.cumsum(squared(measured.X, measured.x_rounding))
-    y_noise = np.cumsum(squared(measured.Y, measured.y_rounding))
-
-    def row(name: str, lhs: Floats, rhs: float | Floats, rounding: Floats, first: int = 0) -> Row:
-        return Row(name, CHAIN, lhs, np.broadcast_to(rhs, lhs.shape).astype(float), given, rounding, first)
-
+    least = np.minimum.accumulate(measured.g[:-1])
+    gap, grad_noise = path.loss - setting.smoothness.lower_bound, measured.grad_rounding
+    sum_X, sum_Y = np.cumsum(measured.X**2), np.cumsum(measured.Y**2)
     return [
-        row("gradient bound: g_k <= G", measured.g, closed.grad_bound, noise),
-        row("potential: F_k - f_inf <= V0", gap, k["V0"], measured.loss_rounding),
-        row("sum of abar g^2 <= Sbar", np.cumsum(progress), k["Sbar"], np.cumsum(blur), 1),
-        row("sum of X^2", np.cumsum(measured.X**2), k["sum_X"], x_noise),
-        row("sum of Y^2", np.cumsum(measured.Y**2), k["sum_Y"], y_noise),
-        row("smallest gradient <= eps_K", np.minimum.accumulate(measured.g[:-1]), best, noise[:-1], 1),
+        Row("gradient bound: g_k <= G", CHAIN, measured.g, closed.grad_bound, given, grad_noise),
+        Row("potential: F_k - f_inf <= V0", CHAIN, gap, k["V0"], given, measured.loss_rounding),
+        Row("sum of abar g^2 <= Sbar", CHAIN, progress, k["Sbar"], given, blur, 1),
+        Row("sum of X^2", CHAIN, sum_X, k["sum_X"], given, np.cumsum(x_noise)),
+        Row("sum of Y^2", CHAIN, sum_Y, k["sum_Y"], given, np.cumsum(y_noise)),
+        Row("smallest gradient <= eps_K", CHAIN, least, best, given, grad_noise[:-1], 1),
     ]

@@ -9,8 +9,6 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.floating]
 
 RELATIVE = 1e-9  # a ratio of at most 1 + RELATIVE passes; section 3 of docs/theory.md
-
-
 JUST_ABOVE = (
     1 + RELATIVE
 )  # the least ratio of a violated row: against a bound near zero lhs/rhs may round to 1
@@ -47,7 +45,7 @@ class Row:
         name: Of the inequality.
         chain: ``"certificate"``, or of the paper's proof ``"all"`` (its assumptions) or ``"paper"`` (its constants).
         lhs: One entry per k; of per-agent inequalities the entry of the worst agent.
-        rhs: The bound.
+        rhs: The bound, or one number for all k.
         terms: Its precondition, and which G its constants use.
         rounding: What the arithmetic of lhs can be wrong by: a number, or one per k, in the units of lhs.
         first: The k of the first entry.
@@ -56,10 +54,14 @@ class Row:
     name: str
     chain: str
     lhs: Floats = field(repr=False)
-    rhs: Floats = field(repr=False)
+    rhs: Any = field(repr=False)
     terms: Terms = UNCONDITIONAL
     rounding: Any = field(default=0.0, repr=False)
     first: int = 0
+
+    def __post_init__(self) -> None:
+        """Give every k its bound."""
+        object.__setattr__(self, "rhs", np.broadcast_to(self.rhs, self.lhs.shape).astype(float))
 
     @property
     def max_ratio(self) -> float:

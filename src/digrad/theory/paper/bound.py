@@ -7,7 +7,8 @@ several printed constants are invalid.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +18,8 @@ from digrad.problems import Problem
 from digrad.theory.constants.assumptions import Smoothness
 from digrad.theory.constants.norms import network_norms
 from digrad.theory.constants.smoothness import candidates
-from digrad.theory.paper.printed import Evaluation, evaluate, gradient_bound
-from digrad.theory.paper.setting import Setting, make_settings
+from digrad.theory.paper.printed import conditions_hold, evaluate, gradient_bound
+from digrad.theory.paper.setting import Setting, make_setting
 
 Floats = npt.NDArray[np.floating]
 
@@ -30,36 +31,28 @@ TOLERANCE = 0.005  # relative, of the largest step
 LARGEST_STEP, SMALLEST_STEP = 1e6, 1e-24
 
 
-@dataclass(frozen=True)
-class Closed:
-    """The printed constants at one step size, with their gradient bound.
-
-    Attributes:
-        step_size: alpha.
-        grad_bound: G with Phi(V0(G)) <= G if ``holds``; else the last G tried, which bounds nothing.
-        evaluation: The constants and conditions at that G.
-        holds: Whether such a G was found and all conditions hold at it, as printed.
-    """
+class Closed(NamedTuple):
+    """The printed constants at one step size, with their gradient bound."""
 
     step_size: float
-    grad_bound: float
-    evaluation: Evaluation
-    holds: bool
+    grad_bound: float  # G with Phi(V0(G)) <= G if ``holds``; else the last G tried, which bounds nothing
+    constants: dict[str, float]  # at that G
+    holds: bool  # whether such a G was found and all conditions hold at it, as printed
 
 
 def close(setting: Setting, step_size: float) -> Closed:
     """Return the least fixed point of the gradient bound, and whether all conditions hold there."""
     grad_bound = gradient_bound(setting, setting.D0)
-    evaluation = evaluate(setting, step_size, grad_bound)
+    constants = evaluate(setting, step_size, grad_bound)
     for _ in range(ITERATIONS):
-        if not evaluation.holds:
+        if not conditions_hold(constants, step_size):
             break
-        image = gradient_bound(setting, evaluation.budget)
+        image = gradient_bound(setting, constants["V0"])
         if image <= grad_bound:
-            return Closed(step_size, grad_bound, evaluation, True)
+            return Closed(step_size, grad_bound, constants, True)
         grad_bound = image * (1 + INFLATION)
-        evaluation = evaluate(setting, step_size, grad_bound)
-    return Closed(step_size, grad_bound, evaluation, holds=False)
+        constants = evaluate(setting, step_size, grad_bound)
+    return Closed(step_size, grad_bound, constants, holds=False)
 
 
 def largest_step(setting: Setting) -> Closed | None:
@@ -88,7 +81,8 @@ def largest_printed_step(
         constants: Of losses that are not built in.
     """
     options = [constants] if constants else candidates(problem)
-    settings = make_settings(problem, network_norms(network), options, threshold, x0)
+    first = make_setting(problem, network_norms(network), options[0], threshold, x0)
+    settings = [replace(first, smoothness=option) for option in options]  # their lower bound of F is one
     best, found = settings[len(settings) // 2], None
     for setting in settings:
         # Most are dismissed by one look: they do not allow a slightly larger step.

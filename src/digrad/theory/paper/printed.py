@@ -6,7 +6,6 @@ The theorem needs c0 = 1/sqrt(K).
 """
 
 import math
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,30 +15,6 @@ from digrad.theory.paper.setting import LARGEST_CURVATURE, Setting
 A, B = 2.0, math.e - 1  # 1 + e^c - (e^c - 1)/c and (e^c - 1)/c of the paper's Lemmas 1 and 2 at c = 1
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """The printed constants at one step size and one gradient bound.
-
-    Attributes:
-        constants: Every constant by name.
-        conditions: Each condition on the step size by name: at most 1 where it holds.
-        budget: V0, the bound on F minus its lower bound; infinite if it is beyond doubles.
-        total: Sbar, the bound on the sum of abar_k ||grad F||^2.
-    """
-
-    constants: dict[str, float] = field(repr=False)
-    conditions: dict[str, float]
-    budget: float
-    total: float
-
-    @property
-    def holds(self) -> bool:
-        """Whether all conditions hold and both bounds are finite."""
-        return math.isfinite(self.budget + self.total) and all(
-            value <= 1 for value in self.conditions.values()
-        )
-
-
 def gradient_bound(setting: Setting, gap: float) -> float:
     """Return 2 L1 D + sqrt(4 L1^2 D^2 + 2 L0 D) with the L0 and L1 of Lemma 3."""
     L0, L1 = _lemma3(setting)
@@ -47,21 +22,22 @@ def gradient_bound(setting: Setting, gap: float) -> float:
     return slope + math.hypot(slope, math.sqrt(2 * L0 * gap))
 
 
-def evaluate(setting: Setting, step_size: float, grad_bound: float) -> Evaluation:
-    """Return the printed constants and the printed conditions alpha <= C_1, ..., C_5."""
+def evaluate(setting: Setting, step_size: float, grad_bound: float) -> dict[str, float]:
+    """Return the printed constants, with V0, Sbar and the sums if all are finite."""
     k = local_constants(setting, step_size, grad_bound)
-    n, uv = setting.n, setting.norms.uv
-    if not (is_moderate(k, step_size) and math.isfinite(k["Cf"])):
-        return Evaluation(k, {"constants finite": math.inf}, math.inf, math.inf)
-    Y0_2 = setting.Y0 * setting.Y0  # infinite where a power would raise
-    k["V0"] = setting.D0 + step_size**3 * k["Cf"]
-    k["Sbar"] = 6 * n / uv * setting.D0 + k["R_grad1"] * Y0_2
-    k["sum_X"] = k["R_x1"] * setting.D0 + k["R_x2"] * Y0_2
-    k["sum_Y"] = k["R_y1"] * setting.D0 + k["R_y2"] * Y0_2
-    conditions = {
-        f"{bound}: alpha <= {bound}": step_size / k[bound] for bound in ("C_1", "C_2", "C_3", "C_4", "C_5")
-    }
-    return Evaluation(k, conditions, k["V0"], k["Sbar"])
+    if is_moderate(k, step_size) and math.isfinite(k["Cf"]):
+        Y0_2 = setting.Y0 * setting.Y0  # infinite where a power would raise
+        k["V0"] = setting.D0 + step_size**3 * k["Cf"]
+        k["Sbar"] = 6 * setting.n / setting.norms.uv * setting.D0 + k["R_grad1"] * Y0_2
+        k["sum_X"] = k["R_x1"] * setting.D0 + k["R_x2"] * Y0_2
+        k["sum_Y"] = k["R_y1"] * setting.D0 + k["R_y2"] * Y0_2
+    return k
+
+
+def conditions_hold(constants: dict[str, float], step_size: float) -> bool:
+    """Return whether alpha <= C_1, ..., C_5 as printed, and V0 and Sbar are finite."""
+    is_finite = math.isfinite(constants.get("V0", math.inf) + constants.get("Sbar", math.inf))
+    return is_finite and all(step_size <= constants[f"C_{i}"] for i in range(1, 6))
 
 
 def local_constants(setting: Setting, step_size: float, grad_bound: float) -> dict[str, float]:
