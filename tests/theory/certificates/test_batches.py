@@ -8,6 +8,8 @@ import pytest
 from digrad import graphs, problems
 from digrad.errors import ArgumentError
 from digrad.network import Network
+from digrad.problems import Problem
+from digrad.problems.solver import Minimum
 from digrad.theory import Smoothness, certify_batches
 
 NETWORK = Network(graphs.example5())
@@ -102,3 +104,12 @@ def test_what_the_theorems_do_not_cover_is_one_clear_error(options, message):
     given = {"problem": PROBLEM, "network": NETWORK, "step_size": 0.01, **options}
     with pytest.raises(ArgumentError, match=message):
         certify_batches(given.pop("problem"), given.pop("network"), **given)
+
+
+def test_bound_of_ab_holds_although_the_minimum_is_inexact(monkeypatch):
+    exact = certify_batches(PROBLEM, NETWORK, step_size=0.05, noise=NOISE)
+    x = PROBLEM.solve(tolerance=1e-6).x * 0.999  # nearer to the start at 0, so that V_0 seems smaller
+    loss, slope = PROBLEM.local_losses(x).mean(), np.linalg.norm(PROBLEM.local_gradients(x).mean(axis=0))
+    monkeypatch.setattr(Problem, "solve", lambda self, **_: Minimum(x, float(loss), float(slope)))
+    found = certify_batches(PROBLEM, NETWORK, step_size=0.05, noise=NOISE)
+    assert exact.transient * (1 - 1e-9) <= found.transient <= 1.1 * exact.transient

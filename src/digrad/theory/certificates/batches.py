@@ -28,23 +28,26 @@ from digrad.problems import Problem
 from digrad.problems.logistic import Logistic
 from digrad.theory.arguments import Given, as_smoothness, check_problem, start_array
 from digrad.theory.certificates.certification import begin, refused
-from digrad.theory.certificates.closure import DISTANCE, FLATTEST, Start
+from digrad.theory.certificates.closure import DISTANCE, FLATTEST, ROUNDED_UP, Start
 from digrad.theory.certificates.regions import Losses
 from digrad.theory.certificates.responses import Matrices
 from digrad.theory.certificates.search import last_step
 from digrad.theory.certificates.storage import (
+    DEPTH,
+    EPS,
     Bounded,
     Supply,
     bases,
     find_storages,
     first_rows,
+    form_bound,
     form_of,
     is_negative,
-    perron_error,
     prove_storages,
+    solution_error,
     stacked,
 )
-from digrad.theory.constants.smoothness import closed_form
+from digrad.theory.constants.smoothness import OUTWARD, closed_form
 
 Floats = npt.NDArray[np.floating]
 
@@ -124,14 +127,8 @@ def certify_batches(
         raise ArgumentError(
             f"`network` of certify_batches is not covered: {reason or 'it changes with time'}."
         )
-    start = begin(
-        problem,
-        network,
-        constants,
-        start_array(problem, x0, "certify_batches"),
-        None,
-        np.full(network.n, float(threshold)),
-    )
+    x, reach = start_array(problem, x0, "certify_batches"), np.full(network.n, float(threshold))
+    start = begin(problem, network, constants, x, None, reach)
     curvature, variance = _curvature(start.losses), _noise(problem, batch_size, noise)
     if math.isfinite(threshold):
         return _clipped(start, curvature, variance, float(step_size))
@@ -178,40 +175,56 @@ def _noise(problem: Problem, batch_size: int | None, given: npt.ArrayLike | None
 
 
 def _unclipped(start: Start, curvature: Floats, noise: Floats, step_size: float) -> BatchBound | None:
-    matrices, unit = start.matrices, float(curvature.max())
-    n, k, relative = matrices.n, matrices.n - 1, perron_error(start.search.turns)
-    omega = _omega(matrices)
+    matrices, unit, losses = start.matrices, float(curvature.max()), start.losses
+    n, k = matrices.n, matrices.n - 1
+    omega, inexact = _omega(matrices, start.relative)
 
     def prove(step: float) -> Floats | None:
-        form = _circle(matrices, curvature / unit, step, omega)
+        form = _circle(matrices, curvature / unit, step, omega, inexact)
         found = find_storages([form])
-        return found[0] if found and is_negative(form, found[0], found[0], relative=relative) else None
+        return found[0] if found and is_negative(form, found[0], found[0], relative=start.relative) else None
 
     scaled = last_step(lambda step: prove(step) is not None, *STEPS)
     P, share = prove(scaled), step_size * unit / scaled
     if P is None or share >= 1:
         return None
-    at = start.losses.problem.solve(tolerance=1e-6).x
-    gradients = start.losses.problem.local_gradients(np.broadcast_to(at, start.x.shape))
+    minimum = losses.problem.solve(tolerance=1e-6)
+    there = np.broadcast_to(minimum.x, start.x.shape)
+    gradients, (_, grad_error) = losses.problem.local_gradients(there), losses.rounding(there)
+    # The minimum is within |grad F|/m of the computed one, and the gradients there are within L times that.
+    away = (minimum.grad_norm + grad_error.mean()) / losses.modulus if losses.modulus else 0.0
+    slips = grad_error + curvature * away
     uv = float(matrices.u @ matrices.v)
     moved, weight = step_size * uv / n, 2 * step_size**2 * uv / n**2
-    psi = matrices.u @ start.x / n - at - step_size / n * omega @ gradients
+    psi = float(np.linalg.norm(matrices.u @ start.x / n - minimum.x - step_size / n * omega @ gradients))
+    lengths = np.linalg.norm(gradients, axis=1)
+    psi += away + float(start.rounding(start.x).max()) + OUTWARD * float(np.linalg.norm(minimum.x))
+    psi += (
+        step_size / n * float(np.abs(omega) @ (slips + OUTWARD * lengths) + inexact * (lengths + slips).sum())
+    )
     eta = np.vstack([start.consensus[:k] / step_size, gradients[:k]])
-    potential = float(psi @ psi + weight * np.sum(eta * (P @ eta)))
-    kick = _circle(matrices, curvature / unit, scaled, omega).step.value[:, 2 * k :]
-    spread = np.einsum("si,st,ti->i", kick, P, kick)
+    off = np.concatenate([start.rounding(start.x)[:k] / step_size, slips[:k]])
+    potential = psi**2 + weight * form_bound(P, eta, off)
+    kick = _circle(matrices, curvature / unit, scaled, omega, inexact).step.value[:, 2 * k :]
+    spread = np.einsum("si,st,ti->i", kick, P, kick) + OUTWARD * np.einsum(
+        "si,st,ti->i", *map(np.abs, (kick, P, kick))
+    )
     gained = moved**2 * noise.sum() / n**2 + weight * float(spread @ noise)
-    rate = 2 * moved * (1 - share)
+    rate = 2 * moved * (1 - share) / (1 + ROUNDED_UP)
     return BatchBound("S", step_size, float(scaled) / unit, potential / rate, float(gained / rate), noise)
 
 
-def _omega(matrices: Matrices) -> Floats:
-    """Return the solution of omega'(I - C) = u' - (u'v/n) 1' with omega'v = 0."""
+def _omega(matrices: Matrices, relative: float) -> tuple[Floats, float]:
+    """Return the solution of omega'(I - C) = u' - (u'v/n) 1' with omega'v = 0, and what its entries are off by."""
     n, u, v = matrices.n, matrices.u, matrices.v
-    return np.linalg.solve(np.eye(n) - matrices.C.T + np.outer(np.ones(n), v) / n, u - u @ v / n)
+    A, right = np.eye(n) - matrices.C.T + v / n, u - u @ v / n
+    omega = np.linalg.solve(A, right)
+    size = np.abs(A) @ np.abs(omega) + np.abs(u) + u @ v / n
+    residual = np.abs(A @ omega - right) + (4 * relative + 4 * n * EPS) * size
+    return omega, solution_error(A, residual, 4 * relative)
 
 
-def _circle(matrices: Matrices, curvature: Floats, step_size: float, omega: Floats) -> Supply:
+def _circle(matrices: Matrices, curvature: Floats, step_size: float, omega: Floats, inexact: float) -> Supply:
     """Return the form whose storage proves theorem S up to a step, and one step of eta = (a, b) driven by g."""
     n, k = matrices.n, matrices.n - 1
     a, b, g = stacked([k, k, n])
@@ -219,9 +232,8 @@ def _circle(matrices: Matrices, curvature: Floats, step_size: float, omega: Floa
     R, C, unit = (Bounded.exact(each) for each in (matrices.R, matrices.C, np.eye(n)))
     onto = unit - Bounded.exact(np.tile(matrices.u / n, (n, 1)))
     one = Bounded.exact(np.ones((1, n)))
-    mixed = Bounded(
-        omega[None], np.full((1, n), np.abs(omega).max())
-    )  # its entries are known to that, relatively
+    # A form allows for errors of 16 units of the sizes of its entries at least.
+    mixed = Bounded(omega[None], np.abs(omega[None]) + inexact / (DEPTH * EPS))
     ex, z = to_x @ a, to_y @ b
     form = form_of(
         [

@@ -19,7 +19,7 @@ from digrad.theory.certificates.rates import contraction, is_contraction
 from digrad.theory.certificates.regions import Losses
 from digrad.theory.certificates.responses import Matrices, Taps
 from digrad.theory.certificates.search import TapSearch
-from digrad.theory.certificates.storage import EPS, perron_error, prove_storages
+from digrad.theory.certificates.storage import EPS, form_bound, perron_error, prove_storages
 from digrad.theory.constants.smoothness import OUTWARD
 
 Floats = npt.NDArray[np.floating]
@@ -37,7 +37,8 @@ SPREADING = 20_000  # powers of R that are summed
 TAIL = 0.05  # of the series of powers of R, which is bounded instead of summed
 GROWN = (1.0, 1.1, 1.3)  # times the least curvatures: room for V to fall faster
 ACCURACY = 0.01  # for which the number of steps is made small
-DEPTHS = tuple(4.0**-k for k in range(10))  # shares of F_0 - f_inf to which F is tried for strong convexity
+SHALLOWEST = 2.0**-18  # of F_0 - f_inf: so deep at least F is strongly convex, or no rate is sought
+DEPTHS = 4  # bisections for how deep it is
 FEW = 30  # agents for which every pair of eps and slack is tried
 ROUNDED_UP = 1e-9  # relative, of V_0 - n f_inf, E_i and L_i, so that another machine finds no more
 FLATTEST = (
@@ -92,7 +93,7 @@ class Start:
         loss_error, grad_error = self.losses.rounding(self.x)
         lengths = np.linalg.norm(self.consensus, axis=1)
         steep = np.linalg.norm(gradients, axis=1)
-        error = loss_error.sum() + np.sum(grad_error * lengths + steep * self._rounding(self.x))
+        error = loss_error.sum() + np.sum(grad_error * lengths + steep * self.rounding(self.x))
         error += OUTWARD * float(np.abs(losses).sum() + steep @ lengths)
         return float(losses.sum() - np.sum(gradients * self.consensus)), float(error)
 
@@ -115,7 +116,7 @@ class Start:
             error = self.matrices.R @ error
         else:
             worst = np.maximum(worst, np.linalg.norm(error, axis=1).max())  # which never grows
-        return worst * (1 + OUTWARD) + float(self._rounding(self.x).max())
+        return worst * (1 + OUTWARD) + float(self.rounding(self.x).max())
 
     @cached_property
     def moved(self) -> Floats:
@@ -141,19 +142,11 @@ class Start:
         k = self.matrices.n - 1
         value, error = self.base
         eta = np.vstack([self.consensus[:k] / step_size, self.tracking[:k]])
-        block = P[: 2 * k, : 2 * k]
-        lengths = np.linalg.norm(eta, axis=1)
         _, grad_error = self.losses.rounding(self.x)
-        slips = np.concatenate(
-            [self._rounding(self.x)[:k] / step_size, (self._rounding(self.y) + grad_error.max())[:k]]
-        )
-        sizes, exact = np.abs(block) @ (lengths + slips), np.abs(block) @ lengths
-        error += step_size * float(
-            (lengths + slips) @ sizes * (1 + OUTWARD) - lengths @ exact + OUTWARD * (lengths @ exact)
-        )
-        return value + step_size * float(np.sum(eta * (block @ eta))) + error
+        slips = self.rounding(self.x)[:k] / step_size, (self.rounding(self.y) + grad_error.max())[:k]
+        return value + error + step_size * form_bound(P[: 2 * k, : 2 * k], eta, np.concatenate(slips))
 
-    def _rounding(self, rows: Floats) -> Floats:
+    def rounding(self, rows: Floats) -> Floats:
         """Return what rounding can do to each agent's distance from the average, ``[n]``."""
         size = float(np.linalg.norm(rows, axis=1).max(initial=0.0))
         unit = self.relative + 4 * self.matrices.n * EPS
@@ -235,7 +228,7 @@ def verify(start: Start, proof: Proof, shares: Floats) -> dict[str, bool]:
     moved = len(taps.a) * proof.step_size * float(start.reach.max())
     is_admissible &= len(taps.a) == 1 or len(start.search.turns) == 1
     return {
-        "taps are admissible": is_admissible and proof.kept > 0 and proof.slack >= 0,
+        "taps are admissible": is_admissible and proof.kept > 0 and min(proof.slack, proof.past) >= 0,
         "losses are convex, if the proof says so": start.losses.convex or not proof.convex,
         "Psi < 0": storages is not None,
         "V_0 is at most the potential": storages is not None
@@ -281,7 +274,7 @@ def _prove(start: Start, step_size: float, L: Floats, slacks: tuple[float, ...])
 def _storages(start: Start, proof: Proof) -> tuple[Floats, ...] | None:
     return prove_storages(
         start.search.turns, proof.curvature, proof.step_size, proof.taps, relative=start.relative,
-        kept=proof.kept, slack=proof.slack, convex=proof.convex,
+        kept=proof.kept, slack=proof.slack, past=proof.past, convex=proof.convex,
     )  # fmt: skip
 
 
@@ -324,16 +317,26 @@ def strengthen(start: Start, proof: Proof, shares: Floats) -> Proof:
 
 
 def _growth(start: Start, proof: Proof) -> tuple[float, float]:
-    """Return m and h with |grad F|^2 >= 2 m min(F - inf F, h), h as large as it is found; m = 0 without any."""
-    gap = proof.level - proof.lower_bound
-    for depth in (math.inf, *(share * gap for share in DEPTHS if gap > 0)):
-        if (modulus := start.losses.strong_convexity(depth)) > 0:
+    """Return m and h with |grad F|^2 >= 2 m min(F - inf F, h), about the largest h that has one; m = 0 without any."""
+    find, high = start.losses.strong_convexity, proof.level - proof.lower_bound
+    low = SHALLOWEST * high
+    for depth in (math.inf, high):
+        if depth > 0 and (modulus := find(depth)) > 0:
             return modulus, depth
-    return 0.0, math.inf
+    if low <= 0 or not (modulus := find(low)):
+        return 0.0, math.inf
+    for _ in range(DEPTHS):
+        middle = math.sqrt(low * high)
+        if (found := find(middle)) > 0:
+            modulus, low = found, middle
+        else:
+            high = middle
+    return modulus, low
 
 
 def _stronger(start: Start, proof: Proof, L: Floats, kept: float, share: float) -> Proof | None:
-    asked = proof._replace(kept=kept, slack=share * _least_ratio(start), curvature=L)
+    slack = share * _least_ratio(start)
+    asked = proof._replace(kept=kept, slack=slack, past=slack, curvature=L)
     storages = _storages(start, asked)
     if storages is None:
         return None

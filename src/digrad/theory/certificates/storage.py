@@ -24,16 +24,14 @@ import numpy.typing as npt
 from scipy import linalg
 
 from digrad.theory.certificates.responses import Matrices, Taps, product
+from digrad.theory.constants.smoothness import OUTWARD
 
 Floats = npt.NDArray[np.floating]
 
 EPS = float(np.finfo(np.float64).eps)
 DOUBLINGS = 40
 SETTLED = 1e-14  # relative change of P at which doubling ends
-MARGINS = (
-    1e-8,
-    1e-6,
-)  # by which more than Psi <= 0 is asked for; the second where rounding is larger than the first
+MARGINS = (1e-8, 1e-6)  # asked for beyond Psi <= 0; the second where rounding is larger than the first
 DEPTH = 16  # roundings on the way to an entry of Psi, sums apart: more than :func:`supply` has
 
 
@@ -74,7 +72,9 @@ class Bounded:
         return Bounded(factor * self.value, max(abs(factor), size) * self.size)
 
 
-Term: TypeAlias = tuple[Bounded, Bounded, float, float]  # left'right times a factor, and the size of that if rounded
+Term: TypeAlias = tuple[
+    Bounded, Bounded, float, float
+]  # left'right times a factor, and the size of that if rounded
 
 
 class Supply(NamedTuple):
@@ -93,6 +93,7 @@ def supply(
     *,
     kept: float = 0.0,
     slack: float = 0.0,
+    past: float = 0.0,
     convex: bool = True,
 ) -> Supply:
     """Return the form F of which the storage must make a negative one, and the step.
@@ -103,7 +104,8 @@ def supply(
         step_size: alpha.
         taps: The multipliers.
         kept: eps, the share of alpha <p, D y> that V falls by.
-        slack: s, so that V falls by s |e_x|^2/alpha too, and by as much of the squares of all d_j and h_j.
+        slack: s, so that V falls by s |e_x|^2/alpha too.
+        past: s', so that V falls by s' sum_j (alpha d_j'L d_j + h_j'L^-1 h_j/alpha) alpha too.
         convex: Whether all losses are convex.
     """
     n, count = matrices.n, len(taps.a)
@@ -130,13 +132,13 @@ def supply(
     inverse = Bounded.exact(np.diag(1 / curvature))
     terms: list[Term] = [(p, D @ p, -(1 - kept), 0.0), (p, D @ ey, 1.0, 0.0), (ex, ex, slack, 0.0)]
     bent = Bounded.exact(np.diag(step_size * curvature))
-    terms += [(before, bent @ before, slack, 0.0) for before in x_before.values()]
-    terms += [(before, inverse @ before, slack / step_size, 0.0) for before in g_before.values()]
+    terms += [(before, bent @ before, past, 0.0) for before in x_before.values()]
+    terms += [(before, inverse @ before, past / step_size, 0.0) for before in g_before.values()]
     if convex:
         c = taps.a - taps.b
         total = float(
             np.arange(1, count + 1) @ (taps.a + taps.b)
-        )  # sum_j j c_j = 1 to rounding, which a_1 and b_1 bear
+        )  # rounding of sum_j j c_j = 1: a_1 bears it
         terms.append((u @ p, one @ q, -1 / n, 0.0))
         for j in range(1, count):
             terms.append((one @ h[j], u @ (d[j + 1] - d[j]), float(c[j:].sum()) / n, total / n))
@@ -151,7 +153,12 @@ def supply(
         terms.append((q, ex_next, -1.0, 0.0))
         terms.append((q, inverse @ q, -tau / step_size, 0.0))
         terms.append((dx, Bounded.exact(np.diag(curvature)) @ dx, step_size * (0.5 + tau), 0.0))
-    after = [first_rows(ex_next, k), first_rows(ey_next, k), *(d[j] for j in x_before), *(h[j] for j in g_before)]
+    after = [
+        first_rows(ex_next, k),
+        first_rows(ey_next, k),
+        *(d[j] for j in x_before),
+        *(h[j] for j in g_before),
+    ]
     # In units of p, gradients change by (alpha L)^.5 and iterates by its inverse while V changes by about one.
     unit = np.exp2(np.round(np.log2(step_size * curvature) / 2))
     mean, apart = (
@@ -189,6 +196,7 @@ def prove_storages(
     relative: float,
     kept: float = 0.0,
     slack: float = 0.0,
+    past: float = 0.0,
     convex: bool = True,
 ) -> tuple[Floats, ...] | None:
     """Return the storage before each step of a period if Psi < 0 is proved at all of them, else None.
@@ -201,10 +209,12 @@ def prove_storages(
         relative: How far the entries of R, C, u and v may be from exact ones, relatively.
         kept: eps.
         slack: s.
+        past: s'.
         convex: Whether all losses are convex.
     """
     forms = [
-        supply(turn, curvature, step_size, taps, kept=kept, slack=slack, convex=convex) for turn in turns
+        supply(turn, curvature, step_size, taps, kept=kept, slack=slack, past=past, convex=convex)
+        for turn in turns
     ]
     for margin in MARGINS:
         found = find_storages(forms, margin)
@@ -269,8 +279,8 @@ def _riccati(A: Floats, B: Floats, form: Floats) -> Floats:
     ahead, moved = A - B @ cross[:, :k], B @ cross[:, k:]
     stored = form[:k, :k] - form[:k, k:] @ cross[:, :k]
     for _ in range(DOUBLINGS):
-        factor = linalg.lu_factor(np.eye(k) + moved @ stored, check_finite=False)
-        step, push = linalg.lu_solve(factor, ahead), linalg.lu_solve(factor, moved)
+        solved = np.linalg.solve(np.eye(k) + moved @ stored, np.hstack([ahead, moved]))
+        step, push = solved[:, :k], solved[:, k:]
         added = ahead.T @ stored @ step
         stored, moved, ahead = stored + (added + added.T) / 2, moved + ahead @ push @ ahead.T, ahead @ step
         size = float(np.abs(stored).max())
@@ -321,6 +331,16 @@ def is_negative_form(form: Bounded, scale: Floats, *, relative: float) -> bool:
     return True
 
 
+def form_bound(P: Floats, rows: Floats, slips: Floats) -> float:
+    """Return an upper bound of sum_d rows_d'P rows_d for rows ``[m, d]`` that may be off by ``slips`` ``[m]``."""
+    lengths, sizes = np.linalg.norm(rows, axis=1), np.abs(P)
+    longest = lengths + slips
+    error = (1 + OUTWARD) * float(longest @ sizes @ longest) - (1 - OUTWARD) * float(
+        lengths @ sizes @ lengths
+    )
+    return float(np.sum(rows * (P @ rows))) + error
+
+
 def perron_error(turns: Sequence[Matrices]) -> float:
     """Return how far the u and v of a period are from those of exactly stochastic matrices, relatively, at most.
 
@@ -343,13 +363,22 @@ def _vector_error(M: Floats, u: Floats, rounding: float) -> float:
     off = 2 * n * float(np.finfo(np.longdouble).eps) + 4 * EPS + rounding
     residual = np.abs(exact @ long - long).astype(float) + off * (np.abs(M) @ np.abs(u) + np.abs(u))
     residual[-1] = abs(u.sum() - n) + n * EPS * np.abs(u).sum()
-    inverse = np.linalg.inv(A)
-    defect = float(np.abs(np.eye(n) - inverse @ A).sum(axis=1).max())
-    defect += 2 * (rounding + 2 * n * EPS) * float((np.abs(inverse) @ np.abs(A)).sum(axis=1).max())
-    if defect >= 0.5:
-        return np.inf
-    worst = float((np.abs(inverse) @ residual).max()) / (1 - defect)
+    worst = solution_error(A, residual, rounding)
     return worst / float(u.min() - worst) if worst < u.min() else np.inf
+
+
+def solution_error(A: Floats, residual: Floats, relative: float) -> float:
+    """Bound the error of every entry of a solution of A x = b by its residual, through an approximate inverse.
+
+    Args:
+        A: ``[n, n]``, whose entries may be off by ``relative``.
+        residual: An upper bound of |b - A x|, ``[n]``.
+        relative: Relative errors of the entries of A.
+    """
+    inverse = np.linalg.inv(A)
+    defect = float(np.abs(np.eye(len(A)) - inverse @ A).sum(axis=1).max())
+    defect += 2 * (relative + 2 * len(A) * EPS) * float((np.abs(inverse) @ np.abs(A)).sum(axis=1).max())
+    return float((np.abs(inverse) @ residual).max()) / (1 - defect) if defect < 0.5 else np.inf
 
 
 def bases(matrices: Matrices) -> tuple[Bounded, Bounded]:
