@@ -137,7 +137,13 @@ def test_stored_certificate_that_was_altered_is_not_verified(tmp_path):
 
     found = stored["certificate"]
     few = {eps: K - 1 for eps, K in found["K"].items()}
-    for key, value in (("verdict", "fails"), ("alpha_max", 1.0), ("step_size", 1e-3), ("K", few)):
+    for key, value in (
+        ("verdict", "fails"),
+        ("alpha_max", 1.0),
+        ("step_size", 1e-3),
+        ("K", few),
+        ("rate", 0.1),
+    ):
         assert not verify("certificate", key, value=value)
     for name, key in (("proof", "eps"), ("proof", "level"), ("largest", "step_size")):
         assert not verify("certificate", name, key, value=2 * found[name][key])

@@ -108,6 +108,7 @@ class _Figures(BaseModel):
     step_size: float | None
     alpha_max: float | None
     K: dict[PositiveFloat, float | None]
+    rate: float | None
     proof: dict[str, Any] | None
     largest: dict[str, Any] | None
 
@@ -180,7 +181,8 @@ def certify_spec(
     check, diverged_at = None, None
     is_clipped = not isinstance(built.methods[covered.label], SoftCGT)
     if not is_clipped:
-        certificate = replace(certificate, shares=None)  # K(eps) counts clipped steps, which are longer
+        proof = certificate.proof and certificate.proof._replace(contraction=math.inf)
+        certificate = replace(certificate, proof=proof, shares=None)  # K(eps), rate: clipped steps are longer
     try:
         if covered.is_constant and is_clipped and not uncovered(built.network, "certify_spec"):
             check = check_run(
@@ -249,6 +251,7 @@ def verify_certificate(path: str | os.PathLike[str]) -> dict[str, bool]:
         "the step is that of the run": not covered.is_constant or found["step_size"] == covered.step_size,
         "K(eps) is promised of clipped steps": (asked is not None and not is_soft)
         or not any(found["K"].values()),
+        "the rate is that of the proof, of clipped steps": _is_rate(found["rate"], asked, is_soft),
     }
     for proof in filter(None, (asked, largest)):
         more = verify_proof(
@@ -265,6 +268,13 @@ def verify_certificate(path: str | os.PathLike[str]) -> dict[str, bool]:
         name = "largest step: " if proof is largest else ""
         claims |= {f"{name}{claim}": holds for claim, holds in more.items()}
     return claims
+
+
+def _is_rate(rate: float | None, proof: dict[str, Any] | None, is_soft: bool) -> bool:
+    kappa = proof.get("contraction") if proof else None
+    if not isinstance(kappa, float) or is_soft:
+        return rate is None and not (is_soft and kappa)
+    return rate is None or rate == 1 - 1 / kappa
 
 
 def smoothness_of_spec(

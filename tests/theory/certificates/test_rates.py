@@ -62,7 +62,9 @@ def test_no_run_falls_more_slowly_than_the_promised_rate(name):
     promised = np.minimum(np.minimum(above[:-1], n * proof.depth) / proof.contraction, clipped)
     assert (above[:-1] - above[1:] >= promised - 2 * rounding[1:] - 1e-12 * above[0]).all()
     assert above[0] <= proof.budget
-    slopes = np.linalg.norm(problem.local_gradients(np.einsum("i,kid->kd", turns[0].u / n, x)[0]).mean(axis=0))
+    slopes = np.linalg.norm(
+        problem.local_gradients(np.einsum("i,kid->kd", turns[0].u / n, x)[0]).mean(axis=0)
+    )
     assert found.iterations(slopes * 1e-6) < 20 * found.iterations(slopes * 1e-2)  # logarithmic, not 1/eps^2
 
 

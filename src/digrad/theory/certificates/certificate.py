@@ -121,8 +121,8 @@ class Certificate:
             )
         if self.rate is not None and self.proof:
             found.append(
-                f"linear rate: V - n inf F, at least n (F(xbar_k) - inf F), falls by {1 - self.rate:.3g} of itself in a "
-                "step that is not clipped" + ("" if math.isinf(self.proof.depth) else ", near the minimum")
+                f"linear rate: V - n inf F, at least n (F(xbar_k) - inf F), falls by {1 - self.rate:.3g} of itself in "
+                "a step that is not clipped" + ("" if math.isinf(self.proof.depth) else ", near the minimum")
             )
         if self.stable is not None:
             found.append(

@@ -25,10 +25,13 @@ class Proof(NamedTuple):
     width: Floats  # [n] E_i
     potential: float  # V_0, an upper bound
     lower_bound: float  # of F
+    storages: tuple[Floats, ...] = ()  # P before each step of a period
+    past: float = 0.0  # s', of the history; only the rate needs it
     modulus: float = 0.0  # m: |grad F|^2 >= 2 m min(F - inf F, h)
     depth: float = math.inf  # h
-    contraction: float = math.inf  # kappa: V - n inf F is at most kappa times what an unclipped step lowers V by
-    storages: tuple[Floats, ...] = ()  # P before each step of a period
+    contraction: float = (
+        math.inf
+    )  # kappa: V - n inf F is at most kappa times what an unclipped step lowers V by
 
     def iterations(
         self, turns: tuple[Matrices, ...], reach: Floats, shares: Floats, eps: float
@@ -56,7 +59,7 @@ class Proof(NamedTuple):
         return max(1.0, min(float(np.ceil(self.budget / root / root)), linear))
 
     def _steps_to(self, aim: float, clipped: float) -> float:
-        """Return after how many steps V - n inf F <= aim by the linear rate; smaller falls than ``clipped`` have no clip."""
+        """Return after how many steps V - n inf F <= aim by the linear rate; falls below ``clipped`` have no clip."""
         # b = V - n inf F falls by at least min(b, knee)/kappa in a step, section 1.10.
         knee = min(self.budget, self.contraction * clipped, len(self.curvature) * self.depth)
         if math.isinf(self.contraction) or knee <= 0:
@@ -77,6 +80,7 @@ class Proof(NamedTuple):
             "V0": self.potential,
             "level": self.level,
             "lower_bound": self.lower_bound,
+            "past": self.past,
             "modulus": self.modulus,
             "depth": self.depth if math.isfinite(self.depth) else None,
             "contraction": self.contraction if math.isfinite(self.contraction) else None,
@@ -93,8 +97,10 @@ class Proof(NamedTuple):
         """
         a, b, L = _numbers(stored["taps"]["a"]), _numbers(stored["taps"]["b"]), _numbers(stored["L"])
         width = np.array([math.inf if width is None else float(width) for width in stored["width"]])
-        names = ("step_size", "eps", "slack", "V0", "lower_bound", "modulus")
-        step_size, kept, slack, potential, lower, modulus = _numbers([stored[name] for name in names]).tolist()
+        names = ("step_size", "eps", "slack", "V0", "lower_bound", "past", "modulus")
+        step_size, kept, slack, potential, lower, past, modulus = _numbers(
+            [stored[name] for name in names]
+        ).tolist()
         depth, contraction = (
             math.inf if stored[name] is None else float(stored[name]) for name in ("depth", "contraction")
         )
@@ -106,8 +112,9 @@ class Proof(NamedTuple):
         if not isinstance(stored["convex"], bool):
             raise TypeError("its convex is neither true nor false")
         return cls(
-            step_size, kept, slack, taps, stored["convex"], L, width, potential, lower, modulus, depth, contraction
-        )
+            step_size, kept, slack, taps, stored["convex"], L, width, potential, lower, past=past, modulus=modulus,
+            depth=depth, contraction=contraction,
+        )  # fmt: skip
 
     @property
     def level(self) -> float:

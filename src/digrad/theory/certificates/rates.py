@@ -1,7 +1,7 @@
 r"""The linear rate of a certified run, where F grows like a square around its minimum.
 
-Let :math:`|\nabla F|^2 \ge 2 m \min(F - F_*, h)`: F is convex, and m-strongly convex where :math:`F \le F_* + h`. What V
-exceeds :math:`n F_*` by is then at most :math:`\kappa` times what an unclipped step lowers V by:
+Let :math:`|\nabla F|^2 \ge 2 m \min(F - F_*, h)`: F is convex, and m-strongly convex where :math:`F \le F_* + h`. What
+V exceeds :math:`n F_*` by is then at most :math:`\kappa` times what an unclipped step lowers V by:
 
 .. math::
     V - n F(\bar x) \le \alpha\, q(\sigma), \qquad
@@ -44,7 +44,7 @@ def contraction(turns: tuple[Matrices, ...], proof: Proof, shares: Floats, *, re
         shares: The step of each agent relative to the largest, ``[n]``.
         relative: How far the entries of R, C, u and v may be from exact ones, relatively.
     """
-    if not (proof.modulus > 0 and proof.slack > 0):
+    if not _is_known(proof):
         return math.inf
     found = _least(turns, proof, shares)
     for turn, P in zip(turns, proof.storages, strict=True):
@@ -61,7 +61,7 @@ def is_contraction(
     turns: tuple[Matrices, ...], proof: Proof, shares: Floats, kappa: float, *, relative: float
 ) -> bool:
     """Return whether kappa is proved to bound what V exceeds n inf F by, in units of the decrease of a step."""
-    if not (proof.modulus > 0 and proof.slack > 0 and kappa >= (1 + ROOM / 2) * _least(turns, proof, shares)):
+    if not _is_known(proof) or kappa < (1 + ROOM / 2) * _least(turns, proof, shares):
         return False
     for turn, P in zip(turns, proof.storages, strict=True):
         above, falls = _forms(turn, proof, P, shares)
@@ -69,6 +69,10 @@ def is_contraction(
         if not is_negative_form(above - falls.times(kappa), scale, relative=relative):
             return False
     return True
+
+
+def _is_known(proof: Proof) -> bool:
+    return min(proof.modulus, proof.kept, proof.slack, proof.past) > 0
 
 
 def _parts(matrices: Matrices, proof: Proof, shares: Floats) -> tuple[float, float]:
@@ -116,6 +120,6 @@ def _forms(matrices: Matrices, proof: Proof, P: Floats, shares: Floats) -> tuple
         grown = float(np.sum(proof.curvature**2))
         above.append((ex, ex, (1 + 1 / ratio) * unit * alpha**2 * grown, 0.0))
     falls: list[Term] = [(y, weighted @ y, proof.kept, 0.0), (ex, ex, proof.slack, 0.0)]
-    falls += [(each, L @ each, proof.slack * alpha, 0.0) for each in d.values()]
-    falls += [(each, inverse @ each, proof.slack / alpha, 0.0) for each in h.values()]
+    falls += [(each, L @ each, proof.past * alpha, 0.0) for each in d.values()]
+    falls += [(each, inverse @ each, proof.past / alpha, 0.0) for each in h.values()]
     return form_of(above), form_of(falls)

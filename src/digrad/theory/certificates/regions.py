@@ -29,8 +29,8 @@ from digrad.theory.constants.spectra import EPS, gram_bound
 
 Floats = npt.NDArray[np.floating]
 
-DOUBLINGS = 200
-BISECTIONS = 40
+WIDENINGS, WIDER = 70, 8.0  # of an interval until F exceeds its level at the ends
+BISECTIONS = 30
 FINEST = 1e-12  # relative length at which the search for the end of an interval begins
 GROWTH = 1.05  # by which widths of margins are enlarged in each round, so that they close from above
 ROUNDS = 25
@@ -47,13 +47,18 @@ class Losses(NamedTuple):
     convex: bool
     lower_bound: float
     modulus: float  # m of F everywhere
+    near: "_NearMinimum | None" = None  # of logistic regression with regularisers
 
     @classmethod
     def of(cls, problem: Problem, constants: Smoothness | None) -> "Losses":
         """Return the losses of a problem; built-in ones are convex, others if their constants say so."""
         known = closed_form(problem) if constants is None else constants
         convex = constants is None or constants.convex
-        return cls(problem, constants, convex, known.lower_bound, known.strong_convexity)
+        local, near = problem.local, None
+        is_local = constants is None and isinstance(local, Logistic) and local.dim <= LARGEST_DIMENSION
+        if is_local and local.reg_weight.any():
+            near = _NearMinimum(local, problem)
+        return cls(problem, constants, convex, known.lower_bound, known.strong_convexity, near)
 
     def curvature(self, level: float, width: Floats, moved: float) -> Floats:
         """Return L_i, ``[n]``, on {F <= level} widened by ``width`` ``[n]``; infinite where nothing bounds it.
@@ -74,12 +79,11 @@ class Losses(NamedTuple):
         return np.where(np.isnan(found), np.inf, found)
 
     def strong_convexity(self, depth: float) -> float:
-        """Return m with Hess F >= m where F <= inf F + ``depth``, or |grad F|^2 >= 2 m (F - inf F); 0 if none is known."""
-        local = self.problem.local
-        if self.modulus or self.constants is not None or not isinstance(local, Logistic):
+        """Return m with |grad F|^2 >= 2 m (F - inf F) where F <= inf F + ``depth``; 0 if none is known."""
+        if self.modulus or self.near is None or math.isinf(depth):
             return self.modulus
-        near = _near_minimum(local, self.problem, depth) if math.isfinite(depth) else None
-        return near.modulus if near else 0.0
+        found = self.near.ellipsoid(depth)
+        return found.modulus if found else 0.0
 
     def rounding(self, x: Floats) -> tuple[Floats, Floats]:
         """Return what rounding can do to f_i(x_i) and to its gradient, ``[n]`` each, for x ``[n, d]``."""
@@ -136,7 +140,7 @@ def _cosh(local: Cosh, losses: Losses, level: float, width: Floats) -> Floats:
     a, s, m = local.scale, local.sharpness, local.center
 
     def curve(x: Floats) -> tuple[Floats, Floats]:
-        value = np.mean(a * np.cosh(s * (x - m)), axis=0)
+        value = np.mean(a * np.cosh(s * (x[..., None, :] - m)), axis=-2)
         return value, value
 
     low, high = _intervals(curve, losses, level)
@@ -161,23 +165,22 @@ def _intervals(
         here, terms = curve(x)
         return ~(here - OUTWARD * terms <= budget)
 
-    ends = []
-    for sign in (-1, 1):
-        step = FINEST * (1 + np.abs(at))
-        for _ in range(DOUBLINGS):
-            outside = is_outside(at + sign * step)
-            if outside.all():
-                break
-            step = np.where(outside, step, 2 * step)
-        else:
-            return np.full_like(at, -np.inf), np.full_like(at, np.inf)
-        low, high = step / 2, step
-        for _ in range(BISECTIONS):
-            middle = (low + high) / 2
-            outside = is_outside(at + sign * middle)
-            low, high = np.where(outside, low, middle), np.where(outside, middle, high)
-        ends.append(at + sign * high + sign * OUTWARD * (np.abs(at) + high))
-    return ends[0], ends[1]
+    sign = np.array([[-1.0], [1.0]])
+    high = np.full((2, len(at)), 1.0) * FINEST * (1 + np.abs(at))
+    for _ in range(WIDENINGS):
+        outside = is_outside(at + sign * high)
+        if outside.all():
+            break
+        high = np.where(outside, high, WIDER * high)
+    else:
+        return np.full_like(at, -np.inf), np.full_like(at, np.inf)
+    low = high / WIDER
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        outside = is_outside(at + sign * middle)
+        low, high = np.where(outside, low, middle), np.where(outside, middle, high)
+    left, right = at + sign * (high + OUTWARD * (np.abs(at) + high))
+    return left, right
 
 
 @_curvature.register
@@ -214,18 +217,18 @@ def _ball(gap: float, steepness: float, modulus: Callable[[float], float], large
 def _logistic(local: Logistic, losses: Losses, level: float, width: Floats) -> Floats:
     """Data term plus lambda p (p - 1) r^(p - 2): with the slope 1/4, or that of the margins near the minimum."""
     everywhere = data_bounds(local).smooth + _radial(local, _radius(local, level), width)
-    depth = max(0.0, level - losses.problem.solve(tolerance=np.inf).loss) + OUTWARD * abs(level)
-    near = _near_minimum(local, losses.problem, depth)
-    if near is None:
+    near = losses.near
+    found = near and near.ellipsoid(max(0.0, level - near.minimum.loss) + OUTWARD * abs(level))
+    if not (near and found):
         return up(everywhere)
-    columns = zip(local.features, near.margins, near.changes, near.lengths, width, strict=True)
+    columns = zip(local.features, near.margins, found.changes, near.lengths, width, strict=True)
     data = np.array(
         [
             gram_bound([_weighted(block, _steepest_slope(np.abs(t) - w - length * e))])
             for block, t, w, length, e in columns
         ]
     )
-    return up(np.minimum(everywhere, data + _radial(local, near.radius, width)))
+    return up(np.minimum(everywhere, data + _radial(local, found.radius, width)))
 
 
 def _radial(local: Logistic, radius: float, width: Floats) -> Floats:
@@ -249,75 +252,71 @@ def _radius(local: Logistic, level: float) -> float:
 
 
 class _Ellipsoid(NamedTuple):
-    """What holds on a set around the minimum of logistic regression; lists have an array per agent."""
+    """What holds on a set around the minimum of logistic regression."""
 
     radius: float  # the largest |x|
     modulus: float  # Hess F >= modulus
-    margins: list[Floats]
-    changes: list[Floats]  # of the margins
-    lengths: list[Floats]  # |h|
+    changes: list[Floats]  # of the margins of each agent
 
 
-def _near_minimum(local: Logistic, problem: Problem, depth: float) -> _Ellipsoid | None:
-    """Return an ellipsoid around {F <= F(x) + depth}, x the computed minimum.
+class _NearMinimum:
+    """Ellipsoids around the sublevel sets of logistic regression: what they need of the data is computed once."""
 
-    Where every margin s changes by at most w_s and |x| stays above r, Hess F >= A(w), the Gram matrix with the smallest
-    slopes plus the least curvature of the regulariser. If the ellipsoid of A(w) at this level keeps to the same w and
-    r, F exceeds the level on its surface, hence outside of it too. None if w grows too far before it closes.
-    """
-    if local.dim > LARGEST_DIMENSION or not local.reg_weight.any():
+    def __init__(self, local: Logistic, problem: Problem) -> None:
+        self.local, self.minimum, self.fails_at = local, problem.solve(tolerance=np.inf), math.inf
+        self.size = float(np.linalg.norm(self.minimum.x))
+        squares = [block.power(2) if scipy.sparse.issparse(block) else block**2 for block in local.features]
+        self.lengths = [up(np.sqrt(np.asarray(each.sum(axis=1)).ravel())) for each in squares]  # |h|
+        self.margins = [np.asarray(block @ self.minimum.x).ravel() for block in local.features]
+        everyone = np.ones(local.n_agents)
+        errors = _logistic_rounding(local, self.minimum.loss * everyone, self.size * everyone)
+        self.loss_error, self.grad_error = (float(error.mean()) for error in errors)
+
+    def ellipsoid(self, depth: float) -> _Ellipsoid | None:
+        """Return an ellipsoid around {F <= F(x) + depth}, x the computed minimum.
+
+        Where every margin s changes by at most w_s and |x| stays above r, Hess F >= A(w), the Gram matrix with the
+        smallest slopes plus the least curvature of the regulariser. If the ellipsoid of A(w) at this depth keeps to the
+        same w and r, F exceeds it on its surface, hence outside of it too. None if w grows too far before it closes,
+        and for larger depths too.
+        """
+        if depth < self.fails_at and (found := self._closed(depth)):
+            return found
+        self.fails_at = min(depth, self.fails_at)
         return None
-    minimum = problem.solve(tolerance=np.inf)
-    margins, lengths = _margins(local, minimum.x)
-    size = float(np.linalg.norm(minimum.x))
-    loss_error, grad_error = _logistic_rounding(
-        local, np.full(local.n_agents, minimum.loss), np.full(local.n_agents, size)
-    )
-    gap = depth + float(loss_error.mean())
-    steepness = minimum.grad_norm + float(grad_error.mean())
-    inexact = 4 * EPS * local.dim * size  # of a margin, relative to |h|
-    changes: list[Any] = [np.zeros(len(t)) for t in margins]
-    moved = 0.0
-    for _ in range(ROUNDS):
-        flattest = float(
-            np.mean(local.reg_weight * local.reg_power * max(size - moved, 0.0) ** (local.reg_power - 2))
-        )
-        gram = flattest * np.eye(local.dim)
-        for block, t, w in zip(local.features, margins, changes, strict=True):
-            scaled = _weighted(block, _slope(np.abs(t) + w) / local.n_agents)
-            part = scaled.T @ scaled / block.shape[0]
-            gram += part.toarray() if scipy.sparse.issparse(part) else part
-        values, vectors = np.linalg.eigh(gram)
-        values = values - 8 * EPS * (max(local.sizes) + local.dim) * float(np.trace(gram))
-        if values[0] <= 0:
-            return None
-        # F - F(x) >= -steepness |d| + d'A d/2, so d'A d/2 <= gap + steepness |d|, and |d|^2 <= d'A d/values[0].
-        least = float(values[0])
-        longest = (steepness + math.sqrt(steepness**2 + 2 * gap * least)) / least
-        energy = up(2 * (gap + steepness * longest))
-        radius = up(math.sqrt(energy / least))
-        new = []
-        for block, length in zip(local.features, lengths, strict=True):
-            turned = np.abs(block @ vectors) + OUTWARD * length[:, None]
-            new.append(up(np.sqrt(energy * np.sum(turned**2 / values, axis=1)) + inexact * length))
-        if radius <= moved and all((n <= w).all() for n, w in zip(new, changes, strict=True)):
-            return _Ellipsoid(up(size + moved), least, margins, changes, lengths)
-        changes, moved = (
-            [GROWTH * np.maximum(n, w) for n, w in zip(new, changes, strict=True)],
-            GROWTH * max(radius, moved),
-        )
-        if all(np.median(w) > FAR for w in changes):
-            return None
-    return None
 
-
-def _margins(local: Logistic, x: Floats) -> tuple[list[Floats], list[Floats]]:
-    """Return h'x and an upper bound of |h| for every sample of each agent."""
-    lengths = []
-    for block in local.features:
-        squares = block.multiply(block) if scipy.sparse.issparse(block) else np.square(block)
-        lengths.append(up(np.sqrt(np.asarray(squares.sum(axis=1)).ravel())))
-    return [np.asarray(block @ x).ravel() for block in local.features], lengths
+    def _closed(self, depth: float) -> _Ellipsoid | None:
+        local, n = self.local, self.local.n_agents
+        gap, steepness = depth + self.loss_error, self.minimum.grad_norm + self.grad_error
+        inexact = 4 * EPS * local.dim * self.size  # of a margin, relative to |h|
+        changes, moved = [np.zeros(len(t)) for t in self.margins], 0.0
+        for _ in range(ROUNDS):
+            bent = local.reg_weight * local.reg_power * max(self.size - moved, 0.0) ** (local.reg_power - 2)
+            gram = float(np.mean(bent)) * np.eye(local.dim)
+            for block, t, w in zip(local.features, self.margins, changes, strict=True):
+                scaled = _weighted(block, _slope(np.abs(t) + w) / n)
+                part = scaled.T @ scaled / block.shape[0]
+                gram += part.toarray() if scipy.sparse.issparse(part) else part
+            values, vectors = np.linalg.eigh(gram)
+            values = values - 8 * EPS * (max(local.sizes) + local.dim) * float(np.trace(gram))
+            least = float(values[0])
+            if least <= 0:
+                return None
+            # F - F(x) >= -steepness |d| + d'A d/2, so d'A d/2 <= gap + steepness |d|, and |d|^2 <= d'A d/least.
+            longest = (steepness + math.sqrt(steepness**2 + 2 * gap * least)) / least
+            energy = up(2 * (gap + steepness * longest))
+            radius = up(math.sqrt(energy / least))
+            new = []
+            for block, length in zip(local.features, self.lengths, strict=True):
+                turned = np.abs(block @ vectors) + OUTWARD * length[:, None]
+                new.append(up(np.sqrt(energy * np.sum(turned**2 / values, axis=1)) + inexact * length))
+            if radius <= moved and all((n <= w).all() for n, w in zip(new, changes, strict=True)):
+                return _Ellipsoid(up(self.size + moved), least, changes)
+            changes = [GROWTH * np.maximum(n, w) for n, w in zip(new, changes, strict=True)]
+            moved = GROWTH * max(radius, moved)
+            if all(np.median(w) > FAR for w in changes):
+                return None
+        return None
 
 
 def _slope(t: Floats) -> Floats:

@@ -228,9 +228,8 @@ def _best_taps(responses: _Responses, start: Taps | None) -> tuple[Taps, Floats]
         taps = (
             found.x[:-1] if i % 2 == 0 else (found.x[:-1] + best_taps) / 2
         )  # every other round half the way
-    taps = np.maximum(best_taps, 0) / float(
-        balance[:-1] @ np.maximum(best_taps, 0)
-    )  # linear programs end near 1
+    taps = np.maximum(best_taps, 0)
+    taps = taps / float(balance[:-1] @ taps)  # linear programs end near 1
     return Taps(taps[:count], taps[count:], 1 / best), values
 
 

@@ -238,7 +238,9 @@ def _quartic(local: Quartic, problem: Problem, L1: float, excess: float) -> Smoo
         ell=ell,
         b=0.0 if is_shared else max(dissimilarity(i) for i in range(local.n_agents)),
         lower_bound=_quartic_bound(problem, local, center, slack),
-        strong_convexity=down(float(np.mean(a * np.maximum(length - slack, 0) ** 2))),  # mean a |x - m|^2 at least
+        strong_convexity=down(
+            float(np.mean(a * np.maximum(length - slack, 0) ** 2))
+        ),  # mean a |x - m|^2 at least
         source="closed form",
         note=f"quartic: L0 = 4 a/L1^2 with L1 = {L1:.3g}, ell - 1 = spread of a + {excess:.3g}",
     )
