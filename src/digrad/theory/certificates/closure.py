@@ -44,6 +44,7 @@ ROUNDED_UP = 1e-9  # relative, of V_0 - n f_inf, E_i and L_i, so that another ma
 FLATTEST = (
     1e-3  # of the largest curvature: no less is assumed, which costs little and solves equations better
 )
+PARTS = (1.0, 0.01)  # of that for the history, the second where the first enlarges the region too much
 SLACKS = tuple(4.0**-k for k in range(1, 9))  # shares of D that |e_x|^2 may get
 
 
@@ -304,7 +305,9 @@ def strengthen(start: Start, proof: Proof, shares: Floats) -> Proof:
     for grown in GROWN:
         room, has_found = 1 - proof.step_size * grown / proof.taps.step_size, False
         for kept, share in product((room / 2, room / 4), SLACKS if room > 0 else ()):
-            if (found := _stronger(start, proof, grown * proof.curvature, kept, share)) is None:
+            slack, L = share * _least_ratio(start), grown * proof.curvature
+            asked = (proof._replace(kept=kept, slack=slack, past=part * slack, curvature=L) for part in PARTS)
+            if (found := next(filter(None, (_stronger(start, each) for each in asked)), None)) is None:
                 continue
             found, count = rated(found)
             if count is not None and (score is None or count < score):
@@ -334,17 +337,16 @@ def _growth(start: Start, proof: Proof) -> tuple[float, float]:
     return modulus, low
 
 
-def _stronger(start: Start, proof: Proof, L: Floats, kept: float, share: float) -> Proof | None:
-    slack = share * _least_ratio(start)
-    asked = proof._replace(kept=kept, slack=slack, past=slack, curvature=L)
+def _stronger(start: Start, asked: Proof) -> Proof | None:
+    """Return the proof that is asked for with its storages, if its region closes."""
     storages = _storages(start, asked)
     if storages is None:
         return None
     found = _with_storages(start, asked, storages)
     found = found._replace(width=(1 + ROUNDED_UP) * _width(start, found))
-    moved = start.search.taps * proof.step_size * float(start.reach.max())
+    moved = start.search.taps * found.step_size * float(start.reach.max())
     needed = (1 + ROUNDED_UP) * start.losses.curvature(found.level, found.width, moved)
-    return found if (needed <= L).all() else None
+    return found if (needed <= found.curvature).all() else None
 
 
 def largest(start: Start) -> Proof | None:
