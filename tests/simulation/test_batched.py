@@ -1,6 +1,7 @@
 """Batched runs are the runs themselves."""
 
 import signal
+import warnings
 
 import numpy as np
 import pytest
@@ -48,6 +49,18 @@ def test_schedules_and_seeds_in_a_batch_are_those_of_single_runs():
     ]
     for seed, (method, trace) in enumerate(zip(methods, batch(runs, steps=20), strict=True)):
         same(trace, dg.simulate(method, problem, NETWORK, steps=20, seed=seed, **options))
+
+
+def test_batched_runs_in_float32_compute_in_float32():
+    problem, sizes = dg.problems.example_quadratic(), (0.02, 0.1)
+    options = {"dtype": "float32", "record_every": 10}
+    runs = [dg.Simulator(dg.CGT(size, 0.5), problem, NETWORK, **options) for size in sizes]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # JAX warns when float64 is written into float32
+        traces = batch(runs, x0=[10.0, -10.0])
+    for size, trace in zip(sizes, traces, strict=True):
+        alone = dg.simulate(dg.CGT(size, 0.5), problem, NETWORK, steps=60, x0=[10.0, -10.0], **options)
+        np.testing.assert_array_equal(trace.final_x, alone.final_x)
 
 
 def test_shared_samples_are_those_of_the_first_run():

@@ -73,7 +73,7 @@ class _Batch:
             rows=rows, is_batched=True, shares_samples=share_samples or lead.sampler is None
         )
         self.params = lead.params[0]._replace(
-            method=_stack([setup.params[0].method for setup in self.setups]),
+            method=_stack([setup.params[0].method for setup in self.setups], lead.options["dtype"]),
             arrays=lead.problem.code.side_by_side(lead.problem.arrays(lead.options["dtype"])),
         )
         starts = [simulator.init(one["x0"]) for simulator, one in zip(simulators, options, strict=True)]
@@ -162,8 +162,12 @@ def _inputs(setups: Sequence[Setup], first: int, end: int, steps: int, static: S
     return xs._replace(samples=np.stack(own, axis=1))  # pyright: ignore[reportArgumentType]
 
 
-def _stack(trees: Sequence[Any]) -> Any:
-    # By NumPy, as above: JAX would compile every stack and every slice of another shape.
-    return jax.tree.map(
-        lambda *leaves: jax.device_put(np.stack([np.asarray(leaf) for leaf in leaves])), *trees
-    )
+def _stack(trees: Sequence[Any], dtype: Any = None) -> Any:
+    """Return trees as one of a batch; Python's numbers get ``dtype``, as they would in a single run."""
+
+    def stack(*leaves: Any) -> jax.Array:
+        # By NumPy, as above: JAX would compile every stack of another shape.
+        arrays = [np.asarray(leaf, dtype if isinstance(leaf, float) else None) for leaf in leaves]
+        return jax.device_put(np.stack(arrays))
+
+    return jax.tree.map(stack, *trees)
