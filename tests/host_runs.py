@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from digrad import CGT, graphs
 from digrad.graphs import Digraph, ring
 from digrad.torch import Replicas
-from digrad.torch.machines.key_file import make_key
+from digrad.torch.curve import make_key
 from namespaces import Host
 from torch_models import network_loss, network_model
 from torch_processes import WORKERS
@@ -42,14 +42,24 @@ class Run:
         graph: Digraph | None = None,
         script: Sequence[str] = (),
         agents: int = 1,
+        torchrun: bool = False,
     ) -> None:
         self.machines, self.folder, self.n = machines, folder, agents * len(machines)
         self.script = script or (WORKER, str(folder))
         graphs.write(graph or ring(self.n), folder / "graph.json")
-        self.words: tuple[str, ...] = (
-            "-m", "digrad", "launch", "--agents", str(agents), "--graph", str(folder / "graph.json"),
-            *(self._meeting(key) if len(machines) > 1 else ()), *options,
-        )  # fmt: skip
+        self.torchrun = torchrun
+        start: tuple[str, ...] = (
+            "-m",
+            "digrad",
+            "launch",
+            "--agents",
+            str(agents),
+            "--graph",
+            str(folder / "graph.json"),
+        )
+        if torchrun:
+            start = ("-m", "torch.distributed.run", f"--nproc-per-node={agents}", "--max-restarts=3")
+        self.words = (*start, *(self._meeting(key) if len(machines) > 1 else ()), *options)
         self.processes: dict[int, subprocess.Popen[str]] = {}
 
     def _meeting(self, key: bool) -> Sequence[str]:
@@ -57,13 +67,20 @@ class Run:
         key_file = self.folder / "run.key"
         if key and not key_file.exists():
             make_key(key_file)
+        if self.torchrun:
+            endpoint = f"--rdzv-endpoint={self.machines[0].address}:{PORT}"
+            return f"--nnodes={len(self.machines)}", "--rdzv-backend=digrad", endpoint
         trust = ("--key-file", str(key_file)) if key else ("--insecure",)
         return "--nodes", str(len(self.machines)), "--endpoint", f"{self.machines[0].address}:{PORT}", *trust
 
     def start(self, number: int, *options: str, **variables: str) -> None:
         """Start the launch of one host, as machine ``number``."""
         host = self.machines[number]
-        words = (*self.words, "--node-rank", str(number), *options, *self.script)
+        rank: tuple[str, ...] = ("--node-rank", str(number))
+        if self.torchrun:
+            rank = (f"--rdzv-conf=key_file={self.folder / 'run.key'},node_rank={number}",)
+            variables = {**variables, "DIGRAD_GRAPH": str(self.folder / "graph.json")}
+        words = (*self.words, *rank, *options, *self.script)
         log = self.folder / f"log-{number}-{len(host.processes)}"
         self.processes[number] = host.start(*words, log=log, **variables)
 

@@ -5,14 +5,13 @@ import importlib.util
 import socket
 import subprocess
 import sys
-import tempfile
 
 import pytest
 
-import digrad.torch.launch  # noqa: F401 (its annotations name what tests replace)
 from digrad.cli import main
 from digrad.graphs import ring, write
-from digrad.torch.machines.key_file import make_key, read_key
+from digrad.torch.curve import make_key, read_key
+from digrad.torch.launch import agent
 
 
 def call(monkeypatch, capsys, *words):
@@ -131,22 +130,19 @@ def test_help_shows_how_to_start_agents_on_one_machine_and_on_several(monkeypatc
 def test_all_that_follows_the_script_is_its_own(words, handed, monkeypatch, capsys, script):
     commands = []
 
-    class Ended:
-        def __init__(self, command, **_):
-            commands.append(command)
+    class Node:
+        def __init__(self, command, **options):
+            commands.append((command, options))
 
-        def wait(self, _):
+        def run(self):
             return 0
 
-    monkeypatch.setattr(subprocess, "Popen", Ended)
-    made, make = [], tempfile.mkdtemp
-    monkeypatch.setattr(tempfile, "mkdtemp", lambda *of, **named: made.append(of) or make(*of, **named))
+    monkeypatch.setattr(agent, "Node", Node)
     code, _ = call(monkeypatch, capsys, "--agents", "3", script, *words)
     assert code == 0
-    assert len(made) == 1  # the folder that launch shares with its agents
-    assert commands[0][0] == sys.executable
-    assert commands[0][commands[0].index(str(script)) + 1 :] == handed
-    assert "--nproc-per-node=3" in commands[0]
+    ((command, options),) = commands
+    assert command[command.index(str(script)) + 1 :] == handed
+    assert options["agents"] == 3
 
 
 def test_interface_without_an_address_is_refused(script, monkeypatch, capsys):

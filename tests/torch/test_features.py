@@ -19,7 +19,7 @@ from digrad.links import FixedDelay, Links, rounded
 from digrad.network import Network
 from digrad.schedules import InverseSqrt
 from digrad.torch import ProcessNetwork, Replicas, Shard, recalibrate
-from digrad.torch.launch import launch, launch_command, launch_environment
+from digrad.torch.launch import launch
 from digrad.torch.replica_net import ReplicaNet
 from torch_processes import run
 
@@ -442,12 +442,8 @@ def test_launch_checks_its_arguments(tmp_path: Path) -> None:
 
     graphs.write(ring(3), tmp_path / "graph.txt")
     with pytest.raises(ArgumentError, match="has 3 agents, but 4 processes"):
-        launch_environment(graph=tmp_path / "graph.txt", agents=4)
-    assert (
-        launch_environment(graph=tmp_path / "graph.txt", agents=3)["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"]
-        == "1"
-    )
+        launch(__file__, agents=4, graph=tmp_path / "graph.txt")
     with pytest.raises(ArgumentError, match="does not exist"):
-        launch_command(tmp_path / "none.py", agents=3)
+        launch(tmp_path / "none.py", agents=3)
     with pytest.raises(ArgumentError, match="`endpoint` of launch is required for 2 nodes"):
         launch(__file__, agents=3, nodes=2)

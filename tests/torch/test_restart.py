@@ -144,15 +144,16 @@ def test_any_agent_may_be_killed_at_any_step(trial: int, tmp_path: Path, five: l
     check_kill(tmp_path / "run", plan, five, resumed)
 
 
-def test_plain_torchrun_fails_early_with_the_reason_when_its_restart_cannot_work(tmp_path: Path) -> None:
+def test_torchrun_on_several_machines_fails_early_with_the_reason_when_its_restart_cannot_work() -> None:
     variables = environment(
-        RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="1", TORCHELASTIC_RESTART_COUNT="1"
-    )
+        RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="1", GROUP_WORLD_SIZE="2",
+        TORCHELASTIC_RESTART_COUNT="1",
+    )  # fmt: skip
     code = "from digrad.torch import ProcessNetwork; from digrad.graphs import ring; ProcessNetwork(ring(3))"
     began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", code], env=variables, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode != 0
-    assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in done.stderr
+    assert "`torchrun --rdzv-backend digrad`" in done.stderr
     assert time.monotonic() - began < STARTUP

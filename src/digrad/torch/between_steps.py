@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from digrad.torch.ending import Ending, Saver
+from digrad.torch.launch.preemption import Preemption, Saver
 from digrad.torch.process_network import ProcessNetwork
 from digrad.torch.step_metrics import Counted, StepMetrics
 
@@ -14,7 +14,7 @@ class BetweenSteps:
     Args:
         network: The processes.
         net: The executor.
-        wait: See :class:`~digrad.torch.ending.Ending`.
+        wait: See :class:`~digrad.torch.launch.preemption.Preemption`.
     """
 
     def __init__(
@@ -22,7 +22,7 @@ class BetweenSteps:
     ) -> None:
         self._network = network
         self._metrics = StepMetrics(network.agent, net)
-        self._ending = Ending(network, wait)
+        self._preemption = Preemption(network, wait)
         self._last_end: float | None = None
 
     def end_step(self, k: int) -> None:
@@ -31,20 +31,20 @@ class BetweenSteps:
         if began is not None:
             self._network.note_step(self._last_end - began)
         self._metrics.write(k)
-        self._ending.after_step(k)
+        self._preemption.after_step(k)
 
     def begin_step(self, k: int) -> None:
         """Save and end here if all agents have agreed to."""
-        self._ending.before_step(k)
+        self._preemption.before_step(k)
 
     def end_when_told_to(self, saver: Saver | None = None) -> None:
         """Remember what saves, or that the loop itself looks whether the run is over."""
-        self._ending.enable(saver)
+        self._preemption.enable(saver)
 
     @property
     def is_over(self) -> bool:
         """Whether the run was told to end, and the last step was that of all agents."""
-        return self._ending.is_over
+        return self._preemption.is_over
 
     def close(self) -> None:
         """Write no more metrics."""

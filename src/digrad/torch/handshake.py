@@ -107,6 +107,14 @@ class Handshake:
         """Leave facts for whoever reads them later; nobody waits."""
         self._store.set(self._key(name, self._agent), json.dumps(facts))
 
+    def flag(self, name: str) -> None:
+        """Let everybody know that something under a name has happened; nobody waits."""
+        self._store.set(self._key(name, "flag"), "")
+
+    def is_flagged(self, name: str) -> bool:
+        """Return whether something under a name has happened."""
+        return self._store.check([self._key(name, "flag")])
+
     def posted(self, name: str) -> list[dict[str, Any]] | None:
         """Return what all agents have left under a name, or None if one has not yet; nobody waits."""
         keys = self._keys(name)
@@ -193,7 +201,7 @@ class Handshake:
     def _keys(self, name: int | str) -> list[str]:
         return [self._key(name, agent) for agent in range(self._n)]
 
-    def _key(self, name: int | str, agent: int) -> str:
+    def _key(self, name: int | str, agent: int | str) -> str:
         """Return under what an agent says something: in a call of all agents by its number, else by name."""
         return f"digrad/{self._prefix}/{name}/{agent}"
 

@@ -18,9 +18,9 @@ from digrad.errors import ArgumentError
 from digrad.links import Links, Timeline
 from digrad.methods.fields import numeric_fields, with_fields
 from digrad.network import AnyNetwork
-from digrad.torch.ending import Saver
 from digrad.torch.finite import broken_rows
 from digrad.torch.flat import FlatParameters
+from digrad.torch.launch.preemption import Saver
 from digrad.torch.memory import release_free_memory
 from digrad.torch.mixing_order import PIECE
 from digrad.torch.reasons import agents_text

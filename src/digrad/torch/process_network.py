@@ -1,7 +1,6 @@
 """A network whose agents are processes, connected by torch.distributed."""
 
 import contextlib
-import functools
 import hashlib
 import os
 import secrets
@@ -25,17 +24,17 @@ from digrad.network import AnyNetwork, Network
 from digrad.torch import security
 from digrad.torch.addresses import published_address
 from digrad.torch.agent_links import AgentLinks, Place, ring_sum
-from digrad.torch.bound_store import store_of_group
+from digrad.torch.curve import KEY_VARIABLE
 from digrad.torch.exchange import TAGS, Round
 from digrad.torch.handshake import GRACE, LINGER, Handshake
-from digrad.torch.launch import GRAPH_VARIABLE
+from digrad.torch.launch import ADDRESS_VARIABLE, GRAPH_VARIABLE, ROUND_VARIABLE, STORE_VARIABLE
+from digrad.torch.launch.store import store_from_environment
+from digrad.torch.launch.worker import die_with_parent, record_uncaught
 from digrad.torch.log_records import note_agent
-from digrad.torch.machines.meeting import MEETING_VARIABLE
 from digrad.torch.reasons import agents_text, first_line
 from digrad.torch.route import Route
 from digrad.torch.same_host import SameHost
 
-OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"  # a setting of torchrun, which only its c10d backend obeys
 SHARED_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # what torchrun tells the agents it has done
 PATIENCE = 300.0  # seconds that an agent waits for another one,
 STEPS = 5  # or so many step times if that is longer
@@ -129,7 +128,10 @@ class ProcessNetwork:
         self._closing: list[Callable[[], None]] = []
         self._under_way: list[tuple[Round, weakref.ref[Any]]] = []
         self._awaited: Awaited | None = None
+        self.watchers: list[Callable[[], None]] = []  # called every two seconds, in a thread
         security.bind(interface)
+        die_with_parent()
+        record_uncaught()
         _check_restart()
         self._owns_group = not dist.is_initialized()
         if self._owns_group:
@@ -164,10 +166,10 @@ class ProcessNetwork:
 
     def place(self) -> Place:
         """Return where this agent listens for others, and the secret by which they know one another; all must call."""
-        if MEETING_VARIABLE in os.environ:
-            found = dict(_meeting_store().facts())
-            return Place(found["machine"], found["address"], bytes.fromhex(found["secret"]), found["sealed"])
         drawn = self.exchange({"secret": secrets.token_hex(32)}, "ProcessNetwork")[0]["secret"]
+        if STORE_VARIABLE in os.environ:
+            machine, address = int(os.environ["GROUP_RANK"]), os.environ[ADDRESS_VARIABLE]
+            return Place(machine, address, bytes.fromhex(drawn), sealed=KEY_VARIABLE in os.environ)
         interface = os.environ.get(security.INTERFACE, "lo")
         return Place(
             self.agent, published_address(interface) or "127.0.0.1", bytes.fromhex(drawn), sealed=False
@@ -175,7 +177,7 @@ class ProcessNetwork:
 
     def _open_links(self, backend: str) -> AgentLinks | None:
         """Return the links to agents of other machines, if ``digrad launch`` has started several."""
-        if MEETING_VARIABLE not in os.environ or "gloo" not in backend:
+        if STORE_VARIABLE not in os.environ or "gloo" not in backend:
             return None
         return self.keep(
             AgentLinks(
@@ -240,6 +242,9 @@ class ProcessNetwork:
 
     def look_around(self) -> None:
         """Hang up if this agent has waited for long and in vain, so that its wait ends; a thread calls."""
+        for look in self.watchers:
+            with contextlib.suppress(dist.DistError, RuntimeError):  # the store has gone
+                look()
         awaited = self._awaited
         if awaited is None or time.monotonic() - awaited.last_progress < SUSPICION:
             return
@@ -406,9 +411,11 @@ def _as_network(network: AnyNetwork | Digraph | GraphSequence | None) -> AnyNetw
 
 
 def _check_restart() -> None:
-    if dist.is_initialized() or os.environ.get(SHARED_STORE) == "False":
+    """Refuse a restart by which torchrun would lead the agents of several machines to the addresses of the last one."""
+    is_fresh = ROUND_VARIABLE in os.environ or os.environ.get(SHARED_STORE) == "False"
+    if dist.is_initialized() or is_fresh or os.environ.get("GROUP_WORLD_SIZE", "1") == "1":
         return
-    remedy = f"start with `digrad launch`, or with `{OWN_STORE}=1 torchrun --rdzv-backend c10d`"
+    remedy = "start with `digrad launch`, or with `torchrun --rdzv-backend digrad`"
     if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0:
         raise CommunicationError(
             "torchrun has restarted the agents, but keeps one store for all attempts, where they would find the "
@@ -430,7 +437,7 @@ def _join(backend: str, timeout: float) -> None:
             "for the whole run: several optimizers may use it."
         )
     needed = ["RANK", "WORLD_SIZE"]
-    if MEETING_VARIABLE not in os.environ:
+    if STORE_VARIABLE not in os.environ:
         needed += ["MASTER_ADDR", "MASTER_PORT"]
     missing = [name for name in needed if name not in os.environ]
     if missing:
@@ -440,7 +447,7 @@ def _join(backend: str, timeout: float) -> None:
         )
     rank, size, meeting = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), None
     try:
-        store = _meeting_store() if MEETING_VARIABLE in os.environ else store_of_group(timeout)
+        store = store_from_environment(timeout)
         if store is not None:
             meeting = Handshake(store, rank, size, "joining")
             meeting.post(_HERE, {})
@@ -464,14 +471,6 @@ def _missing(meeting: Handshake | None) -> list[int]:
             meeting.leave_together()
             return missing
     return []
-
-
-@functools.cache
-def _meeting_store() -> Any:
-    """Return the store of an agent that ``digrad launch`` started on one of several machines."""
-    from digrad.torch.machines.meeting_store import MeetingStore
-
-    return MeetingStore()
 
 
 def _handshake(group: dist.ProcessGroup, agent: int) -> Handshake:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from digrad._internal.event_files import EventFile, has_tensorboard
-from digrad.torch.launch import METRICS_VARIABLE
+from digrad.torch.launch import METRICS_VARIABLE, attempt
 
 
 class Counted(Protocol):
@@ -42,7 +42,7 @@ class StepMetrics:
             if has_tensorboard():
                 self._events = EventFile(Path(folder) / "tensorboard" / f"agent-{agent}")
         self._agent, self._net = agent, net
-        self._attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        self._attempt = attempt()
         self._before = self._counts()
 
     def write(self, k: int) -> None:

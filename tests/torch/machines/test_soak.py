@@ -29,13 +29,14 @@ ROLES = {
     "launch": True,
     "launch with the store": True,
     "machine with the store": True,
-    "agent under torchrun": False,
-    "torchrun": False,
-    "launch above torchrun": False,
+    "agent of torchrun": True,
+    "torchrun with the store": True,
+    "agent of one machine": False,
+    "launch of one machine": False,
 }
 MOMENTS = ("start", "step", "save", "end")
 FIRST = int(os.environ.get("DIGRAD_SOAK_FIRST", "0"))  # trial; those of several machines can be put together
-TRIALS = range(FIRST, FIRST + int(os.environ.get("DIGRAD_SOAK", "7")))
+TRIALS = range(FIRST, FIRST + int(os.environ.get("DIGRAD_SOAK", "8")))
 
 
 @dataclass
@@ -89,7 +90,9 @@ def test_any_process_of_any_host_may_be_killed_at_any_moment(
     try:
         with hosts(trial.hosts) as machines:
             script = (WORKER, str(tmp_path), str(TIMEOUT), str(PACE))
-            run = Run(machines, tmp_path, script=script, agents=1 if ROLES[role] else 2)
+            run = Run(
+                machines, tmp_path, script=script, agents=1 if ROLES[role] else 2, torchrun="torchrun" in role
+            )
             run.go()
             run.start_all(TMPDIR=str(tmp_path))
             await_moment(run, rng.choice(MOMENTS), rng)
@@ -113,7 +116,7 @@ def await_moment(run: Run, moment: str, rng: random.Random) -> None:
     first = 3 * rng.randrange(4)  # the checkpoint before the one that is hit
     steps = run.folder / "steps"
     signs = {
-        "start": (lambda: len(run.files("digrad-launch-*")) == len(run.machines), IMPORTS),
+        "start": (lambda: all(host.pids() for host in run.machines), IMPORTS),
         "step": (lambda: run.files("started-*"), STEPS),
         "save": (
             lambda: first in (0, *committed_steps(steps)) and (run.files("saving-*") or run.files("final-*")),
@@ -162,12 +165,13 @@ def victims_of(role: str, host: Host, rng: random.Random) -> list[int]:
     words = {pid: words_of(pid) for pid in host.pids()}
     if role == "machine with the store":
         return list(words)
-    agents = [pid for pid, found in words.items() if b"digrad.torch.agent" in found]
-    torchruns = [pid for pid, found in words.items() if b"torch.distributed.run" in found]
+    launches = [
+        pid for pid, found in words.items() if b"launch" in found or b"torch.distributed.run" in found
+    ]
+    agents = [pid for pid, found in words.items() if WORKER.encode() in found and pid not in launches]
     if role.startswith("agent"):
-        agents = [pid for pid in agents if pid not in torchruns]
         return [rng.choice(agents)] if agents else []
-    return torchruns if role == "torchrun" else [pid for pid, found in words.items() if b"launch" in found]
+    return launches
 
 
 def moment_of(run: Run) -> str:

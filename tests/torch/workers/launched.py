@@ -11,6 +11,7 @@ import torch.distributed
 from digrad import CGT
 from digrad.graphs import ring
 from digrad.torch import DecentralizedOptimizer, ProcessNetwork
+from digrad.torch.launch import attempt
 
 STEPS = 6
 
@@ -33,7 +34,7 @@ def main(what: str, folder: str) -> None:
         optimizer.step()
         if optimizer.k == 2:
             (Path(folder) / f"training-{network.agent}").touch()
-        if what == "killed" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and network.agent == 1:
+        if what == "killed" and attempt() == 0 and network.agent == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         if what == "alone" and optimizer.k == 3 and network.agent == 1:
             optimizer.consensus_error()

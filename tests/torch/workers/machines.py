@@ -20,6 +20,7 @@ from digrad.torch import (
     checkpoint_files,
     same_host,
 )
+from digrad.torch.launch import attempt as this_attempt
 from torch_models import network_loss, network_model
 
 STEPS, EVERY, HOLD = (
@@ -45,7 +46,7 @@ def linger(function: Callable[..., Any], sign: Path, seconds: float) -> Callable
 
 
 def main(out: str, timeout: str = "20", pace: str = "0") -> None:
-    folder, attempt = Path(out), os.environ["TORCHELASTIC_RESTART_COUNT"]
+    folder, attempt = Path(out), this_attempt()
     if float(pace):  # long enough for somebody to strike within a step or a checkpoint
         sign = folder / f"saving-{os.environ['RANK']}"
         checkpoint_files.save_file = linger(save_file, sign, 3 * float(pace))

@@ -4,6 +4,7 @@ The loop bodies differ in their order; random numbers, statistics of BatchNorm a
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from torch import nn
 from digrad import CGT
 from digrad.graphs import ring
 from digrad.torch import Checkpoints, DecentralizedOptimizer, ProcessNetwork
-from digrad.torch.launch_folder import ask_to_end, remember_launch
+from digrad.torch.launch import LAUNCH_VARIABLE
+from digrad.torch.launch.preemption import ask_to_save
 
 STEPS, ASKED = 20, 5
 ORDERS = ("clears first", "clears last", "steps first", "looks")
@@ -24,7 +26,7 @@ def train(network: ProcessNetwork, order: str, folder: Path, *, asks: bool) -> l
     """Return everything that there is after the last step; None if the run has ended before."""
     launch = folder / ("first" if asks else "second")
     launch.mkdir(parents=True, exist_ok=True)
-    remember_launch(launch, network.agent)
+    os.environ[LAUNCH_VARIABLE] = str(launch)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
     optimizer = DecentralizedOptimizer(model.parameters(), CGT(step_size=0.05, threshold=1.0), network)
@@ -45,7 +47,7 @@ def train(network: ProcessNetwork, order: str, folder: Path, *, asks: bool) -> l
         if order != "steps first":
             scheduler.step()
         if optimizer.k == ASKED and asks and network.agent == 1:
-            assert ask_to_end(launch, network.n)
+            assert ask_to_save(launch, network.n)
         if order == "looks" and optimizer.preempted:
             checkpoints.save()
             return None

@@ -21,6 +21,7 @@ from digrad.torch import (
     same_host,
 )
 from digrad.torch import checkpoint as checkpoint_module
+from digrad.torch.launch import attempt as this_attempt
 from torch_models import network_loss, network_model
 from torch_processes import listening_ports
 
@@ -35,7 +36,7 @@ def kill_myself(folder: Path) -> None:
 
 def main(out: str) -> None:
     folder, plan = Path(out), json.loads(os.environ.get("KILL", "{}"))
-    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    attempt = this_attempt()
     if plan.get("direct"):
         same_host.LARGE = agent_net.LARGE = 1  # every message goes through shared memory
     network = ProcessNetwork(timeout=20)

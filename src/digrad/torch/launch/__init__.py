@@ -1,0 +1,230 @@
+"""Starting one process per agent: ``digrad launch`` is torchrun with digrad's rendezvous, and says why a run failed."""
+
+import contextlib
+import importlib.util
+import logging
+import os
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from digrad import checks, graphs
+from digrad.errors import ArgumentError
+from digrad.torch.addresses import check_interface, check_trust, endpoint_parts, published_address
+from digrad.torch.curve import read_key
+
+GRAPH_VARIABLE = "DIGRAD_GRAPH"
+METRICS_VARIABLE = "DIGRAD_METRICS"  # the folder where agents write what steps have cost
+LAUNCH_VARIABLE = "DIGRAD_LAUNCH"  # the private folder of launch
+# Set by the rendezvous for the workers of a round:
+ROUND_VARIABLE = "DIGRAD_ROUND"  # the number of the attempt, the same on all machines
+STORE_VARIABLE = "DIGRAD_STORE"  # host:port of the endpoint, if there are several machines
+ADDRESS_VARIABLE = "DIGRAD_ADDRESS"  # of this machine, where its agents listen
+
+SETTINGS = {
+    "OMP_NUM_THREADS": "1",  # several agents share the cores
+    "OMP_WAIT_POLICY": "PASSIVE",
+    # Keep freed memory: a step allocates arrays of the size of the model, whose pages would be faulted in anew.
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+}
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # which interface they use
+CHECK = Path(__file__).parents[1] / "machines" / "check.py"  # the script of `digrad launch --check`
+REJOIN = 300.0  # seconds to wait for a machine
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+def launch(
+    script: str | Path,
+    arguments: Sequence[str] = (),
+    *,
+    agents: int,
+    graph: str | Path | None = None,
+    max_restarts: int = 3,
+    nodes: int = 1,
+    endpoint: str | None = None,
+    interface: str | None = None,
+    node_rank: int | None = None,
+    rejoin_timeout: float = REJOIN,
+    key_file: str | Path | None = None,
+    insecure: bool = False,
+    metrics: str | Path | None = None,
+) -> int:
+    """Run a training script as one process per agent, and start all of them again if one fails.
+
+    The process that calls it becomes the agent of torchelastic, as torchrun is. Every line that an agent writes begins
+    with its number. Bad settings are not tried again, nor an error that has
+    happened before at the same place and step. If the run fails and an agent knows why, its traceback is
+    shown, those of the others are one line each, and the last line on standard error says it again. When this process
+    is told to end, the agents end first, and so do those of other machines; if it is killed, they end with it.
+
+    Args:
+        script: A Python file that constructs a :class:`digrad.torch.ProcessNetwork`.
+        arguments: Of the script.
+        agents: Processes on this machine; over all machines the number of agents of the graph.
+        graph: A graph file, which ``ProcessNetwork()`` reads; by default the script names its graph.
+        max_restarts: How often to start again after a failure.
+        nodes: Machines; run the same command on each.
+        endpoint: ``host:port`` of one of the machines, required for more than one.
+        interface: The network interface to use; by default loopback on a single machine, and the one through which
+            the endpoint is reached on several.
+        node_rank: The number of this machine: agents are numbered machine by machine. By default a free one.
+        rejoin_timeout: Seconds to wait for machines that have not come, or have gone, before the run is given up.
+        key_file: A file of ``digrad keygen`` that all machines have. Nobody else can
+            take part, and all that travels between machines is encrypted and authenticated.
+        insecure: Do without a key: whoever reaches the endpoint or an agent can read, disturb or join the run. Several
+            machines need one of the two, unless the endpoint is loopback.
+        metrics: A folder where every agent writes a JSON line for each step: its seconds, those spent waiting for
+            others, bytes sent and messages that were late; in its folder ``tensorboard`` the same for TensorBoard,
+            where that is installed.
+
+    Returns:
+        0 if all agents succeeded, 2 if a setting was wrong, 128 + the signal that ended it, else another number.
+
+    Raises:
+        ArgumentError: A file or torch is missing, settings contradict each other, or the endpoint cannot be used.
+        KeyboardInterrupt: Ctrl-C was pressed; all agents have ended.
+    """
+    require_torch("launch")
+    checks.count(agents, "agents", "launch")
+    checks.count(max_restarts, "max_restarts", "launch", minimum=0)
+    if not Path(script).is_file():
+        raise ArgumentError(f"`script` of launch must be a Python file, but `{script}` does not exist.")
+    _check_machines(nodes, endpoint, node_rank, rejoin_timeout, key_file, interface)
+    if endpoint is not None:
+        check_trust(endpoint_parts(endpoint)[0], has_key=key_file is not None, insecure=insecure)
+    if key_file is not None:
+        read_key(key_file)
+    variables = _environment(graph, agents, nodes, interface, metrics)
+    facts = {
+        "graph": None if graph is None else graphs.read(graph).content_hash,
+        "max_restarts": max_restarts,
+    }
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="digrad-launch-"))
+        received = stack.enter_context(_ending_signals())
+        stack.enter_context(_variables({**variables, LAUNCH_VARIABLE: folder}))
+        stack.enter_context(_quiet_torchelastic())
+        from digrad.torch.launch.agent import Node  # imports torch
+
+        code = Node(
+            ["-m", "digrad.torch.launch.worker", str(script), *arguments], agents=agents, folder=Path(folder),
+            received=received, nodes=nodes, endpoint=endpoint, rank=node_rank, timeout=rejoin_timeout,
+            key_file=None if key_file is None else str(key_file), interface=interface, facts=facts,
+        ).run()  # fmt: skip
+    if received:
+        if received[0] == signal.SIGINT:
+            raise KeyboardInterrupt
+        return 128 + received[0]
+    return code
+
+
+def attempt() -> int:
+    """Return the number of this worker's attempt; torchelastic's own count may differ between machines."""
+    return int(os.environ.get(ROUND_VARIABLE, os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))
+
+
+def require_torch(owner: str) -> None:
+    """Raise unless torch is installed; digrad does not install it by itself.
+
+    Raises:
+        ArgumentError: It is not; the message says how to install it.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise ArgumentError(
+            f"{owner} needs PyTorch, which is not installed; install it with `pip install 'digrad[torch]'`, or "
+            "`pip install '.[torch]'` in a checkout."
+        )
+
+
+def _check_machines(
+    nodes: int,
+    endpoint: str | None,
+    node_rank: int | None,
+    rejoin_timeout: float,
+    key_file: str | Path | None,
+    interface: str | None,
+) -> None:
+    checks.count(nodes, "nodes", "launch")
+    checks.positive(rejoin_timeout, "rejoin_timeout", "launch")
+    if interface is not None:
+        check_interface(interface, "launch")
+    if nodes > 1 and endpoint is None:
+        raise ArgumentError(
+            f"`endpoint` of launch is required for {nodes} nodes; give host:port of one of the machines."
+        )
+    if nodes > 1:
+        published_address(interface)
+    if nodes == 1 and endpoint is not None:
+        raise ArgumentError("`endpoint` of launch is where several nodes meet; leave it out for one.")
+    if nodes == 1 and key_file is not None:
+        raise ArgumentError("`key_file` of launch is what several nodes share; leave it out for one.")
+    if node_rank is not None:
+        checks.count(node_rank, "node_rank", "launch", minimum=0, maximum=nodes - 1)
+
+
+def _environment(
+    graph: str | Path | None, agents: int, nodes: int, interface: str | None, metrics: str | Path | None
+) -> Mapping[str, str]:
+    """Return what the agents find in their environment; settings that the user has made are kept.
+
+    Raises:
+        ArgumentError: The graph does not have one agent per process.
+    """
+    variables = {name: value for name, value in SETTINGS.items() if name not in os.environ}
+    for name in _INTERFACES:
+        variables[name] = interface or os.environ.get(name, "lo")
+    if metrics is not None:
+        variables[METRICS_VARIABLE] = str(Path(metrics).resolve())
+    if graph is not None:
+        found = graphs.read(graph).n
+        if found != agents * nodes:
+            raise ArgumentError(
+                f"`graph` of launch has {found} agents, but {agents * nodes} processes were asked for; they must "
+                "agree."
+            )
+        variables[GRAPH_VARIABLE] = str(Path(graph).resolve())
+    # Signals are ours: after SIGTERM the agents save before they end.
+    return {**variables, "TORCHELASTIC_SIGNALS_TO_HANDLE": ""}
+
+
+@contextlib.contextmanager
+def _variables(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of the environment for a while."""
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextlib.contextmanager
+def _quiet_torchelastic() -> Iterator[None]:
+    """Leave it to launch to say what happens, unless the user wants more by LOGLEVEL."""
+    logger, nobody = logging.getLogger("torch.distributed.elastic"), logging.NullHandler()
+    before, logger.propagate = logger.propagate, "LOGLEVEL" in os.environ
+    logger.addHandler(nobody)
+    try:
+        yield
+    finally:
+        logger.removeHandler(nobody)
+        logger.propagate = before
+
+
+@contextlib.contextmanager
+def _ending_signals() -> Iterator[list[int]]:
+    """Collect the signals that ask this process to end; those it was started to ignore stay ignored."""
+    received: list[int] = []
+    caught = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    if threading.current_thread() is not threading.main_thread():
+        caught = []  # only the main thread may
+    before = {number: signal.signal(number, lambda n, _: received.append(n)) for number in caught}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,123 @@
+"""Preemption: after SIGTERM to ``digrad launch`` all agents save at the same step, and end.
+
+Launch and its agents agree through files in a private folder; agents of other machines learn it through the store. A
+loop may look at ``optimizer.preempted`` at the end of its body, save and leave. For one that does not, the next
+``step()`` saves and ends: by then the whole body has run, with its schedulers in whatever order, and nothing has moved.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from digrad.torch.launch import LAUNCH_VARIABLE, STORE_VARIABLE
+
+if TYPE_CHECKING:
+    from digrad.torch.process_network import ProcessNetwork
+
+GRACE = 25.0  # seconds that agents get to save and end; what preempts launch often kills it after thirty
+
+_ASKED, _SAVED = "preempted", "saved"  # names of files
+_ABLE = "can-save"  # is followed by the number of the agent
+_SLACK = 2  # steps that pass until everybody has read what the others have said
+
+
+def _folder() -> Path | None:
+    path = os.environ.get(LAUNCH_VARIABLE)
+    return None if path is None else Path(path)
+
+
+def ask_to_save(folder: Path, agents: int) -> bool:
+    """Ask the agents of a launch to save and end; return whether all of them will."""
+    if len(list(folder.glob(f"{_ABLE}-*"))) < agents:
+        return False
+    (folder / _ASKED).touch()
+    return True
+
+
+def is_saved_for_another(folder: Path) -> bool:
+    """Return whether the agents of a launch have ended because another machine was preempted."""
+    return (folder / _SAVED).exists()
+
+
+class Saver(Protocol):
+    """What saves a run that is preempted."""
+
+    def note_end_of_step(self) -> None:
+        """Remember what the next batch changes although no step is taken with it."""
+        ...
+
+    def save_noted(self) -> Any:
+        """Save the state with what was remembered; all agents call."""
+        ...
+
+
+class Preemption:
+    """The agreement of all agents on their last step, once launch asks for it.
+
+    Args:
+        network: The processes.
+        wait: Waits until all agents have posted something under a name, where they may be any number of steps apart;
+            by default they wait for all messages, so that none is further ahead than there are agents.
+    """
+
+    def __init__(self, network: "ProcessNetwork", wait: Callable[[str], None] | None = None) -> None:
+        self._network, self._wait = network, wait
+        self._saver: Saver | None = None
+        self._name = f"preemption {network.count_optimizer()}"
+        self._is_enabled = self._is_posted = self.is_over = False
+        self._is_asked_elsewhere = False
+        self._last: int | None = None
+
+    def enable(self, saver: Saver | None = None) -> None:
+        """End when the run is preempted: with what saves it, or else because the loop looks whether it is over."""
+        self._saver = saver or self._saver
+        if self._is_enabled:
+            return
+        self._is_enabled = True
+        if (folder := _folder()) is not None:
+            (folder / f"{_ABLE}-{self._network.agent}").touch()
+        if STORE_VARIABLE in os.environ:
+            self._network.watchers.append(self._look)
+
+    def _look(self) -> None:
+        """Look whether an agent of another machine was asked; a thread calls, because that takes a moment."""
+        self._is_asked_elsewhere = self._network.handshake.is_flagged(self._name)
+
+    def _is_asked(self) -> bool:
+        folder = _folder()
+        if folder is not None and (folder / _ASKED).exists():
+            self._network.handshake.flag(self._name)
+            return True
+        if self._is_asked_elsewhere and folder is not None:
+            (folder / _SAVED).touch()
+        return self._is_asked_elsewhere
+
+    def after_step(self, k: int) -> None:
+        """Look whether launch asks for the end, agree on the step, and find out whether this was it."""
+        if self._is_enabled and self._last is None:
+            self._agree(k)
+        if k == self._last:
+            self.is_over = True
+            if self._saver is not None:
+                self._saver.note_end_of_step()
+
+    def _agree(self, k: int) -> None:
+        if not self._is_posted:
+            if not self._is_asked():
+                return
+            self._network.handshake.post(self._name, {"k": k})
+            self._is_posted = True
+            if self._wait is not None:
+                self._wait(self._name)
+        everyone = self._network.handshake.posted(self._name)
+        if everyone is not None:
+            slack = self._network.n + _SLACK if self._wait is None else 0
+            self._last = max(one["k"] for one in everyone) + slack
+
+    def before_step(self, k: int) -> None:
+        """Save and end this process if the step before was the last one; all agents do it at the same step."""
+        if self._saver is not None and self.is_over and k == self._last:
+            self._saver.save_noted()
+            self._network.handshake.leave_together()
+            raise SystemExit(0)

@@ -1,0 +1,208 @@
+"""The rendezvous over loopback, and as a plug-in of torchrun."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+import zmq
+from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
+
+from digrad.errors import ArgumentError
+from digrad.torch import curve
+from digrad.torch.curve import make_key, read_key, secure
+from digrad.torch.launch import store as store_module
+from digrad.torch.launch.rendezvous import Rendezvous
+from digrad.torch.launch.store import Client, RendezvousStore
+from plugin_installs import announce
+from torch_processes import SEARCHED, WORKERS, environment, free_port
+
+
+@pytest.fixture(autouse=True)
+def unchanged_environment() -> Iterator[None]:
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@contextlib.contextmanager
+def machines(folder: Path, n: int = 2, **options: Any) -> Iterator[list[Rendezvous]]:
+    """Give machines that meet on loopback."""
+    key, endpoint = str(make_key(folder / "run.key")), f"127.0.0.1:{free_port()}"
+    made = [Rendezvous(n, endpoint=endpoint, key_file=key, rank=rank, **options) for rank in range(n)]
+    yield made
+    for one in reversed(made):
+        one.shutdown()
+
+
+def meet(*made: Rendezvous) -> list[Any]:
+    """Let machines wait for the next round at the same time."""
+    found: dict[int, Any] = {}
+    threads = [
+        threading.Thread(target=lambda i=i, one=one: found.update({i: one.next_rendezvous()}))
+        for i, one in enumerate(made)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return [found[i] for i in range(len(made))]
+
+
+def until(found: Any, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not found():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_machines_meet_and_each_round_has_a_fresh_store(tmp_path: Path) -> None:
+    with machines(tmp_path) as (one, other):
+        first, second = meet(one, other)
+        assert [(info.rank, info.world_size) for info in (first, second)] == [(0, 2), (1, 2)]
+        check_store(first.store, second.store)
+        assert one.num_nodes_waiting() == 0
+        waiting = threading.Thread(target=other.next_rendezvous)
+        waiting.start()
+        until(one.num_nodes_waiting)
+        again = one.next_rendezvous()
+        waiting.join(30)
+        assert os.environ["DIGRAD_ROUND"] == "1"
+        assert not again.store.check(["bytes"])
+        with pytest.raises(dist.DistStoreError, match="this attempt is over"):
+            first.store.check(["bytes"])
+
+
+def check_store(one: RendezvousStore, other: RendezvousStore) -> None:
+    """Require what torch expects of a store."""
+    one.set("bytes", b"\0\xff")
+    assert other.get("bytes") == b"\0\xff"
+    assert (one.add("n", 2), other.add("n", 3)) == (2, 5)
+    assert other.get("n") == b"5"
+    with pytest.raises(dist.DistStoreError, match="wait timeout after 100ms, keys: absent"):
+        one.wait(["bytes", "absent"], timedelta(seconds=0.1))
+    threading.Timer(0.2, lambda: other.set("late", "x")).start()
+    assert one.get("late") == b"x"
+    assert one.delete_key("late")
+    assert not other.check(["late"])
+
+
+def check_refusal(machine: Rendezvous) -> None:
+    with pytest.raises(ArgumentError, match="give all machines the same --key-file, or choose another port"):
+        machine.next_rendezvous()
+    machine.shutdown()
+
+
+def test_stranger_is_refused_and_nonsense_of_a_member_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with machines(tmp_path) as made:
+        first, _ = meet(*made)
+        endpoint = os.environ["DIGRAD_STORE"]
+        others = str(make_key(tmp_path / "other.key"))
+        for key in (others, None):
+            check_refusal(Rendezvous(2, endpoint=endpoint, key_file=key))
+        with zmq.Context() as context, context.socket(zmq.DEALER) as member:
+            secure(member, read_key(tmp_path / "run.key"), server=False)
+            member.connect(f"tcp://{endpoint}")
+            for nonsense in (
+                b"[" * 100_000,
+                b"[]",
+                b"\xff",
+                b"{}",
+                json.dumps({"op": "join", "id": 1}).encode(),
+            ):
+                member.send(nonsense)
+        first.store.set("a", "b")
+        assert first.store.get("a") == b"b"
+        assert not any(one.num_nodes_waiting() for one in made)
+    assert "refused a connection from 127.0.0.1" in capsys.readouterr().err
+
+
+def test_port_of_another_program_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curve, "HANDSHAKE_TIMEOUT", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        endpoint = f"127.0.0.1:{busy.getsockname()[1]}"
+        check_refusal(Rendezvous(2, endpoint=endpoint))
+
+
+def test_missing_machine_is_waited_for_by_name_and_given_up_in_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with machines(tmp_path, timeout=5.0) as (one, other):
+        meet(one, other)
+        with pytest.raises(RendezvousTimeoutError, match=r"machine 1 \(127.0.0.1\) did not come within 5 s"):
+            one.next_rendezvous()
+    assert "digrad: waiting for machine 1 (127.0.0.1), for at most 2 s more" in capsys.readouterr().err
+
+
+def test_repeated_request_is_not_added_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with machines(tmp_path) as made:
+        meet(*made)
+        client = Client(os.environ["DIGRAD_STORE"], read_key(tmp_path / "run.key"))
+        monkeypatch.setattr(store_module, "_RESEND", 0.0)
+        store = RendezvousStore(client, 0)
+        assert [store.add("n", 1) for _ in range(3)] == [1, 2, 3]
+        client.close()
+
+
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node=1", "--max-restarts=1")
+
+
+def searched_with_entry_point(folder: Path) -> str:
+    """Return where Python searches, with the entry points of pyproject.toml as an installation makes them known."""
+    declared = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"][
+        "entry-points"
+    ]
+    points = [f"{name} = {point}" for name, point in declared["torchrun.handlers"].items()]
+    installed = announce(folder / "installed", "handlers", "\n".join(["[torchrun.handlers]", *points, ""]))
+    return os.pathsep.join([str(installed), SEARCHED])
+
+
+@pytest.mark.long
+def test_two_torchruns_restart_together_after_a_kill_and_end_right(tmp_path: Path) -> None:
+    """No file of ours starts anything: the entry point makes the rendezvous known to torchrun."""
+    key, endpoint = make_key(tmp_path / "run.key"), f"127.0.0.1:{free_port()}"
+    meeting = (
+        "--nnodes=2",
+        "--rdzv-backend=digrad",
+        f"--rdzv-endpoint={endpoint}",
+        f"--rdzv-conf=key_file={key}",
+    )
+    command = [sys.executable, *TORCHRUN, *meeting, str(WORKERS / "launched.py"), "killed", str(tmp_path)]
+    variables = environment(PYTHONPATH=searched_with_entry_point(tmp_path))
+    processes = [
+        subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for _ in range(2)
+    ]
+    outputs = [process.communicate(timeout=240)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    averages = [path.read_bytes() for path in sorted(tmp_path.glob("average-*"))]
+    assert len(averages) == 2
+    assert len(set(averages)) == 1
+
+
+@pytest.mark.long
+def test_worker_of_a_plain_torchrun_ends_with_it(tmp_path: Path) -> None:
+    command = [sys.executable, *TORCHRUN, str(WORKERS / "launched.py"), "forever", str(tmp_path)]
+    process = subprocess.Popen(
+        command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    until((tmp_path / "training-0").exists, 240)
+    (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    until(lambda: not Path(f"/proc/{child}").exists(), 10)
