@@ -17,7 +17,7 @@ def main() -> None:
     minimum = problem.solve()
     method = dg.CGT(step_size=0.2, threshold=5.0)
     traces = {}
-    for links in (None, dg.links.rounded("bfloat16")):
+    for links in (None, dg.Links(compressor=dg.compressors.bfloat16())):
         network = dg.Network(graph, links=links)
         trace = dg.simulate(method, problem, network, steps=2000, record_every=100)
         error = np.abs(trace.final_x - minimum.x).max()

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import digrad as dg
-from digrad.links import Links, coders
+from digrad.links import Links, compressors
 from digrad.torch import DecentralizedOptimizer, ProcessNetwork, Shard
 
 
@@ -26,7 +26,7 @@ def main() -> None:
     if options.synchronous:
         network = ProcessNetwork(graph)
     else:
-        recipe = dg.Network(dg.graphs.every(10, graph), links=Links(coder=coders.quantize(4)))
+        recipe = dg.Network(dg.graphs.every(10, graph), links=Links(compressor=compressors.quantize(4)))
         network = ProcessNetwork(recipe, deadline=1.0)
     digits = dg.data.digits(classes=10)
     images = torch.tensor(digits.features, dtype=torch.float32)

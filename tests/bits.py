@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 import digrad as dg
-from digrad.links import Bursts, Clock, Crash, Exponential, FixedDelay, Join, Leave, rounded
+from digrad.links import Bursts, Clock, Crash, Exponential, FixedDelay, Join, Leave, Links, compressors
 from method_cases import CASES
 
 REFERENCE = Path(__file__).with_suffix(".json")
@@ -96,14 +96,16 @@ LINKS: dict[str, Any] = {
     "noise": dg.Links(noise=dg.schedules.Geometric(0.1, 0.9)),
     "keep": dg.Links(loss=0.3, push="keep", pull="renormalise"),
     "naive": dg.Links(loss=0.3, push="last", pull="last"),
-    "top_k": dg.Links(coder=dg.coders.top_k(1)),
-    "random_k": dg.Links(coder=dg.coders.random_k(1)),
-    "sign": dg.Links(coder=dg.coders.sign()),
-    "quantize": dg.Links(coder=dg.coders.quantize(4)),
-    "bfloat16": dg.Links(coder=dg.coders.bfloat16()),
-    "rounded": rounded("bfloat16"),
+    "top_k": dg.Links(compressor=dg.compressors.top_k(1)),
+    "random_k": dg.Links(compressor=dg.compressors.random_k(1)),
+    "sign": dg.Links(compressor=dg.compressors.sign()),
+    "quantize": dg.Links(compressor=dg.compressors.quantize(4)),
+    "bfloat16": dg.Links(compressor=dg.compressors.bfloat16()),
+    "rounded": Links(compressor=compressors.bfloat16()),
     "clock": dg.Links(loss=0.1, clock=Clock(compute=Exponential(1.0), latency=0.1, bandwidth=100.0)),
-    "clock with a coder": dg.Links(coder=dg.coders.bfloat16(), clock=Clock(compute=1.0, bandwidth=100.0)),
+    "clock with a compressor": dg.Links(
+        compressor=dg.compressors.bfloat16(), clock=Clock(compute=1.0, bandwidth=100.0)
+    ),
     "deadline": dg.Links(clock=Clock(compute=Exponential(1.0), latency=0.3, deadline=1.5)),
 }
 SCHEDULED = {
@@ -138,7 +140,7 @@ def cases() -> dict[str, Case]:
         for method in (CGT, SGP):
             network = dg.Network(EXAMPLE, links=links)
             found |= twice(f"{type(method).__name__} {name}", method, problem, network, **options)
-    lossy = dg.Network(EXAMPLE, links=dg.Links(loss=0.2, coder=dg.coders.top_k(1)))
+    lossy = dg.Network(EXAMPLE, links=dg.Links(loss=0.2, compressor=dg.compressors.top_k(1)))
     found |= twice("CGT top_k with loss", CGT, problem, lossy, **options)
     symmetric = dg.Network(
         COMPLETE, W=dg.network.metropolis(COMPLETE), links=dg.Links(loss=0.3, two_way=True, awake=0.8)

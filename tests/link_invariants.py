@@ -1,8 +1,8 @@
 """What holds on every network that misbehaves, at every step, in every engine: the invariants of the specification.
 
 Settings are drawn from a number; an engine takes one and returns the moments after each of its steps. The seventh, that
-coders are contractions, is in tests/links/test_coders.py; that fates are a function of (seed, k), the third, is in
-tests/links/test_fates.py.
+compressors contract, is in tests/links/test_compressors.py; the third, that delivery is a function of (seed, k),
+is in tests/links/test_delivery.py.
 """
 
 from collections.abc import Callable
@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import digrad as dg
-from digrad.core.charges import charges_of
-from digrad.core.delivery import make_fates
+from digrad.core.communication import charges_of
+from digrad.core.delivery import make_delivery
 from digrad.core.net import bindings
-from digrad.links import Bursts, Clock, Fates, FixedDelay, Links, Uniform
-from digrad.links.coders import quantize
+from digrad.links import Bursts, Clock, DeliverySchedule, FixedDelay, Links, Uniform
 from link_transcription import PlainNet, run
 
 STEPS = 12
@@ -46,13 +45,13 @@ class Setting(NamedTuple):
         """Return the gradients of all agents."""
         return self.curvature * x - self.linear
 
-    def fates(self) -> Fates:
+    def delivery(self) -> DeliverySchedule:
         """Return what becomes of packets."""
-        coder = self.network.links.coder if isinstance(self.network.links, Links) else None
-        charges = charges_of(self.method, coder, self.x0, np.eye(len(self.x0)))
-        fates = make_fates(self.network, charges=charges, letters=bindings(self.method))
-        assert fates is not None
-        return fates
+        compressor = self.network.links.compressor if isinstance(self.network.links, Links) else None
+        charges = charges_of(self.method, compressor, self.x0, np.eye(len(self.x0)))
+        delivery = make_delivery(self.network, charges=charges, letters=bindings(self.method))
+        assert delivery is not None
+        return delivery
 
 
 class Moment(NamedTuple):
@@ -96,19 +95,10 @@ def drawn(seed: int, method: str | None = None, *, n: int | None = None) -> Sett
     )
 
 
-def drawn_or_coded(seed: int, *, n: int) -> Setting:
-    """Return what is drawn from a number; of 0, with messages of two bits a number."""
-    if seed:
-        return drawn(seed, n=n)
-    setting = drawn(seed, "CGT", n=n)
-    assert isinstance(setting.network.links, Links)
-    return setting.with_links(replace(setting.network.links, coder=quantize(2), clock=None))
-
-
 def check_mass(engine: Engine, setting: Setting) -> None:
     """1: trackers and what is owed of them sum to the gradients, weights to n, and x moves by the steps taken."""
-    fates = setting.fates()
-    taken_part, n = fates.awake(0, STEPS), setting.network.n
+    delivery = setting.delivery()
+    taken_part, n = delivery.awake(0, STEPS), setting.network.n
     mass = setting.x0.sum(0)
     for (state, owed), awake in zip(engine(setting, STEPS), taken_part, strict=True):
         under_way = [part.sum(0) for part in owed] or [0.0] * 3
@@ -143,20 +133,20 @@ def check_equations(engine: Engine, setting: Setting) -> None:
     links = setting.network.links
     assert isinstance(links, Links)
     setting = setting.with_links(replace(links, push="sum", pull="self"))
-    fates = setting.fates()
+    delivery = setting.delivery()
     R, C = (np.stack([getattr(setting.network.at(k), m).toarray() for k in range(STEPS)]) for m in "RC")
-    net = PlainNet(fates.arcs, R, C, raw_arrivals(fates), fates.awake(0, STEPS))
+    net = PlainNet(delivery.arcs, R, C, raw_arrivals(delivery), delivery.awake(0, STEPS))
     states = run(setting.method, setting.gradient, setting.x0, net, STEPS)
     for moment, expected in zip(engine(setting, STEPS), states[1:], strict=True):
         for ours, theirs in zip(moment.state, expected, strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
-def raw_arrivals(fates: Any) -> np.ndarray:
+def raw_arrivals(delivery: Any) -> np.ndarray:
     """Return the ages of the packets that receivers use which know of nothing but what they got before."""
     rng = np.random.default_rng(0)
-    arrives = fates.sent(0, STEPS) & ~fates.lost(0, STEPS)
-    late, ages = fates._delays(0, STEPS), np.full(arrives.shape, -1)
+    arrives = delivery.sent(0, STEPS) & ~delivery.lost(0, STEPS)
+    late, ages = delivery._delays(0, STEPS), np.full(arrives.shape, -1)
     for arc in range(arrives.shape[1]):
         events = [
             (int(s + late[s, arc] + again), int(s))
@@ -192,11 +182,11 @@ def check_matrices(engine: Engine, setting: Setting) -> None:
     assert isinstance(links, Links)
     loss = links.loss or 0.3
     setting = setting.with_links(Links(loss=loss, push="keep", pull="self", seed=links.seed))
-    fates = make_fates(setting.network)
-    assert fates is not None
+    delivery = make_delivery(setting.network)
+    assert delivery is not None
     R, C = (np.stack([getattr(setting.network.at(k), m).toarray() for k in range(STEPS)]) for m in "RC")
-    for k, a in np.argwhere(fates.ages(0, STEPS) < 0):
-        j, i = fates.arcs[a]
+    for k, a in np.argwhere(delivery.ages(0, STEPS) < 0):
+        j, i = delivery.arcs[a]
         R[k, i, i] += R[k, i, j]
         C[k, j, j] += C[k, i, j]
         R[k, i, j] = C[k, i, j] = 0.0

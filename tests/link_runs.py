@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 
 import digrad as dg
-from digrad.links import fates
+from digrad.links import delivery
 
 EXAMPLE = dg.graphs.example5()
 QUADRATIC = dg.problems.example_quadratic()
@@ -68,7 +68,7 @@ def lose(monkeypatch, is_lost):
         found = is_lost(np.arange(first, first + length)[:, None], self.arcs)
         return np.broadcast_to(found, (length, len(self.arcs)))
 
-    monkeypatch.setattr(fates.Fates, "lost", table)
+    monkeypatch.setattr(delivery.DeliverySchedule, "lost", table)
 
 
 def settles_at(errors, tolerance=1e-8):

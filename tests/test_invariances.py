@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import bits
 import digrad as dg
-from digrad.links import Clock, FixedDelay, rounded
+from digrad.links import Clock, FixedDelay, Links, compressors
 from method_cases import CASES
 from property_settings import EXPLORES, examples
 
@@ -24,8 +24,8 @@ ROUNDING = 1e-8  # sums in another order, after 40 steps; Sinkhorn's weights are
 LINKS = {
     "none": None,
     "late": dg.Links(delay=FixedDelay(1)),
-    "quantized": dg.Links(coder=dg.coders.quantize(6)),
-    "rounded": rounded("bfloat16"),
+    "quantized": dg.Links(compressor=dg.compressors.quantize(6)),
+    "rounded": Links(compressor=compressors.bfloat16()),
     "timed": dg.Links(clock=Clock(compute=[1.0, 2.0, 3.0, 4.0, 5.0], latency=0.5)),
 }
 

@@ -15,7 +15,7 @@ from .data import Dataset as Dataset
 from .errors import DigradError as DigradError
 from .graphs import Digraph as Digraph
 from .links import Links as Links
-from .links import coders as coders
+from .links import compressors as compressors
 from .methods import AB as AB
 from .methods import ADDOPT as ADDOPT
 from .methods import CDSGD as CDSGD

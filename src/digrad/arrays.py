@@ -65,11 +65,6 @@ def amax(x: Array) -> Array:
     return _namespace(x).amax(x, -1)[:, None]
 
 
-def signs(x: Array) -> Array:
-    """Return -1, 0 or 1 for each entry."""
-    return _namespace(x).sign(x)
-
-
 def nearest_whole(x: Array) -> Array:
     """Return the nearest whole number of each entry, halves to even."""
     return _namespace(x).round(x)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import digrad as dg
-from digrad.core.charges import Charge
-from digrad.core.delivery import make_fates
+from digrad.core.communication import Charge
+from digrad.core.delivery import make_delivery
 from digrad.errors import ArgumentError
 from digrad.links import Bursts, Clock, Exponential, FixedDelay, Links, Uniform
 from digrad.simulation import simulator
@@ -58,32 +58,32 @@ DEADLINES = {
 }
 
 
-def fates_by(clock, **links):
+def delivery_by(clock, **links):
     letters = {"push": "C", "pull": "R"}
     charges = [Charge(verb, 16, 16, starts_in_full=False) for verb in letters]  # of CGT
-    return make_fates(dg.Network(EXAMPLE, links=Links(clock=clock, **links)), charges, letters)
+    return make_delivery(dg.Network(EXAMPLE, links=Links(clock=clock, **links)), charges, letters)
 
 
 def test_an_agent_that_computes_beyond_the_deadline_acts_when_it_is_done():
-    awake = fates_by(DEADLINES["straggler"]).awake(0, 12)
+    awake = delivery_by(DEADLINES["straggler"]).awake(0, 12)
     assert awake[:, :4].all()
     assert np.flatnonzero(awake[:, 4]).tolist() == [3, 7, 11]  # 5 seconds are three steps and half a second
 
 
 @pytest.mark.parametrize(("name", "late"), [("slow arc", 2), ("narrow arc", 2)])
 def test_a_packet_under_way_beyond_the_deadline_is_late_by_so_many_steps(name, late):
-    ages = fates_by(DEADLINES[name]).ages(0, 10)
+    ages = delivery_by(DEADLINES[name]).ages(0, 10)
     assert (ages[:, 1:] == 0).all()
     assert ages[:, 0].tolist() == [-1] * late + [late] * (10 - late)
 
 
 def test_a_packet_that_just_makes_it_is_in_time():
-    assert (fates_by(Clock(compute=0.5, latency=1.0, deadline=1.5)).ages(0, 5) == 0).all()
+    assert (delivery_by(Clock(compute=0.5, latency=1.0, deadline=1.5)).ages(0, 5) == 0).all()
 
 
 @pytest.mark.parametrize("links", [{}, {"loss": Bursts(0.3, 5)}, {"awake": 0.5}], ids=str)
-def test_fates_by_the_clock_do_not_depend_on_who_asks_for_what_first(links):
-    whole, pieces = (fates_by(DEADLINES["drawn"], **links) for _ in range(2))
+def test_delivery_by_the_clock_do_not_depend_on_who_asks_for_what_first(links):
+    whole, pieces = (delivery_by(DEADLINES["drawn"], **links) for _ in range(2))
     ages, awake = whole.ages(0, 700), whole.awake(0, 700)
     for first, length in [(0, 300), (0, 100), (300, 400), (100, 300), (250, 7)]:
         np.testing.assert_array_equal(pieces.ages(first, length), ages[first : first + length])
@@ -107,7 +107,7 @@ def test_a_step_ends_when_all_has_come_and_at_the_deadline_otherwise():
 
 def test_a_lost_packet_is_waited_for_until_the_deadline():
     clock = Clock(compute=1.0, latency=0.25, deadline=2.0)
-    is_whole = fates_by(clock, loss=0.1).ages(0, 10).min(axis=1) == 0
+    is_whole = delivery_by(clock, loss=0.1).ages(0, 10).min(axis=1) == 0
     assert 0 < is_whole.sum() < 10
     np.testing.assert_allclose(np.diff(seconds(clock, loss=0.1)), np.where(is_whole, 1.25, 2.0))
 
@@ -152,15 +152,15 @@ def test_steps_and_seconds_do_not_both_say_when_packets_arrive(clock, delay):
         Links(clock=clock, delay=delay)
 
 
-CODED = {"coder": dg.coders.bfloat16()}  # of two numbers: 4 bytes, in full 16
+CODED = {"compressor": dg.compressors.bfloat16()}  # of two numbers: 4 bytes, in full 16
 
 
 @pytest.mark.parametrize("links", [{}, {"loss": 0.4}, {"loss": 0.4, "awake": 0.7}], ids=str)
 def test_a_packet_takes_the_seconds_of_the_bytes_that_are_counted(links):
     network = dg.Network(EXAMPLE, links=Links(clock=Clock(bandwidth=8.0), **CODED, **links))
     trace = dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=12)
-    fates = make_fates(network)
-    sent, ages = fates.sent(0, 12), fates.ages(0, 12)
+    delivery = make_delivery(network)
+    sent, ages = delivery.sent(0, 12), delivery.ages(0, 12)
     missed, is_new, ends = np.ones(7), np.ones(7, bool), np.zeros(5)
     for k in range(12):
         size = np.minimum(4 * missed, 16) + np.where(is_new, 16, np.minimum(4 * missed, 16))
@@ -185,12 +185,12 @@ def test_a_packet_in_full_misses_a_deadline_that_short_ones_keep():
 
 
 @pytest.mark.parametrize("links", [{}, {"loss": 0.3, "awake": 0.8}], ids=str)
-def test_sizes_and_fates_that_depend_on_each_other_do_not_depend_on_who_asks_first(links):
+def test_sizes_and_delivery_that_depend_on_each_other_do_not_depend_on_who_asks_first(links):
     clock = Clock(latency=Uniform(0.0, 1.0), bandwidth=8.0, deadline=1.5)
     letters = {"push": "C", "pull": "R"}
     charges = [Charge("push", 4, 16, starts_in_full=False), Charge("pull", 4, 16, starts_in_full=True)]
     network = dg.Network(EXAMPLE, links=Links(clock=clock, **CODED, **links))
-    whole, pieces = (make_fates(network, charges, letters) for _ in range(2))
+    whole, pieces = (make_delivery(network, charges, letters) for _ in range(2))
     ages, sizes = whole.ages(0, 700), whole.sizes(0, 700)
     assert set(np.unique(ages)) >= {-1, 0, 1, 2}
     for first, length in [(0, 300), (0, 100), (300, 400), (100, 300), (250, 7)]:

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from digrad import graphs
-from digrad.core.delivery import make_fates
+from digrad.core.delivery import make_delivery
 from digrad.errors import ArgumentError, MixingError
-from digrad.links import Bursts, Clock, Exponential, FixedDelay, Links, Uniform, coders, rounded
+from digrad.links import Bursts, Clock, Exponential, FixedDelay, Links, Uniform, compressors
 from digrad.network import (
     Network,
     NetworkSequence,
@@ -276,11 +276,12 @@ def test_equal_numbers_on_the_arcs_give_uniform_weights():
 
 RANDOM = [
     Links(loss=0.3), Links(loss=Bursts(0.3, 5)), Links(delay=3), Links(awake=0.5), Links(noise=0.1),
-    Links(coder=coders.random_k(2)), Links(clock=Clock(compute=Exponential(1.0))),
+    Links(compressor=compressors.random_k(2)), Links(clock=Clock(compute=Exponential(1.0))),
     Links(clock=Clock(latency=Uniform(0.0, 1.0), deadline=0.5)),
 ]  # fmt: skip
 NOT_RANDOM = [
-    None, rounded("bfloat16"), Links(), Links(delay=FixedDelay(2)), Links(coder=coders.top_k(2)),
+    None, Links(compressor=compressors.bfloat16()), Links(), Links(delay=FixedDelay(2)),
+    Links(compressor=compressors.top_k(2)),
     Links(clock=Clock(compute=1.0)),
 ]  # fmt: skip
 
@@ -299,14 +300,14 @@ def test_another_seed_draws_everything_anew_and_the_seed_zero_nothing(links):
 
 
 def make_drawn(net):
-    fates = make_fates(net)
-    found = [fates.ages(0, 50).ravel(), fates.awake(0, 50).ravel()]
+    delivery = make_delivery(net)
+    found = [delivery.ages(0, 50).ravel(), delivery.awake(0, 50).ravel()]
     if net.links.is_noisy:
-        found.append(fates.noise(0, 50, 0, 2).ravel())
-    if isinstance(net.links.coder, coders.RandomK):
-        found.append(fates.chosen(0, 50, 0, 4).ravel())
+        found.append(delivery.noise(0, 50, 0, 2).ravel())
+    if isinstance(net.links.compressor, compressors.RandomK):
+        found.append(delivery.chosen(0, 50, 0, 4).ravel())
     if net.links.clock:
-        found += [fates.work(0, 50).ravel(), net.links.clock.sending(0, 50, 7).ravel()]
+        found += [delivery.work(0, 50).ravel(), net.links.clock.sending(0, 50, 7).ravel()]
     return np.concatenate(found)
 
 
@@ -329,4 +330,4 @@ def test_members_of_a_sequence_share_links_that_follow_the_seed():
     net = NetworkSequence([Network(EXAMPLE), Network(graphs.ring(5))], links=Links(loss=0.3))
     assert net.with_seed(0) is net
     assert net.with_seed(1).networks == net.networks
-    assert not np.array_equal(make_fates(net).ages(0, 50), make_fates(net.with_seed(1)).ages(0, 50))
+    assert not np.array_equal(make_delivery(net).ages(0, 50), make_delivery(net.with_seed(1)).ages(0, 50))

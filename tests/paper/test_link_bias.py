@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from digrad.cli.main import digrad
 from digrad.errors import ArgumentError, SpecError
-from digrad.links import Bursts, Clock, Exponential, FixedDelay, Links, coders
+from digrad.links import Bursts, Clock, Exponential, FixedDelay, Links, compressors
 from digrad.paper import link_bias, reproduce_links
 from digrad.report import write_report
 from digrad.schedules import Geometric
@@ -55,14 +55,14 @@ def test_the_default_folder_is_replaced_only_by_the_same_numbers(tmp_path, monke
 
 def test_the_table_of_links_says_all_that_links_can():
     table = LinksTable(
-        loss=0.3, burst_length=5.0, fixed_delay=2, awake=[1.0, 0.5], coder="top_k", coder_k=3, noise=0.1,
+        loss=0.3, burst_length=5.0, fixed_delay=2, awake=[1.0, 0.5], compressor="top_k", compressor_k=3, noise=0.1,
         noise_ratio=0.99, seed=4,
     )  # fmt: skip
     assert table.build() == Links(
         loss=Bursts(0.3, 5.0),
         delay=FixedDelay(2),
         awake=[1.0, 0.5],
-        coder=coders.top_k(3),
+        compressor=compressors.top_k(3),
         noise=Geometric(0.1, 0.99),
         seed=4,
     )
@@ -80,11 +80,13 @@ def test_the_table_of_links_says_how_long_steps_take():
     ("keys", "words"),
     [
         ({"loss": 1.5}, "`links`: `loss` of Links must be"),
-        ({"rounded": "bfloat16", "loss": 0.1}, "`links.rounded`: leave it out"),
         ({"delay": 1, "fixed_delay": 1}, "`links.delay`: leave it out"),
-        ({"coder": "quantize"}, "^`links.coder_bits`: quantize needs it"),
-        ({"coder_k": 3}, "`links.coder_k`: leave it out, or use the coder top_k"),
-        ({"coder": "sign", "coder_bits": 3}, "`links.coder_bits`: leave it out, or use the coder quantize"),
+        ({"compressor": "quantize"}, "^`links.compressor_bits`: quantize needs it"),
+        ({"compressor_k": 3}, "`links.compressor_k`: leave it out, or use the compressor top_k"),
+        (
+            {"compressor": "sign", "compressor_bits": 3},
+            "`links.compressor_bits`: leave it out, or use the compressor quantize",
+        ),
         ({"burst_length": 5.0}, "`links.burst_length`: leave it out, or give loss"),
         ({"noise_ratio": 0.9}, "`links.noise_ratio`: leave it out, or give noise"),
         ({"clock_seed": 1}, "`links.clock_seed`: leave it out"),

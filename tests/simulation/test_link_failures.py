@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import digrad as dg
-from digrad.core.delivery import make_fates
+from digrad.core.delivery import make_delivery
 from digrad.links import Bursts, Links
 from link_runs import EXAMPLE, METHODS, QUADRATIC, TWENTY, distances, lose, random_20, settles_at
 from link_transcription import PlainNet, run
@@ -141,7 +141,9 @@ def test_sgp_tends_to_the_minimum_of_the_rate_weighted_sum():
 
 
 def test_coded_push_sum_does_not_settle_under_loss():
-    found = distances(METHODS["PushDIGing"], Links(loss=0.1, coder=dg.coders.bfloat16()), steps=3000)[-1000:]
+    found = distances(
+        METHODS["PushDIGing"], Links(loss=0.1, compressor=dg.compressors.bfloat16()), steps=3000
+    )[-1000:]
     assert 1e-5 < np.median(found) < 1e-3  # about 1e-4: it never settles
 
 
@@ -149,8 +151,8 @@ def test_coded_push_sum_does_not_settle_under_loss():
 @pytest.mark.parametrize(
     ("links", "error"),
     [
-        (Links(loss=0.1, coder=dg.coders.random_k(3)), 0.3),
-        (Links(delay=1, coder=dg.coders.quantize(4)), 0.15),
+        (Links(loss=0.1, compressor=dg.compressors.random_k(3)), 0.3),
+        (Links(delay=1, compressor=dg.compressors.quantize(4)), 0.15),
     ],
     ids=repr,
 )
@@ -165,18 +167,18 @@ def test_row_weights_alone_diverge_under_loss():
 
 
 @pytest.mark.parametrize(
-    ("case", "coder", "expected"),
+    ("case", "compressor", "expected"),
     [
-        (Q5, dg.coders.bfloat16(), 2.6e-3),
-        (Q5, dg.coders.quantize(4), 4.2e-2),
-        (R20, dg.coders.bfloat16(), 3.5e-2),
-        (R20, dg.coders.quantize(4), 1.1),
+        (Q5, dg.compressors.bfloat16(), 2.6e-3),
+        (Q5, dg.compressors.quantize(4), 4.2e-2),
+        (R20, dg.compressors.bfloat16(), 3.5e-2),
+        (R20, dg.compressors.quantize(4), 1.1),
     ],
     ids=["5 agents, bfloat16", "5 agents, 4 bits", "20 agents, bfloat16", "20 agents, 4 bits"],
 )
-def test_an_estimate_coded_without_a_reference_has_a_floor(case, coder, expected):
-    assert floor(case, alone(coder.code)) == pytest.approx(expected, rel=0.05)
-    assert floor(case, change_of_x(coder.code), alone(coder.code)) < 1e-9
+def test_an_estimate_coded_without_a_reference_has_a_floor(case, compressor, expected):
+    assert floor(case, alone(compressor.code)) == pytest.approx(expected, rel=0.05)
+    assert floor(case, change_of_x(compressor.code), alone(compressor.code)) < 1e-9
 
 
 def on_a_grid(v):
@@ -197,7 +199,7 @@ def unscaled_signs(v):
     ],
     ids=["5 agents, grid", "20 agents, grid", "5 agents, signs", "20 agents, signs"],
 )
-def test_coders_that_do_not_shrink_with_what_they_code_have_a_floor(case, code, least, most):
+def test_compressors_that_do_not_shrink_with_what_they_code_have_a_floor(case, code, least, most):
     found = errors(case, change_of_x(code), alone(code))[-200:]
     assert found.min() == pytest.approx(least, rel=0.03)
     assert found.max() == pytest.approx(most, rel=0.03)
@@ -215,7 +217,7 @@ def test_random_entries_scaled_up_diverge():
 
 @pytest.mark.parametrize(("k", "damping", "k8"), [(3, 1.0, np.inf), (3, 0.3, 568), (1, 0.3, np.inf)])
 def test_mixing_of_what_was_said_alone_needs_a_damping_that_depends_on_the_coder(k, damping, k8):
-    code = dg.coders.top_k(k).code
+    code = dg.compressors.top_k(k).code
     assert settles_at(errors(R20, change_of_x(code), change_of_y(code), damping, 900)) == k8
 
 
@@ -244,11 +246,11 @@ def largest_entry(v):
 @pytest.mark.parametrize(
     ("code", "bias"),
     [
-        (dg.coders.bfloat16().code, 0.11),
-        (dg.coders.quantize(4).code, 1.1),
-        (dg.coders.quantize(2).code, 13),
+        (dg.compressors.bfloat16().code, 0.11),
+        (dg.compressors.quantize(4).code, 1.1),
+        (dg.compressors.quantize(2).code, 13),
         (largest_entry, 5.3),
-        (dg.coders.sign().code, 0.47),
+        (dg.compressors.sign().code, 0.47),
     ],
     ids=["bfloat16", "4 bits", "2 bits", "top 1", "sign"],
 )
@@ -284,12 +286,12 @@ class HolesNet(PlainNet):
 
     def __init__(self, links: Links, steps: int, matters: Callable) -> None:
         network = dg.Network(EXAMPLE, links=links)
-        fates = make_fates(network)
+        delivery = make_delivery(network)
         super().__init__(
-            fates.arcs,
+            delivery.arcs,
             network.R.toarray(),
             network.C.toarray(),
-            fates.ages(0, steps),
+            delivery.ages(0, steps),
             np.ones((steps, 5), bool),
         )
         self.matters, self.before = matters, None
@@ -339,7 +341,7 @@ def test_agents_stop_without_agreeing_where_holes_are_filled_with_own_entries(na
     assert spread[1] == pytest.approx(earlier[1], rel=1e-6)
     assert spread[1] > 0.1 * minimum[1]
     problem = dg.problems.quadratic(curvature=CURVATURE, linear=linear)
-    exact = Links(loss=loss, coder=dg.coders.top_k(1))  # which codes against a reference
+    exact = Links(loss=loss, compressor=dg.compressors.top_k(1))  # which codes against a reference
     found = distances(METHODS["CGT"], exact, problem=problem, x0=start, minimum=minimum, steps=1500)
     assert found[-1] < 1e-4 * spread[1]
 

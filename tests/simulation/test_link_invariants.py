@@ -10,7 +10,7 @@ from link_invariants import AT_EVERY_STEP, STEPS, Moment, check_convergence, dra
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*divides by a weight")
 
-# Each compiles; torch/test_fated_net.py tries many.
+# Each compiles; torch/test_unreliable.py tries many.
 GATE = (0, 5)
 SEEDS = [pytest.param(seed, marks=[] if seed in GATE else [pytest.mark.slow]) for seed in range(20)]
 

@@ -77,18 +77,18 @@ def test_losing_every_other_step_is_the_whole_row_of_the_specification(monkeypat
 
 
 @pytest.mark.parametrize(
-    ("coder", "k8"),
+    ("compressor", "k8"),
     [
-        (dg.coders.top_k(1), 282),
-        pytest.param(dg.coders.sign(), 281, marks=pytest.mark.slow),
-        (dg.coders.quantize(2), 241),
-        pytest.param(dg.coders.quantize(4), 247, marks=pytest.mark.slow),
-        pytest.param(dg.coders.bfloat16(), 247, marks=pytest.mark.slow),
+        (dg.compressors.top_k(1), 282),
+        pytest.param(dg.compressors.sign(), 281, marks=pytest.mark.slow),
+        (dg.compressors.quantize(2), 241),
+        pytest.param(dg.compressors.quantize(4), 247, marks=pytest.mark.slow),
+        pytest.param(dg.compressors.bfloat16(), 247, marks=pytest.mark.slow),
     ],
     ids=repr,
 )
-def test_coded_rows_of_the_specification(coder, k8):
-    assert settles_at(distances(METHODS["CGT"], Links(coder=coder), steps=400)) == k8
+def test_coded_rows_of_the_specification(compressor, k8):
+    assert settles_at(distances(METHODS["CGT"], Links(compressor=compressor), steps=400)) == k8
 
 
 RANDOM = dg.graphs.random_arcs(EXAMPLE, 0.5, seed=0)
@@ -149,11 +149,11 @@ BANDS = {  # (links, graph, {method: (least, most) of k8 over 20 seeds; None whe
         {"CGT": (1072, 1410), "AB": (550, 823), "PushPull": (733, 1044), "PushDIGing": None},
     ),
     "all": (MIXED, SPLIT, {"CGT": (1921, 2807)}),
-    "all, bfloat16": ({**MIXED, "coder": dg.coders.bfloat16()}, SPLIT, {"CGT": (1921, 2807)}),
-    "all, 4 bits": ({**MIXED, "coder": dg.coders.quantize(4)}, SPLIT, {"CGT": (1921, 2807)}),
-    "all, top 1": ({**MIXED, "coder": dg.coders.top_k(1)}, SPLIT, {"CGT": (2225, 4487)}),
-    "all, sign": ({**MIXED, "coder": dg.coders.sign()}, SPLIT, {"CGT": (2225, 4487)}),
-    "all, random 1": ({**MIXED, "coder": dg.coders.random_k(1)}, SPLIT, {"CGT": (2225, 4487)}),
+    "all, bfloat16": ({**MIXED, "compressor": dg.compressors.bfloat16()}, SPLIT, {"CGT": (1921, 2807)}),
+    "all, 4 bits": ({**MIXED, "compressor": dg.compressors.quantize(4)}, SPLIT, {"CGT": (1921, 2807)}),
+    "all, top 1": ({**MIXED, "compressor": dg.compressors.top_k(1)}, SPLIT, {"CGT": (2225, 4487)}),
+    "all, sign": ({**MIXED, "compressor": dg.compressors.sign()}, SPLIT, {"CGT": (2225, 4487)}),
+    "all, random 1": ({**MIXED, "compressor": dg.compressors.random_k(1)}, SPLIT, {"CGT": (2225, 4487)}),
     "keep": ({"loss": 0.3, "push": "keep"}, EXAMPLE, {"CGT": (240, 275)}),
 }
 # Steps of the run, and how many of 20 seeds end within 1e-8: a step that is unstable now and then throws runs out
@@ -209,7 +209,7 @@ def digits():
 
 
 @dataclass(frozen=True)
-class AllTies(dg.coders.TopK):
+class AllTies(dg.compressors.TopK):
     """What the reference of the specification sends: more than k entries where the k-th largest has equals.
 
     Pixels that are always blank tie in digits. digrad sends k entries, whose bytes are those of the specification.
@@ -227,22 +227,22 @@ RANDOM_20 = [  # (links, iterations to 1e-8)
     (Links(loss=0.9), 4277),
     (Links(loss=Bursts(0.3, 5)), 1323),
     (Links(delay=5), 1685),
-    (Links(coder=dg.coders.bfloat16()), 583),
-    (Links(coder=dg.coders.quantize(4)), 583),
-    (Links(coder=dg.coders.quantize(2)), 595),
-    (Links(coder=dg.coders.sign()), 1185),
-    (Links(coder=dg.coders.top_k(3)), 729),
-    (Links(coder=dg.coders.top_k(1)), 1365),
-    (Links(coder=dg.coders.random_k(3)), 579),
-    (Links(coder=dg.coders.random_k(1)), 1928),
-    (Links(loss=0.3, coder=dg.coders.bfloat16()), 755),
-    (Links(loss=0.3, coder=dg.coders.quantize(4)), 753),
-    (Links(loss=0.3, coder=dg.coders.quantize(2)), 761),
-    (Links(loss=0.3, coder=dg.coders.sign()), 1230),
-    (Links(loss=0.3, coder=dg.coders.top_k(3)), 877),
-    (Links(loss=0.3, coder=dg.coders.top_k(1)), 1415),
-    (Links(loss=0.3, coder=dg.coders.random_k(3)), 670),
-    (Links(loss=0.3, coder=dg.coders.random_k(1)), 2571),
+    (Links(compressor=dg.compressors.bfloat16()), 583),
+    (Links(compressor=dg.compressors.quantize(4)), 583),
+    (Links(compressor=dg.compressors.quantize(2)), 595),
+    (Links(compressor=dg.compressors.sign()), 1185),
+    (Links(compressor=dg.compressors.top_k(3)), 729),
+    (Links(compressor=dg.compressors.top_k(1)), 1365),
+    (Links(compressor=dg.compressors.random_k(3)), 579),
+    (Links(compressor=dg.compressors.random_k(1)), 1928),
+    (Links(loss=0.3, compressor=dg.compressors.bfloat16()), 755),
+    (Links(loss=0.3, compressor=dg.compressors.quantize(4)), 753),
+    (Links(loss=0.3, compressor=dg.compressors.quantize(2)), 761),
+    (Links(loss=0.3, compressor=dg.compressors.sign()), 1230),
+    (Links(loss=0.3, compressor=dg.compressors.top_k(3)), 877),
+    (Links(loss=0.3, compressor=dg.compressors.top_k(1)), 1415),
+    (Links(loss=0.3, compressor=dg.compressors.random_k(3)), 670),
+    (Links(loss=0.3, compressor=dg.compressors.random_k(1)), 2571),
 ]
 DIGITS = [  # (links, iterations to 1e-6)
     (None, 971),
@@ -251,21 +251,21 @@ DIGITS = [  # (links, iterations to 1e-6)
     (Links(loss=Bursts(0.3, 10)), 3213),
     (Links(delay=5), 2284),
     (Links(awake=AWAKE), 5041),
-    (Links(coder=dg.coders.bfloat16()), 971),
-    (Links(coder=dg.coders.quantize(4)), 971),
-    (Links(coder=dg.coders.quantize(2)), 924),
-    (Links(coder=dg.coders.sign()), 4819),
-    (Links(coder=AllTies(4)), 2247),
-    (Links(coder=dg.coders.top_k(4)), 2332),
-    (Links(coder=dg.coders.random_k(4)), 5363),
+    (Links(compressor=dg.compressors.bfloat16()), 971),
+    (Links(compressor=dg.compressors.quantize(4)), 971),
+    (Links(compressor=dg.compressors.quantize(2)), 924),
+    (Links(compressor=dg.compressors.sign()), 4819),
+    (Links(compressor=AllTies(4)), 2247),
+    (Links(compressor=dg.compressors.top_k(4)), 2332),
+    (Links(compressor=dg.compressors.random_k(4)), 5363),
 ]
 
 
 def check_iterations(method, links, expected, problem, tolerance=1e-8):
     """Check how many iterations a run takes: exactly, where every bit of it follows from the specification."""
     graph, options = problem()
-    steps, coder = 800 if expected == np.inf else int(1.3 * expected), links and links.coder
-    is_drawn = isinstance(coder, dg.coders.RandomK)  # entries, which the specification leaves open
+    steps, compressor = 800 if expected == np.inf else int(1.3 * expected), links and links.compressor
+    is_drawn = isinstance(compressor, dg.compressors.RandomK)  # entries, which the specification leaves open
     found = [
         settles_at(distances(method, one, graph, steps=steps, **options), tolerance)
         for one in ([replace(links, seed=seed) for seed in range(3)] if is_drawn else [links])
@@ -275,8 +275,8 @@ def check_iterations(method, links, expected, problem, tolerance=1e-8):
     else:
         # Two bits, and signs of push-sum, are so coarse that rounding decides: the transcribed equations take 590 to
         # 597 iterations instead of 595 when the start changes by 1e-15.
-        is_coarse = coder == dg.coders.quantize(2) or (
-            method.needs == {"column"} and coder == dg.coders.sign()
+        is_coarse = compressor == dg.compressors.quantize(2) or (
+            method.needs == {"column"} and compressor == dg.compressors.sign()
         )
         assert found[0] == pytest.approx(expected, rel=0.01 if is_coarse else 0)
 
@@ -315,16 +315,16 @@ def test_digits_with_one_arc_per_step_need_the_iterations_of_the_specification()
     ("links", "k8"),
     [
         (None, 547),
-        (Links(coder=dg.coders.sign()), 549),
-        (Links(coder=dg.coders.quantize(3)), 547),
-        (Links(coder=dg.coders.quantize(4)), 547),
-        (Links(coder=dg.coders.bfloat16()), 547),
-        (Links(coder=dg.coders.quantize(2)), 545),
-        (Links(coder=dg.coders.top_k(3)), 546),
-        (Links(coder=dg.coders.random_k(3)), 535),
-        (Links(coder=dg.coders.quantize(2), damping=1.0), np.inf),
-        (Links(coder=dg.coders.top_k(3), damping=1.0), np.inf),
-        (Links(coder=dg.coders.random_k(3), damping=1.0), np.inf),
+        (Links(compressor=dg.compressors.sign()), 549),
+        (Links(compressor=dg.compressors.quantize(3)), 547),
+        (Links(compressor=dg.compressors.quantize(4)), 547),
+        (Links(compressor=dg.compressors.bfloat16()), 547),
+        (Links(compressor=dg.compressors.quantize(2)), 545),
+        (Links(compressor=dg.compressors.top_k(3)), 546),
+        (Links(compressor=dg.compressors.random_k(3)), 535),
+        (Links(compressor=dg.compressors.quantize(2), damping=1.0), np.inf),
+        (Links(compressor=dg.compressors.top_k(3), damping=1.0), np.inf),
+        (Links(compressor=dg.compressors.random_k(3), damping=1.0), np.inf),
     ],
     ids=repr,
 )

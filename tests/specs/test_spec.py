@@ -11,7 +11,7 @@ import pytest
 from digrad import graphs
 from digrad.errors import SpecError
 from digrad.graphs.parse import NAMED
-from digrad.links import rounded
+from digrad.links import Links, compressors
 from digrad.schedules import InverseSqrt
 from digrad.specs import load_spec, parse_spec, preset, preset_names
 from digrad.specs.graph_table import GraphTable
@@ -113,8 +113,8 @@ BAD = [
     ("graph", 'graph = {kind = "example5", evry = 2}', "`graph.evry` is not a known key; .* mean `every`?"),
     (
         "links",
-        'links = {rounded = "int8"}',
-        "`links.rounded` must be one of 'bfloat16', 'float16', 'float32'",
+        'links = {compressor = "int8"}',
+        "`links.compressor` must be one of 'bfloat16', 'float16', 'float32'",
     ),
     (
         "links",
@@ -136,7 +136,11 @@ BAD = [
         'links.latency = {distribution = "uniform", low = 1.0}',
         "`links.latency`: uniform requires `high`",
     ),
-    ("links", 'links = {round = "bfloat16"}', "`links.round` is not a known key; .* Did you mean `rounded`?"),
+    (
+        "links",
+        'links = {compress = "bfloat16"}',
+        "`links.compress` is not a known key; .* Did you mean `compressor`?",
+    ),
     (
         "mixing",
         'mixing = {R_file = "absent.csv"}',
@@ -362,8 +366,8 @@ def test_graph_that_changes_with_time_reaches_the_network(keys: str, arcs: list[
 
 
 def test_links_reach_the_network() -> None:
-    spec = parse_spec(text_with(links='links = {rounded = "bfloat16"}'))
-    assert spec.build().network.links == rounded("bfloat16")
+    spec = parse_spec(text_with(links='links = {compressor = "bfloat16"}'))
+    assert spec.build().network.links == Links(compressor=compressors.bfloat16())
     assert parse_spec(spec.to_toml()) == spec
     assert parse_spec(text_with()).build().network.links is None
 
@@ -394,7 +398,7 @@ def test_image_presets_have_the_values_of_the_paper(name: str) -> None:
     assert spec.methods["CGT"].fields == {"step_size": 0.05, "threshold": 10.0}
 
 
-@pytest.mark.parametrize("links", ["", 'links.rounded = "bfloat16"', "links.loss = 0.1", CLOCK])
+@pytest.mark.parametrize("links", ["", 'links.compressor = "bfloat16"', "links.loss = 0.1", CLOCK])
 def test_stored_specification_builds_the_same_network(links: str) -> None:
     spec = parse_spec(f"""
         name = "round trip"

@@ -1,12 +1,13 @@
-"""What one step of a method sends, measured in a dry run with NumPy: a method does not state it."""
+"""What one step of a method sends, measured in a dry run: a method does not state it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from digrad.core.hyperparameters import at_iteration
-from digrad.core.net import Verbs
+from digrad.core.net import Verbs, bindings
+from digrad.links.compressors import Compressor, RandomK
 from digrad.methods.fields import numeric_fields, with_fields
 
 _DIMENSION = 7  # of the dry run; unlike the number of agents, so that vectors are told from other numbers
@@ -32,6 +33,59 @@ class Communication(NamedTuple):
     early: tuple[tuple[str, str], ...]
 
 
+class Sent(NamedTuple):
+    """One array that a primitive sends, and how it is compressed."""
+
+    array: Any
+    is_pair: bool  # whether it is pushed together with its push-sum weight
+    is_weight: bool  # whether it is that weight, which is neither compressed nor noisy
+
+    def keeps_reference(self, verb: str) -> bool:
+        """Return whether both ends keep a reference: so for all but a tracker, which is pushed alone and vanishes."""
+        return verb != "push" or self.is_pair
+
+
+class Charge(NamedTuple):
+    """One array of a packet, in bytes."""
+
+    verb: str
+    short: int  # as it is compressed
+    full: int
+    starts_in_full: bool  # whether a receiver that has no reference yet is sent all of it
+
+
+class DryStep(NamedTuple):
+    """What a step has sent.
+
+    Args:
+        before: The state before it.
+        after: The state after it.
+        calls: Primitive and argument, an array or a tuple, of every call, in order.
+    """
+
+    before: Any
+    after: Any
+    calls: list[tuple[str, Any]]
+
+
+def dry_step(method: Any, x0: Any, one_hot: Any) -> DryStep:
+    """Take a step on a network that returns what is sent, and record what that is.
+
+    Args:
+        method: With hyper-parameters of any iteration and agent: those of iteration 0 and of one agent are used.
+        x0: Estimates ``[rows, d]`` of any library; only shapes matter, so that they need not hold numbers.
+        one_hot: The rows of the identity of these agents, likewise.
+    """
+    method, net = _of_one_agent(method), _DryNet(one_hot)
+    state = method.init(x0, net)
+    for _ in range(_WARM_STEPS):
+        state = method.step(state, 0 * x0 + 1, net)
+    net.calls.clear()
+    state = type(state)(*(_dated(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in state))
+    after = method.step(state, 0 * x0 + 1, net)
+    return DryStep(state, after, net.calls)
+
+
 def measure_communication(method: Any, n: int = 3) -> Communication:
     """Return what a step of a method sends among n agents.
 
@@ -41,47 +95,63 @@ def measure_communication(method: Any, n: int = 3) -> Communication:
     >>> measure_communication(PushDIGing(step_size=0.1))[:4]
     (2, 1, 0, 2)
     """
-    state, net = _warm(method, _dated(np.ones((n, _DIMENSION))), np.eye(n))
-    state = type(state)(*(_dated(leaf) for leaf in state))
-    after = _of_one_agent(method).step(state, _dated(np.ones((n, _DIMENSION))), net)
-    widths = [(verb, part.shape[1]) for verb, parts in net.calls for part in parts]
+    found = dry_step(method, _dated(np.ones((n, _DIMENSION))), np.eye(n))
+    widths = [(verb, part.shape[1]) for verb, x in found.calls for part in _parts(x)]
     on_edges = [width for verb, width in widths if verb != "mean"]
     return Communication(
         vectors=on_edges.count(_DIMENSION),
         numbers=sum(width for width in on_edges if width != _DIMENSION),
         all_reduces=widths.count(("mean", _DIMENSION)),
-        rounds=_depth(after),
-        early=_fields_sent(state, net),
+        rounds=_depth(found.after),
+        early=_fields_sent(found),
     )
 
 
 def early_messages(method: Any, x0: Any, one_hot: Any) -> tuple[tuple[str, str], ...]:
-    """Return :attr:`Communication.early` alone, found with the arrays of any library.
-
-    Args:
-        method: Which may know one library only, as an optimizer of torch does.
-        x0: A start of the dry run, ``[n, d]``, small.
-        one_hot: The identity, ``[n, n]``.
-    """
-    state, net = _warm(method, x0, one_hot)
-    _of_one_agent(method).step(state, 0 * x0 + 1, net)
-    return _fields_sent(state, net)
+    """Return :attr:`Communication.early` alone, found with the arrays of any library; see :func:`dry_step`."""
+    return _fields_sent(dry_step(method, x0, one_hot))
 
 
-def _warm(method: Any, x0: Any, one_hot: Any) -> tuple[Any, "_DryNet"]:
-    method, net = _of_one_agent(method), _DryNet(one_hot)
-    state = method.init(x0, net)
-    for _ in range(_WARM_STEPS):
-        state = method.step(state, 0 * x0 + 1, net)
-    net.calls.clear()
-    return state, net
+def charges_of(method: Any, compressor: Compressor | None, x0: Any, one_hot: Any) -> list[Charge]:
+    """Return what the arrays of a step take on an edge, in the order of sending; see :func:`dry_step`."""
+    letters, calls = bindings(method), dry_step(method, x0, one_hot).calls
+    return [
+        _charge(verb, letters[verb], compressor, sent)
+        for verb, x in calls
+        if verb != "mean"
+        for sent in arrays_sent(verb, x)
+    ]
 
 
-def _fields_sent(state: Any, net: "_DryNet") -> tuple[tuple[str, str], ...]:
+def arrays_sent(verb: str, x: Any) -> Iterator[Sent]:
+    """Yield the arrays of ``x``, one or a tuple, that a primitive sends."""
+    parts = _parts(x)
+    is_pair = isinstance(x, tuple) and verb == "push"
+    for place, part in enumerate(parts):
+        # The last of a pushed tuple is its weight if it is a column.
+        yield Sent(part, is_pair, is_pair and place == len(parts) - 1 and part.shape[-1] == 1)
+
+
+def _parts(x: Any) -> tuple[Any, ...]:
+    return x if isinstance(x, tuple) else (x,)
+
+
+def _charge(verb: str, letter: str, compressor: Compressor | None, sent: Sent) -> Charge:
+    numbers, itemsize = int(np.prod(sent.array.shape[1:])), sent.array.dtype.itemsize
+    full = numbers * itemsize
+    if compressor is None or sent.is_weight:
+        return Charge(verb, full, full, starts_in_full=False)
+    refers = sent.keeps_reference(verb) and not (isinstance(compressor, RandomK) and letter == "R")
+    return Charge(verb, min(full, compressor.wire_bytes(numbers, itemsize)), full, starts_in_full=refers)
+
+
+def _fields_sent(found: DryStep) -> tuple[tuple[str, str], ...]:
     """Return the fields of a state that were sent as they are, alone or in a tuple of such fields."""
-    fields = {id(leaf): name for name, leaf in state._asdict().items()}
+    fields = {id(leaf): name for name, leaf in found.before._asdict().items()}
     whole = [
-        (verb, parts) for verb, parts in net.calls if verb != "mean" and all(id(p) in fields for p in parts)
+        (verb, _parts(x))
+        for verb, x in found.calls
+        if verb != "mean" and all(id(p) in fields for p in _parts(x))
     ]
     return tuple((verb, fields[id(part)]) for verb, parts in whole for part in parts)
 
@@ -99,16 +169,15 @@ class _DryNet(Verbs):
 
     def __init__(self, one_hot: Any) -> None:
         self.one_hot = one_hot
-        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.calls: list[tuple[str, Any]] = []
 
     def mean(self, x: Any) -> Any:
         """Return the average in every row."""
         return self._exchange("mean", x)
 
     def _exchange(self, verb: str, x: Any) -> Any:
-        parts = x if isinstance(x, tuple) else (x,)
-        self.calls.append((verb, parts))
-        mixed = tuple(_later(part) for part in parts)
+        self.calls.append((verb, x))
+        mixed = tuple(_later(part) for part in _parts(x))
         return mixed if isinstance(x, tuple) else mixed[0]
 
 

@@ -1,14 +1,14 @@
-"""The fates of the packets of a network: which arcs carry packets, and what becomes of each."""
+"""The delivery schedule of a network: which edges carry packets, and which of them arrive when."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from digrad.core.charges import Charge
+from digrad.core.communication import Charge
 from digrad.graphs import Digraph, sequence
-from digrad.links import Fates, Links, Timeline
-from digrad.links.fates import Part
+from digrad.links import DeliverySchedule, Timeline
+from digrad.links.delivery import Part
 from digrad.network import AnyNetwork, Network, step_weights
 
 
@@ -21,30 +21,42 @@ def all_arcs(network: AnyNetwork) -> Digraph:
 
 def numbers_among(arcs: npt.NDArray[np.integer], graph: Digraph) -> npt.NDArray[np.int64]:
     """Return the numbers of ``arcs`` ``[A, 2]`` among those of ``graph``."""
-    keys = graph.arcs[:, 1] * graph.n + graph.arcs[:, 0]
-    return np.searchsorted(keys, arcs[:, 1] * graph.n + arcs[:, 0])
+    return numbers_of_arcs(arcs, graph.arcs, graph.n)
 
 
-def make_fates(
+def numbers_of_arcs(
+    arcs: npt.NDArray[np.integer], among: npt.NDArray[np.integer], n: int
+) -> npt.NDArray[np.int64]:
+    """Return the numbers of ``arcs`` ``[A, 2]`` of n agents among others, sorted by receiver, then sender."""
+    return np.searchsorted(among[:, 1] * n + among[:, 0], arcs[:, 1] * n + arcs[:, 0])
+
+
+def is_unreliable(network: AnyNetwork) -> bool:
+    """Return whether packets of a network may be lost, late or noisy, or its agents join and leave."""
+    return network.links is not None and not network.links.is_reliable
+
+
+def make_delivery(
     network: AnyNetwork,
     charges: Sequence[Charge] = (),
     letters: Mapping[str, str] | None = None,
-) -> Fates | None:
-    """Return the fates of all packets of a run, or None on a network whose packets all arrive as sent.
+) -> DeliverySchedule | None:
+    """Return the delivery schedule of a run, or None on a network whose packets all arrive in time.
 
     Args:
         network: On whose arcs.
         charges: What every step sends along every arc; packets weigh nothing without.
         letters: The matrix of each verb of the charges.
     """
-    if not isinstance(network.links, Links):
+    if not is_unreliable(network):
         return None
+    assert network.links is not None
     graph = all_arcs(network)
     parts = _parts(network, graph, charges, letters or {})
     if network.period == 1:
         churn = network.links.churn
         timeline = Timeline(churn, graph.arcs, network.n) if churn else None
-        return Fates(network.links, graph.arcs, network.n, timeline=timeline, parts=parts)
+        return DeliverySchedule(network.links, graph.arcs, network.n, timeline=timeline, parts=parts)
     known = numbers_among(network.union.arcs, graph)
 
     def presence(first: int, length: int) -> npt.NDArray[np.bool_]:
@@ -52,7 +64,7 @@ def make_fates(
         there[:, known] = network.graph.presence(first, length)  # pyright: ignore[reportAttributeAccessIssue]
         return there
 
-    return Fates(network.links, graph.arcs, network.n, presence, parts=parts)
+    return DeliverySchedule(network.links, graph.arcs, network.n, presence, parts=parts)
 
 
 def _parts(

@@ -4,6 +4,7 @@ from digrad._internal.notices import warn_user
 from digrad.core.net import bindings
 from digrad.errors import ArgumentError
 from digrad.links import Links
+from digrad.links.compressors import Cast
 from digrad.network import AnyNetwork, step_weights
 from digrad.types import Method
 
@@ -23,9 +24,12 @@ def check_links(method: Method, network: AnyNetwork, name: str) -> None:
             f"`network` does not suit {name}: it learns {learns}, which does not settle when the network changes with "
             "the iteration or packets are lost or late; use a method with row and column weights, such as CGT."
         )
-    if not isinstance(links, Links):
+    letters = set(bindings(method).values())
+    if links is None or links.is_reliable:
+        if links is not None and letters == {"C"} and not isinstance(links.compressor, Cast | None):
+            _check_push_sum(network, links, name)
         return
-    letters, is_fair = set(bindings(method).values()), links.mean_loss == 0 and not links.sleeps
+    is_fair = links.mean_loss == 0 and not links.sleeps
     is_late = links.is_late
     if "mean" in method.needs:
         _refuse(name, "averages over all agents, which no arc of the network does", "a network without links")
@@ -43,7 +47,7 @@ def check_links(method: Method, network: AnyNetwork, name: str) -> None:
 def _is_constant(network: AnyNetwork) -> bool:
     """Return whether every iteration mixes with the same weights, of which all take effect at once."""
     links = network.links
-    if network.period != 1 or not isinstance(links, Links):
+    if network.period != 1 or links is None:
         return network.period == 1
     return links.mean_loss == 0 and not (links.sleeps or links.is_late)
 
@@ -78,11 +82,11 @@ def _check_two_way(network: AnyNetwork, links: Links, name: str, *, is_fair: boo
 
 
 def _check_push_sum(network: AnyNetwork, links: Links, name: str) -> None:
-    if links.coder is not None and not _is_constant(network):
+    if links.compressor is not None and not _is_constant(network):
         _refuse(
             name,
-            "divides by a weight that never settles when packets are lost or late, and neither does what is coded",
-            "no coder, or CGT, AB or PushPull",
+            "divides by a weight that never settles when packets are lost or late, and neither does what is compressed",
+            "no compressor, or CGT, AB or PushPull",
         )
     if links.mean_loss > MUCH_LOSS or links.sleeps:
         warn_user(

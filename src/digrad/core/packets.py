@@ -1,10 +1,10 @@
-"""What is sent and what arrives where packets have fates: bytes, and the fractions delivered and overtaken."""
+"""What is sent and what arrives where packets may be lost or late: bytes, and the fractions delivered and overtaken."""
 
 import numpy as np
 import numpy.typing as npt
 
 from digrad.core.step_times import StepTimes
-from digrad.links import Fates
+from digrad.links import DeliverySchedule
 
 PACKET_COLUMNS = ("mass_error", "in_transit", "min_weight")  # NaN where a method has no such thing
 STEPS_OF_PACKETS = 256  # iterations whose packets are looked at in one go
@@ -15,16 +15,16 @@ class PacketTraffic:
 
     Args:
         start: Bytes sent before the first step.
-        fates: What becomes of the packets.
+        delivery: What becomes of the packets.
 
     Attributes:
         times: When steps end, where the links have a clock.
     """
 
-    def __init__(self, start: int, fates: Fates) -> None:
-        self._fates = fates
+    def __init__(self, start: int, delivery: DeliverySchedule) -> None:
+        self._delivery = delivery
         self._bytes, self._arrived, self._lost, self._used = [start], [0], [0], [0]
-        self.times = None if fates.links.clock is None else StepTimes(fates)
+        self.times = None if delivery.links.clock is None else StepTimes(delivery)
 
     def before(self, ks: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Return the bytes sent before each of the iterations ``ks``, in packets that are lost too."""
@@ -49,10 +49,10 @@ class PacketTraffic:
         return ks
 
     def _extend(self, first: int, length: int) -> None:
-        fates = self._fates
-        sizes = zip(fates.sizes(first, length), fates.sent(first, length), strict=True)
-        arrived, lost = fates.outcomes(first, length)
-        used = (fates.ages(first, length) >= 0).sum(axis=1)
+        delivery = self._delivery
+        sizes = zip(delivery.sizes(first, length), delivery.sent(first, length), strict=True)
+        arrived, lost = delivery.outcomes(first, length)
+        used = (delivery.ages(first, length) >= 0).sum(axis=1)
         for counts, new in (
             (self._bytes, [int(size[now].sum()) for size, now in sizes]),
             (self._arrived, arrived),

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from digrad.links import Fates
+from digrad.links import DeliverySchedule
 
 STEPS_OF_TIMES = 256  # iterations whose times are drawn in one go
 SLOWEST = 8  # agents and arcs that a report names
@@ -19,15 +19,15 @@ class StepTimes:
     at the deadline otherwise.
 
     Args:
-        fates: What becomes of packets, with a clock.
+        delivery: What becomes of packets, with a clock.
     """
 
-    def __init__(self, fates: Fates) -> None:
-        assert fates.links.clock is not None
-        self._fates, self._clock = fates, fates.links.clock
-        self._ends = np.zeros(fates.n)  # of the steps of the agents
-        self._computed = np.zeros(fates.n)  # seconds so far
-        self._travelled, self._sent, self._late = (np.zeros(len(fates.arcs)) for _ in range(3))
+    def __init__(self, delivery: DeliverySchedule) -> None:
+        assert delivery.links.clock is not None
+        self._delivery, self._clock = delivery, delivery.links.clock
+        self._ends = np.zeros(delivery.n)  # of the steps of the agents
+        self._computed = np.zeros(delivery.n)  # seconds so far
+        self._travelled, self._sent, self._late = (np.zeros(len(delivery.arcs)) for _ in range(3))
         self._seconds = [0.0]
 
     def before(self, ks: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
@@ -39,7 +39,7 @@ class StepTimes:
 
     def slowest(self, k: int) -> dict[str, Any]:
         """Return who computes and which arcs carry packets for longest, on average over the iterations before k."""
-        times = StepTimes(self._fates)  # others may have gone further
+        times = StepTimes(self._delivery)  # others may have gone further
         total = float(times.before(np.array([k]))[0])
         agents = np.argsort(-times._computed, kind="stable")[:SLOWEST]
         sent = np.maximum(times._sent, 1)
@@ -50,22 +50,22 @@ class StepTimes:
             "seconds": total,
             "agents": [[int(i), times._computed[i] / max(k, 1), waited[i] / max(k, 1)] for i in agents],
             "arcs": [
-                [*self._fates.arcs[a].tolist(), times._travelled[a] / sent[a], times._late[a] / sent[a]]
+                [*self._delivery.arcs[a].tolist(), times._travelled[a] / sent[a], times._late[a] / sent[a]]
                 for a in arcs
             ],
             "deadline": self._clock.deadline,
         }
 
     def _extend(self, first: int, length: int) -> None:
-        fates, clock = self._fates, self._clock
-        sent, under_way = fates.sent(first, length), fates.under_way(first, length)
+        delivery, clock = self._delivery, self._clock
+        sent, under_way = delivery.sent(first, length), delivery.under_way(first, length)
         if clock.deadline is None:
             self._wait(first, under_way)
-            computed, late = fates.ready(first, length), np.zeros_like(sent)
+            computed, late = delivery.ready(first, length), np.zeros_like(sent)
         else:
-            travelling = fates.travelling(first, length)
+            travelling = delivery.travelling(first, length)
             late = sent & (travelling > clock.deadline)
-            computed = np.minimum(fates.work(first, length), clock.deadline)
+            computed = np.minimum(delivery.work(first, length), clock.deadline)
             self._keep_deadline(clock.deadline, first, travelling)
         self._computed += np.nansum(computed, axis=0)
         self._travelled += np.where(sent, under_way, 0).sum(axis=0)
@@ -73,9 +73,9 @@ class StepTimes:
         self._late += late.sum(axis=0)
 
     def _wait(self, first: int, under_way: npt.NDArray[np.float64]) -> None:
-        sender, receiver = self._fates.arcs.T
-        arrives = self._fates.ages(first, len(under_way)) == 0
-        computing = np.nan_to_num(self._fates.ready(first, len(under_way)))
+        sender, receiver = self._delivery.arcs.T
+        arrives = self._delivery.ages(first, len(under_way)) == 0
+        computing = np.nan_to_num(self._delivery.ready(first, len(under_way)))
         for spent, takes, now in zip(computing, under_way, arrives, strict=True):
             ready = self._ends + spent
             self._ends = ready.copy()
@@ -83,10 +83,10 @@ class StepTimes:
             self._seconds.append(float(self._ends.max()))
 
     def _keep_deadline(self, deadline: float, first: int, travelling: npt.NDArray[np.float64]) -> None:
-        fates, length = self._fates, len(travelling)
-        ready, expected = fates.ready(first, length), fates.expected(first, length)
-        comes = (travelling <= deadline) & ~fates.lost(first, length)
-        is_done = ~(fates.present(first, length) & np.isnan(ready)).any(axis=1)
+        delivery, length = self._delivery, len(travelling)
+        ready, expected = delivery.ready(first, length), delivery.expected(first, length)
+        comes = (travelling <= deadline) & ~delivery.lost(first, length)
+        is_done = ~(delivery.present(first, length) & np.isnan(ready)).any(axis=1)
         is_done &= ~(expected & ~comes).any(axis=1)
         last = np.maximum(
             np.nan_to_num(ready).max(axis=1),

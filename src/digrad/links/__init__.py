@@ -1,29 +1,24 @@
 """What happens to a message on its way from one agent to another."""
 
-from digrad.links import coders
+from digrad.links import compressors
 from digrad.links.churn import Crash, Event, Join, Leave, Timeline
 from digrad.links.clock import Clock, Exponential, Uniform
-from digrad.links.description import Bursts, FixedDelay, Links
-from digrad.links.fates import Fates
-from digrad.links.rounded import Rounded, rounded
-from digrad.links.seam import Link, heard
+from digrad.links.delivery import DeliverySchedule
+from digrad.links.links import Bursts, FixedDelay, Links, check_links
 
 __all__ = [
     "Bursts",
     "Clock",
     "Crash",
+    "DeliverySchedule",
     "Event",
     "Exponential",
-    "Fates",
     "FixedDelay",
     "Join",
     "Leave",
-    "Link",
     "Links",
-    "Rounded",
     "Timeline",
     "Uniform",
-    "coders",
-    "heard",
-    "rounded",
+    "check_links",
+    "compressors",
 ]

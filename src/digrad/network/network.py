@@ -14,8 +14,7 @@ from digrad._internal.tables import facts_html
 from digrad.errors import ArgumentError, MixingError
 from digrad.graphs import Digraph, GraphSequence, from_networkx, roots, unreachable_pair
 from digrad.graphs.digraph import numbered
-from digrad.links import Link, Links
-from digrad.links.validation import check_given, identity
+from digrad.links import Links, check_links
 from digrad.network.proportions import proportions, scaled
 from digrad.network.spectral import DENSE_LIMIT, perron_column, perron_row
 from digrad.network.summary import NetworkSummary, summarize
@@ -40,8 +39,7 @@ class Network:
         R: Row-stochastic weights for ``pull``; by default :func:`row_stochastic` of ``graph``.
         C: Column-stochastic weights for ``push``; by default :func:`column_stochastic` of ``graph``, on first use.
         W: Doubly stochastic weights for ``mix``; by default :func:`sinkhorn` of ``graph``, on first use.
-        links: What happens to messages on their way: :class:`digrad.Links`, or :func:`digrad.links.rounded`; by
-            default nothing.
+        links: What happens to messages on their way: :class:`digrad.Links`; by default nothing.
         partial: One step of a :class:`NetworkSequence`, whose arcs need not connect the agents alone.
 
     Weights given as an array must live on the arcs of ``graph``. Given as :class:`Mixing`, they bring their
@@ -63,7 +61,7 @@ class Network:
     """
 
     graph: Digraph | GraphSequence
-    links: Link | Links | None
+    links: Links | None
     partial: bool
     _given: dict[str, Mixing]
     _steps: dict[int, "Network"] = field(default_factory=dict)
@@ -75,7 +73,7 @@ class Network:
         R: Any = None,
         C: Any = None,
         W: Any = None,
-        links: Link | Links | None = None,
+        links: Links | None = None,
         partial: bool = False,
     ) -> None:
         """Validate what is given."""
@@ -93,7 +91,7 @@ class Network:
                 f"`{min(given)}` of Network is one matrix, but the graph changes with the iteration; give those of "
                 "every step: NetworkSequence([Network(graph, R=..., C=..., partial=True), ...])."
             )
-        check_given(links, graph.n, "Network")
+        check_links(links, graph.n, "Network")
         object.__setattr__(self, "graph", graph)
         object.__setattr__(self, "links", links)
         object.__setattr__(self, "partial", partial)
@@ -105,7 +103,7 @@ class Network:
 
     @classmethod
     def from_weights(
-        cls, weights: "npt.ArrayLike | networkx.Graph", *, links: Link | Links | None = None
+        cls, weights: "npt.ArrayLike | networkx.Graph", *, links: Links | None = None
     ) -> "Network":
         """Return the network whose agents mix in proportion to given numbers: rows are scaled for R, columns for C.
 
@@ -166,7 +164,7 @@ class Network:
     @property
     def is_random(self) -> bool:
         """Whether arcs, or what happens to messages, are drawn."""
-        return self.period is None or (isinstance(self.links, Links) and self.links.is_random)
+        return self.period is None or (self.links is not None and self.links.is_random)
 
     def with_seed(self, seed: int) -> "Network":
         """Return the network as a run with this seed meets it.
@@ -185,7 +183,7 @@ class Network:
         other = copy(self)  # nothing that was checked or computed depends on the seeds
         if isinstance(self.graph, GraphSequence):
             object.__setattr__(other, "graph", self.graph.with_seed(seed))
-        if isinstance(self.links, Links):
+        if self.links is not None:
             object.__setattr__(other, "links", self.links.with_seed(seed))
         return other
 
@@ -234,7 +232,7 @@ class Network:
     def content_hash(self) -> str:
         """SHA-256 of the graph, of all weights that were given and of the links, in hexadecimal."""
         parts = [self.graph.content_hash, *(f"{name}={w.content_hash}" for name, w in self._given.items())]
-        parts += [] if self.links is None else [identity(self.links)]
+        parts += [] if self.links is None else [repr(self.links)]
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
     def require(self, needs: frozenset[str], owner: str) -> None:

@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from digrad.errors import ArgumentError, MixingError
 from digrad.graphs import Digraph, GraphSequence, roots, sequence, unreachable_pair
-from digrad.links import Link, Links
-from digrad.links.validation import check_given, identity
+from digrad.links import Links, check_links
 from digrad.network.network import LETTERS, Network, of_union
 from digrad.network.summary import NetworkSummary
 from digrad.network.validation import no_root, not_strong
@@ -41,9 +40,9 @@ class NetworkSequence:
     """
 
     networks: tuple[Network, ...]
-    links: Link | Links | None
+    links: Links | None
 
-    def __init__(self, networks: Sequence[Network], *, links: Link | Links | None = None) -> None:
+    def __init__(self, networks: Sequence[Network], *, links: Links | None = None) -> None:
         """Check that they fit together."""
         members = tuple(networks) if isinstance(networks, Sequence) else ()
         if not members or not all(isinstance(one, Network) and one.period == 1 for one in members):
@@ -63,7 +62,7 @@ class NetworkSequence:
                 f"`networks` of NetworkSequence: number {linked[0]} has links of its own, but all share those of the "
                 "sequence; pass links=... to NetworkSequence."
             )
-        check_given(links, members[0].n, "NetworkSequence")
+        check_links(links, members[0].n, "NetworkSequence")
         object.__setattr__(self, "networks", members)
         object.__setattr__(self, "links", links)
         heard = _together([one.R for one in members])
@@ -97,11 +96,11 @@ class NetworkSequence:
     @property
     def is_random(self) -> bool:
         """Whether what happens to messages is drawn."""
-        return isinstance(self.links, Links) and self.links.is_random
+        return self.links is not None and self.links.is_random
 
     def with_seed(self, seed: int) -> "NetworkSequence":
         """Return the networks as a run with this seed meets them; see :meth:`Network.with_seed`."""
-        if seed == 0 or not (isinstance(self.links, Links) and self.links.is_random):
+        if seed == 0 or not (self.links is not None and self.links.is_random):
             return self
         other = copy(self)
         object.__setattr__(other, "links", self.links.with_seed(seed))
@@ -115,7 +114,7 @@ class NetworkSequence:
     def content_hash(self) -> str:
         """SHA-256 of all networks, in hexadecimal."""
         return hashlib.sha256(
-            " ".join([*(one.content_hash for one in self.networks), identity(self.links)]).encode()
+            " ".join([*(one.content_hash for one in self.networks), repr(self.links)]).encode()
         ).hexdigest()
 
     def require(self, needs: frozenset[str], owner: str) -> None:

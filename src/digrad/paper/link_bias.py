@@ -88,7 +88,7 @@ def reproduce_links(out: str | os.PathLike[str], *, seed: int = 0, overwrite: bo
 
     Args:
         out: The folder: new, empty, or of an earlier call with ``overwrite``.
-        seed: Of the fates of packets.
+        seed: Random seed of the delivery schedule.
         overwrite: Replace what an earlier call wrote.
 
     Raises:

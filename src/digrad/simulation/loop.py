@@ -18,7 +18,7 @@ from jax import lax
 from digrad import metrics
 from digrad.core.divergence import far_away
 from digrad.core.packets import PACKET_COLUMNS
-from digrad.links.validation import LinkCode
+from digrad.links import Links
 from digrad.methods.fields import with_fields
 from digrad.problems import LossCode
 from digrad.simulation.net import SimulatedNet
@@ -87,7 +87,7 @@ class Static(NamedTuple):
     """Code that is compiled in: two runs with equal code and equal shapes share one compiled loop."""
 
     losses: LossCode
-    link: LinkCode | None
+    compression: Links | None  # where messages are compressed and nothing else happens to them
     rules: LinkRules | None  # where links are unreliable
     rows: int  # recorded iterations that a buffer has room for
     is_weighted: bool = False  # whether the average of the agents is weighted as the method conserves it
@@ -221,8 +221,8 @@ def _one_step(
             operators,
             len(point),
             dimension=point.shape[1],
-            link=static.link and static.link.link,
-            states=links,
+            links=static.compression,
+            references=links,
             is_first=k == 0,
         )
     else:

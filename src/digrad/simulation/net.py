@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from digrad.core.communication import Sent, arrays_sent
 from digrad.core.net import Verbs
 from digrad.core.traffic import Meter
-from digrad.links import Link, heard
-from digrad.links.seam import keeps_reference
+from digrad.links import Links
+from digrad.links.compressors import decoded
 from digrad.simulation.edges import Edges
-from digrad.simulation.operators import Linked, Operator, apply, apply_heard
+from digrad.simulation.operators import Linked, Operator, apply, apply_decoded
 
 
 class SimulatedNet(Verbs):
@@ -21,9 +22,10 @@ class SimulatedNet(Verbs):
     Args:
         operators: The matrices that the method needs, by verb.
         n: The number of agents.
-        dimension: Of an estimate; arrays of this width are subject to the link.
-        link: What happens to messages on their way; None for nothing.
-        states: Of the link, one for each array that a step sends, in the order of sending; None opens them.
+        dimension: Of an estimate; arrays of this width are compressed.
+        links: How messages are compressed; None for not at all.
+        references: One for each compressed array that a step sends, in the order of sending, None for one that is
+            compressed as it is; by default none are known yet.
         is_first: Whether this is the first step.
     """
 
@@ -33,13 +35,13 @@ class SimulatedNet(Verbs):
         n: int,
         *,
         dimension: int = 0,
-        link: Link | None = None,
-        states: tuple[Any, ...] | None = None,
+        links: Links | None = None,
+        references: tuple[Any, ...] | None = None,
         is_first: Any = False,
     ) -> None:
         self._operators, self._n, self._dimension = operators, n, dimension
-        self._link, self._states, self._is_first = link, states, is_first
-        self.links: list[Any] = []  # the states after this step
+        self._compression, self._references, self._is_first = links, references, is_first
+        self.links: list[Any] = []  # the references after this step
         self.meter = Meter()
 
     @property
@@ -55,34 +57,38 @@ class SimulatedNet(Verbs):
         return jnp.broadcast_to(x.mean(axis=0), x.shape)
 
     def _exchange(self, verb: str, x: Any) -> Any:
-        if isinstance(x, tuple):
-            return tuple(self._send(verb, part, is_alone=False) for part in x)
-        return self._send(verb, x, is_alone=True)
+        mixed = tuple(self._send(verb, sent) for sent in arrays_sent(verb, x))
+        return mixed if isinstance(x, tuple) else mixed[0]
 
-    def _send(self, verb: str, x: jax.Array, *, is_alone: bool) -> jax.Array:
-        operator = self._operators[verb]
+    def _send(self, verb: str, sent: Sent) -> jax.Array:
+        operator, x = self._operators[verb], sent.array
         if not isinstance(operator, Linked):
             self.meter.charge(verb, _numbers(x) * x.dtype.itemsize)
             assert not isinstance(operator, Edges)
             return apply(operator, x)
-        return apply_heard(operator, x, self._heard(verb, operator, x, is_alone=is_alone))
+        damping = self._compression.pair_damping if self._compression and sent.is_pair else 1.0
+        return apply_decoded(operator, x, self._decoded(verb, operator, sent), damping)
 
-    def _heard(self, verb: str, operator: Linked, x: jax.Array, *, is_alone: bool) -> jax.Array:
-        """Return what the others understand of x; a short array, such as a weight, travels as it is."""
-        if self._link is None or _numbers(x) != self._dimension:
-            self.meter.charge(verb, _numbers(x) * x.dtype.itemsize)
-            return x
-        refers = keeps_reference(verb, is_alone=is_alone)
+    def _decoded(self, verb: str, operator: Linked, sent: Sent) -> jax.Array:
+        """Return what receivers decode of an array; a short one, such as a weight, travels as it is."""
+        x, compressor = sent.array, self._compression and self._compression.compressor
         full = _numbers(x) * x.dtype.itemsize
-        size = self._link.wire_bytes(_numbers(x), x.dtype.itemsize)
+        if compressor is None or sent.is_weight or _numbers(x) != self._dimension:
+            self.meter.charge(verb, full)
+            return x
+        size = min(full, compressor.wire_bytes(_numbers(x), x.dtype.itemsize))
+        refers = sent.keeps_reference(verb)
         self.meter.charge(verb, size, in_full=full if refers else size)
-        known = self._states
-        state = self._link.open(x, keeps_reference=refers) if known is None else known[len(self.links)]
-        after, value = heard(self._link, state, x, self._is_first)
-        # The reference of a silent agent stays; before the first word it is the estimate itself.
-        speaks = (operator.speaks | self._is_first).reshape(-1, *[1] * (x.ndim - 1))
-        self.links.append(jax.tree.map(lambda new, old: jnp.where(speaks, new, old), after, state))
-        return value
+        flat = x.reshape(len(x), -1)
+        if not refers:
+            self.links.append(None)
+            return decoded(compressor, flat, None).reshape(x.shape)
+        known = jnp.zeros_like(flat) if self._references is None else self._references[len(self.links)]
+        value = jnp.where(self._is_first, flat, decoded(compressor, flat, known))
+        # The reference of an agent without receivers stays; before the first message it is the estimate itself.
+        sends = (operator.sends | self._is_first)[:, None]
+        self.links.append(jnp.where(sends, value, known))
+        return value.reshape(x.shape)
 
 
 def _numbers(x: jax.Array) -> int:

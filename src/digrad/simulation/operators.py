@@ -54,16 +54,16 @@ class Rolls:
 
 
 class Linked(NamedTuple):
-    """A mixing matrix seen by links: receivers mix what they heard, and every agent keeps its own share.
+    """A mixing matrix for compressed messages: receivers mix what they decode, and every agent keeps its own share.
 
-    Row i is own[i] x[i] - given[i] s[i] plus the sum over the others of weight s, with s what was heard of x. Where
-    columns sum to one an agent keeps what it did not give away, whatever was heard: own is 1.
+    Row i is own[i] x[i] - given[i] s[i] plus the sum over the others of weight s, with s what is decoded of x. Where
+    columns sum to one an agent keeps what it did not give away, whatever is decoded: own is 1.
     """
 
     others: Dense | Slots
     own: jax.Array  # [n]
     given: jax.Array  # [n]
-    speaks: jax.Array  # [n] whether anybody hears the agent
+    sends: jax.Array  # [n] whether the agent has receivers
 
 
 Operator = Dense | Slots | Rolls | Linked | Edges  # the last only where links are unreliable
@@ -87,7 +87,7 @@ def of_steps(network: AnyNetwork, letter: str, first: int, length: int, dtype: n
 
 
 def linked_steps(network: AnyNetwork, letter: str, first: int, length: int, dtype: npt.DTypeLike) -> Linked:
-    """Return the matrices of several iterations as links see them."""
+    """Return the matrices of several iterations for compressed messages."""
     weights = step_weights(network, letter, first, length)
     nothing = np.zeros_like(weights.own)
     sent = np.stack([np.bincount(weights.arcs[:, 0], row, network.n) for row in weights.weight])
@@ -101,7 +101,7 @@ def pick(operator: Operator, i: jax.Array | int) -> Operator:
     if isinstance(operator, Edges):
         return operator.at(i)
     if isinstance(operator, Linked):
-        return Linked(_pick(operator.others, i), operator.own[i], operator.given[i], operator.speaks[i])
+        return Linked(_pick(operator.others, i), operator.own[i], operator.given[i], operator.sends[i])
     assert not isinstance(operator, Rolls)  # of one iteration only
     return _pick(operator, i)
 
@@ -119,11 +119,11 @@ def count(operator: Operator) -> int:
     return len(operator.matrix if isinstance(operator, Dense) else operator.weight)
 
 
-def apply_heard(operator: Linked, x: jax.Array, heard: jax.Array) -> jax.Array:
-    """Return what agents that have ``x`` mix, when ``heard`` is what the others understood of it."""
-    column = (-1, *[1] * (x.ndim - 1))
-    kept = operator.own.reshape(column) * x - operator.given.reshape(column) * heard
-    return kept + apply(operator.others, heard)
+def apply_decoded(operator: Linked, x: jax.Array, decoded: jax.Array, damping: float = 1.0) -> jax.Array:
+    """Return what agents that have ``x`` mix, when ``decoded``, times ``damping``, is what the others have of it."""
+    column, shared = (-1, *[1] * (x.ndim - 1)), damping * decoded if damping != 1 else decoded
+    kept = operator.own.reshape(column) * x - operator.given.reshape(column) * shared
+    return kept + apply(operator.others, shared)
 
 
 def apply(operator: Dense | Slots | Rolls, x: jax.Array) -> jax.Array:

@@ -14,14 +14,14 @@ import numpy.typing as npt
 from digrad._internal.fingerprints import fingerprint
 from digrad.core import hyperparameters
 from digrad.core.averages import perron_weights
+from digrad.core.delivery import is_unreliable
 from digrad.core.churn import network_of
 from digrad.core.divergence import STEEP, far_away
 from digrad.core.net import bindings
 from digrad.core.packets import PacketTraffic
 from digrad.core.traffic import Meter, Traffic
 from digrad.errors import ArgumentError
-from digrad.links import Fates, Links
-from digrad.links.validation import code_of_link
+from digrad.links import DeliverySchedule, Links
 from digrad.methods.fields import numeric_fields, with_fields
 from digrad.network import AnyNetwork, Network
 from digrad.problems import Problem
@@ -65,7 +65,7 @@ class Setup(NamedTuple):
     opening: dict[str, Operator]  # through which the messages of `init` arrive as they are
     links: tuple[Any, ...]  # state of the links before the first step
     traffic: Traffic | PacketTraffic
-    delivery: Fates | None  # of packets, where links are unreliable
+    delivery: DeliverySchedule | None  # of packets, where links are unreliable
     widths: tuple[int, ...]  # numbers per agent of each array that a step sends through such links
     steep: dict[
         str, float
@@ -100,7 +100,7 @@ def set_up(
     numeric, matrices = numbers_only(method, dtype), bindings(method)
     operators, turns, fresh_bytes = _known_operators(network, matrices, dtype)
     n, d = problem.n_agents, problem.dim
-    delivery = delivery_of(method, network, (n, d), dtype) if isinstance(network.links, Links) else None
+    delivery = delivery_of(method, network, (n, d), dtype) if is_unreliable(network) else None
     opening = operators if delivery is None and operators else _first(of_steps, network, matrices, dtype)
     links, traffic, rules, widths = _dry_run(numeric, (n, d), dtype, opening, network, delivery)
     per_step = (
@@ -127,7 +127,7 @@ def set_up(
         params=_phases(params, network, delivery, dtype),
         static=Static(
             losses=problem.code,
-            link=None if isinstance(network.links, Links | None) else code_of_link(network.links),
+            compression=_compression(network) if delivery is None else None,
             rules=rules,
             rows=max(1, min(STEPS_PER_CALL, BYTES_PER_CALL // (d * dtype.itemsize * kept))),
             is_weighted=record.average == "weighted",
@@ -309,7 +309,7 @@ def _dry_run(
     dtype: np.dtype[Any],
     opening: dict[str, Operator],
     network: AnyNetwork,
-    delivery: Fates | None,
+    delivery: DeliverySchedule | None,
 ) -> tuple[tuple[Any, ...], Traffic | PacketTraffic, Any, tuple[int, ...]]:
     """Return the state of the links before the first step, and what is sent, counted without computing it."""
     (n, d), matrices = shape, bindings(method)
@@ -318,8 +318,9 @@ def _dry_run(
         lambda x: _strong(method.init(x, start_net), dtype), jax.ShapeDtypeStruct(shape, dtype)
     )
     if delivery is None:
-        operators = opening if network.links is None else _first(linked_steps, network, matrices, dtype)
-        net = SimulatedNet(operators, n, dimension=d, link=network.links)  # pyright: ignore[reportArgumentType]
+        is_plain = _compression(network) is None
+        operators = opening if is_plain else _first(linked_steps, network, matrices, dtype)
+        net = SimulatedNet(operators, n, dimension=d, links=_compression(network))
     else:
         rules = rules_of(network, matrices, dtype, delivery)
         first = jax.tree.map(lambda table: jnp.asarray(table[0]), deliveries(delivery, 0, 1, 1, ()))
@@ -339,7 +340,7 @@ def _dry_run(
 
 
 def _phases(
-    params: Params, network: AnyNetwork, delivery: Fates | None, dtype: np.dtype[Any]
+    params: Params, network: AnyNetwork, delivery: DeliverySchedule | None, dtype: np.dtype[Any]
 ) -> tuple[Params, ...]:
     """Return the parameters before the first agent joins or leaves, and those after each event."""
     timeline = delivery and delivery.timeline
@@ -375,7 +376,7 @@ def _known_operators(
     network: AnyNetwork, matrices: dict[str, str], dtype: np.dtype[Any]
 ) -> tuple[dict[str, Operator], dict[str, Operator], int]:
     """Return the operators of a constant network, or those of all turns, and what a fresh one takes otherwise."""
-    if network.period == 1 and network.links is None:
+    if network.period == 1 and _builder(network) is of_steps:
         at = network.at(0)
         return {name: constant(getattr(at, matrix), dtype) for name, matrix in matrices.items()}, {}, 0
     entries = network.n**2 if network.n <= DENSE_AGENTS else 2 * (network.n + network.union.n_arcs)
@@ -388,9 +389,23 @@ def _known_operators(
 def _operators(
     network: AnyNetwork, matrices: dict[str, str], first: int, length: int, dtype: npt.DTypeLike
 ) -> dict[str, Operator]:
-    build = of_steps if network.links is None else linked_steps
-    build = edges_only if isinstance(network.links, Links) else build
+    build = _builder(network)
     return {name: build(network, matrix, first, length, dtype) for name, matrix in matrices.items()}
+
+
+def _builder(network: AnyNetwork) -> Callable[..., Operator]:
+    """Return what makes the operators of a network."""
+    if is_unreliable(network):
+        return edges_only
+    return of_steps if _compression(network) is None else linked_steps
+
+
+def _compression(network: AnyNetwork) -> Links | None:
+    """Return how messages are compressed, and nothing else of the links; None for not at all."""
+    links = network.links
+    if links is None or links.compressor is None:
+        return None
+    return Links(compressor=links.compressor, damping=links.damping)
 
 
 def _limit(x: npt.NDArray[np.floating]) -> jax.Array:

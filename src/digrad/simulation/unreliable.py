@@ -1,7 +1,7 @@
 """The executor that methods see in the simulator where packets are lost, late, shortened or noisy.
 
 Every array that a step sends has a state of its own: what its edges have not delivered, and what they remember. The
-order is fixed: noise, coder, weights and shares, transport, the rule of the receiver.
+order is fixed: noise, compressor, weights and shares, transport, the rule of the receiver.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from digrad.core.charges import arrays_sent, charges_of
-from digrad.core.delivery import make_fates
+from digrad.core.communication import Sent, arrays_sent, charges_of
+from digrad.core.delivery import make_delivery
 from digrad.core.net import Verbs, bindings
-from digrad.links import Fates, Links
-from digrad.links.coders import AnyCoder, RandomK
+from digrad.links import DeliverySchedule, Links
+from digrad.links.compressors import Compressor, RandomK, decoded
 from digrad.network import AnyNetwork
 from digrad.simulation.edges import Edges, Slices, add_up, add_up_sent, add_up_weights, edges_of_steps, stored
 
@@ -29,7 +29,7 @@ class LinkRules(NamedTuple):
     slices: tuple[tuple[str, Slices], ...]  # of the edges of each verb
     push: str
     pull: str
-    coder: AnyCoder | None
+    compressor: Compressor | None
     damping: float
     longest_delay: int
     sleeps: bool
@@ -49,7 +49,7 @@ class Delivery(NamedTuple):
 class LinkState(NamedTuple):
     """What is remembered of one array of a step; None where nothing need be."""
 
-    known: jax.Array | None = None  # [n, d] the reference of a coded estimate
+    known: jax.Array | None = None  # [n, d] the reference of a compressed estimate
     pushed: jax.Array | None = None  # [E, d] pushed and not yet received, unless
     delivered: jax.Array | None = None  # [E], which takes a pass over ``pushed`` less than setting it to zero
     total: jax.Array | None = None  # [n or E, d] everything pushed, where packets are late
@@ -63,21 +63,21 @@ class LinkState(NamedTuple):
 
 def delivery_of(
     method: Any, network: AnyNetwork, shape: tuple[int, int], dtype: npt.DTypeLike
-) -> Fates | None:
+) -> DeliverySchedule | None:
     """Return when the packets of a run arrive, with what every step sends counted without computing it."""
     links, charges = network.links, []
     assert isinstance(links, Links)
 
     def dry(x: Any) -> Any:
-        charges.extend(charges_of(method, links.coder, x, jnp.eye(len(x))))
+        charges.extend(charges_of(method, links.compressor, x, jnp.eye(len(x))))
         return x
 
     jax.eval_shape(dry, jax.ShapeDtypeStruct(shape, dtype))
-    return make_fates(network, charges, bindings(method))
+    return make_delivery(network, charges, bindings(method))
 
 
 def rules_of(
-    network: AnyNetwork, matrices: Mapping[str, str], dtype: npt.DTypeLike, delivery: Fates
+    network: AnyNetwork, matrices: Mapping[str, str], dtype: npt.DTypeLike, delivery: DeliverySchedule
 ) -> LinkRules:
     """Return what is compiled in of the links of a network."""
     links, timeline = network.links, delivery.timeline
@@ -88,8 +88,8 @@ def rules_of(
         slices=tuple(slices.items()),
         push=links.push,
         pull=links.pull,
-        coder=links.coder,
-        damping=links.damping or (links.coder.damping if links.coder else 1.0),
+        compressor=links.compressor,
+        damping=links.pair_damping,
         longest_delay=delivery.longest_delay,
         sleeps=links.sleeps,
         constant=network.period == 1 and timeline is None,
@@ -97,7 +97,7 @@ def rules_of(
     )
 
 
-def deliveries(delivery: Fates, first: int, length: int, room: int, widths: tuple[int, ...]) -> Delivery:
+def deliveries(delivery: DeliverySchedule, first: int, length: int, room: int, widths: tuple[int, ...]) -> Delivery:
     """Return what happens at the iterations first, ..., first + length - 1, with rows for ``room``."""
     links = delivery.links
 
@@ -110,16 +110,16 @@ def deliveries(delivery: Fates, first: int, length: int, room: int, widths: tupl
     return Delivery(
         age=padded(delivery.ages(first, length)),
         awake=padded(delivery.awake(first, length)) if links.sleeps or delivery.timeline else None,
-        chosen=drawn(delivery.chosen) if isinstance(links.coder, RandomK) and widths else None,
+        chosen=drawn(delivery.chosen) if isinstance(links.compressor, RandomK) and widths else None,
         noise=drawn(delivery.noise) if links.is_noisy and widths else None,
     )
 
 
-def delivery_bytes(delivery: Fates | None, widths: tuple[int, ...]) -> int:
+def delivery_bytes(delivery: DeliverySchedule | None, widths: tuple[int, ...]) -> int:
     """Return about how much memory the deliveries of one iteration take, while they are made."""
     if delivery is None:
         return 0
-    drawn = delivery.n * sum(widths) * (isinstance(delivery.links.coder, RandomK) + delivery.links.is_noisy)
+    drawn = delivery.n * sum(widths) * (isinstance(delivery.links.compressor, RandomK) + delivery.links.is_noisy)
     return 10 * len(delivery.arcs) + 16 * drawn
 
 
@@ -172,22 +172,17 @@ class UnreliableNet(Verbs):
         raise AssertionError("a network with links has no mean")
 
     def _exchange(self, verb: str, x: Any) -> Any:
-        mixed = tuple(
-            self._send(verb, part.reshape(len(part), -1), is_pair=is_pair, is_weight=is_weight).reshape(
-                part.shape
-            )
-            for part, is_pair, is_weight in arrays_sent(self._matrices[verb], x)
-        )
+        mixed = tuple(self._send(verb, sent).reshape(sent.array.shape) for sent in arrays_sent(verb, x))
         return mixed if isinstance(x, tuple) else mixed[0]
 
-    def _send(self, verb: str, x: jax.Array, *, is_pair: bool, is_weight: bool) -> jax.Array:
-        number, letter = len(self.links), self._matrices[verb]
+    def _send(self, verb: str, array: Sent) -> jax.Array:
+        number, x = len(self.links), array.array.reshape(len(array.array), -1)
         state = LinkState() if self._states is None else self._states[number]
-        refers = letter != "C" or is_pair
-        state, sent = (state, x) if is_weight else self._coded(state, x, letter, refers=refers)
+        refers = array.keeps_reference(verb)
+        state, sent = (state, x) if array.is_weight else self._compressed(state, x, verb, refers=refers)
         edges, slices = self._edges[verb], self._slices[verb]
-        transport = {"R": self._pulled, "C": self._pushed, "W": self._mixed}[letter]
-        if is_pair and self._rules.coder is not None:
+        transport = {"R": self._pulled, "C": self._pushed, "W": self._mixed}[self._matrices[verb]]
+        if array.is_pair and self._rules.damping != 1:
             edges = edges._replace(
                 weight=self._rules.damping * edges.weight, given=self._rules.damping * edges.given
             )
@@ -196,21 +191,21 @@ class UnreliableNet(Verbs):
         self.widths.append(x.shape[1])
         return mixed
 
-    def _coded(
-        self, state: LinkState, x: jax.Array, letter: str, *, refers: bool
+    def _compressed(
+        self, state: LinkState, x: jax.Array, verb: str, *, refers: bool
     ) -> tuple[LinkState, jax.Array]:
-        """Return what receivers would understand of x if all heard it; NaN where they hear nothing."""
-        coder, delivery, number = self._rules.coder, self._delivery, len(self.links)
+        """Return what receivers would decode of x if it reached all of them; NaN where nothing is sent."""
+        compressor, delivery, number = self._rules.compressor, self._delivery, len(self.links)
         value = x if delivery.noise is None else x + delivery.noise[number].astype(x.dtype)
-        if coder is None:
+        if compressor is None:
             return state, value
         chosen = jnp.ones(x.shape, bool) if delivery.chosen is None else delivery.chosen[number]
         if not refers:
-            return state, coder.code(value, chosen)
-        if isinstance(coder, RandomK) and letter == "R":
+            return state, decoded(compressor, value, None, chosen)
+        if isinstance(compressor, RandomK) and self._matrices[verb] == "R":
             return state, jnp.where(chosen, value, jnp.nan)
         known = jnp.zeros_like(x) if state.known is None else state.known
-        after = jnp.where(self._k == 0, value, known + coder.code(value - known, chosen))
+        after = jnp.where(self._k == 0, value, decoded(compressor, value, known, chosen))
         if delivery.awake is not None:
             after = jnp.where(delivery.awake[:, None] | (self._k == 0), after, known)
         return state._replace(known=after), after
@@ -223,7 +218,7 @@ class UnreliableNet(Verbs):
         weight = self._stored(_where, use, edges.weight)
         if seen is None:
             terms = add_up_sent(edges, slices, sent, weight)
-        elif isinstance(self._rules.coder, RandomK):
+        elif isinstance(self._rules.compressor, RandomK):
             own = _at(x, edges.receiver)
             terms = add_up(edges, slices, jnp.where(jnp.isnan(seen), own, seen), weight)
         else:
@@ -250,7 +245,7 @@ class UnreliableNet(Verbs):
             past = past.at[self._k % len(past)].set(sent)
             state = state._replace(past=past)
             now = _at(past.reshape(-1, sent.shape[1]), self._places(age, self._n, edges.sender))
-        elif rules.pull != "last" and not rules.sleeps and not isinstance(rules.coder, RandomK):
+        elif rules.pull != "last" and not rules.sleeps and not isinstance(rules.compressor, RandomK):
             return state, arrives, None
         else:
             now = _at(sent, edges.sender)

@@ -13,9 +13,8 @@ from digrad import graphs
 from digrad.errors import DigradError, SpecError
 from digrad.graphs import Digraph, GraphSequence
 from digrad.graphs.parse import NAMED
-from digrad.links import Bursts, Clock, FixedDelay, Link, Links, coders, rounded
+from digrad.links import Bursts, Clock, FixedDelay, Links, check_links, compressors
 from digrad.links.clock import DISTRIBUTIONS
-from digrad.links.validation import check_given
 from digrad.network import Network
 from digrad.schedules import Geometric
 from digrad.specs.messages import Table, numbers, refuse, require_choice
@@ -23,7 +22,8 @@ from digrad.specs.named_values import named_value
 
 Count = Annotated[int, Field(ge=1, lt=2**63)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
-CODER_KEYS = {"top_k": "coder_k", "random_k": "coder_k", "quantize": "coder_bits"}  # that coders need
+# What compressors need.
+COMPRESSOR_KEYS = {"top_k": "compressor_k", "random_k": "compressor_k", "quantize": "compressor_bits"}
 IN_TIME = ("split", "random_arcs", "arcs_seed", "every")  # keys that let the graph change with time
 
 
@@ -118,7 +118,7 @@ class MixingTable(Table):
         given = self.model_dump(exclude_none=True)
         return self.model_copy(update={key: absolute(file, base) for key, file in given.items()})
 
-    def build(self, graph: Digraph | GraphSequence, links: Link | Links | None = None) -> Network:
+    def build(self, graph: Digraph | GraphSequence, links: Links | None = None) -> Network:
         """Return the network of ``graph`` with these weights and ``links``.
 
         Raises:
@@ -128,7 +128,7 @@ class MixingTable(Table):
             key[0]: _read_matrix(file, key) for key, file in self.model_dump(exclude_none=True).items()
         }
         try:
-            check_given(links, graph.n, "Network")
+            check_links(links, graph.n, "Network")
         except DigradError as error:
             raise SpecError(f"`links`: {error}") from error
         try:
@@ -141,22 +141,22 @@ class LinksTable(Table):
     """``[links]``: what happens to messages on their way; without it they arrive as sent.
 
     Args:
-        rounded: ``"bfloat16"``, ``"float16"`` or ``"float32"``: the format that numbers travel in, and nothing else.
         loss: The fraction of packets lost.
         burst_length: Steps that an arc stays silent on average when it loses packets in a row.
         delay: Packets are late by 0 to this many steps, at random.
         fixed_delay: Every packet is late by this many steps.
         awake: The probability that an agent acts at a step; a list gives each its own.
-        two_way: Whether both directions between two agents share their fate.
-        coder: ``"bfloat16"``, ``"sign"``, ``"top_k"``, ``"random_k"`` or ``"quantize"``.
-        coder_k: The entries that ``top_k`` and ``random_k`` send.
-        coder_bits: The bits of ``quantize``.
-        damping: The factor of coded push-sum pairs; by default that of the coder.
+        two_way: Whether packets of both directions between two agents are lost and late together.
+        compressor: ``"bfloat16"``, ``"float16"``, ``"float32"``, ``"sign"``, ``"top_k"``, ``"random_k"`` or
+            ``"quantize"``.
+        compressor_k: The entries that ``top_k`` and ``random_k`` send.
+        compressor_bits: The bits of ``quantize``.
+        damping: The factor of compressed push-sum pairs; by default that of the compressor.
         noise: The standard deviation of what is added to every number sent.
         noise_ratio: The factor by which the noise changes from one step to the next.
         push: ``"sum"``, ``"keep"``, or the naive ``"drop"``, ``"renormalise"``, ``"last"``.
         pull: ``"self"``, ``"last"``, ``"renormalise"``, or the naive ``"drop"``.
-        seed: Of all fates.
+        seed: Random seed of everything drawn.
         compute: Seconds of a gradient, for all agents or a list; ``{distribution = "exponential", mean = 1.0}`` draws
             them anew at every step, and so does ``{distribution = "uniform", low = 0.5, high = 1.5}``.
         latency: Seconds that a packet is under way, likewise for the arcs, by receiver, then sender.
@@ -165,16 +165,17 @@ class LinksTable(Table):
         clock_seed: Of what is drawn of seconds.
     """
 
-    rounded: Literal["bfloat16", "float16", "float32"] | None = None
     loss: float = 0.0
     burst_length: float | None = None
     delay: Annotated[int, Field(ge=0)] = 0
     fixed_delay: Annotated[int, Field(ge=0)] = 0
     awake: Annotated[float | list[float], numbers("agent")] = 1.0
     two_way: bool = False
-    coder: Literal["bfloat16", "sign", "top_k", "random_k", "quantize"] | None = None
-    coder_k: Count | None = None
-    coder_bits: Count | None = None
+    compressor: Literal["bfloat16", "float16", "float32", "sign", "top_k", "random_k", "quantize"] | None = (
+        None
+    )
+    compressor_k: Count | None = None
+    compressor_bits: Count | None = None
     damping: float | None = None
     noise: float = 0.0
     noise_ratio: float | None = None
@@ -193,21 +194,14 @@ class LinksTable(Table):
             _seconds(getattr(self, key), key)
         return self
 
-    def build(self) -> Link | Links | None:
+    def build(self) -> Links | None:
         """Return the links of a network.
 
         Raises:
             SpecError: A value is out of its range, or two exclude each other.
         """
         # Not what was written: a stored specification writes every key.
-        others = self.model_dump(exclude_defaults=True).keys() - {"rounded"}
-        if self.rounded is not None:
-            if others:
-                raise SpecError(
-                    f'`links.rounded`: leave it out, or {min(others)}; use coder = "bfloat16" with others.'
-                )
-            return rounded(self.rounded)
-        if not others:
+        if not self.model_dump(exclude_defaults=True):
             return None
         if self.delay and self.fixed_delay:
             raise SpecError("`links.delay`: leave it out, or fixed_delay.")
@@ -218,7 +212,7 @@ class LinksTable(Table):
                 delay=FixedDelay(self.fixed_delay) if self.fixed_delay else self.delay,
                 awake=self.awake,
                 two_way=self.two_way,
-                coder=self._coder(),
+                compressor=self._compressor(),
                 damping=self.damping,
                 noise=self.noise if self.noise_ratio is None else Geometric(self.noise, self.noise_ratio),
                 push=self.push,
@@ -231,14 +225,14 @@ class LinksTable(Table):
 
     def _check_companions(self) -> None:
         """Raise if a key is missing that another one needs, or says more of something that is not there."""
-        needed = CODER_KEYS.get(self.coder or "")
+        needed = COMPRESSOR_KEYS.get(self.compressor or "")
         if needed is not None and getattr(self, needed) is None:
-            raise SpecError(f"`links.{needed}`: {self.coder} needs it.")
+            raise SpecError(f"`links.{needed}`: {self.compressor} needs it.")
         companions = {
             "burst_length": (self.loss, "give loss"),
             "noise_ratio": (self.noise, "give noise"),
-            "coder_k": (needed == "coder_k", "use the coder top_k or random_k"),
-            "coder_bits": (needed == "coder_bits", "use the coder quantize"),
+            "compressor_k": (needed == "compressor_k", "use the compressor top_k or random_k"),
+            "compressor_bits": (needed == "compressor_bits", "use the compressor quantize"),
             "clock_seed": (self._seconds_given(), "say how long compute or latency take"),
         }
         for key, (is_there, what) in companions.items():
@@ -256,10 +250,11 @@ class LinksTable(Table):
         drawn = {name: _seconds(value, name) for name, value in given.items()}
         return Clock(**drawn, seed=self.clock_seed)
 
-    def _coder(self) -> coders.AnyCoder | None:
-        if self.coder not in CODER_KEYS:
-            return {"sign": coders.sign(), "bfloat16": coders.bfloat16()}.get(self.coder or "")
-        return getattr(coders, self.coder)(getattr(self, CODER_KEYS[self.coder]))
+    def _compressor(self) -> compressors.Compressor | None:
+        if self.compressor is None:
+            return None
+        key = COMPRESSOR_KEYS.get(self.compressor)
+        return getattr(compressors, self.compressor)(*([] if key is None else [getattr(self, key)]))
 
 
 def _seconds(value: Any, key: str) -> Any:

@@ -19,7 +19,7 @@
     R_file = "R.csv"
 
     [links]                          # optional: what happens to messages on their way
-    rounded = "bfloat16"
+    compressor = "bfloat16"
 
     [problem]
     kind = "logistic"                # or quadratic, cosh, quartic, images (engine = "torch"), ...

@@ -62,9 +62,9 @@ def test_training_resumes_to_the_same_bits_when_killed(method, tmp_path):
 @pytest.mark.parametrize(
     ("method", "network"),
     [
-        (CGT, dg.Network(GRAPH, links=dg.links.rounded("bfloat16"))),
+        (CGT, dg.Network(GRAPH, links=dg.Links(compressor=dg.compressors.bfloat16()))),
         (CGT, dg.Network(dg.graphs.every(2, GRAPH))),
-        (CGT, dg.Network(dg.graphs.split(GRAPH, 2), links=dg.links.rounded("bfloat16"))),
+        (CGT, dg.Network(dg.graphs.split(GRAPH, 2), links=dg.Links(compressor=dg.compressors.bfloat16()))),
         (dg.CGT(step_size=InverseSqrt(0.05), threshold=InverseSqrt(10.0)), NETWORK),
     ],
     ids=["rounded links", "local steps", "rounded links in turns", "schedules"],

@@ -6,7 +6,7 @@ import pytest
 
 from digrad import graphs, problems
 from digrad.errors import ArgumentError
-from digrad.links import Links, rounded
+from digrad.links import Links, compressors
 from digrad.network import Network, NetworkSequence, row_stochastic
 from digrad.schedules import Inverse
 from digrad.theory import (
@@ -27,7 +27,7 @@ LOSSY = "packets may be lost or late, so that the figures of the perfect network
 ALTERED = "its links alter messages, but in the proof they arrive as sent"
 OUTSIDE = [
     (Network(graphs.random_arcs(graphs.example5(), 0.5)), CHANGES),
-    (Network(graphs.example5(), links=rounded("bfloat16")), ALTERED),
+    (Network(graphs.example5(), links=Links(compressor=compressors.bfloat16())), ALTERED),
     (Network(graphs.example5(), links=Links(loss=0.1)), LOSSY),
 ]
 

@@ -90,8 +90,8 @@ def train(
     ``train_accuracy`` on training images, ``test_loss`` and ``test_accuracy`` on test images, with the statistics of
     BatchNorm taken anew from training images. What belongs to steps is a mean over the steps since the row before:
     ``batch_loss`` (of the agents' mini-batches) and ``fraction_clipped``; ``tracker_norm`` is the largest norm of a
-    tracker among them. ``grad_norm`` is the norm of the mean of the last mini-batch gradients. Where packets have fates
-    there are the columns of :meth:`~digrad.torch.Replicas.link_metrics` too.
+    tracker among them. ``grad_norm`` is the norm of the mean of the last mini-batch gradients. Where packets
+    may be lost or late there are the columns of :meth:`~digrad.torch.Replicas.link_metrics` too.
 
     Args:
         method: Any method of :mod:`digrad.methods`.

@@ -2,7 +2,6 @@
 
 from digrad.errors import ArgumentError
 from digrad.graphs import Digraph
-from digrad.links import Links
 from digrad.network import AnyNetwork, Network, NetworkSequence
 
 CHANGES = "the network changes with time"
@@ -22,9 +21,9 @@ def uncovered(network: AnyNetwork, owner: str) -> str:
         )
     if not isinstance(network.graph, Digraph):
         return CHANGES
-    if isinstance(network.links, Links):
-        return LOSSY
-    return ALTERED if network.links else ""
+    if network.links is None:
+        return ""
+    return ALTERED if network.links.is_reliable else LOSSY
 
 
 def check_covered(network: AnyNetwork, owner: str) -> None:

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from digrad.core.delivery import make_fates
+from digrad.core.delivery import make_delivery
 from digrad.core.packets import PacketTraffic
 from digrad.graphs import complete, example5, ring, split
-from digrad.links import Bursts, Fates, FixedDelay, Links
-from digrad.links.fates import newest
+from digrad.links import Bursts, DeliverySchedule, FixedDelay, Links
+from digrad.links.delivery import newest
 from digrad.network import Network
 from digrad.sampling import DELAY, LOSS, uniforms
 
@@ -27,12 +27,12 @@ def test_uniform_numbers_are_those_of_the_specification():
 
 @pytest.mark.parametrize(("loss", "lost"), [(0.3, 2091), (Bursts(0.3, 5), 2088)])
 def test_the_number_of_lost_packets_is_that_of_the_specification(loss, lost):
-    assert (Fates(Links(loss=loss), ARCS, 5).ages(0, 1000) < 0).sum() == lost
+    assert (DeliverySchedule(Links(loss=loss), ARCS, 5).ages(0, 1000) < 0).sum() == lost
 
 
 def test_delays_are_those_of_the_specification():
     assert np.floor(6 * uniforms(0, DELAY, 0, 1, 7)[0]).tolist() == [3, 3, 1, 0, 1, 3, 1]
-    ages = Fates(Links(delay=5), ARCS, 5).ages(0, 6)
+    ages = DeliverySchedule(Links(delay=5), ARCS, 5).ages(0, 6)
     arrivals = {(a, int(k)) for k, a in zip(*np.nonzero(ages >= 0), strict=True) if ages[k, a] == k}
     assert {(3, 0), (2, 1), (4, 1), (6, 1)} >= {one for one in arrivals if one[1] <= 1}
     assert (3, 0) in arrivals
@@ -51,10 +51,10 @@ def test_a_packet_that_was_overtaken_is_ignored():
     seed=st.integers(0, 2**63 - 1),
     cuts=st.lists(st.integers(1, 30), min_size=1, max_size=4),
 )
-def test_fates_do_not_depend_on_how_a_run_is_cut(loss, delay, awake, seed, cuts):
-    links = Links(loss=loss, delay=delay, awake=awake, seed=seed)
+def test_delivery_does_not_depend_on_how_a_run_is_cut(loss, delay, awake, seed, cuts):
+    links = Links(loss=loss, delay=delay, awake=awake, push="keep" if delay == 0 else "sum", seed=seed)
     network = Network(split(example5(), 2), links=links)
-    whole, pieces = make_fates(network).ages(0, sum(cuts)), make_fates(network)
+    whole, pieces = make_delivery(network).ages(0, sum(cuts)), make_delivery(network)
     first = np.cumsum([0, *cuts[:-1]]).tolist()
     np.testing.assert_array_equal(
         np.vstack([pieces.ages(k, length) for k, length in zip(first, cuts, strict=True)]), whole
@@ -64,7 +64,7 @@ def test_fates_do_not_depend_on_how_a_run_is_cut(loss, delay, awake, seed, cuts)
 
 def test_both_directions_share_their_fate_when_links_are_two_way():
     graph = complete(4)
-    ages = Fates(Links(loss=0.5, two_way=True), graph.arcs, 4).ages(0, 50)
+    ages = DeliverySchedule(Links(loss=0.5, two_way=True), graph.arcs, 4).ages(0, 50)
     number = {(s, r): a for a, (s, r) in enumerate(graph.arcs.tolist())}
     for (s, r), a in number.items():
         np.testing.assert_array_equal(ages[:, a], ages[:, number[r, s]])
@@ -73,26 +73,26 @@ def test_both_directions_share_their_fate_when_links_are_two_way():
 
 def test_an_absent_arc_and_a_sleeping_sender_send_nothing():
     network = Network(split(ring(4), 2), links=Links(awake=0.5))
-    fates = make_fates(network)
-    sent, awake = fates.sent(0, 40), fates.awake(0, 40)
+    delivery = make_delivery(network)
+    sent, awake = delivery.sent(0, 40), delivery.awake(0, 40)
     there = np.arange(4) % 2 == (np.arange(40) % 2)[:, None]
     np.testing.assert_array_equal(sent, there & awake[:, ring(4).arcs[:, 0]])
-    np.testing.assert_array_equal(fates.ages(0, 40) >= 0, sent)
+    np.testing.assert_array_equal(delivery.ages(0, 40) >= 0, sent)
 
 
 @pytest.mark.parametrize(
     "links", [Links(delay=3), Links(delay=FixedDelay(2)), Links(delay=3, loss=0.3, awake=0.8)], ids=repr
 )
 def test_every_packet_arrives_in_time_late_or_overtaken_or_is_lost(links):
-    fates, steps = Fates(links, ARCS, 5), 60
-    traffic = PacketTraffic(0, fates)
+    delivery, steps = DeliverySchedule(links, ARCS, 5), 60
+    traffic = PacketTraffic(0, delivery)
     lost = uniforms(0, LOSS, 0, steps, 7) < links.mean_loss
     delay = (
         np.full((steps, 7), 2)
         if isinstance(links.delay, FixedDelay)
         else (uniforms(0, DELAY, 0, steps, 7) * 4).astype(int)
     )
-    sent = fates.sent(0, steps)
+    sent = delivery.sent(0, steps)
     for k in (0, 1, 2, 3, 17, 18, steps):  # each goes on from the one before
         arrived = missing = overtaken = 0
         for s in range(k):

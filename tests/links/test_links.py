@@ -6,7 +6,7 @@ import pytest
 
 import digrad as dg
 from digrad.errors import ArgumentError
-from digrad.links import Bursts, FixedDelay, Links, coders
+from digrad.links import Bursts, FixedDelay, Links, compressors
 
 
 @pytest.mark.parametrize(
@@ -16,9 +16,9 @@ from digrad.links import Bursts, FixedDelay, Links, coders
         ({"delay": 127}, "`delay` of Links must be at most 126"),
         ({"awake": [1.0, 0.0]}, "`awake` of Links must be positive"),
         ({"awake": 1.5}, "`awake` of Links must be a probability"),
-        ({"coder": "bfloat16"}, "`coder` of Links must be one of digrad.coders"),
-        ({"coder": coders.bfloat16}, "call it if it is a function"),
-        ({"coder": coders.sign}, "call it if it is a function"),
+        ({"compressor": "bfloat16"}, "`compressor` of Links must be one of digrad.compressors"),
+        ({"compressor": compressors.bfloat16}, "call it if it is a function"),
+        ({"compressor": compressors.sign}, "call it if it is a function"),
         ({"noise": -1.0}, "`noise` of Links must be at least 0"),
         ({"push": "forget"}, "`push` of Links must be one of"),
         ({"pull": "zero"}, "`pull` of Links must be one of"),
@@ -31,8 +31,8 @@ from digrad.links import Bursts, FixedDelay, Links, coders
         ({"loss": Bursts}, "`loss` of Links must be a number"),
         ({"awake": np.ones((2, 2))}, "`awake` of Links must be a number"),
         ({"awake": {1.0, 0.5}}, "`awake` of Links must be a number"),  # in which order?
-        ({"damping": 0.5}, "`damping` of Links is for coded messages"),
-        ({"damping": 5.0, "coder": dg.coders.sign()}, "`damping` of Links must be at most 1"),
+        ({"damping": 0.5}, "`damping` of Links is for compressed messages"),
+        ({"damping": 5.0, "compressor": dg.compressors.sign()}, "`damping` of Links must be at most 1"),
         ({"noise": lambda: 0.1}, "`noise` of Links is a schedule and must be a function of the iteration"),
         ({"noise": dg.schedules.Geometric}, "`noise` of Links is a schedule"),
         ({"push": np.array(["sum", "keep"])}, "`push` of Links must be one of"),
@@ -52,8 +52,12 @@ def test_noise_is_refused_at_the_iteration_that_has_none(value, words):
         Links(noise=lambda k: value).noise_at(3)
 
 
-def test_coders_made_without_their_functions_are_checked_too():
-    for make in (lambda: dg.coders.TopK(0), lambda: dg.coders.RandomK(1.5), lambda: dg.coders.Quantize(1)):
+def test_compressors_made_without_their_functions_are_checked_too():
+    for make in (
+        lambda: dg.compressors.TopK(0),
+        lambda: dg.compressors.RandomK(1.5),
+        lambda: dg.compressors.Quantize(1),
+    ):
         with pytest.raises(ArgumentError, match="must be a whole number of at least"):
             make()
 
@@ -79,9 +83,9 @@ def test_wake_rates_must_be_those_of_the_agents():
 
 
 def test_links_read_as_what_differs_from_the_default():
-    links = Links(loss=Bursts(0.3, 5), delay=FixedDelay(2), coder=dg.coders.top_k(3), seed=4)
+    links = Links(loss=Bursts(0.3, 5), delay=FixedDelay(2), compressor=dg.compressors.top_k(3), seed=4)
     assert repr(links) == (
-        "Links(loss=Bursts(loss=0.3, length=5), delay=FixedDelay(steps=2), coder=TopK(k=3), seed=4)"
+        "Links(loss=Bursts(loss=0.3, length=5), delay=FixedDelay(steps=2), compressor=TopK(k=3), seed=4)"
     )
 
 

@@ -10,9 +10,9 @@ from scipy.special import ndtri
 from digrad.errors import ArgumentError
 from digrad.links.churn import Timeline
 from digrad.links.clock import Clock, Floats
-from digrad.links.coders import RandomK
-from digrad.links.description import LONGEST_DELAY, Bursts, FixedDelay, Links
-from digrad.sampling import AWAKE, CODER, DELAY, LOSS, NOISE, uniforms
+from digrad.links.compressors import RandomK
+from digrad.links.links import LONGEST_DELAY, Bursts, FixedDelay, Links
+from digrad.sampling import AWAKE, COMPRESSOR, DELAY, LOSS, NOISE, uniforms
 
 Ages = npt.NDArray[np.int8]
 Mask = npt.NDArray[np.bool_]
@@ -31,8 +31,8 @@ class Part(NamedTuple):
     starts_in_full: bool  # whether a receiver that has heard nothing yet is sent all of it
 
 
-class Fates:
-    """The fates of all packets of a run.
+class DeliverySchedule:
+    """The delivery of all packets of a run.
 
     Args:
         links: What happens to packets.
@@ -49,8 +49,8 @@ class Fates:
 
     Example:
         >>> from digrad.graphs import example5
-        >>> fates = Fates(Links(loss=0.3), example5().arcs, 5)
-        >>> int((fates.ages(0, 1000) < 0).sum())  # packets lost, of 7000
+        >>> delivery = DeliverySchedule(Links(loss=0.3), example5().arcs, 5)
+        >>> int((delivery.ages(0, 1000) < 0).sum())  # packets lost, of 7000
         2091
     """
 
@@ -262,10 +262,10 @@ class Fates:
         return self.timeline.alive(first, len(ages)) & (sent_at >= self.timeline.born(first, len(ages)))
 
     def chosen(self, first: int, length: int, call: int, width: int) -> Mask:
-        """Return the entries that a coder draws of array number ``call`` of a step, ``[length, n, width]``."""
-        assert isinstance(self.links.coder, RandomK)
-        order = np.argsort(self._numbers(CODER, first, length, call, width), axis=-1)
-        return np.argsort(order, axis=-1) < self.links.coder.k
+        """Return the entries that a compressor draws of array number ``call`` of a step, ``[length, n, width]``."""
+        assert isinstance(self.links.compressor, RandomK)
+        order = np.argsort(self._numbers(COMPRESSOR, first, length, call, width), axis=-1)
+        return np.argsort(order, axis=-1) < self.links.compressor.k
 
     def noise(self, first: int, length: int, call: int, width: int) -> npt.NDArray[np.float64]:
         """Return what is added to array number ``call`` of a step, ``[length, n, width]``."""
@@ -394,7 +394,7 @@ def newest(sent: Mask, delay: Ages, longest: int) -> Ages:
 
 
 def _twins(arcs: npt.NDArray[np.integer], n: int) -> npt.NDArray[np.int64]:
-    """Return the number of the arc whose fate each arc has, where both directions share one."""
+    """Return the number of the arc whose delivery each arc has, where both directions share one."""
     there, back = arcs[:, 1] * n + arcs[:, 0], arcs[:, 0] * n + arcs[:, 1]
     order = np.argsort(there)
     place = np.minimum(np.searchsorted(there, back, sorter=order), len(arcs) - 1)

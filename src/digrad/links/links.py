@@ -1,4 +1,4 @@
-"""What a network does to messages, as one value: loss, lateness, sleep, shorter formats and noise."""
+"""What a network does to messages, as one value: loss, lateness, sleep, compression and noise."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -9,7 +9,7 @@ from digrad._internal.fingerprints import fingerprint
 from digrad.errors import ArgumentError
 from digrad.links.churn import Crash, Event, Join, Leave
 from digrad.links.clock import Clock
-from digrad.links.coders import AnyCoder, RandomK
+from digrad.links.compressors import Compressor, RandomK
 from digrad.sampling import seed_of_run
 from digrad.schedules import SCHEDULES
 
@@ -71,8 +71,8 @@ class Links:
     r"""What happens to messages on the arcs of a network, decided by ``seed`` and the iteration alone.
 
     A packet is everything that an agent sends to another one during a step. It is lost or late as a whole. Two rules
-    keep methods exact: of what is pushed, the part that was not delivered is owed, never forgotten; of what is pulled,
-    the part that was not heard is replaced by the receiver's own value.
+    keep methods exact: of what is pushed, undelivered mass is added to the next packet, never forgotten; of what is
+    pulled, the part that was not received is replaced by the receiver's own value.
 
     Args:
         loss: The fraction of packets lost, independently, or :class:`Bursts`.
@@ -80,16 +80,18 @@ class Links:
             or :class:`FixedDelay`.
         awake: The probability that an agent acts at a step, for all or for each; one that sleeps sends nothing,
             computes nothing, and finds what has arrived when it wakes up.
-        two_way: The arcs i to j and j to i share their fate, as methods that ``mix`` need it.
-        coder: How messages are shortened, see ``digrad.coders``.
-        damping: The factor of what push-sum pairs send when they are coded; by default that of the coder.
+        two_way: Packets from i to j and from j to i are lost and late together, as methods that ``mix`` need it.
+        compressor: How messages are shortened, see ``digrad.compressors``. With nothing else every packet arrives,
+            also between real processes, where what is shortened travels short.
+        damping: The factor of what push-sum pairs send when they are compressed; by default that of the compressor.
         noise: The standard deviation of what is added to every number sent, or a function of k.
-        push: What becomes of undelivered parts of what is pushed: ``"sum"`` owes them; ``"keep"`` returns them to a
-            sender that knows at once; the naive ``"drop"`` forgets them, ``"renormalise"`` divides by the weights
+        push: What becomes of undelivered mass: ``"sum"`` adds it to the next packet; ``"keep"`` returns it to a
+            sender that knows at once; the naive ``"drop"`` forgets it, ``"renormalise"`` divides by the weights
             that have arrived and ``"last"`` uses what came before: all three are biased.
         pull: What replaces an estimate that was not heard: ``"self"`` the receiver's own, ``"last"`` the last one
             heard, ``"renormalise"`` the average of those heard; the naive ``"drop"`` takes it as zero.
-        seed: Of all fates. Runs with other seeds than 0 mix it with their own, see :meth:`digrad.Network.with_seed`.
+        seed: Random seed of everything drawn. Runs with other seeds than 0 mix it with their own, see
+            :meth:`digrad.Network.with_seed`.
         churn: Agents that join and leave: a list of :class:`Leave`, :class:`Crash` and :class:`Join`. Averages and
             losses are those of the agents that are present.
         clock: How long computing and sending take, instead of ``delay``; a run then records ``seconds_simulated``.
@@ -110,7 +112,7 @@ class Links:
     delay: int | FixedDelay = 0
     awake: float | Sequence[float] = 1.0
     two_way: bool = False
-    coder: AnyCoder | None = None
+    compressor: Compressor | None = None
     damping: float | None = None
     noise: float | Callable[[int], float] = 0.0
     push: Literal["sum", "keep", "drop", "renormalise", "last"] = "sum"
@@ -134,10 +136,10 @@ class Links:
         object.__setattr__(self, "awake", _rates(self.awake))
         if not isinstance(self.two_way, bool):
             raise ArgumentError(f"`two_way` of Links must be True or False, but got {self.two_way!r}.")
-        if not isinstance(self.coder, AnyCoder | None):
+        if not isinstance(self.compressor, Compressor | None):
             raise ArgumentError(
-                "`coder` of Links must be one of digrad.coders, such as coders.top_k(3) or coders.sign(), "
-                f"but got {self.coder!r}; call it if it is a function."
+                "`compressor` of Links must be one of digrad.compressors, such as compressors.top_k(3) or "
+                f"compressors.sign(), but got {self.compressor!r}; call it if it is a function."
             )
         if self.damping is not None:
             self._check_damping()
@@ -168,8 +170,10 @@ class Links:
 
     def _check_damping(self) -> None:
         checks.set_number(self, "damping", checks.positive)
-        if self.coder is None:
-            raise ArgumentError("`damping` of Links is for coded messages; leave it out, or give a coder.")
+        if self.compressor is None:
+            raise ArgumentError(
+                "`damping` of Links is for compressed messages; leave it out, or give a compressor."
+            )
         if self.damping > 1:  # pyright: ignore[reportOptionalOperand]
             raise ArgumentError(
                 f"`damping` of Links must be at most 1, with which all shares are sent, but got {self.damping!r}."
@@ -179,6 +183,19 @@ class Links:
         """Return the fields that differ from their defaults, so that equal links read alike in every process."""
         shown = ((f.name, getattr(self, f.name)) for f in fields(self) if getattr(self, f.name) != f.default)
         return f"Links({', '.join(f'{name}={_readable(value)}' for name, value in shown)})"
+
+    @property
+    def pair_damping(self) -> float:
+        """The factor of what push-sum pairs send."""
+        return 1.0 if self.compressor is None else self.damping or self.compressor.damping
+
+    @property
+    def is_reliable(self) -> bool:
+        """Whether every packet arrives in its own step, compressed or not, without noise."""
+        others = (f for f in fields(self) if f.name not in ("compressor", "damping", "seed"))
+        return all(getattr(self, f.name) == f.default for f in others) and not isinstance(
+            self.compressor, RandomK
+        )
 
     @property
     def is_timed(self) -> bool:
@@ -219,7 +236,7 @@ class Links:
         is_late_at_random = self.longest_delay > 0 and not isinstance(self.delay, FixedDelay)
         return (
             self.mean_loss > 0 or min(self.rates(1)) < 1 or is_late_at_random or is_timed_at_random or self.is_noisy
-            or isinstance(self.coder, RandomK)
+            or isinstance(self.compressor, RandomK)
         )  # fmt: skip
 
     def with_seed(self, seed: int) -> "Links":
@@ -250,6 +267,22 @@ class Links:
             )
         if self.clock is not None:
             self.clock.check_agents(n)
+
+
+def check_links(links: Any, n: int, owner: str) -> None:
+    """Raise unless a network of ``n`` agents can have these links.
+
+    Raises:
+        ArgumentError: They are neither :class:`Links` for n agents nor None, with which messages arrive as sent.
+    """
+    if links is None:
+        return
+    if not isinstance(links, Links):
+        got = repr(links) if isinstance(links, str | int | float | type) else type(links).__name__
+        raise ArgumentError(
+            f"`links` of {owner} must be digrad.Links(...), or None if messages arrive as sent, but got {got}."
+        )
+    links.check_agents(n)
 
 
 def _steps(value: Any, name: str, owner: str) -> int:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import digrad as dg
-from digrad.links import rounded
+from digrad.links import Links, compressors
 
 EXAMPLE = dg.graphs.example5()
 QUADRATIC = dg.problems.example_quadratic()
@@ -15,7 +15,7 @@ ATOL = {"bfloat16": 1e-13, "float16": 1e-5, "float32": 1e-13}  # float16 has no 
     ("dtype", "step_size"), [("bfloat16", 0.05), ("float16", 0.05), ("float32", 0.05), ("bfloat16", 0.005)]
 )
 def test_rounded_messages_leave_no_bias(dtype, step_size):
-    network = dg.Network(EXAMPLE, links=rounded(dtype))
+    network = dg.Network(EXAMPLE, links=Links(compressor=getattr(compressors, dtype)()))
     for method in (dg.CGT(step_size=step_size, threshold=2.0), dg.AB(step_size=step_size)):
         steps = int(50 / step_size)
         trace = dg.simulate(method, QUADRATIC, network, steps=steps, x0=[10.0, -10.0], record_every=steps)
@@ -23,13 +23,13 @@ def test_rounded_messages_leave_no_bias(dtype, step_size):
 
 
 def test_traffic_is_that_of_the_short_format_after_a_first_message_in_full():
-    network = dg.Network(EXAMPLE, links=rounded("bfloat16"))
+    network = dg.Network(EXAMPLE, links=Links(compressor=compressors.bfloat16()))
     trace = dg.simulate(dg.CGT(step_size=0.05, threshold=2.0), QUADRATIC, network, steps=4)
     assert np.diff(trace.bytes_sent).tolist() == [7 * (2 * 8 + 2 * 2), *[7 * (2 * 2 + 2 * 2)] * 3]
 
 
 def test_a_receiver_that_missed_a_word_is_told_in_full():
-    turns = dg.Network(dg.graphs.split(EXAMPLE, 2), links=rounded("bfloat16"))
+    turns = dg.Network(dg.graphs.split(EXAMPLE, 2), links=Links(compressor=compressors.bfloat16()))
     trace = dg.simulate(dg.DGD(step_size=0.05, mixing="row"), QUADRATIC, turns, steps=6)
     heard, sent = set(), []
     for k in range(6):
@@ -45,7 +45,7 @@ def test_own_weights_in_turn_are_charged_alike_whatever_the_chunk(chunk, chunks_
     chunks_of(chunk)
     there, back = dg.graphs.from_edges(3, [(0, 1), (1, 2)]), dg.graphs.from_edges(3, [(2, 0)])
     members = [dg.Network(graph, partial=True) for graph in (there, back)]
-    turns = dg.NetworkSequence(members, links=rounded("bfloat16"))
+    turns = dg.NetworkSequence(members, links=Links(compressor=compressors.bfloat16()))
     problem = dg.problems.quadratic(curvature=[[1.0, 2.0]] * 3, linear=[[1.0, 1.0]] * 3)
     method = dg.DGD(step_size=0.1, mixing="row")
     trace = dg.simulate(method, problem, turns, steps=5)
@@ -54,7 +54,7 @@ def test_own_weights_in_turn_are_charged_alike_whatever_the_chunk(chunk, chunks_
 
 @pytest.mark.parametrize("chunk", [1, 7])
 def test_chunks_do_not_change_a_bit(chunk, chunks_of):
-    network = dg.Network(EXAMPLE, links=rounded("bfloat16"))
+    network = dg.Network(EXAMPLE, links=Links(compressor=compressors.bfloat16()))
     method = dg.PushDIGing(step_size=0.05)
     whole = dg.simulate(method, QUADRATIC, network, steps=40)
     chunks_of(chunk)
@@ -62,7 +62,7 @@ def test_chunks_do_not_change_a_bit(chunk, chunks_of):
 
 
 def test_resume_keeps_the_references(tmp_path):
-    network = dg.Network(EXAMPLE, links=rounded("bfloat16"))
+    network = dg.Network(EXAMPLE, links=Links(compressor=compressors.bfloat16()))
     options = {"x0": [10.0, -10.0]}
     method = dg.CGT(step_size=0.05, threshold=2.0)
     whole = dg.simulate(method, QUADRATIC, network, steps=40, **options)
@@ -75,11 +75,6 @@ def test_resume_keeps_the_references(tmp_path):
 
 
 def test_push_sum_pairs_stay_exact():
-    network = dg.Network(EXAMPLE, links=rounded("bfloat16"))
+    network = dg.Network(EXAMPLE, links=Links(compressor=compressors.bfloat16()))
     trace = dg.simulate(dg.PushDIGing(step_size=0.05), QUADRATIC, network, steps=600, record_every=600)
     np.testing.assert_allclose(trace.final_x, 1 / 3, rtol=0, atol=1e-12)
-
-
-def test_an_unknown_format_is_refused():
-    with pytest.raises(dg.DigradError, match="`dtype` of rounded must be one of"):
-        rounded("int8")

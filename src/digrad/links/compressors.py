@@ -1,11 +1,15 @@
-"""Shorter messages: what receivers understand of numbers that do not travel in full.
+r"""Compressors: what receivers decode of numbers that do not travel in full.
 
-Every coder brings what it is given nearer to zero in one piece or another, and zero is coded as zero; together with
-the rules of :class:`~digrad.links.Links` (what was not said stays with its sender, or is said later) this leaves no
-bias.
+Every compressor brings what it is given nearer to zero in one piece or another, and zero is compressed to zero. Two
+rules of :class:`~digrad.links.Links` then leave no bias. What is pushed alone (a tracker, which vanishes) is compressed
+as it is, and its sender keeps what it did not send. What does not vanish, estimates and the pairs of push-sum methods,
+is compressed as the change of a reference h that both ends keep:
+
+.. math::
+    h^{k} = h^{k-1} + Q(x^k - h^{k-1}), \qquad h^0 = x^0 \text{ (the first message travels in full)}
 
 >>> import numpy as np
->>> top_k(1).code(np.array([[0.5, -2.0, 1.0]]))
+>>> top_k(1).compress(np.array([[0.5, -2.0, 1.0]]))
 array([[ 0., -2.,  0.]])
 """
 
@@ -13,11 +17,12 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from digrad import checks
-from digrad.arrays import amax, cast, cast_like, is_among_largest, nearest_whole, signs, where, zeros_like
+from digrad.arrays import amax, cast, cast_like, is_among_largest, nearest_whole, where, zeros_like
 from digrad.types import Array
 
 BITS_PER_BYTE = 8
 INDEX_BYTES = 4  # of the place of an entry
+CAST_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}  # of a number
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,7 @@ class TopK:
         """Check the field."""
         object.__setattr__(self, "k", checks.count(self.k, "k", "top_k"))
 
-    def code(self, values: Array, chosen: Array | None = None) -> Array:
+    def compress(self, values: Array, chosen: Array | None = None) -> Array:
         """Keep the k largest entries of each row."""
         return where(is_among_largest(values, self.k), values, zeros_like(values))
 
@@ -51,7 +56,7 @@ class RandomK:
         """Check the field."""
         object.__setattr__(self, "k", checks.count(self.k, "k", "random_k"))
 
-    def code(self, values: Array, chosen: Array | None = None) -> Array:
+    def compress(self, values: Array, chosen: Array | None = None) -> Array:
         """Keep the chosen entries, unscaled."""
         assert chosen is not None
         return where(chosen, values, zeros_like(values))
@@ -67,9 +72,10 @@ class Sign:
 
     damping = 1.0
 
-    def code(self, values: Array, chosen: Array | None = None) -> Array:
-        """Return the signs, times the mean size of the row."""
-        return signs(values) * abs(values).mean(-1)[:, None]
+    def compress(self, values: Array, chosen: Array | None = None) -> Array:
+        """Return the signs, that of 0 being +, times the mean size of the row."""
+        size = abs(values).mean(-1)[:, None]
+        return where(values < 0, -size, size)
 
     def wire_bytes(self, numbers: int, itemsize: int) -> int:
         """Return the size of one bit per number, and of the mean."""
@@ -91,7 +97,7 @@ class Quantize:
         """1 from three bits on."""
         return 1.0 if self.bits >= 3 else 0.3
 
-    def code(self, values: Array, chosen: Array | None = None) -> Array:
+    def compress(self, values: Array, chosen: Array | None = None) -> Array:
         """Round to levels between plus and minus the largest entry of the row, halves to even."""
         levels = 2 ** (self.bits - 1) - 1
         largest = amax(abs(values))
@@ -104,49 +110,69 @@ class Quantize:
 
 
 @dataclass(frozen=True)
-class BFloat16:
-    """Made by :func:`bfloat16`."""
+class Cast:
+    """Made by :func:`bfloat16`, :func:`float16` and :func:`float32`."""
 
+    dtype: str
     damping = 1.0
 
-    def code(self, values: Array, chosen: Array | None = None) -> Array:
+    def compress(self, values: Array, chosen: Array | None = None) -> Array:
         """Round to the shorter format."""
-        return cast_like(cast(values, "bfloat16"), values)
+        return cast_like(cast(values, self.dtype), values)
 
     def wire_bytes(self, numbers: int, itemsize: int) -> int:
-        """Return two bytes per number."""
-        return 2 * numbers
+        """Return the size of the numbers in the shorter format."""
+        return numbers * min(itemsize, CAST_BYTES[self.dtype])
 
 
-AnyCoder: TypeAlias = TopK | RandomK | Sign | Quantize | BFloat16
+Compressor: TypeAlias = TopK | RandomK | Sign | Quantize | Cast
+
+
+def decoded(
+    compressor: Compressor, value: Array, reference: Array | None, chosen: Array | None = None
+) -> Array:
+    """Return what receivers decode of a value that is compressed as it is, or as the change of a reference."""
+    if reference is None:
+        return compressor.compress(value, chosen)
+    return reference + compressor.compress(value - reference, chosen)
 
 
 def top_k(k: int) -> TopK:
-    """Return a coder that sends the k largest entries of a message."""
+    """Return a compressor that sends the k largest entries of a message."""
     return TopK(k)
 
 
 def random_k(k: int) -> RandomK:
-    """Return a coder that sends k entries drawn anew for every message, the same for all receivers, unscaled."""
+    """Return a compressor that sends k entries drawn anew for every message, the same for all receivers, unscaled."""
     return RandomK(k)
 
 
 def sign() -> Sign:
-    """Return a coder that sends one bit per number: the signs, times the mean size."""
+    """Return a compressor that sends one bit per number: the signs, times the mean size."""
     return Sign()
 
 
-def bfloat16() -> BFloat16:
-    """Return a coder that sends two bytes per number, with the range of float32."""
-    return BFloat16()
+def bfloat16() -> Cast:
+    """Return a compressor that sends two bytes per number, with the range of float32."""
+    return Cast("bfloat16")
+
+
+def float16() -> Cast:
+    """Return a compressor that sends two bytes per number, between 6e-8 and 65504."""
+    return Cast("float16")
+
+
+def float32() -> Cast:
+    """Return a compressor that sends four bytes per number, for runs in float64."""
+    return Cast("float32")
 
 
 def quantize(bits: int) -> Quantize:
-    """Return a coder that sends 2^(bits-1) - 1 levels on either side of zero, relative to the largest entry.
+    """Return a compressor that sends 2^(bits-1) - 1 levels on either side of zero, relative to the largest entry.
 
     Example:
         >>> import numpy as np
-        >>> quantize(2).code(np.array([[0.2, -0.6, 1.0]]))
+        >>> quantize(2).compress(np.array([[0.2, -0.6, 1.0]]))
         array([[ 0., -1.,  1.]])
     """
     return Quantize(bits)
