@@ -53,15 +53,15 @@ def run_torch_bench(*, repeats: int = 7, dimension: int = RESNET18) -> list[Benc
         f"{4e-6 * dimension:.1f} MB per arc, 8 arcs, 5 processes, slowest process, median of {repeats}"
     )
     exchange, tcp = 1e3 * times["exchange"], 1e3 * times["tcp"]
-    way = "through shared memory" if found[0]["direct"] else "over gloo: memory cannot be shared here"
+    way = "through shared memory" if found[0]["direct"] else "over ZeroMQ: memory cannot be shared here"
     return [
         BenchRow("exchange of one buffer", exchange, "ms", 1.5, tcp, note=f"{way}; against raw TCP; {megabytes}"),
         BenchRow("the same over gloo", 1e3 * times["gloo"], "ms", 1.5, tcp, note="raw TCP, on loopback"),
-        BenchRow("the same over links, as between machines", 1e3 * times["plain"], "ms", 1.5, tcp, note="raw TCP"),
+        BenchRow("the same over ZeroMQ, as between machines", 1e3 * times["plain"], "ms", 1.5, tcp, note="raw TCP"),
         BenchRow(
-            "the same encrypted and authenticated", 1e3 * times["sealed"], "ms", 2.5, tcp,
-            note="AES-256-GCM at both ends of eight arcs on the cores of this machine; against raw TCP; "
-            f"{times['sealed'] / times['plain']:.2f} times as long as plain links",
+            "the same encrypted and authenticated", 1e3 * times["encrypted"], "ms", 4.5, tcp,
+            note="CURVE at both ends of eight edges on the cores of this machine; against raw TCP; "
+            f"{times['encrypted'] / times['plain']:.2f} times as long as without a key",
         ),
         BenchRow(
             "exchange instead of the all_reduce of DDP", exchange, "ms", 1.5, 1e3 * times["all_reduce"], at_least=True,
@@ -76,7 +76,7 @@ def run_torch_bench(*, repeats: int = 7, dimension: int = RESNET18) -> list[Benc
             note=f"serial {1e3 * times['serial']:.0f} ms, visible {1e3 * times['visible']:.0f} ms",
         ),
         BenchRow(
-            "peak memory of an agent", max(one["buffers"] for one in found), "buffers", 9.0,
+            "peak memory of an agent", max(one["buffers"] for one in found), "buffers", 14.0,
             note="flat buffers over three steps of CGT, receive buffers included, largest of five processes",
         ),
     ]  # fmt: skip
@@ -95,10 +95,10 @@ def _work(repeats: int, dimension: int) -> dict[str, Any]:
     own = torch.rand(1, dimension)
     with ExitStack() as stack:
         candidates: dict[str, Callable[[], Any]] = {
-            "exchange": _exchange(network, own, network.same_host),
-            "gloo": _exchange(network, own),
-            "plain": _exchange(network, own, _links(network, stack, sealed=False)),
-            "sealed": _exchange(network, own, _links(network, stack, sealed=True)),
+            "exchange": _exchange(network, own, network.transports),
+            "gloo": _gloo_exchange(network, own),
+            "plain": _exchange(network, own, _over_zeromq(network, stack, has_key=False)),
+            "encrypted": _exchange(network, own, _over_zeromq(network, stack, has_key=True)),
             "tcp": _raw_tcp(network, own, stack),
             "all_reduce": _all_reduce(own),
         }
@@ -110,7 +110,7 @@ def _work(repeats: int, dimension: int) -> dict[str, Any]:
                 times[name] += [seconds] if turn else []  # the first turn warms up
     local = _local_steps(dimension, repeats) if network.agent == 0 else {}
     network.close()
-    direct = bool(network.same_host and network.same_host.senders)
+    direct = len(network.shares_memory_with) == network.n
     return {"times": times, "buffers": buffers, "local": local, "direct": direct}
 
 
@@ -130,31 +130,50 @@ def _all_reduce(own: Any) -> Callable[[], None]:
     return run
 
 
-def _links(network: Any, stack: ExitStack, *, sealed: bool) -> Any:
-    """Return the links that agents of different machines would use."""
-    from digrad.torch.agent_links import AgentLinks, Place
+def _over_zeromq(network: Any, stack: ExitStack, *, has_key: bool) -> Any:
+    """Return the transport that agents of different machines would use."""
+    import zmq
 
-    place = Place(
-        network.agent, "127.0.0.1", bytes(32), sealed
-    )  # every agent as if it had a machine to itself
-    links = AgentLinks(
-        network.agent, network.n, place, lambda facts: network.exchange(facts, "bench"), SECONDS
+    from digrad.torch.curve import KeyPair
+    from digrad.torch.transport import Transports
+    from digrad.torch.transport.zeromq import ZeroMQ
+
+    pair = {name: key.decode() for name, key in zip(("public", "secret"), zmq.curve_keypair(), strict=True)}
+    drawn = network.exchange(pair, "bench")[0]
+    keys = KeyPair(drawn["public"].encode(), drawn["secret"].encode()) if has_key else None
+    transports = Transports(
+        [ZeroMQ(network.agent, "127.0.0.1", keys, lambda facts: network.exchange(facts, "bench"))]
     )
-    stack.callback(links.close)
-    return links
+    stack.callback(transports.close)
+    return transports
 
 
-def _exchange(network: Any, own: Any, *carriers: Any) -> Callable[[], None]:
-    from digrad.torch.exchange import Part, Round
-    from digrad.torch.mixing_order import shares
-    from digrad.torch.route import Route
+def _exchange(network: Any, own: Any, transports: Any) -> Callable[[], None]:
+    from digrad.torch.engines.mixing import shares
+    from digrad.torch.engines.synchronous import PacketRound, Part
 
-    route = Route(network.group, [carrier for carrier in carriers if carrier is not None])
-    share, buffers, count = shares(network.network.R, conserves=False)[network.agent], {}, [0]
+    share, count = shares(network.network.R, conserves=False)[network.agent], [0]
+    channel = transports.channel().open()
 
     def run() -> None:
         count[0] += 1
-        Round([Part(share, own)], own[0], route, buffers, key="bench", tag=count[0], k=0).finish(SECONDS)
+        current = PacketRound([Part(share, own)], channel, network, count[0], 0)
+        current.finish()
+        current.release()
+
+    return run
+
+
+def _gloo_exchange(network: Any, own: Any) -> Callable[[], None]:
+    from digrad.torch.engines.mixing import shares
+    from digrad.torch.engines.synchronous import Part
+    from digrad.torch.transport.torch_distributed import DeviceRound
+
+    share, count = shares(network.network.R, conserves=False)[network.agent], [0]
+
+    def run() -> None:
+        count[0] += 1
+        DeviceRound([Part(share, own)], network, count[0], 0).finish()
 
     return run
 
@@ -231,8 +250,8 @@ def _local_steps(dimension: int, repeats: int) -> dict[str, list[float]]:
     import torch
 
     from digrad.methods.cgt import CGTState
-    from digrad.torch.mixing_order import Share, combine
-    from digrad.torch.runtime import overwrite
+    from digrad.torch.engines.base import overwrite
+    from digrad.torch.engines.mixing import Share, combine
 
     method, alone = CGT(step_size=1e-3, threshold=1.0), Share(0, ((0, 1.0),), (), True)
     net: Any = SimpleNamespace(

@@ -9,7 +9,7 @@ from torch import nn
 
 from digrad import AB, CGT, DGD, PushDIGing, PushPull
 from digrad.graphs import every, example5, one_peer_exponential, out_star, random_arcs, ring, split
-from digrad.links import Bursts, Clock, FixedDelay, Links, Uniform, coders, rounded
+from digrad.links import Bursts, Clock, FixedDelay, Links, Uniform, compressors
 from digrad.network import Network
 from digrad.sampling import WithReplacement
 from method_cases import CASES, Case
@@ -99,7 +99,7 @@ BITWISE_STEPS = {"small": 20, "large": 6}
 
 def bitwise_network(messages: str | None) -> Network:
     """Return the network of a run whose every bit is compared."""
-    return Network(example5(), links=rounded(messages) if messages else None)
+    return Network(example5(), links=Links(compressor=getattr(compressors, messages)()) if messages else None)
 
 
 def bitwise_settings(size: str) -> list[tuple[str, str, torch.dtype, str | None]]:
@@ -114,7 +114,7 @@ def bitwise_settings(size: str) -> list[tuple[str, str, torch.dtype, str | None]
             ("CGT", "wide", torch.float32, None),
             ("CGT", "wide", torch.float64, None),
             ("CGT", "wide", torch.float32, "bfloat16"),
-            ("PushDIGing", "wide", torch.float32, None),  # sends its weights apart, over gloo
+            ("PushDIGing", "wide", torch.float32, None),  # sends its weights apart
             ("FROST", "wide", torch.float64, None),
         ]
     floats = (torch.float32, torch.float64)
@@ -154,14 +154,16 @@ class Point(nn.Module):
 
 
 START = (3.1, -2.7)
-HARD = Links(loss=0.3, delay=3, awake=[1.0, 0.8, 0.5, 0.9, 0.7], coder=coders.top_k(1), noise=0.01, seed=2)
+HARD = Links(
+    loss=0.3, delay=3, awake=[1.0, 0.8, 0.5, 0.9, 0.7], compressor=compressors.top_k(1), noise=0.01, seed=2
+)
 TURN_STEPS = 20
 LEAFLESS_STEPS = 8
 
 
 LEAFLESS = (  # agent 0 hears nobody, and nobody hears the others
     DGD(step_size=0.02, mixing="row"),
-    Network(out_star(3), links=Links(loss=0.3, delay=1, awake=0.8)),
+    Network(out_star(3), links=Links(compressor=compressors.top_k(1))),
 )
 
 
@@ -171,19 +173,25 @@ MISSED = Clock(  # 32 bytes take two seconds on the last arc, and agent 4 comput
     bandwidth=[1e3, 1e3, 1e3, 1e3, 1e3, 1e3, 16.0],
     deadline=1.0,
 )
-RESTARTED = (  # everything at once that is remembered between two steps, or replayed
-    CGT(step_size=0.02, threshold=2.0),
-    Network(
-        ring(3),
-        links=Links(
-            loss=Bursts(0.3, 3),
-            awake=0.8,
-            coder=coders.top_k(1),
-            noise=0.01,
-            clock=Clock(compute=Uniform(0.1, 1.5), latency=Uniform(0.0, 1.5), deadline=1.0),
+RESTARTED = {  # everything at once that is remembered between two steps, or replayed
+    "replicas": (
+        CGT(step_size=0.02, threshold=2.0),
+        Network(
+            ring(3),
+            links=Links(
+                loss=Bursts(0.3, 3),
+                awake=0.8,
+                compressor=compressors.top_k(1),
+                noise=0.01,
+                clock=Clock(compute=Uniform(0.1, 1.5), latency=Uniform(0.0, 1.5), deadline=1.0),
+            ),
         ),
     ),
-)
+    "processes": (
+        CGT(step_size=0.02, threshold=2.0),
+        Network(split(ring(3), 2), links=Links(compressor=compressors.quantize(3))),
+    ),
+}
 
 
 def turn_cases() -> list[TurnCase]:
@@ -213,24 +221,39 @@ def turn_cases() -> list[TurnCase]:
             ("late", methods["AB"], example5(), Links(loss=Bursts(0.3, 4), delay=2, seed=1)),
             ("asleep", PushPull(step_size=0.02), split(example5(), 2), Links(awake=0.7, delay=FixedDelay(1))),
             ("all", methods["CGT"], split(example5(), 2), HARD),
-            ("random entries", methods["CGT"], example5(), Links(loss=0.2, coder=coders.random_k(1))),
+            (
+                "random entries",
+                methods["CGT"],
+                example5(),
+                Links(loss=0.2, compressor=compressors.random_k(1)),
+            ),
             ("weights", methods["PushDIGing"], example5(), Links(loss=0.1, delay=1)),
-            ("coded weights", methods["PushDIGing"], example5(), Links(coder=coders.quantize(2))),
+            (
+                "compressed weights",
+                methods["PushDIGing"],
+                example5(),
+                Links(compressor=compressors.quantize(2)),
+            ),
+            ("levels", methods["CGT"], split(example5(), 2), Links(compressor=compressors.quantize(4))),
+            ("entries", methods["CGT"], every(2, example5()), Links(compressor=compressors.top_k(1))),
+            ("signs", methods["AB"], example5(), Links(compressor=compressors.sign())),
             ("kept", methods["CGT"], example5(), Links(loss=0.3, push="keep", pull="renormalise")),
             ("asleep, averaged", rows, example5(), Links(awake=0.6, pull="renormalise")),
             ("last", rows, example5(), Links(loss=0.3, delay=2, pull="last")),
             ("deadline", methods["AB"], example5(), Links(loss=0.1, clock=MISSED)),
             (
-                "coded, deadline",
+                "compressed, deadline",
                 methods["CGT"],
                 example5(),
-                Links(loss=0.1, clock=MISSED, coder=coders.bfloat16()),
+                Links(loss=0.1, clock=MISSED, compressor=compressors.bfloat16()),
             ),
         )
     ]
     return found + [
         TurnCase(
-            f"{type(method).__name__}, {label}, short", method, Network(graph, links=rounded("bfloat16"))
+            f"{type(method).__name__}, {label}, short",
+            method,
+            Network(graph, links=Links(compressor=compressors.bfloat16())),
         )
         for label, method, graph in (
             ("constant", methods["AB"], example5()),

@@ -77,7 +77,7 @@ def entries(site):
 def test_every_public_name_has_an_entry(entries):
     wanted = {f"digrad.{name}" for name in digrad.__all__ if name not in MODULES}
     for module in MODULES:
-        # digrad.coders is a module of digrad.links, digrad.torch no attribute of digrad
+        # digrad.compressors is a module of digrad.links, digrad.torch no attribute of digrad
         place = getattr(digrad, module, None) or importlib.import_module(f"digrad.{module}")
         for name in getattr(place, "__all__", ()):
             value = getattr(place, name)

@@ -17,7 +17,7 @@ from torch.optim import lr_scheduler
 from digrad import CGT
 from digrad.errors import ArgumentError, CheckpointError
 from digrad.graphs import ring
-from digrad.links import rounded
+from digrad.links import Links, compressors
 from digrad.network import Network
 from digrad.torch import Checkpoints, Replicas
 from digrad.torch.alone import Alone
@@ -293,7 +293,7 @@ def train(replicas: Replicas, checkpoints: Checkpoints, last: int) -> None:
             checkpoints.save()
 
 
-@pytest.mark.parametrize("links", [None, rounded("bfloat16")])
+@pytest.mark.parametrize("links", [None, Links(compressor=compressors.bfloat16())])
 def test_replicas_resume_bitwise(links: Any, tmp_path: Path) -> None:
     first, checkpoints = replicas_with(tmp_path, links)
     assert checkpoints.resume() is None
@@ -311,9 +311,10 @@ def test_replicas_resume_bitwise(links: Any, tmp_path: Path) -> None:
 def test_replicas_with_other_links_go_on_by_a_tracking_restart_only(tmp_path: Path) -> None:
     first, checkpoints = replicas_with(tmp_path)
     train(first, checkpoints, 2)
-    second, checkpoints = replicas_with(tmp_path, rounded("bfloat16"))
+    second, checkpoints = replicas_with(tmp_path, Links(compressor=compressors.bfloat16()))
     with pytest.raises(
-        CheckpointError, match=r"links: None there, Rounded\(dtype='bfloat16'\) here; use resume\('tracking"
+        CheckpointError,
+        match=r"links: None there, Links\(compressor=Cast\(dtype='bfloat16'\)\) here; use resume\('tracking",
     ):
         checkpoints.resume()
     assert checkpoints.resume("tracking restart") == 2

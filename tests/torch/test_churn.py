@@ -24,7 +24,7 @@ def lossy(*churn: Any) -> dg.Network:
 
 CASES: dict[str, tuple[Any, Links, list[Any]]] = {
     "leave": (dg.AB(step_size=0.02), Links(loss=0.3), [Leave(1, at=20)]),
-    "join": (METHOD, Links(loss=0.3, coder=dg.coders.bfloat16()), [Join(1, at=20)]),
+    "join": (METHOD, Links(loss=0.3, compressor=dg.compressors.bfloat16()), [Join(1, at=20)]),
     "all": (
         METHOD,
         Links(loss=0.3, delay=2, awake=0.8, seed=3),

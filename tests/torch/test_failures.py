@@ -62,7 +62,7 @@ def test_wrong_number_of_processes_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("blow", [signal.SIGSTOP, signal.SIGKILL], ids=["stopped", "killed"])
-@pytest.mark.parametrize("way", ["train", pytest.param("train_over_gloo", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("way", ["train", pytest.param("train_over_zeromq", marks=pytest.mark.slow)])
 def test_silent_peer_is_an_error_on_all_others_that_names_a_neighbour(
     way: str, blow: int, tmp_path: Path
 ) -> None:
@@ -92,7 +92,7 @@ def test_processes_end_soon_after_a_sum_that_an_agent_does_not_join(tmp_path: Pa
         struck = time.monotonic()
         reports = [lines(ended) for ended in agents.wait(60, [0, 2]).values()]
         assert time.monotonic() - struck < 2 * 4 + MARGIN  # not the minute that the group allows
-    assert all("did not complete within 4.0 s" in report["train"]["error"] for report in reports)
+    assert all("the sum over all agents did not pass agent" in one["train"]["error"] for one in reports)
 
 
 def play(mode: str, n: int, folder: Path, *args: str) -> list[dict[str, dict[str, Any]]]:
@@ -148,20 +148,17 @@ def test_call_that_only_one_agent_makes_is_named_on_every_agent(call: str, name:
     assert reports[1].startswith(wanted), reports
 
 
-@pytest.mark.parametrize(
-    ("name", "shown", "saves", "found"),
-    [("lr", "lr", "", 103), ("weight_decay", "weight decay", "saves", 40)],
-)
+@pytest.mark.parametrize(("name", "shown"), [("lr", "lr"), ("weight_decay", "weight decay")])
 def test_rates_that_differ_between_agents_are_an_error_on_every_agent(
-    name: str, shown: str, saves: str, found: int, tmp_path: Path
+    name: str, shown: str, tmp_path: Path
 ) -> None:
-    reports = play("rates", 3, tmp_path, name, saves)
+    reports = play("rates", 3, tmp_path, name)
     for report in reports:
         error = report["rates"]["error"]
         assert error.startswith("DisagreementError: "), error
         assert f"the agents disagree on {shown}: agents 0, 2 [0.0" in error
         assert "agent 1 [0.125]" in error
-        assert found - 2 <= report["k"]["k"] <= found + 2
+        assert report["k"]["k"] == 40
     assert not committed_steps(tmp_path)
 
 

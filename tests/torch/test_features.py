@@ -15,12 +15,12 @@ from digrad import AB, CGT, SGP, SONATA, CDSGDNesterov
 from digrad.core.net import bindings
 from digrad.errors import ArgumentError, NonFiniteError
 from digrad.graphs import complete, from_edges, ring, split
-from digrad.links import FixedDelay, Links, rounded
+from digrad.links import FixedDelay, Links, compressors
 from digrad.network import Network
 from digrad.schedules import InverseSqrt
 from digrad.torch import ProcessNetwork, Replicas, Shard, recalibrate
+from digrad.torch.engines.replicas import ReplicaNet
 from digrad.torch.launch import launch
-from digrad.torch.replica_net import ReplicaNet
 from torch_processes import run
 
 NETWORK = Network(from_edges(3, [(0, 1), (1, 2), (2, 0), (0, 2)]))
@@ -39,7 +39,7 @@ def test_features_work_between_processes(tmp_path: Path) -> None:
     starts = torch.cat([one["start"] for one in stored])
     net = ReplicaNet(NETWORK, bindings(METHOD), starts.shape[1], torch.device("cpu"))
     assert torch.equal(torch.cat([one["end"] for one in stored]), net.pull(starts))
-    turns = Network(split(NETWORK.union, 2), links=rounded("bfloat16"))
+    turns = Network(split(NETWORK.union, 2), links=Links(compressor=compressors.bfloat16()))
     models = []
     for agent in range(3):
         torch.manual_seed(agent)
@@ -96,7 +96,7 @@ def test_weights_written_later_are_an_error_and_never_dropped(method: Any) -> No
     replicas.step()
 
 
-@pytest.mark.parametrize("links", [None, Links(loss=0.3), rounded("bfloat16")], ids=repr)
+@pytest.mark.parametrize("links", [None, Links(loss=0.3), Links(compressor=compressors.bfloat16())], ids=repr)
 def test_copy_of_replicas_goes_on_as_they_do_and_apart_from_them(links: Any) -> None:
     def train(replicas: Replicas) -> torch.Tensor:
         for seed in range(3):

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from digrad.torch.runtime import overwrite
+from digrad.torch.engines.base import overwrite
 
 
 class State(NamedTuple):

@@ -97,7 +97,9 @@ def rules_of(
     )
 
 
-def deliveries(delivery: DeliverySchedule, first: int, length: int, room: int, widths: tuple[int, ...]) -> Delivery:
+def deliveries(
+    delivery: DeliverySchedule, first: int, length: int, room: int, widths: tuple[int, ...]
+) -> Delivery:
     """Return what happens at the iterations first, ..., first + length - 1, with rows for ``room``."""
     links = delivery.links
 
@@ -119,7 +121,9 @@ def delivery_bytes(delivery: DeliverySchedule | None, widths: tuple[int, ...]) -
     """Return about how much memory the deliveries of one iteration take, while they are made."""
     if delivery is None:
         return 0
-    drawn = delivery.n * sum(widths) * (isinstance(delivery.links.compressor, RandomK) + delivery.links.is_noisy)
+    drawn = (
+        delivery.n * sum(widths) * (isinstance(delivery.links.compressor, RandomK) + delivery.links.is_noisy)
+    )
     return 10 * len(delivery.arcs) + 16 * drawn
 
 

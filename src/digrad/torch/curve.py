@@ -159,40 +159,51 @@ def authenticate(context: Any, keys: KeyPair | None) -> Any:
 
 def log_refused(socket: Any) -> None:
     """Log one line for each address whose connections a listening socket refuses, in a thread, until it is closed."""
-    import zmq
-
-    failures = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    failures |= zmq.EVENT_HANDSHAKE_FAILED_AUTH
-    monitor = socket.get_monitor_socket(failures | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
-    threading.Thread(
-        target=_log_refused, args=(monitor, failures), name="digrad-refused", daemon=True
-    ).start()
+    monitor = socket.get_monitor_socket(Refusals().events)
+    threading.Thread(target=_log_refused, args=(monitor,), name="digrad-refused", daemon=True).start()
 
 
-def _log_refused(monitor: Any, failures: int) -> None:
+def _log_refused(monitor: Any) -> None:
     import zmq
     from zmq.utils.monitor import recv_monitor_message
 
-    addresses: dict[int, str] = {}  # of connections, by descriptor
-    logged: set[str] = set()
-    has_failed = False  # a failed handshake is followed by the end of its connection
+    refused = Refusals()
     with contextlib.suppress(zmq.ZMQError):
         while (event := recv_monitor_message(monitor))["event"] != zmq.EVENT_MONITOR_STOPPED:
-            if event["event"] == zmq.EVENT_ACCEPTED:
-                addresses[event["value"]] = _peer(event["value"])
-            elif event["event"] & failures:
-                has_failed = True
-            elif event["event"] == zmq.EVENT_DISCONNECTED:
-                address = addresses.pop(event["value"], _UNKNOWN)
-                is_new = address not in logged and not (address == _UNKNOWN and logged)
-                if has_failed and is_new and len(logged) < _LOGGED:
-                    logged.add(address)
-                    sys.stderr.write(
-                        f"digrad: refused a connection from {address}: it has not proved that it knows the key\n"
-                    )
-                    sys.stderr.flush()
-                has_failed = False
+            refused.note(event)
     monitor.close()
+
+
+class Refusals:
+    """Logs one line for each address whose connections a listening socket refuses, from the events of its monitor."""
+
+    def __init__(self) -> None:
+        import zmq
+
+        self._zmq = zmq
+        self.failures = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+        self.failures |= zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        self.events = self.failures | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
+        self._addresses: dict[int, str] = {}  # of connections, by descriptor
+        self._logged: set[str] = set()
+        self._has_failed = False  # a failed handshake is followed by the end of its connection
+
+    def note(self, event: Any) -> None:
+        """Take an event into account."""
+        if event["event"] == self._zmq.EVENT_ACCEPTED:
+            self._addresses[event["value"]] = _peer(event["value"])
+        elif event["event"] & self.failures:
+            self._has_failed = True
+        elif event["event"] == self._zmq.EVENT_DISCONNECTED:
+            address = self._addresses.pop(event["value"], _UNKNOWN)
+            is_new = address not in self._logged and not (address == _UNKNOWN and self._logged)
+            if self._has_failed and is_new and len(self._logged) < _LOGGED:
+                self._logged.add(address)
+                sys.stderr.write(
+                    f"digrad: refused a connection from {address}: it has not proved that it knows the key\n"
+                )
+                sys.stderr.flush()
+            self._has_failed = False
 
 
 def _peer(descriptor: int) -> str:

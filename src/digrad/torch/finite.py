@@ -2,7 +2,7 @@
 
 import torch
 
-from digrad.torch.mixing_order import PIECE
+from digrad.torch.engines.mixing import PIECE
 
 
 def broken_rows(rows: torch.Tensor) -> list[int]:

@@ -15,16 +15,16 @@ from digrad.core import hyperparameters, validation
 from digrad.core.averages import perron_weights
 from digrad.core.communication import early_messages
 from digrad.errors import ArgumentError
-from digrad.links import Links, Timeline
+from digrad.links import Timeline
 from digrad.methods.fields import numeric_fields, with_fields
 from digrad.network import AnyNetwork
+from digrad.torch.engines.base import Runtime, overwrite
+from digrad.torch.engines.mixing import PIECE
 from digrad.torch.finite import broken_rows
 from digrad.torch.flat import FlatParameters
 from digrad.torch.launch.preemption import Saver
 from digrad.torch.memory import release_free_memory
-from digrad.torch.mixing_order import PIECE
 from digrad.torch.reasons import agents_text
-from digrad.torch.runtime import Runtime, overwrite
 from digrad.types import Average, Method
 
 
@@ -220,7 +220,7 @@ class MethodOptimizer(torch.optim.Optimizer):
         links = self._net.stored_links()
         if links:
             state["links"] = links
-        if isinstance(self._network.links, Links):
+        if self._network.links is not None:
             state["links_are"] = repr(self._network.links)
         return {"state": state, "param_groups": settings}
 
@@ -443,8 +443,8 @@ class MethodOptimizer(torch.optim.Optimizer):
         links = repr(self._network.links)
         if stored.get("links_are", links) != links:
             raise ArgumentError(
-                f"`state_dict` of {self._name} has the books of {stored['links_are']}, but the network has {links}, "
-                "with which what is owed would be lost; build the same network, or call restart_tracking()."
+                f"`state_dict` of {self._name} has the state of {stored['links_are']}, but the network has {links}, "
+                "with which undelivered mass would be lost; build the same network, or call restart_tracking()."
             )
         shapes = {name: tuple(value.shape) for name, value in self._state._asdict().items()}
         given = {name: tuple(value.shape) for name, value in stored["fields"].items()}

@@ -1,18 +1,14 @@
 """The optimizer of one agent that lives in its own process."""
 
-import warnings
 from typing import Any, Literal
 
 from digrad.core import hyperparameters
 from digrad.core.net import bindings
 from digrad.errors import ArgumentError
-from digrad.links import Links
 from digrad.methods.fields import with_fields
-from digrad.torch.agent_net import AgentNet
-from digrad.torch.agent_runtime import AgentRuntime
-from digrad.torch.deadline_net import DeadlineNet
-from digrad.torch.deadline_runtime import DeadlineRuntime
-from digrad.torch.fated_net import fated_agent_net
+from digrad.torch.engines.asynchronous import AsynchronousNet, AsynchronousRuntime
+from digrad.torch.engines.compression import check_packable
+from digrad.torch.engines.synchronous import SynchronousNet, SynchronousRuntime
 from digrad.torch.flat import FlatParameters, parameter_groups
 from digrad.torch.method_optimizer import MethodOptimizer, check_arguments, shared_settings
 from digrad.torch.process_network import ProcessNetwork
@@ -71,26 +67,13 @@ class DecentralizedOptimizer(MethodOptimizer):
             **shared_settings(method, [{**first, **group} for group in groups], 0),
         }
         network.agree(facts, "DecentralizedOptimizer")
-        links = network.network.links
-        if isinstance(links, Links) and links.churn:
-            raise ArgumentError(
-                "`churn` of Links says who joins and leaves in simulate and Replicas; leave it out here, where agents "
-                "are processes that really do."
-            )
+        check_packable(network.network.links, "ProcessNetwork")
         if network.deadline is None:
-            net = AgentNet(network, bindings(method), flat.dimension, flat.dtype, flat.device)
-            if isinstance(links, Links) and links.coder is not None:
-                warnings.warn(
-                    f"`coder` of Links is {links.coder!r}, but agents that wait for one another send all numbers "
-                    "in full, and `bytes_sent` counts them so; for short messages give the network "
-                    'links=rounded("bfloat16"), or ProcessNetwork a `deadline`.',
-                    stacklevel=2,
-                )
-            fated = fated_agent_net(method, network, flat, net) if isinstance(links, Links) else None
-            runtime = AgentRuntime(network, net, fated)
+            net = SynchronousNet(network, bindings(method), flat.dimension, flat.device)
+            runtime = SynchronousRuntime(network, net)
         else:
-            late = DeadlineNet(network, bindings(method), flat.dimension, flat.dtype)
-            runtime = DeadlineRuntime(network, late)
+            late = AsynchronousNet(network, bindings(method), flat.dimension, flat.dtype)
+            runtime = AsynchronousRuntime(network, late)
         groups = [{**group, "params": list(dict.fromkeys(group["params"]))} for group in groups]
         super().__init__(
             flat,

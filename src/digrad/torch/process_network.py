@@ -3,14 +3,13 @@
 import contextlib
 import hashlib
 import os
-import secrets
 import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -23,17 +22,16 @@ from digrad.graphs import Digraph, GraphSequence
 from digrad.network import AnyNetwork, Network
 from digrad.torch import security
 from digrad.torch.addresses import published_address
-from digrad.torch.agent_links import AgentLinks, Place, ring_sum
-from digrad.torch.curve import KEY_VARIABLE
-from digrad.torch.exchange import TAGS, Round
+from digrad.torch.curve import KEY_VARIABLE, read_key
 from digrad.torch.handshake import GRACE, LINGER, Handshake
 from digrad.torch.launch import ADDRESS_VARIABLE, GRAPH_VARIABLE, ROUND_VARIABLE, STORE_VARIABLE
 from digrad.torch.launch.store import store_from_environment
 from digrad.torch.launch.worker import die_with_parent, record_uncaught
 from digrad.torch.log_records import note_agent
 from digrad.torch.reasons import agents_text, first_line
-from digrad.torch.route import Route
-from digrad.torch.same_host import SameHost
+from digrad.torch.transport import Transports, open_transports, ring_sum
+from digrad.torch.transport.packets import MessageLostError
+from digrad.torch.transport.shared_memory import SharedMemory
 
 SHARED_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # what torchrun tells the agents it has done
 PATIENCE = 300.0  # seconds that an agent waits for another one,
@@ -43,7 +41,6 @@ LOOK = 2.0  # and between two looks
 STEP = "DecentralizedOptimizer.step()"
 _BACKENDS = ("gloo", "nccl", "cpu:gloo,cuda:nccl")
 _HERE = "here"  # what agents say before they wait for one another
-_Links = TypeVar("_Links", AgentLinks, SameHost)
 
 _left: list[bool] = []  # whether this process has closed the group that it joined
 _instances: dict[str, int] = {}  # networks made on each group so far, the same on every agent
@@ -54,20 +51,20 @@ class Awaited(NamedTuple):
 
     Args:
         agents: The others.
-        work: What it waits for.
+        progress: Tells when bytes last moved, where that is known.
         call: What it has announced; None in a step.
         since: When it began.
     """
 
     agents: Sequence[int]
-    work: Any
+    progress: Callable[[], float] | None
     call: str | None
     since: float
 
     @property
     def last_progress(self) -> float:
         """When bytes last moved, as far as that is known."""
-        return max(self.since, getattr(self.work, "last_progress", self.since))
+        return max(self.since, self.progress() if self.progress else self.since)
 
 
 class ProcessNetwork:
@@ -84,15 +81,16 @@ class ProcessNetwork:
         timeout: Seconds to wait for a neighbour of which nothing moves; by default 300, or five times the longest step
             so far if that is longer. One that waits elsewhere, in a call that this agent does not make, is an error
             after 10 seconds.
-        backend: ``gloo``, or ``nccl`` for CUDA.
-        interface: The network interface that gloo may use, for example ``lo`` or ``wg0``.
+        backend: Of the process group, if it does not exist yet: ``gloo``, or ``nccl`` for tensors on GPUs
+            (experimental). Packets of tensors on the CPU do not travel over it.
+        interface: The network interface to listen on, for example ``lo`` or ``wg0``.
         deadline: Seconds after which an agent goes on without the messages of its neighbours, counted from the end of
-            its own last step: late is tolerated (gloo only). None waits for all of them.
+            its own last step: late is tolerated (tensors on the CPU only). None waits for all of them.
         max_lag: Steps that a neighbour may be behind before it is waited for nevertheless, not counting those at which
             it sends nothing. None is any number: the minimum is the same, but a model that is trained for a fixed
             number of steps may then forget the data of an agent that was stopped.
-        direct: Let agents of the same host and user write large messages into one another's memory where the
-            system allows it, which is several times faster than loopback.
+        direct: Let agents of the same host and user share memory where the system allows it, which is several times
+            faster than loopback.
 
     Raises:
         ArgumentError: The number of processes is not the number of agents, or a setting is impossible.
@@ -123,10 +121,7 @@ class ProcessNetwork:
         self.deadline, self.max_lag = deadline, max_lag
         self.network = _as_network(network)
         self._timeout, self._longest_step = timeout, 0.0
-        self._direct, self._optimizers = direct, 0
-        self.same_host: SameHost | None = None
-        self._closing: list[Callable[[], None]] = []
-        self._under_way: list[tuple[Round, weakref.ref[Any]]] = []
+        self._optimizers = 0
         self._awaited: Awaited | None = None
         self.watchers: list[Callable[[], None]] = []  # called every two seconds, in a thread
         security.bind(interface)
@@ -151,7 +146,8 @@ class ProcessNetwork:
         }
         self.agree(facts, "ProcessNetwork")
         self._check_size()
-        self.links = self._open_links(backend)
+        self.transports = self._open_transports(direct)
+        self._sums = self.transports.channel().open()
         threading.Thread(target=_watch, args=(weakref.ref(self),), name="digrad-watch", daemon=True).start()
 
     @property
@@ -160,81 +156,46 @@ class ProcessNetwork:
         return self.network.n
 
     @property
+    def shares_memory_with(self) -> frozenset[int]:
+        """The agents, this one included, whose packets travel through memory that both share."""
+        near = (one.peers for one in self.transports.each if isinstance(one, SharedMemory))
+        return frozenset().union(*near)
+
+    @property
     def timeout(self) -> float:
         """Seconds that this agent waits for a neighbour now."""
         return self._timeout or max(PATIENCE, STEPS * self._longest_step)
 
-    def place(self) -> Place:
-        """Return where this agent listens for others, and the secret by which they know one another; all must call."""
-        drawn = self.exchange({"secret": secrets.token_hex(32)}, "ProcessNetwork")[0]["secret"]
+    def _open_transports(self, direct: bool) -> Transports:
+        """Connect to all agents: through memory on this host, over ZeroMQ otherwise; all must call."""
+        keys = None
         if STORE_VARIABLE in os.environ:
-            machine, address = int(os.environ["GROUP_RANK"]), os.environ[ADDRESS_VARIABLE]
-            return Place(machine, address, bytes.fromhex(drawn), sealed=KEY_VARIABLE in os.environ)
-        interface = os.environ.get(security.INTERFACE, "lo")
-        return Place(
-            self.agent, published_address(interface) or "127.0.0.1", bytes.fromhex(drawn), sealed=False
+            self.address = os.environ[ADDRESS_VARIABLE]
+            keys = read_key(os.environ[KEY_VARIABLE]) if KEY_VARIABLE in os.environ else None
+        else:
+            self.address = published_address(os.environ.get(security.INTERFACE, "lo")) or "127.0.0.1"
+        made = open_transports(
+            self.agent,
+            self.address,
+            keys,
+            lambda facts: self.exchange(facts, "ProcessNetwork"),
+            direct=direct,
         )
-
-    def _open_links(self, backend: str) -> AgentLinks | None:
-        """Return the links to agents of other machines, if ``digrad launch`` has started several."""
-        if STORE_VARIABLE not in os.environ or "gloo" not in backend:
-            return None
-        return self.keep(
-            AgentLinks(
-                self.agent,
-                self.n,
-                self.place(),
-                lambda facts: self.exchange(facts, "ProcessNetwork"),
-                self.timeout,
-            )
-        )
-
-    def keep(self, links: _Links) -> _Links:
-        """Close these links with the others of this agent."""
-        weakref.finalize(self, links.close)
-        self._closing.append(links.close)
-        return links
-
-    def open_memory(self, letters: Iterable[str]) -> None:
-        """Connect the agents of each host so that large messages go through memory they share; all must call.
-
-        Args:
-            letters: The matrices over whose arcs the messages travel.
-        """
-        if self._direct and self.same_host is None:
-            turns = [self.network.at(k) for k in range(self.network.period or 0)]
-            used = [getattr(one, letter).support for one in turns for letter in letters]
-            arcs = sorted({arc for graph in (self.network.union, *used) for arc in graph.edges})
-            self.same_host = self.keep(
-                SameHost(
-                    self.agent,
-                    arcs,
-                    lambda facts: self.exchange(facts, "same host"),
-                    self.timeout,
-                )
-            )
-
-    def hold(self, sent: Round, owner: Any) -> None:
-        """Keep messages under way alive, with their memory, even if ``owner`` is dropped before they have arrived."""
-        self._under_way = [entry for entry in self._under_way if not entry[0].is_finished]
-        self._under_way.append((sent, weakref.ref(owner)))
-
-    def settle_abandoned(self) -> None:
-        """Wait for messages whose owner was dropped without ``close``: the next one must not meet them."""
-        for sent, owner in self._under_way:
-            if owner() is None:
-                sent.finish(self.timeout)
+        weakref.finalize(self, made.close)
+        return made
 
     @contextlib.contextmanager
-    def waiting_for(self, agents: Sequence[int], work: Any = None, call: str | None = None) -> Iterator[None]:
+    def waiting_for(
+        self, agents: Sequence[int], progress: Callable[[], float] | None = None, call: str | None = None
+    ) -> Iterator[None]:
         """Look after a while whether those that this agent waits for are elsewhere, and fail then.
 
         Args:
             agents: The others, whoever must do something before this agent can go on.
-            work: What it waits for, which may know when bytes last moved.
+            progress: Tells when bytes last moved, where that is known.
             call: What it has announced; by default nothing, because it is in a step.
         """
-        self._awaited = Awaited(agents, work, call, time.monotonic())
+        self._awaited = Awaited(agents, progress, call, time.monotonic())
         try:
             yield
         finally:
@@ -282,8 +243,8 @@ class ProcessNetwork:
         """
         if call is not None:
             self.handshake.announce(call)
-        if self.links is not None:
-            self._add_up_over_links(values, call)
+        if values.device.type == "cpu":
+            ring_sum(values, self.agent, self.n, self._sums, lambda *what: self._wait_for_part(call, *what))
             return values
         options = dist.AllreduceOptions()
         # Its own timeout: under that of the group the process could not end before a minute has passed. Waiting
@@ -300,28 +261,21 @@ class ProcessNetwork:
             raise self.reason_of(silent, call) from error
         return values
 
-    def _add_up_over_links(self, values: torch.Tensor, call: str | None) -> None:
-        assert self.links is not None
-        route = Route(self.group, [self.links])
-
-        def finish(works: Iterable[tuple[int, Any]]) -> None:
-            deadline = time.monotonic() + self.timeout
-            for peer, work in works:
-                try:
-                    with self.waiting_for([peer], work, call):
-                        is_there = route.wait(work, deadline, self.timeout)
-                    if is_there:
-                        continue
-                    reason = f"nothing moved for {self.timeout:.1f} s"
-                except RuntimeError as error:
-                    reason = first_line(error)
-                lost = CommunicationError(
-                    f"{call or 'mean'}: the sum over all agents did not pass {agents_text([peer])} ({reason}); "
-                    "it is dead, stopped or did not call; start all agents again."
-                )
-                raise self.reason_of(lost, call)
-
-        ring_sum(values, self.agent, self.n, self.links, finish)
+    def _wait_for_part(self, call: str | None, peer: int, look: Callable[[float], Any]) -> Any:
+        """Return what ``look`` finds of a part of a sum, as long as bytes of a neighbour move within the timeout."""
+        began = time.monotonic()
+        try:
+            with self.waiting_for([peer], lambda: self._sums.last_progress(peer), call):
+                while (found := look(self.timeout / 4)) is None:
+                    if time.monotonic() >= max(began, self._sums.last_progress(peer)) + self.timeout:
+                        raise MessageLostError(f"nothing moved for {self.timeout:.1f} s")
+                return found
+        except MessageLostError as error:
+            lost = CommunicationError(
+                f"{call or 'mean'}: the sum over all agents did not pass {agents_text([peer])} ({first_line(error)}); "
+                "it is dead, stopped or did not call; start all agents again."
+            )
+            raise self.reason_of(lost, call) from error
 
     def reason_of(self, error: CommunicationError, call: str | None = None) -> DigradError:
         """Return why nothing came from the others, if they have said it, else ``error``.
@@ -355,23 +309,14 @@ class ProcessNetwork:
 
     def _hang_up(self) -> None:
         """Close the connections, so that nobody waits for the timeout; only this agent's store is still there."""
-        for close in self._closing:
-            close()
-        if "gloo" not in dist.get_backend(self.group):
+        self.transports.close()
+        if "nccl" in dist.get_backend(self.group):
             self.group.abort()
-            return
-        # gloo closes all connections of a group after a receive that has waited too long, and only then. A neighbour
-        # that has hung up already cannot be waited for, hence all of them are tried.
-        for peer in (agent for agent in range(self.n) if agent != self.agent):
-            with contextlib.suppress(RuntimeError):
-                late: Any = dist.irecv(torch.empty(1), group=self.group, group_src=peer, tag=TAGS)
-                late.wait(timedelta(milliseconds=1))
 
     def close(self) -> None:
         """Leave the group together; every agent must call."""
         self.handshake.exchange({}, self.timeout, "ProcessNetwork.close()")
-        for close in self._closing:
-            close()
+        self.transports.close()
         self.handshake.leave_together()
         if self._owns_group and dist.is_initialized():
             dist.destroy_process_group()

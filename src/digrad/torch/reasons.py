@@ -6,10 +6,6 @@ from collections.abc import Iterable
 LONGEST = 200  # characters of what torch says; its messages end in long advice
 
 
-class MessageLostError(RuntimeError):
-    """A message cannot be delivered: its sender or receiver has gone, or it was changed on the way."""
-
-
 def agents_text(agents: Iterable[int]) -> str:
     """Return ``agent 3`` or ``agents 1, 3``.
 

@@ -10,18 +10,17 @@ import torch
 
 from digrad import metrics
 from digrad.core.churn import check_churn
+from digrad.core.delivery import is_unreliable
 from digrad.core.net import bindings
 from digrad.core.packets import PACKET_COLUMNS
 from digrad.errors import ArgumentError
 from digrad.graphs import Digraph, GraphSequence
-from digrad.links import Links
 from digrad.network import AnyNetwork, Network
 from digrad.torch.alone import Alone
-from digrad.torch.fated_net import FatedNet, fated_replica_net
+from digrad.torch.engines.replicas import ReplicaNet, ReplicaRuntime
+from digrad.torch.engines.unreliable import UnreliableNet
 from digrad.torch.flat import FlatParameters, parameter_groups
 from digrad.torch.method_optimizer import MethodOptimizer, check_arguments
-from digrad.torch.replica_net import ReplicaNet
-from digrad.torch.replica_runtime import ReplicaRuntime
 from digrad.types import Method
 
 
@@ -82,12 +81,10 @@ class Replicas(MethodOptimizer):
             {**settings, "params": list(dict.fromkeys(p for one in found for p in one[i]["params"]))}
             for i, settings in enumerate(found[0])
         ]
-        timeline = None
-        if isinstance(network.links, Links):
-            net = fated_replica_net(method, network, flat)
+        timeline, net = None, ReplicaNet(network, bindings(method), flat.dimension, flat.device)
+        if is_unreliable(network):
+            net = UnreliableNet(method, network, flat, net)
             timeline = net.timeline
-        else:
-            net = ReplicaNet(network, bindings(method), flat.dimension, flat.device)
         agents = range(network.n)
         super().__init__(
             flat, merged, method, network, ReplicaRuntime(net), agents, weight_decay, non_finite, timeline
@@ -120,9 +117,9 @@ class Replicas(MethodOptimizer):
         ``delivered``, ``overtaken`` and, where the links have a clock, ``seconds_simulated`` before this iteration;
         ``mass_error``, ``in_transit`` and ``min_weight`` after the last step, NaN where the method has no such thing.
         """
-        if not isinstance(self._net, FatedNet):
+        if not isinstance(self._net, UnreliableNet):
             return {}
-        found = metrics.packet_figures(self.state_fields, self._net.owed)
+        found = metrics.packet_figures(self.state_fields, self._net.undelivered)
         row = {name: float(found.get(name, math.nan)) for name in PACKET_COLUMNS}
         packets, ks = self._net.packets, np.array([self.k])
         row |= {name: float(share[0]) for name, share in packets.shares(ks).items()}
@@ -132,7 +129,7 @@ class Replicas(MethodOptimizer):
 
     def slowest(self) -> dict[str, Any] | None:
         """Return which agents and arcs steps wait for, on average so far; None without a clock, or before a step."""
-        packets = self._net.packets if isinstance(self._net, FatedNet) else None
+        packets = self._net.packets if isinstance(self._net, UnreliableNet) else None
         return packets.times.slowest(self.k) if packets and packets.times and self.k else None
 
 

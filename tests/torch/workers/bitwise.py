@@ -1,11 +1,13 @@
 """One agent training an MLP and a CNN for a few steps; its state goes to a file."""
 
+import os
 import sys
 
 import torch
 from safetensors.torch import save_file
 
-from digrad.torch import DecentralizedOptimizer, ProcessNetwork, same_host
+from digrad.torch import DecentralizedOptimizer, ProcessNetwork
+from digrad.torch.transport import shared_memory
 from torch_models import (
     BITWISE_METHODS,
     BITWISE_STEPS,
@@ -22,15 +24,16 @@ def forbidden(*_: object) -> None:
 
 def main(out: str, size: str, way: str) -> None:
     settings, results = bitwise_settings(size), {}
+    describe, agent = shared_memory._describe_self, int(os.environ["RANK"])
+    if way == "mixed" and agent == 4:  # as if it lived on another host
+        shared_memory._describe_self = lambda listener: {**describe(listener), "host": "elsewhere"}
+    if way == "mixed" and agent == 2:  # as if it lived in a sandbox
+        shared_memory._describe_self = forbidden
     networks = {
-        messages: ProcessNetwork(bitwise_network(messages), direct=way != "gloo")
+        messages: ProcessNetwork(bitwise_network(messages), direct=way != "zeromq")
         for messages in dict.fromkeys(messages for *_, messages in settings)
     }
     network = networks[None]
-    if way == "mixed" and network.agent == 4:  # as if it lived on another host
-        same_host._describe_self = lambda *_: {"host": "elsewhere"}
-    if way == "mixed" and network.agent == 2:  # as if it lived in a sandbox
-        same_host._describe_self = forbidden
     for row, (label, name, dtype, messages) in enumerate(settings):
         model = network_model(name, dtype)
         optimizer = DecentralizedOptimizer(
@@ -43,7 +46,7 @@ def main(out: str, size: str, way: str) -> None:
         optimizer.close()
         results |= {f"{row}/{key}": v.contiguous() for key, v in optimizer.state_fields._asdict().items()}
         results |= {f"{row}/buffer/{key}": v for key, v in model.named_buffers()}
-    results["writers"] = torch.tensor(sorted(network.same_host.senders) if network.same_host else [])
+    results["writers"] = torch.tensor(sorted(network.shares_memory_with - {agent}), dtype=torch.int64)
     save_file(
         {key: value.clone() for key, value in results.items()}, f"{out}/agent{network.agent}.safetensors"
     )

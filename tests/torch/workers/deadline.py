@@ -10,7 +10,7 @@ from torch import nn
 
 from digrad import AB, CGT, Network, PushDIGing
 from digrad.graphs import every, example5, ring
-from digrad.links import Links, coders
+from digrad.links import Links, compressors
 from digrad.torch import Checkpoints, DecentralizedOptimizer, ProcessNetwork
 from torch_processes import stop_for
 
@@ -38,7 +38,7 @@ def main(out: str, settings: str) -> None:
     folder, plan = Path(out), json.loads(settings)
     n = plan.get("n", 5)
     graph = example5() if n == 5 else ring(n)
-    links = Links(coder=coders.quantize(plan["bits"])) if "bits" in plan else None
+    links = Links(compressor=compressors.quantize(plan["bits"])) if "bits" in plan else None
     network = ProcessNetwork(
         Network(every(plan.get("every", 1), graph), links=links),
         **{name: plan[name] for name in ("deadline", "max_lag", "timeout") if name in plan},

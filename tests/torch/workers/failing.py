@@ -14,7 +14,7 @@ import digrad
 from digrad import AB, CGT
 from digrad.errors import DigradError
 from digrad.graphs import from_edges, ring
-from digrad.links import rounded
+from digrad.links import Links, compressors
 from digrad.network import Network
 from digrad.torch import Checkpoints, DecentralizedOptimizer, ProcessNetwork
 
@@ -42,7 +42,7 @@ def disagree(_: Path) -> None:
     digrad.__version__ = "0.0.odd" if odd else genuine
     report("version", lambda: ProcessNetwork(ring(3), timeout=10))
     digrad.__version__ = genuine
-    links = rounded("bfloat16") if odd else None
+    links = Links(compressor=compressors.bfloat16()) if odd else None
     report("links", lambda: ProcessNetwork(Network(ring(3), links=links), timeout=10))
     report("direct", lambda: ProcessNetwork(ring(3), timeout=10, direct=not odd))
     network = ProcessNetwork(ring(3), timeout=10)
@@ -96,7 +96,7 @@ def train(folder: Path, direct: bool = True) -> None:
     report("train", forever)
 
 
-def train_over_gloo(folder: Path) -> None:
+def train_over_zeromq(folder: Path) -> None:
     train(folder, direct=False)
 
 
@@ -188,8 +188,8 @@ def alone(folder: Path, call: str) -> None:
     report("alone", train)
 
 
-def rates(folder: Path, name: str, saves: str) -> None:
-    """Agent 1 changes a rate at step 30."""
+def rates(folder: Path, name: str) -> None:
+    """Agent 1 changes a rate at step 30, and all save at step 40."""
     network = ProcessNetwork(ring(3), timeout=20)
     model = torch.nn.Linear(3, 2)
     optimizer = DecentralizedOptimizer(model.parameters(), METHOD, network)
@@ -202,7 +202,7 @@ def rates(folder: Path, name: str, saves: str) -> None:
             optimizer.zero_grad()
             model(torch.ones(1, 3)).square().mean().backward()
             optimizer.step()
-            if saves == "saves" and optimizer.k == 40:
+            if optimizer.k == 40:
                 checkpoints.save()
 
     report("rates", train)

@@ -9,7 +9,7 @@ from torch import nn
 
 from digrad import AB, CGT, SGP
 from digrad.graphs import from_edges, split
-from digrad.links import rounded
+from digrad.links import Links, compressors
 from digrad.network import Network
 from digrad.schedules import InverseSqrt
 from digrad.torch import Checkpoints, DecentralizedOptimizer, ProcessNetwork
@@ -151,14 +151,14 @@ def restart_with_another_graph(network: ProcessNetwork, folder: str) -> None:
 
 
 def batched(network: ProcessNetwork) -> None:
-    """Posting a whole round at once, as NCCL needs it, gives the same numbers."""
+    """Messages over torch.distributed, as tensors on GPUs need it, give the same numbers."""
     results = []
     for at_once in (False, True):
         torch.manual_seed(network.agent)
         model = nn.Linear(7, 3)
         optimizer = DecentralizedOptimizer(model.parameters(), METHOD, network)
         optimizer.close()
-        optimizer._net._route.batched = at_once
+        optimizer._net._is_packet = not at_once
         for _ in range(5):
             optimizer.zero_grad()
             model(torch.ones(2, 7)).square().mean().backward()
@@ -193,10 +193,12 @@ if __name__ == "__main__":
     processes = ProcessNetwork(GRAPH, timeout=30)
     overflow(processes)
     averages(processes)
-    halves = ProcessNetwork(Network(GRAPH, links=rounded("bfloat16")), timeout=30)
+    halves = ProcessNetwork(Network(GRAPH, links=Links(compressor=compressors.bfloat16())), timeout=30)
     half_messages(processes, halves)
     resume_half_messages(halves, f"{sys.argv[1]}/half")
-    turns = ProcessNetwork(Network(split(GRAPH, 2), links=rounded("bfloat16")), timeout=30)
+    turns = ProcessNetwork(
+        Network(split(GRAPH, 2), links=Links(compressor=compressors.bfloat16())), timeout=30
+    )
     resume_half_messages(turns, f"{sys.argv[1]}/turns")
     schedules(processes)
     restart_with_another_graph(processes, sys.argv[1])

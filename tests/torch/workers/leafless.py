@@ -1,4 +1,4 @@
-"""One agent of a graph on which some hear nobody: it goes on from its own state halfway, with links that have books."""
+"""One agent of a graph on which some hear nobody: it goes on from its own state halfway, compressed."""
 
 import sys
 

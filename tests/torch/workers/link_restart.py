@@ -1,4 +1,4 @@
-"""One agent, or all of them as replicas, on links that keep books: stores checkpoints, and is killed if told to."""
+"""One agent, or all of them as replicas, on links that have a state: stores checkpoints, and is killed if told to."""
 
 import os
 import signal
@@ -13,9 +13,9 @@ from torch_models import RESTARTED, Point
 STEPS, EVERY, KILLED_AT = 30, 4, 18
 
 
-def main(out: str, engine: str, fate: str) -> None:
+def main(out: str, engine: str, phase: str) -> None:
     folder = Path(out)
-    method, linked = RESTARTED
+    method, linked = RESTARTED[engine]
     if engine == "replicas":
         network, optimizer = None, Replicas(Point(), method, linked)
         models = dict(enumerate(optimizer.models))
@@ -26,9 +26,9 @@ def main(out: str, engine: str, fate: str) -> None:
     me = min(models)
     checkpoints = Checkpoints(folder / engine, optimizer)
     resumed = checkpoints.resume()
-    assert (resumed is None) == (fate == "killed")
+    assert (resumed is None) == (phase == "killed")
     while optimizer.k < STEPS:
-        if fate == "killed" and optimizer.k == KILLED_AT and me == 0:
+        if phase == "killed" and optimizer.k == KILLED_AT and me == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         for agent, model in models.items():
             model.differentiate(agent)

@@ -15,12 +15,11 @@ from digrad.torch import (
     Checkpoints,
     DecentralizedOptimizer,
     ProcessNetwork,
-    agent_net,
     checkpoint,
     checkpoint_files,
-    same_host,
 )
 from digrad.torch.launch import attempt as this_attempt
+from digrad.torch.transport import shared_memory
 from torch_models import network_loss, network_model
 
 STEPS, EVERY, HOLD = (
@@ -51,7 +50,7 @@ def main(out: str, timeout: str = "20", pace: str = "0") -> None:
         sign = folder / f"saving-{os.environ['RANK']}"
         checkpoint_files.save_file = linger(save_file, sign, 3 * float(pace))
         checkpoint.write_atomically = linger(checkpoint.write_atomically, sign, 3 * float(pace))  # pyright: ignore
-        same_host.LARGE = agent_net.LARGE = 1  # every message inside a machine goes through shared memory
+        shared_memory.INLINE = 0  # every message inside a machine goes through shared memory
     network = ProcessNetwork(timeout=float(timeout))
     model = network_model("mlp", torch.float32)
     optimizer = DecentralizedOptimizer(model.parameters(), METHOD, network)

@@ -16,12 +16,11 @@ from digrad.torch import (
     Checkpoints,
     DecentralizedOptimizer,
     ProcessNetwork,
-    agent_net,
     checkpoint_files,
-    same_host,
 )
 from digrad.torch import checkpoint as checkpoint_module
 from digrad.torch.launch import attempt as this_attempt
+from digrad.torch.transport import shared_memory
 from torch_models import network_loss, network_model
 from torch_processes import listening_ports
 
@@ -38,7 +37,7 @@ def main(out: str) -> None:
     folder, plan = Path(out), json.loads(os.environ.get("KILL", "{}"))
     attempt = this_attempt()
     if plan.get("direct"):
-        same_host.LARGE = agent_net.LARGE = 1  # every message goes through shared memory
+        shared_memory.INLINE = 0  # every message goes through shared memory
     network = ProcessNetwork(timeout=20)
     with (folder / f"started-{attempt}-{network.agent}").open("w") as file:
         ports = {int(os.environ["MASTER_PORT"])} | listening_ports()

@@ -17,11 +17,10 @@ import digrad
 from digrad.errors import CommunicationError
 from digrad.graphs import complete
 from digrad.torch.addresses import interface_of
-from digrad.torch.agent_links import AgentLinks
 from digrad.torch.launch import GRAPH_VARIABLE
 from digrad.torch.process_network import ProcessNetwork
 from digrad.torch.reasons import first_line
-from digrad.torch.route import Route
+from digrad.torch.transport import Channel
 
 PINGS = 5
 PATIENCE = 10.0  # seconds without progress after which an arc counts as broken
@@ -35,14 +34,12 @@ def main() -> None:
     network = ProcessNetwork(None if GRAPH_VARIABLE in os.environ else complete(size), timeout=60.0)
     facts = {"digrad": digrad.__version__, "torch": torch.__version__, "python": platform.python_version()}
     network.agree(facts, "digrad launch --check")
-    place = network.place()
-    here = {"time": time.time(), "address": place.address, "interface": interface_of(place.address)}
+    here = {"time": time.time(), "address": network.address, "interface": interface_of(network.address)}
     everyone = network.exchange(here, "digrad launch --check")
-    links = network.keep(
-        AgentLinks(network.agent, network.n, place, lambda one: network.exchange(one, "links"), PATIENCE)
-    )
+    channel = network.transports.channel().open()
     found = [
-        _measure(network, links, sender, receiver) for sender, receiver in sorted(network.network.union.edges)
+        _measure(network, channel, sender, receiver)
+        for sender, receiver in sorted(network.network.union.edges)
     ]
     if network.agent == 0 and sys.argv[1:]:
         Path(sys.argv[1]).write_text(json.dumps(_as_dict(facts, everyone, found)))
@@ -58,18 +55,17 @@ def main() -> None:
         )
 
 
-def _measure(network: ProcessNetwork, links: AgentLinks, sender: int, receiver: int) -> dict[str, Any]:
-    """Let a message go back and forth on one arc, then a long one; every agent must call."""
+def _measure(network: ProcessNetwork, channel: Channel, sender: int, receiver: int) -> dict[str, Any]:
+    """Let a message go back and forth on one edge, then a long one; every agent must call."""
     agent, here = network.agent, {}
     if agent in (sender, receiver):
         peer, first = (receiver, True) if agent == sender else (sender, False)
         try:
-            _turn(network, links, peer, _SMALL, first=first)  # connects
-            times = [_turn(network, links, peer, _SMALL, first=first) for _ in range(PINGS)]
-            bulk = torch.zeros(BULK, dtype=torch.uint8)
-            seconds = _turn(network, links, peer, bulk, first=first)
+            _turn(channel, peer, _SMALL, first=first)  # connects
+            times = [_turn(channel, peer, _SMALL, first=first) for _ in range(PINGS)]
+            seconds = _turn(channel, peer, torch.zeros(BULK, dtype=torch.uint8), first=first)
             here = {"latency": min(times) / 2, "bandwidth": 2 * BULK / max(seconds, 1e-9)}
-        except (RuntimeError, TimeoutError) as error:  # the other arcs are tried nevertheless
+        except (RuntimeError, TimeoutError) as error:  # the other edges are tried nevertheless
             here = {"failed": first_line(error)}
     ends = network.exchange(here, f"arc {sender} to {receiver}")
     return {
@@ -79,16 +75,18 @@ def _measure(network: ProcessNetwork, links: AgentLinks, sender: int, receiver: 
     }
 
 
-def _turn(
-    network: ProcessNetwork, links: AgentLinks, peer: int, message: torch.Tensor, *, first: bool
-) -> float:
+def _turn(channel: Channel, peer: int, message: torch.Tensor, *, first: bool) -> float:
     """Return how long it takes to send a message and get it back."""
-    route, began = Route(network.group, [links]), time.perf_counter()
+    began = time.perf_counter()
     for is_sending in (first, not first):
-        carry = links.send if is_sending else links.receive
-        work = carry(peer, message, 0)
-        if not route.wait(work, time.monotonic() + 2 * PATIENCE, PATIENCE):
-            raise TimeoutError(f"nothing moved for {PATIENCE:.0f} s")
+        if is_sending:
+            channel.send(peer, b"", [message])
+            continue
+        since = time.monotonic()
+        while channel.wait(peer, 1.0) is None:
+            if time.monotonic() > max(since, channel.last_progress(peer)) + PATIENCE:
+                raise TimeoutError(f"nothing moved for {PATIENCE:.0f} s")
+        channel.release(peer)
     return time.perf_counter() - began
 
 

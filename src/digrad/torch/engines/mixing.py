@@ -42,30 +42,31 @@ class Turns:
 
     def __init__(self, network: AnyNetwork, letters: Mapping[str, str]) -> None:
         self._network, self._letters = network, letters
-        self._known: dict[int, dict[str, tuple[Share, ...]]] = {}
+        self._known: dict[tuple[int, float], dict[str, tuple[Share, ...]]] = {}
 
-    def at(self, k: int) -> dict[str, tuple[Share, ...]]:
-        """Return the shares of all agents at iteration k, by verb."""
+    def at(self, k: int, damping: float = 1.0) -> dict[str, tuple[Share, ...]]:
+        """Return the shares of all agents at iteration k, by verb; ``damping`` times as much is sent."""
         period = self._network.period
         turn = k if period is None else k % period
-        if turn not in self._known:
-            if period is None:
-                self._known.clear()  # it never comes back
+        if (turn, damping) not in self._known:
+            if period is None:  # earlier ones never come back
+                self._known = {key: one for key, one in self._known.items() if key[0] == turn}
             network = self._network.at(turn)
-            self._known[turn] = {
-                verb: shares(getattr(network, letter), conserves=letter != LETTERS["row"])
+            self._known[turn, damping] = {
+                verb: shares(getattr(network, letter), conserves=letter != LETTERS["row"], damping=damping)
                 for verb, letter in self._letters.items()
             }
-        return self._known[turn]
+        return self._known[turn, damping]
 
 
-def shares(mixing: Mixing, *, conserves: bool) -> tuple[Share, ...]:
-    """Return the part of every agent in one mixing."""
+def shares(mixing: Mixing, *, conserves: bool, damping: float = 1.0) -> tuple[Share, ...]:
+    """Return the part of every agent in one mixing, of which others get ``damping`` times as much."""
     entries = mixing.matrix.tocoo()
     senders: list[list[tuple[int, float]]] = [[] for _ in range(mixing.n)]
     receivers: list[list[tuple[int, float]]] = [[] for _ in range(mixing.n)]
     ends = (end.tolist() for end in entries.coords)
     for receiver, sender, weight in sorted(zip(*ends, entries.data.tolist(), strict=True)):
+        weight = weight if sender == receiver else damping * weight
         senders[receiver].append((sender, weight))
         if sender != receiver:
             receivers[sender].append((receiver, weight))

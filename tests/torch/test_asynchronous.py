@@ -1,6 +1,8 @@
 """Agents that do not wait for late neighbours, as threads: whatever is late or rounded, nothing is lost."""
 
 import gc
+import math
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -15,11 +17,10 @@ from digrad.core.communication import measure_communication
 from digrad.core.net import bindings
 from digrad.errors import ArgumentError, CommunicationError
 from digrad.graphs import every, example5, from_edges, ring
-from digrad.links import Links, coders
-from digrad.torch.agent_links import Place
-from digrad.torch.deadline_net import DeadlineNet
-from digrad.torch.deadline_runtime import DeadlineRuntime
-from digrad.torch.late_links import Heard, Inbox, Item, LateOutgoing
+from digrad.links import Links, compressors
+from digrad.torch.engines.asynchronous import Arrived, AsynchronousNet, AsynchronousRuntime, Item, Outgoing
+from digrad.torch.transport import Transports
+from digrad.torch.transport.zeromq import ZeroMQ
 
 N, D = 5, 3
 CURVATURE = torch.linspace(1.0, 5.0, N * D, dtype=torch.float64).reshape(N, D)
@@ -34,7 +35,7 @@ class Together:
         self.network, self.deadline = network, deadline
         self.barrier = threading.Barrier(N, timeout=30)
         self._facts: list[Any] = [None] * N
-        self.links: list[Any] = []
+        self.transports: list[Transports] = []
 
     def member(self, agent: int) -> Any:
         def exchange(facts: Any, purpose: str) -> list[Any]:
@@ -44,6 +45,8 @@ class Together:
             self.barrier.wait()
             return everyone
 
+        made = Transports([ZeroMQ(agent, "127.0.0.1", None, lambda facts: exchange(facts, "transports"))])
+        self.transports.append(made)
         return SimpleNamespace(
             agent=agent,
             n=N,
@@ -52,8 +55,7 @@ class Together:
             max_lag=None,
             timeout=30.0,
             exchange=exchange,
-            keep=self.links.append,
-            place=lambda: Place(agent, "127.0.0.1", bytes(32), sealed=False),
+            transports=made,
         )
 
 
@@ -73,7 +75,7 @@ def train(
     def work(agent: int) -> None:
         try:
             member = together.member(agent)
-            net = DeadlineNet(member, bindings(method), D, torch.float64)
+            net = AsynchronousNet(member, bindings(method), D, torch.float64)
             state = method.init(torch.full((1, D), 4.0, dtype=torch.float64), net)
             for k in range(steps):
                 net.k = k
@@ -95,7 +97,7 @@ def train(
                 "mass": state.y + sum(one for one in stored.values() if len(one) == D) - grad,
                 "bytes": net.bytes_sent,
                 "late": net.late,
-                "owes": any(values.any() for values in stored.values()),
+                "beyond": any(values.any() for values in stored.values()),
             }
         except Exception as error:
             errors.append(error)
@@ -106,8 +108,8 @@ def train(
         thread.start()
     for thread in threads:
         thread.join(60)
-    for links in together.links:
-        links.close()
+    for transports in together.transports:
+        transports.close()
     assert not errors, errors
     return found
 
@@ -118,9 +120,9 @@ def largest(values: list[torch.Tensor]) -> float:
 
 CASES = {
     "in full": (Network(example5()), 300),
-    "four bits": (Network(example5(), links=Links(coder=coders.quantize(4))), 300),
+    "four bits": (Network(example5(), links=Links(compressor=compressors.quantize(4))), 300),
     "four bits, three local steps": (
-        Network(every(4, example5()), links=Links(coder=coders.quantize(4))),
+        Network(every(4, example5()), links=Links(compressor=compressors.quantize(4))),
         800,
     ),
 }
@@ -135,11 +137,11 @@ def test_short_and_rare_messages_lead_to_the_solution(case: str) -> None:
 
 @pytest.mark.parametrize("method", [CGT(step_size=0.05, threshold=2.0), AB(step_size=0.05)], ids=repr)
 def test_nothing_is_lost_when_short_messages_are_late(method: Any) -> None:
-    """Checked where agents stop in the middle: trackers, what is owed and what has arrived add up to the gradients."""
-    network = Network(example5(), links=Links(coder=coders.quantize(4)))
+    """Checked where agents stop midway: trackers, undelivered mass and what has arrived add up to the gradients."""
+    network = Network(example5(), links=Links(compressor=compressors.quantize(4)))
     found = train(method, network, 40, deadline=1e-4, delay=lambda agent, k: 0.004 * (agent == 2))
     assert sum(one["late"] for one in found) > 0
-    assert any(one["owes"] for one in found)
+    assert any(one["beyond"] for one in found)
     assert largest([sum(one["mass"] for one in found)]) < 1e-12
 
 
@@ -170,13 +172,13 @@ def test_agents_that_are_all_in_time_compute_what_synchronous_ones_do(method: An
 def test_what_is_sent_at_the_same_moment_is_one_packet(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pair whose weight came without its numerator would be wrong for good."""
     offered: list[tuple[int, int]] = []
-    offer = LateOutgoing.offer
+    offer = Outgoing.offer
 
-    def noted(link: LateOutgoing, step: int, items: dict[int, Item]) -> None:
+    def noted(link: Outgoing, step: int, items: dict[int, Item]) -> None:
         offered.append((step, len(items)))
         offer(link, step, items)
 
-    monkeypatch.setattr(LateOutgoing, "offer", noted)
+    monkeypatch.setattr(Outgoing, "offer", noted)
     train(ADDOPT(0.02), Network(example5()), 3)
     arcs = example5().n_arcs
     assert sorted(offered) == [(k, 3) for k in range(3) for _ in range(arcs)]
@@ -193,23 +195,45 @@ def test_neighbour_that_is_rarely_spoken_to_is_waited_for() -> None:
     assert [one["late"] for one in found] == [0] * N
 
 
-def lone_net(network: Network, deadline: float = 1e-3) -> DeadlineNet:
+class Silent:
+    """A channel on which nothing comes; what is sent is kept."""
+
+    bytes_sent = 0
+
+    def __init__(self) -> None:
+        self.moved: dict[int, float] = {}
+        self.sent: list[tuple[int, bytes, Any]] = []
+
+    def channel(self) -> "Silent":
+        return self
+
+    def open(self, receiver: Any) -> None:
+        """Open nothing."""
+
+    def send(self, receiver: int, header: bytes, segments: Any, on_taken: Any) -> None:
+        self.sent.append((receiver, header, segments))
+
+    def last_progress(self, peer: int) -> float:
+        return self.moved.get(peer, -math.inf)
+
+
+def lone_net(network: Network, deadline: float = 1e-3) -> AsynchronousNet:
     """Return what agent 0 of two sees."""
-    member = Together(network, deadline).member(0)
-    member.exchange, member.n = lambda facts, purpose: [facts, facts], 2
-    return DeadlineNet(member, bindings(CGT(step_size=0.1, threshold=1.0)), D, torch.float64)
+    member: Any = SimpleNamespace(
+        agent=0, n=2, network=network, deadline=deadline, max_lag=None, timeout=30.0, transports=Silent()
+    )
+    return AsynchronousNet(member, bindings(CGT(step_size=0.1, threshold=1.0)), D, torch.float64)
 
 
 def test_neighbour_whose_packet_makes_progress_is_not_silent() -> None:
     net = lone_net(Network(ring(2)))
-    now, link = time.monotonic(), net._links.incoming(1)
-    net.inbox.heard[1] = Heard({}, now - 100.0, {})
-    link._wire = SimpleNamespace(last_progress=now, close=lambda: None)
+    now, channel = time.monotonic(), net._channel
+    net.inbox.arrived[1] = Arrived({}, now - 100.0, {})
+    channel.moved[1] = now  # pyright: ignore[reportAttributeAccessIssue]
     net.check_silence()
-    link._wire.last_progress = now - 100.0
+    channel.moved[1] = now - 100.0  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(CommunicationError, match=r"nothing was heard from agent 1 within 30\.0 s"):
         net.check_silence()
-    net._links.close()
 
 
 def test_loss_is_noticed_however_much_was_pushed_before_the_last_check() -> None:
@@ -217,35 +241,34 @@ def test_loss_is_noticed_however_much_was_pushed_before_the_last_check() -> None
     alone: Any = SimpleNamespace(
         agent=0, n=1, count_optimizer=lambda: 1, exchange=lambda facts, purpose: [facts], network=net.network
     )
-    runtime = DeadlineRuntime(alone, net)
+    runtime = AsynchronousRuntime(alone, net)
     net.scale = 1e15  # of a long run
     runtime._check_mass("save")
     net.balance += 1e-3
     with pytest.raises(CommunicationError, match=r"the trackers of all agents together are off by 0\.001"):
         runtime._check_mass("save")
-    net._links.close()
 
 
-def test_what_was_owed_at_an_earlier_step_is_not_taken_for_a_later_one() -> None:
+def test_mass_of_an_earlier_step_is_not_taken_for_a_later_one() -> None:
     """Else who goes back to a checkpoint is not waited for until it has come as far again."""
-
-    def connect() -> Any:
-        raise ConnectionRefusedError
-
-    link = LateOutgoing(1, connect, Inbox(), None)
-    owed = {0: Item(torch.ones(D), adds=True)}
-    link.offer(500, owed)
-    link.replace(owed)
-    link.go_on()
-    assert link._next() == (0, -1, owed)
-    link.close()
+    net = lone_net(Network(ring(2)))
+    channel: Any = net._channel
+    edge = Outgoing(1, channel, net.inbox, None)
+    undelivered = {0: Item(torch.ones(D), adds=True)}
+    edge.pause()
+    edge.offer(500, undelivered)
+    edge.replace(undelivered)
+    edge.go_on()
+    ((receiver, header, segments),) = channel.sent
+    assert (receiver, struct.unpack_from("<qq", header)) == (1, (-1, 0))
+    assert torch.equal(segments[0], torch.ones(D))
 
 
 def test_late_estimate_waits_for_the_next_step_at_which_its_arc_is_there() -> None:
     """Else agents whose steps do not meet would never hear one another."""
     network = Network(every(3, from_edges(2, [(1, 0)])))
     net = lone_net(network)
-    net.inbox.heard[1] = Heard(
+    net.inbox.arrived[1] = Arrived(
         {1: 0}, time.monotonic(), {1: Item(torch.ones(D, dtype=torch.float64), adds=False)}
     )
     mixed = []
@@ -254,7 +277,6 @@ def test_late_estimate_waits_for_the_next_step_at_which_its_arc_is_there() -> No
         net.begin_step()
         mixed.append(float(net.pull(torch.zeros(1, D, dtype=torch.float64)).sum()))
         net.end_step()
-    net._links.close()
     weight = next(float(network.at(k).R.matrix[0, 1]) for k in range(3) if network.at(k).R.matrix[0, 1])
     assert sorted(mixed) == [0.0] * 5 + [D * weight]
 
@@ -267,8 +289,8 @@ def test_who_was_late_is_said_even_if_nobody_closes(
         agent=1, n=3, count_optimizer=lambda: 0, exchange=lambda facts, _: [facts] * 3
     )
     net: Any = SimpleNamespace(lags={0: 2, 2: 20}, held_up=0.0, waited=0.0, bytes_sent=0, late=0)
-    runtime = DeadlineRuntime(network, net)
-    monkeypatch.setattr(DeadlineRuntime, "gather", lambda *_: None)
+    runtime = AsynchronousRuntime(network, net)
+    monkeypatch.setattr(AsynchronousRuntime, "gather", lambda *_: None)
     if closed:
         runtime.close()  # then agent 0 says it
     del runtime
@@ -280,4 +302,4 @@ def test_who_was_late_is_said_even_if_nobody_closes(
 def test_method_whose_messages_may_not_be_late_is_refused() -> None:
     network: Any = SimpleNamespace(network=Network(example5()))
     with pytest.raises(ArgumentError, match="needs a method that pulls or pushes"):
-        DeadlineNet(network, bindings(DSGT(step_size=0.1)), D, torch.float64)
+        AsynchronousNet(network, bindings(DSGT(step_size=0.1)), D, torch.float64)

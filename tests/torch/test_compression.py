@@ -10,13 +10,13 @@ from torch import nn
 from digrad import AB, CGT, PushDIGing
 from digrad.errors import ArgumentError
 from digrad.graphs import example5, ring, split
-from digrad.links import rounded
+from digrad.links import Links, compressors
 from digrad.network import Network
 from digrad.torch import Replicas
-from digrad.torch.link_state import LinkState
-from digrad.torch.mixing_order import Share
+from digrad.torch.engines.compression import Compression, check_packable, pack, unpack
+from digrad.torch.engines.mixing import Share
 
-SHORT = Network(example5(), links=rounded("bfloat16"))
+SHORT = Network(example5(), links=Links(compressor=compressors.bfloat16()))
 CURVATURE = torch.tensor([[1.0 + i, 5.0 - i] for i in range(5)], dtype=torch.float64)
 LINEAR = torch.tensor([[1, 0], [0, 2], [-3, 1], [4, 4], [3, -2]], dtype=torch.float64)
 MINIMUM = LINEAR.sum(0) / CURVATURE.sum(0)
@@ -68,25 +68,74 @@ def test_all_messages_of_an_estimate_but_the_first_are_short() -> None:
 
 def test_both_ends_hold_the_same_reference_which_reaches_a_row_that_rests() -> None:
     x = torch.randn(1, 300_001, generator=torch.Generator().manual_seed(0))
-    sender, receiver = (LinkState(rounded("bfloat16"), x.shape[1]) for _ in range(2))
+    links = Links(compressor=compressors.bfloat16())
+    sender, receiver = (Compression(links, x.shape[1]) for _ in range(2))
     shares = {"pull": [Share(0, (), ((1, 1.0),), False)]}
     for step in range(10):
-        word = sender.say(x, "x")
-        sender.hold("x", word.said, [True])
-        receiver.hear(word.wire.clone(), x, "x", in_full=step == 0)
-        assert torch.equal(sender.known["x"], receiver.known["x"])
+        wire, value = sender.encode(x, "x")
+        sender.keep("x", value, sends=True)
+        receiver.decode(wire.clone(), x, "x", in_full=step == 0)
+        assert torch.equal(sender.references["x"], receiver.references["x"])
         for end in (sender, receiver):
             end.end_step(shares)
         if step < 6:
             x[:, ::2] += 1e-3
-    assert word.wire.dtype == torch.bfloat16
-    assert torch.equal(sender.known["x"], x)
+    assert wire.nbytes == 2 * x.numel()
+    assert torch.equal(sender.references["x"], x)
+
+
+COMPRESSORS = [
+    *(compressors.quantize(bits) for bits in (2, 3, 4, 8, 16, 20)),
+    *(compressors.top_k(k) for k in (1, 3, 200)),
+    compressors.sign(),
+    compressors.bfloat16(),
+    compressors.float16(),
+    compressors.float32(),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("compressor", COMPRESSORS, ids=repr)
+def test_bytes_that_travel_are_what_the_compressor_makes_of_numbers(
+    compressor: Any, dtype: torch.dtype
+) -> None:
+    for width in (1, 7, 100):
+        values = torch.randn(width, dtype=dtype, generator=torch.Generator().manual_seed(width))
+        values[width // 2] = 0
+        packed = pack(compressor, values)
+        assert packed.dtype == torch.uint8
+        assert packed.nbytes == compressor.wire_bytes(width, dtype.itemsize)
+        assert torch.equal(unpack(compressor, packed, width, dtype), compressor.compress(values[None])[0])
+        nothing = torch.zeros_like(values)
+        assert torch.equal(unpack(compressor, pack(compressor, nothing), width, dtype), nothing)
+
+
+@pytest.mark.parametrize(
+    "compressor", [compressors.quantize(4), compressors.sign(), compressors.bfloat16()], ids=repr
+)
+def test_what_is_not_finite_does_not_become_finite_on_the_way(compressor: Any) -> None:
+    found = unpack(compressor, pack(compressor, torch.tensor([1.0, torch.nan])), 2, torch.float32)
+    assert not found.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "links",
+    [
+        Links(loss=0.1),
+        Links(compressor=compressors.random_k(2)),
+        Links(compressor=compressors.sign(), noise=0.1),
+    ],
+    ids=repr,
+)
+def test_links_that_only_emulation_has_are_refused_between_processes(links: Links) -> None:
+    with pytest.raises(ArgumentError, match="but real processes have a real network"):
+        check_packable(links, "ProcessNetwork")
 
 
 @pytest.mark.parametrize("graph", [example5(), split(example5(), 3)], ids=["constant", "split"])
 @pytest.mark.parametrize("method", [CGT(step_size=0.05, threshold=2.0), PushDIGing(step_size=0.05)])
 def test_state_dict_goes_on_bitwise_with_short_messages(method: Any, graph: Any) -> None:
-    network = Network(graph, links=rounded("bfloat16"))
+    network = Network(graph, links=Links(compressor=compressors.bfloat16()))
     first = Replicas(Point(MINIMUM + 1), method, network)
     train(first, 5)
     stored = copy.deepcopy(first.state_dict())
@@ -98,9 +147,11 @@ def test_state_dict_goes_on_bitwise_with_short_messages(method: Any, graph: Any)
 
 
 def test_number_too_large_for_a_short_message_is_an_error_not_infinity() -> None:
-    replicas = Replicas(nn.Linear(2, 1), AB(step_size=0.1), Network(ring(3), links=rounded("float16")))
+    replicas = Replicas(
+        nn.Linear(2, 1), AB(step_size=0.1), Network(ring(3), links=Links(compressor=compressors.float16()))
+    )
     for model in replicas.models:
         model.weight.grad.fill_(1e5)
     replicas.step()
-    with pytest.raises(ArgumentError, match="float16, which ends at 65504, but 1e"):
+    with pytest.raises(ArgumentError, match="float16, which ends at 65504, but"):
         replicas.step()

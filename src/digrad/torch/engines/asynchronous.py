@@ -1,0 +1,826 @@
+"""The engine of one agent in its own process that waits for nobody beyond a deadline: late neighbours are tolerated.
+
+Push: undelivered mass arrives with the next packet. Pull: what was not received in time is replaced by the agent's own
+value. Both are exact for methods that push trackers and pull estimates, whatever arrives when.
+
+A packet holds some arrays, each under the number of the call of the method that sends it. What is pushed is an
+increment: those that could not leave add up, and so do those that arrive before they are taken. What is pulled is a
+value, of which the newest wins. Arrays may be compressed: of a push, what the packet could not hold stays undelivered;
+a pull is the change of a reference that both ends keep. Both are decided when a packet leaves: it is short however much
+it covers.
+
+A neighbour is waited for until the deadline unless it was late more than ``RECENT`` times in a row before: waiting
+again would cost every step; its packets count when they come. Who is behind by ``max_lag`` of the steps at which it
+sends something is waited for however long it takes, within the timeout.
+
+Agents may be at different steps. Where all are needed (an average, a checkpoint, the end) those who come first go on
+mixing, without a step along their gradients, until the others have come: who is behind would else receive nothing.
+"""
+
+import contextlib
+import itertools
+import math
+import struct
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+
+from digrad.core.net import Verbs
+from digrad.errors import ArgumentError, CommunicationError, NonFiniteError
+from digrad.links import Links
+from digrad.methods.fields import with_fields
+from digrad.network import LETTERS
+from digrad.torch.between_steps import BetweenSteps
+from digrad.torch.engines.base import overwrite
+from digrad.torch.engines.compression import Compression
+from digrad.torch.engines.mixing import Share, Turns
+from digrad.torch.log_records import note_step
+from digrad.torch.process_network import ProcessNetwork
+from digrad.torch.reasons import agents_text, first_line
+from digrad.torch.transport.packets import Channel, MessageLostError, Packet, typed
+
+OWNER = "DecentralizedOptimizer"
+RECENT = 2  # times that a neighbour may be late in a row and still be waited for
+_EARLY, _OUTSIDE = 1 << 20, 1 << 30  # numbers of calls begin here if they are sent ahead, or outside of steps
+_HEADER = struct.Struct("<qqq")  # step, epoch, arrays
+_ENTRY = struct.Struct("<qqqqq")  # call, format, whether it adds up, whether it is compressed, numbers
+_FORMATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_LOOK = 0.05  # seconds between two looks at whether all have come, at least
+_SIGN = 1.0  # seconds between two signs of life of packets under way
+_TOLERANCE = 1e3  # times the rounding error of a number: sums of many of them
+
+
+@dataclass
+class Item:
+    """One array of a packet, to which nobody writes.
+
+    Args:
+        values: ``[width]``.
+        adds: Whether it adds up.
+        is_short: Whether it is compressed on its way.
+    """
+
+    values: torch.Tensor
+    adds: bool
+    is_short: bool = False
+
+    def after(self, before: "Item | None") -> "Item":
+        """Return what is to be sent of both, this being the newer one."""
+        if before is None or not self.adds:
+            return self
+        return replace(self, values=before.values + self.values)
+
+
+@dataclass
+class Arrived:
+    """What has come from one sender and was not taken yet.
+
+    Args:
+        steps: The newest of the sender of which something has come, by call.
+        when: When a packet last came.
+        items: By call.
+    """
+
+    steps: dict[int, int] = field(default_factory=dict)
+    when: float = 0.0
+    items: dict[int, Item] = field(default_factory=dict)
+
+
+class Stored(NamedTuple):
+    """The name under which mass beyond the state of an agent is stored.
+
+    Args:
+        kind: ``undelivered`` to a receiver, ``arrived`` from a sender, or ``ahead``: gone, but still in the state.
+        call: Of the method.
+        peer: The other end, or the agent itself.
+    """
+
+    kind: str
+    call: int
+    peer: int
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.call} of {self.peer}"
+
+    @classmethod
+    def parse(cls, name: str) -> "Stored":
+        """Return what :meth:`__str__` has written."""
+        kind, call, _, peer = name.split()
+        return cls(kind, int(call), int(peer))
+
+
+class Inbox:
+    """What all senders of an agent have left for it; ``changed`` guards everything here.
+
+    Args:
+        channel: From which packets come.
+        links: How arrays are compressed.
+    """
+
+    def __init__(self, channel: Channel, links: Links | None) -> None:
+        self.changed = threading.Condition()
+        self.arrived: dict[int, Arrived] = {}
+        self.epoch = 0  # packets of an earlier one are of a state that was given up
+        self.error: tuple[int, Exception] | None = None  # the neighbour whose connection is lost
+        self._channel, self._links = channel, links
+        self._compression: dict[int, tuple[int, Compression]] = {}  # epoch and references, by sender
+
+    def lose(self, peer: int, error: Exception) -> None:
+        """Let the agent know that a connection is lost."""
+        with self.changed:
+            self.error = self.error or (peer, error)
+            self.changed.notify_all()
+
+    def deliver(self, sender: int, packet: Packet) -> None:
+        """Add a packet to what has arrived, and release it; a thread of a transport calls."""
+        try:
+            step, epoch, items = self._items(sender, packet)
+        except (struct.error, IndexError, RuntimeError, KeyError) as error:
+            self.lose(sender, MessageLostError(f"a packet is not what was expected ({first_line(error)})"))
+            return
+        with self.changed:
+            if epoch == self.epoch:
+                arrived = self.arrived.setdefault(sender, Arrived())
+                arrived.when = time.monotonic()
+                for call, item in items.items():
+                    arrived.steps[call] = max(arrived.steps.get(call, -1), step)
+                    arrived.items[call] = item.after(arrived.items.get(call))
+            self.changed.notify_all()
+        self._channel.release(sender)
+
+    def _items(self, sender: int, packet: Packet) -> tuple[int, int, dict[int, Item]]:
+        step, epoch, count = _HEADER.unpack_from(packet.header)
+        before, compression = self._compression.get(sender, (-1, None))
+        if compression is None or before != epoch:
+            compression = Compression(self._links, 0)
+            self._compression[sender] = epoch, compression
+        items, start = {}, 0
+        for number in range(count):
+            entry = _ENTRY.unpack_from(packet.header, _HEADER.size + number * _ENTRY.size)
+            call, kind, adds, is_short, width = entry
+            like = torch.empty(1, width, dtype=_FORMATS[kind], device="meta")
+            size = compression.size(like[0]) if is_short else like.nbytes
+            piece = packet.payload[start : start + size]
+            start += size
+            name = None if adds or self._links is None else str(call)
+            wire = piece[None] if is_short else typed(piece, like.dtype)[None]
+            values = compression.decode(wire, like, name, in_full=not is_short)[0]
+            items[call] = Item(values, bool(adds))
+        return step, epoch, items
+
+
+class Outgoing:
+    """What goes to one receiver: a packet at a time, each when the one before was taken.
+
+    Args:
+        receiver: The neighbour.
+        channel: That carries packets.
+        inbox: Whose epoch packets are of, and which is told what goes wrong.
+        links: How arrays are compressed.
+    """
+
+    def __init__(self, receiver: int, channel: Channel, inbox: Inbox, links: Links | None) -> None:
+        self._receiver, self._channel, self._inbox, self._links = receiver, channel, inbox, links
+        self._changed = threading.Condition()
+        self._waiting: dict[int, Item] = {}  # by call, not sent yet
+        self._rest: dict[int, Item] = {}  # by call, of what was sent: what the compressor left out
+        self._compression = Compression(links, 0)
+        self._under_way = self._is_paused = False
+        self._step = 0
+
+    @property
+    def undelivered(self) -> dict[int, Item]:
+        """The mass that was pushed and has not been sent, by call."""
+        with self._changed:
+            waiting = {call: item for call, item in self._waiting.items() if item.adds}
+            return waiting | {call: rest.after(waiting.get(call)) for call, rest in self._rest.items()}
+
+    def offer(self, step: int, items: Mapping[int, Item]) -> None:
+        """Send items as soon as the edge is free, together with undelivered mass."""
+        with self._changed:
+            self._step = step
+            for call, item in items.items():
+                self._waiting[call] = item.after(self._waiting.get(call))
+        self._send()
+
+    def pause(self) -> None:
+        """Let no further packet leave."""
+        with self._changed:
+            self._is_paused = True
+
+    def wait_settled(self, until: float) -> bool:
+        """Return whether the packet under way was taken by then."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._under_way, max(until - time.monotonic(), 0.0))
+
+    def replace(self, undelivered: dict[int, Item]) -> None:
+        """Pause, and replace undelivered mass, which is of no step that the receiver might wait for."""
+        with self._changed:
+            self._is_paused, self._step = True, -1
+            self._waiting, self._rest, self._compression = undelivered, {}, Compression(self._links, 0)
+
+    def go_on(self) -> None:
+        """Let packets leave again."""
+        with self._changed:
+            self._is_paused = False
+        self._send()
+
+    def _send(self) -> None:
+        """Let a packet leave if there is something to send and nothing under way."""
+        with self._changed:
+            if self._is_paused or self._under_way or not self._waiting:
+                return
+            items, self._waiting, self._under_way = self._waiting, {}, True
+            items = {call: item.after(self._rest.pop(call, None)) for call, item in items.items()}
+            header = _HEADER.pack(self._step, self._inbox.epoch, len(items))
+            segments = []
+            for call, item in items.items():
+                is_short, wire = self._packed(call, item)
+                kind = _FORMATS.index(item.values.dtype)
+                header += _ENTRY.pack(call, kind, item.adds, is_short, item.values.numel())
+                segments.append(wire.reshape(-1))
+        self._channel.send(self._receiver, header, segments, self._taken)
+
+    def _taken(self) -> None:
+        with self._changed:
+            self._under_way = False
+            self._changed.notify_all()
+        try:
+            self._send()
+        except ArgumentError as error:  # a number that the compressor has no room for
+            self._inbox.lose(self._receiver, error)
+
+    def _packed(self, call: int, item: Item) -> tuple[bool, torch.Tensor]:
+        """Return whether an item is compressed, and its bytes; keep what they do not say."""
+        values, name = item.values[None], str(call)
+        if not item.is_short:
+            return False, values
+        if item.adds:
+            wire, value = self._compression.encode(values, None)
+            self._rest[call] = replace(item, values=(values - value)[0])
+            return True, wire
+        is_first = name not in self._compression.references
+        wire, value = self._compression.encode(values, name)
+        self._compression.keep(name, value, sends=True)
+        return not is_first, wire
+
+
+Taken = dict[int, dict[int, Item]]  # by sender and call
+
+
+class AsynchronousNet(Verbs):
+    """What a method sees of a :class:`ProcessNetwork` with a deadline.
+
+    Args:
+        network: Who is connected to whom.
+        letters: The matrix behind each verb of the method.
+        dimension: Numbers per agent: arrays of this width travel in the short format of the network, if it has one.
+        dtype: Of the rows.
+
+    Raises:
+        ArgumentError: The method needs a doubly stochastic matrix, or the links of the network do more to messages than
+            shorten them.
+    """
+
+    def __init__(
+        self, network: ProcessNetwork, letters: Mapping[str, str], dimension: int, dtype: torch.dtype
+    ) -> None:
+        links = network.network.links
+        if LETTERS["doubly"] in letters.values():
+            raise ArgumentError(
+                "`deadline` of ProcessNetwork needs a method that pulls or pushes, because a late message breaks a "
+                "doubly stochastic matrix; use CGT, AB or PushPull."
+            )
+        self.network, self.dtype = network, dtype
+        self._links = links
+        self._short_width = None if links is None or links.compressor is None else dimension
+        assert network.deadline is not None
+        self._deadline, self._max_lag = network.deadline, network.max_lag
+        self._turns = Turns(network.network, letters)
+        self._adds = {verb: letter != LETTERS["row"] for verb, letter in letters.items()}
+        self._channel = network.transports.channel()
+        self.inbox = Inbox(self._channel, links)
+        self._edges: dict[int, Outgoing] = {}
+        self._channel.open(self.inbox)
+        self.k = self._ahead = 0
+        self._base = -1  # the step that all agents have reached for certain
+        self._place: int | None = None
+        self._outside = 0
+        self._early: list[tuple[str, torch.Tensor]] = []
+        self._snapshot: Taken | None = None  # what was sent ahead to this step
+        self._gone: dict[int, torch.Tensor] = {}  # pushed ahead and still part of the state, by call
+        self._is_gone: frozenset[int] = frozenset()  # calls whose shares had left before the state was stored
+        self._not_sent: frozenset[int] = (
+            frozenset()
+        )  # those of this step that nobody sends, because they had left
+        self._asked: dict[
+            tuple[int, int], deque[int]
+        ] = {}  # the last steps when a neighbour was waited for, by call
+        self._since = time.monotonic()  # when this agent began to wait for what is sent ahead
+        self.balance = self.scale = 0.0  # what pushing has added to the sum of all, and how much was pushed
+        self.late = self.awaited = 0  # messages that were not there in time, and all
+        self.held_up = 0.0  # seconds, by neighbours that were too far behind
+        self.lags: dict[int, int] = {}  # how many steps each neighbour was behind when it was furthest behind
+        self.waited = 0.0  # seconds
+        self.one_hot = torch.zeros(1, network.n, dtype=torch.float64)
+        self.one_hot[0, network.agent] = 1
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes that have left so far."""
+        return self._channel.bytes_sent
+
+    def stored_links(self) -> dict[str, torch.Tensor]:
+        """Return undelivered mass and what has arrived, by name; only between :meth:`pause` and :meth:`go_on`."""
+        return {str(name): values for name, values in self._mass().items()}
+
+    def _mass(self) -> dict[Stored, torch.Tensor]:
+        found = {
+            Stored("undelivered", call, receiver): item.values
+            for receiver, edge in self._edges.items()
+            for call, item in edge.undelivered.items()
+        }
+        with self.inbox.changed:
+            for sender, arrived in self.inbox.arrived.items():
+                found |= {
+                    Stored("arrived", call, sender): item.values
+                    for call, item in arrived.items.items()
+                    if item.adds
+                }
+        return found | {
+            Stored("ahead", call, self.network.agent): values for call, values in self._gone.items()
+        }
+
+    def load_links(self, stored: Mapping[str, torch.Tensor]) -> None:
+        """Go on from other mass, once :meth:`go_on` is called; what is under way counts no more."""
+        parts: dict[str, dict[int, dict[int, Item]]] = {"undelivered": {}, "arrived": {}, "ahead": {}}
+        for name, values in stored.items():
+            kind, call, peer = Stored.parse(name)
+            parts[kind].setdefault(peer, {})[call] = Item(values.clone(), True)
+        with self.inbox.changed:
+            self.inbox.epoch += 1
+            now = time.monotonic()
+            self.inbox.arrived = {s: Arrived({}, now, items) for s, items in parts["arrived"].items()}
+        for receiver in {*self._edges, *parts["undelivered"]}:
+            self._edge(receiver).replace(parts["undelivered"].get(receiver, {}))
+        ahead = parts["ahead"].get(self.network.agent, {})
+        self._gone, self._is_gone = {call: item.values for call, item in ahead.items()}, frozenset(ahead)
+        self.begin_account()
+
+    def begin_account(self) -> None:
+        """Count from now on what pushing adds to the sum of all, and how much is pushed; only while all have paused."""
+        self.balance = -self.in_transit()
+        self.scale = sum(float(one.abs().sum(dtype=torch.float64)) for one in self.stored_links().values())
+
+    def in_transit(self) -> float:
+        """Return the sum of what is with this agent beyond its state; only while all have paused."""
+        return sum(
+            (-1.0 if name.kind == "ahead" else 1.0) * float(values.sum(dtype=torch.float64))
+            for name, values in self._mass().items()
+        )
+
+    def pause(self) -> None:
+        """Let nothing leave."""
+        for edge in self._edges.values():
+            edge.pause()
+
+    def is_settled(self, seconds: float) -> bool:
+        """Return whether all that had left was confirmed, at most so many seconds from now.
+
+        Raises:
+            CommunicationError: A connection is lost.
+        """
+        until = time.monotonic() + seconds
+        found = [edge.wait_settled(until) for edge in self._edges.values()]
+        self._check_connections()
+        return all(found)
+
+    @property
+    def moved(self) -> float:
+        """When bytes last came or left."""
+        peers = {*self._edges, *self.inbox.arrived}
+        return max(map(self._channel.last_progress, peers), default=-math.inf)
+
+    def go_on(self) -> None:
+        """Let packets leave again; all agents are at the same step now."""
+        self._ahead, self._base, self._asked = 0, self.k - 1, {}
+        with self.inbox.changed:
+            for arrived in self.inbox.arrived.values():
+                arrived.steps = {call: min(step, self._base) for call, step in arrived.steps.items()}
+                arrived.when = time.monotonic()
+        for edge in self._edges.values():
+            edge.go_on()
+
+    def begin_step(self) -> None:
+        """Count the calls of a step from the first."""
+        self._place, self._snapshot = 0, None
+
+    def end_step(self) -> None:
+        """Forget what was sent ahead to this step."""
+        self._place, self._early, self._snapshot, self._gone = None, [], None, {}
+
+    def start_early(self, fields: Sequence[tuple[str, torch.Tensor]], *, ahead: int = 0) -> None:
+        """Send arrays ahead of iteration k; ``ahead`` counts the steps taken since while others were behind."""
+        self._early, self._ahead, self._since = list(fields), ahead, time.monotonic()
+        is_pair = sum(self._adds[verb] for verb, _ in fields) > 1
+        self._not_sent, self._is_gone = self._is_gone, frozenset()
+        parts = {call: field for call, field in enumerate(fields, _EARLY) if call not in self._not_sent}
+        self._offer(
+            {call: (verb, array.reshape(-1)) for call, (verb, array) in parts.items()}, is_pair=is_pair
+        )
+        for call, (verb, array) in parts.items():
+            if self._adds[verb]:
+                self._gone[call] = array.reshape(-1) * sum(
+                    weight for _, weight in self._share(verb).receivers
+                )
+
+    def wait_for_packet(self, seconds: float) -> None:
+        """Wait until something comes, at most so long."""
+        with self.inbox.changed:
+            self.inbox.changed.wait(seconds)
+
+    def mean(self, x: Any) -> Any:
+        """Refuse: an average of all agents waits for all of them."""
+        raise ArgumentError(
+            "`deadline` of ProcessNetwork: a method that averages over all agents waits for everybody."
+        )
+
+    def _exchange(self, verb: str, x: Any) -> Any:
+        arrays = [array for array in (x if isinstance(x, tuple) else (x,))]
+        places = [self._early_place(verb, array) for array in arrays]
+        early = [place for place in places if place is not None]
+        if len(early) == len(arrays):
+            if self._snapshot is None:  # all at once: the parts of a pair arrive together
+                calls = {_EARLY + place: early_verb for place, (early_verb, _) in enumerate(self._early)}
+                self._snapshot = self._taken(calls, self._since + self._deadline)
+            rows = [
+                self._mixed(verb, array, _EARLY + place, self._snapshot)
+                for array, place in zip(arrays, early, strict=True)
+            ]
+        else:
+            call, flat = self._next_call(), torch.cat([array.reshape(-1) for array in arrays])
+            self._offer({call: (verb, flat)})
+            taken = self._taken({call: verb}, time.monotonic() + self._deadline)
+            rows = self._mixed(verb, flat[None], call, taken).split([array.shape[1] for array in arrays], 1)
+        return tuple(rows) if isinstance(x, tuple) else rows[0]
+
+    def _next_call(self) -> int:
+        if self._place is None:
+            self._outside += 1
+            return _OUTSIDE + self._outside
+        self._place += 1
+        return self._place
+
+    def _early_place(self, verb: str, array: torch.Tensor) -> int | None:
+        for place, (early_verb, sent) in enumerate(self._early):
+            if early_verb == verb and sent is array:
+                return place
+        return None
+
+    def _share(self, verb: str) -> Share:
+        return self._turns.at(self.k)[verb][self.network.agent]
+
+    def _offer(self, parts: Mapping[int, tuple[str, torch.Tensor]], *, is_pair: bool = False) -> None:
+        """Offer what is sent at the same moment, by call, to each receiver as one packet: lost or late as a whole."""
+        packets: dict[int, dict[int, Item]] = {}
+        for call, (verb, flat) in parts.items():
+            adds = self._adds[verb]
+            is_short = not is_pair and call < _OUTSIDE and flat.numel() == self._short_width
+            value = None if adds else Item(flat.clone(), adds, is_short)
+            for receiver, weight in self._share(verb).receivers:
+                item = Item(flat * weight, adds, is_short) if value is None else value
+                packets.setdefault(receiver, {})[call] = item
+        for receiver, items in packets.items():
+            self._edge(receiver).offer(self.k + self._ahead, items)
+
+    def _taken(self, calls: Mapping[int, str], until: float) -> Taken:
+        """Wait for the neighbours, and return what has come of some calls, whose verbs these are, by sender."""
+        senders = {verb: {s for s, _ in self._share(verb).senders} for verb in calls.values()}
+        expected = {
+            sender: [
+                call for call, verb in calls.items() if sender in senders[verb] and call not in self._not_sent
+            ]
+            for sender in set().union(*senders.values()) - {self.network.agent}
+        }
+        step, first = self.k + self._ahead, min(calls)
+        if first >= _OUTSIDE:
+            self._wait_until(lambda: all(self._has(s, first) for s in expected), math.inf, expected)
+        else:
+            recent = [s for s in expected if self._is_recent(s, first, expected[s])]
+            is_there = lambda s, wanted: self._step_of(s, expected[s]) >= wanted  # noqa: E731
+            self._wait_until(lambda: all(is_there(s, step) for s in recent), until, expected)
+            if not self._ahead:  # else all have come as far as they will
+                bounds, began = {s: self._oldest(s, first) for s in expected}, time.monotonic()
+                self._wait_until(
+                    lambda: all(is_there(s, bound) for s, bound in bounds.items()), math.inf, expected
+                )
+                self.held_up += time.monotonic() - began
+                for sender in expected:
+                    behind = step - self._step_of(sender, expected[sender])
+                    self.lags[sender] = max(self.lags.get(sender, 0), behind)
+            for sender in expected:
+                kept = max(RECENT + 1, self._max_lag or 0)
+                self._asked.setdefault((sender, first), deque(maxlen=kept)).append(step)
+            self.awaited += len(expected)
+            self.late += sum(not is_there(s, step) for s in expected)
+        with self.inbox.changed:
+            taken = {
+                sender: {
+                    call: arrived.items.pop(call)
+                    for call, verb in calls.items()
+                    # A late estimate waits for the next step at which the arc is there; what was pushed does not.
+                    if call in arrived.items and (self._adds[verb] or sender in senders[verb])
+                }
+                for sender, arrived in self.inbox.arrived.items()
+            }
+        return taken
+
+    def _is_recent(self, sender: int, first: int, calls: Sequence[int]) -> bool:
+        """Return whether a neighbour has sent something since it was waited for the time before last, or earlier."""
+        asked = self._asked.get((sender, first), deque[int]())
+        return len(asked) <= RECENT or self._step_of(sender, calls) >= asked[-RECENT - 1]
+
+    def _oldest(self, sender: int, first: int) -> int:
+        """Return the step that a neighbour must have reached: not counted are those at which it sends nothing."""
+        asked = self._asked.get((sender, first), deque[int]())
+        return asked[-self._max_lag] if self._max_lag is not None and len(asked) >= self._max_lag else -1
+
+    def _has(self, sender: int, call: int) -> bool:
+        return sender in self.inbox.arrived and call in self.inbox.arrived[sender].items
+
+    def _step_of(self, sender: int, calls: Sequence[int]) -> int:
+        """Return up to which step everything has come that a neighbour sends under some calls."""
+        steps = self.inbox.arrived[sender].steps if sender in self.inbox.arrived else {}
+        return max(min((steps.get(call, -1) for call in calls), default=self.k + self._ahead), self._base)
+
+    def _wait_until(self, is_there: Callable[[], bool], until: float, expected: Iterable[int]) -> None:
+        """Wait for what others send, until a moment or until they count as silent."""
+        began, timeout = time.monotonic(), self.network.timeout
+        with self.inbox.changed:
+            while not is_there():
+                self._check_connections()
+                now = time.monotonic()
+                if now >= until:
+                    break
+                silent = [s for s in expected if self._quiet_for(s, now) > timeout]
+                if silent and now - began > timeout:
+                    raise self._silent(silent)
+                self.inbox.changed.wait(min(until - now, 1.0))
+            self._check_connections()
+        self.waited += time.monotonic() - began
+
+    def check_silence(self) -> None:
+        """Raise if a neighbour has been silent for too long, although nobody waits for it."""
+        now, timeout = time.monotonic(), self.network.timeout
+        with self.inbox.changed:
+            silent = [s for s in self.inbox.arrived if self._quiet_for(s, now) > timeout]
+            self._check_connections()
+        if silent:
+            raise self._silent(silent)
+
+    def _quiet_for(self, sender: int, now: float) -> float:
+        """Return for how long nothing of a neighbour has come, not even a part of a packet."""
+        arrived = self.inbox.arrived.get(sender)
+        packet = -math.inf if arrived is None else arrived.when
+        return now - max(packet, self._channel.last_progress(sender))
+
+    def _silent(self, silent: Sequence[int]) -> CommunicationError:
+        return CommunicationError(
+            f"step {self.k}: nothing was heard from {agents_text(silent)} within {self.network.timeout:.1f} s; it is "
+            "dead, stopped or cut off: look at its log, raise `timeout` of ProcessNetwork, and start all agents again."
+        )
+
+    def _check_connections(self) -> None:
+        if self.inbox.error is not None:
+            peer, error = self.inbox.error
+            lost = CommunicationError(
+                f"step {self.k}: the connection to agent {peer} is lost ({first_line(error)}); start all agents again."
+            )
+            raise lost from error
+
+    def _mixed(self, verb: str, own: torch.Tensor, call: int, taken: Taken) -> torch.Tensor:
+        share, items = self._share(verb), {s: found[call] for s, found in taken.items() if call in found}
+        if self._adds[verb]:
+            mixed = own.clone()
+            for _, weight in share.receivers:
+                mixed -= own * weight
+            for sender in sorted(items):
+                mixed += items[sender].values[None]
+            self.balance += float(mixed.sum(dtype=torch.float64) - own.sum(dtype=torch.float64))
+            self.scale += float(own.abs().sum(dtype=torch.float64))
+            return mixed
+        mixed = torch.zeros_like(own)
+        for sender, weight in share.senders:
+            mixed += weight * (items[sender].values[None] if sender in items else own)
+        return mixed
+
+    def _edge(self, receiver: int) -> Outgoing:
+        if receiver not in self._edges:
+            self._edges[receiver] = Outgoing(receiver, self._channel, self.inbox, self._links)
+        return self._edges[receiver]
+
+
+class AsynchronousRuntime:
+    """The runtime of :class:`~digrad.torch.DecentralizedOptimizer` on a network with a deadline.
+
+    Args:
+        network: The processes.
+        net: What methods see.
+    """
+
+    shares_memory = True
+
+    def __init__(self, network: ProcessNetwork, net: AsynchronousNet) -> None:
+        self.net, self._network = net, network
+        self.between_steps = BetweenSteps(network, net, self._wait_for_all)
+        self._early: list[tuple[str, str]] = []
+        self._last: tuple[Any, Any, torch.Tensor] | None = None  # method, state and gradient of the last step
+        self._gatherings = itertools.count()
+        self._tell_at_exit = weakref.finalize(
+            self, _tell_seen, network.agent, net.lags
+        )  # unless it is closed
+
+    def lay_out(self, state: Any, early: Sequence[tuple[str, str]]) -> Any:
+        """Return a copy of a state."""
+        self._early = list(early)
+        return type(state)(*(value.clone(memory_format=torch.contiguous_format) for value in state))
+
+    def advance(self, method: Any, state: Any, grad: torch.Tensor) -> None:
+        """Overwrite a state with the one after a step."""
+        self._last = (method, state, grad.clone())
+        self._step(method, state, grad)
+        with self._explained():
+            self.net.check_silence()
+
+    def _step(self, method: Any, state: Any, grad: torch.Tensor) -> None:
+        with self._explained():
+            self.net.begin_step()
+            overwrite(state, method.step(state, grad, self.net))
+            self.net.end_step()
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say why nothing came from the others, if they have said it."""
+        try:
+            yield
+        except CommunicationError as error:
+            raise self._network.reason_of(error) from error
+
+    def publish(self, k: int, state: Any, *, ahead: int = 0) -> None:
+        """Begin iteration k: send what the method mixes before the gradient is known."""
+        self.net.k = k
+        note_step(k)
+        self.net.start_early([(verb, getattr(state, name)) for verb, name in self._early], ahead=ahead)
+
+    def _wait_for_all(self, name: str) -> None:
+        """Wait until all agents have posted something."""
+        while self._network.handshake.posted(name) is None:
+            self.net.wait_for_packet(_LOOK)
+            with self._explained():
+                self.net.check_silence()
+
+    def gather(self, call: str) -> None:
+        """Wait until all agents have come to ``call`` and nothing is under way; mix with those who have not.
+
+        Raises:
+            CommunicationError: An agent does not come within the timeout after the last sign of it, or mass was lost.
+        """
+        name = f"gathering {next(self._gatherings)}"
+        self._network.handshake.post(name, {"call": call, "k": self.net.k})
+        ahead = 0
+        while self._network.handshake.posted(name) is None:
+            ahead += 1
+            self._mix_on(ahead)
+            self.net.wait_for_packet(_LOOK)
+            with self._explained():
+                self.net.check_silence()
+        settled = f"{name} settled"
+        with self._explained():
+            self._settle(name, settled)
+        self._check_mass(call)
+        for one in (name, settled):  # all have read both
+            self._network.handshake.withdraw(one)
+
+    def _settle(self, name: str, settled: str) -> None:
+        """Let nothing leave, and wait until nobody's packets are under way, however long, as long as they move.
+
+        Args:
+            name: Under which an agent says that its packets move.
+            settled: Under which it says that all of them were confirmed.
+        """
+        handshake, timeout = self._network.handshake, self._network.timeout
+        self.net.pause()
+        is_settled, moved, known, since = False, 0.0, None, time.monotonic()
+        while not handshake.wait_posted(settled, _SIGN if is_settled else 0.0):
+            if not is_settled and self.net.is_settled(_SIGN):
+                is_settled = True
+                handshake.post(settled, {})
+                continue
+            if self.net.moved != moved:  # at either end: what has left may wait in a buffer of the system
+                moved = self.net.moved
+                handshake.post(name, {"moved": moved})
+            now, everyone = time.monotonic(), handshake.posted(name)
+            if everyone != known:
+                known, since = everyone, now
+            elif now - since > timeout:
+                raise CommunicationError(
+                    f"step {self.net.k}: the packets of {agents_text(handshake.missing(settled))} have not moved for "
+                    f"{timeout:.1f} s; it, or who receives them, is dead, stopped or cut off: look at their logs, and "
+                    "start all agents again."
+                )
+
+    def release(self) -> None:
+        """Let packets leave again; all agents have come and have seen what they wanted to see."""
+        self.net.go_on()
+
+    def _mix_on(self, ahead: int) -> None:
+        """Take a step that moves along no gradient: the estimates are averaged, and trackers passed on."""
+        if self._last is None or not hasattr(self._last[0], "step_size"):
+            return
+        method, state, grad = self._last
+        self._step(with_fields(method, {"step_size": 0.0}), state, grad)
+        self.publish(self.net.k, state, ahead=ahead)
+
+    def _check_mass(self, call: str) -> None:
+        """Make sure that what is pushed is with somebody: nothing was lost or counted twice."""
+        here = {"off": self.net.balance + self.net.in_transit(), "scale": self.net.scale, "k": self.net.k}
+        everyone = self._network.exchange(here, f"{OWNER}.{call}()")
+        off, scale = (sum(one[name] for one in everyone) for name in ("off", "scale"))
+        precision = torch.finfo(self.net.dtype).eps
+        if abs(off) > _TOLERANCE * precision * (1.0 + scale):
+            raise CommunicationError(
+                f"{OWNER}.{call}(): the trackers of all agents together are off by {off:.3g}, {scale:.3g} was pushed; "
+                "this is a defect of digrad or of a message: restart the tracking."
+            )
+        self.net.begin_account()
+
+    def go_to(self, k: int, links: Mapping[str, torch.Tensor]) -> None:
+        """Wait for all agents, agree on the iteration, and go on with another state of the links."""
+        self.gather("load_state_dict")
+        self._last = None
+        self._network.agree({"k": k}, OWNER)
+        self.net.load_links(links)
+        self.net.k = k
+        self._network.agree({"k": k}, OWNER)  # nobody sends before all have forgotten what was
+        self.net.go_on()
+
+    def close(self) -> None:
+        """Wait until all agents are done."""
+        self.gather("close")
+        here = {"lags": list(self.net.lags.items()), "held up": self.net.held_up}
+        everyone = self._network.exchange(here, f"{OWNER}.close()")
+        told = lag_text([dict(one["lags"]) for one in everyone], [one["held up"] for one in everyone])
+        if self._network.agent == 0:
+            _tell(told)
+        self._tell_at_exit.detach()
+        self.between_steps.close()
+
+    def add_up(self, value: torch.Tensor, call: str) -> torch.Tensor:
+        """Return the sum over all agents, in the memory of ``value``."""
+        return self._network.add_up(value, f"{OWNER}.{call}()")
+
+    def fail(self, reason: str) -> NoReturn:
+        """Raise here, and on every other agent in its next step or call."""
+        self._network.fail(NonFiniteError(reason))
+
+
+def _tell_seen(agent: int, lags: Mapping[int, int]) -> None:
+    """Say which neighbours were late, where an agent ends without having asked the others."""
+    told = lag_text([lags], [0.0] * (max(lags, default=0) + 1))
+    _tell(told and f"{told}, as agent {agent} has seen it")
+
+
+def _tell(told: str) -> None:
+    if told:
+        sys.stderr.write(f"digrad: {told}\n")
+        sys.stderr.flush()
+
+
+def lag_text(lags: Sequence[Mapping[int, int]], held_up: Sequence[float]) -> str:
+    """Return who was behind by more steps than are normal, at worst; not those who were late because others were.
+
+    Args:
+        lags: By how many steps each neighbour was behind, as each agent has seen it.
+        held_up: Seconds that each agent has waited for neighbours that were too far behind.
+
+    >>> lag_text([{1: 0, 2: 20}, {0: 20, 2: 7}, {}], [2.0, 2.0, 0.0])
+    'late: agent 2 was up to 20 steps behind'
+    """
+    worst: dict[int, int] = {}
+    for seen in lags:
+        for agent, behind in seen.items():
+            worst[agent] = max(worst.get(agent, 0), behind)
+    late = sorted(
+        (-behind, agent)
+        for agent, behind in worst.items()
+        if behind > RECENT and 2 * held_up[agent] <= max(held_up)
+    )
+    listed = ", ".join(f"agent {agent} was up to {-behind} steps behind" for behind, agent in late)
+    return f"late: {listed}" if listed else ""

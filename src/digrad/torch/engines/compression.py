@@ -1,0 +1,220 @@
+"""Compressed messages between agents: their bytes, and the references that both ends of every edge keep.
+
+An estimate travels as the compressed change of a reference, what the receivers have decoded so far. On a network that
+changes with the iteration a receiver may have missed a change: the next message to it is then in full, as the very
+first is to everybody. The reference of a sender without receivers stays.
+
+References advance when a message is mixed, not when it is sent: before that it can be sent again as it was.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from digrad.core.communication import Sent
+from digrad.errors import ArgumentError
+from digrad.links import Links
+from digrad.links.compressors import Cast, Compressor, Quantize, Sign, TopK, decoded
+from digrad.torch.engines.mixing import Share
+
+RECEIVED = "received "  # begins the names under which it is stored who has received the last message of whom
+
+
+class Encoded(NamedTuple):
+    """An array on its way."""
+
+    wire: torch.Tensor  # flat: the bytes that travel to those who have the reference
+    value: torch.Tensor  # what the receivers decode; it travels itself to those who have no reference
+
+
+class Compression:
+    """How arrays are compressed, and the references of an engine.
+
+    Args:
+        links: Of the network; None, or without a compressor, for nothing.
+        dimension: Numbers per agent: arrays of this width are compressed, shorter ones are not.
+    """
+
+    def __init__(self, links: Links | None, dimension: int) -> None:
+        self._compressor = links.compressor if links else None
+        self._dimension = dimension
+        self.damping = links.pair_damping if links else 1.0
+        self.references: dict[str, torch.Tensor] = {}  # [1, d] by name, which ends in the sender
+        self._received: dict[
+            str, set[tuple[int, int]]
+        ] = {}  # by verb, edges whose receiver has the reference
+
+    def stored(self) -> dict[str, torch.Tensor]:
+        """Return everything by name: state, like that of the method."""
+        received = {
+            RECEIVED + verb: torch.tensor(sorted(edges), dtype=torch.int64).reshape(-1, 2)
+            for verb, edges in self._received.items()
+        }
+        return {**self.references, **received}
+
+    def load(self, stored: Mapping[str, torch.Tensor]) -> None:
+        """Go on from what was stored; from nothing, the next messages are the first."""
+        self.references = {
+            name: value.clone() for name, value in stored.items() if not name.startswith(RECEIVED)
+        }
+        self._received = {
+            name.removeprefix(RECEIVED): {(sender, receiver) for sender, receiver in edges.tolist()}
+            for name, edges in stored.items()
+            if name.startswith(RECEIVED)
+        }
+
+    def applies(self, sent: Sent) -> bool:
+        """Return whether an array is compressed."""
+        return self._compressor is not None and not sent.is_weight and sent.array.shape[1] == self._dimension
+
+    def has_reference(self, verb: str, sender: int, receiver: int) -> bool:
+        """Return whether an agent has the reference of another one."""
+        return (sender, receiver) in self._received.get(verb, ())
+
+    def size(self, row: torch.Tensor) -> int:
+        """Return the bytes of a compressed row."""
+        assert self._compressor is not None
+        return min(row.nbytes, self._compressor.wire_bytes(row.numel(), row.dtype.itemsize))
+
+    def value(self, x: torch.Tensor, name: str | None) -> torch.Tensor:
+        """Return what the receivers of a row ``[1, d]`` decode, given the reference ``name`` if there is one.
+
+        Raises:
+            ArgumentError: A finite number is too large for the format of messages.
+        """
+        assert self._compressor is not None
+        if name is not None and name not in self.references:
+            return x.contiguous()
+        found = decoded(self._compressor, x, self._reference(name))
+        _check_overflow(self._compressor, found, x)
+        return found
+
+    def encode(self, x: torch.Tensor, name: str | None) -> Encoded:
+        """Return what travels of a row ``[1, d]``, as the change of the reference ``name`` if there is one."""
+        assert self._compressor is not None
+        if name is not None and name not in self.references:
+            return Encoded(x.contiguous(), x.contiguous())
+        before = self._reference(name)
+        wire = pack(self._compressor, x[0] if before is None else (x - before)[0])
+        value = self._unpacked(wire, x, before)
+        _check_overflow(self._compressor, value, x)
+        return Encoded(wire[None], value)
+
+    def decode(
+        self, wire: torch.Tensor, like: torch.Tensor, name: str | None, *, in_full: bool
+    ) -> torch.Tensor:
+        """Return the row that a wire stands for, and remember it as the reference ``name`` if there is one."""
+        # A message is received into memory that the next one uses again.
+        value = (
+            wire.view(like.dtype).clone() if in_full else self._unpacked(wire[0], like, self._reference(name))
+        )
+        if name is not None:
+            self.references[name] = value
+        return value
+
+    def keep(self, name: str, value: torch.Tensor, *, sends: bool) -> None:
+        """Remember what a sender has sent as its reference ``name``, if it has receivers."""
+        if name not in self.references:  # the first is the estimate itself, sent or not
+            self.references[name] = value.clone()
+        elif sends:
+            self.references[name] = value
+
+    def end_step(self, shares: Mapping[str, Sequence[Share]]) -> None:
+        """Note who has received from whom at an iteration, whose shares these are: the others have missed it."""
+        if self._compressor is None:
+            return
+        for verb, everyone in shares.items():
+            now = {(share.agent, receiver) for share in everyone for receiver, _ in share.receivers}
+            senders = {sender for sender, _ in now}
+            before = self._received.get(verb, set())
+            self._received[verb] = {edge for edge in before if edge[0] not in senders} | now
+
+    def _reference(self, name: str | None) -> torch.Tensor | None:
+        return None if name is None else self.references[name]
+
+    def _unpacked(self, wire: torch.Tensor, like: torch.Tensor, before: torch.Tensor | None) -> torch.Tensor:
+        assert self._compressor is not None
+        change = unpack(self._compressor, wire, like.shape[1], like.dtype)[None]
+        return change if before is None else before + change
+
+
+def check_packable(links: Links | None, owner: str) -> None:
+    """Raise unless real messages can be what these links make of them.
+
+    Raises:
+        ArgumentError: The links lose, delay or disturb packets, which real networks do by themselves.
+    """
+    if links is None or links.is_reliable:
+        return
+    raise ArgumentError(
+        f"`network` of {owner} has links={links!r}, but real processes have a real network: there `deadline` tolerates "
+        "late neighbours, and of Links only `compressor` (other than random_k) and `damping` are for them; loss, "
+        "delay, sleep, noise and clocks are emulated by digrad.simulate and Replicas."
+    )
+
+
+def pack(compressor: Compressor, values: torch.Tensor) -> torch.Tensor:
+    """Return the bytes that travel of numbers ``[width]``; :func:`unpack` makes ``compressor.compress`` of them."""
+    if isinstance(compressor, Cast):
+        return values.to(_shorter(compressor, values.dtype)).view(torch.uint8)
+    if isinstance(compressor, TopK):
+        count = min(compressor.k, values.numel())
+        places = torch.argsort(-values.abs(), stable=True)[:count].sort().values
+        return torch.cat([values[places].view(torch.uint8), places.to(torch.int32).view(torch.uint8)])
+    if isinstance(compressor, Sign):
+        size = values.abs()[None].mean(-1)
+        return torch.cat([size.view(torch.uint8), _bits((values < 0).to(torch.uint8).numpy())])
+    assert isinstance(compressor, Quantize)
+    most = _most(compressor)
+    largest = values.abs().amax().reshape(1)
+    unit = torch.where(largest != 0, largest / most, torch.ones_like(largest))  # NaN stays NaN
+    levels = (torch.round(values / unit) + most).to(torch.int64).numpy()
+    digits = np.empty((len(levels), compressor.bits), dtype=np.uint8)
+    for place in range(compressor.bits):
+        digits[:, place] = (levels >> place) & 1
+    return torch.cat([unit.view(torch.uint8), _bits(digits)])
+
+
+def unpack(compressor: Compressor, packed: torch.Tensor, width: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return the numbers ``[width]`` that bytes stand for."""
+    if isinstance(compressor, Cast):
+        return packed.view(_shorter(compressor, dtype)).to(dtype)
+    if isinstance(compressor, TopK):
+        count = min(compressor.k, width)
+        entries, places = packed.split([count * dtype.itemsize, packed.numel() - count * dtype.itemsize])
+        values = torch.zeros(width, dtype=dtype)
+        values[places.clone().view(torch.int32).long()] = entries.clone().view(dtype)
+        return values
+    unit, rest = packed[: dtype.itemsize].clone().view(dtype), packed[dtype.itemsize :].numpy()
+    if isinstance(compressor, Sign):
+        digits = np.unpackbits(rest, count=width)
+        return (1 - 2 * torch.from_numpy(digits).to(dtype)) * unit
+    assert isinstance(compressor, Quantize)
+    digits = np.unpackbits(rest, count=width * compressor.bits).reshape(width, compressor.bits)
+    levels = np.zeros(width, dtype=np.int64)
+    for place in range(compressor.bits):
+        levels |= digits[:, place].astype(np.int64) << place
+    return torch.from_numpy(levels - _most(compressor)).to(dtype) * unit
+
+
+def _most(compressor: Quantize) -> int:
+    return 2 ** (compressor.bits - 1) - 1
+
+
+def _bits(digits: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.packbits(digits))
+
+
+def _shorter(compressor: Cast, dtype: torch.dtype) -> torch.dtype:
+    """Return the format of messages; what has no more bytes travels as it is."""
+    short = getattr(torch, compressor.dtype)
+    return short if short.itemsize < dtype.itemsize else dtype
+
+
+def _check_overflow(compressor: Compressor, value: torch.Tensor, x: torch.Tensor) -> None:
+    if compressor == Cast("float16") and value.isinf().any() and not x.isinf().any():
+        raise ArgumentError(
+            "`compressor` of Links is float16, which ends at 65504, but larger numbers are to be sent; use bfloat16()."
+        )

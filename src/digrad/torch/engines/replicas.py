@@ -1,0 +1,164 @@
+"""The engine of agents that all live in this process: rows of the same arrays, nothing is sent."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, NoReturn
+
+import torch
+
+from digrad.core.communication import Sent, arrays_sent
+from digrad.core.net import Verbs
+from digrad.core.traffic import all_reduce_messages
+from digrad.errors import NonFiniteError
+from digrad.network import AnyNetwork
+from digrad.torch.engines.base import overwrite
+from digrad.torch.engines.compression import Compression
+from digrad.torch.engines.mixing import Turns, combine
+from digrad.torch.engines.unreliable import UnreliableNet, keep_sleepers
+
+
+class ReplicaNet(Verbs):
+    """All agents at once, mixed row by row in the order that a network of processes uses.
+
+    Args:
+        network: Graph and weights, constant or not, with links that at most compress.
+        letters: The matrix behind each verb of the method.
+        dimension: Numbers per agent.
+        device: Where the rows are.
+    """
+
+    def __init__(
+        self, network: AnyNetwork, letters: Mapping[str, str], dimension: int, device: torch.device
+    ) -> None:
+        self._turns = Turns(network, letters)
+        self._compression = Compression(network.links, dimension)
+        self._n, self._device = network.n, device
+        self.k = self.bytes_sent = 0
+        # Among the arrays of a step; none outside: messages arrive as they are.
+        self._place: int | None = None
+
+    @cached_property
+    def one_hot(self) -> torch.Tensor:
+        """The identity, made for methods that ask for it: row i is agent i."""
+        return torch.eye(self._n, dtype=torch.float64, device=self._device)
+
+    def stored_links(self) -> dict[str, torch.Tensor]:
+        """Return the link state, by name."""
+        return self._compression.stored()
+
+    def load_links(self, stored: Mapping[str, torch.Tensor]) -> None:
+        """Go on from another link state."""
+        self._compression.load(stored)
+
+    def begin_step(self) -> None:
+        """Count the arrays of a step from the first."""
+        self._place = 0
+
+    def end_step(self) -> None:
+        """Note who has received from whom."""
+        self._place = None
+        self._compression.end_step(self._turns.at(self.k))
+
+    def mean(self, x: Any) -> Any:
+        """Average over all agents, charged as a ring all-reduce."""
+        if isinstance(x, tuple):
+            return tuple(self.mean(part) for part in x)
+        self.bytes_sent += all_reduce_messages(len(x)) * x[0].nbytes
+        return x.mean(0, keepdim=True).expand_as(x).contiguous()
+
+    def _exchange(self, verb: str, x: Any) -> Any:
+        mixed = tuple(self._mix(verb, sent) for sent in arrays_sent(verb, x))
+        return mixed if isinstance(x, tuple) else mixed[0]
+
+    def _mix(self, verb: str, sent: Sent) -> torch.Tensor:
+        x, compression = sent.array, self._compression
+        shares = self._turns.at(self.k, damping=compression.damping if sent.is_pair else 1.0)[verb]
+        place, refers = self._place, sent.keeps_reference(verb)
+        if place is not None:
+            self._place = place + 1
+        if place is None or not compression.applies(sent):
+            return self._combined(shares, x, x, [x[0].nbytes] * len(x), full_for=None)
+        names = [f"{place} of {agent}" if refers else None for agent in range(len(x))]
+        values = torch.cat([compression.value(x[i : i + 1], name) for i, name in enumerate(names)])
+        for agent, name in enumerate(names):
+            if name is not None:
+                value = values[agent : agent + 1]
+                compression.keep(name, value, sends=bool(shares[agent].receivers))
+        sizes = [compression.size(row) for row in x]
+        return self._combined(shares, x, values, sizes, full_for=verb if refers else None)
+
+    def _combined(
+        self,
+        shares: Sequence[Any],
+        x: torch.Tensor,
+        sent: torch.Tensor,
+        sizes: Sequence[int],
+        full_for: str | None,
+    ) -> torch.Tensor:
+        rows = []
+        for agent, share in enumerate(shares):
+            row = slice(agent, agent + 1)
+            received = {sender: sent[sender : sender + 1] for sender, _ in share.senders if sender != agent}
+            rows.append(combine(share, x[row], sent[row], received))
+            self.bytes_sent += sum(
+                x[agent].nbytes
+                if full_for is not None and not self._compression.has_reference(full_for, agent, receiver)
+                else sizes[agent]
+                for receiver, _ in share.receivers
+            )
+        return torch.cat(rows)
+
+
+class ReplicaRuntime:
+    """The runtime of :class:`~digrad.torch.Replicas`; see :class:`~digrad.torch.engines.base.Runtime`.
+
+    Args:
+        net: What methods see.
+    """
+
+    between_steps = None
+    shares_memory = False  # the rows of the parameters are aligned, those of the state are not
+
+    def __init__(self, net: ReplicaNet | UnreliableNet) -> None:
+        self.net = net
+
+    def lay_out(self, state: Any, early: Sequence[tuple[str, str]]) -> Any:
+        """Return a copy of a state."""
+        return type(state)(*(value.clone(memory_format=torch.contiguous_format) for value in state))
+
+    def advance(self, method: Any, state: Any, grad: torch.Tensor) -> None:
+        """Overwrite a state with the one after a step."""
+        self.net.begin_step()
+        after = method.step(state, grad, self.net)
+        if isinstance(self.net, ReplicaNet):
+            overwrite(state, after)
+        else:
+            overwrite(state, keep_sleepers(state, after, self.net))
+            self.net.apply_churn(self.net.k + 1, state)
+        self.net.end_step()
+
+    def publish(self, k: int, state: Any) -> None:
+        """Begin iteration k."""
+        self.net.k = k
+
+    def gather(self, call: str) -> None:
+        """Do nothing: all agents are here."""
+
+    def release(self) -> None:
+        """Do nothing."""
+
+    def go_to(self, k: int, links: Mapping[str, torch.Tensor]) -> None:
+        """Go on at k with another state of the links."""
+        self.net.load_links(links)
+        self.net.k = k
+
+    def close(self) -> None:
+        """Wait for nothing."""
+
+    def add_up(self, value: torch.Tensor, call: str) -> torch.Tensor:
+        """Return the sum over all processes: there is one."""
+        return value
+
+    def fail(self, reason: str) -> NoReturn:
+        """Raise."""
+        raise NonFiniteError(reason)

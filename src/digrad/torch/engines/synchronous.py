@@ -1,0 +1,428 @@
+"""The engine of one agent in its own process that waits for all messages: bit for bit what replicas compute.
+
+What a method knows before the gradient is sent ahead, while the next forward and backward passes run. What is sent is
+not copied: it must stay as it is until the round is finished.
+"""
+
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, Protocol
+
+import torch
+
+from digrad.core.communication import Sent, arrays_sent
+from digrad.core.net import Verbs
+from digrad.core.traffic import all_reduce_messages
+from digrad.errors import CommunicationError, NonFiniteError
+from digrad.torch.between_steps import BetweenSteps
+from digrad.torch.engines.base import overwrite
+from digrad.torch.engines.compression import Compression
+from digrad.torch.engines.mixing import Share, Turns, combine
+from digrad.torch.log_records import note_step
+from digrad.torch.process_network import ProcessNetwork
+from digrad.torch.reasons import agents_text, first_line
+from digrad.torch.transport.packets import Channel, MessageLostError, Sending, typed
+from digrad.torch.transport.torch_distributed import DeviceRound
+
+OWNER = "DecentralizedOptimizer"
+_HEADER = struct.Struct("<qq")  # round, step
+
+
+@dataclass
+class Part:
+    """One array of a round: who gets it, and what travels.
+
+    Args:
+        share: This agent's part of the mixing.
+        wire: ``[1, width]``, as it travels to those who have the reference.
+        received: ``[1, width]`` of each sender.
+        value: ``[1, width]``, what a compressed wire stands for.
+        name: Of the reference that a compressed wire changes, if it is a change.
+        full_receivers: Who has no reference, and is sent ``value`` instead of the wire.
+        full_senders: Whose reference this agent does not have, so that they send in full.
+    """
+
+    share: Share
+    wire: torch.Tensor
+    received: dict[int, torch.Tensor] = field(default_factory=dict)
+    value: torch.Tensor | None = None
+    name: str | None = None
+    full_receivers: frozenset[int] = frozenset()
+    full_senders: frozenset[int] = frozenset()
+
+    def message(self, peer: int, *, receiving: bool) -> torch.Tensor:
+        """Return what travels to a neighbour, or something like what comes from it."""
+        in_full = self.full_senders if receiving else self.full_receivers
+        return self.value if self.value is not None and peer in in_full else self.wire
+
+    def peers(self, *, receiving: bool) -> list[int]:
+        """Return the neighbours that this agent receives from, or sends to."""
+        found = self.share.senders if receiving else self.share.receivers
+        return [peer for peer, _ in found if peer != self.share.agent]
+
+
+class Round(Protocol):
+    """Messages under way, one to or from every neighbour."""
+
+    parts: list[Part]
+
+    def finish(self) -> None:
+        """Wait until everything has arrived and left."""
+        ...
+
+    def release(self) -> None:
+        """Let go of what was received."""
+        ...
+
+
+def messages(parts: Sequence[Part], *, receiving: bool) -> dict[int, list[int]]:
+    """Return which parts travel together, by neighbour."""
+    found: dict[int, list[int]] = {}
+    for position, part in enumerate(parts):
+        for peer in part.peers(receiving=receiving):
+            found.setdefault(peer, []).append(position)
+    return dict(sorted(found.items()))
+
+
+class PacketRound:
+    """A round whose messages are packets.
+
+    Args:
+        parts: The arrays, in the same order on every agent.
+        channel: That carries them; the round before on it was released.
+        network: Who is connected to whom.
+        number: Of the round.
+        k: The step.
+    """
+
+    def __init__(
+        self, parts: list[Part], channel: Channel, network: ProcessNetwork, number: int, k: int
+    ) -> None:
+        self.parts, self._channel, self._network, self._k = parts, channel, network, k
+        self._header, self._is_finished = _HEADER.pack(number, k), False
+        self._incoming = messages(parts, receiving=True)
+        self._sendings: list[tuple[int, Sending]] = []
+        for peer, positions in messages(parts, receiving=False).items():
+            segments = [parts[i].message(peer, receiving=False).reshape(-1) for i in positions]
+            self._sendings.append((peer, channel.send(peer, self._header, segments)))
+
+    def finish(self) -> None:
+        """Wait until everything has arrived and left.
+
+        Raises:
+            CommunicationError: A neighbour is silent for too long, or its connection is lost.
+        """
+        if self._is_finished:
+            return
+        deadline = time.monotonic() + self._network.timeout
+        for sender, positions in self._incoming.items():
+            self._unpack(sender, positions, self._wait(sender, deadline))
+        for receiver, sending in self._sendings:
+            self._waited(receiver, sending.wait, deadline, "taken by")
+        self._is_finished = True
+
+    def release(self) -> None:
+        """Let the senders send again; what was received may change now."""
+        if self._is_finished:
+            for sender in self._incoming:
+                self._channel.release(sender)
+            self._incoming = {}
+
+    def _wait(self, sender: int, deadline: float) -> torch.Tensor:
+        packet = self._waited(
+            sender, lambda seconds: self._channel.wait(sender, seconds), deadline, "heard from"
+        )
+        if packet.header != self._header:
+            number, k = _HEADER.unpack(packet.header)
+            wanted, _ = _HEADER.unpack(self._header)
+            reason = f"round {number} of step {k} came for round {wanted} of step {self._k}"
+            raise CommunicationError(self._lost(sender, MessageLostError(reason)))
+        return packet.payload
+
+    def _waited(self, peer: int, look: Any, deadline: float, verb: str) -> Any:
+        """Return what ``look`` finds within the timeout, or as long as bytes move."""
+        timeout = self._network.timeout
+        with self._network.waiting_for([peer], lambda: self._channel.last_progress(peer)):
+            while True:
+                try:
+                    found = look(timeout / 4)
+                except MessageLostError as error:
+                    raise CommunicationError(self._lost(peer, error)) from error
+                if found is not None:
+                    return found
+                now, moved = time.monotonic(), self._channel.last_progress(peer)
+                if now >= max(deadline, moved + timeout):
+                    raise CommunicationError(self._silent(verb, peer, timeout))
+                if moved > now - timeout / 4:  # who waits for this agent should not give up either
+                    for receiver, _ in self._sendings:
+                        self._channel.send_heartbeat(receiver)
+
+    def _unpack(self, sender: int, positions: Sequence[int], payload: torch.Tensor) -> None:
+        like = [self.parts[i].message(sender, receiving=True) for i in positions]
+        sizes = [one.nbytes for one in like]
+        if sum(sizes) != len(payload):
+            reason = f"{len(payload)} bytes came instead of {sum(sizes)}"
+            raise CommunicationError(self._lost(sender, MessageLostError(reason)))
+        for position, one, piece in zip(positions, like, payload.split(sizes), strict=True):
+            self.parts[position].received[sender] = typed(piece, one.dtype)[None]
+
+    def _silent(self, verb: str, peer: int, timeout: float) -> str:
+        return (
+            f"step {self._k}: nothing was {verb} {agents_text([peer])} within {timeout:.1f} s; it is dead, stopped, "
+            "slow or itself waiting: look at its log, raise `timeout` of ProcessNetwork if it is slow, and "
+            "start all agents again."
+        )
+
+    def _lost(self, peer: int, error: Exception) -> str:
+        return f"step {self._k}: the connection to agent {peer} is lost ({first_line(error)}); start all agents again."
+
+
+class SynchronousNet(Verbs):
+    """What a method sees of a :class:`ProcessNetwork` without a deadline.
+
+    Args:
+        network: Who is connected to whom.
+        letters: The matrix behind each verb of the method.
+        dimension: Numbers per agent.
+        device: Where the rows are.
+    """
+
+    def __init__(
+        self, network: ProcessNetwork, letters: Mapping[str, str], dimension: int, device: torch.device
+    ) -> None:
+        self.network = network
+        self._turns = Turns(network.network, letters)
+        self._compression = Compression(network.network.links, dimension)
+        self._is_packet = device.type == "cpu"
+        # What is sent ahead must not be in the way of what is not.
+        self._channels = [network.transports.channel().open() for _ in range(2)]
+        self._rounds = self.k = self.late = self._bytes_otherwise = 0
+        self.waited = 0.0  # seconds
+        self._early: Round | None = None
+        self._early_fields: list[tuple[str, torch.Tensor]] = []
+        # Among the arrays of a step; none outside: messages arrive as they are.
+        self._place: int | None = None
+        self.one_hot = torch.zeros(1, network.n, dtype=torch.float64, device=device)
+        self.one_hot[0, network.agent] = 1
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes that have left so far."""
+        return sum(channel.bytes_sent for channel in self._channels) + self._bytes_otherwise
+
+    def stored_links(self) -> dict[str, torch.Tensor]:
+        """Return the link state, by name."""
+        return self._compression.stored()
+
+    def load_links(self, stored: Mapping[str, torch.Tensor]) -> None:
+        """Go on from another link state; all agents must do it."""
+        self._compression.load(stored)
+
+    def begin_step(self) -> None:
+        """Count the arrays of a step from the first."""
+        self._place = 0
+
+    def end_step(self) -> None:
+        """Forget what was sent ahead, and note who has received from whom."""
+        self._drop_early()
+        self._place = None
+        self._compression.end_step(self._turns.at(self.k))
+
+    def mean(self, x: Any) -> Any:
+        """Average over all agents: a ring all-reduce, of which this agent sends 2 (n - 1)/n of a row."""
+        if isinstance(x, tuple):
+            return tuple(self.mean(part) for part in x)
+        self._bytes_otherwise += all_reduce_messages(self.network.n) * x.nbytes // self.network.n
+        return self.network.sum(x) / self.network.n
+
+    def start_early(self, fields: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Send arrays ahead of iteration k, which mixes them, as ``(verb, array)``; several pushed ones are a pair.
+
+        They must stay as they are until :meth:`settle_early`.
+        """
+        self._drop_early()
+        self._early_fields = list(fields)
+        names = [f"early {place}" for place in range(len(fields))]
+        self._early = self._post(_as_sent(fields), names, is_early=True) if fields else None
+
+    def settle_early(self) -> None:
+        """Wait until everything sent ahead has arrived and left; the next step finds it here."""
+        if self._early:
+            self._finish(self._early)
+
+    def _drop_early(self) -> None:
+        """Wait as well, and let go of it: the step that mixes it is over."""
+        self.settle_early()
+        if self._early:
+            self._early.release()
+        self._early, self._early_fields = None, []
+
+    def _exchange(self, verb: str, x: Any) -> Any:
+        arrays = list(arrays_sent(verb, x))
+        parts: list[Part | None] = [self._find_early(verb, sent.array) for sent in arrays]
+        late = [(verb, sent) for sent, part in zip(arrays, parts, strict=True) if part is None]
+        current = None
+        if late:
+            current = self._post(late, self._places(len(late)), is_early=False)
+            self._finish(current)
+            fresh = (self._decoded(part) for part in current.parts)
+            parts = [part or next(fresh) for part in parts]
+        mixed = tuple(
+            combine(part.share, sent.array, part.wire, part.received)
+            for sent, part in zip(arrays, parts, strict=True)
+            if part is not None
+        )
+        if current is not None:
+            current.release()
+        return mixed if isinstance(x, tuple) else mixed[0]
+
+    def _find_early(self, verb: str, x: torch.Tensor) -> Part | None:
+        """Return what the neighbours sent ahead to be mixed with ``x``, if they did."""
+        if self._early is None:
+            return None
+        for position, (early_verb, array) in enumerate(self._early_fields):
+            if early_verb == verb and array is x:
+                self._finish(self._early)
+                self._early.parts[position] = self._decoded(self._early.parts[position])
+                return self._early.parts[position]
+        return None
+
+    def _finish(self, current: Round) -> None:
+        began = time.monotonic()
+        try:
+            current.finish()
+        except CommunicationError as error:
+            raise self.network.reason_of(error) from error
+        self.waited += time.monotonic() - began
+
+    def _places(self, count: int) -> Sequence[str | None]:
+        """Name the next arrays of this step, so that each finds its references; there are none outside of it."""
+        if self._place is None:
+            return [None] * count
+        self._place += count
+        return [f"late {place}" for place in range(self._place - count, self._place)]
+
+    def _part(self, verb: str, sent: Sent, name: str | None) -> Part:
+        """Return a row as it travels."""
+        compression, me = self._compression, self.network.agent
+        share = self._turns.at(self.k, compression.damping if sent.is_pair else 1.0)[verb][me]
+        if name is None or not compression.applies(sent):
+            return Part(share, sent.array.contiguous())
+        if not sent.keeps_reference(verb):
+            wire, value = compression.encode(sent.array, None)
+            return Part(share, wire, value=value)
+        wire, value = compression.encode(sent.array, f"{name} of {me}")
+        return Part(
+            share,
+            wire,
+            value=value,
+            name=name,
+            full_receivers=frozenset(
+                r for r, _ in share.receivers if not compression.has_reference(verb, me, r)
+            ),
+            full_senders=frozenset(s for s, _ in share.senders if not compression.has_reference(verb, s, me)),
+        )
+
+    def _decoded(self, part: Part) -> Part:
+        """Return the rows that a message stands for, and advance its references: once for each message."""
+        if part.value is None:
+            return part
+        received = {
+            sender: self._compression.decode(
+                message,
+                part.value,
+                None if part.name is None else f"{part.name} of {sender}",
+                in_full=sender in part.full_senders,
+            )
+            for sender, message in part.received.items()
+        }
+        if part.name is not None:
+            own = f"{part.name} of {self.network.agent}"
+            self._compression.keep(own, part.value, sends=bool(part.share.receivers))
+        return Part(part.share, part.value, received)
+
+    def _post(
+        self, arrays: Sequence[tuple[str, Sent]], names: Sequence[str | None], *, is_early: bool
+    ) -> Round:
+        parts = [self._part(verb, sent, name) for (verb, sent), name in zip(arrays, names, strict=True)]
+        self._rounds += 1
+        try:
+            if self._is_packet:
+                channel = self._channels[0 if is_early else 1]
+                return PacketRound(parts, channel, self.network, self._rounds, self.k)
+            made = DeviceRound(parts, self.network, self._rounds, self.k)
+        except CommunicationError as error:
+            raise self.network.reason_of(error) from error
+        self._bytes_otherwise += made.bytes_sent
+        return made
+
+
+def _as_sent(fields: Sequence[tuple[str, torch.Tensor]]) -> list[tuple[str, Sent]]:
+    """Return fields as they are sent: several that are pushed are one pair."""
+    pushed = tuple(array for verb, array in fields if verb == "push")
+    pair = arrays_sent("push", pushed if len(pushed) > 1 else pushed[0]) if pushed else iter(())
+    return [(verb, next(pair) if verb == "push" else Sent(array, False, False)) for verb, array in fields]
+
+
+class SynchronousRuntime:
+    """The runtime of :class:`~digrad.torch.DecentralizedOptimizer`; see :class:`~digrad.torch.engines.base.Runtime`.
+
+    Args:
+        network: The processes.
+        net: What methods see.
+    """
+
+    shares_memory = True
+
+    def __init__(self, network: ProcessNetwork, net: SynchronousNet) -> None:
+        self.net, self._network = net, network
+        self.between_steps = BetweenSteps(network, net)
+        self._early: list[tuple[str, str]] = []
+
+    def lay_out(self, state: Any, early: Sequence[tuple[str, str]]) -> Any:
+        """Return a copy of a state."""
+        self._early = list(early)
+        return type(state)(*(value.clone(memory_format=torch.contiguous_format) for value in state))
+
+    def advance(self, method: Any, state: Any, grad: torch.Tensor) -> None:
+        """Overwrite a state with the one after a step."""
+        self.net.begin_step()
+        after = method.step(state, grad, self.net)
+        self.net.settle_early()
+        overwrite(state, after)
+        self.net.end_step()
+
+    def publish(self, k: int, state: Any) -> None:
+        """Begin iteration k: send what the method mixes before the gradient is known."""
+        self.net.k = k
+        note_step(k)
+        self.net.start_early([(verb, getattr(state, name)) for verb, name in self._early])
+
+    def gather(self, call: str) -> None:
+        """Do nothing: agents that wait for all messages are together anyway."""
+
+    def release(self) -> None:
+        """Do nothing."""
+
+    def go_to(self, k: int, links: Mapping[str, torch.Tensor]) -> None:
+        """Wait for the messages under way, agree on the iteration, and go on with another link state."""
+        self.net.settle_early()
+        names = sorted({name.partition(" of ")[0] for name in links})
+        self._network.agree({"k": k, "links": ", ".join(names)}, OWNER)
+        self.net.load_links(links)
+        self.net.k = k
+
+    def close(self) -> None:
+        """Finish the messages under way; every agent must call."""
+        self.net.settle_early()
+        self.between_steps.close()
+
+    def add_up(self, value: torch.Tensor, call: str) -> torch.Tensor:
+        """Return the sum over all agents, in the memory of ``value``."""
+        return self._network.add_up(value, f"{OWNER}.{call}()")
+
+    def fail(self, reason: str) -> NoReturn:
+        """Raise here, and on every other agent in its next step or call."""
+        self._network.fail(NonFiniteError(reason))

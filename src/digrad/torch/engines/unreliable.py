@@ -1,0 +1,349 @@
+"""The net of replicas where packets are lost, late, compressed or noisy, or agents join and leave.
+
+The numbers are those of the simulator, which has the same rules: the order is noise, compressor, weights and shares,
+transport, the rule of the receiver.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from digrad.core.churn import network_of, repair, void_arcs
+from digrad.core.communication import Sent, arrays_sent, charges_of
+from digrad.core.delivery import make_delivery, numbers_of_arcs
+from digrad.core.net import Verbs, bindings
+from digrad.core.packets import PacketTraffic
+from digrad.links import DeliverySchedule
+from digrad.links.compressors import RandomK, decoded
+from digrad.network import AnyNetwork, Network, step_weights
+from digrad.torch.flat import FlatParameters
+from digrad.types import Method
+
+BLOCK = 256  # iterations whose delivery is drawn at once
+
+
+@dataclass
+class LinkState:
+    """What is remembered of one array of a step, for A edges; None where nothing need be.
+
+    Args:
+        reference: ``[n, d]``, what is decoded of compressed estimates.
+        undelivered: ``[A, d]``, the mass that was pushed and not yet received.
+        lifetime: ``[A, d]``, everything ever pushed, for the neighbours of an agent that crashes.
+        packets: ``[D + 1, A, d]``, the undelivered mass in each of the last packets.
+        inbox: ``[A, d]``, mass that arrived while its receiver was asleep.
+        sent: ``[D + 1, n, d]``, the last estimates sent.
+        seen: ``[A, d]``, the last one that arrived.
+        new: ``[A]``, whether it still is to be used.
+    """
+
+    reference: torch.Tensor | None = None
+    undelivered: torch.Tensor | None = None
+    lifetime: torch.Tensor | None = None
+    packets: torch.Tensor | None = None
+    inbox: torch.Tensor | None = None
+    sent: torch.Tensor | None = None
+    seen: torch.Tensor | None = None
+    new: torch.Tensor | None = None
+
+    def clear(self, void: torch.Tensor) -> None:
+        """Forget what belongs to some edges, ``[A]``, which begin anew."""
+        for value in (self.undelivered, self.lifetime, self.inbox, self.new):
+            if value is not None:
+                value[void] = 0
+        if self.packets is not None:
+            self.packets[:, void] = 0
+
+
+class Delivered(NamedTuple):
+    """What happens at one iteration."""
+
+    age: torch.Tensor  # [A] of the newest packet that arrives, or -1
+    awake: torch.Tensor  # [n]
+
+
+class Weights(NamedTuple):
+    """One mixing matrix at one iteration."""
+
+    edges: torch.Tensor  # [A]
+    own: torch.Tensor  # [n, 1]
+
+
+class UnreliableNet(Verbs):
+    """What methods see of all agents of a network whose packets may be lost or late.
+
+    Args:
+        method: Whose steps they take.
+        network: Graph and weights, constant or not, with links.
+        flat: The parameters.
+        plain: The net of the same agents on which everything arrives, for messages outside of a step.
+    """
+
+    def __init__(self, method: Method, network: AnyNetwork, flat: FlatParameters, plain: Any) -> None:
+        assert network.links is not None
+        x0 = torch.empty(network.n, flat.dimension, dtype=flat.dtype, device="meta")  # without numbers
+        self._letters = bindings(method)
+        charges = charges_of(method, network.links.compressor, x0, x0.new_empty(network.n, network.n))
+        delivery = make_delivery(network, charges, self._letters)
+        assert delivery is not None
+        self._plain, self._delivery, self._device = plain, delivery, flat.device
+        self.links, self.timeline = delivery.links, delivery.timeline
+        self._networks = _networks(network, delivery)
+        self._sender, self._receiver = (
+            torch.as_tensor(end.copy(), device=flat.device) for end in delivery.arcs.T
+        )
+        self._slots = delivery.longest_delay + 1
+        self._states: list[LinkState] = []
+        self._call: int | None = None  # the number of the next array of a step; none outside
+        self.packets = PacketTraffic(0, delivery)  # what all agents send in their steps, and when these end
+        self._blocks = lru_cache(2)(lambda block: _block(delivery, block))
+        self._weights = lru_cache(8)(self._weights_of)
+        self.k = 0
+
+    @property
+    def one_hot(self) -> torch.Tensor:
+        """The identity: row i is agent i."""
+        return self._plain.one_hot
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes that the agents would have sent, in packets that are lost too."""
+        return int(self.packets.before([self.k])[0]) + self._plain.bytes_sent
+
+    @property
+    def undelivered(self) -> list[torch.Tensor]:
+        """The undelivered mass of each array that is pushed, ``[A, width]``."""
+        return [state.undelivered for state in self._states if state.undelivered is not None]
+
+    def stored_links(self) -> dict[str, torch.Tensor]:
+        """Return the link states, by name."""
+        return {
+            f"{field.name} {call}": value
+            for call, state in enumerate(self._states)
+            for field in fields(state)
+            if (value := getattr(state, field.name)) is not None
+        }
+
+    def load_links(self, stored: Mapping[str, torch.Tensor]) -> None:
+        """Go on from other link states."""
+        self._states = []
+        for name, value in stored.items():
+            field, call = name.split()
+            setattr(self._at(int(call)), field, value.clone())
+
+    def begin_step(self) -> None:
+        """Count the arrays of a step from the first."""
+        self._call = 0
+
+    def end_step(self) -> None:
+        """Leave the step."""
+        self._call = None
+
+    def delivered(self) -> Delivered:
+        """Return what happens at this iteration."""
+        ages, awake = self._blocks(self.k // BLOCK)
+        row = self.k % BLOCK
+        return Delivered(
+            torch.as_tensor(ages[row], dtype=torch.int64, device=self._device),
+            torch.as_tensor(awake[row], device=self._device),
+        )
+
+    def apply_churn(self, k: int, state: Any) -> None:
+        """Let agents join and leave before iteration k: repair a state of all agents, in place."""
+        event = self.timeline.event(k) if self.timeline else None
+        if self.timeline is None or event is None:
+            return
+        arcs, like = self._delivery.arcs, state.y
+        pushed = next((one for one in self._states if one.undelivered is not None), LinkState())
+        nothing = like.new_zeros(len(arcs), like.shape[1])
+        undelivered, lifetime = (
+            nothing if value is None else value for value in (pushed.undelivered, pushed.lifetime)
+        )
+        repair(event, state, arcs, self.timeline.present[self.timeline.phase(k)], undelivered, lifetime)
+        for one in self._states:
+            one.clear(torch.as_tensor(void_arcs(event, arcs), device=self._device))
+
+    def mean(self, x: Any) -> Any:
+        """Average over all agents; only outside of a step, where it belongs to the plain net."""
+        return self._plain.mean(x)
+
+    def _exchange(self, verb: str, x: Any) -> Any:
+        if self._call is None:
+            self._plain.k = self.k
+            return getattr(self._plain, verb)(x)
+        mixed = tuple(self._send(verb, sent) for sent in arrays_sent(verb, x))
+        return mixed if isinstance(x, tuple) else mixed[0]
+
+    def _send(self, verb: str, array: Sent) -> torch.Tensor:
+        assert self._call is not None
+        state, x, now = self._at(self._call), array.array, self.delivered()
+        value = x if array.is_weight else self._compressed(state, array, verb, now)
+        weights = self._weights(self.k, self._letters[verb], x.dtype)
+        if array.is_pair:
+            weights = weights._replace(edges=self.links.pair_damping * weights.edges)
+        self._call += 1
+        transport = {"R": self._pulled, "C": self._pushed, "W": self._mixed}[self._letters[verb]]
+        return transport(state, x, value, weights, now)
+
+    def _compressed(self, state: LinkState, array: Sent, verb: str, now: Delivered) -> torch.Tensor:
+        """Return what receivers would decode if it reached all of them; NaN where nothing is sent."""
+        links, value, width = self.links, array.array, array.array.shape[1]
+        if links.is_noisy:
+            noise = self._delivery.noise(self.k, 1, self._call or 0, width)[0]
+            value = value + torch.as_tensor(noise, dtype=value.dtype, device=value.device)
+        if links.compressor is None:
+            return value
+        chosen = None
+        if isinstance(links.compressor, RandomK):
+            drawn = self._delivery.chosen(self.k, 1, self._call or 0, width)[0]
+            chosen = torch.as_tensor(drawn, device=value.device)
+        if not array.keeps_reference(verb):
+            return decoded(links.compressor, value, None, chosen)
+        if chosen is not None and self._letters[verb] == "R":
+            return torch.where(chosen, value, torch.nan)
+        if self.k == 0 or state.reference is None:
+            state.reference = value.clone()
+        else:
+            after = decoded(links.compressor, value, state.reference, chosen)
+            state.reference = torch.where(now.awake[:, None], after, state.reference)
+        return state.reference
+
+    def _pulled(
+        self, state: LinkState, x: torch.Tensor, value: torch.Tensor, weights: Weights, now: Delivered
+    ) -> torch.Tensor:
+        used, seen = self._seen(state, value, now)
+        if isinstance(self.links.compressor, RandomK):
+            seen = torch.where(seen.isnan(), x[self._receiver], seen)
+        if self.links.pull in ("self", "last"):
+            return weights.own * x + self._sum(
+                weights.edges[:, None] * torch.where(used[:, None], seen, x[self._receiver]), x
+            )
+        weight = torch.where(used, weights.edges, 0.0)[:, None]
+        total = weights.own * x + self._sum(weight * torch.where(used[:, None], seen, 0.0), x)
+        if self.links.pull == "drop":
+            return total
+        return total * self._scale(weights, weight)
+
+    def _seen(
+        self, state: LinkState, value: torch.Tensor, now: Delivered
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return which edges bring an estimate ``[A]``, and which ``[A, d]``."""
+        links, awake = self.links, now.awake[self._receiver]
+        if links.pull == "drop":
+            return (now.age == 0) & awake, value[self._sender]
+        arrives = now.age >= 0
+        if self._slots > 1:
+            state.sent = value.new_zeros(self._slots, *value.shape) if state.sent is None else state.sent
+            state.sent[self.k % self._slots] = value
+            seen = state.sent[(self.k - now.age.clamp(min=0)) % self._slots, self._sender]
+        else:
+            seen = value[self._sender]
+        if links.pull != "last" and not links.sleeps:
+            return arrives, seen
+        if state.seen is None or state.new is None:
+            state.seen, state.new = torch.zeros_like(seen), torch.zeros_like(arrives)
+        state.seen = torch.where(arrives[:, None], seen, state.seen)
+        used = state.new.bool() | arrives
+        state.new = used if links.pull == "last" else used & ~awake
+        return used, state.seen
+
+    def _pushed(
+        self, state: LinkState, x: torch.Tensor, value: torch.Tensor, weights: Weights, now: Delivered
+    ) -> torch.Tensor:
+        value = torch.where(now.awake[:, None], value, 0.0)
+        share = weights.edges[:, None] * value[self._sender]
+        in_time = ((now.age == 0) & now.awake[self._receiver])[:, None]
+        policy = self.links.push
+        given = torch.where(in_time, share, 0.0) if policy == "keep" else share
+        kept = x.clone().index_add_(0, self._sender, given, alpha=-1)
+        if policy == "sum":
+            return kept + self._sum(self._taken(state, share, now), x)
+        if policy == "last":
+            state.seen = torch.zeros_like(share) if state.seen is None else state.seen
+            state.seen = torch.where(in_time, share, state.seen)
+            return kept + self._sum(state.seen, x)
+        mixed = kept + self._sum(torch.where(in_time, share, 0.0), x)
+        if policy != "renormalise":
+            return mixed
+        return mixed * self._scale(weights, torch.where(in_time, weights.edges[:, None], 0.0))
+
+    def _taken(self, state: LinkState, share: torch.Tensor, now: Delivered) -> torch.Tensor:
+        """Return the mass that every edge delivers: all that was undelivered when its newest packet was sent."""
+        arrives = (now.age >= 0)[:, None]
+        before = torch.zeros_like(share) if state.undelivered is None else state.undelivered
+        if self.timeline is not None and self.timeline.keeps_ledger:
+            state.lifetime = share + (0 if state.lifetime is None else state.lifetime)
+        undelivered = packet = before + share
+        if self._slots > 1:
+            state.packets = (
+                share.new_zeros(self._slots, *share.shape) if state.packets is None else state.packets
+            )
+            state.packets[self.k % self._slots] = undelivered
+            edges = torch.arange(len(share), device=share.device)
+            packet = state.packets[(self.k - now.age.clamp(min=0)) % self._slots, edges]
+        if self.links.sleeps:
+            waiting = torch.zeros_like(share) if state.inbox is None else state.inbox
+            waiting = torch.where(arrives, packet, waiting)
+            taken = torch.where(now.awake[self._receiver][:, None], waiting, 0.0)
+            state.inbox = waiting - taken
+        else:
+            taken = torch.where(arrives, packet, 0.0)
+        state.undelivered = undelivered - taken
+        if state.packets is not None:
+            state.packets -= taken
+        return taken
+
+    def _mixed(
+        self, state: LinkState, x: torch.Tensor, value: torch.Tensor, weights: Weights, now: Delivered
+    ) -> torch.Tensor:
+        arrives = (now.age == 0) & now.awake[self._receiver] & now.awake[self._sender]
+        weight = torch.where(arrives, weights.edges, 0.0)[:, None]
+        given = self._sum(weight.expand(-1, 1), x[:, :1])
+        return x - given * value + self._sum(weight * value[self._sender], x)
+
+    def _sum(self, terms: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """Return the sum over the in-edges of each agent, ``[n, d]``, in ascending order of the senders."""
+        return torch.zeros_like(like).index_add_(0, self._receiver, terms)
+
+    def _scale(self, weights: Weights, arrived: torch.Tensor) -> torch.Tensor:
+        """Return by how much the weights of the terms that have arrived fall short of all, ``[n, 1]``."""
+        whole = weights.own + self._sum(weights.edges[:, None], weights.own)
+        return whole / (weights.own + self._sum(arrived, weights.own))
+
+    def _at(self, call: int) -> LinkState:
+        while len(self._states) <= call:
+            self._states.append(LinkState())
+        return self._states[call]
+
+    def _weights_of(self, k: int, letter: str, dtype: torch.dtype) -> Weights:
+        network = self._networks[self.timeline.phase(k) if self.timeline else 0]
+        found = step_weights(network, letter, k, 1)
+        edges = np.zeros(len(self._delivery.arcs))
+        edges[numbers_of_arcs(found.arcs, self._delivery.arcs, self._delivery.n)] = found.weight[0]
+        own = torch.as_tensor(found.own[0], dtype=dtype, device=self._device)[:, None]
+        return Weights(torch.as_tensor(edges, dtype=dtype, device=self._device), own)
+
+
+def keep_sleepers(state: Any, after: Any, net: UnreliableNet) -> Any:
+    """Return the state after a step, in which agents that sleep have not taken part."""
+    awake = net.delivered().awake
+    if awake.all():
+        return after
+    return type(state)(
+        *(torch.where(awake[:, None], new, old) for new, old in zip(after, state, strict=True))
+    )
+
+
+def _networks(network: AnyNetwork, delivery: DeliverySchedule) -> list[AnyNetwork]:
+    """Return the network of those who are there, before the first event and after each."""
+    if delivery.timeline is None or not isinstance(network, Network):
+        return [network]
+    return [network_of(network, present) for present in delivery.timeline.present]
+
+
+def _block(delivery: DeliverySchedule, block: int) -> tuple[np.ndarray, np.ndarray]:
+    return delivery.ages(block * BLOCK, BLOCK), delivery.awake(block * BLOCK, BLOCK)

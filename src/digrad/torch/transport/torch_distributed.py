@@ -1,0 +1,71 @@
+"""Messages between tensors on GPUs, in the process group of the user: torch.distributed (NCCL) carries them.
+
+Experimental: tried with gloo only. Receives are posted before sends, in one batch, as NCCL needs it.
+"""
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from digrad.errors import CommunicationError
+from digrad.torch.reasons import agents_text, first_line
+
+TAGS = 1 << 16  # rounds are numbered modulo this, so that a message can only meet its own round
+
+
+class DeviceRound:
+    """A round whose messages are tensors of a device; see :class:`~digrad.torch.engines.synchronous.Round`.
+
+    Args:
+        parts: The arrays, in the same order on every agent.
+        network: Who is connected to whom.
+        number: Of the round.
+        k: The step.
+    """
+
+    def __init__(self, parts: list[Any], network: Any, number: int, k: int) -> None:
+        self.parts, self._network, self._k = parts, network, k
+        self.bytes_sent = 0
+        options = {"group": network.group, "tag": number % TAGS}
+        ops = []
+        for part in parts:
+            for sender in part.peers(receiving=True):
+                part.received[sender] = torch.empty_like(part.message(sender, receiving=True))
+                ops.append(dist.P2POp(dist.irecv, part.received[sender], **options, group_peer=sender))
+        for part in parts:
+            for receiver in part.peers(receiving=False):
+                message = part.message(receiver, receiving=False).contiguous()
+                self.bytes_sent += message.nbytes
+                ops.append(dist.P2POp(dist.isend, message, **options, group_peer=receiver))
+        self._ops = ops  # with their memory
+        try:
+            self._works = dist.batch_isend_irecv(ops) if ops else []
+        except RuntimeError as error:
+            raise self._lost(error) from error
+
+    def finish(self) -> None:
+        """Wait until everything has arrived and left.
+
+        Raises:
+            CommunicationError: It has not within the timeout.
+        """
+        for work in self._works:
+            try:
+                with self._network.waiting_for(range(self._network.n)):
+                    done = work.wait(timedelta(seconds=self._network.timeout)) is not False
+            except RuntimeError as error:
+                raise self._lost(error) from error
+            if not done:
+                raise self._lost(RuntimeError(f"nothing came within {self._network.timeout:.1f} s"))
+        self._works = []
+
+    def release(self) -> None:
+        """Do nothing: what was received is memory of its own."""
+
+    def _lost(self, error: RuntimeError) -> CommunicationError:
+        peers = sorted({op.group_peer for op in self._ops})
+        return CommunicationError(
+            f"step {self._k}: messages of {agents_text(peers)} are lost ({first_line(error)}); start all agents again."
+        )

@@ -1,0 +1,143 @@
+"""Packets between real processes: whole, in order, one under way at a time, and what happens when one ends."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import zmq
+
+from digrad.torch.curve import KeyPair
+from digrad.torch.transport import MessageLostError, ring_sum
+from digrad.torch.transport.packets import typed
+from transport_processes import open_kind, run_agents
+
+KINDS = ["memory", "zeromq", "curve"]
+SIZES = [0, 1, 7, 1 << 15, (1 << 15) + 1, (1 << 20) + 3, 5 << 20]
+
+
+def keys_for(kind: str) -> KeyPair | None:
+    return KeyPair(*zmq.curve_keypair()) if kind == "curve" else None
+
+
+def numbers(size: int, seed: int) -> torch.Tensor:
+    return torch.randint(0, 256, (size,), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+
+
+def pass_around(agent: int, exchange: Any, kind: str, keys: Any) -> list[int]:
+    """Send packets of all sizes around a ring of three, on two channels at once."""
+    transports = open_kind(kind, agent, 3, exchange, keys)
+    channels = [transports.channel().open() for _ in range(2)]
+    after, before = (agent + 1) % 3, (agent - 1) % 3
+    for number, size in enumerate(SIZES):
+        for place, channel in enumerate(channels):
+            pieces = numbers(size, 10 * number + place + 100 * agent).split([size // 3, size - size // 3])
+            sent = channel.send(after, bytes([number]), pieces)
+            packet = channel.wait(before, 60.0)
+            assert packet is not None
+            assert packet.header == bytes([number])
+            assert torch.equal(packet.payload, numbers(size, 10 * number + place + 100 * before))
+            assert sent.wait(60.0) is sent
+            channel.release(before)
+    exchange({})
+    transports.close()
+    return [channel.bytes_sent for channel in channels]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_packets_arrive_whole_and_in_order_and_are_counted(kind: str, tmp_path: Path) -> None:
+    found = run_agents(3, tmp_path, pass_around, kind, keys_for(kind))
+    assert found == [[sum(SIZES), sum(SIZES)]] * 3
+
+
+def send_ahead(agent: int, exchange: Any, kind: str, keys: Any) -> None:
+    """Send three packets to a receiver that releases none before it has looked."""
+    transports = open_kind(kind, agent, 2, exchange, keys)
+    channel, taken = transports.channel().open(), []
+    if agent == 0:
+        sendings = [
+            channel.send(1, bytes([i]), [torch.full((1 << 18,), float(i))], lambda i=i: taken.append(i))
+            for i in range(3)
+        ]
+        exchange({})
+        assert [one.wait(60.0) is one for one in sendings] == [True] * 3
+        exchange({})
+        assert taken == [0, 1, 2]
+    else:
+        packet = channel.wait(0, 60.0)
+        assert packet is not None
+        time.sleep(0.2)  # whatever else was sent does not touch it
+        assert (typed(packet.payload, torch.float32) == 0).all()
+        exchange({})
+        for i in range(3):
+            packet = channel.wait(0, 60.0)
+            assert packet is not None
+            assert packet.header == bytes([i])
+            assert (typed(packet.payload, torch.float32) == i).all()
+            channel.release(0)
+        time.sleep(0.3)
+        exchange({})
+    exchange({})
+    transports.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_packet_leaves_when_the_one_before_was_released(kind: str, tmp_path: Path) -> None:
+    run_agents(2, tmp_path, send_ahead, kind, keys_for(kind))
+
+
+def lose_a_neighbour(agent: int, exchange: Any, kind: str, keys: Any) -> float:
+    """Be killed, or wait for who is."""
+    transports = open_kind(kind, agent, 3, exchange, keys)
+    channel = transports.channel().open()
+    for peer in {0, 1, 2} - {agent}:
+        channel.send(peer, b"", [torch.ones(4)])
+    for peer in {0, 1, 2} - {agent}:
+        assert channel.wait(peer, 60.0) is not None
+        channel.release(peer)
+    exchange({})
+    if agent == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if agent == 1:  # only sends
+        sending = channel.send(2, b"", [torch.ones(4)])
+        sending = channel.send(2, b"", [torch.ones(4)])
+        with pytest.raises(MessageLostError):
+            assert sending.wait(60.0) is None
+    began = time.monotonic()
+    with pytest.raises(MessageLostError):
+        channel.wait(2, 60.0)
+    assert channel.wait({0: 1, 1: 0}[agent], 0.1) is None  # the other one is there
+    seconds = time.monotonic() - began
+    transports.close()
+    return seconds
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_neighbour_that_is_killed_is_noticed_at_once(kind: str, tmp_path: Path) -> None:
+    found = run_agents(3, tmp_path, lose_a_neighbour, kind, keys_for(kind), codes=[0, 0, -signal.SIGKILL])
+    assert max(found[:2]) < 30
+
+
+def add_up(agent: int, exchange: Any, kind: str, keys: Any) -> list[float]:
+    transports = open_kind(kind, agent, 3, exchange, keys)
+    channel = transports.channel().open()
+
+    def wait(peer: int, look: Any) -> Any:
+        found = look(60.0)
+        assert found is not None
+        return found
+
+    values = torch.arange(10, dtype=torch.float64) * (agent + 1)
+    ring_sum(values, agent, 3, channel, wait)
+    exchange({})
+    transports.close()
+    return values.tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ring_adds_up(kind: str, tmp_path: Path) -> None:
+    for values in run_agents(3, tmp_path, add_up, kind, keys_for(kind)):
+        assert values == [6.0 * i for i in range(10)]
