@@ -150,7 +150,7 @@ class Agents:
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
     # DDP and the optimizers of torch itself import all of torch.compile.
-    ["torch_models", "digrad.torch.process_network", "digrad.torch.checkpoint", "torch._dynamo"]
+    ["torch_models", "digrad.torch.process_network", "digrad.torch.checkpoint.checkpoints", "torch._dynamo"]
 )
 
 

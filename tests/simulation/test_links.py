@@ -87,7 +87,9 @@ def test_the_simulator_computes_the_equations_and_conserves_mass(graph, method, 
     )
 
 
-HARD = Links(loss=Bursts(0.3, 4), delay=2, awake=0.8, compressor=dg.compressors.random_k(1), noise=1e-3, seed=3)
+HARD = Links(
+    loss=Bursts(0.3, 4), delay=2, awake=0.8, compressor=dg.compressors.random_k(1), noise=1e-3, seed=3
+)
 
 
 @cache
@@ -208,7 +210,11 @@ def test_average_of_push_sum_is_where_the_agents_are_though_weights_are_under_wa
         (dg.DSGT(step_size=0.05), Links(loss=0.1, two_way=True), "W is not symmetric"),
         (dg.DSGT(step_size=0.05), Links(delay=1, two_way=True), "late packets break"),
         (dg.FROST(step_size=0.02), Links(loss=0.1), "Perron vector of R, which does not settle"),
-        (dg.SGP(step_size=0.05), Links(loss=0.1, compressor=dg.compressors.sign()), "neither does what is compressed"),
+        (
+            dg.SGP(step_size=0.05),
+            Links(loss=0.1, compressor=dg.compressors.sign()),
+            "neither does what is compressed",
+        ),
     ],
 )
 def test_links_that_do_not_suit_a_method_are_refused(method, links, words):

@@ -18,7 +18,8 @@ from digrad.core.net import bindings
 from digrad.errors import ArgumentError, CommunicationError
 from digrad.graphs import every, example5, from_edges, ring
 from digrad.links import Links, compressors
-from digrad.torch.engines.asynchronous import Arrived, AsynchronousNet, AsynchronousRuntime, Item, Outgoing
+from digrad.torch.engines.asynchronous import AsynchronousNet, AsynchronousRuntime
+from digrad.torch.engines.undelivered import Arrived, Item, Outgoing
 from digrad.torch.transport import Transports
 from digrad.torch.transport.zeromq import ZeroMQ
 

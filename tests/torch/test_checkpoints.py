@@ -20,9 +20,9 @@ from digrad.graphs import ring
 from digrad.links import Links, compressors
 from digrad.network import Network
 from digrad.torch import Checkpoints, Replicas
-from digrad.torch.alone import Alone
-from digrad.torch.checkpoint_files import MARKER, delete_file, step_folder
-from digrad.torch.state_codec import decode, encode
+from digrad.torch.checkpoint.files import MARKER, delete_file, step_folder
+from digrad.torch.checkpoint.serialization import decode, encode
+from digrad.torch.checkpoint.single_process import SingleProcess
 from torch_processes import Agents, run
 
 Lines = list[dict[str, Any]]  # what each agent printed, by agent
@@ -376,7 +376,7 @@ def test_disk_without_room_for_the_states_of_all_who_share_it_is_an_error(
     full = shutil.disk_usage(tmp_path)._replace(free=3 * size)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
     others: dict[str, Any] = {}
-    monkeypatch.setattr(Alone, "exchange", lambda self, facts, _: [facts, *[{**facts, **others}] * 4])
+    monkeypatch.setattr(SingleProcess, "exchange", lambda self, facts, _: [facts, *[{**facts, **others}] * 4])
     with pytest.raises(CheckpointError, match="but the states of 5 processes on that disk need"):
         Checkpoints(tmp_path, replicas)
     others |= {"disk": ["elsewhere", 0]}  # of another machine, but the very folder, as a network has it
@@ -387,7 +387,7 @@ def test_disk_without_room_for_the_states_of_all_who_share_it_is_an_error(
 
 
 def test_folder_of_a_run_that_is_alive_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("digrad.torch.checkpoint_files._PATIENCE", 0.0)
+    monkeypatch.setattr("digrad.torch.checkpoint.files._PATIENCE", 0.0)
     replicas = Replicas(torch.nn.Linear(2, 1), CGT(step_size=0.1, threshold=1.0), ring(3))
     held = os.open(tmp_path / ".agent-all.lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(held, fcntl.LOCK_EX)

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from digrad._internal.fingerprints import fingerprint
 from digrad.core import hyperparameters
 from digrad.core.averages import perron_weights
-from digrad.core.delivery import is_unreliable
 from digrad.core.churn import network_of
+from digrad.core.delivery import is_unreliable
 from digrad.core.divergence import STEEP, far_away
 from digrad.core.net import bindings
 from digrad.core.packets import PacketTraffic

@@ -1,7 +1,7 @@
 from .batch_norm import recalibrate as recalibrate
-from .checkpoint import Checkpoints as Checkpoints
+from .checkpoint.checkpoints import Checkpoints as Checkpoints
 from .launch import launch as launch
 from .optimizer import DecentralizedOptimizer as DecentralizedOptimizer
 from .process_network import ProcessNetwork as ProcessNetwork
 from .replicas import Replicas as Replicas
-from .sharding import Shard as Shard
+from .shard import Shard as Shard

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch.distributed as dist
 
+from digrad._internal.error_text import agents_text
 from digrad.errors import CommunicationError, DigradError, DisagreementError, NonFiniteError
-from digrad.torch.reasons import agents_text
 
 GRACE = 2.0  # seconds for agents that wait elsewhere to notice that something is wrong
 LINGER = 5.0  # seconds that the owner of the store stays for the others when all are about to fail

@@ -6,16 +6,16 @@ from digrad.core import hyperparameters
 from digrad.core.net import bindings
 from digrad.errors import ArgumentError
 from digrad.methods.fields import with_fields
+from digrad.torch.base_optimizer import BaseOptimizer, check_arguments, shared_settings
 from digrad.torch.engines.asynchronous import AsynchronousNet, AsynchronousRuntime
 from digrad.torch.engines.compression import check_packable
+from digrad.torch.engines.flat_parameters import FlatParameters, parameter_groups
 from digrad.torch.engines.synchronous import SynchronousNet, SynchronousRuntime
-from digrad.torch.flat import FlatParameters, parameter_groups
-from digrad.torch.method_optimizer import MethodOptimizer, check_arguments, shared_settings
 from digrad.torch.process_network import ProcessNetwork
 from digrad.types import Method
 
 
-class DecentralizedOptimizer(MethodOptimizer):
+class DecentralizedOptimizer(BaseOptimizer):
     """Train a model together with the neighbours of this agent, one process per agent.
 
     An ordinary loop: ``zero_grad``, ``backward``, ``step``. Construct the model in its final dtype, device and

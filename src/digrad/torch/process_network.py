@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 import digrad
 from digrad import checks, graphs
+from digrad._internal.error_text import agents_text, first_line
 from digrad.core.validation import check_network
 from digrad.errors import ArgumentError, CommunicationError, DigradError
 from digrad.graphs import Digraph, GraphSequence
@@ -28,7 +29,6 @@ from digrad.torch.launch import ADDRESS_VARIABLE, GRAPH_VARIABLE, ROUND_VARIABLE
 from digrad.torch.launch.store import store_from_environment
 from digrad.torch.launch.worker import die_with_parent, record_uncaught
 from digrad.torch.log_records import note_agent
-from digrad.torch.reasons import agents_text, first_line
 from digrad.torch.transport import Transports, open_transports, ring_sum
 from digrad.torch.transport.packets import MessageLostError
 from digrad.torch.transport.shared_memory import SharedMemory

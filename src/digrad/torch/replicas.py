@@ -16,15 +16,15 @@ from digrad.core.packets import PACKET_COLUMNS
 from digrad.errors import ArgumentError
 from digrad.graphs import Digraph, GraphSequence
 from digrad.network import AnyNetwork, Network
-from digrad.torch.alone import Alone
+from digrad.torch.base_optimizer import BaseOptimizer, check_arguments
+from digrad.torch.checkpoint.single_process import SingleProcess
+from digrad.torch.engines.flat_parameters import FlatParameters, parameter_groups
 from digrad.torch.engines.replicas import ReplicaNet, ReplicaRuntime
 from digrad.torch.engines.unreliable import UnreliableNet
-from digrad.torch.flat import FlatParameters, parameter_groups
-from digrad.torch.method_optimizer import MethodOptimizer, check_arguments
 from digrad.types import Method
 
 
-class Replicas(MethodOptimizer):
+class Replicas(BaseOptimizer):
     """The agents of a network as copies of a model in this process, and the optimizer of all of them.
 
     The parameters of agent i are views of row i of one flat array. The numbers are those of one process per
@@ -101,9 +101,9 @@ class Replicas(MethodOptimizer):
         return copied
 
     @property
-    def network(self) -> Alone:
+    def network(self) -> SingleProcess:
         """The agents, all in this process."""
-        return Alone(self._network)
+        return SingleProcess(self._network)
 
     @property
     def present(self) -> list[int]:

@@ -11,13 +11,9 @@ import torch
 from safetensors.torch import save_file
 
 from digrad import CGT
-from digrad.torch import (
-    Checkpoints,
-    DecentralizedOptimizer,
-    ProcessNetwork,
-    checkpoint,
-    checkpoint_files,
-)
+from digrad.torch import Checkpoints, DecentralizedOptimizer, ProcessNetwork
+from digrad.torch.checkpoint import checkpoints as checkpoint_module
+from digrad.torch.checkpoint import files as checkpoint_files
 from digrad.torch.launch import attempt as this_attempt
 from digrad.torch.transport import shared_memory
 from torch_models import network_loss, network_model
@@ -49,7 +45,7 @@ def main(out: str, timeout: str = "20", pace: str = "0") -> None:
     if float(pace):  # long enough for somebody to strike within a step or a checkpoint
         sign = folder / f"saving-{os.environ['RANK']}"
         checkpoint_files.save_file = linger(save_file, sign, 3 * float(pace))
-        checkpoint.write_atomically = linger(checkpoint.write_atomically, sign, 3 * float(pace))  # pyright: ignore
+        checkpoint_module.write_atomically = linger(checkpoint_module.write_atomically, sign, 3 * float(pace))  # pyright: ignore
         shared_memory.INLINE = 0  # every message inside a machine goes through shared memory
     network = ProcessNetwork(timeout=float(timeout))
     model = network_model("mlp", torch.float32)

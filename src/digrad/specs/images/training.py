@@ -21,7 +21,7 @@ from digrad.network import Network
 from digrad.sampling import EpochPermutations, WithReplacement
 from digrad.specs.images.problem import Evaluation, ImageProblem
 from digrad.torch.batch_norm import recalibrate
-from digrad.torch.checkpoint_files import read_tensors, write_file
+from digrad.torch.checkpoint.files import read_tensors, write_file
 from digrad.torch.replicas import Replicas
 from digrad.trace import Trace
 from digrad.types import Average

@@ -3,12 +3,6 @@
 Push: undelivered mass arrives with the next packet. Pull: what was not received in time is replaced by the agent's own
 value. Both are exact for methods that push trackers and pull estimates, whatever arrives when.
 
-A packet holds some arrays, each under the number of the call of the method that sends it. What is pushed is an
-increment: those that could not leave add up, and so do those that arrive before they are taken. What is pulled is a
-value, of which the newest wins. Arrays may be compressed: of a push, what the packet could not hold stays undelivered;
-a pull is the change of a reference that both ends keep. Both are decided when a packet leaves: it is short however much
-it covers.
-
 A neighbour is waited for until the deadline unless it was late more than ``RECENT`` times in a row before: waiting
 again would cost every step; its packets count when they come. Who is behind by ``max_lag`` of the steps at which it
 sends something is waited for however long it takes, within the timeout.
@@ -20,256 +14,33 @@ mixing, without a step along their gradients, until the others have come: who is
 import contextlib
 import itertools
 import math
-import struct
 import sys
-import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import torch
 
+from digrad._internal.error_text import agents_text, first_line
 from digrad.core.net import Verbs
 from digrad.errors import ArgumentError, CommunicationError, NonFiniteError
-from digrad.links import Links
 from digrad.methods.fields import with_fields
 from digrad.network import LETTERS
 from digrad.torch.between_steps import BetweenSteps
 from digrad.torch.engines.base import overwrite
-from digrad.torch.engines.compression import Compression
 from digrad.torch.engines.mixing import Share, Turns
+from digrad.torch.engines.undelivered import Arrived, Inbox, Item, Outgoing, Stored
 from digrad.torch.log_records import note_step
 from digrad.torch.process_network import ProcessNetwork
-from digrad.torch.reasons import agents_text, first_line
-from digrad.torch.transport.packets import Channel, MessageLostError, Packet, typed
 
 OWNER = "DecentralizedOptimizer"
 RECENT = 2  # times that a neighbour may be late in a row and still be waited for
 _EARLY, _OUTSIDE = 1 << 20, 1 << 30  # numbers of calls begin here if they are sent ahead, or outside of steps
-_HEADER = struct.Struct("<qqq")  # step, epoch, arrays
-_ENTRY = struct.Struct("<qqqqq")  # call, format, whether it adds up, whether it is compressed, numbers
-_FORMATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _LOOK = 0.05  # seconds between two looks at whether all have come, at least
 _SIGN = 1.0  # seconds between two signs of life of packets under way
 _TOLERANCE = 1e3  # times the rounding error of a number: sums of many of them
-
-
-@dataclass
-class Item:
-    """One array of a packet, to which nobody writes.
-
-    Args:
-        values: ``[width]``.
-        adds: Whether it adds up.
-        is_short: Whether it is compressed on its way.
-    """
-
-    values: torch.Tensor
-    adds: bool
-    is_short: bool = False
-
-    def after(self, before: "Item | None") -> "Item":
-        """Return what is to be sent of both, this being the newer one."""
-        if before is None or not self.adds:
-            return self
-        return replace(self, values=before.values + self.values)
-
-
-@dataclass
-class Arrived:
-    """What has come from one sender and was not taken yet.
-
-    Args:
-        steps: The newest of the sender of which something has come, by call.
-        when: When a packet last came.
-        items: By call.
-    """
-
-    steps: dict[int, int] = field(default_factory=dict)
-    when: float = 0.0
-    items: dict[int, Item] = field(default_factory=dict)
-
-
-class Stored(NamedTuple):
-    """The name under which mass beyond the state of an agent is stored.
-
-    Args:
-        kind: ``undelivered`` to a receiver, ``arrived`` from a sender, or ``ahead``: gone, but still in the state.
-        call: Of the method.
-        peer: The other end, or the agent itself.
-    """
-
-    kind: str
-    call: int
-    peer: int
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.call} of {self.peer}"
-
-    @classmethod
-    def parse(cls, name: str) -> "Stored":
-        """Return what :meth:`__str__` has written."""
-        kind, call, _, peer = name.split()
-        return cls(kind, int(call), int(peer))
-
-
-class Inbox:
-    """What all senders of an agent have left for it; ``changed`` guards everything here.
-
-    Args:
-        channel: From which packets come.
-        links: How arrays are compressed.
-    """
-
-    def __init__(self, channel: Channel, links: Links | None) -> None:
-        self.changed = threading.Condition()
-        self.arrived: dict[int, Arrived] = {}
-        self.epoch = 0  # packets of an earlier one are of a state that was given up
-        self.error: tuple[int, Exception] | None = None  # the neighbour whose connection is lost
-        self._channel, self._links = channel, links
-        self._compression: dict[int, tuple[int, Compression]] = {}  # epoch and references, by sender
-
-    def lose(self, peer: int, error: Exception) -> None:
-        """Let the agent know that a connection is lost."""
-        with self.changed:
-            self.error = self.error or (peer, error)
-            self.changed.notify_all()
-
-    def deliver(self, sender: int, packet: Packet) -> None:
-        """Add a packet to what has arrived, and release it; a thread of a transport calls."""
-        try:
-            step, epoch, items = self._items(sender, packet)
-        except (struct.error, IndexError, RuntimeError, KeyError) as error:
-            self.lose(sender, MessageLostError(f"a packet is not what was expected ({first_line(error)})"))
-            return
-        with self.changed:
-            if epoch == self.epoch:
-                arrived = self.arrived.setdefault(sender, Arrived())
-                arrived.when = time.monotonic()
-                for call, item in items.items():
-                    arrived.steps[call] = max(arrived.steps.get(call, -1), step)
-                    arrived.items[call] = item.after(arrived.items.get(call))
-            self.changed.notify_all()
-        self._channel.release(sender)
-
-    def _items(self, sender: int, packet: Packet) -> tuple[int, int, dict[int, Item]]:
-        step, epoch, count = _HEADER.unpack_from(packet.header)
-        before, compression = self._compression.get(sender, (-1, None))
-        if compression is None or before != epoch:
-            compression = Compression(self._links, 0)
-            self._compression[sender] = epoch, compression
-        items, start = {}, 0
-        for number in range(count):
-            entry = _ENTRY.unpack_from(packet.header, _HEADER.size + number * _ENTRY.size)
-            call, kind, adds, is_short, width = entry
-            like = torch.empty(1, width, dtype=_FORMATS[kind], device="meta")
-            size = compression.size(like[0]) if is_short else like.nbytes
-            piece = packet.payload[start : start + size]
-            start += size
-            name = None if adds or self._links is None else str(call)
-            wire = piece[None] if is_short else typed(piece, like.dtype)[None]
-            values = compression.decode(wire, like, name, in_full=not is_short)[0]
-            items[call] = Item(values, bool(adds))
-        return step, epoch, items
-
-
-class Outgoing:
-    """What goes to one receiver: a packet at a time, each when the one before was taken.
-
-    Args:
-        receiver: The neighbour.
-        channel: That carries packets.
-        inbox: Whose epoch packets are of, and which is told what goes wrong.
-        links: How arrays are compressed.
-    """
-
-    def __init__(self, receiver: int, channel: Channel, inbox: Inbox, links: Links | None) -> None:
-        self._receiver, self._channel, self._inbox, self._links = receiver, channel, inbox, links
-        self._changed = threading.Condition()
-        self._waiting: dict[int, Item] = {}  # by call, not sent yet
-        self._rest: dict[int, Item] = {}  # by call, of what was sent: what the compressor left out
-        self._compression = Compression(links, 0)
-        self._under_way = self._is_paused = False
-        self._step = 0
-
-    @property
-    def undelivered(self) -> dict[int, Item]:
-        """The mass that was pushed and has not been sent, by call."""
-        with self._changed:
-            waiting = {call: item for call, item in self._waiting.items() if item.adds}
-            return waiting | {call: rest.after(waiting.get(call)) for call, rest in self._rest.items()}
-
-    def offer(self, step: int, items: Mapping[int, Item]) -> None:
-        """Send items as soon as the edge is free, together with undelivered mass."""
-        with self._changed:
-            self._step = step
-            for call, item in items.items():
-                self._waiting[call] = item.after(self._waiting.get(call))
-        self._send()
-
-    def pause(self) -> None:
-        """Let no further packet leave."""
-        with self._changed:
-            self._is_paused = True
-
-    def wait_settled(self, until: float) -> bool:
-        """Return whether the packet under way was taken by then."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._under_way, max(until - time.monotonic(), 0.0))
-
-    def replace(self, undelivered: dict[int, Item]) -> None:
-        """Pause, and replace undelivered mass, which is of no step that the receiver might wait for."""
-        with self._changed:
-            self._is_paused, self._step = True, -1
-            self._waiting, self._rest, self._compression = undelivered, {}, Compression(self._links, 0)
-
-    def go_on(self) -> None:
-        """Let packets leave again."""
-        with self._changed:
-            self._is_paused = False
-        self._send()
-
-    def _send(self) -> None:
-        """Let a packet leave if there is something to send and nothing under way."""
-        with self._changed:
-            if self._is_paused or self._under_way or not self._waiting:
-                return
-            items, self._waiting, self._under_way = self._waiting, {}, True
-            items = {call: item.after(self._rest.pop(call, None)) for call, item in items.items()}
-            header = _HEADER.pack(self._step, self._inbox.epoch, len(items))
-            segments = []
-            for call, item in items.items():
-                is_short, wire = self._packed(call, item)
-                kind = _FORMATS.index(item.values.dtype)
-                header += _ENTRY.pack(call, kind, item.adds, is_short, item.values.numel())
-                segments.append(wire.reshape(-1))
-        self._channel.send(self._receiver, header, segments, self._taken)
-
-    def _taken(self) -> None:
-        with self._changed:
-            self._under_way = False
-            self._changed.notify_all()
-        try:
-            self._send()
-        except ArgumentError as error:  # a number that the compressor has no room for
-            self._inbox.lose(self._receiver, error)
-
-    def _packed(self, call: int, item: Item) -> tuple[bool, torch.Tensor]:
-        """Return whether an item is compressed, and its bytes; keep what they do not say."""
-        values, name = item.values[None], str(call)
-        if not item.is_short:
-            return False, values
-        if item.adds:
-            wire, value = self._compression.encode(values, None)
-            self._rest[call] = replace(item, values=(values - value)[0])
-            return True, wire
-        is_first = name not in self._compression.references
-        wire, value = self._compression.encode(values, name)
-        self._compression.keep(name, value, sends=True)
-        return not is_first, wire
 
 
 Taken = dict[int, dict[int, Item]]  # by sender and call

@@ -12,6 +12,7 @@ from typing import Any, NoReturn, Protocol
 
 import torch
 
+from digrad._internal.error_text import agents_text, first_line
 from digrad.core.communication import Sent, arrays_sent
 from digrad.core.net import Verbs
 from digrad.core.traffic import all_reduce_messages
@@ -22,7 +23,6 @@ from digrad.torch.engines.compression import Compression
 from digrad.torch.engines.mixing import Share, Turns, combine
 from digrad.torch.log_records import note_step
 from digrad.torch.process_network import ProcessNetwork
-from digrad.torch.reasons import agents_text, first_line
 from digrad.torch.transport.packets import Channel, MessageLostError, Sending, typed
 from digrad.torch.transport.torch_distributed import DeviceRound
 

@@ -20,7 +20,7 @@ from digrad.core.packets import PacketTraffic
 from digrad.links import DeliverySchedule
 from digrad.links.compressors import RandomK, decoded
 from digrad.network import AnyNetwork, Network, step_weights
-from digrad.torch.flat import FlatParameters
+from digrad.torch.engines.flat_parameters import FlatParameters
 from digrad.types import Method
 
 BLOCK = 256  # iterations whose delivery is drawn at once

@@ -13,10 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from digrad._internal.error_text import is_timeout
 from digrad._internal.files import write_atomically
 from digrad.errors import CheckpointError, CommunicationError, DigradError, DisagreementError
 from digrad.torch.log_records import step_reached
-from digrad.torch.reasons import is_timeout
 
 FAILED, BAD_INPUT = 1, 2  # exit codes
 ERROR_VARIABLE = "TORCHELASTIC_ERROR_FILE"  # names the file where torchelastic looks for the cause

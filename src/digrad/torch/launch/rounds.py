@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from digrad._internal.error_text import agents_text
 from digrad.torch.launch.failures import (
     BAD_INPUT,
     FAILED,
@@ -18,7 +19,6 @@ from digrad.torch.launch.failures import (
     without_successes,
 )
 from digrad.torch.launch.store import SILENCE, Message, Table
-from digrad.torch.reasons import agents_text
 
 FRESH = 10.0  # seconds in which every machine gives several signs of life, however busy it is
 TAKEOVER = 4.0  # seconds that a machine gets to give one if another wants its place

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 
 import digrad
+from digrad._internal.error_text import first_line
 from digrad.errors import CommunicationError
 from digrad.graphs import complete
 from digrad.torch.addresses import interface_of
 from digrad.torch.launch import GRAPH_VARIABLE
 from digrad.torch.process_network import ProcessNetwork
-from digrad.torch.reasons import first_line
 from digrad.torch.transport import Channel
 
 PINGS = 5

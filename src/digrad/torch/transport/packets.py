@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -311,8 +311,3 @@ def typed(piece: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return bytes as numbers, without a copy where they are aligned."""
     is_aligned = piece.storage_offset() % dtype.itemsize == 0
     return (piece if is_aligned else piece.clone()).view(dtype)
-
-
-def as_memory(piece: torch.Tensor) -> Any:
-    """Return the bytes of a tensor, without a copy."""
-    return piece.numpy().data

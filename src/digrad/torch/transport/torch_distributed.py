@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from digrad._internal.error_text import agents_text, first_line
 from digrad.errors import CommunicationError
-from digrad.torch.reasons import agents_text, first_line
 
 TAGS = 1 << 16  # rounds are numbered modulo this, so that a message can only meet its own round
 

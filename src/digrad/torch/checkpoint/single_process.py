@@ -9,7 +9,7 @@ ALL = "all"  # stands for the number of the agent where one process has all of t
 
 
 @dataclass(frozen=True)
-class Alone:
+class SingleProcess:
     """The one process of replicas, with the part of the interface of a ``ProcessNetwork`` that checkpoints need.
 
     Args:
@@ -25,7 +25,7 @@ class Alone:
         return self.network.n
 
     @property
-    def handshake(self) -> "Alone":
+    def handshake(self) -> "SingleProcess":
         """What asks the others."""
         return self
 

@@ -4,6 +4,7 @@ A step of a method then works on a few large arrays instead of many small tensor
 of memory. The gradients are views of a flat row too, so that nothing has to be collected.
 """
 
+import ctypes
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from digrad.errors import ArgumentError
+from digrad.torch.engines.mixing import PIECE
 
 ALIGNMENT = 64  # bytes; matrix kernels may choose another order of summation for rows aligned differently
 
@@ -194,3 +196,26 @@ def _strides(parameter: torch.Tensor) -> tuple[int, ...]:
     if kept is not None and parameter.is_contiguous(memory_format=kept):
         return parameter.stride()
     return torch.empty(parameter.shape, device="meta").stride()
+
+
+def nonfinite_rows(rows: torch.Tensor) -> list[int]:
+    """Return the rows of ``[rows, width]`` that hold a number that is not finite, without copying them.
+
+    >>> nonfinite_rows(torch.tensor([[1.0, 2.0], [float("inf"), 0.0], [3e38, 3e38]]))
+    [1]
+    """
+    if rows.sum(1).isfinite().all():  # one pass; a sum of finite numbers may overflow, so it is no proof
+        return []
+    return [i for i, row in enumerate(rows) if not all(part.isfinite().all() for part in row.split(PIECE))]
+
+
+def release_free_memory() -> None:
+    """Return what was freed to the system, where the C library can (glibc).
+
+    ``digrad launch`` makes the allocator keep freed memory, which makes steps several times faster; what only the
+    construction of an optimizer needed, as much as half of what training needs, should not be kept too.
+    """
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError, TypeError):
+        return  # another C library: it has its own policy

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from digrad import checks, metrics
+from digrad._internal.error_text import agents_text
 from digrad.core import hyperparameters, validation
 from digrad.core.averages import perron_weights
 from digrad.core.communication import early_messages
@@ -19,16 +20,13 @@ from digrad.links import Timeline
 from digrad.methods.fields import numeric_fields, with_fields
 from digrad.network import AnyNetwork
 from digrad.torch.engines.base import Runtime, overwrite
+from digrad.torch.engines.flat_parameters import FlatParameters, nonfinite_rows, release_free_memory
 from digrad.torch.engines.mixing import PIECE
-from digrad.torch.finite import broken_rows
-from digrad.torch.flat import FlatParameters
 from digrad.torch.launch.preemption import Saver
-from digrad.torch.memory import release_free_memory
-from digrad.torch.reasons import agents_text
 from digrad.types import Average, Method
 
 
-class MethodOptimizer(torch.optim.Optimizer):
+class BaseOptimizer(torch.optim.Optimizer):
     """Steps of a method for the agents of this process, a stack of ``rows``; see the two engines.
 
     Args:
@@ -395,7 +393,7 @@ class MethodOptimizer(torch.optim.Optimizer):
             grad.mul_(scale.to(grad.device).double().reciprocal().to(grad.dtype))
         if any(group["weight_decay"] for group in self.param_groups):
             grad = self._decayed(grad)
-        broken = broken_rows(grad)
+        broken = nonfinite_rows(grad)
         if broken and self._non_finite == "error":
             self._runtime.fail(
                 f"step {self.k}: the gradient of {self._named(broken)} is not finite; look at the batch of that step, "
@@ -414,7 +412,7 @@ class MethodOptimizer(torch.optim.Optimizer):
         return grad
 
     def _check_state(self) -> None:
-        broken = broken_rows(self._state.x)
+        broken = nonfinite_rows(self._state.x)
         if broken:
             self._runtime.fail(
                 f"step {self.k}: the state of {self._named(broken)} is not finite any more; lower `lr`, and go on from "

@@ -16,10 +16,10 @@ import torch.distributed as dist
 from safetensors import SafetensorError
 
 from digrad import checks
+from digrad._internal.error_text import agents_text
 from digrad._internal.files import write_atomically
 from digrad.errors import ArgumentError, CheckpointError, DisagreementError
-from digrad.torch.alone import ALL
-from digrad.torch.checkpoint_files import (
+from digrad.torch.checkpoint.files import (
     FORMAT,
     MARKER,
     Stored,
@@ -32,13 +32,13 @@ from digrad.torch.checkpoint_files import (
     step_folder,
     write_file,
 )
-from digrad.torch.finite import broken_rows
+from digrad.torch.checkpoint.serialization import decode, encode
+from digrad.torch.checkpoint.single_process import ALL
+from digrad.torch.engines.flat_parameters import nonfinite_rows
 from digrad.torch.handshake import Handshake, difference
 from digrad.torch.optimizer import DecentralizedOptimizer
 from digrad.torch.process_network import ProcessNetwork
-from digrad.torch.reasons import agents_text
 from digrad.torch.replicas import Replicas
-from digrad.torch.state_codec import decode, encode
 
 SAVE, RESUME = "Checkpoints.save()", "Checkpoints.resume()"
 TRACKING = "use resume('tracking restart')"
@@ -271,7 +271,7 @@ class Checkpoints:
     def _broken(self) -> str:
         """Return why the state is not worth storing, or nothing."""
         fields = self._optimizer.state_fields._asdict()
-        names = [name for name, value in fields.items() if broken_rows(value)]
+        names = [name for name, value in fields.items() if nonfinite_rows(value)]
         if not names:
             return ""
         return f"{', '.join(names)} of the state are not finite; what is stored already is left as it is"

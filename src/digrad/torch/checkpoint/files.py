@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from digrad.errors import CheckpointError
-from digrad.torch.state_codec import decode
+from digrad.torch.checkpoint.serialization import decode
 
 MARKER = "COMMITTED"
 FORMAT = 2
