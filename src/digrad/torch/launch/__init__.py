@@ -31,7 +31,7 @@ SETTINGS = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
 }
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # which interface they use
-CHECK = Path(__file__).parents[1] / "machines" / "check.py"  # the script of `digrad launch --check`
+CHECK = Path(__file__).parent / "check.py"  # the script of `digrad launch --check`
 REJOIN = 300.0  # seconds to wait for a machine
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 

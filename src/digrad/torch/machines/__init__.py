@@ -1,1 +1,0 @@
-"""Several machines: how the launches of one run find, trust, watch and restart one another."""
