@@ -87,11 +87,16 @@ class Start:
         return self.y - np.outer(self.matrices.v, self.y.mean(axis=0))
 
     @cached_property
+    def errors(self) -> tuple[Floats, Floats]:
+        """What rounding can do to the losses and gradients at x, ``[n]`` each."""
+        return self.losses.rounding(self.x)
+
+    @cached_property
     def base(self) -> tuple[float, float]:
         """Sum of f_i(x_i) minus <g, e_x>, and what rounding can do to it."""
         problem = self.losses.problem
         losses, gradients = problem.local_losses(self.x), problem.local_gradients(self.x)
-        loss_error, grad_error = self.losses.rounding(self.x)
+        loss_error, grad_error = self.errors
         lengths = np.linalg.norm(self.consensus, axis=1)
         steep = np.linalg.norm(gradients, axis=1)
         error = loss_error.sum() + np.sum(grad_error * lengths + steep * self.rounding(self.x))
@@ -143,8 +148,7 @@ class Start:
         k = self.matrices.n - 1
         value, error = self.base
         eta = np.vstack([self.consensus[:k] / step_size, self.tracking[:k]])
-        _, grad_error = self.losses.rounding(self.x)
-        slips = self.rounding(self.x)[:k] / step_size, (self.rounding(self.y) + grad_error.max())[:k]
+        slips = self.rounding(self.x)[:k] / step_size, (self.rounding(self.y) + self.errors[1].max())[:k]
         return value + error + step_size * form_bound(P[: 2 * k, : 2 * k], eta, np.concatenate(slips))
 
     def rounding(self, rows: Floats) -> Floats:
