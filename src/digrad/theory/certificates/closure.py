@@ -9,7 +9,6 @@ resulting V_0 is at most L.
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -307,17 +306,28 @@ def strengthen(start: Start, proof: Proof, shares: Floats) -> Proof:
 
     best, score = rated(proof)
     for grown in GROWN:
-        room, has_found = 1 - proof.step_size * grown / proof.taps.step_size, False
-        for kept, share in product((room / 2, room / 4), SLACKS if room > 0 else ()):
-            slack, L = share * _least_ratio(start), grown * proof.curvature
-            asked = (proof._replace(kept=kept, slack=slack, past=part * slack, curvature=L) for part in PARTS)
-            if (found := next(filter(None, (_stronger(start, each) for each in asked)), None)) is None:
-                continue
-            found, count = rated(found)
-            if count is not None and (score is None or count < score):
-                best, score, has_found = found, count, True
-                if start.matrices.n > FEW:
-                    return best
+        room, L, has_found = (
+            1 - proof.step_size * grown / proof.taps.step_size,
+            grown * proof.curvature,
+            False,
+        )
+        for kept in (room / 2, room / 4) if room > 0 else ():
+            fewest = math.inf
+            for share in SLACKS:
+                slack = share * _least_ratio(start)
+                asked = (
+                    proof._replace(kept=kept, slack=slack, past=part * slack, curvature=L) for part in PARTS
+                )
+                if (found := next(filter(None, (_stronger(start, each) for each in asked)), None)) is None:
+                    continue
+                found, count = rated(found)
+                if count is None or count >= fewest:  # so has less slack
+                    break
+                fewest = count
+                if score is None or count < score:
+                    best, score, has_found = found, count, True
+                    if start.matrices.n > FEW:
+                        return best
         if has_found:
             break
     return best
