@@ -61,10 +61,15 @@ METHODS_TAIL = """
 .. autofunction:: digrad.methods.dnsgd.chebyshev_momentum
 ```
 
-## Directions
+## Composition
+
+{py:class}`digrad.Tracking` is composed of an estimator (`dg.estimators`) and a direction (`dg.directions`).
 
 ```{eval-rst}
-.. automodule:: digrad.directions
+.. automodule:: digrad.methods.estimators
+   :members:
+
+.. automodule:: digrad.methods.directions
    :members:
 ```
 

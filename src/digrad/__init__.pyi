@@ -1,6 +1,5 @@
 # The public names of digrad, one by one: read by type checkers, and at run time by lazy_loader.
 from . import data as data
-from . import directions as directions
 from . import graphs as graphs
 from . import links as links
 from . import network as network
@@ -45,6 +44,9 @@ from .methods import PushDIGing as PushDIGing
 from .methods import PushPull as PushPull
 from .methods import SoftCGT as SoftCGT
 from .methods import SubgradientPush as SubgradientPush
+from .methods import Tracking as Tracking
+from .methods import directions as directions
+from .methods import estimators as estimators
 from .network import Mixing as Mixing
 from .network import Network as Network
 from .network import NetworkSequence as NetworkSequence

@@ -5,7 +5,7 @@ gives to sender j; edges are written ``(sender, receiver)``; mixing is ``matrix 
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 #: A NumPy, JAX or torch array: methods use operators only.
 Array: TypeAlias = Any
@@ -15,6 +15,8 @@ State: TypeAlias = Any
 Schedule: TypeAlias = Callable[[int], float]
 #: A hyper-parameter; an array ``[n, 1]`` gives each agent its own.
 Hyper: TypeAlias = float | Array | Schedule
+#: The shapes of the parameters that a row of x holds one after another.
+Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 #: The plain mean of the agents, or the average that the dynamics of a method conserve.
 Average: TypeAlias = Literal["plain", "weighted"]
 
@@ -22,8 +24,11 @@ Average: TypeAlias = Literal["plain", "weighted"]
 class Net(Protocol):
     """What an engine passes to a method: the only way for agents to communicate.
 
-    Each verb takes one stacked array ``[rows, ...]``, or a tuple of them that travels in the same round.
+    Each verb takes one stacked array ``[rows, ...]``, or a tuple of them that travels in the same round. ``shapes`` are
+    those of the parameters in a row, for methods that treat matrices as matrices; None for one vector.
     """
+
+    shapes: Shapes | None
 
     @property
     def one_hot(self) -> Array:
@@ -60,7 +65,10 @@ class Method(Protocol):
     ``state``: the norm of what it clips, relative to the threshold.
     """
 
-    needs: ClassVar[frozenset[str]]
+    @property
+    def needs(self) -> frozenset[str]:
+        """The weights it mixes with; most methods have a constant of their class."""
+        ...
 
     def init(self, x0: Array, net: Net) -> State:
         """Return the state before the first step; needs no gradient."""

@@ -108,9 +108,17 @@ def plain(value: Any) -> Any:
         return float(value) if np.isfinite(value) else repr(float(value))
     if hasattr(value, "tolist"):
         return value.tolist() if is_short(value) else _digest(np.asarray(value))
-    if type(value) in SCHEDULES.values():
+    if type(value) in SCHEDULES.values() or _is_record(value):
         return repr(value)
     return f"{getattr(value, '__qualname__', type(value).__qualname__)}:{fingerprint(value)[:12]}"
+
+
+def _is_record(value: Any) -> bool:
+    """Return whether a value is a data class of plain values, such as a part of a composed method."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return False
+    plain_types = bool | int | float | str | None
+    return all(isinstance(getattr(value, one.name), plain_types) for one in dataclasses.fields(value))
 
 
 def long_arrays(method: Any) -> dict[str, npt.NDArray[Any]]:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from digrad.network import LETTERS
+from digrad.types import Shapes
 
 VERBS = {"row": "pull", "column": "push", "doubly": "mix"}  # what a need of a method is called on the net
 
@@ -37,6 +38,8 @@ def required(method: Any) -> frozenset[str]:
 
 class Verbs:
     """``pull``, ``push`` and ``mix`` of an executor, which says once what becomes of an array that is sent."""
+
+    shapes: Shapes | None = None  # of the parameters in a row; an engine that knows them sets it
 
     def pull(self, x: Any) -> Any:
         """Mix with the row-stochastic R."""

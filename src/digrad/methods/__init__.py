@@ -28,6 +28,7 @@ from digrad.methods.sgp import SGP
 from digrad.methods.soft_cgt import SoftCGT
 from digrad.methods.sonata import SONATA
 from digrad.methods.subgradient_push import SubgradientPush
+from digrad.methods.tracking import Tracking
 
 METHODS: dict[str, type] = {
     method.__name__: method
@@ -94,6 +95,7 @@ __all__ = [
     "PushPull",
     "SoftCGT",
     "SubgradientPush",
+    "Tracking",
     "chebyshev_momentum",
     "scaled_thresholds",
 ]

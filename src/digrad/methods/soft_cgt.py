@@ -74,7 +74,7 @@ class SoftCGT:
     def step(self, state: SoftCGTState, grad: Array, net: Net) -> SoftCGTState:
         """Track, then move along the softly clipped tracker."""
         y = net.push(state.y) + grad - state.g  # (2)
-        x = net.pull(state.x) - self.step_size * y * soft_clip_factors(y, self.threshold)  # (1)
+        x = net.pull(state.x) - self.step_size * (y * soft_clip_factors(y, self.threshold))  # (1)
         return SoftCGTState(x=x, y=y, g=grad)
 
     def diagnostics(self, state: SoftCGTState, grad: Array, net: Net) -> dict[str, Array]:

@@ -18,6 +18,7 @@ from digrad.data.finite import not_finite_row
 from digrad.errors import ArgumentError, DataError
 from digrad.problems.problem import Floats, Problem, as_floats
 from digrad.problems.static import LossCode, code_of
+from digrad.types import Shapes
 
 DISTINCT_SIZES = 4  # up to this many the loss is traced once per size; each costs about a second
 LARGEST_PADDING = 2  # samples of a padded group, repeated ones included, relative to those that count
@@ -46,6 +47,12 @@ class UserLosses:
     def n_agents(self) -> int:
         """The number n of losses."""
         return len(self.data)
+
+    @property
+    def shapes(self) -> Shapes:
+        """The shapes of the leaves of the parameters, in the order of x."""
+        params = jax.eval_shape(self.unravel, jax.ShapeDtypeStruct((self.dim,), np.float32))
+        return tuple(leaf.shape for leaf in jax.tree.leaves(params))
 
     def arrays(self, dtype: npt.DTypeLike) -> dict[str, Any]:
         """Return the data stacked by group, and padded to one stack for mini-batches."""

@@ -15,7 +15,7 @@ import scipy.sparse
 
 from digrad._internal.fingerprints import fingerprint
 from digrad.errors import ArgumentError
-from digrad.types import Array
+from digrad.types import Array, Shapes
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +49,11 @@ class LossCode:
     def objective(self, arrays: Any, points: Array) -> tuple[jax.Array, jax.Array]:
         """Return F ``[K]`` and its gradient ``[K, d]`` at ``points`` ``[K, d]``."""
         return self.local.objective(arrays, points)
+
+    @property
+    def shapes(self) -> Shapes | None:
+        """The shapes of the parameters that x holds one after another; None for one vector."""
+        return getattr(self.local, "shapes", None)
 
     @property
     def has_short_sums(self) -> bool:

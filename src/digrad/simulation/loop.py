@@ -227,6 +227,7 @@ def _one_step(
         )
     else:
         net = UnreliableNet(static.rules, operators, delivery, links, k, len(point))  # pyright: ignore[reportArgumentType]
+    net.shapes = static.losses.shapes
     grad = static.losses.gradients(params.arrays, point, index)
     after = _like(method.step(state, grad, net), state)
     if delivery is not None and delivery.awake is not None:

@@ -39,6 +39,7 @@ from digrad.simulation.unreliable import (
     edges_only,
     rules_of,
 )
+from digrad.types import Shapes
 
 STEPS_PER_CALL = 1000  # at most
 BYTES_PER_CALL = 64 << 20  # what the inputs, or the stored averages, of one call take at most, about
@@ -102,7 +103,9 @@ def set_up(
     n, d = problem.n_agents, problem.dim
     delivery = delivery_of(method, network, (n, d), dtype) if is_unreliable(network) else None
     opening = operators if delivery is None and operators else _first(of_steps, network, matrices, dtype)
-    links, traffic, rules, widths = _dry_run(numeric, (n, d), dtype, opening, network, delivery)
+    links, traffic, rules, widths = _dry_run(
+        numeric, (n, d), dtype, opening, network, delivery, problem.code.shapes
+    )
     per_step = (
         fresh_bytes + (4 * n * sampler.batch_size if sampler else 0) + delivery_bytes(delivery, widths) or 1
     )
@@ -170,7 +173,9 @@ def with_numbers(setup: Setup, method: Any, seed: int) -> Setup:
 def start(setup: Setup, x0: npt.NDArray[np.floating]) -> State:
     """Return the state before the first step, from ``x0`` ``[n, d]`` in the dtype of the run."""
     method = setup.params[0].method
-    state = _strong(method.init(jnp.asarray(x0), SimulatedNet(setup.opening, len(x0))), x0.dtype)
+    net = SimulatedNet(setup.opening, len(x0))
+    net.shapes = setup.static.losses.shapes
+    state = _strong(method.init(jnp.asarray(x0), net), x0.dtype)
     return State(
         k=jnp.asarray(0),
         reached=jnp.asarray(0),
@@ -270,9 +275,11 @@ def _hash_of_class(cls: type) -> str:
 def numbers_only(method: Any, dtype: npt.DTypeLike) -> Any:
     """Return the method as a pytree of floats and columns of them, with zero in place of a schedule.
 
-    A field annotated with ``float`` is a leaf, so that a new step size does not compile again; every other field (a
-    name, a flag, a count) is static.
+    A field annotated with ``float`` is a leaf, so that a new step size does not compile again, and so is one of a part
+    that a method is composed of; every other field (a name, a flag, a count) is static.
     """
+    if isinstance(method, tuple):
+        return tuple(numbers_only(part, dtype) for part in method)
     _register(type(method))
     values: dict[str, Any] = {name: getattr(method, name) for name in numeric_fields(type(method))}
     scheduled = {name: 0.0 for name, value in values.items() if callable(value)}
@@ -282,22 +289,39 @@ def numbers_only(method: Any, dtype: npt.DTypeLike) -> Any:
         if np.ndim(value) and not callable(value)
     }
     whole = {name: float(value) for name, value in values.items() if isinstance(value, int)}
-    return with_fields(method, {**columns, **scheduled, **whole})
+    parts = {name: numbers_only(getattr(method, name), dtype) for name in _parts(method)}
+    return with_fields(method, {**columns, **scheduled, **whole, **parts})
+
+
+def _parts(method: Any) -> tuple[str, ...]:
+    """Return the fields that hold numbers of their own: a data class, or several."""
+    numeric = numeric_fields(type(method))
+    others = [field.name for field in dataclasses.fields(method) if field.name not in numeric]
+    return tuple(name for name in others if _is_part(getattr(method, name)))
+
+
+def _is_part(value: Any) -> bool:
+    if isinstance(value, tuple) and value:
+        return all(map(_is_part, value))
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
 @cache
 def _register(method_type: type) -> None:
     """Make a method class a pytree whose leaves are its numbers; unflattening skips the checks of its constructor."""
     numeric = numeric_fields(method_type)
-    static = tuple(field.name for field in dataclasses.fields(method_type) if field.name not in numeric)
+    others = tuple(field.name for field in dataclasses.fields(method_type) if field.name not in numeric)
 
     def flatten(method: Any) -> tuple[list[Any], tuple[Any, ...]]:
-        return [getattr(method, name) for name in numeric], tuple(getattr(method, name) for name in static)
+        parts = _parts(method)
+        static = tuple((name, getattr(method, name)) for name in others if name not in parts)
+        return [getattr(method, name) for name in (*numeric, *parts)], (parts, static)
 
-    def unflatten(values: tuple[Any, ...], leaves: Any) -> Any:
+    def unflatten(form: tuple[Any, ...], leaves: Any) -> Any:
+        parts, static = form
         method = object.__new__(method_type)
-        method.__dict__.update(zip(static, values, strict=True))
-        method.__dict__.update(zip(numeric, leaves, strict=True))
+        method.__dict__.update(static)
+        method.__dict__.update(zip((*numeric, *parts), leaves, strict=True))
         return method
 
     jax.tree_util.register_pytree_node(method_type, flatten, unflatten)
@@ -310,10 +334,12 @@ def _dry_run(
     opening: dict[str, Operator],
     network: AnyNetwork,
     delivery: DeliverySchedule | None,
+    shapes: Shapes | None,
 ) -> tuple[tuple[Any, ...], Traffic | PacketTraffic, Any, tuple[int, ...]]:
     """Return the state of the links before the first step, and what is sent, counted without computing it."""
     (n, d), matrices = shape, bindings(method)
     start_net, rules = SimulatedNet(opening, n), None
+    start_net.shapes = shapes
     state = jax.eval_shape(
         lambda x: _strong(method.init(x, start_net), dtype), jax.ShapeDtypeStruct(shape, dtype)
     )
@@ -325,6 +351,7 @@ def _dry_run(
         rules = rules_of(network, matrices, dtype, delivery)
         first = jax.tree.map(lambda table: jnp.asarray(table[0]), deliveries(delivery, 0, 1, 1, ()))
         net = UnreliableNet(rules, _first(edges_only, network, matrices, dtype), first, None, 0, n)
+    net.shapes = shapes
 
     def dry(state: Any, grad: Any) -> tuple[Any, ...]:
         method.step(state, grad, net)

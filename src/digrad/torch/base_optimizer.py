@@ -58,6 +58,7 @@ class BaseOptimizer(torch.optim.Optimizer):
         self._non_finite, self._timeline = non_finite, timeline
         self._flat, self._network, self._agents = flat, network, tuple(agents)
         self._runtime, self._net = runtime, runtime.net
+        self._net.shapes = flat.shapes
         self._given, self._local = method, _local_arrays(method, self._agents, flat)
         self.k = 0
         self._is_built = self._is_averaged = False

@@ -13,6 +13,7 @@ import torch
 
 from digrad.errors import ArgumentError
 from digrad.torch.engines.mixing import PIECE
+from digrad.types import Shapes
 
 ALIGNMENT = 64  # bytes; matrix kernels may choose another order of summation for rows aligned differently
 
@@ -54,6 +55,16 @@ class FlatParameters:
     def parameters(self) -> list[list[torch.Tensor]]:
         """The trained parameters of each agent, in the order of the flat row."""
         return self._rows
+
+    @property
+    def shapes(self) -> Shapes:
+        """The shapes of the parameters in a row, their axes as they lie in memory (channels_last: the last)."""
+        return tuple(
+            tuple(
+                size for _, size in sorted(zip(_strides(p), p.shape, strict=True), key=lambda axis: -axis[0])
+            )
+            for p in self._rows[0]
+        )
 
     @property
     def signature(self) -> str:

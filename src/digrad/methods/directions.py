@@ -1,0 +1,281 @@
+"""How a tracker becomes a step: the directions of :class:`~digrad.methods.Tracking`.
+
+A direction D is a pure function of stacked rows with a memory of its own; the step that is subtracted from x is
+``step_size * D(y)``. The trackers of all agents point the same way in the end, so that a direction that is odd and
+never points away from y moves no fixed point: on the *tracker* it causes no bias, while the same function of the local
+gradients would. A direction that vanishes with y ends at the minimum; one of fixed length (:func:`normalize`,
+:func:`sign`, :func:`orthogonalize`) hovers around it at a distance proportional to the step size.
+
+>>> import numpy as np
+>>> chain(clip(5.0), sign()).update(np.array([[30.0, -40.0]]), np.zeros((1, 0)), np.zeros((1, 2)), ((2,),))[0]
+array([[ 1., -1.]])
+"""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, Protocol, TypeAlias
+
+from digrad import checks
+from digrad.arrays import (
+    clip_rows,
+    concat_columns,
+    newton_schulz,
+    normalize_rows,
+    polar_factor,
+    signs,
+    soft_clip_factors,
+)
+from digrad.errors import ArgumentError
+from digrad.methods.optimizers import from_optax, from_torch
+from digrad.types import Array, Shapes
+
+__all__ = [
+    "Direction",
+    "chain",
+    "clip",
+    "from_optax",
+    "from_torch",
+    "normalize",
+    "orthogonalize",
+    "plain",
+    "sign",
+    "soft_clip",
+]
+
+Settles: TypeAlias = bool | None
+
+
+class Direction(Protocol):
+    """How a tracker becomes a step, as a pure function of stacked rows; each agent's row is treated on its own.
+
+    ``settles`` is None where nobody knows, as of an optimizer; ``shapes`` are those of the parameters that a row holds
+    one after another.
+    """
+
+    @property
+    def settles(self) -> Settles:
+        """Whether the step vanishes with the tracker."""
+        ...
+
+    def init(self, x: Array, shapes: Shapes) -> Array:
+        """Return the memory before the first step, ``[rows, m]``."""
+        ...
+
+    def update(self, y: Array, memory: Array, x: Array, shapes: Shapes) -> tuple[Array, Array]:
+        """Return the direction ``[rows, d]``, of which a multiple is subtracted from x, and the memory after it."""
+        ...
+
+
+def no_memory(direction: object, x: Array, shapes: Shapes) -> Array:
+    """Return a memory of no numbers; a direction that keeps nothing says ``init = no_memory``."""
+    return x[:, :0]
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Made by :func:`plain`."""
+
+    settles: ClassVar = True
+    init = no_memory
+
+    def update(self, y: Array, memory: Array, x: Array, shapes: Shapes) -> tuple[Array, Array]:
+        """Return the tracker."""
+        return y, memory
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Made by :func:`clip`."""
+
+    threshold: float
+
+    settles: ClassVar = True
+    init = no_memory
+
+    def __post_init__(self) -> None:
+        """Check the field."""
+        checks.set_number(self, "threshold", partial(checks.positive, allow_inf=True))
+
+    def update(self, y: Array, memory: Array, x: Array, shapes: Shapes) -> tuple[Array, Array]:
+        """Return the clipped tracker."""
+        return clip_rows(y, self.threshold), memory
+
+
+@dataclass(frozen=True)
+class SoftClip:
+    """Made by :func:`soft_clip`."""
+
+    threshold: float
+
+    settles: ClassVar = True
+    init = no_memory
+
+    def __post_init__(self) -> None:
+        """Check the field."""
+        checks.set_number(self, "threshold", partial(checks.positive, allow_inf=True))
+
+    def update(self, y: Array, memory: Array, x: Array, shapes: Shapes) -> tuple[Array, Array]:
+        """Return the softly clipped tracker."""
+        return y * soft_clip_factors(y, self.threshold), memory
+
+
+@dataclass(frozen=True)
+class Normalize:
+    """Made by :func:`normalize`."""
+
+    settles: ClassVar = False
+    init = no_memory
+
+    def update(self, y: Array, memory: Array, x: Array, shapes: Shapes) -> tuple[Array, Array]:
+        """Return the unit vector along the tracker."""
+        return normalize_rows(y), memory
+
+
+@dataclass(frozen=True)
+class Sign:
+    """Made by :func:`sign`."""
+
+    settles: ClassVar = False
+    init = no_memory
+
+    def update(self, y: Array, memory: Array, x: Array, shapes: Shapes) -> tuple[Array, Array]:
+        """Return the sign of every entry."""
+        return signs(y), memory
+
+
+@dataclass(frozen=True)
+class Orthogonalize:
+    """Made by :func:`orthogonalize`."""
+
+    iterations: int | None = None
+
+    settles: ClassVar = False
+    init = no_memory
+
+    def __post_init__(self) -> None:
+        """Check the field."""
+        if self.iterations is not None:
+            object.__setattr__(
+                self, "iterations", checks.count(self.iterations, "iterations", "orthogonalize")
+            )
+
+    def update(self, y: Array, memory: Array, x: Array, shapes: Shapes) -> tuple[Array, Array]:
+        """Return the orthogonal factor of every matrix."""
+        return orthogonal_factors(y, shapes, self.iterations), memory
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Made by :func:`chain`."""
+
+    parts: tuple[Direction, ...]
+
+    @property
+    def settles(self) -> Settles:
+        """Whether the step vanishes with the tracker: if it does for all parts."""
+        known = [part.settles for part in self.parts]
+        return None if None in known else all(known)
+
+    @property
+    def threshold(self) -> float:
+        """The threshold of the first part that has one, or infinity."""
+        return next((part.threshold for part in self.parts if hasattr(part, "threshold")), math.inf)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def init(self, x: Array, shapes: Shapes) -> Array:
+        """Return the memory of the part that has one."""
+        return concat_columns([part.init(x, shapes) for part in self.parts])
+
+    def update(self, y: Array, memory: Array, x: Array, shapes: Shapes) -> tuple[Array, Array]:
+        """Return what the last part makes of what the parts before it make of the tracker."""
+        for part in self.parts:
+            y, memory = part.update(y, memory, x, shapes)
+        return y, memory
+
+
+def plain() -> Plain:
+    """Return the tracker itself as direction, as AB and its relatives have it."""
+    return Plain()
+
+
+def clip(threshold: float) -> Clip:
+    r"""Return :math:`D(y) = \min(1, c_0/\|y\|)\, y`, as CGT has it.
+
+    Args:
+        threshold: :math:`c_0 > 0`, or infinity.
+    """
+    return Clip(threshold)
+
+
+def soft_clip(threshold: float) -> SoftClip:
+    r"""Return :math:`D(y) = c_0\, y/(c_0 + \|y\|)`, as SoftCGT has it.
+
+    Args:
+        threshold: :math:`c_0 > 0`, or infinity.
+    """
+    return SoftClip(threshold)
+
+
+def normalize() -> Normalize:
+    r"""Return :math:`D(y) = y/\|y\|`, with 0/0 = 0: a step of fixed length, as NormalizedAB and GT-NSGDm have it."""
+    return Normalize()
+
+
+def sign() -> Sign:
+    """Return the sign of every entry: one bit per number, whatever the scale of the coordinates."""
+    return Sign()
+
+
+def orthogonalize(iterations: int | None = None) -> Orthogonalize:
+    r"""Return :math:`D(Y) = U V^T` of :math:`Y = U \Sigma V^T` for every matrix among the parameters, as Muon has it.
+
+    Every parameter with two axes or more is a matrix (its first axis by all others); of a vector it is the unit vector.
+    The engines know the shapes: those of the pytree of :func:`digrad.problems.from_loss`, or of the parameters of a
+    torch module. A problem on plain vectors has one parameter, and there this is :func:`normalize`.
+
+    Args:
+        iterations: None for a singular value decomposition; a number for that many Newton-Schulz iterations with the
+            coefficients of Muon, which are faster for large matrices and leave singular values between 0.7 and 1.2
+            (5 is usual).
+    """
+    return Orthogonalize(iterations)
+
+
+def chain(*parts: Direction) -> Chain:
+    """Return directions one after another, such as ``chain(clip(5.0), from_optax(optax.adam(1e-3)))``.
+
+    Raises:
+        ArgumentError: There is no part, or more than one of them is an optimizer with a memory.
+    """
+    for part in parts:
+        check_direction(part, "parts", "chain")
+    if not parts or sum(part.settles is None for part in parts) > 1:
+        raise ArgumentError(
+            f"`parts` of chain must be directions of which at most one is an optimizer, but got {len(parts)} of which "
+            f"{sum(part.settles is None for part in parts)} are."
+        )
+    return Chain(parts)
+
+
+def check_direction(value: object, name: str, owner: str) -> None:
+    """Raise unless ``value`` is a direction."""
+    if isinstance(value, type) or not hasattr(value, "settles") or not hasattr(value, "update"):
+        raise ArgumentError(
+            f"`{name}` of {owner} must be a direction of digrad.directions, such as clip(5.0) or "
+            f"from_optax(optax.adam(1e-3)), but got {value!r}."
+        )
+
+
+def orthogonal_factors(y: Array, shapes: Shapes, iterations: int | None = None) -> Array:
+    """Return the orthogonal factor of every matrix and the unit vector of every vector in the rows of y."""
+    parts, first = [], 0
+    for shape in shapes:
+        part = y[:, first : first + math.prod(shape)]
+        first += math.prod(shape)
+        if len(shape) < 2:
+            parts.append(normalize_rows(part))
+            continue
+        matrix = part.reshape(len(y), shape[0], -1)
+        factor = polar_factor(matrix) if iterations is None else newton_schulz(matrix, iterations)
+        parts.append(factor.reshape(part.shape))
+    return concat_columns(parts)

@@ -1,0 +1,103 @@
+"""What is tracked: how an agent turns its gradients into the quantity that :class:`~digrad.methods.Tracking` averages.
+
+An estimator is one pure function of stacked rows, ``update(grad, g)``: the new quantity from the fresh gradient and the
+quantity before, which starts at zero and is all that is remembered. Where nothing moves any more it must be a fixed
+multiple of the local gradient; otherwise the method ends at a wrong point, because the limit is where the tracked
+quantities, and not the gradients, add up to zero.
+
+>>> import numpy as np
+>>> momentum(0.5).update(np.array([[2.0]]), np.array([[1.0]]))
+array([[2.5]])
+"""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from digrad import checks
+from digrad.arrays import clip_rows, row_norm, where
+from digrad.types import Array
+
+__all__ = ["Estimator", "error_feedback", "gradient", "momentum"]
+
+
+class Estimator(Protocol):
+    """What is tracked, as a pure function of stacked rows; each agent's row is treated on its own."""
+
+    def update(self, grad: Array, g: Array) -> Array:
+        """Return what is tracked now, ``[rows, d]``, from the gradient and from what was tracked before."""
+        ...
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """Made by :func:`gradient`."""
+
+    def update(self, grad: Array, g: Array) -> Array:
+        """Return the gradient."""
+        return grad
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """Made by :func:`momentum`."""
+
+    momentum: float
+    dampening: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        checks.set_number(self, "momentum", checks.fraction)
+        checks.set_number(self, "dampening", checks.fraction)
+
+    def update(self, grad: Array, g: Array) -> Array:
+        """Return the momentum."""
+        return self.momentum * g + (1 - self.dampening) * grad
+
+
+@dataclass(frozen=True)
+class ErrorFeedback:
+    """Made by :func:`error_feedback`."""
+
+    threshold: float
+
+    def __post_init__(self) -> None:
+        """Check the field."""
+        checks.set_number(self, "threshold", partial(checks.positive, allow_inf=True))
+
+    def update(self, grad: Array, g: Array) -> Array:
+        """Return the gradient, or as much of the way to it as the threshold allows."""
+        change = grad - g
+        # The gradient itself, not g + (grad - g), which is another number after rounding.
+        return where(row_norm(change) <= self.threshold, grad, g + clip_rows(change, self.threshold))
+
+
+def gradient() -> Gradient:
+    """Return the estimator of plain gradient tracking: the gradient itself."""
+    return Gradient()
+
+
+def momentum(momentum: float, *, dampening: float = 0.0) -> Momentum:
+    r"""Return the momentum :math:`g^+ = \beta g + (1 - \tau) \nabla f_i`, in the words of ``torch.optim.SGD``.
+
+    Args:
+        momentum: :math:`\beta` in [0, 1).
+        dampening: :math:`\tau` in [0, 1): 0 gives the sum of momentum tracking, whose effective step size is
+            :math:`\alpha/(1 - \beta)`; :math:`\tau = \beta` the moving average of GT-NSGDm and DeMuon.
+    """
+    return Momentum(momentum, dampening)
+
+
+def error_feedback(threshold: float = math.inf) -> ErrorFeedback:
+    r"""Return the estimate that follows the gradient by at most ``threshold`` a step (Clip21).
+
+    :math:`g^+ = g + \min(1, c/\|\nabla f_i - g\|)(\nabla f_i - g)`: what an agent adds to the trackers in a step is
+    bounded, and yet nothing is biased, because what was clipped away follows later. Far from the minimum it overshoots
+    where clipping the tracker does not (it bounds the acceleration, not the velocity); near it, the trackers keep no
+    rounding errors of huge gradients.
+
+    Args:
+        threshold: The longest change of what is tracked.
+    """
+    return ErrorFeedback(threshold)
