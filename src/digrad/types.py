@@ -59,6 +59,8 @@ class Method(Protocol):
     ``needs`` names the weights it mixes with (``row``, ``column``, ``doubly``, ``mean``). Optional facts:
     ``average_weights(state)`` (``[n, 1]``, sum n: how much each estimate counts in the average that the method
     conserves, where that is not the Perron vector of its mixing),
+    ``connectivity`` (``"common root"`` if an agent that reaches all others along R and that all others reach along C
+    suffices, ``"strong"`` if all weights must connect the agents strongly; by default column-stochastic ones must),
     ``learns`` (what it finds out about its weights, which therefore must not change),
     ``max_agents`` (more are refused, because what each carries grows with their number), and
     ``diagnostics(state, grad, net)``, per-agent figures ``{"clip_ratio": [n, 1]}`` of the step that led to

@@ -219,7 +219,10 @@ MATRICES = {
         RING.replace("0.5,0.5,0,0,0", "-0.5,1.5,0,0,0"),
         "agent 1 gives to agent 0 is -0.5, but",
     ),
-    "zero diagonal": (RING.replace("0.5,0.5,0,0,0", "1,0,0,0,0"), "`R`: agent 1 gives itself no weight"),
+    "zero diagonal": (
+        "0,0,0,0,1\n1,0,0,0,0\n0,1,0,0,0\n0,0,1,0,0\n0,0,0,1,0\n",
+        "`R`: agent 0 gives itself no weight",
+    ),
     "arc outside the graph": (
         RING.replace("0.5,0.5,0,0,0", "0,0.5,0.5,0,0"),
         "(2, 1) is not an arc of the graph",

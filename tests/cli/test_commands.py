@@ -119,18 +119,19 @@ def test_graph_lists_the_perron_vectors_and_the_roots_of_a_small_graph(monkeypat
     assert "0, 1, 2" not in call(monkeypatch, capsys, "graph", "ring", "12")
 
 
-@pytest.mark.parametrize("words", [("out_star", "4"), ("chain.txt",)])
+@pytest.mark.parametrize("words", [("out_star", "4"), ("fork.txt",)])
 def test_graph_with_a_root_is_described_drawn_and_saved_without_column_weights(
     words, monkeypatch, capsys, tmp_path
 ):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "chain.txt").write_text("0 1\n1 2\n")
+    (tmp_path / "fork.txt").write_text("0 1\n0 2\n")
     lines = call(monkeypatch, capsys, "graph", *words, "--draw", "g.svg", "--save", "g.json").splitlines()
     assert "strongly connected  no" in lines
     assert "roots               1 (0)" in lines
     assert "rho_R               0.500000" in lines
     assert lines[-1] == (
-        "C: not possible: agent 1 cannot reach agent 0, but column-stochastic weights need a strongly connected graph"
+        "C: not possible: no agent is reached by all others, as column-stochastic weights need it "
+        "(agent 1 cannot reach agent 0)"
     )
     assert not any(line.startswith(("v ", "rho_C", "u.v")) for line in lines)
     assert b"<svg" in (tmp_path / "g.svg").read_bytes()

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from digrad.network import LETTERS
+from digrad.network import LETTERS, Connectivity
 from digrad.types import Shapes
 
 VERBS = {"row": "pull", "column": "push", "doubly": "mix"}  # what a need of a method is called on the net
@@ -34,6 +34,16 @@ def required(method: Any) -> frozenset[str]:
     return frozenset(need for need, letter in LETTERS.items() if letter in letters) | (
         method.needs & {"mean"}
     )
+
+
+def connectivity(method: Any) -> Connectivity:
+    """Return how the weights of a network must connect the agents for a method, as ``Network.require`` asks for it.
+
+    >>> from digrad.methods import CGT, SGP
+    >>> connectivity(CGT(step_size=0.1, threshold=1.0)), connectivity(SGP(step_size=0.1))
+    ('common root', 'strong')
+    """
+    return getattr(method, "connectivity", "strong" if "column" in method.needs else "root")
 
 
 class Verbs:

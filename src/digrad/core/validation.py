@@ -3,7 +3,7 @@
 from typing import Any
 
 from digrad.core.link_validation import check_links
-from digrad.core.net import required
+from digrad.core.net import connectivity, required
 from digrad.errors import ArgumentError
 from digrad.methods.fields import check_columns
 from digrad.network import AnyNetwork, Network, NetworkSequence
@@ -38,7 +38,7 @@ def check_fit(method: Method, network: AnyNetwork, name: str) -> None:
     """
     _check_agents(method, network.n, name)
     check_columns(method, network.n)
-    network.require(required(method), name)
+    network.require(required(method), name, connectivity(method))
     check_links(method, network, name)
 
 

@@ -25,6 +25,7 @@ from digrad.graphs.properties import (
     diameter,
     is_strongly_connected,
     roots,
+    sinks,
     strong_components,
     unreachable_pair,
 )
@@ -36,11 +37,13 @@ from digrad.graphs.sequences import (
     sequence,
     split,
 )
+from digrad.graphs.trees import SpanningTrees, spanning_trees
 
 __all__ = [
     "GENERATORS",
     "Digraph",
     "GraphSequence",
+    "SpanningTrees",
     "complete",
     "de_bruijn",
     "degree_imbalance",
@@ -62,6 +65,8 @@ __all__ = [
     "ring",
     "roots",
     "sequence",
+    "sinks",
+    "spanning_trees",
     "split",
     "star",
     "strong_components",

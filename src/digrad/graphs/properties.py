@@ -53,6 +53,17 @@ def roots(graph: Digraph) -> npt.NDArray[np.int64]:
     return np.flatnonzero(component == sources[0]) if len(sources) == 1 else np.empty(0, dtype=np.int64)
 
 
+def sinks(graph: Digraph) -> npt.NDArray[np.int64]:
+    """Return, in ascending order, the agents that can be reached from everybody; empty if there are none.
+
+    Example:
+        >>> from digrad.graphs import out_star
+        >>> sinks(out_star(4)), sinks(out_star(4).reversed())
+        (array([], dtype=int64), array([0]))
+    """
+    return roots(graph.reversed())
+
+
 def degree_imbalance(graph: Digraph) -> int:
     """Return the largest difference between an agent's in-degree and out-degree; 0 for a balanced digraph."""
     return int(np.abs(graph.in_degree - graph.out_degree).max())

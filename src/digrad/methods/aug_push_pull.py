@@ -54,6 +54,7 @@ class AugPushPull:
     step_size: Hyper
 
     needs: ClassVar = frozenset({"row", "column"})
+    connectivity: ClassVar = "common root"
     converges: ClassVar = "exact"
     reference: ClassVar = "xu2015augmented"
     attribution: ClassVar = "after Xu et al. 2015"

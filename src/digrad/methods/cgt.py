@@ -62,6 +62,7 @@ class CGT:
     threshold: Hyper
 
     needs: ClassVar = frozenset({"row", "column"})
+    connectivity: ClassVar = "common root"
     converges: ClassVar = "exact"
     reference: ClassVar = "bo2026provably"
     estimate = query = state_x

@@ -59,6 +59,7 @@ class FROST:
 
     needs: ClassVar = frozenset({"row"})
     converges: ClassVar = "exact"
+    connectivity: ClassVar = "strong"
     learns: ClassVar = "the Perron vector of R"
     max_agents: ClassVar = 1000  # each carries and sends n numbers: n^2 in memory, and n per arc and step
     reference: ClassVar = "xin2019frost"

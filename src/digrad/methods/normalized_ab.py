@@ -54,6 +54,7 @@ class NormalizedAB:
     step_size: Hyper
 
     needs: ClassVar = frozenset({"row", "column"})
+    connectivity: ClassVar = "common root"
     converges: ClassVar = "neighbourhood"
     reference: ClassVar = "bo2026provably"
     attribution: ClassVar = "this library (ablation of CGT)"

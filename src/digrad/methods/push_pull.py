@@ -54,6 +54,7 @@ class PushPull:
     step_size: Hyper
 
     needs: ClassVar = frozenset({"row", "column"})
+    connectivity: ClassVar = "common root"
     converges: ClassVar = "exact"
     reference: ClassVar = "pu2021push"
     estimate = query = state_x

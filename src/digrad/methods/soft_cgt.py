@@ -57,6 +57,7 @@ class SoftCGT:
     threshold: Hyper
 
     needs: ClassVar = frozenset({"row", "column"})
+    connectivity: ClassVar = "common root"
     converges: ClassVar = "exact"
     reference: ClassVar = "bo2026provably"
     attribution: ClassVar = "this library (variant of CGT)"

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import ClassVar, Literal, NamedTuple, TypeAlias, get_args
 
 from digrad import checks
 from digrad.arrays import row_norm, zeros_like
@@ -41,8 +41,8 @@ class Tracking:
 
     Args:
         step_size: :math:`\alpha > 0`; 1 for an optimizer with a learning rate of its own.
-        estimator: What is tracked (:mod:`digrad.methods.estimators`): the ``gradient()``, its ``momentum(0.9)``, or what
-            ``error_feedback(5.0)`` lets through.
+        estimator: What is tracked (:mod:`digrad.methods.estimators`): the ``gradient()``, its ``momentum(0.9)``, or
+            what ``error_feedback(5.0)`` lets through.
         direction: How a tracker becomes a step (:mod:`digrad.methods.directions`): ``plain()``, ``clip(5.0)``,
             ``soft_clip(5.0)``, ``normalize()``, ``sign()``, ``orthogonalize()``, an optimizer
             (``from_optax(optax.adam(1e-3))``, ``from_torch(...)``), or a ``chain(...)`` of them.
@@ -85,6 +85,7 @@ class Tracking:
     mixing: TrackingMixing = "push-pull"
     order: Order = "cta"
 
+    connectivity: ClassVar = "common root"
     estimate = query = state_x
 
     def __post_init__(self) -> None:

@@ -5,12 +5,13 @@ from digrad.network.network import LETTERS, Network
 from digrad.network.sequence import AnyNetwork, NetworkSequence, StepWeights, arcs_used, step_weights
 from digrad.network.spectral import perron_column, perron_row, rho, second_singular_value
 from digrad.network.summary import NetworkSummary
-from digrad.network.validation import custom
+from digrad.network.validation import Connectivity, custom
 from digrad.network.weights import Mixing, column_stochastic, metropolis, row_stochastic, sinkhorn
 
 __all__ = [
     "LETTERS",
     "AnyNetwork",
+    "Connectivity",
     "Mixing",
     "Network",
     "NetworkSequence",

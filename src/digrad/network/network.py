@@ -12,13 +12,22 @@ import numpy.typing as npt
 from digrad import checks
 from digrad._internal.tables import facts_html
 from digrad.errors import ArgumentError, MixingError
-from digrad.graphs import Digraph, GraphSequence, from_networkx, roots, unreachable_pair
+from digrad.graphs import Digraph, GraphSequence, from_networkx, roots, sinks, unreachable_pair
 from digrad.graphs.digraph import numbered
 from digrad.links import Links, check_links
 from digrad.network.proportions import proportions, scaled
 from digrad.network.spectral import DENSE_LIMIT, perron_column, perron_row
 from digrad.network.summary import NetworkSummary, summarize
-from digrad.network.validation import ADJECTIVES, BUILDERS, check_connected, custom, no_root, not_strong
+from digrad.network.validation import (
+    ADJECTIVES,
+    BUILDERS,
+    Connectivity,
+    check_connected,
+    check_connectivity,
+    custom,
+    no_root,
+    no_sink,
+)
 from digrad.network.weights import Kind, Mixing, column_stochastic, row_stochastic, sinkhorn
 
 if TYPE_CHECKING:
@@ -123,8 +132,8 @@ class Network:
                    [0.5 , 0.5 ]])
         """
         graph, numbers = proportions(weights, "weights")
-        is_strong = unreachable_pair(graph) is None
-        return cls(graph, R=scaled(numbers, 1), C=scaled(numbers, 0) if is_strong else None, links=links)
+        has_sink = sinks(graph).size > 0
+        return cls(graph, R=scaled(numbers, 1), C=scaled(numbers, 0) if has_sink else None, links=links)
 
     def __repr__(self) -> str:
         """Return the sizes; ``describe()`` tells more."""
@@ -197,13 +206,13 @@ class Network:
         """Column-stochastic weights: those given, else uniform.
 
         Raises:
-            MixingError: The graph is not strongly connected.
+            MixingError: No agent of the graph is reached by all others.
         """
         if "C" in self._given:
             return self._given["C"]
         graph = self._constant("C")
         if not self.partial:
-            _check_strong(graph)
+            _check_sink(graph)
         return column_stochastic(graph)
 
     @cached_property
@@ -220,13 +229,23 @@ class Network:
 
     @cached_property
     def u(self) -> npt.NDArray[np.float64]:
-        """Perron vector of R, ``[n]``, sum n: how much each agent counts when all pull."""
+        """Perron vector of R, ``[n]``, sum n: how much each agent counts when all pull; 0 unless it reaches all."""
         return perron_row(self.R)
 
     @cached_property
     def v(self) -> npt.NDArray[np.float64]:
-        """Perron vector of C, ``[n]``, sum n: where the mass settles when all push."""
+        """Perron vector of C, ``[n]``, sum n: where the mass settles when all push; 0 unless all others reach it."""
         return perron_column(self.C)
+
+    @property
+    def gain(self) -> float:
+        """u'v/n: the factor by which push-pull methods take longer steps than their step size says; n for two trees."""
+        return float(self.u @ self.v) / self.n
+
+    @property
+    def common_roots(self) -> npt.NDArray[np.int64]:
+        """The agents that reach all others along R and that all others reach along C, in ascending order."""
+        return np.intersect1d(roots(self.R.support), sinks(self.C.support))
 
     @property
     def content_hash(self) -> str:
@@ -235,12 +254,14 @@ class Network:
         parts += [] if self.links is None else [repr(self.links)]
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
-    def require(self, needs: frozenset[str], owner: str) -> None:
-        """Make sure, before the first step, that the weights a method mixes with exist.
+    def require(self, needs: frozenset[str], owner: str, connectivity: Connectivity = "root") -> None:
+        """Make sure, before the first step, that the weights a method mixes with exist and connect the agents.
 
         Args:
             needs: Any of ``"row"``, ``"column"``, ``"doubly"``, ``"mean"``.
             owner: The method's name, for the message.
+            connectivity: ``"strong"``: all weights must connect the agents strongly; ``"common root"``: an agent must
+                reach all others along R and be reached by all others along C; ``"root"``: each must have such an agent.
 
         Raises:
             MixingError: The network lacks weights that are needed.
@@ -248,27 +269,30 @@ class Network:
         for need in sorted(needs):
             checks.choice(need, "needs", owner, NEEDS)
         if isinstance(self.graph, GraphSequence):
-            _require_sequence(self, needs, owner)
+            _require_sequence(self, needs, owner, connectivity)
             return
         for need in ("column", "doubly"):
             if need in needs:
                 self._require_weights(need, owner)
+        used = {need: getattr(self, LETTERS[need]).support for need in ("row", "column") if need in needs}
+        if not self.partial:
+            check_connectivity(used, owner, connectivity)
 
     def describe(self) -> NetworkSummary:
         """Return the figures that decide how well the network mixes; ``print`` shows them as a table.
 
-        Of a graph that has a root but is not strongly connected, the figures of C and W are ``None`` and
-        ``no_column`` says why. Of a graph that changes with the iteration, the union of all arcs is described.
+        Of a graph in which no agent is reached by all others, the figures of C and W are ``None`` and ``no_column``
+        says why. Of a graph that changes with the iteration, the union of all edges is described.
 
         Example:
             >>> from digrad.graphs import out_star
             >>> Network(out_star(3)).describe().no_column
-            'agent 1 cannot reach agent 0, but column-stochastic weights need a strongly connected graph'
+            'no agent is reached by all others, as column-stochastic weights need it (agent 1 cannot reach agent 0)'
         """
         if isinstance(self.graph, GraphSequence):
             return of_union(self.union, self.period)
-        if "C" not in self._given and unreachable_pair(self.graph) is not None:
-            return summarize(self.graph, self.R, self.u, no_column=not_strong(self.graph))
+        if "C" not in self._given and not sinks(self.graph).size:
+            return summarize(self.graph, self.R, self.u, no_column=no_sink(self.graph))
         doubly = self._doubly_or_none() if self.n <= DENSE_LIMIT else None
         return summarize(self.graph, self.R, self.u, C=self.C, v=self.v, W=doubly)
 
@@ -304,9 +328,14 @@ def of_union(union: Digraph, period: int | None) -> NetworkSummary:
     return replace(Network(union).describe(), changes=changes)
 
 
-def _require_sequence(network: Network, needs: frozenset[str], owner: str) -> None:
+def _require_sequence(
+    network: Network, needs: frozenset[str], owner: str, connectivity: Connectivity
+) -> None:
     if "column" in needs:
-        _check_strong(network.union)
+        _check_sink(network.union)
+    check_connectivity(
+        {need: network.union for need in ("row", "column") if need in needs}, owner, connectivity
+    )
     if "doubly" not in needs:
         return
     if network.period is None:
@@ -330,10 +359,10 @@ def _check_root(graph: Digraph) -> None:
         )
 
 
-def _check_strong(graph: Digraph) -> None:
-    if unreachable_pair(graph) is not None:
+def _check_sink(graph: Digraph) -> None:
+    if unreachable_pair(graph) is not None and not sinks(graph).size:
         raise MixingError(
-            f"`graph` of Network: {not_strong(graph)}; add arcs, or pass C on a strongly connected graph."
+            f"`graph` of Network: {no_sink(graph)}; add edges, or pass C on a graph that has such an agent."
         )
 
 

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad.errors import ArgumentError, MixingError
-from digrad.graphs import Digraph, GraphSequence, roots, sequence, unreachable_pair
+from digrad.graphs import Digraph, GraphSequence, roots, sequence, sinks, unreachable_pair
 from digrad.links import Links, check_links
 from digrad.network.network import LETTERS, Network, of_union
 from digrad.network.summary import NetworkSummary
-from digrad.network.validation import no_root, not_strong
+from digrad.network.validation import Connectivity, check_connectivity, no_root, no_sink, not_strong
 from digrad.network.weights import Mixing
 
 
@@ -117,22 +117,35 @@ class NetworkSequence:
             " ".join([*(one.content_hash for one in self.networks), repr(self.links)]).encode()
         ).hexdigest()
 
-    def require(self, needs: frozenset[str], owner: str) -> None:
+    def require(self, needs: frozenset[str], owner: str, connectivity: Connectivity = "root") -> None:
         """Make sure, before the first step, that every network has the weights a method mixes with.
 
+        Args:
+            needs: As for :meth:`Network.require`, and so are the others.
+            owner: The method's name, for the message.
+            connectivity: How all edges together must connect the agents.
+
         Raises:
-            MixingError: One lacks them, or all arcs together do not connect the agents.
+            MixingError: One lacks them, or all edges together do not connect the agents.
         """
         for one in self.networks:
             one.require(needs, owner)
-        for need in ("column", "doubly"):
-            if need not in needs:
-                continue
-            used = _together([getattr(one, LETTERS[need]) for one in self.networks])
-            if unreachable_pair(used) is not None:
-                raise MixingError(
-                    f"`networks` of NetworkSequence: {not_strong(used, need)}; give weight to more arcs of one of them."
-                )
+        used = {
+            need: _together([getattr(one, LETTERS[need]) for one in self.networks])
+            for need in LETTERS
+            if need in needs
+        }
+        if "column" in used and not sinks(used["column"]).size:
+            raise MixingError(
+                f"`networks` of NetworkSequence: {no_sink(used['column'])}; give weight to more edges of one of them."
+            )
+        if "doubly" in used and unreachable_pair(used["doubly"]) is not None:
+            raise MixingError(
+                f"`networks` of NetworkSequence: {not_strong(used['doubly'])}; give weight to more edges of one."
+            )
+        check_connectivity(
+            {need: used[need] for need in ("row", "column") if need in used}, owner, connectivity
+        )
 
     def describe(self) -> NetworkSummary:
         """Return the figures of the union of all arcs, with uniform weights."""
@@ -176,7 +189,7 @@ def arcs_used(network: AnyNetwork, letter: str, first: int, length: int) -> npt.
     """Return how many arcs carry a message with the weights ``letter`` at each of the iterations, ``[length]``."""
     if network.period == 1:
         matrix = getattr(network.at(0), letter).matrix
-        return np.full(length, matrix.nnz - network.n)
+        return np.full(length, matrix.nnz - np.count_nonzero(matrix.diagonal()))
     return (step_weights(network, letter, first, length).weight != 0).sum(axis=1)
 
 

@@ -15,7 +15,7 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, eigsh
 
 from digrad._internal.notices import warn_user
 from digrad.errors import MixingError
-from digrad.graphs import from_adjacency, is_strongly_connected, roots, strong_components
+from digrad.graphs import from_adjacency, is_strongly_connected, roots, sinks, strong_components
 from digrad.network.circulant import circulant
 from digrad.network.weights import Mixing
 
@@ -79,12 +79,13 @@ def perron_row(R: Mixing) -> Vector:
 
 
 def perron_column(C: Mixing) -> Vector:
-    """Return v ``[n]``, positive, with ``C @ v = v`` and sum n: each agent's share of the total mass.
+    """Return v ``[n]`` with ``C @ v = v`` and sum n: each agent's share of the total mass.
 
-    Exactly ones for doubly stochastic weights; otherwise computed as in :func:`perron_row`.
+    Exactly ones for doubly stochastic weights, and exactly zero for agents that not all others reach; otherwise
+    computed as in :func:`perron_row`.
 
     Raises:
-        MixingError: The weights are not strongly connected, or the result leaves a residual above 1e-9.
+        MixingError: No agent is reached by all others, or the result leaves a residual above 1e-9.
 
     Example:
         >>> from digrad.graphs import triangle
@@ -92,18 +93,24 @@ def perron_column(C: Mixing) -> Vector:
         >>> 3 * perron_column(column_stochastic(triangle()))
         array([3., 2., 4.])
     """
-    if not is_strongly_connected(C.support):
+    members = sinks(C.support)
+    if not members.size:
         raise MixingError(
-            "`C` of perron_column must be strongly connected, else some agents lose all their mass; add arcs."
+            "`C` of perron_column has no agent that all others reach, so its Perron vector is not unique; add edges "
+            "until there is one."
         )
-    return np.ones(C.n) if C.kind == "doubly" else _stationary(C.matrix, "C")
+    if C.kind == "doubly":
+        return np.ones(C.n)
+    v = np.zeros(C.n)
+    v[members] = _stationary(csr_array(C.matrix[members][:, members]), "C")
+    return v * (C.n / v.sum())
 
 
 def rho(M: Mixing) -> float:
     """Return how fast repeated mixing agrees: the spectral radius of ``M`` without its Perron part.
 
-    That is of R - 1 u'/n, C - v 1'/n or W - 1 1'/n; R of a graph that is not strongly connected is block triangular,
-    and its radius that of the largest block. Circulant weights (rings, exponential graphs): a Fourier
+    That is of R - 1 u'/n, C - v 1'/n or W - 1 1'/n; on a graph that is not strongly connected they are block
+    triangular, and the radius is that of the largest block. Circulant weights (rings, exponential graphs): a Fourier
     transform. Else dense eigenvalues up to 2000 agents; beyond it ARPACK with tolerance 1e-6, and for up to
     20 000 agents that mix too slowly for it, the eigenvalues near 1. On 50 000 agents that mix slowly this takes
     minutes; a warning says so after ten seconds.
@@ -120,7 +127,7 @@ def rho(M: Mixing) -> float:
     if circulant(M.matrix):
         return float(np.abs(np.fft.fft(M.matrix[:, [0]].toarray()[:, 0])[1:]).max(initial=0.0))
     left, right = _perron_pair(M)
-    if M.kind == "row" and not is_strongly_connected(M.support):
+    if M.kind != "doubly" and not is_strongly_connected(M.support):
         return _radius_of_blocks(M)
     if M.n <= DENSE_LIMIT:
         return _dense_radius(M.toarray() - np.outer(right, left) / M.n)
@@ -157,20 +164,20 @@ def second_singular_value(W: Mixing) -> float:
     return float(np.sqrt(_largest(eigsh, _operator(W.n, gram)).max()))
 
 
-def _radius_of_blocks(R: Mixing) -> float:
-    """Return the largest spectral radius of the strong components of ``R``, that of the roots without its Perron part.
+def _radius_of_blocks(M: Mixing) -> float:
+    """Return the largest spectral radius of the strong components, that of the agents that decide without Perron part.
 
     Together their eigenvalues may form Jordan blocks as long as a path, which rounding scatters; apart they do not.
     """
-    component = strong_components(R.support)
-    size, diagonal = np.bincount(component), R.matrix.diagonal()
-    root = component[roots(R.support)[0]]
-    radius = float(diagonal[(size[component] == 1) & (component != root)].max(initial=0.0))
+    component = strong_components(M.support)
+    size, diagonal = np.bincount(component), M.matrix.diagonal()
+    deciding = component[(roots if M.kind == "row" else sinks)(M.support)[0]]
+    radius = float(diagonal[(size[component] == 1) & (component != deciding)].max(initial=0.0))
     for part in np.flatnonzero(size > 1):
         members = np.flatnonzero(component == part)
-        block = csr_array(R.matrix[members][:, members])
-        if part == root:
-            found = rho(Mixing(from_adjacency(block), block, "row"))
+        block = csr_array(M.matrix[members][:, members])
+        if part == deciding:
+            found = rho(Mixing(from_adjacency(block), block, M.kind))
         elif len(members) <= DENSE_LIMIT:
             found = _dense_radius(block.toarray())
         else:
@@ -239,7 +246,7 @@ def _radius_near_one(M: Mixing) -> float | None:
     distance = np.abs(1 - values)
     others = np.abs(values[np.argsort(distance)[1:]])
     radius, smallest = float(others.max()), float(M.matrix.diagonal().min())
-    reach = np.sqrt((1 - radius**2) * (1 / smallest - 1))
+    reach = np.sqrt((1 - radius**2) * (1 / smallest - 1)) if smallest > 0 else np.inf
     is_complete = radius >= 1 - 2 * smallest if _is_reversible(M) else distance.max() >= reach
     return radius if is_complete else None
 

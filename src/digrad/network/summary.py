@@ -22,7 +22,8 @@ class NetworkSummary:
     """The figures of a network; ``None`` where one does not exist, or is not computed beyond 2000 agents.
 
     ``u`` and ``v`` are the Perron vectors of R and C; ``rho`` is the spectral radius without the Perron part;
-    ``kappa`` the largest entry over the smallest positive one; ``norm_W`` is ||W - 1 1'/n||_2; ``no_column``
+    ``kappa`` the largest entry over the smallest positive one; ``gain`` = u'v/n multiplies the step size of push-pull
+    methods; ``sinks`` are the agents that all others reach along C; ``norm_W`` is ||W - 1 1'/n||_2; ``no_column``
     says why there is no C, if there is none; ``changes`` how the network changes with time, if it does.
     """
 
@@ -40,6 +41,8 @@ class NetworkSummary:
     v_min: float | None
     v_max: float | None
     u_dot_v: float | None
+    gain: float | None
+    sinks: tuple[int, ...] | None
     kappa_u: float
     kappa_v: float | None
     rho_R: float | None  # noqa: N815
@@ -63,7 +66,7 @@ class NetworkSummary:
             "agents": str(self.n),
             "arcs": str(self.n_arcs),
             "strongly connected": "yes" if self.strongly_connected else "no",
-            "roots": self._show_roots(),
+            "roots": self._show_agents(self.n_roots, self.roots),
             "degree imbalance": str(self.degree_imbalance),
             "diameter": self._show(self.diameter, "none (not strongly connected)"),
             "u (Perron of R)": self._show_vector(self.u, self.u_min, self.u_max),
@@ -83,16 +86,18 @@ class NetworkSummary:
             return {"kappa_u": f"{self.kappa_u:.6g}", **rho_row}
         return {
             "v (Perron of C)": self._show_vector(self.v, self.v_min, self.v_max),
+            **({} if self.sinks is None else {"sinks": self._show_agents(len(self.sinks), self.sinks)}),
             "u.v": f"{self.u_dot_v:.6f}",
+            "gain u.v/n": f"{self.gain:.6f}",
             "kappa_u, kappa_v": f"{self.kappa_u:.6g}, {self.kappa_v:.6g}",
             **rho_row,
             "rho_C": self._show_rho(self.rho_C),
         }
 
-    def _show_roots(self) -> str:
-        few = self.roots is not None and self.n <= _LISTED
-        named = [self.names[root] if self.names else str(root) for root in self.roots or ()]
-        return f"{self.n_roots} ({', '.join(named)})" if few else str(self.n_roots)
+    def _show_agents(self, count: int, agents: tuple[int, ...] | None) -> str:
+        few = agents is not None and self.n <= _LISTED
+        named = [self.names[agent] if self.names else str(agent) for agent in agents or ()]
+        return f"{count} ({', '.join(named)})" if few else str(count)
 
     def _show_vector(self, vector: tuple[float, ...] | None, smallest: float, largest: float) -> str:
         if vector is None or self.n > _LISTED:
@@ -139,8 +144,10 @@ def summarize(
         v_min=None if v is None else float(v.min()),
         v_max=None if v is None else float(v.max()),
         u_dot_v=None if v is None else float(u @ v),
+        gain=None if v is None else float(u @ v) / graph.n,
+        sinks=tuple(np.flatnonzero(v > 0).tolist()) if small and v is not None else None,
         kappa_u=float(u.max() / u[u > 0].min()),
-        kappa_v=None if v is None else float(v.max() / v.min()),
+        kappa_v=None if v is None else float(v.max() / v[v > 0].min()),
         rho_R=rho(R) if small or circulant(R.matrix) else None,  # of circulant weights by a Fourier transform
         rho_C=rho(C) if C and (small or circulant(C.matrix)) else None,
         rho_W=rho(W) if W else None,

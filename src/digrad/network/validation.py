@@ -1,6 +1,7 @@
 """Weights that the user brings: checked once, with messages that name the agent and the remedy."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -8,12 +9,21 @@ from scipy.sparse import csr_array, issparse
 
 from digrad import checks
 from digrad.errors import MixingError
-from digrad.graphs import Digraph, from_adjacency, roots, unreachable_pair
+from digrad.graphs import (
+    Digraph,
+    from_adjacency,
+    is_strongly_connected,
+    roots,
+    sinks,
+    unreachable_pair,
+)
 from digrad.network.weights import Kind, Mixing
 
 SUM_TOLERANCE = 1e-10  # of the sum of a row or column
 BUILDERS = {"row": "row_stochastic", "column": "column_stochastic", "doubly": "sinkhorn"}
 ADJECTIVES = {"row": "row-stochastic", "column": "column-stochastic", "doubly": "doubly stochastic"}
+#: How weights must connect the agents for a method.
+Connectivity: TypeAlias = Literal["root", "common root", "strong"]
 _NAMES = {"row": "R", "column": "C", "doubly": "W"}
 
 
@@ -36,9 +46,10 @@ def custom(
         partial: One step of a sequence: the positive weights need not connect the agents.
 
     Raises:
-        MixingError: A number is not finite, negative or outside the graph, a diagonal entry is not positive,
-            a sum is not one, or the positive weights do not connect the agents (a root for ``"row"``, else
-            strongly).
+        MixingError: A number is not finite, negative or outside the graph, a sum is not one, the positive weights do
+            not connect the agents (an agent that reaches all others for ``"row"``, one that all others reach for
+            ``"column"``, else strongly), or diagonal entries are missing: one of these agents must have one, and of
+            doubly stochastic weights and of one step of a sequence all.
 
     Example:
         >>> custom([[0.5, 0.5], [0.25, 0.75]], "row")
@@ -49,7 +60,8 @@ def custom(
     weights = as_weights(matrix, name)
     if graph is not None:
         _check_inside(weights, graph, name)
-    _check_diagonal(weights, name)
+    if partial or kind == "doubly":
+        _check_diagonal(weights, name)
     for axis in ("row", "column"):
         if kind in (axis, "doubly"):
             _check_sums(weights, axis, kind, name)
@@ -67,16 +79,52 @@ def as_weights(matrix: Any, name: str) -> csr_array:
 
 
 def check_connected(mixing: Mixing, name: str) -> None:
-    """Raise unless the positive weights have a root (row-stochastic) or connect strongly (the others)."""
+    """Raise unless repeated mixing settles: the positive weights have an agent that reaches all others (R), one that
+    all others reach (C) or connect strongly (W), and one of these agents keeps some of its own value.
+    """
     if mixing.kind == "row":
         if not roots(mixing.support).size:
             raise MixingError(f"`{name}`: {no_root(mixing.support)}; give weight to more arcs.")
+        _check_some_diagonal(mixing.matrix, name, roots(mixing.support))
+    elif mixing.kind == "column":
+        if not sinks(mixing.support).size:
+            raise MixingError(f"`{name}`: {no_sink(mixing.support)}; give weight to more edges.")
+        _check_some_diagonal(mixing.matrix, name, sinks(mixing.support))
     elif (pair := unreachable_pair(mixing.support)) is not None:
         raise MixingError(
             f"`{name}`: agent {pair[0]} cannot reach agent {pair[1]} along positive weights, "
             f"but {ADJECTIVES[mixing.kind]} weights must connect all agents strongly; "
             "give weight to more arcs."
         )
+
+
+def check_connectivity(used: Mapping[Kind, Digraph], owner: str, connectivity: Connectivity) -> None:
+    """Raise unless the edges that carry weights, by kind, connect the agents as the method ``owner`` needs it."""
+    if used.get("row") is used.get("column") and all(map(is_strongly_connected, used.values())):
+        return  # the usual case, found out at half the price
+    if connectivity == "common root" and len(used) == 2:
+        deciding, receiving = roots(used["row"]), sinks(used["column"])
+        if not np.intersect1d(deciding, receiving).size:
+            raise MixingError(
+                f"`{owner}` needs an agent that reaches all others along R and that all others reach along C, but the "
+                f"former are {_listed(deciding)} and the latter {_listed(receiving)}: no tracked gradient would ever "
+                "arrive where the estimates come from; give R and C a common root, for example by "
+                "digrad.graphs.spanning_trees(graph, root)."
+            )
+    if connectivity != "strong":
+        return
+    for kind, graph in used.items():
+        if (pair := unreachable_pair(graph)) is not None:
+            raise MixingError(
+                f"`{owner}` needs {ADJECTIVES[kind]} weights that connect all agents strongly, because it divides by "
+                f"a weight of every agent, but agent {pair[0]} cannot reach agent {pair[1]}; give weight to more edges "
+                "or use a method for which a common root suffices, such as AB, CGT or PushPull."
+            )
+
+
+def _listed(agents: npt.NDArray[np.int64]) -> str:
+    shown = ", ".join(map(str, agents[:5].tolist())) + (", ..." if agents.size > 5 else "")
+    return shown or "none"
 
 
 def no_root(graph: Digraph) -> str:
@@ -89,13 +137,23 @@ def no_root(graph: Digraph) -> str:
     )
 
 
-def not_strong(graph: Digraph, kind: Kind = "column") -> str:
-    """Return the reason, with witnesses, why ``graph`` does not do for weights of this kind, column or doubly."""
+def no_sink(graph: Digraph) -> str:
+    """Return the reason, with witnesses, why no agent of ``graph`` is reached by all others."""
+    pair = unreachable_pair(graph)
+    assert pair is not None
+    return (
+        "no agent is reached by all others, as column-stochastic weights need it "
+        f"(agent {pair[0]} cannot reach agent {pair[1]})"
+    )
+
+
+def not_strong(graph: Digraph) -> str:
+    """Return the reason, with witnesses, why ``graph`` does not do for doubly stochastic weights."""
     pair = unreachable_pair(graph)
     assert pair is not None
     return (
         f"agent {pair[0]} cannot reach agent {pair[1]}, "
-        f"but {ADJECTIVES[kind]} weights need a strongly connected graph"
+        "but doubly stochastic weights need a strongly connected graph"
     )
 
 
@@ -159,6 +217,17 @@ def _check_diagonal(weights: csr_array, name: str) -> None:
         raise MixingError(
             f"`{name}`: agent {agent} gives itself no weight, but every diagonal entry must be positive; "
             f"set entry [{agent}, {agent}], for example by averaging the matrix with the identity."
+        )
+
+
+def _check_some_diagonal(weights: csr_array, name: str, agents: npt.NDArray[np.int64]) -> None:
+    """Raise unless one of the agents that decide gives itself weight: values could go round for ever."""
+    if not (weights.diagonal()[agents] > 0).any():
+        agent = int(agents[0])
+        raise MixingError(
+            f"`{name}`: agent {agent} gives itself no weight, and neither does any other agent that decides where all "
+            f"agree, so that values may go round for ever; set entry [{agent}, {agent}], for example by averaging the "
+            "matrix with the identity."
         )
 
 

@@ -58,7 +58,7 @@ class Mixing:
     @cached_property
     def support(self) -> Digraph:
         """The arcs with a positive weight: ``graph``, unless some of its arcs were given weight zero."""
-        full = self.matrix.nnz == self.graph.n_arcs + self.n
+        full = self.matrix.nnz == self.graph.n_arcs + np.count_nonzero(self.matrix.diagonal())
         return self.graph if full else from_adjacency(self.matrix)
 
     @cached_property

@@ -138,7 +138,7 @@ def _network(network: Any) -> dict[str, Any]:
     for letter, vector in (("R", "u"), ("C", "v")):
         try:
             matrix, perron = getattr(network, letter).matrix, getattr(network, vector)
-        except MixingError:  # a graph that is not strongly connected has no C
+        except MixingError:  # a graph in which no agent is reached by all others has no C
             continue
         found[letter] = matrix[arcs[:, 1], arcs[:, 0]].tolist()
         found[f"{letter}_self"] = matrix.diagonal().tolist()

@@ -373,7 +373,7 @@ def refused(problem: Problem, network: AnyNetwork, owner: str) -> str:
             "same kind"
         )
     if not all((turn.u > 0).all() and (turn.v > 0).all() for turn in Matrices.of(network)):
-        return "R has a root but is not strongly connected: the theorem divides by every u_i"
+        return "R or C is not strongly connected: the theorem divides by every u_i and v_i"
     return ""
 
 

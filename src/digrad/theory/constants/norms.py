@@ -107,6 +107,10 @@ def network_norms(network: Network) -> Norms:
         (0.762, 0.705)
     """
     check_covered(network, "network_norms")
+    if not (network.v > 0).all():
+        raise ArgumentError(
+            "`network` of network_norms is not covered: C is not strongly connected, and the proof divides by v_i."
+        )
     if network.n > LARGEST_NETWORK:
         raise ArgumentError(
             f"`network` of network_norms must have at most {LARGEST_NETWORK} agents, because norms are dense, "

@@ -65,7 +65,9 @@ def shares(mixing: Mixing, *, conserves: bool, damping: float = 1.0) -> tuple[Sh
     senders: list[list[tuple[int, float]]] = [[] for _ in range(mixing.n)]
     receivers: list[list[tuple[int, float]]] = [[] for _ in range(mixing.n)]
     ends = (end.tolist() for end in entries.coords)
-    for receiver, sender, weight in sorted(zip(*ends, entries.data.tolist(), strict=True)):
+    own = mixing.matrix.diagonal()
+    absent = [(i, i, 0.0) for i in range(mixing.n) if own[i] == 0]  # every agent has a share of its own
+    for receiver, sender, weight in sorted([*zip(*ends, entries.data.tolist(), strict=True), *absent]):
         weight = weight if sender == receiver else damping * weight
         senders[receiver].append((sender, weight))
         if sender != receiver:
