@@ -3,6 +3,7 @@ from . import data as data
 from . import graphs as graphs
 from . import links as links
 from . import network as network
+from . import noise as noise
 from . import plots as plots
 from . import problems as problems
 from . import schedules as schedules

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 # Independent streams of one seed: the second word of the Philox key.
 SAMPLES, STARTS, PERMUTATIONS, ARCS, AUGMENTATIONS, HELD_OUT = 1, 2, 3, 9, 10, 11
-LOSS, DELAY, AWAKE, COMPRESSOR, NOISE, COMPUTING, SENDING = 4, 5, 6, 7, 8, 12, 13
+LOSS, DELAY, AWAKE, COMPRESSOR, NOISE, COMPUTING, SENDING, GRADIENT_NOISE = 4, 5, 6, 7, 8, 12, 13, 14
 WORDS = 4  # 64-bit numbers per Philox counter value
 
 

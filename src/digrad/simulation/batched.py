@@ -18,7 +18,7 @@ from digrad.errors import ArgumentError
 from digrad.simulation.driver import deferred_interrupt, drive, ended, identity
 from digrad.simulation.loop import Buffer, State, Static, Xs, advance
 from digrad.simulation.record import evaluate_many, first_rows, joined, rows_of
-from digrad.simulation.setup import Setup, inputs, limit_beyond, samples_of, schedules_of
+from digrad.simulation.setup import Setup, inputs, limit_beyond, noise_of, samples_of, schedules_of
 from digrad.simulation.simulator import Rows, Simulator
 from digrad.trace import Trace
 
@@ -119,7 +119,12 @@ class _Batch:
     def _with_last_rows(self) -> list[Rows]:
         """Return all rows with that of the iteration where each run ended, by one step more."""
         ends, lead = self.state.reached.tolist(), self.lead
-        changes = lead.sampler or scheduled_fields(lead.method) or not lead.params[0].operators
+        changes = (
+            lead.sampler
+            or lead.options["gradient_noise"]
+            or scheduled_fields(lead.method)
+            or not lead.params[0].operators
+        )
         buffers: dict[int, Buffer] = {}
         for k in sorted(set(ends)) if changes else [self.steps]:
             here = self.state._replace(k=jnp.asarray(k), alive=jnp.asarray([True] * len(ends)))
@@ -156,6 +161,9 @@ def _inputs(setups: Sequence[Setup], first: int, end: int, steps: int, static: S
     xs = xs._replace(
         schedules={name: np.stack([one[name] for one in each], axis=1) for name in xs.schedules}  # pyright: ignore[reportArgumentType]
     )
+    if xs.noise is not None:
+        noise: list[Any] = [xs.noise, *(noise_of(setup, first, end) for setup in setups[1:])]
+        xs = xs._replace(noise=np.stack(noise, axis=1))  # pyright: ignore[reportArgumentType]
     if static.shares_samples:
         return xs
     own: list[Any] = [xs.samples, *(samples_of(setup, first, end) for setup in setups[1:])]

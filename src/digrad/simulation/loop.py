@@ -70,6 +70,7 @@ class Xs(NamedTuple):
     )  # [length, n, batch] their places; batched, unless shared, [length, runs, n, batch]
     operators: dict[str, Operator]  # of a network that never repeats
     deliveries: Delivery | None = None  # of packets
+    noise: jax.Array | None = None  # [length, n, d] added to gradients; batched [length, runs, n, d]
 
 
 class Buffer(NamedTuple):
@@ -123,7 +124,8 @@ def advance(
     measure_packets = _packets
     if static.is_batched:
         samples = None if xs.samples is None or static.shares_samples else 0
-        one = jax.vmap(one, in_axes=(0, 0, 0, None, samples, None, None, 0))
+        noise = None if xs.noise is None else 0
+        one = jax.vmap(one, in_axes=(0, 0, 0, None, samples, None, None, 0, noise))
         measure_x, measure_y = jax.vmap(measure_x), jax.vmap(measure_y)
         measure_packets = jax.vmap(measure_packets)
 
@@ -137,7 +139,10 @@ def advance(
         method, index = at(params, xs, carry.k - first)
         operators = _operators(params, xs, carry.k, first)
         delivery = jax.tree.map(lambda table: table[carry.k - first], xs.deliveries)
-        new = one(method, carry.method_state, carry.links, operators, index, carry.k, delivery, carry.limit)
+        noise = None if xs.noise is None else xs.noise[carry.k - first]
+        new = one(
+            method, carry.method_state, carry.links, operators, index, carry.k, delivery, carry.limit, noise
+        )
         state, links, grad, limit, within = new
         if not keeps_grad:
             grad = None
@@ -209,6 +214,7 @@ def _one_step(
     k: jax.Array,
     delivery: Delivery | None,
     limit: jax.Array,
+    noise: jax.Array | None,
     *,
     params: Params,
     static: Static,
@@ -229,6 +235,7 @@ def _one_step(
         net = UnreliableNet(static.rules, operators, delivery, links, k, len(point))  # pyright: ignore[reportArgumentType]
     net.shapes = static.losses.shapes
     grad = static.losses.gradients(params.arrays, point, index)
+    grad = grad if noise is None else grad + noise
     after = _like(method.step(state, grad, net), state)
     if delivery is not None and delivery.awake is not None:
         after = jax.tree.map(partial(_where_awake, delivery.awake), after, state)

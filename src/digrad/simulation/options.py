@@ -28,6 +28,7 @@ from digrad.core.churn import check_churn
 from digrad.core.validation import check_fit, check_method, check_network
 from digrad.errors import ArgumentError
 from digrad.metrics import AVERAGES
+from digrad.noise import Noise, check_noise
 from digrad.problems import Problem
 from digrad.problems.problem import as_floats
 from digrad.sampling import EpochPermutations, WithReplacement, normal_start
@@ -115,6 +116,11 @@ def _record(value: Any, name: str, owner: str) -> Record:
     return value
 
 
+def _noise(value: Any, name: str, owner: str) -> Noise | None:
+    check_noise(value, owner)
+    return value
+
+
 class _Option(NamedTuple):
     """The default of an option, and what brings a value into its one form; the start is checked with its problem."""
 
@@ -130,6 +136,8 @@ class SimulatorOptions(TypedDict, total=False):
         sampling: ``replacement``, or ``epoch`` for a fresh permutation of each agent's samples per epoch.
         seed: Random seed of the samples, of a random start and of all that the network draws, 0 by default; see
             :meth:`digrad.Network.with_seed`.
+        gradient_noise: A model of :mod:`digrad.noise`, such as ``StudentT(df=1.5, scale=0.1)``, whose draws are added
+            to every gradient; none by default.
         dtype: ``float64``, the default, or ``float32``.
         record_every: Iterations between two recorded rows, 1 by default; the first and the last iteration of a run are
             always recorded.
@@ -139,6 +147,7 @@ class SimulatorOptions(TypedDict, total=False):
     batch_size: Annotated[int | None, _Option(None, _count_or_none)]
     sampling: Annotated[Literal["replacement", "epoch"], _Option("replacement", _sampling)]
     seed: Annotated[int, _Option(0, _seed)]
+    gradient_noise: Annotated[Noise | None, _Option(None, _noise)]
     dtype: Annotated[npt.DTypeLike, _Option("float64", _dtype)]
     record_every: Annotated[int, _Option(1, _count)]
     record: Annotated[Record, _Option(Record(), _record)]

@@ -24,6 +24,7 @@ from digrad.errors import ArgumentError
 from digrad.links import DeliverySchedule, Links
 from digrad.methods.fields import numeric_fields, with_fields
 from digrad.network import AnyNetwork, Network
+from digrad.noise import draws
 from digrad.problems import Problem
 from digrad.sampling import EpochPermutations, WithReplacement
 from digrad.simulation.loop import Params, State, Static, Xs
@@ -107,7 +108,11 @@ def set_up(
         numeric, (n, d), dtype, opening, network, delivery, problem.code.shapes
     )
     per_step = (
-        fresh_bytes + (4 * n * sampler.batch_size if sampler else 0) + delivery_bytes(delivery, widths) or 1
+        fresh_bytes
+        + (4 * n * sampler.batch_size if sampler else 0)
+        + (n * d * dtype.itemsize if options["gradient_noise"] else 0)
+        + delivery_bytes(delivery, widths)
+        or 1
     )
     u, v = perron_weights(method, network)
     keep = keep or observer(paths=record.paths, invariant=record.invariant)
@@ -198,7 +203,7 @@ def inputs(setup: Setup, first: int, end: int, steps: int | None = None) -> Xs:
     if setup.delivery:
         arriving = deliveries(setup.delivery, first, max(1, end - first), setup.length, setup.widths)
     samples: Any = samples_of(setup, first, end)
-    return Xs(schedules_of(setup, first, end, steps), samples, fresh, arriving)
+    return Xs(schedules_of(setup, first, end, steps), samples, fresh, arriving, noise_of(setup, first, end))  # pyright: ignore[reportArgumentType]
 
 
 def schedules_of(setup: Setup, first: int, end: int, steps: int | None = None) -> dict[str, Any]:
@@ -217,6 +222,15 @@ def samples_of(setup: Setup, first: int, end: int) -> npt.NDArray[np.int32] | No
         return None
     drawn = setup.sampler.batches(first, max(1, end - first))
     return np.pad(drawn, ((0, setup.length - len(drawn)), (0, 0), (0, 0)))
+
+
+def noise_of(setup: Setup, first: int, end: int) -> npt.NDArray[np.floating] | None:
+    """Return the noise of the gradients of the iterations first, ..., end - 1; None where there is none."""
+    noise, problem, length = setup.options["gradient_noise"], setup.problem, max(1, end - first)
+    if noise is None:
+        return None
+    drawn = draws(noise, setup.options["seed"], first, length, problem.n_agents, problem.dim)
+    return np.pad(drawn.astype(setup.options["dtype"]), ((0, setup.length - length), (0, 0), (0, 0)))
 
 
 def limit_beyond(setup: Setup, state: State) -> jax.Array | None:
@@ -252,7 +266,10 @@ def facts_of(setup: Setup, *, is_stored: bool) -> dict[str, Any]:
             ) from error
 
     method, problem, network = setup.method, setup.problem, setup.network
-    options = {name: value for name, value in setup.options.items() if name not in ("record", "dtype")}
+    apart = ("record", "dtype", "gradient_noise")
+    options = {name: value for name, value in setup.options.items() if name not in apart}
+    if noise := setup.options["gradient_noise"]:
+        options["gradient_noise"] = hyperparameters.plain(noise)
     record = setup.options["record"]
     return {
         **options,
