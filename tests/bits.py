@@ -54,6 +54,10 @@ ROUNDED = dict.fromkeys(
     ),
     "1a91973: norms of rows are scaled by powers of two",
 )
+ROUNDED |= dict.fromkeys(
+    [f"SoftCGT {how} float{bits}" for how in ("full", "batch", "replicas") for bits in (64, 32)],
+    "methods: step_size * (y * factor), as a composition has it",
+)
 ROUNDED["mass_error"] = "54dc693: at least half a unit in the last place"  # of any case
 # or in what a column says.
 CHANGED = {

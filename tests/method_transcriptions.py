@@ -320,6 +320,75 @@ def _central(at: At, starts: Stack, move: Callable[[int, Vector], Vector]) -> It
         x = x - move(t, mean([at(i, x) for i in range(len(starts))]))
 
 
+def momentum_tracking(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator[Stack]:
+    P, agents = one(m, R, W), range(len(x))
+    u, y = [0 * row for row in x], [0 * row for row in x]
+    while True:
+        yield x
+        new = [m.momentum * u[i] + at(i, x[i]) for i in agents]
+        y = [heard(P, i, y) + new[i] - u[i] for i in agents]
+        x, u = [heard(P, i, x) - m.step_size * y[i] for i in agents], new
+
+
+def demuon(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator[Stack]:
+    """The parameters of the test problems are one vector, a matrix with one row: U V' is its unit vector."""
+    P, agents = one(m, R, W), range(len(x))
+    moment, y = [0 * row for row in x], [0 * row for row in x]
+    while True:
+        yield x
+        new = [m.momentum * moment[i] + (1 - m.momentum) * at(i, x[i]) for i in agents]
+        y = all_hear(P, [y[i] + new[i] - moment[i] for i in agents])
+        left, _, right = zip(*(np.linalg.svd(y[i][None], full_matrices=False) for i in agents), strict=True)
+        x = all_hear(P, [x[i] - m.step_size * (left[i] @ right[i])[0] for i in agents])
+        moment = new
+
+
+def qg_dsgdm(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator[Stack]:
+    P, agents = one(m, R, W), range(len(x))
+    moment = [0 * row for row in x]
+    while True:
+        yield x
+        half = [x[i] - m.step_size * (m.momentum * moment[i] + at(i, x[i])) for i in agents]
+        new = all_hear(P, half)
+        moved = [(x[i] - new[i]) / m.step_size for i in agents]
+        moment = [m.momentum * moment[i] + (1 - m.momentum) * moved[i] for i in agents]
+        x = new
+
+
+def _rounds(m: Any, at: At, x: Stack) -> Iterator[tuple[Stack, Callable[[Stack], None]]]:
+    """Yield, after each local step, the fast estimates, and how to replace them at the end of a round."""
+    fast = list(x)
+    while True:
+        fast[:] = [fast[i] - m.step_size * at(i, fast[i]) for i in range(len(fast))]
+        yield fast, lambda slow: fast.__setitem__(slice(None), slow)
+
+
+def diloco(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator[Stack]:
+    P, agents = one(m, R, W), range(len(x))
+    slow, before = x, x
+    for k, (fast, restart) in enumerate(_rounds(m, at, x)):
+        yield slow
+        if k % m.local_steps == 0:
+            h = [slow[i] + m.outer_step * (fast[i] - slow[i]) for i in agents]
+            slow = all_hear(P, [h[i] + m.momentum * (h[i] - before[i]) for i in agents])
+            before = h
+            restart(slow)
+
+
+def noloco(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator[Stack]:
+    """The reference's form: the local steps and the distance to the neighbours, averaged apart."""
+    P, agents = one(m, R, W), range(len(x))
+    slow, moment = x, [0 * row for row in x]
+    for k, (fast, restart) in enumerate(_rounds(m, at, x)):
+        yield slow
+        if k % m.local_steps == 0:
+            way = all_hear(P, [fast[i] - slow[i] for i in agents])
+            apart = [heard(P, i, slow) - slow[i] for i in agents]
+            moment = [m.momentum * moment[i] + m.outer_step * (way[i] + apart[i]) for i in agents]
+            slow = [slow[i] + moment[i] for i in agents]
+            restart(slow)
+
+
 TRANSCRIPTIONS: dict[str, Callable[..., Iterator[Stack]]] = {
     "CGT": cgt,
     "SoftCGT": soft_cgt,
@@ -334,6 +403,8 @@ TRANSCRIPTIONS: dict[str, Callable[..., Iterator[Stack]]] = {
     "SGP": sgp,
     "SubgradientPush": subgradient_push,
     "DSGT": dsgt,
+    "MomentumTracking": momentum_tracking,
+    "QGDSGDm": qg_dsgdm,
     "DGD": dgd,
     "DGDATC": dgd_atc,
     "DGDClip": dgd_clip,
@@ -343,6 +414,9 @@ TRANSCRIPTIONS: dict[str, Callable[..., Iterator[Stack]]] = {
     "DAdaGrad": dadagrad,
     "DNSGD": dnsgd,
     "GTNSGDm": gt_nsgdm,
+    "DeMuon": demuon,
+    "DiLoCo": diloco,
+    "NoLoCo": noloco,
     "JiangClip": jiang_clip,
     "GD": gd,
     "ClippedGD": clipped_gd,

@@ -63,7 +63,7 @@ def test_trees_converge_in_the_simulator_and_in_torch(name, weights):
     network = NETWORKS[weights]
     trace = dg.simulate(
         method, dg.problems.example_quadratic(), network, x0=Q5_START, steps=steps, record_every=steps // 4,
-        average="weighted",
+        record=dg.Record(average="weighted"),
     )  # fmt: skip
     assert trace.verdict == "converged"
     assert error(trace.final_x, Q5.minimum)[1] < 1e-9

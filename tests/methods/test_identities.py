@@ -228,14 +228,37 @@ def _adam(method: Any, problem: Quadratic, x: Any) -> Any:
         x = x - method.step_size * (m / (1 - first**t)) / (np.sqrt(v / (1 - second**t)) + method.epsilon)
 
 
+def _quasi_global(method: Any, problem: Quadratic, x: Any) -> Any:
+    m, beta = 0 * x, method.momentum
+    while True:
+        yield x
+        step = beta * m + problem.gradient(x)
+        x, m = x - method.step_size * step, beta * m + (1 - beta) * step
+
+
+def _rounds(method: Any, problem: Quadratic, x: Any, *, nesterov: bool) -> Any:
+    """Momentum, or that of Nesterov as torch has it, on the negative way of the local steps."""
+    fast, b = x, 0 * x
+    for k in itertools.count():
+        yield x
+        fast = fast - method.step_size * problem.gradient(fast)
+        if k % method.local_steps == 0:
+            b = method.momentum * b + (x - fast)
+            x = fast = x - method.outer_step * (method.momentum * b + (x - fast) if nesterov else b)
+
+
 COUNTERPARTS: dict[str, Callable[[Any, Quadratic, Any], Any]] = {
     **dict.fromkeys(("AB", "PushPull", "AugPushPull", "FROST", "PushDIGing", "ADDOPT"), _descent),
     **dict.fromkeys(("SONATA", "SGP", "SubgradientPush", "DSGT", "DGD", "DGDATC", "GD"), _descent),
     **dict.fromkeys(("CGT", "DGDClip", "JiangClip", "ClippedGD"), _clipped_descent),
-    **dict.fromkeys(("NormalizedAB", "DNSGD", "GTNSGDm", "NSGDm"), _normalized_descent),
+    **dict.fromkeys(("NormalizedAB", "DNSGD", "GTNSGDm", "DeMuon", "NSGDm"), _normalized_descent),
     "SoftCGT": _soft,
     "Adam": _adam,
     "CDSGDPolyak": lambda m, problem, x: _heavy_ball(m, problem, x, 0.0),
+    "MomentumTracking": lambda m, problem, x: _heavy_ball(m, problem, x, 0.0),
+    "QGDSGDm": _quasi_global,
+    "DiLoCo": lambda m, problem, x: _rounds(m, problem, x, nesterov=True),
+    "NoLoCo": lambda m, problem, x: _rounds(m, problem, x, nesterov=False),
     "CDSGDNesterov": lambda m, problem, x: _heavy_ball(m, problem, x, 1.0),
     "DAMSGrad": lambda m, problem, x: _amsgrad(m, problem, x, average=False),
     "DAdaGrad": lambda m, problem, x: _amsgrad(m, problem, x, average=True),

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import digrad
 from digrad.methods import (
     AB,
     ADDOPT,
@@ -34,18 +35,25 @@ from digrad.methods import (
     ClippedGD,
     DAdaGrad,
     DAMSGrad,
+    DeMuon,
     DGDClip,
+    DiLoCo,
     GTNSGDm,
     JiangClip,
+    MomentumTracking,
+    NoLoCo,
     NormalizedAB,
     NSGDm,
     PushDIGing,
     PushPull,
+    QGDSGDm,
     SoftCGT,
     SubgradientPush,
+    Tracking,
     chebyshev_momentum,
     scaled_thresholds,
 )
+from digrad.methods.estimators import momentum
 from digrad.testing.numpy_net import NumPyNet, final, network, run, weights
 from method_problems import (
     Q5,
@@ -57,6 +65,7 @@ from method_problems import (
     TRIANGLE,
     TRIANGLE_GRAPH,
     TRIANGLE_START,
+    Quadratic,
     error,
 )
 
@@ -225,6 +234,10 @@ EXACT = {
     "FROST": (FROST(0.02), 6000, 2e-15),
     # Measured 5.7e-15 where the table states 1e-15: W is the limit of a Sinkhorn iteration stopped at 1e-14.
     "DSGT": (DSGT(0.05), 3000, 5e-15),
+    "MomentumTracking": (MomentumTracking(0.025, 0.5), 4000, 5e-15),  # W as above
+    "MomentumTracking-.9": (MomentumTracking(0.005, 0.9), 4000, 5e-15),
+    "MomentumTracking-R,C": (Tracking(0.025, estimator=momentum(0.5)), 4000, 2e-15),
+    "MomentumTracking-R,C-.9": (Tracking(0.005, estimator=momentum(0.9)), 4000, 2e-15),
     "GD": (GD(0.05), 3000, 1e-15),
     "ClippedGD": (ClippedGD(0.05, 2.0), 3000, 1e-15),
     "Adam": (Adam(0.01), 20_000, 1e-15),
@@ -335,6 +348,11 @@ BIASED = {
     "SubgradientPush-.05": (SubgradientPush(0.05), 6000, 3.474e-2, 0.119),
     "SubgradientPush-.005": (SubgradientPush(0.005), 6000, 3.73e-3, 0.0128),
     "JiangClip": (JiangClip(0.05, 2.0), 6000, 0.0316, 0.267),
+    "QGDSGDm-.05": (QGDSGDm(0.05), 6000, 0.0410, 0.1415),
+    "QGDSGDm-.005": (QGDSGDm(0.005), 6000, 0.00444, 0.0150),
+    "DiLoCo": (DiLoCo(0.02, 5, outer_step=1.0, momentum=0.5), 6001, 0.0631, 0.254),
+    "NoLoCo": (NoLoCo(0.02, 5), 6001, 0.0631, 0.254),
+    "NoLoCo-R": (NoLoCo(0.02, 5, mixing="row"), 6001, 0.107, 0.240),
 }
 
 
@@ -408,6 +426,7 @@ def test_q5_delayed_damsgrad_jumps_and_never_forgets_it() -> None:
 NORMALIZED = {
     "DNSGD": (lambda eta: DNSGD(eta, chebyshev=CHEBYSHEV), METROPOLIS),
     "DNSGD-plain": (DNSGD, NET),
+    "DeMuon": (lambda eta: DeMuon(eta, momentum=0.9), NET),
     "GTNSGDm": (lambda eta: GTNSGDm(eta, momentum=0.9), NET),
     "NormalizedAB": (NormalizedAB, NET),
     "NSGDm": (lambda eta: NSGDm(eta, momentum=0.9), NET),
@@ -533,6 +552,90 @@ def test_quartic_variants_of_cgt_converge(method: Any) -> None:
 def test_quartic_dgd_clip_is_stable_but_biased(threshold: float, deviation: float) -> None:
     x = _quartic(DGDClip(0.05, threshold, mixing="row"), 3000)
     assert error(x, QUARTIC_MINIMUM)[1] == pytest.approx(deviation, abs=5e-4)
+
+
+# Momentum, quasi-global momentum and local steps
+
+
+def test_q5_momentum_tracking_takes_the_steps_of_the_specification() -> None:
+    rows = {
+        MomentumTracking(0.02, 0.7): ((6.959913, -7.753904), (6.935592, -7.608604)),
+        Tracking(0.02, estimator=momentum(0.7)): ((7.240635, -7.549422), (6.652378, -7.221149)),
+    }
+    for method, expected in rows.items():
+        np.testing.assert_allclose(limit(method, steps=3)[[0, 4]], expected, rtol=0, atol=5.1e-7)
+    composed = Tracking(0.02, estimator=momentum(0.7))
+    deviations = [error(limit(composed, steps=steps), MINIMUM)[1] for steps in (50, 100, 200)]
+    assert deviations == pytest.approx([3.853e-3, 8.2e-7, 7e-14], rel=0.1)
+
+
+def test_q5_quasi_global_momentum_without_momentum_is_dgd_atc() -> None:
+    np.testing.assert_array_equal(limit(QGDSGDm(0.05, 0.0), steps=50), limit(DGDATC(0.05), steps=50))
+
+
+def _ways(H: int, step_size: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return by which factor H local steps approach the local minimum, and that minimum, by agent and coordinate."""
+    return 1 - (1 - step_size * Q5.a) ** H, Q5.b / Q5.a
+
+
+@pytest.mark.parametrize("H", [1, 5])
+def test_q5_limits_of_outer_steps_in_closed_form(H: int) -> None:
+    way, target = _ways(H, 0.02)
+    J, identity, eta = np.full((5, 5), 0.2), np.eye(5), 0.7
+    for c in range(2):
+        P, to = np.diag(way[:, c]), way[:, c] * target[:, c]
+        server = to.sum() / way[:, c].sum()
+        mixed = np.linalg.solve(identity - W @ (identity - eta * P), eta * W @ to)
+        towards = np.linalg.solve(eta * (identity - W) + eta * W @ P, eta * W @ to)
+        for method, net, expected in (
+            (DiLoCo(0.02, H), NumPyNet(5, W=J), server),
+            (DiLoCo(0.02, H, momentum=0.5), NET, mixed),
+            (NoLoCo(0.02, H), NET, towards),
+            (NoLoCo(0.02, H), NumPyNet(5, W=J), server),
+        ):
+            x = limit(method, net, steps=4001)
+            np.testing.assert_allclose(x[:, c], expected, rtol=0, atol=1e-12)
+
+
+def test_q5_outer_momentum_on_a_directed_graph_may_drive_the_agents_apart() -> None:
+    still = Quadratic(a=np.zeros((5, 2)), b=np.zeros((5, 2)))  # disagreement alone
+    apart = np.arange(10.0).reshape(5, 2)
+    for mu, agrees in ((0.7, True), (0.9, False)):
+        x = final(DiLoCo(0.02, 1, momentum=mu), NET, still.gradient, apart, 300)
+        assert (np.ptp(x, axis=0).max() < 1.0) == agrees
+
+
+def test_q5_diloco_is_biased_by_client_drift_and_tracking_under_the_same_messages_is_not() -> None:
+    x = limit(DiLoCo(0.02, 5), NumPyNet(5, W=np.full((5, 5), 0.2)), steps=4001)
+    np.testing.assert_allclose(x, np.tile([0.321152, 0.336296], (5, 1)), rtol=0, atol=5.1e-7)
+    network = digrad.Network(digrad.graphs.every(5, Q5_GRAPH))
+    options = {"steps": 6000, "x0": Q5_START, "record_every": 3000}
+    problem = digrad.problems.example_quadratic()
+    tracked = digrad.simulate(AB(0.02), problem, network, **options)
+    gossiped = digrad.simulate(NoLoCo(0.02, 5), problem, network, **options)
+    assert error(tracked.final_x, MINIMUM)[1] < 1e-12
+    assert error(gossiped.final_x, MINIMUM)[1] > 0.2
+    assert tracked.bytes_sent[-1] == 2 * gossiped.bytes_sent[-1] == 6000 / 5 * 7 * 2 * 2 * 8
+
+
+def test_q5_demuon_steps_and_bands_of_the_specification() -> None:
+    start = np.array([[10.0, -10.0], [5.0, 8.0]])
+    A = np.array([[1.0 + i, 5.0 - i] for i in range(5)])[:, :, None]  # [n, 2, 1]
+    B = np.array([[[p, -q], [q, p]] for p, q in Q5.b])
+    net = network(Q5_GRAPH)
+    net.shapes = ((2, 2),)
+
+    def gradient(x: np.ndarray) -> np.ndarray:
+        return (A * x.reshape(5, 2, 2) - B).reshape(5, 4)
+
+    def end(eta: float, steps: int) -> np.ndarray:
+        return final(DeMuon(eta, 0.8), net, gradient, np.tile(start.reshape(1, 4), (5, 1)), steps)
+
+    expected = (9.770322, -9.807465, 4.807465, 7.770322), (9.765616, -9.813223, 4.813223, 7.765616)
+    np.testing.assert_allclose(end(0.1, 3)[[0, 4]], expected, rtol=0, atol=5.1e-7)
+    minimum = np.array([1.0, -1.0, 1.0, 1.0]) / 3
+    for eta in (0.1, 0.01):
+        assert np.linalg.norm(end(eta, 5000).mean(axis=0) - minimum) <= 2 * eta
 
 
 # Limits in closed form

@@ -136,6 +136,27 @@ def rows_are_equal(r: Run) -> None:
             close(field, np.broadcast_to(field[:1], field.shape))
 
 
+def mean_moves_by_the_momentum_and_the_gradient(r: Run) -> None:
+    for before, grad, after in r.steps():
+        step = r.method.step_size * (r.method.momentum * before.m + grad)
+        close(r.weights @ after.x, r.weights @ (before.x - step))
+
+
+def outer_steps_move_the_mean(r: Run) -> None:
+    m = r.method
+    for before, grad, after in r.steps():
+        if before.t[0, 0] > 0:  # a local step
+            np.testing.assert_array_equal(after.z, before.z)
+            continue
+        np.testing.assert_array_equal(after.x, after.z)
+        way = before.x - m.step_size * grad - before.z
+        if hasattr(after, "m"):
+            close(r.weights @ after.m, r.weights @ (m.momentum * before.m + m.outer_step * way))
+        else:
+            close(r.weights @ after.z, r.weights @ (after.h + m.momentum * (after.h - before.h)))
+            close(after.h, before.z + m.outer_step * way)
+
+
 def clipped_step(m: Any, grad: np.ndarray, after: Any) -> np.ndarray:
     return -m.step_size * clip_rows(grad, m.threshold)
 
@@ -180,6 +201,8 @@ INVARIANTS: dict[str, tuple[Callable[[Run], None], ...]] = {
     "SGP": (push_sum_weights, mean_moves_by(plain_step)),
     "SubgradientPush": (push_sum_weights, mean_moves_by(plain_step)),
     "DSGT": tracked,
+    "MomentumTracking": (sums_agree("y", "u"),),
+    "QGDSGDm": (mean_moves_by_the_momentum_and_the_gradient,),
     "DGD": (mean_moves_by(plain_step),),
     "DGDATC": (mean_moves_by(plain_step),),
     "DGDClip": (mean_moves_by(clipped_step),),
@@ -193,6 +216,9 @@ INVARIANTS: dict[str, tuple[Callable[[Run], None], ...]] = {
     "DAdaGrad": (sums_agree("u", "vhat"), counts_steps, mean_moves_by_the_agreed_steps),
     "DNSGD": (sums_agree("v", "g"), stored_gradient_is_the_last),
     "GTNSGDm": (sums_agree("y", "v"),),
+    "DeMuon": (sums_agree("y", "m"),),
+    "DiLoCo": (outer_steps_move_the_mean,),
+    "NoLoCo": (outer_steps_move_the_mean,),
     "JiangClip": (mean_moves_by(common_step),),
     "GD": (rows_are_equal, mean_moves_by(plain_step)),
     "ClippedGD": (rows_are_equal, no_step_is_longer_than_a_clipped_one),

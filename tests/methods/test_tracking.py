@@ -50,6 +50,21 @@ COMPOSITIONS = {
             order="atc",
         ),
     ),
+    "MomentumTracking": (
+        dg.MomentumTracking(0.02, 0.7),
+        dg.Tracking(0.02, estimator=momentum(0.7), mixing="sinkhorn"),
+    ),
+    "DeMuon": (
+        dg.DeMuon(0.05, 0.8),
+        dg.Tracking(
+            0.05,
+            estimator=momentum(0.8, dampening=0.8),
+            direction=orthogonalize(),
+            mixing="sinkhorn",
+            order="atc",
+        ),
+    ),
+    "DeMuon on vectors is GTNSGDm": (dg.GTNSGDm(0.05, 0.8), dg.DeMuon(0.05, 0.8)),
     "no momentum is AB": (dg.AB(0.05), dg.Tracking(0.05, estimator=momentum(0.0))),
     "no threshold is AB": (dg.AB(0.05), dg.Tracking(0.05, estimator=error_feedback(np.inf))),
     "no clipping is AB": (dg.AB(0.05), dg.Tracking(0.05, direction=clip(np.inf))),

@@ -33,7 +33,7 @@ from torch_processes import Agents, run
 pytestmark = pytest.mark.long
 
 STEPS = 30
-NORMALISED = ("NormalizedAB", "DNSGD", "GTNSGDm", "NSGDm")  # a short tracker amplifies rounding
+NORMALISED = ("NormalizedAB", "DNSGD", "GTNSGDm", "DeMuon", "NSGDm")  # a short tracker amplifies rounding
 # What a method tracks, by case: the sum of the first is the sum of the second.
 TRACKING = {
     **dict.fromkeys(
@@ -43,6 +43,8 @@ TRACKING = {
     "SONATA": ("s", "g"),
     "DNSGD": ("v", "g"),
     "GTNSGDm": ("y", "v"),
+    "DeMuon": ("y", "m"),
+    "MomentumTracking": ("y", "u"),
     "DAMSGrad": ("u", "vhat"),
     "DAdaGrad": ("u", "vhat"),
 }

@@ -10,19 +10,24 @@ from digrad.methods.cgt import CGT, scaled_thresholds
 from digrad.methods.clipped_gd import ClippedGD
 from digrad.methods.dadagrad import DAdaGrad
 from digrad.methods.damsgrad import DAMSGrad
+from digrad.methods.demuon import DeMuon
 from digrad.methods.dgd import CDSGD, DGD
 from digrad.methods.dgd_atc import DGDATC
 from digrad.methods.dgd_clip import DGDClip
+from digrad.methods.diloco import DiLoCo
 from digrad.methods.dnsgd import DNSGD, chebyshev_momentum
 from digrad.methods.dsgt import DSGT
 from digrad.methods.frost import FROST
 from digrad.methods.gd import GD
 from digrad.methods.gt_nsgdm import GTNSGDm
 from digrad.methods.jiang_clip import JiangClip
+from digrad.methods.momentum_tracking import MomentumTracking
+from digrad.methods.noloco import NoLoCo
 from digrad.methods.normalized_ab import NormalizedAB
 from digrad.methods.nsgdm import NSGDm
 from digrad.methods.push_diging import PushDIGing
 from digrad.methods.push_pull import PushPull
+from digrad.methods.qg_dsgdm import QGDSGDm
 from digrad.methods.references import BIBTEX
 from digrad.methods.sgp import SGP
 from digrad.methods.soft_cgt import SoftCGT
@@ -46,8 +51,10 @@ METHODS: dict[str, type] = {
         SGP,
         SubgradientPush,
         DSGT,
+        MomentumTracking,
         DGD,
         DGDATC,
+        QGDSGDm,
         DGDClip,
         CDSGDPolyak,
         CDSGDNesterov,
@@ -55,7 +62,10 @@ METHODS: dict[str, type] = {
         DAdaGrad,
         DNSGD,
         GTNSGDm,
+        DeMuon,
         JiangClip,
+        DiLoCo,
+        NoLoCo,
         GD,
         ClippedGD,
         NSGDm,
@@ -87,12 +97,17 @@ __all__ = [
     "DAMSGrad",
     "DAdaGrad",
     "DGDClip",
+    "DeMuon",
+    "DiLoCo",
     "GTNSGDm",
     "JiangClip",
+    "MomentumTracking",
     "NSGDm",
+    "NoLoCo",
     "NormalizedAB",
     "PushDIGing",
     "PushPull",
+    "QGDSGDm",
     "SoftCGT",
     "SubgradientPush",
     "Tracking",

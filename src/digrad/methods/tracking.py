@@ -61,6 +61,8 @@ class Tracking:
     SoftCGT               gradient            soft_clip              R, C      cta
     NormalizedAB          gradient            normalize              R, C      cta
     DSGT                  gradient            plain                  sinkhorn  x-atc
+    MomentumTracking      momentum            plain                  sinkhorn  cta
+    DeMuon                momentum, dampened  orthogonalize          sinkhorn  atc
     GTNSGDm               momentum, dampened  normalize              sinkhorn  atc
     ====================  ==================  =====================  ========  ========
 
