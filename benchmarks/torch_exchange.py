@@ -134,8 +134,8 @@ def _over_zeromq(network: Any, stack: ExitStack, *, has_key: bool) -> Any:
     """Return the transport that agents of different machines would use."""
     import zmq
 
-    from digrad.torch.curve import KeyPair
-    from digrad.torch.transport import Transports
+    from digrad.torch.transport.curve import KeyPair
+    from digrad.torch.transport.transports import Transports
     from digrad.torch.transport.zeromq import ZeroMQ
 
     pair = {name: key.decode() for name, key in zip(("public", "secret"), zmq.curve_keypair(), strict=True)}

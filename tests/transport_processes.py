@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from digrad.torch.curve import KeyPair
-from digrad.torch.transport import Transports, open_transports
+from digrad.torch.transport.curve import KeyPair
+from digrad.torch.transport.transports import Transports, open_transports
 from digrad.torch.transport.zeromq import ZeroMQ
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from digrad.cli import main
 from digrad.graphs import ring, write
-from digrad.torch.curve import make_key, read_key
 from digrad.torch.launch import agent
+from digrad.torch.transport.curve import make_key, read_key
 
 
 def call(monkeypatch, capsys, *words):

@@ -20,7 +20,7 @@ from digrad.graphs import every, example5, from_edges, ring
 from digrad.links import Links, compressors
 from digrad.torch.engines.asynchronous import AsynchronousNet, AsynchronousRuntime
 from digrad.torch.engines.undelivered import Arrived, Item, Outgoing
-from digrad.torch.transport import Transports
+from digrad.torch.transport.transports import Transports
 from digrad.torch.transport.zeromq import ZeroMQ
 
 N, D = 5, 3

@@ -72,7 +72,7 @@ def test_looking_whether_a_run_is_over_changes_nothing(monkeypatch: pytest.Monke
     replicas, told = Replicas(nn.Linear(4, 2), METHOD, NETWORK), []
     assert replicas.preempted is False
     between = SimpleNamespace(is_over=True, end_when_told_to=told.append)
-    monkeypatch.setattr(replicas._runtime, "between_steps", between)
+    monkeypatch.setattr(replicas._runtime, "step_hooks", between)
     assert replicas.preempted is True
     assert told == []
     replicas.end_when_told_to()  # which a loop says that has no Checkpoints

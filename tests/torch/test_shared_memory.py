@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from digrad.torch.transport import MessageLostError, shared_memory
+from digrad.torch.transport import shared_memory
+from digrad.torch.transport.packets import MessageLostError
 from transport_processes import open_kind, run_agents
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory files are a facility of Linux")

@@ -10,9 +10,9 @@ import pytest
 import torch
 import zmq
 
-from digrad.torch.curve import KeyPair
-from digrad.torch.transport import MessageLostError, ring_sum
+from digrad.torch.transport.curve import KeyPair
 from digrad.torch.transport.packets import typed
+from digrad.torch.transport.transports import MessageLostError, ring_sum
 from transport_processes import open_kind, run_agents
 
 KINDS = ["memory", "zeromq", "curve"]

@@ -120,7 +120,7 @@ def launch(
 @click.argument("file", type=click.Path(path_type=Path))
 def keygen(file: Path) -> None:
     """Write a new secret key to FILE, for `digrad launch --key-file`; copy it to all machines of a run."""
-    from digrad.torch.curve import make_key
+    from digrad.torch.transport.curve import make_key
 
     make_key(file)
     click.echo(f"{file}: copy it to all machines of the run, and to nobody else")

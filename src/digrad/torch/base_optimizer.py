@@ -136,8 +136,8 @@ class BaseOptimizer(torch.optim.Optimizer):
         """
         self._refuse_inside_average("step")
         self._refuse_written()
-        if self._runtime.between_steps:
-            self._runtime.between_steps.begin_step(self.k)
+        if self._runtime.step_hooks:
+            self._runtime.step_hooks.begin_step(self.k)
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -148,8 +148,8 @@ class BaseOptimizer(torch.optim.Optimizer):
         self._check_state()
         self.k += 1
         self._publish()
-        if self._runtime.between_steps:
-            self._runtime.between_steps.end_step(self.k)
+        if self._runtime.step_hooks:
+            self._runtime.step_hooks.end_step(self.k)
         return loss
 
     def estimate(self) -> torch.Tensor:
@@ -272,7 +272,7 @@ class BaseOptimizer(torch.optim.Optimizer):
         on nevertheless, the next :meth:`step` saves this step, with schedulers as they are then, and raises
         ``SystemExit(0)``. A loop without ``Checkpoints`` calls :meth:`end_when_told_to` before it begins.
         """
-        return self._runtime.between_steps is not None and self._runtime.between_steps.is_over
+        return self._runtime.step_hooks is not None and self._runtime.step_hooks.is_over
 
     def end_when_told_to(self, saver: Saver | None = None) -> None:
         """Let all agents end at the same step when ``digrad launch`` is told to end; every agent must call.
@@ -280,8 +280,8 @@ class BaseOptimizer(torch.optim.Optimizer):
         Args:
             saver: Saves that step, as ``Checkpoints`` do; without one the loop looks at :attr:`preempted`.
         """
-        if self._runtime.between_steps:
-            self._runtime.between_steps.end_when_told_to(saver)
+        if self._runtime.step_hooks:
+            self._runtime.step_hooks.end_when_told_to(saver)
 
     @contextlib.contextmanager
     def together(self, call: str) -> Iterator[None]:

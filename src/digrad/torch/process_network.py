@@ -21,18 +21,18 @@ from digrad.core.validation import check_network
 from digrad.errors import ArgumentError, CommunicationError, DigradError
 from digrad.graphs import Digraph, GraphSequence
 from digrad.network import AnyNetwork, Network
-from digrad.torch import security
-from digrad.torch.addresses import published_address
-from digrad.torch.curve import KEY_VARIABLE, read_key
-from digrad.torch.handshake import GRACE, LINGER, Handshake
+from digrad.torch.engines.log_records import note_agent
 from digrad.torch.launch import ADDRESS_VARIABLE, GRAPH_VARIABLE, ROUND_VARIABLE, STORE_VARIABLE
 from digrad.torch.launch.store import store_from_environment
 from digrad.torch.launch.worker import die_with_parent, record_uncaught
-from digrad.torch.log_records import note_agent
-from digrad.torch.transport import Transports, open_transports, ring_sum
+from digrad.torch.transport.addresses import check_interface, published_address
+from digrad.torch.transport.coordination import GRACE, LINGER, Coordination
+from digrad.torch.transport.curve import KEY_VARIABLE, read_key
 from digrad.torch.transport.packets import MessageLostError
 from digrad.torch.transport.shared_memory import SharedMemory
+from digrad.torch.transport.transports import Transports, open_transports, ring_sum
 
+INTERFACE = "GLOO_SOCKET_IFNAME"  # where gloo looks for the network interface
 SHARED_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # what torchrun tells the agents it has done
 PATIENCE = 300.0  # seconds that an agent waits for another one,
 STEPS = 5  # or so many step times if that is longer
@@ -124,7 +124,7 @@ class ProcessNetwork:
         self._optimizers = 0
         self._awaited: Awaited | None = None
         self.watchers: list[Callable[[], None]] = []  # called every two seconds, in a thread
-        security.bind(interface)
+        _bind(interface)
         die_with_parent()
         record_uncaught()
         _check_restart()
@@ -134,8 +134,8 @@ class ProcessNetwork:
         self.group: dist.ProcessGroup = group or dist.group.WORLD  # pyright: ignore[reportAttributeAccessIssue]
         self.agent = dist.get_rank(self.group)
         note_agent(self.agent)
-        self.handshake = _handshake(self.group, self.agent)
-        self.handshake.hang_up = self._hang_up
+        self.coordination = _coordination(self.group, self.agent)
+        self.coordination.hang_up = self._hang_up
         graph = f"{self.n} agents, {self.network.union.n_arcs} arcs, {self.network.content_hash[:16]}"
         facts = {
             "version": digrad.__version__,
@@ -173,7 +173,7 @@ class ProcessNetwork:
             self.address = os.environ[ADDRESS_VARIABLE]
             keys = read_key(os.environ[KEY_VARIABLE]) if KEY_VARIABLE in os.environ else None
         else:
-            self.address = published_address(os.environ.get(security.INTERFACE, "lo")) or "127.0.0.1"
+            self.address = published_address(os.environ.get(INTERFACE, "lo")) or "127.0.0.1"
         made = open_transports(
             self.agent,
             self.address,
@@ -210,7 +210,7 @@ class ProcessNetwork:
         if awaited is None or time.monotonic() - awaited.last_progress < SUSPICION:
             return
         with contextlib.suppress(dist.DistError, RuntimeError):  # the store has gone with agent 0
-            if self.handshake.is_elsewhere(awaited.agents, awaited.call) and self._awaited is awaited:
+            if self.coordination.is_elsewhere(awaited.agents, awaited.call) and self._awaited is awaited:
                 self._hang_up()
 
     def count_optimizer(self) -> int:
@@ -224,11 +224,11 @@ class ProcessNetwork:
 
     def agree(self, facts: dict[str, str | int], purpose: str) -> None:
         """Raise on every agent, within the timeout, unless all have the same facts."""
-        self.handshake.agree(facts, self.timeout, purpose)
+        self.coordination.agree(facts, self.timeout, purpose)
 
     def exchange(self, facts: dict[str, Any], purpose: str) -> list[dict[str, Any]]:
         """Return the facts of every agent, by agent; every agent must call."""
-        return self.handshake.exchange(facts, self.timeout, purpose)
+        return self.coordination.exchange(facts, self.timeout, purpose)
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """Return the sum over all agents, a new tensor; every agent must call."""
@@ -242,7 +242,7 @@ class ProcessNetwork:
             call: What the user has called, for those who wait elsewhere; by default it is part of a step.
         """
         if call is not None:
-            self.handshake.announce(call)
+            self.coordination.announce(call)
         if values.device.type == "cpu":
             ring_sum(values, self.agent, self.n, self._sums, lambda *what: self._wait_for_part(call, *what))
             return values
@@ -289,8 +289,8 @@ class ProcessNetwork:
         def ask() -> None:
             try:
                 if call is None:
-                    self.handshake.announce(STEP)
-                found.append(self.handshake.why(call or STEP, GRACE if call else 0.0))
+                    self.coordination.announce(STEP)
+                found.append(self.coordination.why(call or STEP, GRACE if call else 0.0))
             except (dist.DistError, RuntimeError):
                 found.append(None)  # the store has gone with agent 0
 
@@ -302,9 +302,9 @@ class ProcessNetwork:
 
     def fail(self, error: DigradError) -> NoReturn:
         """Raise ``error`` here, and on every other agent in its next step or call."""
-        self.handshake.fail(error)
+        self.coordination.fail(error)
         self._hang_up()
-        self.handshake.leave_together()
+        self.coordination.leave_together()
         raise error
 
     def _hang_up(self) -> None:
@@ -315,9 +315,9 @@ class ProcessNetwork:
 
     def close(self) -> None:
         """Leave the group together; every agent must call."""
-        self.handshake.exchange({}, self.timeout, "ProcessNetwork.close()")
+        self.coordination.exchange({}, self.timeout, "ProcessNetwork.close()")
         self.transports.close()
-        self.handshake.leave_together()
+        self.coordination.leave_together()
         if self._owns_group and dist.is_initialized():
             dist.destroy_process_group()
             _left.append(True)
@@ -325,11 +325,28 @@ class ProcessNetwork:
     def _check_size(self) -> None:
         size = dist.get_world_size(self.group)
         if size != self.n:
-            self.handshake.leave_together()
+            self.coordination.leave_together()
             raise ArgumentError(
                 f"`network` of ProcessNetwork has {self.n} agents, but {size} processes were started; "
                 f"start {self.n}, or give a graph of {size} agents."
             )
+
+
+def _bind(interface: str | None) -> None:
+    """Make gloo listen on one network interface only.
+
+    Raises:
+        ArgumentError: This machine has no such interface, or gloo already uses another.
+    """
+    if interface is None:
+        return
+    check_interface(interface, "ProcessNetwork")
+    if dist.is_initialized() and os.environ.get(INTERFACE) != interface:
+        raise ArgumentError(
+            f"`interface` of ProcessNetwork is {interface!r}, but the process group already exists; "
+            f"set {INTERFACE}={interface} before init_process_group."
+        )
+    os.environ[INTERFACE] = interface
 
 
 def _watch(network: weakref.ref[ProcessNetwork]) -> None:
@@ -394,7 +411,7 @@ def _join(backend: str, timeout: float) -> None:
     try:
         store = store_from_environment(timeout)
         if store is not None:
-            meeting = Handshake(store, rank, size, "joining")
+            meeting = Coordination(store, rank, size, "joining")
             meeting.post(_HERE, {})
         dist.init_process_group(
             backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout)
@@ -408,7 +425,7 @@ def _join(backend: str, timeout: float) -> None:
         ) from error
 
 
-def _missing(meeting: Handshake | None) -> list[int]:
+def _missing(meeting: Coordination | None) -> list[int]:
     """Return the agents that have not come to a meeting, as far as that is known."""
     with contextlib.suppress(dist.DistError, RuntimeError):  # the store has gone with agent 0
         if meeting is not None:
@@ -418,10 +435,10 @@ def _missing(meeting: Handshake | None) -> list[int]:
     return []
 
 
-def _handshake(group: dist.ProcessGroup, agent: int) -> Handshake:
+def _coordination(group: dist.ProcessGroup, agent: int) -> Coordination:
     ranks = dist.get_process_group_ranks(group)
     name = hashlib.sha256(repr(ranks).encode()).hexdigest()[:12]
     _instances[name] = _instances.get(name, 0) + 1
     # The store of the group has no public accessor; a second one would need a port of its own.
     store = dist.distributed_c10d._get_default_store()
-    return Handshake(store, agent, len(ranks), f"{name}/{_instances[name]}")
+    return Coordination(store, agent, len(ranks), f"{name}/{_instances[name]}")

@@ -13,7 +13,7 @@ import pytest
 
 from digrad.graphs import example5, ring
 from digrad.torch.checkpoint.files import committed_steps
-from digrad.torch.curve import make_key
+from digrad.torch.transport.curve import make_key
 from host_runs import STARTUP, WORKER, Run, check_result, until
 from namespaces import Host, hosts, needs_namespaces
 from torch_processes import SEARCHED, WORKERS

@@ -35,10 +35,10 @@ from digrad.torch.checkpoint.files import (
 from digrad.torch.checkpoint.serialization import decode, encode
 from digrad.torch.checkpoint.single_process import ALL
 from digrad.torch.engines.flat_parameters import nonfinite_rows
-from digrad.torch.handshake import Handshake, difference
 from digrad.torch.optimizer import DecentralizedOptimizer
 from digrad.torch.process_network import ProcessNetwork
 from digrad.torch.replicas import Replicas
+from digrad.torch.transport.coordination import Coordination, difference
 
 SAVE, RESUME = "Checkpoints.save()", "Checkpoints.resume()"
 TRACKING = "use resume('tracking restart')"
@@ -97,7 +97,7 @@ class Checkpoints:
         self._others = dict(others or {})
         self._keep = checks.count(keep, "keep", "Checkpoints")
         self._network = optimizer.network
-        self._handshake: Any = self._network.handshake
+        self._handshake: Any = self._network.coordination
         self._process, self._processes = 0, 1
         if isinstance(self._network, ProcessNetwork) and dist.get_world_size() > self._network.n:
             self._join_the_other_groups()
@@ -399,7 +399,7 @@ class Checkpoints:
         """Find this process among those of its agent; the groups of all of them commit together."""
         # The same accessor as in `process_network`; a store of its own would need a port.
         store = dist.distributed_c10d._get_default_store()
-        self._handshake = Handshake(
+        self._handshake = Coordination(
             store, dist.get_rank(), dist.get_world_size(), f"checkpoints/{next(_instances)}"
         )
         assert isinstance(self._network, ProcessNetwork)
@@ -418,9 +418,9 @@ class Checkpoints:
     def _exchange(self, purpose: str, **facts: Any) -> list[dict[str, Any]]:
         """Return the facts of every process of every agent."""
         facts["agent"] = self._network.agent
-        if not isinstance(self._network, ProcessNetwork) or self._handshake is self._network.handshake:
+        if not isinstance(self._network, ProcessNetwork) or self._handshake is self._network.coordination:
             return self._network.exchange(facts, purpose)
-        self._network.handshake.announce(purpose)  # for agents that wait for this one in a step
+        self._network.coordination.announce(purpose)  # for agents that wait for this one in a step
         return self._handshake.exchange(facts, self._network.timeout, f"{purpose}, by rank")
 
     def _report(self, problem: str, purpose: str, **facts: Any) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ class SingleProcess:
         return self.network.n
 
     @property
-    def handshake(self) -> "SingleProcess":
+    def coordination(self) -> "SingleProcess":
         """What asks the others."""
         return self
 

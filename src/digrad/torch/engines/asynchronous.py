@@ -28,11 +28,11 @@ from digrad.core.net import Verbs
 from digrad.errors import ArgumentError, CommunicationError, NonFiniteError
 from digrad.methods.fields import with_fields
 from digrad.network import LETTERS
-from digrad.torch.between_steps import BetweenSteps
 from digrad.torch.engines.base import overwrite
+from digrad.torch.engines.log_records import note_step
 from digrad.torch.engines.mixing import Share, Turns
+from digrad.torch.engines.step_hooks import StepHooks
 from digrad.torch.engines.undelivered import Arrived, Inbox, Item, Outgoing, Stored
-from digrad.torch.log_records import note_step
 from digrad.torch.process_network import ProcessNetwork
 
 OWNER = "DecentralizedOptimizer"
@@ -410,7 +410,7 @@ class AsynchronousRuntime:
 
     def __init__(self, network: ProcessNetwork, net: AsynchronousNet) -> None:
         self.net, self._network = net, network
-        self.between_steps = BetweenSteps(network, net, self._wait_for_all)
+        self.step_hooks = StepHooks(network, net, self._wait_for_all)
         self._early: list[tuple[str, str]] = []
         self._last: tuple[Any, Any, torch.Tensor] | None = None  # method, state and gradient of the last step
         self._gatherings = itertools.count()
@@ -452,7 +452,7 @@ class AsynchronousRuntime:
 
     def _wait_for_all(self, name: str) -> None:
         """Wait until all agents have posted something."""
-        while self._network.handshake.posted(name) is None:
+        while self._network.coordination.posted(name) is None:
             self.net.wait_for_packet(_LOOK)
             with self._explained():
                 self.net.check_silence()
@@ -464,9 +464,9 @@ class AsynchronousRuntime:
             CommunicationError: An agent does not come within the timeout after the last sign of it, or mass was lost.
         """
         name = f"gathering {next(self._gatherings)}"
-        self._network.handshake.post(name, {"call": call, "k": self.net.k})
+        self._network.coordination.post(name, {"call": call, "k": self.net.k})
         ahead = 0
-        while self._network.handshake.posted(name) is None:
+        while self._network.coordination.posted(name) is None:
             ahead += 1
             self._mix_on(ahead)
             self.net.wait_for_packet(_LOOK)
@@ -477,7 +477,7 @@ class AsynchronousRuntime:
             self._settle(name, settled)
         self._check_mass(call)
         for one in (name, settled):  # all have read both
-            self._network.handshake.withdraw(one)
+            self._network.coordination.withdraw(one)
 
     def _settle(self, name: str, settled: str) -> None:
         """Let nothing leave, and wait until nobody's packets are under way, however long, as long as they move.
@@ -486,7 +486,7 @@ class AsynchronousRuntime:
             name: Under which an agent says that its packets move.
             settled: Under which it says that all of them were confirmed.
         """
-        handshake, timeout = self._network.handshake, self._network.timeout
+        handshake, timeout = self._network.coordination, self._network.timeout
         self.net.pause()
         is_settled, moved, known, since = False, 0.0, None, time.monotonic()
         while not handshake.wait_posted(settled, _SIGN if is_settled else 0.0):
@@ -551,7 +551,7 @@ class AsynchronousRuntime:
         if self._network.agent == 0:
             _tell(told)
         self._tell_at_exit.detach()
-        self.between_steps.close()
+        self.step_hooks.close()
 
     def add_up(self, value: torch.Tensor, call: str) -> torch.Tensor:
         """Return the sum over all agents, in the memory of ``value``."""

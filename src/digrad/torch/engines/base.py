@@ -5,7 +5,7 @@ from typing import Any, NoReturn, Protocol
 
 import torch
 
-from digrad.torch.between_steps import BetweenSteps
+from digrad.torch.engines.step_hooks import StepHooks
 from digrad.types import Net
 
 
@@ -38,7 +38,7 @@ class Runtime(Protocol):
         ...
 
     @property
-    def between_steps(self) -> BetweenSteps | None:
+    def step_hooks(self) -> StepHooks | None:
         """What the agent of this process does between two steps; None where all agents are here."""
         ...
 

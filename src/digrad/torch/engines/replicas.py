@@ -116,7 +116,7 @@ class ReplicaRuntime:
         net: What methods see.
     """
 
-    between_steps = None
+    step_hooks = None
     shares_memory = False  # the rows of the parameters are aligned, those of the state are not
 
     def __init__(self, net: ReplicaNet | UnreliableNet) -> None:

@@ -17,11 +17,11 @@ from digrad.core.communication import Sent, arrays_sent
 from digrad.core.net import Verbs
 from digrad.core.traffic import all_reduce_messages
 from digrad.errors import CommunicationError, NonFiniteError
-from digrad.torch.between_steps import BetweenSteps
 from digrad.torch.engines.base import overwrite
 from digrad.torch.engines.compression import Compression
+from digrad.torch.engines.log_records import note_step
 from digrad.torch.engines.mixing import Share, Turns, combine
-from digrad.torch.log_records import note_step
+from digrad.torch.engines.step_hooks import StepHooks
 from digrad.torch.process_network import ProcessNetwork
 from digrad.torch.transport.packets import Channel, MessageLostError, Sending, typed
 from digrad.torch.transport.torch_distributed import DeviceRound
@@ -378,7 +378,7 @@ class SynchronousRuntime:
 
     def __init__(self, network: ProcessNetwork, net: SynchronousNet) -> None:
         self.net, self._network = net, network
-        self.between_steps = BetweenSteps(network, net)
+        self.step_hooks = StepHooks(network, net)
         self._early: list[tuple[str, str]] = []
 
     def lay_out(self, state: Any, early: Sequence[tuple[str, str]]) -> Any:
@@ -417,7 +417,7 @@ class SynchronousRuntime:
     def close(self) -> None:
         """Finish the messages under way; every agent must call."""
         self.net.settle_early()
-        self.between_steps.close()
+        self.step_hooks.close()
 
     def add_up(self, value: torch.Tensor, call: str) -> torch.Tensor:
         """Return the sum over all agents, in the memory of ``value``."""

@@ -17,10 +17,10 @@ import digrad
 from digrad._internal.error_text import first_line
 from digrad.errors import CommunicationError
 from digrad.graphs import complete
-from digrad.torch.addresses import interface_of
 from digrad.torch.launch import GRAPH_VARIABLE
 from digrad.torch.process_network import ProcessNetwork
-from digrad.torch.transport import Channel
+from digrad.torch.transport.addresses import interface_of
+from digrad.torch.transport.transports import Channel
 
 PINGS = 5
 PATIENCE = 10.0  # seconds without progress after which an arc counts as broken

@@ -16,7 +16,7 @@ from typing import Any
 from digrad._internal.error_text import is_timeout
 from digrad._internal.files import write_atomically
 from digrad.errors import CheckpointError, CommunicationError, DigradError, DisagreementError
-from digrad.torch.log_records import step_reached
+from digrad.torch.engines.log_records import step_reached
 
 FAILED, BAD_INPUT = 1, 2  # exit codes
 ERROR_VARIABLE = "TORCHELASTIC_ERROR_FILE"  # names the file where torchelastic looks for the cause

@@ -82,12 +82,12 @@ class Preemption:
 
     def _look(self) -> None:
         """Look whether an agent of another machine was asked; a thread calls, because that takes a moment."""
-        self._is_asked_elsewhere = self._network.handshake.is_flagged(self._name)
+        self._is_asked_elsewhere = self._network.coordination.is_flagged(self._name)
 
     def _is_asked(self) -> bool:
         folder = _folder()
         if folder is not None and (folder / _ASKED).exists():
-            self._network.handshake.flag(self._name)
+            self._network.coordination.flag(self._name)
             return True
         if self._is_asked_elsewhere and folder is not None:
             (folder / _SAVED).touch()
@@ -106,11 +106,11 @@ class Preemption:
         if not self._is_posted:
             if not self._is_asked():
                 return
-            self._network.handshake.post(self._name, {"k": k})
+            self._network.coordination.post(self._name, {"k": k})
             self._is_posted = True
             if self._wait is not None:
                 self._wait(self._name)
-        everyone = self._network.handshake.posted(self._name)
+        everyone = self._network.coordination.posted(self._name)
         if everyone is not None:
             slack = self._network.n + _SLACK if self._wait is None else 0
             self._last = max(one["k"] for one in everyone) + slack
@@ -119,5 +119,5 @@ class Preemption:
         """Save and end this process if the step before was the last one; all agents do it at the same step."""
         if self._saver is not None and self.is_over and k == self._last:
             self._saver.save_noted()
-            self._network.handshake.leave_together()
+            self._network.coordination.leave_together()
             raise SystemExit(0)

@@ -34,8 +34,6 @@ from torch.distributed.elastic.rendezvous import (
 
 import digrad
 from digrad.errors import ArgumentError
-from digrad.torch.addresses import check_trust, endpoint_parts, listen_at, listening_socket, published_address
-from digrad.torch.curve import KEY_VARIABLE, KeyPair, authenticate, log_refused, read_key, require_zmq, secure
 from digrad.torch.launch import ADDRESS_VARIABLE, ROUND_VARIABLE, STORE_VARIABLE
 from digrad.torch.launch.failures import FAILED, say
 from digrad.torch.launch.rounds import Outcome, Rounds
@@ -47,6 +45,22 @@ from digrad.torch.launch.store import (
     RendezvousStore,
 )
 from digrad.torch.launch.worker import PARENT_VARIABLE
+from digrad.torch.transport.addresses import (
+    check_trust,
+    endpoint_parts,
+    listen_at,
+    listening_socket,
+    published_address,
+)
+from digrad.torch.transport.curve import (
+    KEY_VARIABLE,
+    KeyPair,
+    authenticate,
+    log_refused,
+    read_key,
+    require_zmq,
+    secure,
+)
 
 BACKEND = "digrad"
 TIMEOUT = 300.0  # seconds to wait for machines that have not come, or have gone

@@ -24,9 +24,9 @@ from torch.distributed import (  # pyright: ignore[reportPrivateImportUsage]
     TCPStore,
 )
 
-from digrad.torch.addresses import is_address, listening_socket
-from digrad.torch.curve import KEY_VARIABLE, KeyPair, read_key, require_zmq, secure
 from digrad.torch.launch import STORE_VARIABLE, attempt
+from digrad.torch.transport.addresses import is_address, listening_socket
+from digrad.torch.transport.curve import KEY_VARIABLE, KeyPair, read_key, require_zmq, secure
 
 DISCONNECTED = 5.0  # seconds without a connection after which the endpoint counts as lost
 SILENCE = (

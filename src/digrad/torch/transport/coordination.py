@@ -24,7 +24,7 @@ LINGER = 5.0  # seconds that the owner of the store stays for the others when al
 _FAILURES = {kind.__name__: kind for kind in (DisagreementError, NonFiniteError)}
 
 
-class Handshake:
+class Coordination:
     """Exchanges of facts among all agents of a group; every agent takes part in every exchange.
 
     Args:

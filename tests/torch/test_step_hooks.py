@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from digrad.torch.engines.step_hooks import StepMetrics
 from digrad.torch.launch import METRICS_VARIABLE
-from digrad.torch.step_metrics import StepMetrics
 
 NET = SimpleNamespace(bytes_sent=0, waited=0.0, late=0)
 
