@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from digrad.cli.main import digrad
-from docs_pages import titled
+from docs_pages import blocks, titled
 from plugin_installs import install, visible
 
 BLOCKS = titled("guides/method.md")
@@ -29,6 +29,10 @@ def test_commands_of_the_page_list_and_run_the_method(folder, monkeypatch):
     )
     assert "LazyAB" in listed
     assert "converged" in ran
+
+
+def test_composition_of_the_page_converges():
+    exec(blocks("guides/method.md", "python")[0], {})
 
 
 def test_method_of_the_page_keeps_the_contract(capsys):
