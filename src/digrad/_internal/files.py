@@ -3,14 +3,13 @@
 import errno
 import fcntl
 import hashlib
-import json
 import os
 import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from digrad.errors import ArgumentError, StorageError
 
@@ -56,34 +55,6 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> Path:
         raise _not_written(path, error) from error
     _sync_folder(path.parent)
     return path
-
-
-def parse_json(text: str, **hooks: Any) -> Any:
-    """Return what JSON holds; people edit the files that digrad wrote.
-
-    Args:
-        text: The JSON.
-        **hooks: As in :func:`json.loads`.
-
-    Raises:
-        ValueError: It is not valid, or nested too deeply.
-    """
-    try:
-        return json.loads(text, **hooks)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-
-
-def whole_number(digits: str) -> int:
-    """Return an integer of JSON, as the hook ``parse_int`` of :func:`parse_json`.
-
-    Raises:
-        ValueError: It has more than 64 bits, which no count or step has.
-    """
-    value = int(digits)
-    if abs(value) >= 2**63:
-        raise ValueError(f"{digits[:20]}... is too large a number")
-    return value
 
 
 def make_folder(path: str | os.PathLike[str]) -> Path:

@@ -3,7 +3,6 @@
 Everything heavy is imported inside a command, so that ``--help`` answers at once.
 """
 
-import math
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, Literal, get_args
 
 import click
 
+from digrad._internal.formatting import shown
 from digrad.cli import live, show
 from digrad.cli.options import json_option, out_option, overwrite_option, resume_option
 
@@ -220,10 +220,7 @@ def _show_links(found: Any, as_json: bool) -> None:
     if as_json:
         show.as_json([asdict(row) for row in found.rows])
         return
-    rows = [
-        (row.problem, row.policy, f"{math.inf if row.error is None else row.error:.2g}", row.verdict)
-        for row in found.rows
-    ]
+    rows = [(row.problem, row.policy, shown(row.error, 2, absent="inf"), row.verdict) for row in found.rows]
     show.table(("problem", "lost packets", "error of the worst agent", "verdict"), rows)
     for path in (*found.figures, found.directory / "links.md"):
         click.echo(f"  {path}")

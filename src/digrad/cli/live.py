@@ -9,6 +9,9 @@ from typing import Any
 
 import click
 
+from digrad._internal.formatting import duration, shown
+from digrad._internal.json_files import strict
+
 _SECONDS_BETWEEN_LINES = 5.0  # about one method, where there is no terminal
 
 
@@ -182,26 +185,15 @@ class JsonLines:
 
 
 def write_line(content: dict[str, Any]) -> None:
-    """Print one line of strict JSON; what is not finite becomes null."""
-    plain = {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in content.items()
-    }
-    click.echo(json.dumps(plain, allow_nan=False))
+    """Print one line of strict JSON: null for NaN and infinity."""
+    click.echo(json.dumps(strict(content), allow_nan=False))
     sys.stdout.flush()
 
 
 def _shown(row: _Row) -> list[str]:
-    values = [row.values.get(key) for key in ("loss", "grad_norm", "consensus_error")]
-    return ["" if value is None or value != value else f"{value:.4g}" for value in values]
+    return [shown(row.values.get(key)) for key in ("loss", "grad_norm", "consensus_error")]
 
 
 def _left(row: _Row) -> str:
     left = row.seconds_left()
-    if not left or row.verdict != "running":
-        return ""
-    minutes, seconds = divmod(round(left), 60)
-    hours, minutes = divmod(minutes, 60)
-    return (
-        f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
-    )
+    return duration(left) if left and row.verdict == "running" else ""

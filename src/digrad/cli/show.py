@@ -5,17 +5,19 @@ import math
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from numbers import Integral
 from typing import Any
 
 import click
+
+from digrad._internal.formatting import duration, shown, size
+from digrad._internal.json_files import strict
 
 _SECONDS_BETWEEN_LINES = 60.0  # about one job, where there is no terminal
 
 
 def as_json(value: Any) -> None:
-    """Print a value as strict JSON."""
-    click.echo(json.dumps(value, indent=2, allow_nan=False))
+    """Print a value as strict JSON: None for NaN and infinity."""
+    click.echo(json.dumps(strict(value), indent=2, allow_nan=False))
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
@@ -47,10 +49,8 @@ def verdict_table(results: dict[str, dict[str, Any]], average: str) -> None:
                 name,
                 verdict,
                 entry["steps"],
-                _figure(final["loss"]),
-                _figure(final["grad_norm"]),
-                _figure(final["consensus_error"]),
-                _bytes(entry["bytes_sent"]),
+                *(shown(final[name], absent="inf") for name in ("loss", "grad_norm", "consensus_error")),
+                size(entry["bytes_sent"]),
                 f"{entry['seconds']:.2f}",
             )
         )
@@ -100,7 +100,7 @@ class ProgressBar:
         if getattr(progress, "test_accuracy", None) is not None:
             note += f", test {progress.test_accuracy:.1%}"
         if left is not None:
-            note += f", all done in {_duration(left)}"
+            note += f", all done in {duration(left)}"
         self._bar.update(self._tasks[name], completed=progress.k, total=progress.steps, note=note)
         if left is not None and not sys.stderr.isatty() and self._is_time(name):
             click.echo(f"{name}: step {progress.k} of {progress.steps}, {note}", err=True)
@@ -120,11 +120,6 @@ class ProgressBar:
             return False
         self._told[name] = now
         return True
-
-
-def _duration(seconds: float) -> str:
-    hours, minutes = divmod(round(seconds / 60), 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min" if minutes else f"{seconds:.0f} s"
 
 
 class RowBar:
@@ -165,38 +160,6 @@ class RowBar:
             click.echo(
                 f"{progress.done} of {progress.total} rows, {progress.seconds:.0f} s, {left}", err=True
             )
-
-
-def plain_rows(table: Any) -> list[dict[str, Any]]:
-    """Return the rows of a data frame for strict JSON: what is missing or not finite is None."""
-    return [{name: _plain(value) for name, value in row.items()} for row in table.to_dict("records")]
-
-
-def cell(value: Any) -> str:
-    """Return a value of a table as people read it; nothing where there is none."""
-    plain = _plain(value)
-    if isinstance(value, float) and value in (math.inf, -math.inf):
-        return str(value)
-    return "" if plain is None else f"{plain:.4g}" if isinstance(plain, float) else str(plain)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if abs(value) < float("inf") else None
-    if isinstance(value, bool | str):
-        return value
-    return int(value) if isinstance(value, Integral) else None  # pandas keeps NumPy's integers
-
-
-def _figure(value: float | None) -> str:
-    return f"{math.inf if value is None else value:.4g}"
-
-
-def _bytes(count: int) -> str:
-    from digrad.plots import byte_unit
-
-    divisor, unit = byte_unit(count)
-    return f"{count / divisor:.3g} {unit}"
 
 
 def _text(cell: Any) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from digrad._internal.formatting import shown
 from digrad.cli import show
 from digrad.cli.options import json_option, out_option, overwrite_option
 
@@ -43,6 +44,7 @@ def sweep(
     The results go to --out (default: runs/sweep-<name of the file>): table.parquet, figures, and rows.jsonl. Finished
     rows are saved at once, so --resume can continue after any interruption. A run that diverges is a row, too.
     """
+    from digrad._internal.tables import Table
     from digrad.specs import load_spec, sweep_spec
     from digrad.sweeps import Workers
 
@@ -56,7 +58,7 @@ def sweep(
         )  # fmt: skip
     found = result.found
     if as_json:
-        show.as_json(show.plain_rows(found.table))
+        show.as_json(list(Table.of(found.table)))
     elif len(found.table):
         _print_rows(found)
         for path in (folder / "table.parquet", *(path for path in result.figures if path.suffix == ".png")):
@@ -127,6 +129,9 @@ def tune(
 
 
 def _print_rows(found: Any) -> None:
+    from digrad._internal.tables import Table
+    from digrad.plots.style import AVERAGES
+
     metric = "held_out_loss" if "held_out_loss" in found.table else "final_loss"
     medians = found.medians(metric)
     about = [name for name in ("network", "start") if name in medians and medians[name].nunique() > 1]
@@ -141,16 +146,12 @@ def _print_rows(found: Any) -> None:
         "final_grad_norm",
         "iterations_to_target",
     ]
-    rows = [
-        [show.cell(value) for value in row] for row in medians[columns].head(_SHOWN).itertuples(index=False)
-    ]
+    rows = [[shown(value) for value in row.values()] for row in Table.of(medians[columns].head(_SHOWN))]
     counts = ", ".join(
         f"{count} {verdict}" for verdict, count in found.table["verdict"].value_counts().items()
     )
     shared = "; common random numbers" if found.facts.get("common_random_numbers") else ""
     seeds = f", medians of {medians['seeds'].max()} seeds" if spread else ""
-    from digrad.plots.style import AVERAGES
-
     where = f"measured at the {AVERAGES[found.average]} of the agents"
     where += ", held-out losses at the plain mean" if metric == "held_out_loss" != found.average else ""
     title = f"The best {len(rows)} of {len(medians)} configurations{seeds} ({counts}{shared}), {where}"
@@ -160,10 +161,14 @@ def _print_rows(found: Any) -> None:
 def _print_tuning(result: Any) -> None:
     tuning = result.tuning
     rows = [
-        (show.cell(trial[tuning.field]), show.cell(trial["steps"]),
-         "diverged" if trial["score"] is None else show.cell(trial["score"]), "yes" if trial["is_stable"] else "no")
+        (
+            shown(trial[tuning.field]),
+            trial["steps"],
+            shown(trial["score"], absent="diverged"),
+            "yes" if trial["is_stable"] else "no",
+        )
         for trial in tuning.to_dict()["trials"]
-    ]  # fmt: skip
+    ]
     title = "The larger of the losses at the plain mean of the agents and at the agent farthest from it"
     show.table((tuning.field, "steps", tuning.metric, "stable"), rows, title=title)
     if tuning.value is not None:

@@ -93,11 +93,11 @@ def table_markdown(name: str, rows: Sequence[AccuracyRow]) -> str:
     for row in rows:
         cells = (
             row.method if row.verdict != "diverged" else f"{row.method} (diverged)",
-            figure(row.step_size) if isinstance(row.step_size, int | float) else str(row.step_size),
+            figure(row.step_size),
             *(percent(value) for value in (row.train_accuracy, row.test_accuracy)),
             *(percent(value) for value in (row.test_accuracy_of_agents, row.lowest_agent)),
             percent(row.clipped),
-            figure(row.largest_tracker, "-"),
+            figure(row.largest_tracker, absent="-"),
             f"{row.bytes_sent / 1e9:.3g} GB",
             f"{row.seconds_per_step:.3g}",
             f"{row.cpu_seconds_per_step:.3g}",

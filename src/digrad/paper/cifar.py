@@ -8,7 +8,8 @@ from typing import Any
 
 from digrad import checks, plots
 from digrad._internal.cores import available_cores
-from digrad._internal.files import locked, write_atomically
+from digrad._internal.files import write_atomically
+from digrad._internal.json_files import write_json
 from digrad._internal.tables import Table
 from digrad.data import cifar10
 from digrad.paper import cifar_claims
@@ -20,7 +21,7 @@ from digrad.specs.images.step_size_search import MOST
 from digrad.specs.presets import preset as load_preset
 from digrad.specs.runner import Observer, RunResult, run
 from digrad.specs.spec import Spec
-from digrad.specs.store import check_folder, is_finished, write_json
+from digrad.specs.store import is_finished
 
 COMPARISONS = ("cifar-iid", "cifar-dirichlet", "cifar-sorted", "cifar-row")  # whose step sizes are searched
 THRESHOLDS, EXPLOSION = "cifar-thresholds", "cifar-explosion"
@@ -109,11 +110,9 @@ def reproduce_cifar(
     folder, size, workers = Path(out), SIZES[preset], workers or available_cores()
     wanted = _wanted(settings, size)
     identity = {"experiment": "cifar", "preset": preset, "seed": seed, **({"steps": steps} if steps else {})}
-    check_folder(folder, resume=resume, overwrite=overwrite)
     cifar10()  # says how to get it before anything is written
-    with locked(folder):
-        folders = [*size.steps, *(f"{name}{SEARCHED}" for name in size.steps)]
-        open_reproduction(folder, identity, folders, resume=resume, overwrite=overwrite)
+    folders = [*size.steps, *(f"{name}{SEARCHED}" for name in size.steps)]
+    with open_reproduction(folder, identity, folders, resume=resume, overwrite=overwrite):
         options = {
             "resume": resume,
             "overwrite": overwrite,

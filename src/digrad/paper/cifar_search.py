@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from digrad._internal.files import write_atomically
+from digrad._internal.json_files import write_json
 from digrad.errors import ArgumentError, DigradError
 from digrad.specs.images.jobs import Event, Job, run_jobs
 from digrad.specs.images.step_size_search import FACTOR, read_search
@@ -13,7 +14,6 @@ from digrad.specs.images.trainings import JobProgress
 from digrad.specs.method_table import MethodTable
 from digrad.specs.runner import Observer
 from digrad.specs.spec import Spec, load_spec
-from digrad.specs.store import write_json
 from digrad.sweeps.stability import FLOOR, SLACK
 
 SEARCHED = "-search"  # ends the name of the folder beside that of the run

@@ -2,13 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
+from digrad._internal.formatting import shown
 from digrad._internal.tables import Table
 
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided: too few iterations"
 PARTLY = "holds only "  # and where
 SEPARATOR = " / "  # between settings
+
+figure = partial(shown, digits=3, absent="never")  # a number in a sentence
 
 
 @dataclass(frozen=True)
@@ -102,18 +106,6 @@ class ClaimTable:
         lines += ["", "## What the paper leaves open, and what was chosen", ""]
         lines += [f"- **{name}**: {text}" for name, text in self.choices.items()]
         return "\n".join(lines) + "\n"
-
-
-def figure(value: float | None, absent: str = "never") -> str:
-    """Return a number for a sentence, with three digits.
-
-    Example:
-        >>> figure(0.0012345), figure(591), figure(None)
-        ('0.00123', '591', 'never')
-    """
-    if value is None:
-        return absent
-    return str(int(value)) if float(value).is_integer() and abs(value) < 1e6 else f"{value:.3g}"
 
 
 def verdicts(claims: Sequence[Claim]) -> list[Ruling]:

@@ -1,6 +1,5 @@
 """What lost packets do to a method: the naive ways to go on without them, against the two rules that keep it exact."""
 
-import math
 import os
 import warnings
 from dataclasses import asdict, dataclass
@@ -11,14 +10,16 @@ import numpy as np
 
 from digrad import plots
 from digrad._internal.files import is_left_over, locked, write_atomically
-from digrad.errors import ArgumentError, DataError
+from digrad._internal.folders import check_folder, is_empty
+from digrad._internal.formatting import shown
+from digrad._internal.json_files import has_record, strict, write_json
+from digrad.errors import ArgumentError
 from digrad.graphs import example5
 from digrad.links import Links
 from digrad.methods import CGT
 from digrad.network import Network
 from digrad.problems import Problem, example_quadratic, logistic
 from digrad.simulation import compare
-from digrad.specs.store import check_folder, is_empty, read_json, write_json
 from digrad.trace import Trace
 
 TABLE = "links.json"
@@ -75,7 +76,8 @@ class LinkBias:
             "|---|---|---|---|---|",
         ]
         lines += [
-            f"| {row.problem} | {row.policy} | {_shown(row.error)} | {_shown(row.mass_error)} | {row.verdict} |"
+            f"| {row.problem} | {row.policy} | {shown(row.error, 2, absent='inf')} "
+            f"| {shown(row.mass_error, 2, absent='inf')} | {row.verdict} |"
             for row in self.rows
         ]
         return "\n".join(lines) + "\n"
@@ -95,14 +97,9 @@ def reproduce_links(out: str | os.PathLike[str], *, seed: int = 0, overwrite: bo
         ArgumentError: ``out`` cannot be used.
     """
     folder = Path(out)
-    check_folder(folder, resume=False, overwrite=overwrite)
-    if not is_empty(folder):
-        if not all(file.name in _OURS or is_left_over(file) for file in folder.iterdir()):
-            raise ArgumentError(f"`out` must be empty, but {folder} holds other files; give another --out.")
-        if not overwrite:
-            raise ArgumentError(
-                f"`out` {folder} holds an earlier result; give another --out, or --overwrite."
-            )
+    check_folder(folder, "this reproduction", _is_ours)
+    if not (is_empty(folder) or overwrite):
+        raise ArgumentError(f"`out` {folder} holds an earlier result; give another --out, or --overwrite.")
     with locked(folder):
         (folder / TABLE).unlink(missing_ok=True)  # a kill must not leave it beside figures of another seed
         rows: list[Bias] = []
@@ -123,11 +120,12 @@ def reproduce_links(out: str | os.PathLike[str], *, seed: int = 0, overwrite: bo
 
 
 def is_reproduction_of(folder: Path, seed: int) -> bool:
-    """Whether a folder holds what :func:`reproduce_links` gives for this seed."""
-    try:
-        return read_json(folder / TABLE).get("seed") == seed
-    except DataError:
-        return False
+    """Return whether a folder holds what :func:`reproduce_links` gives for this seed."""
+    return has_record(folder / TABLE, "seed", seed)
+
+
+def _is_ours(folder: Path) -> bool:
+    return all(file.name in _OURS or is_left_over(file) for file in folder.iterdir())
 
 
 def _settings() -> dict[str, tuple[Problem, CGT, dict[str, Any]]]:
@@ -162,11 +160,7 @@ def _row(problem: str, label: str, trace: Trace, minimum: Any) -> Bias:
     return Bias(
         problem=problem,
         policy=label,
-        error=error if np.isfinite(error) and trace.verdict != "diverged" else None,
-        mass_error=mass if np.isfinite(mass) else None,
+        error=None if trace.verdict == "diverged" else strict(error),
+        mass_error=strict(mass),
         verdict=trace.verdict,
     )
-
-
-def _shown(value: float | None) -> str:
-    return f"{math.inf if value is None else value:.2g}"

@@ -1,13 +1,16 @@
 """The paper's experiments from end to end: run every setting, draw its figures, judge its claims."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from digrad import checks, plots
 from digrad._internal.files import locked, write_atomically
+from digrad._internal.folders import check_folder
+from digrad._internal.json_files import read_json, write_json
 from digrad._internal.tables import Table
 from digrad.errors import ArgumentError
 from digrad.paper import logistic_claims
@@ -15,7 +18,7 @@ from digrad.paper.claims import ClaimTable, verdicts
 from digrad.specs.presets import preset as load_preset
 from digrad.specs.runner import Observer, RunResult, members, run
 from digrad.specs.spec import Spec
-from digrad.specs.store import check_folder, has_results, is_empty, read_json, write_json
+from digrad.specs.store import has_results
 
 Scale: TypeAlias = Literal["smoke", "small", "medium", "full"]
 Report: TypeAlias = Callable[[Path], object]
@@ -98,10 +101,8 @@ def reproduce_logistic(
     """
     checks.choice(preset, "preset", "reproduce_logistic", SIZES)
     folder = Path(out)
-    check_folder(folder, resume=resume, overwrite=overwrite)
-    with locked(folder):
-        identity = {"experiment": "logistic", "preset": preset, "seed": seed}
-        open_reproduction(folder, identity, SETTINGS, resume=resume, overwrite=overwrite)
+    identity = {"experiment": "logistic", "preset": preset, "seed": seed}
+    with open_reproduction(folder, identity, SETTINGS, resume=resume, overwrite=overwrite):
         return _reproduce(folder, preset, seed, progress, resume, overwrite, report)
 
 
@@ -142,20 +143,24 @@ def _reproduce(
     )
 
 
+@contextmanager
 def open_reproduction(
     folder: Path, identity: dict[str, Any], settings: Iterable[str], *, resume: bool, overwrite: bool
-) -> None:
-    """Make or reuse the folder of a reproduction.
+) -> Iterator[None]:
+    """Make or reuse the folder of a reproduction, and lock it.
 
     Raises:
         ArgumentError: It holds something else, or results that neither ``resume`` nor ``overwrite`` allows for.
     """
-    if not is_empty(folder):
-        if not (folder / MARKER).is_file():
-            raise ArgumentError(
-                f"`out` must be empty or a reproduction of digrad, but {folder} holds other files; give another --out."
-            )
-        stored = read_json(folder / MARKER)
+    check_folder(
+        folder,
+        "a reproduction of digrad",
+        lambda path: (path / MARKER).is_file(),
+        resume=resume,
+        overwrite=overwrite,
+    )
+    with locked(folder):
+        stored = read_json(folder / MARKER) if (folder / MARKER).is_file() else identity
         if stored != identity and not overwrite:
             raise ArgumentError(
                 f"`out` {folder} holds the reproduction of {stored}, not of {identity}; give another --out, "
@@ -166,16 +171,11 @@ def open_reproduction(
                 f"`out` {folder} holds this reproduction already; go on with --resume, begin anew with --overwrite, or "
                 "give another --out."
             )
-    if not resume:
-        for name in (
-            "claims.json",
-            "claims.md",
-            "table.json",
-            "table.md",
-            "report.html",
-        ):  # of what is about to be deleted
-            (folder / name).unlink(missing_ok=True)
-    write_json(folder / MARKER, identity)
+        if not resume:  # what these say is about to be deleted
+            for name in ("claims.json", "claims.md", "table.json", "table.md", "report.html"):
+                (folder / name).unlink(missing_ok=True)
+        write_json(folder / MARKER, identity)
+        yield
 
 
 def _sized(spec: Spec, name: str, size: _Size, seed: int) -> Spec:

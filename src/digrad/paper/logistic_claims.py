@@ -162,9 +162,9 @@ def _largest_difference(first: Result, second: Result) -> float:
 
 def _explosion_sentence(numbers: Mapping[str, Any]) -> str:
     ratio = numbers["largest_over_initial_loss"]
-    above = f"reaches {figure(ratio, 'infinity')} times its initial value"
+    above = f"reaches {figure(ratio, absent='infinity')} times its initial value"
     above = "never exceeds its initial value" if ratio == 1 else above
-    cgt = f"CGT's loss {above} and ends at {figure(numbers['final_loss'], 'infinity')}"
+    cgt = f"CGT's loss {above} and ends at {figure(numbers['final_loss'], absent='infinity')}"
     if numbers["diverged_at"] is not None:
         return f"AB diverges at iteration {numbers['diverged_at']}; {cgt}"
     never = "never clips" if numbers["largest_fraction_clipped"] == 0 else "clips"

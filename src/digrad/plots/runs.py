@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from digrad._internal.formatting import byte_unit
 from digrad.checks import choice
 from digrad.errors import ArgumentError
 from digrad.plots.limits import LARGEST, SMALLEST, Floats, set_limits
@@ -19,7 +20,6 @@ from digrad.plots.style import (
     RESERVED,
     LineStyle,
     Width,
-    byte_unit,
     dress,
     legend,
     panels,

@@ -72,17 +72,6 @@ def style_of(name: str, index: int) -> LineStyle:
     return LineStyle(_COLORS[position], _MARKERS[(position + shift) % len(_MARKERS)], _DASHES[dashes])
 
 
-def byte_unit(largest: float) -> tuple[int, str]:
-    """Return the divisor and the name of the unit in which ``largest`` bytes read well.
-
-    Example:
-        >>> byte_unit(1_200_000)
-        (1000000, 'MB')
-    """
-    units = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
-    return next((unit for unit in units if largest >= unit[0]), (1, "B"))
-
-
 @contextmanager
 def paper_fonts() -> Iterator[None]:
     """Draw figures made inside the block in the fonts of a LaTeX paper: STIX, which looks like Times, formulas too.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from digrad._internal.formatting import shown
 from digrad.errors import ArgumentError
 from digrad.plots.limits import log_limits, log_ticks, use_log_axis
 from digrad.plots.style import AVERAGES, FONT, RESERVED, dress, legend, panels, plain_text, style_of
@@ -206,12 +207,8 @@ def _ticks(ax: "Axes", across: Sequence[Any], up: Sequence[Any]) -> None:
     for axis, places in ((ax.xaxis, across), (ax.yaxis, up)):
         every = -(-len(places) // _TICKS)
         axis.set_ticks([place + 0.5 for place in range(0, len(places), every)])
-        axis.set_ticklabels([_number(places[place]) for place in range(0, len(places), every)])
+        axis.set_ticklabels([shown(places[place], 3) for place in range(0, len(places), every)])
     ax.tick_params(axis="x", rotation=45 if len(across) > 5 else 0)
-
-
-def _number(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, int | float) else str(value)
 
 
 def _words(name: str) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from digrad._internal.files import make_folder, write_atomically
+from digrad._internal.formatting import shown
 from digrad.core.catalog import bibtex_of, method_facts, section
 from digrad.errors import DataError
 from digrad.methods.registry import ALL_METHODS
@@ -139,7 +140,7 @@ def _swept(source: Source, name: str) -> str:
     kinds = {
         name: all(isinstance(row.get(name), int | float | None) for row in source.swept) for name in columns
     }
-    rows = [[_swept_cell(row.get(name)) for name in columns] for row in source.swept[:MOST_SWEPT]]
+    rows = [[text(shown(row.get(name), 6)) for name in columns] for row in source.swept[:MOST_SWEPT]]
     numbers = [place for place, name in enumerate(columns) if kinds[name]]
     shown = table(columns, rows, numbers=numbers).replace("<table>", '<table class="sortable">', 1)
     left = len(source.swept) - len(rows)
@@ -155,12 +156,6 @@ def _sweep_spec(name: str, content: str) -> str:
     command = f"digrad sweep spec.toml --out {name}"
     body = preformatted(content, f"spec-of-{name}", file="spec.toml")
     return f"<details><summary>Do it again: <code>{text(command)}</code></summary>\n{body}</details>"
-
-
-def _swept_cell(value: Any) -> str:
-    if isinstance(value, float):
-        return "" if value != value else f"{value:.6g}"
-    return text("" if value is None else value)
 
 
 def _optional_sections(data: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -286,15 +281,19 @@ def _certificate(stored: Mapping[str, Any]) -> str:
     look = {"holds": "good", "fails": "bad"}.get(certificate["verdict"], "open")
     word = "not certified" if certificate["verdict"] == "fails" else certificate["verdict"]
     label = f" ({text(certificate['label'])})" if certificate["label"] else ""
+    step_size, threshold = (shown(certificate[name], absent="none") for name in ("step_size", "threshold"))
     head = (
-        f"<p>{badge(word, look)} {text(stored['method'])} with step size {_figure(certificate['step_size'])} and "
-        f"threshold {_figure(certificate['threshold'])}{label}</p>"
+        f"<p>{badge(word, look)} {text(stored['method'])} with step size {step_size} and "
+        f"threshold {threshold}{label}</p>"
     )
     rows = [
-        (text("largest certified step"), _figure(certificate["alpha_max"])),
-        (text("largest stable step near the minimum (measured)"), _figure(certificate["stable"])),
+        (text("largest certified step"), shown(certificate["alpha_max"], absent="none")),
+        (
+            text("largest stable step near the minimum (measured)"),
+            shown(certificate["stable"], absent="none"),
+        ),
         *(
-            (text(f"steps until the gradient was {eps}, at most"), _figure(k))
+            (text(f"steps until the gradient was {eps}, at most"), shown(k, absent="none"))
             for eps, k in certificate["K"].items()
         ),
     ]
@@ -313,10 +312,6 @@ def _checked(stored: Mapping[str, Any]) -> str:
     first = check.get("proven_from")
     proven = "" if first is None else f"<p>This run is proven to converge from step {text(first)} on.</p>"
     return f"{proven}<p>Checked along {text(check.get('steps', 'the'))} steps: {text(check.get('verdict', ''))}.</p>"
-
-
-def _figure(value: float | None) -> str:
-    return "none" if value is None else f"{value:.4g}"
 
 
 def _claim_sections(source: Source, claims: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -1,11 +1,10 @@
 """The table of results: one row per method, complete without the script, which sorts it and hides columns."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from digrad.plots import byte_unit
+from digrad._internal.formatting import shown, size
 from digrad.report.page import badge, text
 from digrad.specs.store import RunDirectory
 
@@ -109,7 +108,7 @@ def _row(
         **{one["key"]: _last(series["columns"].get(one["key"])) for one in extras},
         "best_loss": _number(best["loss"]),
         "best_grad_norm": _number(best["grad_norm"]),
-        "bytes_sent": _Cell(_bytes(entry["bytes_sent"]), entry["bytes_sent"]),
+        "bytes_sent": _Cell(size(entry["bytes_sent"]), entry["bytes_sent"]),
         "seconds": _Cell(""),
         "seeds": _Cell(text(series["seeds"]), series["seeds"]),
     }
@@ -125,12 +124,7 @@ def _last(band: Mapping[str, Any] | None) -> _Cell:
 
 
 def _number(value: float | None) -> _Cell:
-    return _Cell(f"{math.inf if value is None else value:.4g}", value)
-
-
-def _bytes(count: int) -> str:
-    divisor, unit = byte_unit(count)
-    return f"{count / divisor:.3g} {unit}"
+    return _Cell(shown(value, absent="inf"), value)
 
 
 def _cell(column: _Column, cell: _Cell) -> str:

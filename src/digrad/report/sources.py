@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from digrad._internal.json_files import read_json
 from digrad.errors import DataError
 from digrad.paper import link_bias
 from digrad.paper.claims import ClaimTable
@@ -13,7 +14,7 @@ from digrad.paper.logistic import MARKER
 from digrad.plots.style import AVERAGES
 from digrad.specs.certified import CERTIFICATE
 from digrad.specs.shapes import StoredCertificate, SweptRows
-from digrad.specs.store import RunDirectory, find_run, is_run, read_json
+from digrad.specs.store import RunDirectory, find_run, is_run
 from digrad.sweeps.store import FACTS, TABLE
 
 

@@ -12,15 +12,15 @@ from pydantic import BaseModel, PositiveFloat
 
 from digrad import plots
 from digrad._internal.files import make_folder
+from digrad._internal.folders import check_folder
+from digrad._internal.json_files import has_record, read_json, write_json
 from digrad.errors import ArgumentError, DataError, SpecError
 from digrad.methods import AB, CGT, SoftCGT
 from digrad.network import Network
-from digrad.sampling import normal_start
 from digrad.simulation import simulate
 from digrad.specs.images.smoothness import smoothness_of_training
 from digrad.specs.runner import Observer
 from digrad.specs.spec import Built, Spec, parse_spec
-from digrad.specs.store import check_folder, is_empty, read_json, write_json
 from digrad.theory import (
     Certificate,
     EmpiricalSmoothness,
@@ -166,7 +166,7 @@ def certify_spec(
             "`digrad smoothness` estimates them."
         )
     built = spec.build()
-    x0 = start_of(spec, built)
+    x0 = built.options["x0"]
     certificate = certify(
         built.problem,
         built.network,
@@ -216,7 +216,7 @@ def certified_step(spec: Spec, built: Built, label: str) -> float | None:
     threshold = vars(method).get("threshold", math.inf)
     try:
         found = certify(
-            built.problem, built.network, threshold=threshold, x0=start_of(spec, built), steps=spec.steps
+            built.problem, built.network, threshold=threshold, x0=built.options["x0"], steps=spec.steps
         )
     except ArgumentError:  # F has no minimum, for example
         return None
@@ -259,7 +259,7 @@ def verify_certificate(path: str | os.PathLike[str]) -> dict[str, bool]:
             built.network,
             proof,
             threshold=covered.threshold,
-            x0=start_of(spec, built),
+            x0=built.options["x0"],
             step_size=covered.step_size,
             steps=spec.steps,
             promised=found["K"] if proof is asked else None,
@@ -306,7 +306,7 @@ def smoothness_of_spec(
     else:
         built = spec.build()
         steps = min(spec.steps, CHECKED_STEPS)
-        x0 = start_of(spec, built)
+        x0 = built.options["x0"]
         path = run_cgt(
             built.problem, built.network, step_size=step_size, threshold=threshold, x0=x0, steps=steps
         )
@@ -369,20 +369,8 @@ def cgt_of(spec: Spec, label: str | None = None) -> Covered:
 def _folder(out: str | os.PathLike[str], record: str) -> Path:
     """Return the directory of the results, refused before anything is computed if it cannot be one."""
     folder = Path(out)
-    check_folder(folder, resume=False, overwrite=False)
-    if not is_empty(folder) and "method" not in _record(folder / record):
-        raise ArgumentError(
-            f"`out` must be empty or hold the {record} of an earlier call, but {folder} holds other files; "
-            "give another --out."
-        )
+    check_folder(folder, f"an earlier {record}", lambda path: has_record(path / record, "method"))
     return folder
-
-
-def _record(path: Path) -> dict[str, Any]:
-    try:
-        return read_json(path)
-    except DataError:
-        return {}
 
 
 def _notice(spec: Spec) -> str:
@@ -418,12 +406,3 @@ def _batches(spec: Spec, built: Built, covered: Covered, x0: npt.ArrayLike | Non
         measured = float(np.mean(trace.loss)) - built.problem.solve().loss
         said += f", where a run has {measured:.3g} (F at the average above its minimum)"
     return f"{said}."
-
-
-def start_of(spec: Spec, built: Built) -> npt.ArrayLike | None:
-    """Return the start of a specification as an array."""
-    x0 = spec.options(built.problem, spec.seed)["x0"]
-    if isinstance(x0, str):
-        shape = (built.problem.n_agents, built.problem.dim)
-        return normal_start(*shape, spec.seed) if x0 == "normal" else np.zeros(shape)
-    return x0

@@ -12,6 +12,8 @@ import numpy as np
 from digrad import plots
 from digrad._internal.cores import available_cores
 from digrad._internal.files import locked
+from digrad._internal.folders import check_folder
+from digrad._internal.json_files import write_json
 from digrad.errors import CheckpointError, DigradError, MixingError
 from digrad.graphs import Digraph
 from digrad.network import Network
@@ -24,7 +26,7 @@ from digrad.specs.image_table import ImagesTable
 from digrad.specs.images.trainings import JobProgress, train_all
 from digrad.specs.setting import has_paths, setting_of
 from digrad.specs.spec import Built, Spec
-from digrad.specs.store import Result, RunDirectory, check_folder, open_run, write_json
+from digrad.specs.store import Result, RunDirectory, is_run, open_run
 from digrad.trace import Ensemble, Trace
 
 if TYPE_CHECKING:
@@ -111,7 +113,7 @@ def run(
         StorageError: A file cannot be written, e.g. because the disk is full.
     """
     built = built or spec.build()
-    check_folder(Path(out), resume=resume, overwrite=overwrite)
+    check_folder(Path(out), "a run of digrad", is_run, resume=resume, overwrite=overwrite)
     with locked(out):
         check = partial(_check_stored, built=built)
         store = open_run(out, spec, resume=resume, overwrite=overwrite, check=check)

@@ -98,9 +98,9 @@ def _plane(
     with jax.enable_x64(True):
         values = np.asarray(evaluate(problem.code, problem.arrays("float64"), grid)[0]).reshape(GRID, GRID)
     return {
-        "across": [float(across[0]), float(across[-1])],
-        "up": [float(up[0]), float(up[-1])],
-        "values": [[float(value) if np.isfinite(value) else None for value in row] for row in values],
+        "across": across[[0, -1]],
+        "up": up[[0, -1]],
+        "values": values,
     }
 
 

@@ -208,15 +208,13 @@ class Spec(Table):
 
     def build_on(self, problem: Problem, network: Network) -> Built:
         """Build the rest, as :meth:`build`, on a problem and a network that exist already."""
-        options = self.options(problem, self.seed)
+        options = self.at("", lambda: self.options(problem, self.seed))
         methods = {label: table.build() for label, table in self.methods.items()}
         for label, method in methods.items():
             self.at(dotted(["methods", label]), partial(self._check_method, label, method, problem, network))
         known = {key: value for key, value in options.items() if key in RunOptions.__annotations__}
         checked = self.at("", lambda: complete(known, self.name))
         self.at("", lambda: make_sampler(problem, checked))
-        if self.engine == "simulation":
-            self.at("", lambda: make_start(checked["x0"], problem, self.seed))
         return Built(methods, problem, network, checked if self.engine == "simulation" else options)
 
     def _check_method(self, label: str, method: Method, problem: Problem, network: Network) -> None:
@@ -247,11 +245,8 @@ class Spec(Table):
             if name in type(self).model_fields
         }
         record = Record(average=self.average)
-        return {**own, "seed": seed, "x0": self._start(problem, seed), "record": record}
-
-    def _start(self, problem: Problem, seed: int) -> Any:
-        start: Any = self.start_of(self.start)
-        return start(problem, seed) if callable(start) else start
+        x0 = make_start(self.start_of(self.start), problem, seed)
+        return {**own, "seed": seed, "x0": x0, "record": record}
 
     def start_of(self, name: Any) -> Any:
         """Return a start, ``"zeros"``, ``"normal"`` or a point, as a sweep takes it: normal ones differ by seed."""

@@ -7,7 +7,6 @@ is deleted before anything else changes, and written when all traces are there, 
 without results yet, never one with results of two runs.
 """
 
-import json
 import os
 import platform
 import sys
@@ -18,16 +17,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pydantic import TypeAdapter, ValidationError
-
-from digrad._internal.files import (
-    file_stem,
-    is_left_over,
-    make_folder,
-    parse_json,
-    whole_number,
-    write_atomically,
-)
+from digrad._internal.files import file_stem, make_folder, write_atomically
+from digrad._internal.json_files import has_record, read_json, write_json
 from digrad._internal.notices import warn_user
 from digrad.errors import ArgumentError, DataError, SpecError
 from digrad.specs import shapes
@@ -162,18 +153,11 @@ def open_run(
             of ``spec``.
 
     Raises:
-        ArgumentError: ``out`` is a file, holds something else than a run, or results, and neither ``resume`` nor
-            ``overwrite`` allows for them.
+        ArgumentError: ``out`` holds results, and neither ``resume`` nor ``overwrite`` allows for them.
     """
     path = Path(out)
-    check_folder(path, resume=resume, overwrite=overwrite)
-    if not is_empty(path):
-        if not is_run(path):
-            raise ArgumentError(
-                f"`out` must be empty or a digrad run directory, but {path} holds other files; give another --out."
-            )
-        if has_results(path) and not overwrite:
-            _check_resumable(path, spec, resume)
+    if has_results(path) and not overwrite:
+        _check_resumable(path, spec, resume)
     store = RunDirectory(path, spec)
     if resume and check:
         check(store)
@@ -186,23 +170,6 @@ def open_run(
     write_json(path / "environment.json", environment())
     write_atomically(path / "spec.toml", spec.to_toml())
     return store
-
-
-def check_folder(path: Path, *, resume: bool, overwrite: bool) -> None:
-    """Raise unless ``path`` may become or be the folder of results.
-
-    Raises:
-        ArgumentError: It is a file, or both ``resume`` and ``overwrite`` are wanted.
-    """
-    if path.exists() and not path.is_dir():
-        raise ArgumentError(f"`out` must be a folder, but {path} is a file; give another --out.")
-    if resume and overwrite:
-        raise ArgumentError("--resume keeps what --overwrite deletes; give one of the two.")
-
-
-def is_empty(path: Path) -> bool:
-    """Whether nothing is there, or a folder that holds nothing but what a killed process may have left."""
-    return not path.exists() or all(map(is_left_over, path.iterdir()))
 
 
 def find_run(path: str | os.PathLike[str]) -> RunDirectory:
@@ -251,42 +218,9 @@ def _processor() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
 
 
-def write_json(path: Path, content: Any) -> Path:
-    """Write strict JSON that people can read, atomically."""
-    return write_atomically(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
-
-
-def read_json(path: Path, shape: Any = dict[str, Any]) -> dict[str, Any]:
-    """Read what :func:`write_json` wrote, as it is there.
-
-    Args:
-        path: The file, which holds one JSON object.
-        shape: A type that the object must have.
-
-    Raises:
-        DataError: The file is missing or damaged, or holds something else.
-    """
-    try:
-        content = parse_json(path.read_text(encoding="utf-8"), parse_int=whole_number)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({error}); run it again.") from error
-    try:
-        TypeAdapter(shape).validate_python(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = f"its {'.'.join(map(str, first['loc']))}" if first["loc"] else "it"
-        raise DataError(
-            f"{path} does not hold what was written: {place}: {first['msg']}; run it again."
-        ) from error
-    return content
-
-
 def is_run(path: Path) -> bool:
-    """Whether a folder was made by :func:`open_run`."""
-    try:
-        return read_json(path / "environment.json").get("format") == FORMAT
-    except DataError:
-        return False
+    """Return whether a folder was made by :func:`open_run`."""
+    return has_record(path / "environment.json", "format", FORMAT)
 
 
 def is_run_of(path: Path, spec: Spec) -> bool:

@@ -10,12 +10,13 @@ from typing import Any, Literal
 
 from digrad import plots
 from digrad._internal.files import locked, make_folder, write_atomically
+from digrad._internal.folders import check_folder
+from digrad._internal.json_files import has_record, write_json
 from digrad.errors import ArgumentError
 from digrad.network import Network
 from digrad.problems import Problem
 from digrad.specs.certified import certified_step
 from digrad.specs.spec import Built, Spec
-from digrad.specs.store import check_folder, is_empty, read_json, write_json
 from digrad.specs.sweep_table import GRAPH
 from digrad.sweeps import (
     Sweep,
@@ -141,12 +142,7 @@ def tune_spec(
     if label not in spec.methods:
         raise ArgumentError(f"`--method` must be one of {', '.join(spec.methods)}, but got {label!r}.")
     folder = Path(out)
-    check_folder(folder, resume=False, overwrite=False)
-    if not is_empty(folder) and "trials" not in _read(folder / TUNING):
-        raise ArgumentError(
-            f"`out` must be empty or the folder of an earlier search, but {folder} holds other files; give another "
-            "--out."
-        )
+    check_folder(folder, "an earlier search", lambda path: has_record(path / TUNING, "trials"))
     built = spec.build()
     chosen: Any = built.methods[label]
     options = _run_options(spec, built)
@@ -163,8 +159,7 @@ def tune_spec(
         )  # fmt: skip
         advice = None
         if hasattr(chosen, "threshold") and isinstance(built.network, Network):
-            x0 = spec.options(built.problem, spec.seed)["x0"]
-            advice = recommend_threshold(built.problem, x0=x0, seed=spec.seed)
+            advice = recommend_threshold(built.problem, x0=built.options["x0"], seed=spec.seed)
         certified = certified_step(spec, built, label) if field == "step_size" else None
         return _store(TunedSpec(label, tuning, advice, certified, ()), folder)
 
@@ -232,7 +227,3 @@ def _is_drawable(found: Sweep, *axes: str) -> bool:
         name for name in ("method", *found.fields, "network", "start") if name in table and name not in axes
     ]
     return 0 < len(table.drop_duplicates(others)) <= plots.MOST_CURVES
-
-
-def _read(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.is_file() else {}

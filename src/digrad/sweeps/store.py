@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from digrad._internal.files import is_left_over, make_folder, parse_json, whole_number, write_atomically
+from digrad._internal.files import is_left_over, make_folder, write_atomically
+from digrad._internal.folders import check_folder
+from digrad._internal.json_files import has_record, parse_json, whole_number
 from digrad.errors import ArgumentError, DataError
 
 FORMAT = "digrad sweep 1"
@@ -38,9 +40,12 @@ class Journal:
         self.rows: dict[str, dict[str, Any]] = {}
         if folder is None or self._path is None:
             return
-        if resume and overwrite:
-            raise ArgumentError("`resume` of sweep keeps what `overwrite` deletes; give one of the two.")
-        _check(folder, resume or overwrite)
+        check_folder(folder, "a sweep", _is_ours, resume=resume, overwrite=overwrite)
+        if not (resume or overwrite) and _read(self._path):
+            raise ArgumentError(
+                f"`out` of sweep: {folder} holds rows already; go on with resume=True (--resume), begin anew with "
+                "overwrite=True (--overwrite), or give another folder."
+            )
         if resume and self._path.exists():
             self.rows = _read(self._path)
         make_folder(folder)
@@ -101,27 +106,12 @@ def read_rows(folder: Path, names: Sequence[str]) -> list[dict[str, Any]]:
     return [found[name] for name in names if name in found]
 
 
-def _check(folder: Path, may_exist: bool) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise ArgumentError(f"`out` of sweep must be a folder, but {folder} is a file; give another.")
-    if not folder.exists() or all(map(_is_left_over, folder.iterdir())):
-        return
-    try:
-        read_facts(folder)
-    except DataError:
-        raise ArgumentError(
-            f"`out` of sweep must be empty or the folder of a sweep, but {folder} holds other files; give another."
-        ) from None
-    if not may_exist and _read(folder / ROWS):
-        raise ArgumentError(
-            f"`out` of sweep: {folder} holds rows already; go on with resume=True (--resume), begin anew with "
-            "overwrite=True (--overwrite), or give another folder."
-        )
-
-
-def _is_left_over(file: Path) -> bool:
-    """Return whether a file may be all that a sweep left which was killed before it wrote its facts."""
-    return is_left_over(file) or (file.name == ROWS and not file.stat().st_size)
+def _is_ours(folder: Path) -> bool:
+    """Return whether a folder holds a sweep, or what is left of one that was killed before it wrote its facts."""
+    if has_record(folder / FACTS, "format", FORMAT):
+        return True
+    others = [file for file in folder.iterdir() if not is_left_over(file)]
+    return [file.name for file in others] == [ROWS] and not others[0].stat().st_size
 
 
 def _line(entry: tuple[str, dict[str, Any]]) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad import checks
+from digrad._internal.json_files import strict
 from digrad.errors import ArgumentError, DataError
 from digrad.trace import files
 from digrad.trace.trace import (
@@ -19,7 +20,6 @@ from digrad.trace.trace import (
     VERDICTS,
     Trace,
     Verdict,
-    finite_or_none,
     headline,
     plot_run,
     results_table,
@@ -111,10 +111,8 @@ class Ensemble:
             "verdict": self.verdict,
             "diverged_at": self.diverged_at,
             "steps": int(_median([entry["steps"] for entry in summaries])),
-            "final": finite_or_none(
-                {m: _median([entry["final"][m] for entry in summaries]) for m in HEADLINE}
-            ),
-            "best": finite_or_none({m: _median([entry["best"][m] for entry in summaries]) for m in HEADLINE}),
+            "final": strict({m: _median([entry["final"][m] for entry in summaries]) for m in HEADLINE}),
+            "best": strict({m: _median([entry["best"][m] for entry in summaries]) for m in HEADLINE}),
             "bytes_sent": int(_median([entry["bytes_sent"] for entry in summaries])),
             "seconds": _median([entry["seconds"] for entry in summaries]),
             "seeds": len(self.traces),

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from digrad._internal.files import file_stem, parse_json, write_atomically
+from digrad._internal.files import file_stem, write_atomically
+from digrad._internal.json_files import parse_json
 from digrad.checks import did_you_mean
 from digrad.errors import ArgumentError, DataError, StorageError
 

@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad import checks, plots
+from digrad._internal.formatting import size
+from digrad._internal.json_files import strict
 from digrad._internal.tables import Table
 from digrad.errors import ArgumentError, DataError
 from digrad.trace import files
@@ -159,8 +161,8 @@ class Trace:
             "verdict": self.verdict,
             "diverged_at": self.diverged_at,
             "steps": self.steps,
-            "final": finite_or_none(self.final),
-            "best": finite_or_none(self.best),
+            "final": strict(self.final),
+            "best": strict(self.best),
             "bytes_sent": int(self.bytes_sent[-1]),
             "seconds": self.seconds,
         }
@@ -314,11 +316,6 @@ def _smallest_finite(values: npt.NDArray[np.float64]) -> float:
     return float(finite.min()) if finite.size else math.nan
 
 
-def finite_or_none(values: Mapping[str, float]) -> dict[str, float | None]:
-    """Return the values for strict JSON, which has neither NaN nor infinity."""
-    return {name: value if math.isfinite(value) else None for name, value in values.items()}
-
-
 def _ended(trace: Trace) -> str:
     at = f" at k={trace.diverged_at}" if trace.verdict == "diverged" else ""
     stop = " (interrupted)" if trace.interrupted else " (stopped early)" if trace.stopped_early else ""
@@ -364,10 +361,9 @@ def headline(summary: Mapping[str, Any]) -> str:
     loss, grad_norm, consensus = (
         math.inf if summary["final"][metric] is None else summary["final"][metric] for metric in HEADLINE
     )
-    divisor, unit = plots.byte_unit(summary["bytes_sent"])
     return (
         f"loss {loss:.4g}, |grad| {grad_norm:.2g}, consensus {consensus:.2g}, "
-        f"{summary['bytes_sent'] / divisor:.3g} {unit} sent, {summary['seconds']:.2f} s"
+        f"{size(summary['bytes_sent'])} sent, {summary['seconds']:.2f} s"
     )
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from digrad._internal.files import file_stem
+from digrad._internal.json_files import read_json, write_json
 from digrad.specs.image_table import ImagesTable
 from digrad.specs.spec import Built, Spec
-from digrad.specs.store import read_json, write_json
 from digrad.sweeps.search import FACTOR, Search, largest_stable
 from digrad.sweeps.stability import is_stable, remains, worst
 from digrad.trace import Trace

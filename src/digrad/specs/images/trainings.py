@@ -5,9 +5,10 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from digrad._internal.json_files import write_json
 from digrad.specs.images.jobs import Event, Job, run_jobs
 from digrad.specs.spec import Built
-from digrad.specs.store import RunDirectory, write_json
+from digrad.specs.store import RunDirectory
 
 FAILURES = "failures.json"
 
