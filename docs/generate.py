@@ -17,8 +17,9 @@ from digrad.methods import METHODS
 from digrad.methods.references import NOT_OPENED
 from digrad.schedules import SCHEDULES
 from digrad.specs.graph_table import GraphTable, LinksTable, MixingTable
+from digrad.specs.image_table import ImagesTable
 from digrad.specs.partition_table import PartitionTable
-from digrad.specs.problem_table import PROBLEM_TABLES
+from digrad.specs.problem_table import LOSSES, LogisticTable
 from digrad.specs.spec import Spec
 from digrad.specs.sweep_table import SweepTable
 from digrad.testing.convergence import Outcome, convergence_table
@@ -122,19 +123,22 @@ the file. `python docs/generate.py specs` writes this page from the code that va
 
 def specs_page() -> str:
     """Return specs.md."""
-    tables: dict[str, type] = {"At the top": Spec, "[graph]": GraphTable, "[mixing]": MixingTable}
+    tables: dict[str, Any] = {"At the top": Spec, "[graph]": GraphTable, "[mixing]": MixingTable}
     tables |= {"[links]": LinksTable}
-    tables |= {f'[problem] with kind = "{kind}"': table for kind, table in PROBLEM_TABLES.items()}
+    tables |= {
+        '[problem] with kind = "logistic"': LogisticTable,
+        '[problem] with kind = "images"': ImagesTable,
+    }
     tables |= {"[problem.partition]": PartitionTable, "[sweep]": SweepTable}
+    tables |= {f'[problem] with kind = "{kind}"': make for kind, make in LOSSES.items()}
     lines = [*SPECS_HEAD.splitlines()]
     for title, table in tables.items():
         documented = _arguments(table)
         lines += ["", f"## {title}", "", "| key | default | what it is |", "|---|---|---|"]
-        for key, field in table.model_fields.items():
-            default = (
-                "required" if field.is_required() else _default(field.get_default(call_default_factory=True))
-            )
-            lines.append(f"| `{key}` | {default} | {documented.get(key, '')} |")
+        lines += [
+            f"| `{key}` | {default} | {documented.get(key, '')} |"
+            for key, default in _defaults(table).items()
+        ]
     generators = [f"`{name}{inspect.signature(make)}`".split(" ->")[0] for name, make in NAMED.items()]
     lines += ["", "Generators: " + ", ".join(f"{text.rstrip('`')}`" for text in generators) + "."]
     lines += [
@@ -153,8 +157,22 @@ def specs_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _arguments(table: type) -> dict[str, str]:
-    """Return what the docstring of a table says about each key."""
+def _defaults(table: Any) -> dict[str, str]:
+    """Return the keys of a table, or of a function whose arguments are the keys, with their defaults."""
+    if inspect.isfunction(table):
+        given = {name: one.default for name, one in inspect.signature(table).parameters.items()}
+        return {"kind": "required"} | {
+            name: "required" if value is inspect.Parameter.empty else _default(value)
+            for name, value in given.items()
+        }
+    return {
+        key: "required" if field.is_required() else _default(field.get_default(call_default_factory=True))
+        for key, field in table.model_fields.items()
+    }
+
+
+def _arguments(table: Any) -> dict[str, str]:
+    """Return what the docstring of a table, or of a function, says about each key."""
     text = inspect.getdoc(table) or ""
     body = text.partition("Args:\n")[2]
     found = re.findall(r"^    (\w+): (.*(?:\n     +.*)*)", body, re.MULTILINE)

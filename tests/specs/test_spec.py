@@ -2,7 +2,6 @@
 
 import dataclasses
 import inspect
-import re
 from pathlib import Path
 
 import numpy as np
@@ -32,219 +31,131 @@ def text_with(**changes: str) -> str:
     return "\n".join({**BASE, **changes}.values())
 
 
-BAD = [
-    ("steps", 'steps = "3"', "`steps` must be a whole number, but got '3'."),
-    ("steps", "steps = 0", "`steps` must be at least 1, but got 0."),
-    ("steps", "steps = 2.5", "`steps` must be a whole number, but got 2.5."),
-    ("steps", "steps = true", "`steps` must be a whole number, but got True."),
-    ("steps", "", "`steps` is required, but it is missing."),
-    ("steps", "stesp = 50", "`stesp` is not a known key; .* Did you mean `steps`?"),
-    ("name", 'name = ""', "`name` must not be empty."),
-    ("seed", "seed = -1", "`seed` must be at least 0, but got -1."),
-    ("dtype", 'dtype = "float16"', "`dtype` must be one of 'float64', 'float32', but got 'float16'."),
-    (
-        "start",
-        'start = "normla"',
-        "`start` must be 'zeros', 'normal', 'model' or a list .* Did you mean `normal`?",
-    ),
-    (
-        "start",
-        "start = [1, 2, 3]",
-        "`start`: `x0` must have shape (5, 2) or (2,) for quadratic, but got (3,).",
-    ),
-    (
-        "start",
-        'start = "model"',
-        "`start` must be 'zeros', 'normal' or a list .*'model' is for engine = 'torch'.",
-    ),
-    ("engine", 'engine = "torch"', "`engine`: 'torch' trains problems of kind 'images', but the kind is"),
-    ("problem", 'problem = {kind = "images"}', "`engine` must be 'torch' for a problem of kind 'images'."),
-    (
-        "problem",
-        'engine = "torch"\nproblem = {kind = "images"}',
-        "`batch_size` is required with engine = 'torch', but it is missing.",
-    ),
-    (
-        "problem",
-        'engine = "torch"\nbatch_size = 4\nproblem = {kind = "images"}',
-        "`start` must be 'model' with engine = 'torch', but got 'zeros'.",
-    ),
-    ("tolerance", "tolerance = nan", "`tolerance` must be a finite number, but got nan."),
-    (
-        "batch_size",
-        "batch_size = 8",
-        "`batch_size` is 8, but quadratic has no samples to draw from; leave it out.",
-    ),
-    (
-        "problem",
-        f'batch_size = 400\nsampling = "epoch"\n{LOGISTIC}}}',
-        "`batch_size` is 400, but agent 2 has only 359 samples, fewer than one batch per epoch; use",
-    ),
-    ("graph", "graph = 3", "`graph` must be a table, but got 3."),
-    ("graph", "graph = {}", "`graph` needs either `kind`, the name of a generator, or `file`, and not both."),
-    ("graph", 'graph = {kind = "rign", n = 5}', "`graph.kind` must be one of .* Did you mean `ring`?"),
-    ("graph", 'graph = {kind = "ring"}', "`graph.n` is required, but it is missing; ring takes n."),
-    ("graph", 'graph = {kind = "ring", n = 5, k = 2}', "`graph.k`: ring takes n, so remove it."),
-    ("graph", 'graph = {kind = "ring", n = 0}', "`graph`: `n` of ring must be a whole number of at least 1"),
-    (
-        "graph",
-        'graph = {kind = "ring", n = 3}',
-        "`graph`: `network` has 3 agents, but `problem` has 5 losses",
-    ),
-    ("graph", 'graph = {file = "absent.json"}', "`graph`: graph file .*absent.json: cannot be read"),
-    (
-        "graph",
-        'graph = {kind = "out_star", n = 5}',
-        "`methods.CGT`: .* agent 1 cannot reach agent 0",
-    ),
-    (
-        "graph",
-        'graph = {kind = "example5", split = 2, random_arcs = 0.5}',
-        "`graph` of random_arcs must be a Digraph, but got GraphSequence.",
-    ),
-    ("graph", 'graph = {kind = "example5", random_arcs = 1.5}', "`graph`: `p` of random_arcs must be a prob"),
-    ("graph", 'graph = {kind = "example5", split = 0}', "`graph.split` must be at least 1, but got 0."),
-    (
-        "graph",
-        'graph = {kind = "example5", every = 2.5}',
-        "`graph.every` must be a whole number, but got 2.5",
-    ),
-    ("graph", 'graph = {kind = "example5", arcs_seed = 1}', "`graph.arcs_seed` is for `random_arcs`, so rem"),
-    ("graph", 'graph = {kind = "example5", evry = 2}', "`graph.evry` is not a known key; .* mean `every`?"),
-    (
-        "links",
-        'links = {compressor = "int8"}',
-        "`links.compressor` must be one of 'bfloat16', 'float16', 'float32'",
-    ),
-    (
-        "links",
-        'links.compute = {distribution = "normal", mean = 1.0}',
-        "`links.compute.distribution` must be one of 'exponential', 'uniform'",
-    ),
-    (
-        "links",
-        'links.awake = [1.0, "y"]',
-        "`links.awake` must be a number, or a list with one number per agent, but got",
-    ),
-    (
-        "links",
-        'links.latency = "1 s"',
-        "`links.latency` must be a number, or a list with one number per arc, or a table",
-    ),
-    (
-        "links",
-        'links.latency = {distribution = "uniform", low = 1.0}',
-        "`links.latency`: uniform requires `high`",
-    ),
-    (
-        "links",
-        'links = {compress = "bfloat16"}',
-        "`links.compress` is not a known key; .* Did you mean `compressor`?",
-    ),
-    (
-        "mixing",
-        'mixing = {R_file = "absent.csv"}',
-        "`mixing.R_file`: .*absent.csv does not exist; give a file",
-    ),
-    (
-        "problem",
-        'problem = {kind = "cosh", centre = [[1.0]]}',
-        "`problem.centre` is not a known key; [problem] takes center, kind, scale, sharpness. Did you mean `center`?",
-    ),
+BAD = [  # what is replaced, by which line, the key that the message names, the nearest valid one
+    ("steps", 'steps = "3"', "steps", ""),
+    ("steps", "steps = 0", "steps", ""),
+    ("steps", "steps = 2.5", "steps", ""),
+    ("steps", "steps = true", "steps", ""),
+    ("steps", "", "steps", ""),
+    ("steps", "stesp = 50", "stesp", "steps"),
+    ("name", 'name = ""', "name", ""),
+    ("seed", "seed = -1", "seed", ""),
+    ("dtype", 'dtype = "float16"', "dtype", ""),
+    ("start", 'start = "normla"', "start", "normal"),
+    ("start", "start = [1, 2, 3]", "start", ""),
+    ("start", 'start = "model"', "start", ""),
+    ("engine", 'engine = "torch"', "engine", ""),
+    ("problem", 'problem = {kind = "images"}', "engine", ""),
+    ("problem", 'engine = "torch"\nproblem = {kind = "images"}', "batch_size", ""),
+    ("problem", 'engine = "torch"\nbatch_size = 4\nproblem = {kind = "images"}', "start", ""),
+    ("tolerance", "tolerance = nan", "tolerance", ""),
+    ("batch_size", "batch_size = 8", "batch_size", ""),
+    ("problem", f'batch_size = 400\nsampling = "epoch"\n{LOGISTIC}}}', "batch_size", ""),
+    ("graph", "graph = 3", "graph", ""),
+    ("graph", "graph = {}", "graph", ""),
+    ("graph", 'graph = {kind = "rign", n = 5}', "graph.kind", "ring"),
+    ("graph", 'graph = {kind = "ring"}', "graph.n", ""),
+    ("graph", 'graph = {kind = "ring", n = 5, k = 2}', "graph.k", ""),
+    ("graph", 'graph = {kind = "ring", n = 0}', "graph", ""),
+    ("graph", 'graph = {kind = "ring", n = 3}', "graph", ""),
+    ("graph", 'graph = {file = "absent.json"}', "graph", ""),
+    ("graph", 'graph = {kind = "out_star", n = 5}', "methods.CGT", ""),
+    ("graph", 'graph = {kind = "example5", split = 2, random_arcs = 0.5}', "graph", ""),
+    ("graph", 'graph = {kind = "example5", random_arcs = 1.5}', "graph", ""),
+    ("graph", 'graph = {kind = "example5", split = 0}', "graph.split", ""),
+    ("graph", 'graph = {kind = "example5", every = 2.5}', "graph.every", ""),
+    ("graph", 'graph = {kind = "example5", arcs_seed = 1}', "graph.arcs_seed", ""),
+    ("graph", 'graph = {kind = "example5", evry = 2}', "graph.evry", "every"),
+    ("links", 'links = {compressor = "int8"}', "links.compressor", ""),
+    ("links", 'links.compute = {distribution = "normal", mean = 1.0}', "links.compute.distribution", ""),
+    ("links", 'links.awake = [1.0, "y"]', "links.awake", ""),
+    ("links", 'links.latency = "1 s"', "links.latency", ""),
+    ("links", 'links.latency = {distribution = "uniform", low = 1.0}', "links.latency.high", ""),
+    ("links", 'links = {compress = "bfloat16"}', "links.compress", "compressor"),
+    ("mixing", 'mixing = {R_file = "absent.csv"}', "mixing.R_file", ""),
+    ("problem", 'problem = {kind = "cosh", centre = [[1.0]]}', "problem.centre", "center"),
     (
         "problem",
         'problem = {kind = "logistic", data = "digits", partition = {schem = "iid"}}',
-        "`problem.partition.schem` is not a known key; [problem.partition] takes .* Did you mean `scheme`?",
+        "problem.partition.schem",
+        "scheme",
     ),
-    ("problem", 'problem = {kind = "logistc"}', "`problem.kind` must be one of .* Did you mean `logistic`?"),
-    ("problem", "problem = {}", "`problem.kind` is required, but it is missing."),
-    ("problem", 'problem = {kind = "logistic"}', "`problem.data` is required, but it is missing."),
-    (
-        "problem",
-        LOGISTIC[:-1] + 's"}',
-        "`problem`: No data set and no file 'digitss'.* Did you mean `digits`?",
-    ),
-    ("problem", LOGISTIC + ', partition = "sortd"}', "`problem.partition.scheme` .* Did you mean `sorted`?"),
-    (
-        "problem",
-        LOGISTIC + ', partition = {scheme = "dirichlet"}}',
-        "`problem`: `alpha` of partition must be",
-    ),
-    ("problem", LOGISTIC + ', reg_weight = "1"}', "`problem.reg_weight` must be a number, or a list"),
-    ("problem", LOGISTIC + ", reg_weigt = 1}", "`problem.reg_weigt` is not a known .* `reg_weight`?"),
-    (
-        "problem",
-        LOGISTIC + ", reg_weight = [1, 2]}",
-        "`problem`: `reg_weight` of logistic must be one number",
-    ),
+    ("problem", 'problem = {kind = "logistc"}', "problem.kind", "logistic"),
+    ("problem", "problem = {}", "problem.kind", ""),
+    ("problem", 'problem = {kind = "logistic"}', "problem.data", ""),
+    ("problem", LOGISTIC[:-1] + 's"}', "problem", "digits"),
+    ("problem", LOGISTIC + ', partition = "sortd"}', "problem.partition.scheme", "sorted"),
+    ("problem", LOGISTIC + ', partition = {scheme = "dirichlet"}}', "problem", ""),
+    ("problem", LOGISTIC + ', reg_weight = "1"}', "problem.reg_weight", ""),
+    ("problem", LOGISTIC + ", reg_weigt = 1}", "problem.reg_weigt", "reg_weight"),
+    ("problem", LOGISTIC + ", reg_weight = [1, 2]}", "problem", ""),
     (
         "problem",
         'problem = {kind = "quadratic", curvature = [[1], [2, 3]], linear = [[1]]}',
-        "`problem.curvature` must be one list of numbers per agent, all of one length",
+        "problem",
+        "",
     ),
-    (
-        "sweep",
-        'sweep = {graphs = {graph = {kind = "complete", n = 5}}}',
-        "`sweep.graphs.graph` is the label of [graph] itself",
-    ),
-    ("methods", "methods = {}", "`methods` must not be empty."),
-    ("methods", "methods.CGT = 3", "`methods.CGT` must be a table, but got 3."),
-    ("methods", "methods.CTG = {step_size = 1.0}", "`methods.CTG.method` must be one of .* mean `CGT`?"),
-    (
-        "methods",
-        "methods.CGT = {step_sise = 0.05, threshold = 5.0}",
-        "`methods.CGT.step_sise` is not a field of CGT, which takes method, step_size, threshold. .* `step_size`?",
-    ),
-    ("methods", "methods.CGT = {threshold = 5.0}", "`methods.CGT.step_size` is required by CGT"),
-    ("methods", "methods.AB = {step_size = -1}", "`methods.AB`: `step_size` of AB must be positive"),
-    ("methods", 'methods.AB = {step_size = "1"}', "`methods.AB.step_size` must be a number, a list"),
-    (
-        "methods",
-        "methods.AB = {step_size = [1, 2]}",
-        "`methods.AB`: `step_size` of AB must be a number, or a column of shape (5, 1), one per agent",
-    ),
+    ("sweep", 'sweep = {graphs = {graph = {kind = "complete", n = 5}}}', "sweep.graphs.graph", ""),
+    ("problem", 'problem = {kind = "cosh", center = "1"}', "problem.center", ""),
+    ("sweep", "sweep.grid = {}", "sweep.grid", ""),
+    ("sweep", "sweep.grid.step_size = []", "sweep.grid.step_size", ""),
+    ("sweep", "sweep.grid.step_size = 3", "sweep.grid.step_size", ""),
+    ("sweep", "sweep.grid.step_size = {low = 1, high = 2}", "sweep.grid.step_size.count", ""),
+    ("sweep", "sweep.grid.step_size = {low = 0, high = 2, count = 3}", "sweep.grid.step_size", ""),
+    ("sweep", "sweep.random.step_size = {low = 1, hig = 2}", "sweep.random.step_size.hig", "high"),
+    ("methods", "methods = {}", "methods", ""),
+    ("methods", "methods.CGT = 3", "methods.CGT", ""),
+    ("methods", "methods.CTG = {step_size = 1.0}", "methods.CTG.method", "CGT"),
+    ("methods", "methods.CGT = {step_sise = 0.05, threshold = 5.0}", "methods.CGT.step_sise", "step_size"),
+    ("methods", "methods.CGT = {threshold = 5.0}", "methods.CGT.step_size", ""),
+    ("methods", "methods.AB = {step_size = -1}", "methods.AB", ""),
+    ("methods", 'methods.AB = {step_size = "1"}', "methods.AB.step_size", ""),
+    ("methods", "methods.AB = {step_size = [1, 2]}", "methods.AB", ""),
     (
         "methods",
         'methods.AB = {step_size = {schedule = "inverse_sqr", scale = 1}}',
-        "`methods.AB.step_size.schedule` must be one of .* Did you mean `inverse_sqrt`?",
+        "methods.AB.step_size.schedule",
+        "inverse_sqrt",
     ),
     (
         "methods",
         'methods.AB = {step_size = {schedule = "inverse", scal = 1}}',
-        "`methods.AB.step_size`: `scal` is not an argument of inverse, which takes scale, offset. .* `scale`?",
+        "methods.AB.step_size",
+        "scale",
     ),
-    (
-        "methods",
-        'methods.AB = {step_size = {schedule = "inverse", scale = 1e-322}}',
-        "`methods.AB`: .* is a schedule, and at k = 49: `step_size` of AB must be positive and finite, but got 0.0.",
-    ),
+    ("methods", 'methods.AB = {step_size = {schedule = "inverse", scale = 1e-322}}', "methods.AB", ""),
     (
         "methods",
         'methods.AB = {step_size = {schedule = "inverse", scale = 1e300, offset = 1e-300}}',
-        "`methods.AB`: .* is a schedule, and at k = 0: `step_size` of AB must be positive and finite, but got inf.",
+        "methods.AB",
+        "",
     ),
     (
         "methods",
         'dtype = "float32"\nmethods.AB = {step_size = {schedule = "constant", value = 1e-60}}',
-        "`methods.AB`: .* is a schedule, and at k = 0: `step_size` of AB must be positive and finite, but got 0.0.",
+        "methods.AB",
+        "",
     ),
     (
         "methods",
         'methods."my DGD" = {method = "DGD", step_size = 1, mixing = "rwo"}',
-        "`methods.\"my DGD\".mixing` must be one of .*, but got 'rwo'. Did you mean `row`?",
+        'methods."my DGD".mixing',
+        "row",
     ),
 ]
 
 
-@pytest.mark.parametrize(("key", "line", "message"), BAD, ids=[line for _, line, _ in BAD])
+@pytest.mark.parametrize(("replaced", "line", "key", "near"), BAD, ids=[line for _, line, *_ in BAD])
 def test_bad_specification_is_refused_in_one_line_that_names_file_and_key(
-    key: str, line: str, message: str
+    replaced: str, line: str, key: str, near: str
 ) -> None:
     with pytest.raises(SpecError) as caught:
-        parse_spec(text_with(**{key: line}), "run.toml").build()
-    pattern = re.escape(message).replace(r"\.\*", ".*")
-    assert re.match(f"run.toml: {pattern}", str(caught.value))
-    assert "\n" not in str(caught.value)
+        parse_spec(text_with(**{replaced: line}), "run.toml").build()
+    message = str(caught.value)
+    assert message.startswith(f"run.toml: `{key}`")
+    assert ("Did you mean" in message) == bool(near)
+    assert f"`{near}`" in message or not near
+    assert "\n" not in message
 
 
 def test_invalid_toml_is_refused_with_line_and_column() -> None:

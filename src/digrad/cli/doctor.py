@@ -113,10 +113,10 @@ def _plugins() -> Iterator[Finding]:
     from digrad._internal import plugins
     from digrad.methods import METHODS
     from digrad.methods.registry import ALL_METHODS
-    from digrad.specs.problem_table import PROBLEM_TABLES
+    from digrad.specs.problem_table import KINDS
 
     repair = "repair or uninstall that package"
-    for group, built_in in ((plugins.METHODS, METHODS), (plugins.PROBLEMS, PROBLEM_TABLES)):
+    for group, built_in in ((plugins.METHODS, METHODS), (plugins.PROBLEMS, KINDS)):
         try:
             names = plugins.installed(group)
         except plugins.PluginError as error:

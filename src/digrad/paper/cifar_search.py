@@ -8,9 +8,8 @@ from pathlib import Path
 from digrad._internal.files import write_atomically
 from digrad._internal.json_files import write_json
 from digrad.errors import ArgumentError, DigradError
-from digrad.specs.images.jobs import Event, Job, run_jobs
+from digrad.specs.images.jobs import Event, Job, JobProgress, run_jobs
 from digrad.specs.images.step_size_search import FACTOR, read_search
-from digrad.specs.images.trainings import JobProgress
 from digrad.specs.method_table import MethodTable
 from digrad.specs.runner import Observer
 from digrad.specs.spec import Spec, load_spec

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel
 
 from digrad import plots
 from digrad._internal.files import is_left_over, locked, write_atomically
@@ -32,6 +33,12 @@ POLICIES = {  # label: (push, pull)
     "renormalised": ("renormalise", "renormalise"),
     "last value": ("last", "last"),
 }
+
+
+class Stored(BaseModel):
+    """What a page needs of ``links.json``."""
+
+    rows: list[dict[str, Any]]
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from digrad.paper import link_bias
 from digrad.paper.claims import ClaimTable
 from digrad.paper.logistic import MARKER
 from digrad.plots.style import AVERAGES
-from digrad.specs.certified import CERTIFICATE
-from digrad.specs.shapes import StoredCertificate, SweptRows
+from digrad.specs.certified import CERTIFICATE, StoredCertificate
 from digrad.specs.store import RunDirectory, find_run, is_run
 from digrad.sweeps.store import FACTS, TABLE
 
@@ -85,7 +84,7 @@ def _read(folder: Path) -> Source:
     if (folder / link_bias.TABLE).is_file():
         lost = f"CGT with {link_bias.LOSS:.0%} of all packets lost"
         return Source(
-            folder, (), swept=tuple(read_json(folder / link_bias.TABLE, SweptRows)["rows"]), title=lost
+            folder, (), swept=tuple(read_json(folder / link_bias.TABLE, link_bias.Stored)["rows"]), title=lost
         )
     below = [path for path in sorted(folder.glob("*")) if is_run(path)]
     if below:

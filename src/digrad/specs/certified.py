@@ -101,24 +101,29 @@ class MeasuredSmoothness:
         return {"method": self.method, "gradients": self.gradients, **found, "points": points}
 
 
-class _Figures(BaseModel):
-    """What is verified of a stored certificate."""
-
+class _Verdict(BaseModel):
     verdict: str
+    label: str | None
     step_size: float | None
+    threshold: float | None
     alpha_max: float | None
+    stable: float | None
     K: dict[PositiveFloat, float | None]
-    rate: float | None
-    proof: dict[str, Any] | None
-    largest: dict[str, Any] | None
+    reasons: list[str]
+    rate: float | None = None
+    proof: dict[str, Any] | None = None
+    largest: dict[str, Any] | None = None
 
 
-class _Stored(BaseModel):
-    """What is verified of a ``certificate.json``."""
+class StoredCertificate(BaseModel):
+    """What is shown or verified of a ``certificate.json``; people may have edited it."""
 
     method: str
-    spec: str
-    certificate: _Figures
+    spec: str = ""
+    certificate: _Verdict
+    notice: str | None
+    diverged_at: int | None
+    check: dict[str, Any] | None
 
 
 class Covered(NamedTuple):
@@ -234,12 +239,12 @@ def verify_certificate(path: str | os.PathLike[str]) -> dict[str, bool]:
     Raises:
         DataError: It is none, or holds no proof.
     """
-    stored = read_json(Path(path), _Stored)
+    stored = read_json(Path(path), StoredCertificate)
     found = stored["certificate"]
-    asked, largest = found["proof"], found["largest"]
+    asked, largest = found.get("proof"), found.get("largest")
     if not (asked or largest):
         raise DataError(f"{path} holds no proof: nothing was certified there.")
-    spec = parse_spec(stored["spec"], str(path))
+    spec = parse_spec(stored.get("spec", ""), str(path))
     built = spec.build()
     covered = covered_method(spec, stored["method"])
     is_soft = isinstance(built.methods[covered.label], SoftCGT)
@@ -251,7 +256,7 @@ def verify_certificate(path: str | os.PathLike[str]) -> dict[str, bool]:
         "the step is that of the run": not covered.is_constant or found["step_size"] == covered.step_size,
         "K(eps) is promised of clipped steps": (asked is not None and not is_soft)
         or not any(found["K"].values()),
-        "the rate is that of the proof, of clipped steps": _is_rate(found["rate"], asked, is_soft),
+        "the rate is that of the proof, of clipped steps": _is_rate(found.get("rate"), asked, is_soft),
     }
     for proof in filter(None, (asked, largest)):
         more = verify_proof(

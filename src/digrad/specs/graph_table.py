@@ -1,13 +1,12 @@
 """The tables ``[graph]`` and ``[mixing]`` of a specification: who hears whom, with which weights."""
 
 import inspect
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from digrad import graphs
 from digrad.errors import DigradError, SpecError
@@ -17,9 +16,16 @@ from digrad.links import Bursts, Clock, FixedDelay, Links, check_links, compress
 from digrad.links.clock import DISTRIBUTIONS
 from digrad.network import Network
 from digrad.schedules import Geometric
-from digrad.specs.messages import Table, numbers, refuse, require_choice
-from digrad.specs.named_values import named_value
+from digrad.specs.messages import Section, check_call, named_value, numbers, refuse, require_choice
 
+
+def absolute(file: str, info: ValidationInfo) -> str:
+    """Return the absolute path of a file; one that a specification names is relative to the specification."""
+    base = (info.context or {}).get("base", ".")
+    return str((Path(base) / Path(file).expanduser()).absolute())
+
+
+File = Annotated[str, AfterValidator(absolute)]
 Count = Annotated[int, Field(ge=1, lt=2**63)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 # What compressors need.
@@ -27,7 +33,7 @@ COMPRESSOR_KEYS = {"top_k": "compressor_k", "random_k": "compressor_k", "quantiz
 IN_TIME = ("split", "random_arcs", "arcs_seed", "every")  # keys that let the graph change with time
 
 
-class GraphTable(Table):
+class GraphTable(Section):
     """``[graph]``: the name of a generator with its arguments, or a file; the last four keys let it change with time.
 
     Args:
@@ -46,7 +52,7 @@ class GraphTable(Table):
     """
 
     kind: str | None = None
-    file: str | None = None
+    file: File | None = None
     n: int | None = None
     p: float | None = None
     k: int | None = None
@@ -69,38 +75,27 @@ class GraphTable(Table):
                 raise refuse(f"`{next(iter(self._arguments()))}` is for generators, but `file` is given.")
             return self
         require_choice(self.kind, NAMED, "kind")
-        parameters = inspect.signature(NAMED[self.kind]).parameters
-        takes = f"{self.kind} takes {', '.join(parameters) or 'no arguments'}"
-        for name in self._arguments():
-            if name not in parameters:
-                raise refuse(f"{takes}, so remove it.", name)
-        for name in parameters:
-            if name not in {*self._arguments(), "seed"}:
-                raise refuse(f"is required, but it is missing; {takes}.", name)
+        check_call(NAMED[self.kind], self._arguments(), self.kind)
         return self
 
     def _arguments(self) -> dict[str, float]:
-        return self.model_dump(exclude={"kind", "file", *IN_TIME}, exclude_none=True)
-
-    def resolved(self, base: Path) -> "GraphTable":
-        """Return the table with its file relative to ``base`` made absolute."""
-        return self if self.file is None else self.model_copy(update={"file": absolute(self.file, base)})
+        takes_seed = self.kind is not None and "seed" in inspect.signature(NAMED[self.kind]).parameters
+        given = self.model_dump(exclude={"kind", "file", *IN_TIME}, exclude_none=True)
+        return {"seed": 0, **given} if takes_seed else given
 
     def build(self) -> Digraph | GraphSequence:
         """Return the digraph, or one per iteration."""
-        graph: Any = graphs.read(str(self.file)) if self.kind is None else self._generated(NAMED[self.kind])
+        graph: Any = (
+            graphs.read(str(self.file)) if self.kind is None else NAMED[self.kind](**self._arguments())
+        )
         if self.split is not None:
             graph = graphs.split(graph, self.split)
         if self.random_arcs is not None:
             graph = graphs.random_arcs(graph, self.random_arcs, seed=self.arcs_seed or 0)
         return graph if self.every is None else graphs.every(self.every, graph)
 
-    def _generated(self, generator: Callable[..., Any]) -> Any:
-        takes_seed = "seed" in inspect.signature(generator).parameters
-        return generator(**{**({"seed": 0} if takes_seed else {}), **self._arguments()})
 
-
-class MixingTable(Table):
+class MixingTable(Section):
     """``[mixing]``: files of comma-separated weights that replace the uniform ones.
 
     Args:
@@ -109,14 +104,9 @@ class MixingTable(Table):
         W_file: Doubly stochastic weights.
     """
 
-    R_file: str | None = None
-    C_file: str | None = None
-    W_file: str | None = None
-
-    def resolved(self, base: Path) -> "MixingTable":
-        """Return the table with files relative to ``base`` made absolute."""
-        given = self.model_dump(exclude_none=True)
-        return self.model_copy(update={key: absolute(file, base) for key, file in given.items()})
+    R_file: File | None = None
+    C_file: File | None = None
+    W_file: File | None = None
 
     def build(self, graph: Digraph | GraphSequence, links: Links | None = None) -> Network:
         """Return the network of ``graph`` with these weights and ``links``.
@@ -137,7 +127,7 @@ class MixingTable(Table):
             raise SpecError(f"`{'mixing' if matrices else 'graph'}`: {error}") from error
 
 
-class LinksTable(Table):
+class LinksTable(Section):
     """``[links]``: what happens to messages on their way; without it they arrive as sent.
 
     Args:
@@ -261,14 +251,7 @@ def _seconds(value: Any, key: str) -> Any:
     """Return seconds as a clock takes them; a table names a distribution."""
     if not isinstance(value, dict):
         return value
-    return named_value(
-        value, "distribution", DISTRIBUTIONS, "{distribution = 'exponential', mean = 1.0}", key
-    )
-
-
-def absolute(file: str, base: Path) -> str:
-    """Return ``file`` as an absolute path, relative to ``base`` unless it is one already."""
-    return str((base / Path(file).expanduser()).absolute())
+    return named_value(value, "distribution", DISTRIBUTIONS, key)
 
 
 def _read_matrix(file: str, key: str) -> npt.NDArray[np.float64]:

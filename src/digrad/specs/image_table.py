@@ -1,9 +1,8 @@
-"""``kind = "images"`` in ``[problem]``: a torch network, a data set of images, and who has which of them.
+"""``kind = "images"`` in ``[problem]``: a torch network, a data set of images, and how they are partitioned.
 
 This module does not load torch: a specification is checked without it.
 """
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -13,15 +12,15 @@ from pydantic import BeforeValidator, Field
 from digrad import data
 from digrad.errors import DataError
 from digrad.sampling import HELD_OUT
-from digrad.specs.graph_table import Count, Seed, absolute
-from digrad.specs.messages import Table
+from digrad.specs.graph_table import Count, File, Seed
+from digrad.specs.messages import Section
 from digrad.specs.partition_table import PartitionTable, as_partition
 
 if TYPE_CHECKING:
     from digrad.specs.images.problem import ImageProblem
 
 
-class ImagesTable(Table):
+class ImagesTable(Section):
     """``kind = "images"``: each agent's loss is the mean cross entropy of a network over its images.
 
     Args:
@@ -30,18 +29,18 @@ class ImagesTable(Table):
         folder: Where the batches are; by default they are looked for, see :func:`digrad.data.cifar10`.
         model: ``"small_cnn"``, ``"resnet20"`` or ``"resnet18"``.
         norm: ``"batch"``, ``"group"`` or ``"none"``.
-        partition: How images are divided among agents.
+        partition: How images are partitioned among agents.
         augment: Whether training images are shifted and mirrored.
         samples: Train on so many images only.
-        held_out: Keep so many training images back; accuracy is then measured on them, never on test images.
+        held_out: Hold out so many training images; accuracy is then measured on them, never on test images.
         held_out_seed: Which ones.
-        evaluate: Images of each kind that every recorded row is computed from.
-        evaluate_last: Images of each kind for the last evaluation.
+        evaluate: Training and test images, as many of either, that every recorded row is computed from.
+        evaluate_last: The same for the last evaluation.
     """
 
     kind: Literal["images"]
     data: Literal["cifar10"] = "cifar10"
-    folder: str | None = None
+    folder: File | None = None
     model: Literal["small_cnn", "resnet20", "resnet18"] = "small_cnn"
     norm: Literal["batch", "group", "none"] = "batch"
     partition: Annotated[PartitionTable, BeforeValidator(as_partition)] = PartitionTable(scheme="iid")
@@ -52,21 +51,15 @@ class ImagesTable(Table):
     evaluate: Count = 2000
     evaluate_last: Count = 10_000
 
-    def resolved(self, base: Path) -> "ImagesTable":
-        """Return the table with its folder relative to ``base`` made absolute."""
-        return (
-            self if self.folder is None else self.model_copy(update={"folder": absolute(self.folder, base)})
-        )
-
     def build(self, agents: int) -> "ImageProblem":
-        """Find and divide the images, and return the problem."""
+        """Find and partition the images, and return the problem."""
         from digrad.torch.launch import require_torch
 
         require_torch("a problem of kind 'images'")
         from digrad.specs.images.problem import ImageProblem
 
         images = data.cifar10(self.folder)
-        chosen, kept_back = self._split(len(images))
+        chosen, held_out = self._split(len(images))
         test_images = images if self.held_out else data.cifar10(self.folder, train=False)
         options = self.partition.model_dump(exclude_none=True)
         return ImageProblem(
@@ -76,7 +69,7 @@ class ImagesTable(Table):
             chosen=chosen,
             partition=data.partition(images.labels[chosen], agents, **options),
             test_images=test_images,
-            test_chosen=kept_back if self.held_out else np.arange(len(test_images)),
+            test_chosen=held_out if self.held_out else np.arange(len(test_images)),
             augment=self.augment,
         )
 

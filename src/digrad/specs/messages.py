@@ -1,15 +1,16 @@
 """What is wrong with a specification, in one line that names the key and the nearest valid one."""
 
+import inspect
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, PlainValidator, ValidationError
+from pydantic import BaseModel, ConfigDict, PlainValidator, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from digrad._internal import plugins
 from digrad.checks import did_you_mean
+from digrad.errors import DigradError
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _VERBS = ("must", "is", "has", "needs")
@@ -34,21 +35,28 @@ _BOUNDS = {
 }
 
 
-class Table(BaseModel):
+class Section(BaseModel):
     """A table of a specification: frozen, without unknown keys, and without conversions ("3" is no number)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _check_keys(cls, value: Any) -> Any:
+        if isinstance(value, dict) and cls.model_config.get("extra") == "forbid":
+            _check_known(value, cls.model_fields, "this table")
+        return value
+
 
 def is_number(value: Any) -> bool:
-    """Whether ``value`` is a number of a TOML file, and not a whole one too large for a float."""
+    """Return whether ``value`` is a number of a TOML file, and not a whole one too large for a float."""
     if isinstance(value, int):
         return not isinstance(value, bool) and abs(value) <= sys.float_info.max
     return isinstance(value, float)
 
 
-def refuse(reason: str, key: str = "") -> PydanticCustomError:
-    """Return an error for a validator to raise: ``reason`` says what is wrong with ``key`` of its table."""
+def refuse(reason: str, *key: str) -> PydanticCustomError:
+    """Return an error for a validator to raise: ``reason`` says what is wrong with ``key``, below its own table."""
     return PydanticCustomError("refused", "{reason}", {"reason": reason, "key": key})
 
 
@@ -68,14 +76,52 @@ def numbers(each: str, *, or_table: bool = False) -> PlainValidator:
     return PlainValidator(check)
 
 
-def require_choice(value: Any, options: Iterable[str], key: str) -> None:
+def require_choice(value: Any, options: Iterable[str], *key: str) -> None:
     """Refuse ``value`` unless it is one of ``options``."""
     options = list(options)
     if value not in options:
-        raise refuse(_not_one_of(value, options), key)
+        raise refuse(_not_one_of(value, options), *key)
 
 
-def first_line(text: str) -> str:
+def check_call(call: Callable[..., Any], given: Mapping[str, Any], name: str, *key: str) -> None:
+    """Refuse keys that are no arguments of a function or class, and those that it requires and that are missing.
+
+    Args:
+        call: The function or class.
+        given: Its arguments by name.
+        name: What users call it.
+        *key: Where they stand, below the table that is validated.
+    """
+    parameters = inspect.signature(call).parameters
+    _check_known(given, parameters, name, *key)
+    for one, parameter in parameters.items():
+        if parameter.default is parameter.empty and one not in given:
+            raise refuse(f"is required by {name}, but it is missing.", *key, one)
+
+
+def named_value(value: Mapping[str, Any], word: str, classes: Mapping[str, type], *key: str) -> Any:
+    """Return what a table such as ``{schedule = "inverse_sqrt", scale = 0.5}`` describes.
+
+    Args:
+        value: The table.
+        word: The key of the name, e.g. ``"schedule"``; the others are numbers.
+        classes: The dataclass behind each name.
+        *key: Where the table stands.
+    """
+    arguments = dict(value)
+    name = arguments.pop(word, None)
+    require_choice(name, classes, *key, word)
+    check_call(classes[str(name)], arguments, str(name), *key)
+    for argument, number in arguments.items():
+        if not is_number(number):
+            raise refuse(f"must be a number, but got {number!r}.", *key, argument)
+    try:
+        return classes[str(name)](**arguments)
+    except DigradError as error:
+        raise refuse(str(error), *key) from error
+
+
+def one_line(text: str) -> str:
     """Return ``text`` as one line."""
     return " ".join(text.split())
 
@@ -109,64 +155,61 @@ def join(key: str, reason: str) -> str:
     return f"`{key}`{'' if reason.split()[0] in _VERBS else ':'} {reason}"
 
 
-def complaint(error: ValidationError, keys: Mapping[str, Iterable[str]]) -> str:
-    """Return the most telling problem of ``error`` as one line.
+def message(error: ValidationError, content: Mapping[str, Any]) -> str:
+    """Return the most telling fault that pydantic found, as one line.
 
     An unknown key comes first: it is often a misspelt one, and then also the reason why another is missing.
 
     Args:
         error: What pydantic found.
-        keys: The valid keys of each table, by its dotted path ("" for the top).
+        content: The whole specification.
     """
-    problems = error.errors(include_url=False)
-    problems.sort(key=lambda problem: problem["type"] != "extra_forbidden")
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return first_line(_describe(problems[0], keys)) + more
+    faults: list[Any] = error.errors(include_url=False)
+    faults.sort(key=lambda fault: not fault.get("ctx", {}).get("is_unknown"))
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    return one_line(_describe(faults[0], content)) + more
 
 
-def _describe(problem: Any, keys: Mapping[str, Iterable[str]]) -> str:
-    kind, context, got = problem["type"], problem.get("ctx", {}), problem["input"]
-    location = _without_tag(problem["loc"], keys)
-    key = dotted([*location, *(part for part in context.get("key", "").split(".") if part)])
-    if kind == "extra_forbidden":
-        return _unknown_key(problem["loc"], keys)
+def _describe(fault: Any, content: Mapping[str, Any]) -> str:
+    kind, context, got = fault["type"], fault.get("ctx", {}), fault["input"]
+    key = dotted([*_without_tags(fault["loc"], content), *context.get("key", ())])
+    if "reason" in context:
+        return join(key, context["reason"])
     if kind == "missing":
         return f"`{key}` is required, but it is missing."
-    if kind == "refused":
-        return join(key, context["reason"])
     if kind == "literal_error":
         options = re.findall(r"'([^']*)'", context["expected"])
         return f"`{key}` {_not_one_of(got, options)}"
-    if kind == "union_tag_invalid":
-        options = [tag for tag in re.findall(r"'([^']*)'", context["expected_tags"]) if tag != "plug-in"]
-        options += plugins.installed(plugins.PROBLEMS)
-        return f"`{key}.kind` {_not_one_of(context['tag'], options)}"
-    if kind == "union_tag_not_found":
-        return f"`{key}.kind` is required, but it is missing."
     if kind in ("too_short", "string_too_short"):
         return f"`{key}` must not be empty."
     if kind in _BOUNDS:
         name, words = _BOUNDS[kind]
         return f"`{key}` must be {words} {context[name]:g}, but got {got!r}."
-    return f"`{key}` must be {_TYPES.get(kind, problem['msg'])}, but got {got!r}."
+    return f"`{key}` must be {_TYPES.get(kind, fault['msg'])}, but got {got!r}."
 
 
-def _unknown_key(location: Sequence[str | int], keys: Mapping[str, Iterable[str]]) -> str:
-    *parents, name = _without_tag(location, keys)
-    table = dotted(parents)
-    valid = sorted(keys.get(":".join(map(str, location[:-1])), keys.get(table, ())))
-    where = f"[{table}]" if table else "the top of a specification"
-    listed = f"; {where} takes {', '.join(valid)}" if valid else ""
-    return f"`{dotted([*parents, name])}` is not a known key{listed}.{did_you_mean(name, valid)}"
+def _without_tags(location: Sequence[str | int], content: Any) -> list[str | int]:
+    """Return a location without the names of alternatives that pydantic puts in, which are no keys of the file."""
+    found: list[str | int] = []
+    for place, part in enumerate(location):
+        is_table = isinstance(content, dict)
+        if is_table and part not in content and place + 1 < len(location):
+            continue
+        found.append(part)
+        content = content.get(part) if is_table else None
+    return found
+
+
+def _check_known(given: Iterable[str], known: Iterable[str], owner: str, *key: str) -> None:
+    known = list(known)
+    for one in given:
+        if one not in known:
+            takes = ", ".join(known) or "nothing"
+            reason = f"is no key of {owner}, which takes {takes}.{did_you_mean(one, known)}"
+            context = {"reason": reason, "key": (*key, one), "is_unknown": True}
+            raise PydanticCustomError("refused", "{reason}", context)
 
 
 def _not_one_of(value: Any, options: Sequence[str]) -> str:
     listed = ", ".join(repr(option) for option in options)
     return f"must be one of {listed}, but got {value!r}.{did_you_mean(value, options)}"
-
-
-def _without_tag(location: Sequence[str | int], keys: Mapping[str, Iterable[str]]) -> list[str | int]:
-    # Inside a union pydantic inserts the name of the alternative, which is not a key of the file.
-    if len(location) > 1 and location[0] == "problem" and f"problem:{location[1]}" in keys:
-        return [location[0], *location[2:]]
-    return list(location)

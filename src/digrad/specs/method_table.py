@@ -1,22 +1,19 @@
 """The tables ``[methods.<label>]`` of a specification: a method and its hyper-parameters."""
 
-import dataclasses
 import typing
 from typing import Any
 
 import numpy as np
 from pydantic import ConfigDict, PrivateAttr, TypeAdapter, ValidationError, model_validator
 
-from digrad.checks import did_you_mean
 from digrad.errors import DigradError
 from digrad.methods.registry import ALL_METHODS
 from digrad.schedules import SCHEDULES
-from digrad.specs.messages import Table, is_number, refuse, require_choice
-from digrad.specs.named_values import named_value
+from digrad.specs.messages import Section, check_call, is_number, named_value, refuse, require_choice
 from digrad.types import Method
 
 
-class MethodTable(Table):
+class MethodTable(Section):
     """``[methods.<label>]``: the name of a method (by default the label) and its fields.
 
     A number may be a list, one per agent, or a schedule: ``step_size = {schedule = "inverse_sqrt", scale = 0.5}``.
@@ -28,7 +25,6 @@ class MethodTable(Table):
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
 
     method: str
-
     _built: Any = PrivateAttr(None)
 
     @property
@@ -39,30 +35,19 @@ class MethodTable(Table):
     @model_validator(mode="after")
     def _check(self) -> "MethodTable":
         require_choice(self.method, ALL_METHODS, "method")
-        known = {field.name: field for field in dataclasses.fields(ALL_METHODS[self.method])}
-        for name in self.fields:
-            if name not in known:
-                takes = ", ".join(["method", *known])
-                near = did_you_mean(name, known)
-                raise refuse(f"is not a field of {self.method}, which takes {takes}.{near}", name)
-        for name, field in known.items():
-            required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-            if required and name not in self.fields:
-                raise refuse(f"is required by {self.method}, but it is missing.", name)
-        self._built = self._build()
+        kind = ALL_METHODS[self.method]
+        check_call(kind, self.fields, self.method)
+        hints = typing.get_type_hints(kind)
+        fields = {name: _value(value, hints[name], name) for name, value in self.fields.items()}
+        try:
+            self._built = kind(**fields)
+        except DigradError as error:
+            raise refuse(str(error)) from error
         return self
 
     def build(self) -> Method:
         """Return the method, which was built when the table was checked."""
         return self._built
-
-    def _build(self) -> Method:
-        hints = typing.get_type_hints(ALL_METHODS[self.method])
-        fields = {name: _value(value, hints[name], name) for name, value in self.fields.items()}
-        try:
-            return ALL_METHODS[self.method](**fields)
-        except DigradError as error:
-            raise refuse(str(error)) from error
 
 
 def _value(value: Any, hint: Any, key: str) -> Any:
@@ -85,4 +70,4 @@ def hyper_parameter(value: Any, key: str) -> Any:
         return np.array(value, np.float64)[:, None]  # [n, 1]
     if not isinstance(value, dict):
         raise refuse(f"must be a number, a list with one per agent, or a schedule, but got {value!r}.", key)
-    return named_value(value, "schedule", SCHEDULES, "{schedule = 'inverse_sqrt', scale = 0.5}", key)
+    return named_value(value, "schedule", SCHEDULES, key)

@@ -6,10 +6,10 @@ from pydantic import model_validator
 
 from digrad.data.partition import SCHEMES
 from digrad.specs.graph_table import Seed
-from digrad.specs.messages import Table, require_choice
+from digrad.specs.messages import Section, require_choice
 
 
-class PartitionTable(Table):
+class PartitionTable(Section):
     """``[problem.partition]``: how samples are divided; only a string when a scheme needs no arguments.
 
     Args:

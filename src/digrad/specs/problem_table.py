@@ -1,10 +1,20 @@
 """The table ``[problem]`` of a specification: the private losses of the agents."""
 
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, PlainValidator, Tag
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    model_validator,
+)
 
 from digrad import data, problems
 from digrad._internal import plugins
@@ -15,25 +25,21 @@ from digrad.errors import DataError, PluginError
 from digrad.problems import Problem
 from digrad.specs.graph_table import absolute
 from digrad.specs.image_table import ImagesTable
-from digrad.specs.messages import Table, is_number, numbers, refuse
+from digrad.specs.messages import Section, check_call, is_number, numbers, refuse, require_choice
 from digrad.specs.partition_table import PartitionTable, as_partition
 
 _LARGEST_STATE = 2**31  # numbers, one per agent and feature: 17 GB for each of several copies
 
 
-def _matrix(value: Any) -> Any:
-    if isinstance(value, list) and value and all(isinstance(row, list) and row for row in value):
-        same_length = len({len(row) for row in value}) == 1
-        if same_length and all(is_number(entry) for row in value for entry in row):
-            return [[float(entry) for entry in row] for row in value]
-    raise refuse(f"must be one list of numbers per agent, all of one length, but got {value!r}.")
-
-
 PerAgent: TypeAlias = Annotated[float | list[float], numbers("agent")]
-Matrix: TypeAlias = Annotated[list[list[float]], PlainValidator(_matrix)]
 
 
-class LogisticTable(Table):
+def _data_source(data: str, info: ValidationInfo) -> str:
+    file = absolute(data, info)
+    return file if data not in BUNDLED and data not in CATALOG and Path(file).is_file() else data
+
+
+class LogisticTable(Section):
     """``kind = "logistic"``: see :func:`digrad.problems.logistic`.
 
     Args:
@@ -46,20 +52,14 @@ class LogisticTable(Table):
     """
 
     kind: Literal["logistic"]
-    data: str
+    data: Annotated[str, AfterValidator(_data_source)]
     partition: Annotated[PartitionTable, BeforeValidator(as_partition)] = PartitionTable(scheme="sorted")
     reg_weight: PerAgent = 0.0
     reg_power: PerAgent = 2.0
     held_out: Annotated[float, Field(gt=0, lt=1)] | None = None
 
-    def resolved(self, base: Path) -> "LogisticTable":
-        """Return the table with a data file relative to ``base`` made absolute."""
-        if self.data in BUNDLED or self.data in CATALOG or not Path(absolute(self.data, base)).is_file():
-            return self
-        return self.model_copy(update={"data": absolute(self.data, base)})
-
     def build(self, agents: int) -> Problem:
-        """Load and divide the data, and return the problem."""
+        """Load and partition the data, and return the problem."""
         dataset, _ = self._parts()
         if agents * dataset.dim > _LARGEST_STATE:
             raise DataError(
@@ -86,102 +86,42 @@ class LogisticTable(Table):
         return (dataset, None) if self.held_out is None else dataset.split(self.held_out, seed=0)
 
 
-class _Analytic(Table):
-    def resolved(self, base: Path) -> "_Analytic":
-        """Return the table itself: it names no file."""
-        return self
-
-    def build_held_out(self) -> None:
-        """Return None: there are no samples."""
-
-
-class QuadraticTable(_Analytic):
-    """``kind = "quadratic"``: see :func:`digrad.problems.quadratic`.
-
-    Args:
-        kind: ``"quadratic"``.
-        curvature: One list of numbers per agent.
-        linear: One list of numbers per agent.
-        quartic: A number, or one per agent.
-    """
-
-    kind: Literal["quadratic"]
-    curvature: Matrix
-    linear: Matrix
-    quartic: PerAgent = 0.0
-
-    def build(self, agents: int) -> Problem:
-        """Return the problem."""
-        return problems.quadratic(curvature=self.curvature, linear=self.linear, quartic=self.quartic)
+LOSSES: dict[str, Callable[..., Problem]] = {
+    "quadratic": problems.quadratic,
+    "cosh": problems.cosh,
+    "quartic": problems.quartic,
+    "example_quadratic": problems.example_quadratic,
+    "example_quartic": problems.example_quartic,
+}
 
 
-class CoshTable(_Analytic):
-    """``kind = "cosh"``: see :func:`digrad.problems.cosh`.
+class LossTable(Section):
+    """``kind`` of a loss in closed form, or one that another package announces; see :mod:`digrad._internal.plugins`.
 
     Args:
-        kind: ``"cosh"``.
-        center: One list of numbers per agent.
-        scale: A positive number, or one per agent.
-        sharpness: A positive number, or one per agent.
-    """
-
-    kind: Literal["cosh"]
-    center: Matrix
-    scale: PerAgent = 1.0
-    sharpness: PerAgent = 1.0
-
-    def build(self, agents: int) -> Problem:
-        """Return the problem."""
-        return problems.cosh(center=self.center, scale=self.scale, sharpness=self.sharpness)
-
-
-class QuarticTable(_Analytic):
-    """``kind = "quartic"``: see :func:`digrad.problems.quartic`.
-
-    Args:
-        kind: ``"quartic"``.
-        center: One list of numbers per agent.
-        scale: A positive number, or one per agent.
-    """
-
-    kind: Literal["quartic"]
-    center: Matrix
-    scale: PerAgent = 1.0
-
-    def build(self, agents: int) -> Problem:
-        """Return the problem."""
-        return problems.quartic(center=self.center, scale=self.scale)
-
-
-class ExampleTable(_Analytic):
-    """``kind = "example_quadratic"`` or ``"example_quartic"``: the five-agent oracles of the tests.
-
-    Args:
-        kind: ``"example_quadratic"`` or ``"example_quartic"``.
-    """
-
-    kind: Literal["example_quadratic", "example_quartic"]
-
-    def build(self, agents: int) -> Problem:
-        """Return the problem."""
-        return getattr(problems, self.kind)()
-
-
-class PluginTable(_Analytic):
-    """``kind`` of another package, which announces a function under that name; see :mod:`digrad._internal.plugins`.
-
-    Args:
-        kind: The name of the entry point; the other keys are arguments of the function, besides ``agents``.
+        kind: A key of ``LOSSES``, or the name of an entry point; the other keys are the arguments of its function.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
 
     kind: str
 
+    @model_validator(mode="after")
+    def _check(self) -> "LossTable":
+        if self.kind in LOSSES:
+            arguments = self.model_extra or {}
+            check_call(LOSSES[self.kind], arguments, self.kind)
+            for key, value in arguments.items():
+                if not _are_numbers(value):
+                    raise refuse(f"must be a number, or lists of numbers, but got {value!r}.", key)
+        return self
+
     def build(self, agents: int) -> Problem:
-        """Call the function of the other package."""
-        make = plugins.load(plugins.PROBLEMS, self.kind)
+        """Return the problem; the function of another package also gets the number of agents."""
         arguments = self.model_extra or {}
+        if self.kind in LOSSES:
+            return LOSSES[self.kind](**arguments)
+        make = plugins.load(plugins.PROBLEMS, self.kind)
         try:
             inspect.signature(make).bind(agents=agents, **arguments)
         except TypeError as error:
@@ -196,35 +136,35 @@ class PluginTable(_Analytic):
             )
         return problem
 
-
-PROBLEM_TABLES = {
-    "logistic": LogisticTable,
-    "quadratic": QuadraticTable,
-    "cosh": CoshTable,
-    "quartic": QuarticTable,
-    "example_quadratic": ExampleTable,
-    "example_quartic": ExampleTable,
-    "images": ImagesTable,
-}
+    def build_held_out(self) -> None:
+        """Return None: there are no samples."""
 
 
-def _alternative(value: Any) -> str | None:
-    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
-    if kind in PROBLEM_TABLES:
-        plugins.warn_if_announced(plugins.PROBLEMS, kind)
-        return kind
-    return _PLUGIN if kind in plugins.installed(plugins.PROBLEMS) else kind
+def _are_numbers(value: Any) -> bool:
+    return all(map(_are_numbers, value)) if isinstance(value, list) else is_number(value)
 
 
-_PLUGIN = "plug-in"
+KINDS = ("logistic", "images", *LOSSES)
+
+
+def _check_kind(value: Any) -> Any:
+    if isinstance(value, dict):
+        kind = value.get("kind")
+        require_choice(kind, [*KINDS, *plugins.installed(plugins.PROBLEMS)], "kind")
+        if kind in KINDS:
+            plugins.warn_if_announced(plugins.PROBLEMS, kind)
+    return value
+
+
+def _alternative(value: Any) -> str:
+    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", "")
+    return kind if kind in ("logistic", "images") else "loss"
+
+
 ProblemTable: TypeAlias = Annotated[
     Annotated[LogisticTable, Tag("logistic")]
-    | Annotated[QuadraticTable, Tag("quadratic")]
-    | Annotated[CoshTable, Tag("cosh")]
-    | Annotated[QuarticTable, Tag("quartic")]
-    | Annotated[ExampleTable, Tag("example_quadratic")]
-    | Annotated[ExampleTable, Tag("example_quartic")]
     | Annotated[ImagesTable, Tag("images")]
-    | Annotated[PluginTable, Tag(_PLUGIN)],
+    | Annotated[LossTable, Tag("loss")],
     Discriminator(_alternative),
+    BeforeValidator(_check_kind),
 ]

@@ -23,7 +23,8 @@ from digrad.simulation.compare import run_each
 from digrad.simulation.driver import drive, identity, rule_of
 from digrad.simulation.simulate import simulator_of
 from digrad.specs.image_table import ImagesTable
-from digrad.specs.images.trainings import JobProgress, train_all
+from digrad.specs.images.jobs import JobProgress
+from digrad.specs.images.trainings import train_all
 from digrad.specs.setting import has_paths, setting_of
 from digrad.specs.spec import Built, Spec
 from digrad.specs.store import Result, RunDirectory, is_run, open_run

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel
 
 from digrad.errors import ArgumentError, MixingError
 from digrad.graphs import Digraph
@@ -19,6 +20,43 @@ MOST_LABELS = 100
 GRID = 61  # points along each side of the plane
 LARGEST_SOLVED = 50_000_000  # entries of the data up to which the minimum is found within seconds
 _EXPLOSION = 1e3  # a point this many times as far away as the farthest start is left out of the plane
+
+
+class _Labels(BaseModel):
+    names: list[str]
+    counts: list[list[int]]
+
+
+class _Plane(BaseModel):
+    across: list[float]
+    up: list[float]
+    values: list[list[float | None]]
+
+
+class _Minimum(BaseModel):
+    loss: float | None
+    x: list[float] | None = None
+
+
+class _Problem(BaseModel):
+    agents: int
+    samples: list[int] | None
+    labels: _Labels | None
+    minimum: _Minimum | None
+    plane: _Plane | None
+
+
+class _Network(BaseModel):
+    n: int
+    arcs: list[tuple[int, int]] | None
+    figures: str | None
+
+
+class Setting(BaseModel):
+    """What a page needs of ``setting.json``; people may have edited it."""
+
+    problem: _Problem | None = None
+    network: _Network | None = None
 
 
 def has_paths(problem: Any) -> bool:

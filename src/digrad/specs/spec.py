@@ -61,10 +61,9 @@ from digrad.problems import Problem
 from digrad.sampling import normal_start
 from digrad.simulation.options import Record, RunOptions, check_parts, complete, make_sampler, make_start
 from digrad.specs.graph_table import Count, GraphTable, LinksTable, MixingTable, Seed
-from digrad.specs.messages import Table, complaint, dotted, first_line, is_number, join, refuse
+from digrad.specs.messages import Section, dotted, is_number, join, message, one_line, refuse
 from digrad.specs.method_table import MethodTable
-from digrad.specs.partition_table import PartitionTable
-from digrad.specs.problem_table import PROBLEM_TABLES, ProblemTable
+from digrad.specs.problem_table import ProblemTable
 from digrad.specs.sweep_table import SweepTable
 from digrad.types import Method
 
@@ -103,7 +102,7 @@ def _name_methods(value: Any) -> Any:
     }
 
 
-class Spec(Table):
+class Spec(Section):
     """Everything that determines a run; see the module for the file it is read from.
 
     Args:
@@ -268,7 +267,7 @@ class Spec(Table):
 
     def refusal(self, key: str, reason: str) -> SpecError:
         """Return an error whose line names this file, the key and what is wrong with it."""
-        return SpecError(f"{self._source}: {join(key, first_line(reason))}")
+        return SpecError(f"{self._source}: {join(key, one_line(reason))}")
 
 
 def _scaled_normal(scale: float, problem: Problem, seed: int) -> npt.NDArray[np.float64]:
@@ -314,27 +313,12 @@ def parse_spec(text: str, source: str = "specification", *, base: str | os.PathL
         {'CGT': CGT(step_size=0.05, threshold=5.0)}
     """
     try:
-        spec = Spec.model_validate(tomllib.loads(text))
+        content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise SpecError(f"{source}: not valid TOML: {first_line(str(error))}.") from error
+        raise SpecError(f"{source}: not valid TOML: {one_line(str(error))}.") from error
+    try:
+        spec = Spec.model_validate(content, context={"base": base})
     except ValidationError as error:
-        raise SpecError(f"{source}: {complaint(error, _known_keys())}") from error
-    folder = Path(base)
-    resolved = {
-        "graph": spec.graph.resolved(folder),
-        "mixing": spec.mixing.resolved(folder),
-        "problem": spec.problem.resolved(folder),
-        "sweep": spec.sweep and spec.sweep.resolved(folder),
-    }
-    spec = spec.model_copy(update=resolved)
+        raise SpecError(f"{source}: {message(error, content)}") from error
     spec._source = source
     return spec
-
-
-def _known_keys() -> dict[str, list[str]]:
-    at = {"": Spec, "graph": GraphTable, "mixing": MixingTable, "links": LinksTable, "sweep": SweepTable}
-    at |= {"problem.partition": PartitionTable}
-    keys = {path: list(table.model_fields) for path, table in at.items()}
-    keys |= {f"problem:{kind}": list(table.model_fields) for kind, table in PROBLEM_TABLES.items()}
-    keys["problem:plug-in"] = ["kind"]
-    return keys

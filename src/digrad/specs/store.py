@@ -17,11 +17,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from pydantic import BaseModel
+
 from digrad._internal.files import file_stem, make_folder, write_atomically
 from digrad._internal.json_files import has_record, read_json, write_json
 from digrad._internal.notices import warn_user
 from digrad.errors import ArgumentError, DataError, SpecError
-from digrad.specs import shapes
+from digrad.specs.setting import Setting
 from digrad.specs.spec import Spec, load_spec
 from digrad.trace import Ensemble, Trace
 
@@ -44,6 +46,29 @@ _OURS = (
 )
 
 
+class _Environment(BaseModel):
+    format: str
+    started: str | None = None
+    finished: str | None = None
+    versions: dict[str, str] = {}
+
+
+class _Figures(BaseModel):
+    loss: float | None
+    grad_norm: float | None
+    consensus_error: float | None
+
+
+class _Ended(BaseModel):
+    verdict: str
+    diverged_at: int | None
+    steps: int
+    final: _Figures
+    best: _Figures
+    bytes_sent: int
+    seconds: float
+
+
 @dataclass(frozen=True)
 class RunDirectory:
     """One run directory and the specification it holds, made by ``open_run`` or :func:`find_run`."""
@@ -54,18 +79,18 @@ class RunDirectory:
     @property
     def environment(self) -> dict[str, Any]:
         """Where and when it was run."""
-        return read_json(self.path / "environment.json", shapes.Environment)
+        return read_json(self.path / "environment.json", _Environment)
 
     @property
     def summary(self) -> dict[str, Any]:
         """How each method ended, by label."""
-        return read_json(self.path / "summary.json", dict[str, shapes.Ended])
+        return read_json(self.path / "summary.json", dict[str, _Ended])
 
     @property
     def setting(self) -> dict[str, Any]:
         """The problem and the network as pages show them; empty for a run that was stored without."""
         path = self.path / "setting.json"
-        return read_json(path, shapes.Setting) if path.is_file() else {}
+        return read_json(path, Setting) if path.is_file() else {}
 
     @property
     def figures(self) -> Path:
@@ -87,17 +112,8 @@ class RunDirectory:
         """Return where a method under way is stored, in a folder that exists."""
         folder = self.path / "checkpoints"
         folder.mkdir(exist_ok=True)
-        return folder / f"{file_stem(f'{label}-seed{seed}')}.npz"
-
-    def training_checkpoint(self, label: str, seed: int) -> Path:
-        """Return where a training under way is stored."""
-        return self.path / "checkpoints" / f"{file_stem(f'{label}-seed{seed}')}.safetensors"
-
-    def save_training(self, trace: Trace, seed: int) -> None:
-        """Store the training of one seed, and drop its checkpoint if more steps would change nothing."""
-        replace(trace, name=self.member(trace.name, seed)).save(self.path)
-        if _has_ended(trace):
-            self.training_checkpoint(trace.name, seed).unlink(missing_ok=True)
+        suffix = "safetensors" if self.spec.engine == "torch" else "npz"
+        return folder / f"{file_stem(f'{label}-seed{seed}')}.{suffix}"
 
     def member(self, label: str, seed: int) -> str:
         """Return the name under which the run of one seed is stored."""

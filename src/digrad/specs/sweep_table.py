@@ -1,55 +1,53 @@
 """The table ``[sweep]`` of a specification: which values of the hyper-parameters to try."""
 
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BeforeValidator, Field, PlainValidator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from digrad.errors import DigradError
 from digrad.specs.graph_table import Count, GraphTable
-from digrad.specs.messages import Table, is_number, refuse
+from digrad.specs.messages import Section, refuse
 from digrad.specs.method_table import hyper_parameter
 from digrad.sweeps import LogUniform, Uniform
 
 GRAPH = "graph"  # what a sweep over several graphs calls the table [graph]
-_GRID_KEYS, _RANDOM_KEYS = {"low", "high", "count"}, {"low", "high", "scale"}
 
 
-def _check_grid(value: Any) -> Any:
-    for name, values in _table(value, "field", "[0.01, 0.1]").items():
-        if isinstance(values, dict):
-            if set(values) != _GRID_KEYS or not isinstance(values["count"], int) or values["count"] < 1:
-                raise refuse(
-                    f"must be a list or {{low = ..., high = ..., count = ...}}, but got {values!r}.", name
-                )
-            _bounds(values, name, positive=True)
-        elif not isinstance(values, list) or not values:
-            raise refuse(f"must be a list of at least one value, but got {values!r}.", name)
-    return value
+class _Range(Section):
+    low: float
+    high: float
+
+    @model_validator(mode="after")
+    def _check(self) -> "_Range":
+        if not (self.low <= self.high and (self.low > 0 or getattr(self, "scale", "log") == "linear")):
+            raise refuse(
+                f"must have low <= high, and low > 0 on a log scale, but got {self.low!r}, {self.high!r}."
+            )
+        return self
 
 
-def _check_random(value: Any) -> Any:
-    for name, values in _table(value, "field", "{low = 1e-3, high = 1.0}").items():
-        if isinstance(values, dict):
-            scale = values.get("scale", "log")
-            if not {"low", "high"} <= set(values) <= _RANDOM_KEYS or scale not in ("log", "linear"):
-                raise refuse(
-                    'must be a list or {low = ..., high = ..., scale = "log" | "linear"}, but got '
-                    f"{values!r}.",
-                    name,
-                )
-            _bounds(values, name, positive=scale == "log")
-        elif not isinstance(values, list) or not values:
-            raise refuse(f"must be a list of at least one value, or bounds, but got {values!r}.", name)
-    return value
+class _Grid(_Range):
+    count: Count
+
+    def values(self) -> list[float]:
+        return np.geomspace(self.low, self.high, self.count).tolist()
 
 
-def _check_target(value: Any) -> Any:
-    for name, level in _table(value, "column", "1e-3").items():
-        if not is_number(level):
-            raise refuse(f"must be a number, but got {level!r}.", name)
-    return value
+class _Random(_Range):
+    scale: Literal["log", "linear"] = "log"
+
+    def values(self) -> Uniform | LogUniform:
+        return (Uniform if self.scale == "linear" else LogUniform)(self.low, self.high)
+
+
+def _alternative(value: Any) -> str:
+    return "range" if isinstance(value, dict | _Range) else "list"
+
+
+_Listed = Annotated[list[Any], Field(min_length=1), Tag("list")]
+_GridValues = Annotated[_Listed | Annotated[_Grid, Tag("range")], Discriminator(_alternative)]
+_RandomValues = Annotated[_Listed | Annotated[_Random, Tag("range")], Discriminator(_alternative)]
 
 
 def _check_graphs(value: Any) -> Any:
@@ -58,22 +56,7 @@ def _check_graphs(value: Any) -> Any:
     return value
 
 
-def _table(value: Any, key: str, example: str) -> dict[str, Any]:
-    if not isinstance(value, dict) or not value:
-        raise refuse(
-            f"must give something for at least one {key}, as in `{key} = {example}`, but got {value!r}."
-        )
-    return value
-
-
-def _bounds(values: dict[str, Any], name: str, *, positive: bool) -> None:
-    low, high = values["low"], values["high"]
-    if not (is_number(low) and is_number(high) and low <= high and (low > 0 or not positive)):
-        kind = "positive numbers" if positive else "numbers"
-        raise refuse(f"must have {kind} with low <= high, but got {low!r} and {high!r}.", name)
-
-
-class SweepTable(Table):
+class SweepTable(Section):
     """``[sweep]``: what ``digrad sweep`` tries, for every method of the specification that has the field.
 
     Args:
@@ -88,43 +71,28 @@ class SweepTable(Table):
         starts: Several starts, as ``["zeros", "normal"]``, instead of ``start``.
     """
 
-    grid: Annotated[dict[str, Any], PlainValidator(_check_grid)] | None = None
-    random: Annotated[dict[str, Any], PlainValidator(_check_random)] | None = None
+    grid: Annotated[dict[str, _GridValues], Field(min_length=1)] | None = None
+    random: Annotated[dict[str, _RandomValues], Field(min_length=1)] | None = None
     samples: Count | None = None
     common_random_numbers: bool = False
-    target: Annotated[dict[str, Any], PlainValidator(_check_target)] | None = None
+    target: Annotated[dict[str, float], Field(min_length=1)] | None = None
     graphs: Annotated[dict[str, GraphTable], BeforeValidator(_check_graphs)] = Field(default_factory=dict)
     starts: list[str] = Field(default_factory=list)
 
-    def resolved(self, base: Path) -> "SweepTable":
-        """Return the table with files relative to ``base`` made absolute."""
-        return self.model_copy(
-            update={"graphs": {k: graph.resolved(base) for k, graph in self.graphs.items()}}
-        )
-
     def space(self) -> dict[str, Any]:
         """Return ``grid``, ``random`` and ``samples`` as :func:`digrad.sweep` takes them."""
-        grid = self.grid and {name: _values(values, name) for name, values in self.grid.items()}
-        random = self.random and {name: _draws(values, name) for name, values in self.random.items()}
+        grid, random = (
+            given and {name: _values(values, name) for name, values in given.items()}
+            for given in (self.grid, self.random)
+        )
         return {"grid": grid, "random": random, "samples": self.samples}
 
 
-def _values(values: Any, name: str) -> list[Any]:
-    if isinstance(values, dict):
-        return np.geomspace(values["low"], values["high"], values["count"]).tolist()
-    return [_value(value, name) for value in values]
-
-
-def _draws(values: Any, name: str) -> Any:
-    if isinstance(values, list):
-        return [_value(value, name) for value in values]
-    kind = Uniform if values.get("scale") == "linear" else LogUniform
-    return kind(float(values["low"]), float(values["high"]))
-
-
-def _value(value: Any, name: str) -> Any:
-    """Return a value of a field: a schedule or a column of one number per agent, or what is written."""
+def _values(values: list[Any] | _Grid | _Random, name: str) -> Any:
+    """Return what is tried for a field; in a list, a schedule or one number per agent may stand for a value."""
+    if not isinstance(values, list):
+        return values.values()
     try:
-        return hyper_parameter(value, name) if isinstance(value, dict | list) else value
+        return [hyper_parameter(value, name) if isinstance(value, dict | list) else value for value in values]
     except ValueError as error:
         raise DigradError(f"`{name}`: {error}") from error

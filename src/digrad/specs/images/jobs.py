@@ -5,6 +5,7 @@ standard output, one JSON object per line. A job that fails, or takes its worker
 """
 
 import json
+import math
 import os
 import queue
 import subprocess
@@ -45,6 +46,31 @@ class Job:
     name: str
     work: str
     arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class JobProgress:
+    """Where a job is, and how long all of them will take.
+
+    Args:
+        name: The method, with its seed if there are several.
+        k: Steps done; of a search, trials.
+        steps: Steps in all.
+        loss: Of the average model on training images; of a search, on held-out images.
+        grad_norm: Of the mean of the mini-batch gradients.
+        consensus_error: How far the agents are apart.
+        test_accuracy: Of the average model; None where it is not measured.
+        seconds_left: Until all jobs are done, at the speed so far; None before it is known.
+    """
+
+    name: str
+    k: int
+    steps: int
+    loss: float
+    grad_norm: float = math.nan
+    consensus_error: float = math.nan
+    test_accuracy: float | None = None
+    seconds_left: float | None = None
 
 
 def run_jobs(jobs: Sequence[Job], *, workers: int, on_event: Callable[[str, Event], None]) -> dict[str, str]:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad.specs.image_table import ImagesTable
-from digrad.specs.images.trainings import JobProgress
+from digrad.specs.images.jobs import JobProgress
 from digrad.specs.runner import Observer
 from digrad.specs.spec import Spec
 from digrad.theory import EmpiricalSmoothness

@@ -19,6 +19,7 @@ from digrad.core.divergence import far_away
 from digrad.errors import CheckpointError, NonFiniteError
 from digrad.network import Network
 from digrad.sampling import EpochPermutations, WithReplacement
+from digrad.specs.images.jobs import JobProgress
 from digrad.specs.images.problem import Evaluation, ImageProblem
 from digrad.torch.batch_norm import recalibrate
 from digrad.torch.checkpoint.files import read_tensors, write_file
@@ -38,8 +39,8 @@ class TrainingPlan:
         batch_size: Images per agent and step.
         seed: Of the start, the mini-batches and their crops, and of all that the network draws.
         record_every: Steps between two recorded rows.
-        evaluate: Images of each kind that a row is computed from.
-        evaluate_last: Images of each kind that the last evaluation uses, of the average and of every agent.
+        evaluate: Training and test images, as many of either, that a row is computed from.
+        evaluate_last: The same for the last evaluation, of the average and of every agent.
         start_scale: Multiplies the weights of the start.
         sampling: ``epoch`` or ``replacement``.
         average: The average of the agents that rows are about, ``plain`` or ``weighted``; see :func:`digrad.simulate`.
@@ -60,20 +61,6 @@ class TrainingPlan:
     checkpoint_every: int = 100
 
 
-@dataclass(frozen=True)
-class TrainingProgress:
-    """What a callback is told after each recorded row."""
-
-    name: str
-    k: int
-    steps: int
-    loss: float
-    grad_norm: float
-    consensus_error: float
-    test_accuracy: float
-    seconds: float
-
-
 def train(
     method: Any,
     problem: ImageProblem,
@@ -81,7 +68,7 @@ def train(
     plan: TrainingPlan,
     *,
     name: str | None = None,
-    callback: Callable[[TrainingProgress], None] | None = None,
+    callback: Callable[[JobProgress], None] | None = None,
     each_step: Callable[[], None] | None = None,
 ) -> Trace:
     """Train the agents of ``network`` and return what was recorded.
@@ -269,17 +256,11 @@ class Training:
             buffer.copy_(kept[name])
         return measured
 
-    def progress(self) -> TrainingProgress:
+    def progress(self) -> JobProgress:
         """Return where the run is."""
         last = {column: values[-1] for column, values in self._rows.items()}
         names = ("loss", "grad_norm", "consensus_error", "test_accuracy")
-        return TrainingProgress(
-            name=self.name,
-            k=self.k,
-            steps=self.plan.steps,
-            seconds=self.seconds,
-            **{n: last[n] for n in names},
-        )
+        return JobProgress(name=self.name, k=self.k, steps=self.plan.steps, **{n: last[n] for n in names})
 
     def trace(self) -> Trace:
         """Return what was recorded, after a last evaluation on more images."""

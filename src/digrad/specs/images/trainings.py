@@ -1,41 +1,14 @@
 """The runs of engine ``torch``: every method and seed is a job of its own, two or more at a time."""
 
-import math
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from digrad._internal.json_files import write_json
-from digrad.specs.images.jobs import Event, Job, run_jobs
+from digrad.specs.images.jobs import Event, Job, JobProgress, run_jobs
 from digrad.specs.spec import Built
 from digrad.specs.store import RunDirectory
 
 FAILURES = "failures.json"
-
-
-@dataclass(frozen=True)
-class JobProgress:
-    """Where a job is, and how long all of them will take.
-
-    Args:
-        name: The method, with its seed if there are several.
-        k: Steps done; of a search, trials.
-        steps: Steps in all.
-        loss: Of the average model on training images; of a search, on images kept back.
-        grad_norm: Of the mean of the mini-batch gradients.
-        consensus_error: How far the agents are apart.
-        test_accuracy: Of the average model; None where it is not measured.
-        seconds_left: Until all jobs are done, at the speed so far; None before it is known.
-    """
-
-    name: str
-    k: int
-    steps: int
-    loss: float
-    grad_norm: float = math.nan
-    consensus_error: float = math.nan
-    test_accuracy: float | None = None
-    seconds_left: float | None = None
 
 
 def train_all(
@@ -109,11 +82,9 @@ class _Watch:
         if kind == "started":
             self._progress.on_method_start(name, steps)
         elif kind == "progress":
-            told = {
-                key: event[key]
-                for key in ("k", "steps", "loss", "grad_norm", "consensus_error", "test_accuracy")
-            }
-            self._progress.on_progress(JobProgress(name=name, seconds_left=self._seconds_left(), **told))
+            told = {key: value for key, value in event.items() if key != "event"}
+            told |= {"name": name, "seconds_left": self._seconds_left()}
+            self._progress.on_progress(JobProgress(**told))
         elif kind == "done":
             trace = self._store.load_member(*self._names[name])
             if trace is not None:

@@ -27,9 +27,7 @@ def train_member(tell: Tell, *, run: str, label: str, seed: int) -> None:
     spec, built = _built(run)
     assert isinstance(spec.problem, ImagesTable)
     store = RunDirectory(Path(run), spec)
-    plan = spec.problem.plan(
-        **spec.options(built.problem, seed), checkpoint=store.training_checkpoint(label, seed)
-    )
+    plan = spec.problem.plan(**spec.options(built.problem, seed), checkpoint=store.checkpoint(label, seed))
     trace = train(
         built.methods[label],
         built.problem,
@@ -39,7 +37,7 @@ def train_member(tell: Tell, *, run: str, label: str, seed: int) -> None:
         callback=lambda progress: tell({"event": "progress", **asdict(progress)}),
         each_step=_end_without_parent(),
     )
-    store.save_training(trace, seed)
+    store.save_member(trace, seed)
 
 
 def search_step_size(tell: Tell, *, folder: str, label: str, most: int) -> None:
