@@ -20,9 +20,8 @@ import numpy.typing as npt
 import scipy.sparse
 
 from digrad.problems import Problem
-from digrad.problems.analytic import Cosh, Quartic
+from digrad.problems.analytic import Cosh, Polynomial, Quartic
 from digrad.problems.logistic import Logistic
-from digrad.problems.polynomial import Polynomial
 from digrad.theory.constants.assumptions import Smoothness
 from digrad.theory.constants.smoothness import OUTWARD, closed_form, data_bounds, up
 from digrad.theory.constants.spectra import EPS, gram_bound

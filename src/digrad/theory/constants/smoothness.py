@@ -22,9 +22,8 @@ import numpy.typing as npt
 from digrad import checks
 from digrad.errors import ArgumentError
 from digrad.problems import Problem
-from digrad.problems.analytic import Cosh, Quartic
+from digrad.problems.analytic import Cosh, Polynomial, Quartic
 from digrad.problems.logistic import Logistic
-from digrad.problems.polynomial import Polynomial
 from digrad.problems.solver import Minimum
 from digrad.theory.constants.assumptions import Smoothness
 from digrad.theory.constants.spectra import EPS, gram_bound, row_lengths
