@@ -11,7 +11,7 @@ from digrad.specs.images.problem import ImageProblem
 
 
 def records(count: int, seed: int) -> np.ndarray:
-    """Return records of ten kinds of images that differ in their colour, so that they can be learnt."""
+    """Return records of images of ten classes that differ in their colour, so that they can be learnt."""
     rng = np.random.default_rng(seed)
     labels = np.arange(count) % 10
     colours = np.random.default_rng(0).integers(40, 216, (10, 3))
@@ -31,7 +31,7 @@ def write_batches(folder: Path, count: int = 40) -> Path:
 def tiny_problem(
     agents: int = 5, *, model: str = "small_cnn", norm: str = "batch", count: int = 100
 ) -> ImageProblem:
-    """Return a problem of generated images, divided at random."""
+    """Return a problem of generated images, partitioned at random."""
     images, test = ImageSet("generated", [records(count, 1)]), ImageSet("generated (test)", [records(40, 2)])
     assert images.records[0].shape[1] == RECORD
     return ImageProblem(

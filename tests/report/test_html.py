@@ -140,6 +140,7 @@ def _reproduction(directory: Path, tmp_path: Path) -> Path:
         (tmp_path / "figures" / f"{figure}.png").write_bytes(b"png")
     claim = {"number": 1, "claim": "c", "holds": "holds", "setting": "s", "measured": "m", "rule": "r"}
     claims = {"title": "t", "verdicts": [claim], "claims": [{**claim, "run": "tiny"}], "choices": {}}
+    claims["figures"] = dict.fromkeys(figures, "caption")
     (tmp_path / "claims.json").write_text(json.dumps(claims))
     (tmp_path / "reproduction.json").write_text(json.dumps({"preset": "smoke", "seed": 0}))
     return tmp_path

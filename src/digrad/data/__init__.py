@@ -1,4 +1,4 @@
-"""Data sets and how they are divided among agents."""
+"""Data sets and how they are partitioned among agents."""
 
 from digrad.data.bundled import breast_cancer, digits
 from digrad.data.cache import locate

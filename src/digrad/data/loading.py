@@ -179,7 +179,7 @@ def _cifar10_row() -> DatasetRow:
         location = str(cifar.find_cifar10())
     except DataError as error:
         problem = str(error) if "MD5" in str(error) else None
-    description = "colour images of ten kinds, 32 x 32 pixels, for torch models (and 10 000 test images)"
+    description = "colour images of ten classes, 32 x 32 pixels, for torch models (and 10 000 test images)"
     return DatasetRow(cifar.NAME, "images", cifar.N_TRAIN, RECORD - 1, location, description, problem)
 
 

@@ -130,13 +130,13 @@ def partition(
     shards_per_agent: int | None = None,
     min_size: int = 1,
 ) -> Partition:
-    r"""Divide samples among agents by their labels; the same arguments always give the same division.
+    r"""Partition samples among agents by their labels; the same arguments always give the same partition.
 
     - ``iid``: shuffled, then cut into equal parts.
     - ``stratified``: every agent has each label in the same proportion (counts differ by at most one).
     - ``sorted``: sorted by label, then cut into equal consecutive parts: the extreme of heterogeneity.
     - ``shards``: sorted by label, cut into ``agents * shards_per_agent`` shards, dealt at random.
-    - ``dirichlet``: each class is divided in proportions drawn from :math:`\mathrm{Dir}(\alpha 1_N)` over the
+    - ``dirichlet``: each class is partitioned in proportions drawn from :math:`\mathrm{Dir}(\alpha 1_N)` over the
       agents; small ``alpha`` is heterogeneous, large is even. Sizes are unequal.
 
     Args:
@@ -151,7 +151,7 @@ def partition(
 
     Raises:
         ArgumentError: When an argument is out of range or does not belong to the scheme.
-        DataError: When the samples cannot be divided as asked.
+        DataError: When the samples cannot be partitioned as asked.
 
     Example:
         >>> partition([1, 0, 1, 0], agents=2).indices
@@ -170,14 +170,14 @@ def partition(
     if agents == 1:
         return Partition((np.arange(codes.size),), scheme)
     rng = np.random.Generator(np.random.Philox(key=_key(seed)))
-    divide: dict[str, Callable[[], list[Indices]]] = {
+    schemes: dict[str, Callable[[], list[Indices]]] = {
         "iid": lambda: np.array_split(rng.permutation(codes.size), agents),
         "stratified": lambda: _stratified(codes, agents, rng),
         "sorted": lambda: np.array_split(np.argsort(codes, kind="stable"), agents),
         "shards": lambda: _shards(codes, agents, shards, rng),
         "dirichlet": lambda: _dirichlet(codes, agents, alpha, min_size, rng),
     }
-    found = Partition(tuple(divide[scheme]()), scheme)
+    found = Partition(tuple(schemes[scheme]()), scheme)
     if found.sizes.min() == 1 and codes.size >= _MANY * agents:
         alone = np.flatnonzero(found.sizes == 1)
         warn_user(

@@ -26,6 +26,15 @@ from digrad.specs.store import is_finished
 COMPARISONS = ("cifar-iid", "cifar-dirichlet", "cifar-sorted", "cifar-row")  # whose step sizes are searched
 THRESHOLDS, EXPLOSION = "cifar-thresholds", "cifar-explosion"
 PREFIX = "cifar-"  # of the names of settings, which users leave out
+CAPTIONS = {  # by the beginning of a figure's name
+    "cifar-explosion": "Where clipping matters: CGT and AB from a start of larger weights.",
+    "cifar-thresholds-clipping": "The largest tracker since the row before, and how often agents clipped.",
+    "cifar-thresholds": "CGT with other thresholds.",
+    "cifar-iid": "Accuracy of the average model, images partitioned at random (two figures of Section V-B).",
+    "cifar-dirichlet": "The same, each class partitioned by Dirichlet(0.1).",
+    "cifar-sorted": "The same, each agent with the images of two classes.",
+    "cifar-row": "Dirichlet(0.1), methods of one matrix mixing with R.",
+}
 TUNED = "CGT-tuned"  # CGT with a step size that is searched like those of the others
 
 
@@ -175,7 +184,8 @@ def _conclude(
     seed: int,
     report: Report | None,
 ) -> Reproduction:
-    table = _judge(done, preset, size, seed)
+    captions = {path.stem: _caption(path.stem) for path in sorted(figures)}
+    table = replace(_judge(done, preset, size, seed), figures=captions)
     rows = {name: accuracy_table(result) for name, result in done.items()}
     failures = {name: result.failures for name, result in done.items() if result.failures}
     write_json(
@@ -236,6 +246,11 @@ def _paper_figures(folder: Path, name: str, done: RunResult) -> list[Path]:
     elif name == EXPLOSION:
         figures[name] = plots.curves(done.results, ("batch_loss", "test_accuracy"))
     return [path for label, drawn in figures.items() for path in plots.save_figure(drawn, folder / label)]
+
+
+def _caption(name: str) -> str:
+    setting, _, axis = name.partition("-by-")
+    return CAPTIONS[setting] + (f" Drawn over: {axis}." if axis else "")
 
 
 def _judge(done: Mapping[str, RunResult], preset: str, size: _Size, seed: int) -> ClaimTable:

@@ -37,7 +37,7 @@ CHOICES = {
     "momentum": "0.3 for CDSGD-P and CDSGD-N; 0.9 and 0.99 for DAMSGrad, 0.9 for DAdaGrad: those of earlier code of "
     "the paper's group; the paper does not say",
     "step sizes": "CGT as in the paper, 0.05 with threshold 10; all others by the written protocol in `search.json`, "
-    "on training images kept back, never on test images",
+    "on held-out training images, never on test images",
     "curves": "accuracy of the average of the agents (Perron weights of R where estimates are pulled), BatchNorm "
     "recalibrated on training images; the paper does not say whose accuracy it shows, and earlier code of its group "
     "averages the accuracies of the agents' own models, which the table has too",

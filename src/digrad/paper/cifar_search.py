@@ -1,4 +1,4 @@
-"""Step sizes for the methods of an experiment with images: a written protocol on images that are kept back."""
+"""Step sizes for the methods of an experiment with images: a written protocol on held-out images."""
 
 import math
 import time
@@ -27,7 +27,7 @@ class SearchPlan:
 
     Args:
         steps: Of a trial.
-        held_out: Training images that are kept back.
+        held_out: Training images that are held out.
         most: Step sizes tried for a method.
     """
 
@@ -79,7 +79,7 @@ def with_step_sizes(
 
 
 def _trial(spec: Spec, plan: SearchPlan) -> Spec:
-    kept_back = spec.problem.model_copy(
+    held_out = spec.problem.model_copy(
         update={"held_out": plan.held_out, "evaluate": FEW_IMAGES, "evaluate_last": plan.held_out}
     )
     return spec.model_copy(
@@ -89,7 +89,7 @@ def _trial(spec: Spec, plan: SearchPlan) -> Spec:
             "record_every": plan.steps,
             "seed": spec.seed + SEARCH_SEED,
             "seeds": 1,
-            "problem": kept_back,
+            "problem": held_out,
         }
     )
 
@@ -144,8 +144,8 @@ def _with_step_size(table: MethodTable, step_size: float) -> MethodTable:
 
 def _protocol(trial: Spec, plan: SearchPlan) -> str:
     return (
-        f"{plan.held_out} of the training images are kept back; a trial trains on the others for {plan.steps} steps "
-        f"with seed {trial.seed} and is judged by the loss of the average model on those kept back. Step sizes are the "
+        f"{plan.held_out} of the training images are held out; a trial trains on the others for {plan.steps} steps "
+        f"with seed {trial.seed} and is judged by the loss of the average model on these. Step sizes are the "
         f"preset's times powers of {FACTOR:g}: upwards until one fails, downwards until the smallest is not the best, "
         f"at most {plan.most}. A step size ensures convergence if its run stays finite, its last loss is above the "
         f"smallest of any step size tried by at most {SLACK:.0%} of how far that one fell from the start, and it "

@@ -59,12 +59,14 @@ class ClaimTable:
         claims: One row per claim and setting.
         verdicts: One per claim.
         choices: What the paper leaves open, and what was chosen.
+        figures: Captions by the names of the files in ``figures``.
     """
 
     title: str
     claims: Sequence[Claim]
     verdicts: Sequence[Ruling]
     choices: Mapping[str, str]
+    figures: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of ``claims.json``."""

@@ -27,7 +27,7 @@ TABLE = "links.json"
 _OURS = (TABLE, "links.md", "links-example.png", "links-digits.png", "report.html")
 LOSS = 0.3
 POLICIES = {  # label: (push, pull)
-    "owed, own value": ("sum", "self"),
+    "sent later, own value": ("sum", "self"),
     "lost is zero": ("drop", "drop"),
     "push lost, own value": ("drop", "self"),
     "renormalised": ("renormalise", "renormalise"),

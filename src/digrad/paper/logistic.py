@@ -28,6 +28,11 @@ STARTS = ("logistic-explosion", "logistic-zero-start", "logistic-small-start")
 SAMPLED = ("logistic-sorted", "logistic-iid")
 FULL_BATCH = "logistic-fullbatch"
 SETTINGS = (*STARTS, *SAMPLED, FULL_BATCH)
+CAPTIONS = {
+    "gradient_tracking_explodes": "Plain gradient tracking against CGT from one start (the paper's first figure).",
+    "cgt_against_clipped_dgd": "CGT against DGD with clipped gradients (the paper's second figure).",
+    "bias_without_sampling_noise": "The same with all samples: what remains is the bias.",
+}
 
 
 @dataclass(frozen=True)
@@ -200,12 +205,13 @@ def _reuse(spec: Spec, done: Mapping[str, RunResult]) -> Any:
 def _paper_figures(folder: Path, done: Mapping[str, RunResult]) -> list[Path]:
     start, sampled = done["logistic-explosion"].results, done["logistic-sorted"].results
     pair = {name: sampled[name] for name in ("CGT", "DGDClip")}
-    figures = {
-        "gradient_tracking_explodes": plots.twin_explosion(members(start["AB"])[0], members(start["CGT"])[0]),
-        "cgt_against_clipped_dgd": plots.side_by_side(pair["CGT"], pair["DGDClip"]),
-        "bias_without_sampling_noise": plots.curves(done[FULL_BATCH].results),
-    }
-    return [path for name, figure in figures.items() for path in plots.save_figure(figure, folder / name)]
+    figures = (
+        plots.twin_explosion(members(start["AB"])[0], members(start["CGT"])[0]),
+        plots.side_by_side(pair["CGT"], pair["DGDClip"]),
+        plots.curves(done[FULL_BATCH].results),
+    )
+    drawn = zip(CAPTIONS, figures, strict=True)
+    return [path for name, figure in drawn for path in plots.save_figure(figure, folder / name)]
 
 
 def _judge(done: Mapping[str, RunResult], preset: str, size: _Size, seed: int) -> ClaimTable:
@@ -229,4 +235,5 @@ def _judge(done: Mapping[str, RunResult], preset: str, size: _Size, seed: int) -
         claims=claims,
         verdicts=verdicts(claims),
         choices={**logistic_claims.CHOICES, "iterations": iterations},
+        figures=CAPTIONS,
     )

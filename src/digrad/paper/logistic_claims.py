@@ -38,7 +38,7 @@ CHOICES = {
     "graph": "the five-agent digraph `example5` (a ring and the chords 0 -> 2 and 1 -> 4) with uniform weights "
     "R and C; the paper does not print its matrices",
     "split": "sorted by label (agents as different as can be) and shuffled; the paper does not say how the "
-    "32561 samples are divided",
+    "32561 samples are partitioned",
     "start": "independent N(0, 1) entries, different for every agent; also zero and N(0, 0.09); the paper does "
     "not say",
     "mixing of DGD-clip": "both the row-stochastic R, as the paper evidently ran it, and a doubly stochastic W "

@@ -34,7 +34,7 @@ _TITLES = {
     "consensus_error": ("Consensus error", r"$\|x_k - 1\bar{x}_k^\top\|_F/\sqrt{n}$"),
     "tracking_error": ("Tracking error", "tracking error"),
     "mass_error": ("Missing mass", "missing of the sum of gradients"),
-    "in_transit": ("Mass under way", "norm of what is owed"),
+    "in_transit": ("Mass under way", "norm of the undelivered mass"),
     "delivered": ("Packets delivered", "share of packets"),
     "overtaken": ("Packets overtaken", "share of packets delivered"),
     "min_weight": ("Smallest push-sum weight", "weight"),

@@ -160,7 +160,7 @@ def logistic(
     reg_power: npt.ArrayLike = 2.0,
     seed: int = 0,
 ) -> Problem:
-    r"""Return regularised logistic regression on a data set divided among agents.
+    r"""Return regularised logistic regression on a data set partitioned among agents.
 
     .. math::
         f_i(x) = \frac{1}{m_i} \sum_s \left[ \log(1 + e^{h_s^T x}) - t_s\, h_s^T x \right]
@@ -174,7 +174,7 @@ def logistic(
         data: A data set, the name of one (``digrad data list``), or the path of a LIBSVM file; it must have
             two labels, the larger of which becomes t = 1, the other t = 0.
         agents: The number of agents.
-        partition: How samples are divided: ``iid``, ``stratified``, ``sorted``, ``shards``, ``dirichlet``, or
+        partition: How samples are partitioned: ``iid``, ``stratified``, ``sorted``, ``shards``, ``dirichlet``, or
             a :class:`~digrad.data.Partition`. Agents weigh equally in F, whatever their number of samples.
         reg_weight: lambda, a number or one per agent, at least 0.
         reg_power: p, a number or one per agent, at least 2.

@@ -19,22 +19,7 @@ from digrad.report.slowest import slowest_section
 from digrad.report.sources import Source, folder_names, read_sources
 from digrad.specs.store import TIMES, RunDirectory
 
-_CAPTIONS = {
-    "gradient_tracking_explodes": "Plain gradient tracking against CGT from one start (the paper's first figure).",
-    "cgt_against_clipped_dgd": "CGT against DGD with clipped gradients (the paper's second figure).",
-    "bias_without_sampling_noise": "The same with all samples: what remains is the bias.",
-    "cifar-explosion": "Where clipping matters: CGT and AB from a start of larger weights.",
-    "cifar-thresholds-clipping": "The largest tracker since the row before, and how often agents clipped.",
-}
-_SETTINGS = {
-    "cifar-iid": "Accuracy of the average model, images divided at random (the paper's two figures of Section V-B).",
-    "cifar-dirichlet": "The same, each kind of image divided by Dirichlet(0.1).",
-    "cifar-sorted": "The same, each agent with two kinds of images.",
-    "cifar-row": "Dirichlet(0.1), methods of one matrix mixing with R.",
-    "cifar-thresholds": "CGT with other thresholds.",
-}
 MOST_SWEPT = 1000  # rows of a sweep that a page shows
-_LOGISTIC = ("gradient_tracking_explodes", "cgt_against_clipped_dgd", "bias_without_sampling_noise")
 _CURVES = (
     '<div id="controls" class="controls"></div>\n<div id="legend"></div>\n<div id="curves"></div>\n'
     '<p id="remark" class="faint"></p>\n'
@@ -317,27 +302,19 @@ def _checked(stored: Mapping[str, Any]) -> str:
 def _claim_sections(source: Source, claims: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         ("Which claims hold", _verdicts(claims)),
-        ("The paper's figures", _figures(source)),
+        ("The paper's figures", _figures(source.folder / "figures", claims["figures"])),
         ("What was measured", _measured(claims)),
         ("When a claim counts as holding", _rules(claims)),
         ("What the paper leaves open, and what was chosen", _choices(claims)),
     ]
 
 
-def _figures(source: Source) -> str:
-    folder = source.folder / "figures"
-    is_cifar = source.identity.get("experiment") == "cifar"
-    names = [path.stem for path in sorted(folder.glob("cifar-*.png"))] if is_cifar else _LOGISTIC
-    paths = {name: folder / f"{name}.png" for name in names}
-    missing = [path for path in paths.values() if not path.is_file()]
+def _figures(folder: Path, captions: Mapping[str, str]) -> str:
+    paths = {folder / f"{name}.png": caption for name, caption in captions.items()}
+    missing = [path for path in paths if not path.is_file()]
     if missing:
         raise DataError(f"{missing[0]} is missing; run it again, or with --resume to draw only the figures.")
-    return "\n".join(image(path, _caption(name)) for name, path in paths.items())
-
-
-def _caption(name: str) -> str:
-    setting, _, axis = name.partition("-by-")
-    return _CAPTIONS[name] if name in _CAPTIONS else f"{_SETTINGS.get(setting, setting)} Drawn over: {axis}."
+    return "\n".join(image(path, caption) for path, caption in paths.items())
 
 
 def _judgement(holds: str) -> str:

@@ -37,7 +37,7 @@ _METRICS = {
         "what the trackers and messages sum to, against the gradients",
         True,
     ),
-    "in_transit": ("In transit", "norm of what is still owed to receivers", True),
+    "in_transit": ("In transit", "norm of the mass that is not delivered yet", True),
     "delivered": ("Delivered", "share of messages that arrived", False),
     "overtaken": (
         "Overtaken",

@@ -1,4 +1,4 @@
-"""The table ``[problem.partition]`` of a specification: how samples are divided among agents."""
+"""The table ``[problem.partition]`` of a specification: how samples are partitioned among agents."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from digrad.specs.messages import Section, require_choice
 
 
 class PartitionTable(Section):
-    """``[problem.partition]``: how samples are divided; only a string when a scheme needs no arguments.
+    """``[problem.partition]``: how samples are partitioned; only a string when a scheme needs no arguments.
 
     Args:
         scheme: ``iid``, ``stratified``, ``sorted``, ``shards`` or ``dirichlet``.

@@ -1,4 +1,4 @@
-// How differently the agents' data are: one bar per agent, divided by label.
+// How differently the agents' data are: one bar per agent, split by label.
 
 const BAR = 18, GAP = 5;
 const WIDEST = 220; // room for a name; the bar tells a longer one

@@ -26,7 +26,7 @@ class ImageProblem:
         norm: Its normalisation.
         images: The training images.
         chosen: Which of them are trained on, ``[m]``.
-        partition: How the chosen ones are divided among the agents.
+        partition: How the chosen ones are partitioned among the agents.
         test_images: Whose accuracy is reported.
         test_chosen: Which of them.
         augment: Whether training images are shifted and mirrored.
