@@ -108,7 +108,8 @@ def test_claims_are_gone_before_the_runs_that_they_are_about(tmp_path: Path) -> 
     for kept in (True, False):
         for name in ("reproduction.json", "claims.json", "claims.md"):
             (tmp_path / name).write_text(json.dumps(identity))
-        open_reproduction(tmp_path, identity, (), resume=kept, overwrite=not kept)  # and then it is killed
+        with open_reproduction(tmp_path, identity, (), resume=kept, overwrite=not kept):
+            pass  # and then it is killed
         assert (tmp_path / "claims.json").exists() == (tmp_path / "claims.md").exists() == kept
 
 
