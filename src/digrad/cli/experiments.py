@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import click
 
 from digrad._internal.formatting import shown
-from digrad.cli import live, show
+from digrad.cli import observers, show
 from digrad.cli.options import json_option, out_option, overwrite_option, resume_option
 
 Preset = Literal["smoke", "small", "medium", "full"]
@@ -154,7 +154,7 @@ def reproduce(
         return
     chosen: Preset = preset or ("full" if experiment == "logistic" else "small")
     folder = out or Path("runs") / f"reproduce-{experiment}-{chosen}"
-    with show.ProgressBar() as bar:
+    with observers.ProgressBar() as bar:
         common: dict[str, Any] = {
             "preset": chosen, "seed": seed, "progress": bar, "resume": resume, "overwrite": overwrite,
             "report": _write_report,
@@ -238,10 +238,8 @@ def _run(spec: Any, out: Path, *, resume: bool, overwrite: bool, style: str) -> 
     from digrad.plots import measured_at
     from digrad.specs import run as run_experiment
 
-    observer = {"watch": live.Watch, "quiet": live.Quiet, "jsonl": live.JsonLines}.get(
-        style, show.ProgressBar
-    )
-    with observer() as progress:
+    ways = {"watch": observers.Watch, "quiet": observers.Quiet, "jsonl": observers.JsonLines}
+    with ways.get(style, observers.ProgressBar)() as progress:
         result = run_experiment(
             spec, out, resume=resume, overwrite=overwrite, progress=progress, report=_write_report
         )
@@ -249,7 +247,7 @@ def _run(spec: Any, out: Path, *, resume: bool, overwrite: bool, style: str) -> 
     if style == "json":
         show.as_json(summary)
     elif style == "jsonl":
-        live.write_line({"event": "done", "directory": str(out), "interrupted": result.interrupted})
+        observers.write_line({"event": "done", "directory": str(out), "interrupted": result.interrupted})
     elif style != "quiet":
         average = measured_at(result.results.values())
         show.verdict_table({spec.label_of(name): entry for name, entry in summary.items()}, average)

@@ -11,6 +11,7 @@ import click
 
 from digrad._internal.formatting import shown
 from digrad.cli import show
+from digrad.cli.observers import row_bar
 from digrad.cli.options import json_option, out_option, overwrite_option
 
 _SHOWN = 10  # rows of a sweep that the terminal shows
@@ -49,9 +50,9 @@ def sweep(
     from digrad.sweeps import Workers
 
     folder = out or Path("runs") / f"sweep-{spec.stem}"
-    with show.RowBar() as bar:
+    with row_bar() as progress:
         result = sweep_spec(
-            load_spec(spec), folder, resume=resume, overwrite=overwrite, progress=bar.on_progress,
+            load_spec(spec), folder, resume=resume, overwrite=overwrite, progress=progress,
             workers=Workers(
                 workers, backend or ("dask" if scheduler else None), {"scheduler_host": scheduler} if scheduler else {}
             ),

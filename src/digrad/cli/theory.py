@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from digrad.cli import show
+from digrad.cli.observers import ProgressBar
 from digrad.cli.options import json_option, method_option, out_option
 
 
@@ -84,7 +85,7 @@ def smoothness(spec: Path, out: Path | None, method: str | None, as_json: bool) 
     from digrad.specs import load_spec, smoothness_of_spec
 
     folder = out or Path("runs") / f"smoothness-{spec.stem}"
-    with show.ProgressBar() as bar:
+    with ProgressBar() as bar:
         result = smoothness_of_spec(load_spec(spec), folder, method=method, progress=bar)
     found = result.to_dict()
     if as_json:

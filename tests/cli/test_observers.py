@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from digrad.cli import live, show
+from digrad._internal.formatting import shown
+from digrad.cli import observers, show
 from digrad.cli.experiments import report, run
 from digrad.trace.trace import HEADLINE
 from experiment_specs import tiny
@@ -70,15 +71,15 @@ def test_two_ways_to_show_a_run_exclude_each_other(folder: Path, options: tuple[
 
 def test_time_left_is_that_of_the_speed_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
-    row = live._Row(steps=100)
+    monkeypatch.setattr(observers.time, "monotonic", lambda: now[0])
+    row = observers.Row(steps=100)
     assert row.seconds_left() is None
     now[0], row.first, row.first_at, row.k = 5.0, 10, 3.0, 30  # twenty steps in two seconds, after compiling
     assert row.seconds_left() == 7.0
 
 
 def test_watch_fills_a_table_with_a_row_per_method() -> None:
-    watch = live.Watch()
+    watch = observers.Watch()
     watch.on_method_start("CGT, seed 3", 100)
     figures = {"loss": 0.5, "grad_norm": math.inf, "consensus_error": math.nan}
     watch.on_progress(SimpleNamespace(name="CGT", k=10, steps=100, **figures))
@@ -107,4 +108,4 @@ def test_tables_say_inf_as_traces_do(capsys: pytest.CaptureFixture[str]) -> None
     ended = {"verdict": "diverged", "diverged_at": 4, "steps": 4, "bytes_sent": 100, "seconds": 0.1}
     show.verdict_table({"AB": {**ended, "final": dict.fromkeys(HEADLINE)}}, "plain mean")
     assert capsys.readouterr().out.split("diverged at k = 4")[1].split()[1:4] == ["inf"] * 3
-    assert [show.cell(value) for value in (math.inf, -math.inf, math.nan)] == ["inf", "-inf", ""]
+    assert [shown(value) for value in (math.inf, -math.inf, math.nan)] == ["inf", "-inf", ""]
