@@ -178,6 +178,19 @@ def test_fingerprint_refuses_a_function_that_looks_names_up_while_it_runs(lookup
         fingerprint(lookup)
 
 
+def test_fingerprint_imports_nothing(tmp_path, monkeypatch):
+    (tmp_path / "not_loaded_yet.py").write_text("raise RuntimeError('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def late(x):
+        import not_loaded_yet
+
+        return not_loaded_yet.factor * x
+
+    with pytest.raises(ArgumentError, match=r"imports not_loaded_yet .* import it at the top"):
+        fingerprint(late)
+
+
 @pytest.mark.parametrize("hidden", [(k for k in range(3)), threading.Lock()], ids=["generator", "lock"])
 def test_fingerprint_refuses_what_it_cannot_read(hidden):
     with pytest.raises(ArgumentError, match="whose content cannot be compared between processes"):

@@ -3,7 +3,6 @@
 import dis
 import functools
 import hashlib
-import importlib
 import sys
 import sysconfig
 import types
@@ -133,7 +132,6 @@ def _of_function(function: types.FunctionType) -> Iterator[Any]:
     else:
         yield from (function.__code__, function.__defaults__, function.__kwdefaults__)
         yield {name: v for name, v in vars(function).items() if name not in functools.WRAPPER_ASSIGNMENTS}
-        _check_lookups(function)
         names = list(dict.fromkeys(name for code in _codes(function.__code__) for name in code.co_names))
         for name in names:
             if name in function.__globals__:
@@ -156,36 +154,27 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _codes(const)
 
 
-def _check_lookups(function: types.FunctionType) -> None:
+def _imports(function: types.FunctionType) -> Iterator[types.ModuleType]:
+    """Yield the modules of the user's own that a function imports while it runs; libraries count by their names.
+
+    Raises:
+        ArgumentError: Such a module is not loaded, or names are looked up that do not stand in the code.
+    """
     for code in _codes(function.__code__):
         for one in dis.get_instructions(code):
-            is_name = one.opname in ("LOAD_GLOBAL", "LOAD_NAME") and one.argval not in function.__globals__
-            if is_name and one.argval in _LOOKUPS:
+            is_free = one.opname in ("LOAD_GLOBAL", "LOAD_NAME") and one.argval not in function.__globals__
+            if is_free and one.argval in _LOOKUPS:
                 raise ArgumentError(
                     f"{function.__qualname__} calls {one.argval}(), and what that finds cannot be compared between "
                     "processes; write the names out"
                 )
-
-
-def _imports(function: types.FunctionType) -> Iterator[types.ModuleType]:
-    """Yield the modules of the user's own that a function imports while it runs.
-
-    They are imported, because what they hold is part of what the function computes; libraries are not: they count by
-    their names.
-    """
-    for code in _codes(function.__code__):
-        instructions = list(dis.get_instructions(code))
-        for k, one in enumerate(instructions):
-            if one.opname == "IMPORT_NAME":
-                dots = (
-                    "." * instructions[k - 2].argval
-                )  # what is pushed before: the level, and the names wanted
-                if not dots and _is_library(one.argval):
-                    continue
-                try:
-                    yield importlib.import_module(dots + one.argval, function.__globals__.get("__package__"))
-                except ImportError:  # the function has an alternative, or fails where it is called
-                    continue
+            if one.opname == "IMPORT_NAME" and not _is_library(one.argval):
+                if one.argval not in sys.modules:
+                    raise ArgumentError(
+                        f"{function.__qualname__} imports {one.argval or 'a module beside it'} while it runs, whose "
+                        "content cannot be compared between processes; import it at the top of its file"
+                    )
+                yield sys.modules[one.argval]
 
 
 def _of_module(module: Any, names: list[str], seen: set[int]) -> Iterator[Any]:

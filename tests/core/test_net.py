@@ -1,4 +1,4 @@
-"""Which matrix a verb stands for."""
+"""Which matrix a primitive of a network stands for."""
 
 import numpy as np
 import pytest
