@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from digrad._internal.folders import cache_folder
@@ -42,11 +43,10 @@ def locate(
     entry = catalog_entry(name)
     if path is not None:
         return _given(entry, Path(path).expanduser())
-    failures = ["`path`: not given"]
-    for find in (_in_data_folder, _in_cache):
-        found = find(entry, failures)
-        if found is not None:
-            return found
+    found, failures = _find(entry)
+    if found is not None:
+        return found
+    failures = ["`path`: not given", *failures]
     url = _base_url(base_url).rstrip("/") + "/" + entry.file
     target = cache_folder() / entry.file
     try:
@@ -65,8 +65,43 @@ def find_local(name: str) -> Path | None:
     Raises:
         DataError: When the file in ``DIGRAD_DATA`` has the wrong hash.
     """
-    entry = catalog_entry(name)
-    return _in_data_folder(entry, []) or _in_cache(entry, [])
+    return _find(catalog_entry(name))[0]
+
+
+def find_on_disk(
+    look: Callable[[Path], Path | None], mismatch: Callable[[Path], str | None], what: str
+) -> tuple[Path | None, list[str]]:
+    """Look for a data set in the folder ``DIGRAD_DATA``, then in the cache.
+
+    Args:
+        look: Returns where it is in a folder, or None.
+        mismatch: Returns what is wrong with what was found, or None.
+        what: The name of the data set in messages.
+
+    Returns:
+        Where it is, or None; and why it is not in the places before.
+
+    Raises:
+        DataError: What is in ``DIGRAD_DATA`` is not the data set.
+    """
+    failures = []
+    for place, setting in (("DIGRAD_DATA", os.environ.get("DIGRAD_DATA")), ("cache", str(cache_folder()))):
+        folder = Path(setting).expanduser() if setting else None
+        found = look(folder) if folder else None
+        if found is None:
+            is_folder = folder is None or folder.is_dir()
+            reason = f"not in {folder}" if is_folder else f"{folder} is not a folder"
+            failures.append(f"{place}: {reason if folder else 'not set'}")
+        elif (wrong := mismatch(found)) is None:
+            return found, failures
+        elif place == "DIGRAD_DATA":
+            raise DataError(
+                f"{found} (found by DIGRAD_DATA) is not {what}: {wrong}. Replace the file, or pass it as `path` to "
+                "use it as it is."
+            )
+        else:  # the cache is ours: what is damaged is replaced by a new download
+            failures.append(f"cache: {found} is damaged ({wrong})")
+    return None, failures
 
 
 def catalog_entry(name: str) -> CatalogEntry:
@@ -113,36 +148,9 @@ def _given(entry: CatalogEntry, path: Path) -> Path:
     return found
 
 
-def _in_data_folder(entry: CatalogEntry, failures: list[str]) -> Path | None:
-    setting = os.environ.get("DIGRAD_DATA")
-    if not setting:
-        failures.append("DIGRAD_DATA: not set")
-        return None
-    folder = Path(setting).expanduser()
-    found = _in_folder(entry, folder)
-    if found is None:
-        what = f"no {_names(entry)} in {folder}" if folder.is_dir() else f"{folder} is not a folder"
-        failures.append(f"DIGRAD_DATA: {what}")
-        return None
-    wrong = mismatch(entry, found)
-    if wrong is not None:
-        raise DataError(
-            f"{found} (found by DIGRAD_DATA) is not the data set {entry.name!r}: {wrong}. Replace the file, "
-            f"or pass it as `path` to use it as it is."
-        )
-    return found
-
-
-def _in_cache(entry: CatalogEntry, failures: list[str]) -> Path | None:
-    found = _in_folder(entry, cache_folder())
-    if found is None:
-        failures.append(f"cache: not in {cache_folder()}")
-        return None
-    wrong = mismatch(entry, found)
-    if wrong is not None:  # the cache is ours: a damaged file is replaced by a new download
-        failures.append(f"cache: {found} is damaged ({wrong})")
-        return None
-    return found
+def _find(entry: CatalogEntry) -> tuple[Path | None, list[str]]:
+    what = f"the data set {entry.name!r}"
+    return find_on_disk(lambda folder: _in_folder(entry, folder), lambda file: mismatch(entry, file), what)
 
 
 def _in_folder(entry: CatalogEntry, folder: Path) -> Path | None:

@@ -5,7 +5,6 @@ downloaded is kept as binary records, whose official MD5 sums are compared befor
 """
 
 import hashlib
-import os
 import pickle
 import shutil
 import tarfile
@@ -17,47 +16,36 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from digrad.data.cache import cache_folder
+from digrad._internal.folders import cache_folder
+from digrad.data.cache import find_on_disk
 from digrad.data.download import Progress, download
 from digrad.data.images import RECORD, ImageSet, Pixels
 from digrad.errors import DataError
 
 NAME = "cifar10"
 N_TRAIN, N_TEST, N_CLASSES = 50_000, 10_000, 10
-BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 ARCHIVE_MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
 FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py", ".")  # as the archives of the authors unpack
 
 # The sums of the files in the archives of the authors.
-BINARY_MD5 = dict(
-    zip(
-        BATCHES,
-        (
-            "5dd7e06a14cb22eb9f671a540d1b7c25",
-            "5ea93a67294ea407fff1d09f752e9692",
-            "942cd6a4bcdd0dd3c604fbe906cb4421",
-            "ae636b3ba5c66a11e91e8cb52e771fcb",
-            "53f37980c15c3d472c316c40844f3f0d",
-            "803d5f7f4d78ea53de84dbe85f74fb6d",
-        ),
-        strict=True,
-    )
-)
-PYTHON_MD5 = dict(
-    zip(
-        BATCHES,
-        (
-            "c99cafc152244af753f735de768cd75f",
-            "d4bba439e000b95fd0a9bffe97cbabec",
-            "54ebc095f3ab1f0389bbae665268c751",
-            "634d18415352ddfa80567beed471001a",
-            "482c414d41f54cd18b22e5b47cb7c3cb",
-            "40351d587109b95175f43aff81a1287e",
-        ),
-        strict=True,
-    )
-)
+BINARY_MD5 = {
+    "data_batch_1": "5dd7e06a14cb22eb9f671a540d1b7c25",
+    "data_batch_2": "5ea93a67294ea407fff1d09f752e9692",
+    "data_batch_3": "942cd6a4bcdd0dd3c604fbe906cb4421",
+    "data_batch_4": "ae636b3ba5c66a11e91e8cb52e771fcb",
+    "data_batch_5": "53f37980c15c3d472c316c40844f3f0d",
+    "test_batch": "803d5f7f4d78ea53de84dbe85f74fb6d",
+}
+PYTHON_MD5 = {
+    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+    "data_batch_4": "634d18415352ddfa80567beed471001a",
+    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    "test_batch": "40351d587109b95175f43aff81a1287e",
+}
+BATCHES = tuple(BINARY_MD5)  # the last one is for tests
 
 
 def cifar10(path: str | Path | None = None, *, train: bool = True) -> ImageSet:
@@ -91,18 +79,9 @@ def find_cifar10(path: str | Path | None = None) -> Path:
                 f"`path` of cifar10: {path} holds no batches ({BATCHES[0]}.bin or {BATCHES[0]}, ...)."
             )
         return found
-    failures = []
-    for what, folder in (("DIGRAD_DATA", os.environ.get("DIGRAD_DATA")), ("cache", str(cache_folder()))):
-        found = _folder_below(Path(folder).expanduser()) if folder else None
-        if found is None:
-            failures.append(f"{what}: {f'no batches in {folder}' if folder else 'not set'}")
-            continue
-        wrong = mismatch(found)
-        if wrong is None:
-            return found
-        if what == "DIGRAD_DATA":
-            raise DataError(f"{found} (found by DIGRAD_DATA) is not CIFAR-10: {wrong}. Replace the file.")
-        failures.append(f"cache: {found} is damaged ({wrong})")
+    found, failures = find_on_disk(_folder_below, mismatch, "CIFAR-10")
+    if found is not None:
+        return found
     raise DataError(
         f"CIFAR-10 is not on this machine. {'; '.join(failures)}. Get it with `digrad data get {NAME}`."
     )
@@ -124,7 +103,7 @@ def fetch_cifar10(*, progress: Progress | None = None) -> Path:
     except DataError:
         pass
     try:
-        return install(lambda folder: _unpack(_archive(folder.parent, progress), folder))
+        return install(lambda folder: _fetch(folder, progress))
     except DataError as error:
         raise DataError(
             f"CIFAR-10 could not be fetched. {str(error).rstrip('.')}. Unpack {URL} on a machine with internet, then "
@@ -139,11 +118,15 @@ def mismatch(folder: Path) -> str | None:
         file = _file(folder, name)
         if not file.is_file():
             return f"{file.name} is missing"
-        with open(file, "rb") as opened:
-            actual = hashlib.file_digest(opened, "md5").hexdigest()
-        if actual != official:
-            return f"the MD5 sum of {file.name} must be {official}, but is {actual}"
+        if wrong := _wrong_sum(file, official):
+            return wrong
     return None
+
+
+def _wrong_sum(file: Path, official: str) -> str | None:
+    with open(file, "rb") as opened:
+        actual = hashlib.file_digest(opened, "md5").hexdigest()
+    return None if actual == official else f"the MD5 sum of {file.name} must be {official}, but is {actual}"
 
 
 def _is_binary(folder: Path) -> bool:
@@ -248,19 +231,12 @@ def install(write: Callable[[Path], None]) -> Path:
     return target
 
 
-def _archive(folder: Path, progress: Progress | None) -> Path:
-    return download(URL, folder / "archive.tar.gz", refuse=_wrong_archive, progress=progress)
-
-
-def _unpack(archive: Path, folder: Path) -> None:
+def _fetch(folder: Path, progress: Progress | None) -> None:
+    """Download the authors' archive, and unpack its batches into a folder."""
+    target = folder.parent / "archive.tar.gz"
+    archive = download(URL, target, refuse=lambda file: _wrong_sum(file, ARCHIVE_MD5), progress=progress)
     with tarfile.open(archive) as opened:
         for member in opened:
             content = opened.extractfile(member) if Path(member.name).stem in BATCHES else None
             if content is not None:
                 (folder / f"{Path(member.name).stem}.bin").write_bytes(content.read())
-
-
-def _wrong_archive(file: Path) -> str | None:
-    with open(file, "rb") as opened:
-        actual = hashlib.file_digest(opened, "md5").hexdigest()
-    return None if actual == ARCHIVE_MD5 else f"the MD5 sum must be {ARCHIVE_MD5}, but is {actual}"

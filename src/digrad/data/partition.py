@@ -1,4 +1,4 @@
-"""Dividing samples among agents, from identical mixtures to one label each."""
+"""Partitions of samples among agents, from identical mixtures to one label each."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad._internal.notices import warn_user
+from digrad._internal.tables import Table
 from digrad.checks import choice, count, positive
 from digrad.errors import ArgumentError, DataError
 
@@ -103,21 +104,18 @@ class Partition:
                 1        2  0  2
         """
         counts, sizes = self.label_counts(labels), self.sizes
-        head = ["agent", "samples", *(str(label) for label in np.unique(np.asarray(labels)).tolist())]
+        classes = [str(label) for label in np.unique(np.asarray(labels)).tolist()]
+        shown = range(min(self.n_agents, _ROWS_DESCRIBED))
         rows = [
-            [str(i), str(sizes[i]), *map(str, counts[i])] for i in range(min(self.n_agents, _ROWS_DESCRIBED))
-        ]
-        widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
-        table = [
-            "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-            for row in [head, *rows]
+            {"agent": i, "samples": int(sizes[i]), **dict(zip(classes, counts[i].tolist(), strict=True))}
+            for i in shown
         ]
         first = (
             f"{self.scheme}: {sizes.sum()} samples, {self.n_agents} agents of {sizes.min()} to {sizes.max()}"
             f", total variation {self.total_variation(labels):.3f}"
         )
         more = [f"... and {self.n_agents - len(rows)} more agents"] if self.n_agents > len(rows) else []
-        return "\n".join([first, *table, *more])
+        return "\n".join([first, str(Table(tuple(rows))), *more])
 
 
 def partition(
