@@ -1,20 +1,19 @@
 """Step sizes for the methods of an experiment with images: a written protocol on held-out images."""
 
-import math
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from digrad._internal.files import write_atomically
 from digrad._internal.json_files import write_json
 from digrad.errors import ArgumentError, DigradError
-from digrad.specs.images.jobs import Event, Job, JobProgress, run_jobs
+from digrad.specs.images.jobs import Job, JobWatch, run_jobs
 from digrad.specs.images.step_size_search import FACTOR, read_search
 from digrad.specs.method_table import MethodTable
 from digrad.specs.runner import Observer
 from digrad.specs.spec import Spec, load_spec
 from digrad.sweeps.stability import FLOOR, SLACK
 
+SIZES = ", step sizes"  # ends the name of a job
 SEARCHED = "-search"  # ends the name of the folder beside that of the run
 FIXED = ("CGT",)  # the paper gives its step size
 SEARCH_SEED = 1000  # added to the seed, so that no run shares its start and samples with the search
@@ -52,11 +51,13 @@ def with_step_sizes(
     labels = [label for label in spec.methods if label not in FIXED]
     _open(folder, trial, overwrite=overwrite)
     jobs = [
-        Job(label, "tune", {"folder": str(folder.absolute()), "label": label, "most": plan.most})
+        Job(f"{label}{SIZES}", "tune", {"folder": str(folder.absolute()), "label": label, "most": plan.most})
         for label in labels
         if read_search(folder, label) is None
     ]
-    failures = run_jobs(jobs, workers=workers, on_event=_Watch(len(jobs), plan.most, progress).on_event)
+    watch = JobWatch([job.name for job in jobs], plan.most, 1, progress)
+    failed = run_jobs(jobs, workers=workers, on_event=watch.on_event)
+    failures = {name.removesuffix(SIZES): reason for name, reason in failed.items()}
     found = {label: read_search(folder, label) for label in labels}
     write_json(
         folder / "search.json", {"protocol": _protocol(trial, plan), "methods": found, "failures": failures}
@@ -107,35 +108,6 @@ def _open(folder: Path, trial: Spec, *, overwrite: bool) -> None:
             "--overwrite."
         )
     write_atomically(folder / "spec.toml", trial.to_toml())
-
-
-class _Watch:
-    """Tells an observer how the searches for step sizes go; the time left is that of all the trials there may be."""
-
-    def __init__(self, searches: int, most: int, progress: Observer | None) -> None:
-        self._searches, self._most, self._progress = searches, most, progress
-        self._trials: dict[str, int] = {}
-        self._tried = 0
-        self._began = time.monotonic()
-
-    def on_event(self, name: str, event: Event) -> None:
-        if event["event"] == "started":
-            self._trials[name] = 0
-            if self._progress:
-                self._progress.on_method_start(f"{name}, step sizes", self._most)
-        elif event["event"] == "trial":
-            self._tried += 1
-            self._trials[name] += 1
-            self._tell(name, math.inf if event["loss"] is None else event["loss"])
-        else:
-            self._trials[name] = self._most
-
-    def _tell(self, name: str, loss: float) -> None:
-        trials = self._searches * self._most - sum(self._trials.values())
-        left = trials * (time.monotonic() - self._began) / self._tried
-        progress = JobProgress(f"{name}, step sizes", self._trials[name], self._most, loss, seconds_left=left)
-        if self._progress:
-            self._progress.on_progress(progress)
 
 
 def _with_step_size(table: MethodTable, step_size: float) -> MethodTable:

@@ -17,9 +17,10 @@ from digrad.paper.measures import (
     over_seeds,
     tail_mean,
 )
-from digrad.specs.runner import RunResult, members
+from digrad.specs.runner import RunResult
 from digrad.specs.store import Result
 from digrad.trace import Trace
+from digrad.trace.ensemble import members
 
 GAP = 0.01  # of F - F*: when a method counts as having arrived
 SLOWER = 1.05  # times CGT's iterations to GAP

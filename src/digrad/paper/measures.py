@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from digrad.specs.runner import members
 from digrad.specs.store import Result
 from digrad.trace import Trace
+from digrad.trace.ensemble import members
 
 _TREND_DEGREE = 3  # of the polynomial that stands for the trend of the second half of a run
 

@@ -11,9 +11,9 @@ import numpy.typing as npt
 from digrad.plots import measured_at
 from digrad.report.downsample import kept_rows
 from digrad.report.sources import folder_names
-from digrad.specs.runner import members
 from digrad.specs.store import Result, RunDirectory
 from digrad.trace import Ensemble
+from digrad.trace.ensemble import members
 
 NUMBERS = 90_000  # in one page, about: nine characters each
 MOST_ROWS, LEAST_ROWS = 3000, 60  # of one curve

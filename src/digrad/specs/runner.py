@@ -29,6 +29,7 @@ from digrad.specs.setting import has_paths, setting_of
 from digrad.specs.spec import Built, Spec
 from digrad.specs.store import Result, RunDirectory, is_run, open_run
 from digrad.trace import Ensemble, Trace
+from digrad.trace.ensemble import members
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -202,11 +203,6 @@ def _consensus_metrics(results: Mapping[str, Result]) -> tuple[str, ...]:
     clipped = [trace.fraction_clipped for result in results.values() for trace in members(result)]
     some_clip = any(np.isfinite(column).any() for column in clipped)
     return ("consensus_error", "fraction_clipped") if some_clip else ("consensus_error",)
-
-
-def members(result: Result) -> tuple[Trace, ...]:
-    """Return the traces of a result, one per seed."""
-    return result.traces if isinstance(result, Ensemble) else (result,)
 
 
 def _stored_results(store: RunDirectory, failures: Mapping[str, str]) -> dict[str, Result]:

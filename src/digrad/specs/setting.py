@@ -12,6 +12,7 @@ from digrad.errors import ArgumentError, MixingError
 from digrad.graphs import Digraph
 from digrad.simulation.record import evaluate
 from digrad.trace import Ensemble, Trace
+from digrad.trace.ensemble import members
 
 MOST_ARCS = 5000  # a page lists the weights of so many
 MOST_AGENTS = 200  # a page shows the labels of so many
@@ -121,11 +122,7 @@ def _plane(
     problem: Any, results: Mapping[str, Trace | Ensemble], minimum: Mapping[str, Any] | None
 ) -> dict[str, Any] | None:
     """Return F on a grid around all that the agents visited, save for explosions; None if that was not recorded."""
-    traces = [
-        trace
-        for result in results.values()
-        for trace in (result.traces if isinstance(result, Ensemble) else (result,))
-    ]
+    traces = [trace for result in results.values() for trace in members(result)]
     if not all("x[0][0]" in trace.columns for trace in traces):
         return None
     points = np.concatenate([*_visited(traces), *([[minimum["x"]]] if minimum and "x" in minimum else [])])

@@ -171,3 +171,8 @@ class Ensemble:
 
 def _median(values: Sequence[float | None]) -> float:
     return float(np.median([math.inf if value is None else value for value in values]))
+
+
+def members(result: Trace | Ensemble) -> tuple[Trace, ...]:
+    """Return the traces of a result, one per seed."""
+    return result.traces if isinstance(result, Ensemble) else (result,)

@@ -12,7 +12,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, Any
@@ -71,6 +72,57 @@ class JobProgress:
     consensus_error: float = math.nan
     test_accuracy: float | None = None
     seconds_left: float | None = None
+
+
+class JobWatch:
+    """Turns events of jobs of equal length into calls of an observer, with the time left for all of them.
+
+    Args:
+        names: The jobs.
+        steps: Of each job.
+        every: Steps between two events ``progress`` of a job.
+        progress: The observer.
+        on_done: Called with the name of a job that is done.
+    """
+
+    def __init__(
+        self,
+        names: Collection[str],
+        steps: int,
+        every: int,
+        progress: Any,
+        on_done: Callable[[str], None] = lambda name: None,
+    ) -> None:
+        self._steps, self._every, self._progress, self._on_done = steps, every, progress, on_done
+        self._reached = dict.fromkeys(names, 0)
+        self._first: dict[str, int] = {}  # steps that were done before, by an earlier run
+        self._began = time.monotonic()
+        self.failures: dict[str, str] = {}
+
+    def on_event(self, name: str, event: Event) -> None:
+        """Pass an event on."""
+        kind = event["event"]
+        if kind == "started" and self._progress:
+            self._progress.on_method_start(name, self._steps)
+        elif kind == "progress":
+            self._first.setdefault(name, max(0, event["k"] - self._every))
+            self._reached[name] = event["k"]
+            if self._progress:
+                values = {key: value for key, value in event.items() if key != "event"}
+                values |= {"name": name, "seconds_left": self._seconds_left()}
+                self._progress.on_progress(JobProgress(**values))
+        elif kind in ("done", "failed"):
+            self._reached[name] = self._steps
+            if kind == "failed":
+                self.failures[name] = event["reason"]
+            else:
+                self._on_done(name)
+
+    def _seconds_left(self) -> float | None:
+        reached = sum(self._reached.values())
+        computed = reached - sum(self._first.values())
+        left = len(self._reached) * self._steps - reached
+        return left * (time.monotonic() - self._began) / computed if computed > 0 else None
 
 
 def run_jobs(jobs: Sequence[Job], *, workers: int, on_event: Callable[[str, Event], None]) -> dict[str, str]:

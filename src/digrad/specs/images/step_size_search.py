@@ -55,6 +55,10 @@ def tune_method(
     known = {trial["step_size"]: trial for trial in stored}
     plan = spec.problem.plan(**spec.options(built.problem, spec.seed))
 
+    def loss_of(step_size: float) -> float:
+        loss = known[step_size]["loss"]
+        return math.inf if loss is None else loss
+
     def measure(step_size: float) -> float:
         if step_size not in known:
             tried = dataclasses.replace(method, step_size=step_size)
@@ -64,9 +68,8 @@ def tune_method(
             known[step_size] = {"step_size": step_size, **_ending(trace)}
             write_json(path, {"method": label, "step_size": None, "trials": _trials(known)})
             if tell:
-                tell({"event": "trial", "step_size": step_size, "loss": known[step_size]["loss"]})
-        loss = known[step_size]["loss"]
-        return math.inf if loss is None else loss
+                tell({"event": "progress", "k": len(known), "steps": most, "loss": loss_of(step_size)})
+        return loss_of(step_size)
 
     def holds(step_size: float) -> bool:
         endings = {

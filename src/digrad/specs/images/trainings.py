@@ -1,10 +1,9 @@
 """The runs of engine ``torch``: every method and seed is a job of its own, two or more at a time."""
 
-import time
 from typing import Any
 
 from digrad._internal.json_files import write_json
-from digrad.specs.images.jobs import Event, Job, JobProgress, run_jobs
+from digrad.specs.images.jobs import Job, JobWatch, run_jobs
 from digrad.specs.spec import Built
 from digrad.specs.store import RunDirectory
 
@@ -37,7 +36,13 @@ def train_all(
         Job(name, "train", {"run": str(store.path.absolute()), "label": label, "seed": seed})
         for name, (label, seed) in names.items()
     ]
-    watch = _Watch(store, names, progress)
+
+    def end(name: str) -> None:
+        trace = store.load_member(*names[name])
+        if progress and trace:
+            progress.on_method_end(trace)
+
+    watch = JobWatch(names, spec.steps, spec.record_every, progress, end)
     try:
         failures, interrupted = run_jobs(jobs, workers=workers, on_event=watch.on_event), False
     except KeyboardInterrupt:
@@ -55,43 +60,3 @@ def _tidy(store: RunDirectory, failures: dict[str, str]) -> None:
         write_json(store.path / FAILURES, failures)
     else:
         (store.path / FAILURES).unlink(missing_ok=True)
-
-
-class _Watch:
-    """Turns events of jobs into calls of an observer, with the time that is left."""
-
-    def __init__(self, store: RunDirectory, names: dict[str, tuple[str, int]], progress: Any) -> None:
-        self._store, self._names, self._progress = store, names, progress
-        self._done = dict.fromkeys(names, 0)
-        self._first: dict[str, int] = {}  # steps that were done before, by an earlier run
-        self._began = time.monotonic()
-        self.failures: dict[str, str] = {}
-
-    def on_event(self, name: str, event: Event) -> None:
-        """Pass an event on."""
-        kind, steps = event["event"], self._store.spec.steps
-        if kind == "failed":
-            self.failures[name] = event["reason"]
-        if kind == "progress":
-            self._first.setdefault(name, event["k"] - self._store.spec.record_every)
-            self._done[name] = event["k"]
-        elif kind in ("done", "failed"):
-            self._done[name] = steps
-        if self._progress is None:
-            return
-        if kind == "started":
-            self._progress.on_method_start(name, steps)
-        elif kind == "progress":
-            told = {key: value for key, value in event.items() if key != "event"}
-            told |= {"name": name, "seconds_left": self._seconds_left()}
-            self._progress.on_progress(JobProgress(**told))
-        elif kind == "done":
-            trace = self._store.load_member(*self._names[name])
-            if trace is not None:
-                self._progress.on_method_end(trace)
-
-    def _seconds_left(self) -> float | None:
-        computed = sum(self._done.values()) - sum(max(0, first) for first in self._first.values())
-        left = len(self._names) * self._store.spec.steps - sum(self._done.values())
-        elapsed = time.monotonic() - self._began
-        return left * elapsed / computed if computed > 0 else None
