@@ -13,6 +13,7 @@ import numpy.typing as npt
 from digrad._internal.formatting import byte_unit
 from digrad.checks import choice
 from digrad.errors import ArgumentError
+from digrad.plots.columns import column_of
 from digrad.plots.limits import LARGEST, SMALLEST, Floats, set_limits
 from digrad.plots.style import (
     AVERAGES,
@@ -35,7 +36,6 @@ Run: TypeAlias = Any  # a Trace or an Ensemble, by duck typing
 _MARKS = 8  # along a curve
 _SHORT_RUN = 50  # a run this many times shorter than the longest would be a vertical line
 _X_LABELS = {"k": "iteration $k$", "epoch": "epoch", "seconds_simulated": "simulated seconds"}
-_LINEAR = ("fraction_clipped", "train_accuracy", "test_accuracy")  # shares
 
 
 def curves(
@@ -206,7 +206,7 @@ def _limit(ax: "Axes", runs: Sequence[Run], metric: str) -> None:
     members = [member for run in runs for member in _members(run)]
     drawn = [(finite(run.columns["k"], run.columns[metric])[1], run.verdict == "diverged") for run in members]
     if any(values.size for values, _ in drawn):
-        set_limits(ax, drawn, allow_log=metric not in _LINEAR)
+        set_limits(ax, drawn, allow_log=not column_of(metric).is_share)
         _keep_crosses_inside(ax)
     else:
         look = {"ha": "center", "transform": ax.transAxes, "fontsize": FONT["tick"]}

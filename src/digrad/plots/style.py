@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from digrad.checks import choice
+from digrad.plots.columns import column_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,23 +29,6 @@ _MARKERS = ("s", "^", "D", "<", "P", "*")
 _DASHES: tuple[Dashes, ...] = ("-", "--", ":", "-.")
 #: Averages of the agents by the names that :func:`digrad.simulate` takes.
 AVERAGES = {"plain": "plain mean", "weighted": "weighted average"}
-_TITLES = {
-    "loss": ("Global loss", r"loss $f(\bar{x}_k)$"),
-    "grad_norm": ("Gradient norm", r"$\|\nabla f(\bar{x}_k)\|$"),
-    "consensus_error": ("Consensus error", r"$\|x_k - 1\bar{x}_k^\top\|_F/\sqrt{n}$"),
-    "tracking_error": ("Tracking error", "tracking error"),
-    "mass_error": ("Missing mass", "missing of the sum of gradients"),
-    "in_transit": ("Mass under way", "norm of the undelivered mass"),
-    "delivered": ("Packets delivered", "share of packets"),
-    "overtaken": ("Packets overtaken", "share of packets delivered"),
-    "min_weight": ("Smallest push-sum weight", "weight"),
-    "fraction_clipped": ("Agents that clip", "share of agents"),
-    "train_accuracy": ("Training accuracy", r"accuracy of $\bar{x}_k$"),
-    "test_accuracy": ("Test accuracy", r"accuracy of $\bar{x}_k$"),
-    "batch_loss": ("Mini-batch loss", "mean over agents and steps"),
-    "tracker_norm": ("Largest tracker", r"largest $\|y_{i,k}\|$"),
-    "bytes_sent": ("Traffic", "bytes sent by all agents"),
-}
 
 
 class LineStyle(NamedTuple):
@@ -124,10 +108,10 @@ def dress(ax: "Axes", metric: str, x_label: str, average: str = "") -> None:
         x_label: Of the horizontal axis.
         average: The average of the agents that the metric is about, if it is about one.
     """
-    title, y_label = _TITLES.get(metric, (metric.replace("_", " "), metric.replace("_", " ")))
-    is_said = average not in ("", "average") and r"\bar{x}" in y_label
-    ax.set_title(f"{title} ({average})" if is_said else title, fontsize=FONT["title"])
-    dress_axes(ax, x_label, y_label)
+    column = column_of(metric)
+    is_said = average not in ("", "average") and r"\bar{x}" in column.label
+    ax.set_title(f"{column.title} ({average})" if is_said else column.title, fontsize=FONT["title"])
+    dress_axes(ax, x_label, column.label)
 
 
 def dress_axes(ax: "Axes", x_label: str, y_label: str) -> None:

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from digrad._internal.formatting import shown
 from digrad.errors import ArgumentError
+from digrad.plots.columns import column_of
 from digrad.plots.limits import log_limits, log_ticks, use_log_axis
 from digrad.plots.style import AVERAGES, FONT, RESERVED, dress, legend, panels, plain_text, style_of
 
@@ -19,15 +20,6 @@ MOST_CURVES = 12  # a legend of more is no help
 _TICKS = 8  # of a heat map's axis at most
 _FAR = 1e3  # on a log scale, a value this many times the smallest is not told apart from larger ones
 _SPREAD = 4  # on a linear one, what lies this many times as far from the smallest as the upper quartile
-_TITLES = {
-    "final_loss": ("Final loss", "loss at the last iteration"),
-    "final_grad_norm": ("Final gradient norm", "gradient norm at the last iteration"),
-    "best_loss": ("Best loss", "smallest loss of the run"),
-    "best_grad_norm": ("Best gradient norm", "smallest gradient norm of the run"),
-    "held_out_loss": ("Held-out loss", "loss on held-out samples"),
-    "iterations_to_target": ("Speed", "iterations to the target"),
-    "bytes_to_target": ("Traffic", "bytes to the target"),
-}
 _OF_THE_AVERAGE = ("_loss", "_grad_norm", "_consensus_error")  # how metrics end that are about the average
 
 
@@ -126,7 +118,7 @@ def heat_maps(
         ax.set_title(plain_text(label), fontsize=FONT["title"])
         ax.tick_params(labelsize=FONT["tick"], length=2)
     bar = figure.colorbar(mesh, ax=axes, extend="max" if finite.size and finite.max() > high else "neither")
-    label, where = _TITLES.get(metric, ("", _words(metric)))[1], _measured_at(metric, average)
+    label, where = column_of(metric).label, _measured_at(metric, average)
     bar.set_label(f"{label}{where}" + r"  ($\times$ diverged)", fontsize=FONT["label"])
     bar.ax.tick_params(labelsize=FONT["tick"])
     return figure
@@ -190,10 +182,8 @@ def _cross_out(ax: "Axes", curves: Mapping[str, Any], styles: Mapping[str, Any])
 
 def _dress(ax: "Axes", x: str, metric: str, average: str | None) -> None:
     dress(ax, metric, _words(x))
-    title, label = _TITLES.get(metric, (_words(metric), _words(metric)))
-    title += _measured_at(metric, average)
+    title = column_of(metric).title + _measured_at(metric, average)
     ax.set_title(f"{title} against {_words(x)}" + r" ($\times$ diverged)", fontsize=FONT["title"])
-    ax.set_ylabel(label, fontsize=FONT["label"])
 
 
 def _measured_at(metric: str, average: str | None) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad.plots import measured_at
+from digrad.plots.columns import ORDER, column_of
 from digrad.report.downsample import kept_rows
 from digrad.report.sources import folder_names
 from digrad.specs.store import Result, RunDirectory
@@ -24,30 +25,6 @@ DIGITS = 6
 # Columns that a curve is drawn over instead of being one, in the order offered after the computed ones.
 _ACROSS = {"epoch": "epoch", "seconds_simulated": "simulated seconds"}
 _COUNTS = ("k", "bytes_sent")
-# Title, what it is, and whether a logarithmic axis makes sense; any other column is shown under its own name.
-_METRICS = {
-    "loss": ("Loss", "F at the {average} of the agents", True),
-    "excess": ("Excess loss", "F − F* at the {average} of the agents", True),
-    "grad_norm": ("Gradient norm", "‖∇F‖ at the {average} of the agents", True),
-    "consensus_error": ("Consensus error", "how far the agents are from their {average}", True),
-    "tracking_error": ("Tracking error", "how far the trackers y are from agreeing", True),
-    "fraction_clipped": ("Clipped share", "share of agents whose direction was clipped", False),
-    "mass_error": (
-        "Residual of the invariant",
-        "what the trackers and messages sum to, against the gradients",
-        True,
-    ),
-    "in_transit": ("In transit", "norm of the mass that is not delivered yet", True),
-    "delivered": ("Delivered", "share of messages that arrived", False),
-    "overtaken": (
-        "Overtaken",
-        "share of these that a newer one had overtaken, and that were not used",
-        False,
-    ),
-    "min_weight": ("Smallest weight", "the smallest push-sum weight", True),
-    "train_accuracy": ("Training accuracy", "of the {average} of the models", False),
-    "test_accuracy": ("Test accuracy", "of the {average} of the models", False),
-}
 
 
 def model_of(runs: Sequence[RunDirectory]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -199,12 +176,12 @@ def _bytes(result: Result, k: npt.NDArray[np.int64], rows: npt.NDArray[np.intp])
 
 def _metrics(series: Sequence[Mapping[str, Any]], average: str) -> list[dict[str, Any]]:
     found = dict.fromkeys(name for one in series for name in one["columns"])
-    names = [name for name in (*_METRICS, *found) if name in found]
+    names = [name for name in (*ORDER, *found) if name in found]
     shown = [name for name in dict.fromkeys(names) if name not in _ACROSS and not name.startswith("x[")]
-    facts = {name: _METRICS.get(name, (name.replace("_", " ").capitalize(), "", True)) for name in shown}
+    facts = {name: column_of(name) for name in shown}
     return [
-        {"key": name, "title": title, "what": what.format(average=average), "log": log}
-        for name, (title, what, log) in facts.items()
+        {"key": name, "title": one.title, "what": one.what.format(average=average), "log": not one.is_share}
+        for name, one in facts.items()
     ]
 
 
