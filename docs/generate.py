@@ -129,11 +129,11 @@ def specs_page() -> str:
         '[problem] with kind = "logistic"': LogisticTable,
         '[problem] with kind = "images"': ImagesTable,
     }
-    tables |= {"[problem.partition]": PartitionTable, "[sweep]": SweepTable}
     tables |= {f'[problem] with kind = "{kind}"': make for kind, make in LOSSES.items()}
+    tables |= {"[problem.partition]": PartitionTable, "[sweep]": SweepTable}
     lines = [*SPECS_HEAD.splitlines()]
     for title, table in tables.items():
-        documented = _arguments(table)
+        documented = {"kind": f'`"{table.__name__}"`.', **_arguments(table)}
         lines += ["", f"## {title}", "", "| key | default | what it is |", "|---|---|---|"]
         lines += [
             f"| `{key}` | {default} | {documented.get(key, '')} |"
@@ -182,7 +182,7 @@ def _arguments(table: Any) -> dict[str, str]:
 def _default(value: object) -> str:
     if value is None or value in (MixingTable(), LinksTable(), {}, []):
         return "none"
-    return '`"sorted"`' if isinstance(value, PartitionTable) else f"`{value!r}`".replace("'", '"')
+    return f'`"{value.scheme}"`' if isinstance(value, PartitionTable) else f"`{value!r}`".replace("'", '"')
 
 
 def methods_page() -> str:

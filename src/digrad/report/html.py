@@ -127,14 +127,14 @@ def _swept(source: Source, name: str) -> str:
     }
     rows = [[text(shown(row.get(name), 6)) for name in columns] for row in source.swept[:MOST_SWEPT]]
     numbers = [place for place, name in enumerate(columns) if kinds[name]]
-    shown = table(columns, rows, numbers=numbers).replace("<table>", '<table class="sortable">', 1)
+    content = table(columns, rows, numbers=numbers).replace("<table>", '<table class="sortable">', 1)
     left = len(source.swept) - len(rows)
     rest = f'<p class="faint">{left} more rows are in <code>table.parquet</code>.</p>' if left else ""
     pictures = [*(source.folder / "figures").glob("*.png"), *source.folder.glob("*.png")]
     figures = [image(path, path.stem.replace("_", " ")) for path in sorted(pictures)]
     spec = source.folder / "spec.toml"
-    told = [_sweep_spec(name, spec.read_text(encoding="utf-8"))] if spec.is_file() else []
-    return "\n".join([shown, rest, *figures, *told])
+    again = [_sweep_spec(name, spec.read_text(encoding="utf-8"))] if spec.is_file() else []
+    return "\n".join([content, rest, *figures, *again])
 
 
 def _sweep_spec(name: str, content: str) -> str:

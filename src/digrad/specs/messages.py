@@ -172,7 +172,7 @@ def message(error: ValidationError, content: Mapping[str, Any]) -> str:
 
 def _describe(fault: Any, content: Mapping[str, Any]) -> str:
     kind, context, got = fault["type"], fault.get("ctx", {}), fault["input"]
-    key = dotted([*_without_tags(fault["loc"], content), *context.get("key", ())])
+    key = dotted([*_without_tags(fault, content), *context.get("key", ())])
     if "reason" in context:
         return join(key, context["reason"])
     if kind == "missing":
@@ -188,16 +188,14 @@ def _describe(fault: Any, content: Mapping[str, Any]) -> str:
     return f"`{key}` must be {_TYPES.get(kind, fault['msg'])}, but got {got!r}."
 
 
-def _without_tags(location: Sequence[str | int], content: Any) -> list[str | int]:
-    """Return a location without the names of alternatives that pydantic puts in, which are no keys of the file."""
+def _without_tags(fault: Any, content: Any) -> list[str | int]:
+    """Return where a fault is, without the names of alternatives, which pydantic adds to the keys of the file."""
     found: list[str | int] = []
-    for place, part in enumerate(location):
-        is_table = isinstance(content, dict)
-        if is_table and part not in content and place + 1 < len(location):
-            continue
-        found.append(part)
-        content = content.get(part) if is_table else None
-    return found
+    for part in fault["loc"]:
+        if (isinstance(content, dict) and part in content) or isinstance(part, int):
+            content = content[part]
+            found.append(part)
+    return [*found, fault["loc"][-1]] if fault["type"] == "missing" else found
 
 
 def _check_known(given: Iterable[str], known: Iterable[str], owner: str, *key: str) -> None:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,34 +11,12 @@ import torch
 from digrad.network import Network
 from digrad.specs.images.problem import Evaluation, ImageProblem
 from digrad.specs.images.training import Training, TrainingPlan
+from digrad.theory import EmpiricalSmoothness
 
 ROUNDS = 8  # of the power method at a point; it goes on from the vectors of the point before
 IMAGES = 60  # of each agent, on which its loss is measured
 
 Parts = list[torch.Tensor]
-
-
-@dataclass(frozen=True, eq=False)
-class Curvature:
-    """Norms at points of a training.
-
-    Args:
-        k: The iteration of each point, ``[K]``.
-        losses: F, ``[K]``.
-        grad_norms: Of the agents' losses, ``[K, n]``.
-        hessian_norms: Their Hessian norms, from below, ``[K, n]``.
-        grad_norms_F: Of F, ``[K]``.
-        hessian_norms_F: Of F, from below, ``[K]``.
-        dissimilarity: The largest ||grad f_i - grad F||, ``[K]``.
-    """
-
-    k: npt.NDArray[np.int64]
-    losses: npt.NDArray[np.float64]
-    grad_norms: npt.NDArray[np.float64]
-    hessian_norms: npt.NDArray[np.float64]
-    grad_norms_F: npt.NDArray[np.float64]  # noqa: N815
-    hessian_norms_F: npt.NDArray[np.float64]  # noqa: N815
-    dissimilarity: npt.NDArray[np.float64]
 
 
 def curvature_along(
@@ -52,7 +29,7 @@ def curvature_along(
     images: int = IMAGES,
     rounds: int = ROUNDS,
     on_step: Callable[[int, float], None] | None = None,
-) -> Curvature:
+) -> tuple[npt.NDArray[np.int64], EmpiricalSmoothness]:
     """Train, and at some iterations measure gradient and Hessian norms of all losses at the average of the plan.
 
     A loss is the mean cross entropy over the first ``images`` images of its agent, as they are; F is their mean. The
@@ -67,7 +44,10 @@ def curvature_along(
         points: Increasing iterations to measure at.
         images: Of each agent.
         rounds: Of the power method.
-        on_step: Told after each step its k, and F at the last point.
+        on_step: Called after each step with its k, and F at the last point.
+
+    Returns:
+        The iterations measured at, and the norms there; those of Hessians from below.
     """
     training = Training(method, problem, network, plan, type(method).__name__)
     parts = [Evaluation(problem.images, problem.chosen[part[:images]]) for part in problem.partition.indices]
@@ -82,8 +62,8 @@ def curvature_along(
             break
         rows.append(power.measure())
         reached.append(training.k)
-    columns = (np.array(column, np.float64) for column in zip(*rows, strict=True))
-    return Curvature(np.array(reached, np.int64), *columns)
+    losses, *columns = (np.array(column, np.float64) for column in zip(*rows, strict=True))
+    return np.array(reached, np.int64), EmpiricalSmoothness(*columns, lower_bound=float(losses.min()))
 
 
 class _Power:

@@ -38,14 +38,6 @@ def smoothness_of_training(
 
     if progress:
         progress.on_method_start(label, spec.steps)
-    found = curvature_along(
+    return curvature_along(
         built.methods[label], built.problem, built.network, plan, points=points.tolist(), on_step=tell
-    )
-    return found.k, EmpiricalSmoothness(
-        grad_norms=found.grad_norms,
-        hessian_norms=found.hessian_norms,
-        grad_norms_F=found.grad_norms_F,
-        hessian_norms_F=found.hessian_norms_F,
-        dissimilarity=found.dissimilarity,
-        lower_bound=float(found.losses.min()),
     )
