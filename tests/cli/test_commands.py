@@ -8,7 +8,7 @@ import time
 import pytest
 
 import digrad as dg
-from digrad.cli import main, show
+from digrad.cli import main
 from digrad.cli.commands import COMMANDS
 from digrad.cli.main import digrad
 from digrad.core.link_validation import check_links
@@ -189,13 +189,6 @@ def test_data_get_says_that_a_data_set_is_bundled(monkeypatch, capsys):
     )
     found = json.loads(call(monkeypatch, capsys, "data", "get", "digits", "--json"))
     assert (found["source"], found["location"]) == ("bundled", "scikit-learn")
-
-
-@pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1200, "1.2 kB"), (3.5e9, "3.5 GB"), (2e12, "2 TB")]
-)
-def test_bytes_are_shown_in_the_unit_of_the_figures(count, text):
-    assert show._bytes(int(count)) == text
 
 
 def test_run_writes_the_directory_of_the_design(monkeypatch, capsys, tmp_path):

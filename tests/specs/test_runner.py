@@ -295,7 +295,7 @@ def test_directory_with_only_a_checkpoint_is_protected(tmp_path: Path) -> None:
 
 def test_foreign_directory_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "spec.toml").write_text(tiny().to_toml())
-    with pytest.raises(ArgumentError, match="must be empty or a digrad run directory"):
+    with pytest.raises(ArgumentError, match="must be empty or hold a run of digrad"):
         run_again(tiny(), tmp_path, overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["spec.toml"]
     (tmp_path / "file").write_text("")

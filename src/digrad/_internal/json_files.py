@@ -1,5 +1,6 @@
 """JSON files: strict, for people to read, replaced atomically, and checked when read, because people edit them."""
 
+import functools
 import json
 import math
 from collections.abc import Mapping
@@ -41,14 +42,14 @@ def read_json(path: Path, shape: Any = dict[str, Any]) -> Any:
     Raises:
         DataError: The file is missing or damaged, or holds something else.
     """
-    from pydantic import TypeAdapter, ValidationError  # not needed to write
+    from pydantic import ValidationError  # not needed to write
 
     try:
         content = parse_json(path.read_text(encoding="utf-8"), parse_int=whole_number)
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read ({error}); run it again.") from error
     try:
-        TypeAdapter(shape).validate_python(content)
+        _adapter(shape).validate_python(content)
     except ValidationError as error:
         first = error.errors()[0]
         place = f"its {'.'.join(map(str, first['loc']))}" if first["loc"] else "it"
@@ -56,6 +57,13 @@ def read_json(path: Path, shape: Any = dict[str, Any]) -> Any:
             f"{path} does not hold what was written: {place}: {first['msg']}; run it again."
         ) from error
     return content
+
+
+@functools.cache
+def _adapter(shape: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(shape)
 
 
 def has_record(path: Path, key: str, value: Any = None) -> bool:
