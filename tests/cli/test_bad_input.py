@@ -140,7 +140,7 @@ SPECS = {
     "missing argument": (
         'kind = "example5"',
         'kind = "ring"',
-        "`graph.n` is required, but it is missing; ring takes n.",
+        "`graph.n` is required by ring",
     ),
     "unknown problem": ('kind = "logistic"', 'kind = "logistics"', "'logistics'. Did you mean `logistic`?"),
     "unknown data": ('data = "digits"', 'data = "digit"', "digits"),
