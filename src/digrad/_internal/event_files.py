@@ -24,7 +24,7 @@ class EventFile:
     """Values by name and step, in a new file of a folder.
 
     Args:
-        folder: Of one run.
+        folder: Folder of one run.
 
     Raises:
         ImportError: TensorBoard is not installed.

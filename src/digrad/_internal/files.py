@@ -99,7 +99,7 @@ def locked_file(file: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def is_left_over(file: Path) -> bool:
-    """Whether a file may be all that is left of a process that was killed while it held a lock or wrote a file."""
+    """Return whether a file may be left of a process that was killed while it held a lock or wrote a file."""
     return file.name == LOCK or _TEMPORARY.fullmatch(file.name) is not None
 
 

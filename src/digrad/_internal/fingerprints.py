@@ -250,7 +250,7 @@ def _of_state(value: Any) -> Iterator[Any]:
 
 
 def _is_derived(cls: type, name: Any) -> bool:
-    """Whether an attribute is a computed value that was kept, or says what something is called."""
+    """Return whether an attribute is a computed value that was kept, or says what something is called."""
     is_attribute = isinstance(name, str)
     return is_attribute and (
         name in functools.WRAPPER_ASSIGNMENTS
@@ -266,7 +266,7 @@ def _is_named_by_library(value: Any) -> bool:
 
 @functools.cache
 def _is_library(module: str) -> bool:
-    """Whether a module is installed, rather than written by the user."""
+    """Return whether a module is installed, rather than written by the user."""
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names or top == "digrad":
         return True

@@ -71,7 +71,7 @@ class WithPlugins(Mapping[str, Any]):
 
     Args:
         built_in: The table.
-        group: Of entry points.
+        group: Group of entry points.
         fault_of: Says why what a package announces does not belong into the table; None if it does.
 
     Example:

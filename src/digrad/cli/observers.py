@@ -21,7 +21,7 @@ _FIGURES = ("loss", "grad_norm", "consensus_error")
 
 @dataclass
 class Row:
-    """What is known of one method."""
+    """State of one method."""
 
     steps: int
     k: int = 0

@@ -1,4 +1,4 @@
-"""What the command line prints: tables and JSON."""
+"""Output of the command line: tables and JSON."""
 
 import json
 import sys

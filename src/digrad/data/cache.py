@@ -1,4 +1,4 @@
-"""Where the file of a catalog data set is: given, in the data folder, in the cache, or on the LIBSVM site."""
+"""Places of the file of a catalog data set: given, in the data folder, in the cache, or on the LIBSVM site."""
 
 import hashlib
 import os
@@ -33,7 +33,7 @@ def locate(
     Args:
         name: A name of the catalog, such as ``a9a``.
         path: The user's own file, or a folder that holds it. It is used as it is, and nothing else is tried.
-        base_url: Where to download from; by default the variable ``DIGRAD_LIBSVM_URL``, else the LIBSVM site.
+        base_url: Address to download from; by default the variable ``DIGRAD_LIBSVM_URL``, else the LIBSVM site.
         progress: Called during a download with the bytes so far and the bytes in all (None when unknown).
 
     Raises:

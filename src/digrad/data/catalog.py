@@ -8,7 +8,7 @@ class CatalogEntry:
     """A data set of the LIBSVM site.
 
     Args:
-        name: What users call it.
+        name: Its name for users.
         file: The name of its file below the base address.
         sha256: Of the unpacked text.
         dim: The number of features, which a part of the data may not show (``a9a.t`` stops at 122).

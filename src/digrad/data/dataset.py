@@ -26,7 +26,7 @@ class Dataset:
     """Samples with one label each.
 
     Args:
-        name: What reports call it.
+        name: Its name in reports.
         features: ``[m, d]``, one sample per row: a NumPy array or a SciPy sparse matrix (kept as CSR).
         labels: ``[m]``.
 
@@ -74,7 +74,7 @@ class Dataset:
 
     @property
     def is_sparse(self) -> bool:
-        """Whether the features are stored as CSR."""
+        """Return whether the features are stored as CSR."""
         return isinstance(self.features, sp.csr_array)
 
     @cached_property
@@ -99,7 +99,7 @@ class Dataset:
 
         Args:
             share: At least one sample goes to each side.
-            seed: Of the choice.
+            seed: Random seed of the choice.
 
         Example:
             >>> data = Dataset("toy", np.arange(10.0)[:, None], np.arange(10))

@@ -23,7 +23,7 @@ def download(
 
     Args:
         url: The address.
-        target: Where the file goes; its folder is made when missing.
+        target: Path of the file; its folder is made when missing.
         refuse: Called with the downloaded file before it gets its name; says what is wrong with it, or None.
         progress: Called with the bytes so far and the bytes in all (None when unknown).
 

@@ -1,4 +1,4 @@
-"""Whether data are finite, looked at in one pass without a copy."""
+"""A test for NaN and infinity in one pass without a copy."""
 
 from typing import Any
 

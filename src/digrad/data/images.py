@@ -30,7 +30,7 @@ class ImageSet:
     """Images with one label each.
 
     Args:
-        name: What reports call it.
+        name: Its name in reports.
         records: One array ``[m, 3073]`` per file, of bytes: the label and the pixels; mapped, not loaded.
     """
 
@@ -86,7 +86,7 @@ def augmented(images: Pixels, *, seed: int, agent: int, step: int) -> Pixels:
 
     Args:
         images: ``[b, 3, 32, 32]``.
-        seed: Of the run.
+        seed: Random seed of the run.
         agent: Whose images they are.
         step: At which they are used.
 

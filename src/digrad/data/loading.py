@@ -21,13 +21,13 @@ class DatasetRow:
     """One line of :func:`list_datasets`.
 
     Args:
-        name: What to pass to :func:`load`.
+        name: Argument of :func:`load`.
         source: ``bundled``, ``libsvm`` or ``images``.
         n_samples: The number of samples.
         dim: The number of features.
         location: ``scikit-learn``, the file on this machine, or None when it has to be fetched first.
         description: One line.
-        problem: What is wrong with the file on this machine, or None.
+        problem: The fault of the file on this machine, or None.
     """
 
     name: str
@@ -41,7 +41,7 @@ class DatasetRow:
 
 @dataclass(frozen=True)
 class Verification:
-    """What :func:`verify` found: the data set is what it should be, here is its place and its hash."""
+    """Result of :func:`verify`: a data set that is what it should be, with its place and its hash."""
 
     name: str
     location: str

@@ -141,9 +141,9 @@ def partition(
         labels: ``[m]``.
         agents: How many; at most m.
         scheme: One of the above.
-        seed: Of the random schemes.
+        seed: Random seed of the random schemes.
         alpha: Concentration of ``dirichlet``.
-        shards_per_agent: Of ``shards``; 2 by default.
+        shards_per_agent: Shards per agent of ``shards``; 2 by default.
         min_size: The fewest samples an agent may have; ``dirichlet`` draws again until that holds. It warns where
             an agent is left with a single sample.
 

@@ -21,14 +21,14 @@ class AccuracyRow:
         method: Its label.
         step_size: That was used.
         verdict: The worst of any seed.
-        train_accuracy: Of the average model.
-        test_accuracy: Of the average model.
+        train_accuracy: Training accuracy of the average model.
+        test_accuracy: Test accuracy of the average model.
         test_accuracy_of_agents: Mean over the agents' own models.
         lowest_agent: The least accurate agent's test accuracy.
         clipped: Share of agents and steps that clipped; None for methods that do not.
         largest_tracker: The largest norm of a tracker; None for methods without.
         bytes_sent: By all agents.
-        seconds_per_step: Of training alone, without evaluation.
+        seconds_per_step: Seconds of training alone, without evaluation.
         cpu_seconds_per_step: The same as time of one core: what it takes on a machine that does nothing else.
         seeds: How many.
     """

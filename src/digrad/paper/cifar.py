@@ -60,7 +60,7 @@ class _Size:
 # 1563 steps of five agents with batches of 32 are five epochs.
 SIZES: dict[str, _Size] = {
     "smoke": _Size(
-        "small_cnn", "group", {EXPLOSION: 10, "cifar-iid": 4}, 5, FEW_IMAGES, 1, budget=1, held_out=FEW_IMAGES,
+        "small_cnn", "group", {EXPLOSION: 10, "cifar-iid": 2}, 5, FEW_IMAGES, 1, budget=1, held_out=FEW_IMAGES,
         evaluate_last=FEW_IMAGES, samples=2000, most=2,
     ),
     "small": _Size(
@@ -101,7 +101,7 @@ def reproduce_cifar(
         preset: ``smoke`` (2000 images), ``small`` (a small network), ``medium`` (ResNet-20) or ``full`` (the paper's
             ResNet-18: for a machine with a GPU).
         seed: The first seed.
-        progress: Is told how each run goes.
+        progress: Observer of the runs.
         resume: Keep what is done.
         overwrite: Also replace a reproduction of another size or seed.
         report: Called with each run directory, and at last with ``out``.

@@ -25,7 +25,7 @@ class SearchPlan:
     """How much a search may do.
 
     Args:
-        steps: Of a trial.
+        steps: Steps of a trial.
         held_out: Training images that are held out.
         most: Step sizes tried for a method.
     """

@@ -21,10 +21,10 @@ class Claim:
 
     Args:
         number: Which claim of the paper.
-        claim: What it says.
-        setting: Where it was tested.
+        claim: The claim in words.
+        setting: The setting of the test.
         run: The run directory of that setting.
-        measured: What was found, as a sentence with the numbers.
+        measured: The result, as a sentence with the numbers.
         holds: ``"holds"``, ``"does not hold"``, ``"holds only for ..."``, or ``"undecided: too few iterations"`` where
             the runs were too short to tell.
         rule: When it counts as holding.
@@ -43,7 +43,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Ruling:
-    """What all settings together say about one claim."""
+    """Ruling of all settings together on one claim."""
 
     number: int
     claim: str
@@ -55,10 +55,10 @@ class ClaimTable:
     """All claims of one experiment.
 
     Args:
-        title: Of the experiment.
+        title: Title of the experiment.
         claims: One row per claim and setting.
         verdicts: One per claim.
-        choices: What the paper leaves open, and what was chosen.
+        choices: Choices where the paper leaves something open.
         figures: Captions by the names of the files in ``figures``.
     """
 

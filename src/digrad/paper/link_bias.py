@@ -1,4 +1,4 @@
-"""What lost packets do to a method: the naive ways to go on without them, against the two rules that keep it exact."""
+"""Bias of a method by lost packets: the naive ways to go on without them, against the two rules that keep it exact."""
 
 import os
 import warnings
@@ -36,21 +36,21 @@ POLICIES = {  # label: (push, pull)
 
 
 class Stored(BaseModel):
-    """What a page needs of ``links.json``."""
+    """Parts of ``links.json`` that a page needs."""
 
     rows: list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Bias:
-    """Where one way to treat lost packets ends.
+    """End of a run with one way to treat lost packets.
 
     Args:
         problem: Its name.
         policy: The way.
         error: How far the worst agent is from the minimum; None if the run diverged.
-        mass_error: What is missing of the sum of the gradients.
-        verdict: Of the run.
+        mass_error: Norm of the part of the sum of the gradients that is missing.
+        verdict: Verdict of the run.
     """
 
     problem: str
@@ -62,10 +62,10 @@ class Bias:
 
 @dataclass(frozen=True)
 class LinkBias:
-    """What :func:`reproduce_links` found.
+    """Result of :func:`reproduce_links`.
 
     Args:
-        directory: Where everything is.
+        directory: The folder of everything.
         rows: One for each problem and policy.
         figures: One for each problem.
     """

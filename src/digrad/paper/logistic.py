@@ -56,16 +56,16 @@ SIZES: dict[str, _Size] = {
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What :func:`reproduce_logistic` or :func:`digrad.paper.reproduce_cifar` found.
+    """Result of :func:`reproduce_logistic` or :func:`digrad.paper.reproduce_cifar`.
 
     Args:
-        directory: Where everything is.
+        directory: The folder of everything.
         table: The claims and whether they hold; None if the run was interrupted.
         figures: The figures of the paper, as PNG and PDF.
         runs: The run directory of each setting.
         interrupted: Whether Ctrl-C ended it; ``resume=True`` goes on.
         failures: Why methods failed, by setting and method; the others are complete.
-        accuracies: Of cifar, by setting: a row per method.
+        accuracies: Accuracies of cifar by setting: a row per method.
     """
 
     directory: Path
@@ -96,7 +96,7 @@ def reproduce_logistic(
         out: The folder: new, empty, or of an earlier reproduction.
         preset: How many iterations and seeds: ``smoke``, ``small``, ``medium`` or ``full``.
         seed: The first seed.
-        progress: Is told how each run goes.
+        progress: Observer of the runs.
         resume: Keep what is done; without it, or the next, an earlier reproduction is refused.
         overwrite: Delete an earlier reproduction, also of another size or seed.
         report: Called with each run directory, and at last with ``out``, e.g. :func:`digrad.report.write_report`.

@@ -138,7 +138,7 @@ def oscillation_claim(done: RunResult, label: str) -> Claim:
 
 
 def is_long_enough(done: RunResult) -> bool:
-    """Whether CGT arrives in the first half of the run, so that the second shows how methods end."""
+    """Return whether CGT arrives in the first half of the run, so that the second shows how methods end."""
     level = done.problem.solve().loss + GAP
     arrived = over_seeds(done.results["CGT"], lambda trace: iterations_to(trace, level))
     return arrived is not None and arrived <= done.spec.steps / 2

@@ -1,4 +1,4 @@
-"""What claims about curves mean in numbers. Each function takes one run and returns one number."""
+"""Claims about curves as numbers. Each function takes one run and returns one number."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

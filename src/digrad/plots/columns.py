@@ -1,4 +1,4 @@
-"""What figures and pages call the columns of traces and of sweeps."""
+"""Names of the columns of traces and of sweeps, for figures and pages."""
 
 from typing import NamedTuple
 
@@ -7,8 +7,8 @@ class Column(NamedTuple):
     """Names of a column.
 
     Args:
-        title: Of a figure.
-        label: Of its axis, with formulas.
+        title: Title of a figure.
+        label: Label of its axis, with formulas.
         what: The same in words; ``{average}`` stands for the average of the agents.
         is_share: Whether it is between 0 and 1, so that a logarithmic axis makes no sense.
     """

@@ -35,7 +35,7 @@ def set_limits(ax: "Axes", runs: Sequence[tuple[Floats, bool]], *, allow_log: bo
 
 
 def deserves_log(values: Floats) -> bool:
-    """Whether no value is negative and the positive ones span a factor of ten."""
+    """Return whether no value is negative and the positive ones span a factor of ten."""
     positive = values[values > 0]
     return positive.size > 0 and bool(values.min() >= 0 and positive.max() / 10 >= positive.min())
 

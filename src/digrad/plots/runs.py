@@ -58,7 +58,7 @@ def curves(
     Args:
         traces: The runs by the label to show.
         metrics: Names of columns, or one name.
-        x: What to draw them over: ``"k"``, ``"bytes_sent"`` or, where they were recorded, ``"epoch"`` or
+        x: Column to draw them over: ``"k"``, ``"bytes_sent"`` or, where they were recorded, ``"epoch"`` or
             ``"seconds_simulated"``.
         columns: Panels side by side; at most two unless told.
         width: ``"one-column"`` (3.5 inches) or ``"two-column"`` (7.16 inches) of a journal; by default 3.5 inches

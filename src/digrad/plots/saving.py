@@ -23,7 +23,7 @@ def split_suffix(
     """Return the path without its suffix, and the formats that the suffix asks for, as :func:`save_figure` takes them.
 
     Args:
-        path: Of one file with a suffix, or without one of files in the ``default`` formats. What follows the last
+        path: Path of one file with a suffix, or without one of files in the ``default`` formats. What follows the last
             dot is a suffix when it begins with a letter: ``step-0.05`` has none.
         name: The argument that gave the path, for the message.
         owner: Whose argument it is.

@@ -105,7 +105,7 @@ def dress(ax: "Axes", metric: str, x_label: str, average: str = "") -> None:
     Args:
         ax: The panel.
         metric: The column that it shows.
-        x_label: Of the horizontal axis.
+        x_label: Label of the horizontal axis.
         average: The average of the agents that the metric is about, if it is about one.
     """
     column = column_of(metric)

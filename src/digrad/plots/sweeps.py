@@ -38,8 +38,8 @@ def values_against(
 
     Args:
         curves: By label: the places, and the values at each.
-        x: What the places are called.
-        metric: What the values are called.
+        x: Name of the places.
+        metric: Name of the values.
         mark: A place to mark by a vertical line.
         average: The average of the agents where they were measured, ``plain`` or ``weighted``.
     """
@@ -82,9 +82,9 @@ def heat_maps(
 
     Args:
         grids: By label: the places across, the places up, and the values ``[up, across]``; NaN where none was tried.
-        x: What the places across are called.
-        y: What the places up are called.
-        metric: What the values are called.
+        x: Name of the places across.
+        y: Name of the places up.
+        metric: Name of the values.
         average: The average of the agents where they were measured, ``plain`` or ``weighted``.
     """
     if not grids or not all(values.size for _, _, values in grids.values()):

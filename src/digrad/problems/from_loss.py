@@ -147,7 +147,7 @@ def from_loss(
         data: One batch per agent: a pytree of arrays that share their first axis, the samples. They are copied.
         params: A pytree of arrays with the shapes of the parameters, from which runs start; or the dimension
             d of a parameter vector, which then starts at zero.
-        name: What reports call the problem; the name of the function by default.
+        name: Name of the problem in reports; the name of the function by default.
 
     Returns:
         A problem on R^d; ``problem.unravel(x)`` gives the parameters back.

@@ -76,7 +76,7 @@ class Logistic:
 
     @property
     def is_dense(self) -> bool:
-        """Whether samples are rows, not lists of their entries."""
+        """Return whether samples are rows, not lists of their entries."""
         return not scipy.sparse.issparse(self.features[0])
 
     def arrays(self, dtype: npt.DTypeLike) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def logistic(
             a :class:`~digrad.data.Partition`. Agents weigh equally in F, whatever their number of samples.
         reg_weight: lambda, a number or one per agent, at least 0.
         reg_power: p, a number or one per agent, at least 2.
-        seed: Of the partition.
+        seed: Random seed of the partition.
 
     Example:
         >>> problem = logistic(data="digits", agents=5, reg_weight=1e-3, reg_power=4)

@@ -72,9 +72,9 @@ class Problem:
     """n private losses on R^d, made by a function of :mod:`digrad.problems` or by :meth:`from_loss`.
 
     Args:
-        name: What reports call it.
+        name: Its name in reports.
         local: The losses themselves.
-        start: Where a run starts unless told otherwise, ``[d]``.
+        start: Default start of a run, ``[d]``.
         partition: Which samples each agent holds, if the losses come from a data set.
         unravel: Turns a vector ``[d]`` into the parameters of the user's loss.
 
@@ -132,7 +132,7 @@ class Problem:
 
     @cached_property
     def is_estimated_by_batches(self) -> bool:
-        """Whether mini-batches estimate the losses: they are means over samples, not sums."""
+        """Return whether mini-batches estimate the losses: they are means over samples, not sums."""
         if self.sizes is None:
             return False
         ask = getattr(self.local, "is_estimated_by_batches", None)
@@ -196,8 +196,8 @@ class Problem:
         What rounding of the losses explains is not counted.
 
         Args:
-            x: Where to check, ``[n, d]`` or ``[d]``; standard normal by default.
-            seed: Of the point and of the directions.
+            x: Points to check at, ``[n, d]`` or ``[d]``; standard normal by default.
+            seed: Random seed of the point and of the directions.
         """
         generator = np.random.default_rng(seed)
         point = self._stacked(generator.standard_normal((self.n_agents, self.dim)) if x is None else x)

@@ -48,7 +48,7 @@ def minimise(code: LossCode, arrays: Any, start: Vector) -> Minimum:
     Args:
         code: The losses without their data.
         arrays: Their data, in float64.
-        start: Where to begin, ``[d]``.
+        start: The first point, ``[d]``.
 
     Raises:
         NoMinimumError: The loss is not finite, falls without end, or cannot be left for lower ground.

@@ -24,7 +24,7 @@ class LossCode:
 
     Args:
         local: The losses, with hollow arrays.
-        key: What is compared.
+        key: Key that is compared.
     """
 
     local: Any = field(repr=False)
@@ -57,7 +57,7 @@ class LossCode:
 
     @property
     def has_short_sums(self) -> bool:
-        """Whether gradients add up nothing longer than a row of x one by one."""
+        """Return whether gradients add up nothing longer than a row of x one by one."""
         return getattr(self.local, "has_short_sums", False)
 
     def side_by_side(self, arrays: Any) -> Any:

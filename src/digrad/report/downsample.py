@@ -20,7 +20,7 @@ def kept_rows(
 
     Args:
         k: The iteration of each row, increasing, ``[K]``.
-        curves: What is drawn, ``[K]`` each.
+        curves: Values drawn, ``[K]`` each.
         most: How many rows there may be, about.
 
     Example:

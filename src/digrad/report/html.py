@@ -42,7 +42,7 @@ def write_report(
     differ in nothing but the durations.
 
     Args:
-        directory: What ``digrad run``, ``demo`` or ``reproduce`` wrote, or a folder of such folders.
+        directory: A folder that ``digrad run``, ``demo`` or ``reproduce`` wrote, or a folder of such folders.
         *others: More of them, to compare; certificates of ``digrad certify`` may be among them.
         out: The file to write; by default ``report.html`` in ``directory``, or here if there are several.
 

@@ -38,10 +38,10 @@ def page(
     """Return a whole page of titled sections; titles are text, bodies are HTML.
 
     Args:
-        title: Of the page.
+        title: Title of the page.
         subtitle: One line below it.
         sections: In their order.
-        data: What the script draws.
+        data: Numbers that the script draws.
         times: Durations, the only part that differs between equal runs.
     """
     body = "\n".join(f"<section>\n<h2>{text(name)}</h2>\n{content}\n</section>" for name, content in sections)

@@ -31,7 +31,7 @@ def results_table(runs: Sequence[RunDirectory], data: Mapping[str, Any]) -> str:
 
     Args:
         runs: The runs of a page.
-        data: What :func:`digrad.report.model.model_of` made of them.
+        data: Result of :func:`digrad.report.model.model_of` for them.
     """
     extras = [
         metric for metric in data["metrics"] if metric["key"] not in ("loss", "grad_norm", "consensus_error")

@@ -10,7 +10,7 @@ def slowest_section(data: Mapping[str, Any]) -> str | None:
     """Return the tables of stragglers and slow arcs, as HTML; None if no run has a clock.
 
     Args:
-        data: What :func:`digrad.report.model.model_of` made of the runs.
+        data: Result of :func:`digrad.report.model.model_of` for the runs.
     """
     found: dict[str, list[str]] = {}
     for series in data["series"]:

@@ -1,4 +1,4 @@
-"""What a report is about: the runs, reproductions, sweeps and certificates in the folders it was given."""
+"""Sources of a report: the runs, reproductions, sweeps and certificates in the folders it was given."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,13 +22,13 @@ class Source:
     """One folder of results.
 
     Args:
-        folder: Where it is.
+        folder: Path of the folder.
         runs: Its runs, in the order in which they are shown.
         claims: The content of ``claims.json`` of a reproduction.
-        identity: What was reproduced.
+        identity: Experiment, preset and seed of a reproduction.
         certificates: The content of each ``certificate.json``.
         swept: The rows of a table: of a sweep, or of a reproduction without runs.
-        title: Of that table.
+        title: Title of that table.
     """
 
     folder: Path

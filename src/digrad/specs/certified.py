@@ -43,17 +43,17 @@ SMOOTHNESS_POINTS = 60  # points of the run at which Hessian norms are computed
 
 @dataclass(frozen=True)
 class CertifiedRun:
-    """What :func:`certify_spec` found, and the files it wrote.
+    """Result of :func:`certify_spec`, and the files it wrote.
 
     Attributes:
         method: The label of the method that it is about.
         spec: The specification, as TOML.
-        certificate: What holds before the run.
-        check: What is proven of the run, with full gradients; None if it diverged, or is not one of CGT or AB with
+        certificate: The certificate before the run.
+        check: The check of the run with full gradients; None if it diverged, or is not one of CGT or AB with
             one step size and threshold on a fixed network.
         diverged_at: The iteration at which that run left double precision, or None.
-        notice: What separates the checked run from the specified one, or an empty string.
-        files: What was written.
+        notice: The difference between the checked run and the specified one, or an empty string.
+        files: Paths of the files written.
     """
 
     method: str
@@ -78,14 +78,14 @@ class CertifiedRun:
 
 @dataclass(frozen=True)
 class MeasuredSmoothness:
-    """What :func:`smoothness_of_spec` found, and the files it wrote.
+    """Result of :func:`smoothness_of_spec`, and the files it wrote.
 
     Attributes:
         method: The label of the CGT along whose run it was measured.
         iterations: The k of each point, ``[K]``.
         found: Gradient and Hessian norms there.
-        files: What was written.
-        gradients: What the run was computed with.
+        files: Paths of the files written.
+        gradients: The kind of gradients of the run.
     """
 
     method: str
@@ -116,7 +116,7 @@ class _Verdict(BaseModel):
 
 
 class StoredCertificate(BaseModel):
-    """What is shown or verified of a ``certificate.json``; people may have edited it."""
+    """Parts of a ``certificate.json`` that are shown or verified; people may have edited it."""
 
     method: str
     spec: str = ""
@@ -135,7 +135,7 @@ class Covered(NamedTuple):
 
     @property
     def is_constant(self) -> bool:
-        """Whether step size and threshold are one number each."""
+        """Return whether step size and threshold are one number each."""
         return all(isinstance(value, int | float) for value in (self.step_size, self.threshold))
 
 
@@ -154,8 +154,8 @@ def certify_spec(
 
     Args:
         spec: Holds a CGT, SoftCGT or AB.
-        out: Where ``certificate.json`` and a figure per inequality go: new, empty, or of an earlier certificate.
-        steps: Of the checked run; those of the specification, at most 1500, by default.
+        out: Folder of ``certificate.json`` and a figure per inequality: new, empty, or of an earlier certificate.
+        steps: Steps of the checked run; those of the specification, at most 1500, by default.
         method: The label of the method, if there are several; the first CGT by default.
         paper: Whether to check every inequality of the paper's proof too.
 
@@ -294,9 +294,9 @@ def smoothness_of_spec(
     Args:
         spec: Holds a CGT with a constant step size and threshold; its run uses full gradients, with engine ``torch``
             mini-batches.
-        out: Where the figure and ``smoothness.json`` go: new, empty, or of an earlier measurement.
+        out: Folder of the figure and ``smoothness.json``: new, empty, or of an earlier measurement.
         method: The label of the CGT, if there are several; the first by default.
-        progress: Is told how a run of engine ``torch`` goes, which takes minutes.
+        progress: Observer of a run of engine ``torch``, which takes minutes.
 
     Raises:
         SpecError: There is no such CGT, or the theory does not cover it.

@@ -42,12 +42,12 @@ class GraphTable(Section):
         n: Number of agents.
         p: Probability of an arc.
         k: Out-degree.
-        rows: Of a grid.
-        columns: Of a grid.
-        seed: Of a random graph; 0 by default.
+        rows: Rows of a grid.
+        columns: Columns of a grid.
+        seed: Random seed of a random graph; 0 by default.
         split: Turns that the arcs are dealt out to, one turn per iteration.
         random_arcs: Probability of each arc, drawn anew at every iteration.
-        arcs_seed: Of these draws; 0 by default.
+        arcs_seed: Random seed of these draws; 0 by default.
         every: Local steps: one iteration in so many mixes, the others send nothing.
     """
 
@@ -152,7 +152,7 @@ class LinksTable(Section):
         latency: Seconds that a packet is under way, likewise for the arcs, by receiver, then sender.
         bandwidth: Bytes per second of an arc, for all or a list; packets do not queue.
         deadline: Seconds after which a step ends at the latest; what comes later is late.
-        clock_seed: Of what is drawn of seconds.
+        clock_seed: Random seed of the seconds that are drawn.
     """
 
     loss: float = 0.0

@@ -26,7 +26,7 @@ class ImagesTable(Section):
     Args:
         kind: ``"images"``.
         data: ``"cifar10"``.
-        folder: Where the batches are; by default they are looked for, see :func:`digrad.data.cifar10`.
+        folder: Folder of the batches; by default they are looked for, see :func:`digrad.data.cifar10`.
         model: ``"small_cnn"``, ``"resnet20"`` or ``"resnet18"``.
         norm: ``"batch"``, ``"group"`` or ``"none"``.
         partition: How images are partitioned among agents.

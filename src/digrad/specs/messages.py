@@ -1,4 +1,4 @@
-"""What is wrong with a specification, in one line that names the key and the nearest valid one."""
+"""Messages about a specification that is not valid, each one line that names the key and the nearest valid one."""
 
 import inspect
 import re
@@ -89,7 +89,7 @@ def check_call(call: Callable[..., Any], given: Mapping[str, Any], name: str, *k
     Args:
         call: The function or class.
         given: Its arguments by name.
-        name: What users call it.
+        name: Its name for users.
         *key: Where they stand, below the table that is validated.
     """
     parameters = inspect.signature(call).parameters
@@ -161,7 +161,7 @@ def message(error: ValidationError, content: Mapping[str, Any]) -> str:
     An unknown key comes first: it is often a misspelt one, and then also the reason why another is missing.
 
     Args:
-        error: What pydantic found.
+        error: The error of pydantic.
         content: The whole specification.
     """
     faults: list[Any] = error.errors(include_url=False)

@@ -15,8 +15,8 @@ class PartitionTable(Section):
     Args:
         scheme: ``iid``, ``stratified``, ``sorted``, ``shards`` or ``dirichlet``.
         alpha: Concentration of ``dirichlet``.
-        shards_per_agent: Of ``shards``.
-        seed: Of the random schemes.
+        shards_per_agent: Shards per agent of ``shards``.
+        seed: Random seed of the random schemes.
     """
 
     scheme: str

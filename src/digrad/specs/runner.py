@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Observer(Protocol):
-    """What is told how a run goes, e.g. to draw a progress bar; the library itself prints nothing."""
+    """Observer of a run, e.g. to draw a progress bar; the library itself prints nothing."""
 
     def on_method_start(self, name: str, steps: int) -> None:
         """``name`` (with its seed if there are several) begins; it takes up to ``steps`` steps."""
@@ -53,11 +53,11 @@ class Observer(Protocol):
 
 @dataclass(frozen=True)
 class RunResult:
-    """What :func:`run` did.
+    """Result of :func:`run`.
 
     Args:
         directory: The run directory.
-        spec: What was run.
+        spec: The specification.
         results: A trace per label, or an ensemble when there are several seeds.
         interrupted: Whether Ctrl-C ended the run; ``resume=True`` goes on.
         problem: The problem, e.g. for ``problem.solve()``.
@@ -92,16 +92,16 @@ def run(
     """Run every method of ``spec`` and store everything in the directory ``out``.
 
     Args:
-        spec: What to run.
+        spec: The specification.
         out: The run directory: new or empty, or of an earlier run, which is then refused unless one of the next two
             says what should become of it.
         resume: Keep the methods that are done and go on with the one that was under way; with more steps in ``spec``
             than before, extend all of them. The numbers are those of an uninterrupted run, bit for bit.
         overwrite: Delete the earlier run.
-        progress: Is told how the run goes.
+        progress: Observer of the run.
         report: Called with the directory at the end, e.g. :func:`digrad.report.write_report`.
-        built: What ``spec.build()`` gives, when the caller has it already.
-        formats: Of the figures; none are drawn if it is empty.
+        built: The result of ``spec.build()``, when the caller has it already.
+        formats: Formats of the figures; none are drawn if it is empty.
         workers: Processes at a time with engine ``torch``; by default one per core.
         seeds: With engine ``torch``: compute only the first so many seeds now; ``resume`` adds the others.
 

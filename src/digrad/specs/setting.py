@@ -54,14 +54,14 @@ class _Network(BaseModel):
 
 
 class Setting(BaseModel):
-    """What a page needs of ``setting.json``; people may have edited it."""
+    """Parts of ``setting.json`` that a page needs; people may have edited it."""
 
     problem: _Problem | None = None
     network: _Network | None = None
 
 
 def has_paths(problem: Any) -> bool:
-    """Whether a run records where every agent is: in the plane, for as many agents as can be told apart."""
+    """Return whether a run records where every agent is: in the plane, for as many agents as can be told apart."""
     return getattr(problem, "dim", None) == 2 and problem.n_agents <= MOST_PATHS
 
 
@@ -69,8 +69,8 @@ def setting_of(built: Any, results: Mapping[str, Trace | Ensemble], *, with_mini
     """Return what a page shows of the problem and the network besides the results.
 
     Args:
-        built: What a specification describes.
-        results: Of its methods; they decide which part of a plane is shown.
+        built: Methods, problem and network of a specification.
+        results: Results of its methods; they decide which part of a plane is shown.
         with_minimum: Whether to look for the minimum of the problem, which takes a second or more.
     """
     problem = built.problem

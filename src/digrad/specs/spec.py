@@ -74,7 +74,7 @@ _NUMBERS = re.compile(r"\[\n((?:\s+[-+0-9.a-z]+,\n)+)\s*\]")
 
 
 class Built(NamedTuple):
-    """What a specification describes, ready for ``simulate(method, problem, network, **options)``."""
+    """Parts of a specification, ready for ``simulate(method, problem, network, **options)``."""
 
     methods: dict[str, Method]
     problem: Any  # a Problem, or an ImageProblem with engine = "torch"
@@ -106,12 +106,12 @@ class Spec(Section):
     """Everything that determines a run; see the module for the file it is read from.
 
     Args:
-        name: What reports call the run.
+        name: Name of the run in reports.
         steps: Steps of each method.
         batch_size: Samples per agent and step; left out, all of them are used.
-        seed: Of the samples, of a random start and of all that the network draws.
+        seed: Random seed of the samples, of a random start and of all that the network draws.
         seeds: How many runs of each method, with seeds ``seed``, ``seed + 1``, ...
-        engine: What computes: ``"simulation"`` (JAX), or ``"torch"`` for a problem of kind ``"images"``.
+        engine: The engine: ``"simulation"`` (JAX), or ``"torch"`` for a problem of kind ``"images"``.
         start: ``"zeros"``, ``"normal"`` (standard normal, different for every agent), the point ``[d]``, or ``"model"``
             (torch only: as the network is initialised).
         start_scale: Standard deviation of a normal start; multiplies the weights of a model's.
@@ -123,12 +123,12 @@ class Spec(Section):
         tolerance: ``converged`` means gradient norm and consensus error are both at most this.
         stop_at_tolerance: End a run there.
         checkpoint_every: Steps between two checkpoints.
-        graph: Who hears whom.
+        graph: The communication graph.
         mixing: Weights from files.
-        links: What happens to messages on their way.
+        links: Unreliable, slow or compressed links.
         problem: The private losses.
-        methods: What to run, by label.
-        sweep: What ``digrad sweep`` tries; ``digrad run`` passes over it.
+        methods: The methods by label.
+        sweep: Values that ``digrad sweep`` tries; ``digrad run`` passes over them.
     """
 
     name: Annotated[str, Field(min_length=1)]
@@ -180,7 +180,7 @@ class Spec(Section):
         return self
 
     def __eq__(self, other: object) -> bool:
-        """Whether the other describes the same run, wherever it was read from."""
+        """Return whether the other describes the same run, wherever it was read from."""
         return isinstance(other, Spec) and self.model_dump() == other.model_dump()
 
     def to_toml(self) -> str:
@@ -295,7 +295,7 @@ def parse_spec(text: str, source: str = "specification", *, base: str | os.PathL
 
     Args:
         text: TOML.
-        source: What messages call it.
+        source: Its name in messages.
         base: The folder that relative paths start from.
 
     Raises:

@@ -78,7 +78,7 @@ class RunDirectory:
 
     @property
     def environment(self) -> dict[str, Any]:
-        """Where and when it was run."""
+        """Machine, versions and times of the run."""
         return read_json(self.path / "environment.json", _Environment)
 
     @property
@@ -162,7 +162,7 @@ def open_run(
 
     Args:
         out: The directory.
-        spec: What is to be run.
+        spec: The specification.
         resume: Keep the results that are there.
         overwrite: Delete them.
         check: Called with the directory before anything is changed; raises if results that would be kept are not those
@@ -240,7 +240,7 @@ def is_run(path: Path) -> bool:
 
 
 def is_run_of(path: Path, spec: Spec) -> bool:
-    """Whether a folder holds a run of exactly this specification."""
+    """Return whether a folder holds a run of exactly this specification."""
     try:
         return is_run(path) and load_spec(path / "spec.toml") == spec
     except SpecError:
@@ -248,12 +248,12 @@ def is_run_of(path: Path, spec: Spec) -> bool:
 
 
 def has_results(path: Path) -> bool:
-    """Whether a folder holds what would be lost if it were emptied."""
+    """Return whether a folder holds what would be lost if it were emptied."""
     return any(any(path.glob(pattern)) for pattern in ("trace-*", "checkpoints/*", "search-*"))
 
 
 def is_finished(path: Path) -> bool:
-    """Whether a folder holds a run that has come to its end."""
+    """Return whether a folder holds a run that has come to its end."""
     return is_run(path) and read_json(path / "environment.json").get("finished") is not None
 
 

@@ -34,7 +34,7 @@ TUNING = "tuning.json"
 
 @dataclass(frozen=True)
 class SweptSpec:
-    """What :func:`sweep_spec` did.
+    """Result of :func:`sweep_spec`.
 
     Args:
         found: The table.
@@ -47,14 +47,14 @@ class SweptSpec:
 
 @dataclass(frozen=True)
 class TunedSpec:
-    """What :func:`tune_spec` did.
+    """Result of :func:`tune_spec`.
 
     Args:
-        label: Of the method.
-        tuning: What was found, with its evidence.
+        label: Label of the method.
+        tuning: The value found, with its evidence.
         advice: A first guess of the threshold, for methods that have one.
         certified: The largest step that is proven to converge with full gradients, where the theory has an answer.
-        files: What was written.
+        files: Paths of the files written.
     """
 
     label: str
@@ -131,7 +131,7 @@ def tune_spec(
         goal: As in :func:`digrad.tune`, and so are the other arguments.
         field: The hyper-parameter.
         budget: Values tried at most.
-        steps: Of each run; those of the specification by default.
+        steps: Steps of each run; those of the specification by default.
         tell: Called after each value.
 
     Raises:

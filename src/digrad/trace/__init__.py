@@ -1,4 +1,4 @@
-"""What runs recorded: :class:`Trace` for one run, :class:`Ensemble` for one method under several seeds.
+"""Records of runs: :class:`Trace` for one run, :class:`Ensemble` for one method under several seeds.
 
 Both are saved as Parquet and JSON, readable without digrad, and load back bit for bit.
 """

@@ -34,7 +34,7 @@ _SAME = 0.05  # a gradient norm that falls like k^(-1/4) changes by more from on
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trace:
-    """What one run recorded, row by row, and how it ended.
+    """Record of one run, row by row, and how it ended.
 
     Args:
         name: Label of the run, e.g. ``"CGT"``.
@@ -53,7 +53,7 @@ class Trace:
         seconds: Wall-clock time of the run.
         interrupted: Whether the user stopped the run.
         stopped_early: Whether the run ended before its last step because it had converged.
-        facts: What the run was: hyper-parameters, seed, data type, versions. Anything JSON can hold.
+        facts: Facts of the run: hyper-parameters, seed, data type, versions. Anything JSON can hold.
         arrays: The hyper-parameters that are long arrays, by name; ``facts`` has their hashes.
 
     Raises:
@@ -180,7 +180,7 @@ class Trace:
 
         Args:
             metrics: Names of columns, one panel each, or one name.
-            path: Where to save the figure: as its suffix (.png, .pdf or .svg) says, without one as PNG and PDF.
+            path: Path to save the figure to: as its suffix (.png, .pdf or .svg) says, without one as PNG and PDF.
 
         Returns:
             The figure, which a notebook shows.

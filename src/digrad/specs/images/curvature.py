@@ -40,10 +40,10 @@ def curvature_along(
         method: Any method.
         problem: The network and the images.
         network: Graph and weights.
-        plan: Of the training; it ends at the last point.
+        plan: Plan of the training, which ends at the last point.
         points: Increasing iterations to measure at.
-        images: Of each agent.
-        rounds: Of the power method.
+        images: Images of each agent.
+        rounds: Rounds of the power method.
         on_step: Called after each step with its k, and F at the last point.
 
     Returns:

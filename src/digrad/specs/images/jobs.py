@@ -41,7 +41,7 @@ class Job:
     Args:
         name: Unique among the jobs; events carry it.
         work: A key of :data:`digrad.specs.images.worker.WORK`.
-        arguments: Of that function; what JSON can hold.
+        arguments: Arguments of that function that JSON can hold.
     """
 
     name: str
@@ -51,16 +51,16 @@ class Job:
 
 @dataclass(frozen=True)
 class JobProgress:
-    """Where a job is, and how long all of them will take.
+    """Progress of a job, and how long all of them will take.
 
     Args:
         name: The method, with its seed if there are several.
         k: Steps done; of a search, trials.
         steps: Steps in all.
-        loss: Of the average model on training images; of a search, on held-out images.
-        grad_norm: Of the mean of the mini-batch gradients.
+        loss: Loss of the average model on training images; of a search, on held-out images.
+        grad_norm: Norm of the mean of the mini-batch gradients.
         consensus_error: How far the agents are apart.
-        test_accuracy: Of the average model; None where it is not measured.
+        test_accuracy: Test accuracy of the average model; None where it is not measured.
         seconds_left: Until all jobs are done, at the speed so far; None before it is known.
     """
 
@@ -79,7 +79,7 @@ class JobWatch:
 
     Args:
         names: The jobs.
-        steps: Of each job.
+        steps: Steps of each job.
         every: Steps between two events ``progress`` of a job.
         progress: The observer.
         on_done: Called with the name of a job that is done.
@@ -129,10 +129,10 @@ def run_jobs(jobs: Sequence[Job], *, workers: int, on_event: Callable[[str, Even
     """Do all jobs, ``workers`` at a time, in the given order, and return why some failed, by name.
 
     Args:
-        jobs: What to do.
+        jobs: The jobs.
         workers: Processes at a time.
-        on_event: Told in this thread the name of a job and what its worker said: ``{"event": "started"}``, what the
-            work tells, ``{"event": "done"}`` or ``{"event": "failed", "reason": ...}``.
+        on_event: Called in this thread with the name of a job and an event of its worker: ``{"event": "started"}``,
+            what the work tells, ``{"event": "done"}`` or ``{"event": "failed", "reason": ...}``.
 
     Raises:
         KeyboardInterrupt: As it came, after all workers were ended.

@@ -43,7 +43,7 @@ class ImageProblem:
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Its name in reports."""
         return f"{self.model} on {self.images.name}"
 
     @property
@@ -64,7 +64,7 @@ class ImageProblem:
 
     @property
     def is_estimated_by_batches(self) -> bool:
-        """Whether the mean over a mini-batch estimates the loss of an agent: cross entropy is a mean."""
+        """Return whether the mean over a mini-batch estimates the loss of an agent: cross entropy is a mean."""
         return True
 
     @cached_property

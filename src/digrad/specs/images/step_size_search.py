@@ -38,12 +38,12 @@ def tune_method(
     """Search the step size of one method of a specification of engine ``torch``, and store every trial at once.
 
     Args:
-        folder: Where ``search-<label>.json`` is; trials found in it are not repeated.
+        folder: Folder of ``search-<label>.json``, whose trials are not repeated.
         spec: Whose steps are the budget; its problem holds data back.
-        built: What it describes.
-        label: Of the method.
+        built: Its methods, problem and network.
+        label: Label of the method.
         each_step: Called before every step.
-        tell: Told about every trial.
+        tell: Called after every trial.
         most: Step sizes tried at most.
     """
     from digrad.specs.images.training import train

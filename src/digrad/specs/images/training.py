@@ -37,7 +37,7 @@ class TrainingPlan:
     Args:
         steps: Steps of the method.
         batch_size: Images per agent and step.
-        seed: Of the start, the mini-batches and their crops, and of all that the network draws.
+        seed: Random seed of the start, the mini-batches and their crops, and of all that the network draws.
         record_every: Steps between two recorded rows.
         evaluate: Training and test images, as many of either, that a row is computed from.
         evaluate_last: The same for the last evaluation, of the average and of every agent.
@@ -85,8 +85,8 @@ def train(
         problem: The network and the images.
         network: Graph and weights.
         plan: How long, and what to record.
-        name: Of the trace; by default that of the method.
-        callback: Told about every row.
+        name: Name of the trace; by default that of the method.
+        callback: Called after every row.
         each_step: Called before every step; what it raises ends the run.
 
     Raises:
@@ -157,12 +157,12 @@ class Training:
 
     @property
     def is_done(self) -> bool:
-        """Whether there is nothing left to do."""
+        """Return whether there is nothing left to do."""
         return self.diverged_at is not None or self.k >= self.plan.steps
 
     @property
     def is_row(self) -> bool:
-        """Whether the current iteration has been recorded."""
+        """Return whether the current iteration has been recorded."""
         return bool(self._rows) and self._rows["k"][-1] == self.k
 
     def step(self) -> None:
@@ -401,7 +401,7 @@ class _Spent:
 
 @dataclass
 class _Since:
-    """What has been added up since the row before."""
+    """Sums since the row before."""
 
     steps: int = 0
     loss: float = 0.0

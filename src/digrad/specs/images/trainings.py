@@ -18,8 +18,8 @@ def train_all(
     The seeds come one after the other, so that all methods have the first before any has the second.
 
     Args:
-        store: Where results and checkpoints go.
-        built: What its specification describes.
+        store: The directory of results and checkpoints.
+        built: Methods, problem and network of its specification.
         progress: An observer of the run.
         workers: Processes at a time.
         seeds: Only the first so many seeds.

@@ -22,7 +22,7 @@ def build_model(name: str, *, norm: str = "batch", seed: int = 0) -> torch.nn.Mo
     Args:
         name: ``resnet18``, ``resnet20`` or ``small_cnn``.
         norm: ``batch``, ``group`` or ``none``.
-        seed: Of the start; torch's own random state is left as it was.
+        seed: Random seed of the start; torch's own random state is left as it was.
 
     Raises:
         ArgumentError: There is no such model or normalisation.

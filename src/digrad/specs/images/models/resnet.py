@@ -17,7 +17,7 @@ class Block(torch.nn.Module):
     Args:
         inputs: Channels.
         outputs: Channels.
-        stride: Of the first convolution.
+        stride: Stride of the first convolution.
         norm: See :func:`digrad.specs.images.models.build_model`.
         projects: Whether a shortcut that changes the shape is a 1 x 1 convolution; else every other pixel is taken, and
             new channels are zero.
