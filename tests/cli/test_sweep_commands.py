@@ -166,11 +166,11 @@ def test_tune_compares_on_held_out_samples(spec, monkeypatch, capsys):
     ("text", "words", "said"),
     [
         ("", ["sweep"], "`sweep` is required here"),
-        ("[sweep.grid]\n", ["sweep"], "`sweep.grid` must give something for at least one field"),
+        ("[sweep.grid]\n", ["sweep"], "`sweep.grid` must not be empty"),
         (
             "[sweep.grid]\nstep_size = []\n",
             ["sweep"],
-            "`sweep.grid.step_size` must be a list of at least one value",
+            "`sweep.grid.step_size` must not be empty",
         ),
         ("[sweep.grid]\nstep_sise = [1.0]\n", ["sweep"], "Did you mean `step_size`?"),
         (
@@ -180,7 +180,11 @@ def test_tune_compares_on_held_out_samples(spec, monkeypatch, capsys):
         ),
         ("[sweep.grid]\nstep_size = ['0.1']\n", ["sweep"], "must be a number, but got '0.1'"),
         ("[sweep.grid]\nstep_size = {low = 1.0, high = 0.1, count = 3}\n", ["sweep"], "low <= high"),
-        ("[sweep.grid]\nstep_size = {low = 0.1, high = 1.0}\n", ["sweep"], "count = ..."),
+        (
+            "[sweep.grid]\nstep_size = {low = 0.1, high = 1.0}\n",
+            ["sweep"],
+            "`sweep.grid.step_size.count` is required",
+        ),
         ("[sweep]\ngird = {}\n", ["sweep"], "Did you mean `grid`?"),
         ("[sweep]\nrandom = {step_size = [0.1]}\n", ["sweep"], "`samples` must say how many"),
         (
