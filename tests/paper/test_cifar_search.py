@@ -28,12 +28,12 @@ class Jobs:
         self.asked: list[str] = []
 
     def __call__(self, jobs: Any, **_options: Any) -> dict[str, str]:
-        self.asked = [job.name for job in jobs]
-        for job in jobs:
-            if job.name not in self.failing:
-                entry = {"method": job.name, "step_size": self.step_size, "trials": [], "is_bounded": True}
-                write_json(Path(job.arguments["folder"]) / f"search-{job.name}.json", entry)
-        return {name: "out of memory" for name in self.asked if name in self.failing}
+        self.asked = [job.arguments["label"] for job in jobs]
+        for job, label in zip(jobs, self.asked, strict=True):
+            if label not in self.failing:
+                entry = {"method": label, "step_size": self.step_size, "trials": [], "is_bounded": True}
+                write_json(Path(job.arguments["folder"]) / f"search-{label}.json", entry)
+        return {job.name: "out of memory" for job in jobs if job.arguments["label"] in self.failing}
 
 
 @pytest.fixture
