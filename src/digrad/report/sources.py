@@ -98,8 +98,10 @@ def _read(folder: Path) -> Source:
 
 
 def _title_of_sweep(folder: Path) -> str:
-    options = read_json(folder / FACTS).get("options")
-    average = AVERAGES.get(str(options.get("average"))) if isinstance(options, dict) else None
+    found: Any = read_json(folder / FACTS)
+    for key in ("options", "record", "average"):
+        found = found.get(key) if isinstance(found, dict) else None
+    average = AVERAGES.get(str(found))
     return "The sweep" + (f", measured at the {average} of the agents," if average else "")
 
 
