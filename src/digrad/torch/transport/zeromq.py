@@ -1,8 +1,8 @@
 """Packets between agents of different hosts, over ZeroMQ: encrypted and authenticated (CURVE) where the run has a key.
 
 An agent listens on one port. The sender of an edge connects when there is something to send; the receiver answers on
-the same connection. Payloads travel in frames of 1 MiB, so that progress is seen. A connection that breaks is an error:
-what was under way may be lost.
+the same connection. Payloads travel in frames that take a second at 1 Mbit/s, so that progress is seen: ZeroMQ delivers
+a frame as a whole. A connection that breaks is an error: what was under way may be lost.
 """
 
 import contextlib
@@ -20,8 +20,8 @@ import torch
 from digrad.torch.transport.curve import KeyPair, Refusals, authenticate, require_zmq, secure
 from digrad.torch.transport.packets import HEARTBEAT, MessageLostError, Packet, Sending, Transport
 
-FRAME = 1 << 20  # bytes of a payload that travel together
-QUEUED = 8  # frames that ZeroMQ keeps for a connection, at either end
+FRAME = 1 << 17  # bytes of a payload that travel together
+QUEUED = 4  # frames that ZeroMQ keeps for a connection, at either end
 _LOOK = 5  # milliseconds between two looks at whether packets have left
 _BEGINS, _GOES_ON = 0, 1
 _META = struct.Struct("<bqq")  # whether a packet begins, channel, bytes of the payload
