@@ -328,7 +328,7 @@ def test_unusual_inputs_are_answered(changes, verdict, spec, monkeypatch, capsys
     ("change", "reason"),
     [
         (("n = 3", "n = 3\nrandom_arcs = 0.5"), "the network changes with time"),
-        (("[problem]", '[links]\nrounded = "bfloat16"\n\n[problem]'), "its links alter messages"),
+        (("[problem]", '[links]\ncompressor = "bfloat16"\n\n[problem]'), "its links alter messages"),
     ],
 )
 def test_certify_says_in_one_line_that_a_network_is_not_covered(
