@@ -11,7 +11,7 @@ Everything is rounded outwards with the conventions of :mod:`digrad.theory.const
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import singledispatch
 from typing import Any, NamedTuple
 
@@ -54,9 +54,8 @@ class Losses(NamedTuple):
         known = closed_form(problem) if constants is None else constants
         convex = constants is None or constants.convex
         local, near = problem.local, None
-        is_local = constants is None and isinstance(local, Logistic) and local.dim <= LARGEST_DIMENSION
-        if is_local and local.reg_weight.any():
-            near = _NearMinimum(local, problem)
+        if constants is None and isinstance(local, Logistic) and local.dim <= LARGEST_DIMENSION:
+            near = _NearMinimum(local, problem) if local.reg_weight.any() else None
         return cls(problem, constants, convex, known.lower_bound, known.strong_convexity, near)
 
     def curvature(self, level: float, width: Floats, moved: float) -> Floats:
@@ -255,7 +254,7 @@ class _Ellipsoid(NamedTuple):
 
     radius: float  # the largest |x|
     modulus: float  # Hess F >= modulus
-    changes: list[Floats]  # of the margins of each agent
+    changes: Sequence[Floats]  # of the margins of each agent
 
 
 class _NearMinimum:
