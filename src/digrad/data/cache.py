@@ -89,9 +89,9 @@ def find_on_disk(
         folder = Path(setting).expanduser() if setting else None
         found = look(folder) if folder else None
         if found is None:
-            is_folder = folder is None or folder.is_dir()
-            reason = f"not in {folder}" if is_folder else f"{folder} is not a folder"
-            failures.append(f"{place}: {reason if folder else 'not set'}")
+            is_wrong = place == "DIGRAD_DATA" and folder is not None and not folder.is_dir()
+            reason = f"{folder} is not a folder" if is_wrong else f"not in {folder}" if folder else "not set"
+            failures.append(f"{place}: {reason}")
         elif (wrong := mismatch(found)) is None:
             return found, failures
         elif place == "DIGRAD_DATA":
