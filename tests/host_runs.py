@@ -15,6 +15,7 @@ from digrad.graphs import Digraph, ring
 from digrad.torch import Replicas
 from digrad.torch.transport.curve import make_key
 from namespaces import Host
+from plugin_installs import announce_rendezvous
 from torch_models import network_loss, network_model
 from torch_processes import WORKERS
 
@@ -48,6 +49,7 @@ class Run:
         self.script = script or (WORKER, str(folder))
         graphs.write(graph or ring(self.n), folder / "graph.json")
         self.torchrun = torchrun
+        self.searched = announce_rendezvous(folder / "installed") if torchrun else ""
         start: tuple[str, ...] = (
             "-m",
             "digrad",
@@ -79,7 +81,11 @@ class Run:
         rank: tuple[str, ...] = ("--node-rank", str(number))
         if self.torchrun:
             rank = (f"--rdzv-conf=key_file={self.folder / 'run.key'},node_rank={number}",)
-            variables = {**variables, "DIGRAD_GRAPH": str(self.folder / "graph.json")}
+            variables = {
+                **variables,
+                "DIGRAD_GRAPH": str(self.folder / "graph.json"),
+                "PYTHONPATH": self.searched,
+            }
         words = (*self.words, *rank, *options, *self.script)
         log = self.folder / f"log-{number}-{len(host.processes)}"
         self.processes[number] = host.start(*words, log=log, **variables)

@@ -1,13 +1,16 @@
 """Packages with methods and problems, installed with pip into a folder that this process sees for a while."""
 
+import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import invalidate_caches
 from pathlib import Path
 
 from digrad._internal import plugins
+from torch_processes import SEARCHED
 
 _OPTIONS = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation", "--no-index")
 
@@ -27,6 +30,14 @@ def announce(target: Path, package: str, entries: str, source: str = "") -> Path
     (facts / "entry_points.txt").write_text(entries)
     (target / f"{package}.py").write_text(source)
     return target
+
+
+def announce_rendezvous(target: Path) -> str:
+    """Announce what digrad has for torchrun, as its installation does; return where Python then searches."""
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    points = [f"{name} = {point}" for name, point in project["entry-points"]["torchrun.handlers"].items()]
+    announce(target, "handlers", "\n".join(["[torchrun.handlers]", *points, ""]))
+    return os.pathsep.join([str(target), SEARCHED])
 
 
 @contextmanager

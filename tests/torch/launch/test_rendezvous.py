@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-import tomllib
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -26,8 +25,8 @@ from digrad.torch.launch.rendezvous import Rendezvous
 from digrad.torch.launch.store import Client, RendezvousStore
 from digrad.torch.transport import curve
 from digrad.torch.transport.curve import make_key, read_key, secure
-from plugin_installs import announce
-from torch_processes import SEARCHED, WORKERS, environment, free_port
+from plugin_installs import announce_rendezvous
+from torch_processes import WORKERS, environment, free_port
 
 
 @pytest.fixture(autouse=True)
@@ -162,16 +161,6 @@ def test_repeated_request_is_not_added_twice(tmp_path: Path, monkeypatch: pytest
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node=1", "--max-restarts=1")
 
 
-def searched_with_entry_point(folder: Path) -> str:
-    """Return where Python searches, with the entry points of pyproject.toml as an installation makes them known."""
-    declared = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"][
-        "entry-points"
-    ]
-    points = [f"{name} = {point}" for name, point in declared["torchrun.handlers"].items()]
-    installed = announce(folder / "installed", "handlers", "\n".join(["[torchrun.handlers]", *points, ""]))
-    return os.pathsep.join([str(installed), SEARCHED])
-
-
 @pytest.mark.long
 def test_two_torchruns_restart_together_after_a_kill_and_end_right(tmp_path: Path) -> None:
     """No file of ours starts anything: the entry point makes the rendezvous known to torchrun."""
@@ -183,7 +172,7 @@ def test_two_torchruns_restart_together_after_a_kill_and_end_right(tmp_path: Pat
         f"--rdzv-conf=key_file={key}",
     )
     command = [sys.executable, *TORCHRUN, *meeting, str(WORKERS / "launched.py"), "killed", str(tmp_path)]
-    variables = environment(PYTHONPATH=searched_with_entry_point(tmp_path))
+    variables = environment(PYTHONPATH=announce_rendezvous(tmp_path / "installed"))
     processes = [
         subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         for _ in range(2)
