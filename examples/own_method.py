@@ -28,7 +28,7 @@ class HeavyBallCGT:
     threshold: float
     momentum: float
 
-    needs: ClassVar = frozenset({"row", "column"})
+    needs = frozenset({"row", "column"})
     converges: ClassVar = "exact"
     estimate = query = state_x
 

@@ -118,7 +118,8 @@ def draws(
     else:
         rows = len(wanted)
     raw = np.stack([_raw(seed, block * counters, rows * counters * WORDS) for block in blocks])
-    uniform = ((raw >> np.uint64(11)) + 0.5) * 2.0**-53  # never 0, whose logarithm is infinite
+    draws = (raw >> np.uint64(11)).astype(np.float64)
+    uniform = (draws + 0.5) * 2.0**-53  # never 0, whose logarithm is infinite
     pairs = uniform.reshape(length, len(wanted), -1)[:, :, : 2 * d].reshape(length, len(wanted), d, 2)
     return noise.shape(pairs[..., 0], pairs[..., 1])
 

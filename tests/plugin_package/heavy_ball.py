@@ -25,7 +25,7 @@ class HeavyBallAB:
     step_size: Hyper
     momentum: Hyper = 0.3
 
-    needs: ClassVar = frozenset({"row", "column"})
+    needs = frozenset({"row", "column"})
     converges: ClassVar = "exact"
     bibtex: ClassVar = (
         "@article{xin2020heavy,\n  author = {Xin, Ran and Khan, Usman A.},\n  year = {2020},\n}"

@@ -56,7 +56,7 @@ class AB:
 
     step_size: Hyper
 
-    needs: ClassVar = frozenset({"row", "column"})
+    needs = frozenset({"row", "column"})
     connectivity: ClassVar = "common root"
     converges: ClassVar = "exact"
     reference: ClassVar = "xin2018linear"

@@ -58,7 +58,7 @@ class Adam:
     second_momentum: float = 0.999
     epsilon: float = 1e-8
 
-    needs: ClassVar = frozenset({"mean"})
+    needs = frozenset({"mean"})
     converges: ClassVar = "exact"
     reference: ClassVar = "kingma2015adam"
     estimate = query = state_x

@@ -56,7 +56,7 @@ class ADDOPT:
 
     step_size: Hyper
 
-    needs: ClassVar = frozenset({"column"})
+    needs = frozenset({"column"})
     converges: ClassVar = "exact"
     reference: ClassVar = "xi2018addopt"
     estimate = query = debiased_x

@@ -53,7 +53,7 @@ class AugPushPull:
 
     step_size: Hyper
 
-    needs: ClassVar = frozenset({"row", "column"})
+    needs = frozenset({"row", "column"})
     connectivity: ClassVar = "common root"
     converges: ClassVar = "exact"
     reference: ClassVar = "xu2015augmented"

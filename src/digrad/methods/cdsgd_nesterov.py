@@ -59,7 +59,7 @@ class CDSGDNesterov:
     momentum: float = 0.9
     mixing: MixingChoice = "sinkhorn"
 
-    needs: ClassVar = frozenset({"doubly"})
+    needs = frozenset({"doubly"})
     converges: ClassVar = "biased"
     reference: ClassVar = "jiang2021consensus"
     estimate = state_x

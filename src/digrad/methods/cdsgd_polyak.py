@@ -59,7 +59,7 @@ class CDSGDPolyak:
     momentum: float = 0.9
     mixing: MixingChoice = "sinkhorn"
 
-    needs: ClassVar = frozenset({"doubly"})
+    needs = frozenset({"doubly"})
     converges: ClassVar = "biased"
     reference: ClassVar = "jiang2017collaborative"
     estimate = query = state_x

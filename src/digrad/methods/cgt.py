@@ -61,7 +61,7 @@ class CGT:
     step_size: Hyper
     threshold: Hyper
 
-    needs: ClassVar = frozenset({"row", "column"})
+    needs = frozenset({"row", "column"})
     connectivity: ClassVar = "common root"
     converges: ClassVar = "exact"
     reference: ClassVar = "bo2026provably"

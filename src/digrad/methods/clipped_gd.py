@@ -46,7 +46,7 @@ class ClippedGD:
     step_size: Hyper
     threshold: Hyper
 
-    needs: ClassVar = frozenset({"mean"})
+    needs = frozenset({"mean"})
     converges: ClassVar = "exact"
     reference: ClassVar = "zhang2020why"
     estimate = query = state_x

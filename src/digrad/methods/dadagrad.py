@@ -72,7 +72,7 @@ class DAdaGrad:
     delayed: bool = True
     mixing: MixingChoice = "sinkhorn"
 
-    needs: ClassVar = frozenset({"doubly"})
+    needs = frozenset({"doubly"})
     converges: ClassVar = "drifting"
     reference: ClassVar = "chen2023convergence"
     estimate = query = state_x

@@ -80,7 +80,7 @@ class DAMSGrad:
     delayed: bool = True
     mixing: MixingChoice = "sinkhorn"
 
-    needs: ClassVar = frozenset({"doubly"})
+    needs = frozenset({"doubly"})
     converges: ClassVar = "biased"
     reference: ClassVar = "chen2023convergence"
     estimate = query = state_x

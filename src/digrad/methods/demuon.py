@@ -65,7 +65,7 @@ class DeMuon:
     iterations: int | None = None
     mixing: MixingChoice = "sinkhorn"
 
-    needs: ClassVar = frozenset({"doubly"})
+    needs = frozenset({"doubly"})
     converges: ClassVar = "neighbourhood"
     reference: ClassVar = "he2025demuon"
     estimate = query = state_x

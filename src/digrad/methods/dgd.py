@@ -54,7 +54,7 @@ class DGD:
     step_size: Hyper
     mixing: MixingChoice = "sinkhorn"
 
-    needs: ClassVar = frozenset({"doubly"})
+    needs = frozenset({"doubly"})
     converges: ClassVar = "biased"
     reference: ClassVar = "nedic2009distributed"
     estimate = query = state_x

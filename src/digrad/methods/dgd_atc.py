@@ -53,7 +53,7 @@ class DGDATC:
     step_size: Hyper
     mixing: MixingChoice = "sinkhorn"
 
-    needs: ClassVar = frozenset({"doubly"})
+    needs = frozenset({"doubly"})
     converges: ClassVar = "biased"
     reference: ClassVar = "cattivelli2010diffusion"
     estimate = query = state_x

@@ -56,7 +56,7 @@ class DGDClip:
     threshold: Hyper
     mixing: MixingChoice = "sinkhorn"
 
-    needs: ClassVar = frozenset({"doubly"})
+    needs = frozenset({"doubly"})
     converges: ClassVar = "biased"
     reference: ClassVar = "bo2026provably"
     estimate = query = state_x

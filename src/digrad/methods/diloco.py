@@ -70,7 +70,7 @@ class DiLoCo:
     momentum: float = 0.9
     mixing: MixingChoice = "sinkhorn"
 
-    needs: ClassVar = frozenset({"doubly"})
+    needs = frozenset({"doubly"})
     converges: ClassVar = "biased"
     reference: ClassVar = "douillard2023diloco"
     query = state_x

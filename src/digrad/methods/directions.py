@@ -14,7 +14,7 @@ array([[ 1., -1.]])
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from digrad import checks
 from digrad.arrays import (
@@ -76,7 +76,7 @@ def no_memory(direction: object, x: Array, shapes: Shapes) -> Array:
 class Plain:
     """Made by :func:`plain`."""
 
-    settles: ClassVar = True
+    settles = True
     init = no_memory
 
     def update(self, y: Array, memory: Array, x: Array, shapes: Shapes) -> tuple[Array, Array]:
@@ -90,7 +90,7 @@ class Clip:
 
     threshold: float
 
-    settles: ClassVar = True
+    settles = True
     init = no_memory
 
     def __post_init__(self) -> None:
@@ -108,7 +108,7 @@ class SoftClip:
 
     threshold: float
 
-    settles: ClassVar = True
+    settles = True
     init = no_memory
 
     def __post_init__(self) -> None:
@@ -124,7 +124,7 @@ class SoftClip:
 class Normalize:
     """Made by :func:`normalize`."""
 
-    settles: ClassVar = False
+    settles = False
     init = no_memory
 
     def update(self, y: Array, memory: Array, x: Array, shapes: Shapes) -> tuple[Array, Array]:
@@ -136,7 +136,7 @@ class Normalize:
 class Sign:
     """Made by :func:`sign`."""
 
-    settles: ClassVar = False
+    settles = False
     init = no_memory
 
     def update(self, y: Array, memory: Array, x: Array, shapes: Shapes) -> tuple[Array, Array]:
@@ -150,7 +150,7 @@ class Orthogonalize:
 
     iterations: int | None = None
 
-    settles: ClassVar = False
+    settles = False
     init = no_memory
 
     def __post_init__(self) -> None:

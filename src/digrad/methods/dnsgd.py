@@ -66,7 +66,7 @@ class DNSGD:
     chebyshev: float = 0.0
     mixing: MixingChoice = "sinkhorn"
 
-    needs: ClassVar = frozenset({"doubly"})
+    needs = frozenset({"doubly"})
     converges: ClassVar = "neighbourhood"
     reference: ClassVar = "luo2025decentralized"
     estimate = query = state_x

@@ -57,7 +57,7 @@ class DSGT:
     step_size: Hyper
     mixing: MixingChoice = "sinkhorn"
 
-    needs: ClassVar = frozenset({"doubly"})
+    needs = frozenset({"doubly"})
     converges: ClassVar = "exact"
     reference: ClassVar = "pu2021distributed"
     estimate = query = state_x

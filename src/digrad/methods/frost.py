@@ -57,7 +57,7 @@ class FROST:
 
     step_size: Hyper
 
-    needs: ClassVar = frozenset({"row"})
+    needs = frozenset({"row"})
     converges: ClassVar = "exact"
     connectivity: ClassVar = "strong"
     learns: ClassVar = "the Perron vector of R"

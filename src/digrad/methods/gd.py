@@ -42,7 +42,7 @@ class GD:
 
     step_size: Hyper
 
-    needs: ClassVar = frozenset({"mean"})
+    needs = frozenset({"mean"})
     converges: ClassVar = "exact"
     reference: ClassVar = "cauchy1847methode"
     estimate = query = state_x

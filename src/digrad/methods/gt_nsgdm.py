@@ -60,7 +60,7 @@ class GTNSGDm:
     momentum: float = 0.9
     mixing: MixingChoice = "sinkhorn"
 
-    needs: ClassVar = frozenset({"doubly"})
+    needs = frozenset({"doubly"})
     converges: ClassVar = "neighbourhood"
     reference: ClassVar = "yu2025decentralized"
     estimate = query = state_x

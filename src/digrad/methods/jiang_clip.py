@@ -58,7 +58,7 @@ class JiangClip:
     threshold: Hyper
     mixing: MixingChoice = "sinkhorn"
 
-    needs: ClassVar = frozenset({"doubly", "mean"})
+    needs = frozenset({"doubly", "mean"})
     converges: ClassVar = "biased"
     reference: ClassVar = "jiang2025decentralized"
     attribution: ClassVar = "after Jiang et al. 2025, interpretation"

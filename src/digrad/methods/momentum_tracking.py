@@ -59,7 +59,7 @@ class MomentumTracking:
     momentum: float = 0.9
     mixing: MixingChoice = "sinkhorn"
 
-    needs: ClassVar = frozenset({"doubly"})
+    needs = frozenset({"doubly"})
     converges: ClassVar = "exact"
     reference: ClassVar = "takezawa2023momentum"
     estimate = query = state_x

@@ -69,7 +69,7 @@ class NoLoCo:
     momentum: float = 0.5
     mixing: MixingChoice = "sinkhorn"
 
-    needs: ClassVar = frozenset({"doubly"})
+    needs = frozenset({"doubly"})
     converges: ClassVar = "biased"
     reference: ClassVar = "kolehmainen2025noloco"
     query = state_x

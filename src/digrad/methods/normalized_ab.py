@@ -53,7 +53,7 @@ class NormalizedAB:
 
     step_size: Hyper
 
-    needs: ClassVar = frozenset({"row", "column"})
+    needs = frozenset({"row", "column"})
     connectivity: ClassVar = "common root"
     converges: ClassVar = "neighbourhood"
     reference: ClassVar = "bo2026provably"

@@ -49,7 +49,7 @@ class NSGDm:
     step_size: Hyper
     momentum: float = 0.9
 
-    needs: ClassVar = frozenset({"mean"})
+    needs = frozenset({"mean"})
     converges: ClassVar = "neighbourhood"
     reference: ClassVar = "cutkosky2020momentum"
     estimate = query = state_x

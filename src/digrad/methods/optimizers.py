@@ -9,7 +9,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from digrad.errors import ArgumentError
 from digrad.types import Array, Shapes
@@ -58,7 +58,7 @@ class OptaxDirection:
 
     transform: Any
 
-    settles: ClassVar = None
+    settles = None
 
     def init(self, x: Array, shapes: Shapes) -> Array:
         """Return what the transform remembers at the start, one row per agent."""
@@ -93,7 +93,7 @@ class TorchDirection:
 
     make: Callable[[list[Any]], Any]
 
-    settles: ClassVar = None
+    settles = None
 
     def init(self, x: Array, shapes: Shapes) -> Array:
         """Return an empty memory: a first column that says whether there was a step, then what the state needs."""

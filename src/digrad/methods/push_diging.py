@@ -57,7 +57,7 @@ class PushDIGing:
 
     step_size: Hyper
 
-    needs: ClassVar = frozenset({"column"})
+    needs = frozenset({"column"})
     converges: ClassVar = "exact"
     reference: ClassVar = "nedic2017achieving"
     estimate = query = debiased_x

@@ -57,7 +57,7 @@ class QGDSGDm:
     momentum: float = 0.9
     mixing: MixingChoice = "sinkhorn"
 
-    needs: ClassVar = frozenset({"doubly"})
+    needs = frozenset({"doubly"})
     converges: ClassVar = "biased"
     reference: ClassVar = "lin2021quasi"
     estimate = query = state_x

@@ -52,7 +52,7 @@ class SGP:
 
     step_size: Hyper
 
-    needs: ClassVar = frozenset({"column"})
+    needs = frozenset({"column"})
     converges: ClassVar = "biased"
     reference: ClassVar = "assran2019stochastic"
     estimate = query = debiased_x

@@ -56,7 +56,7 @@ class SoftCGT:
     step_size: Hyper
     threshold: Hyper
 
-    needs: ClassVar = frozenset({"row", "column"})
+    needs = frozenset({"row", "column"})
     connectivity: ClassVar = "common root"
     converges: ClassVar = "exact"
     reference: ClassVar = "bo2026provably"

@@ -59,7 +59,7 @@ class SONATA:
 
     step_size: Hyper
 
-    needs: ClassVar = frozenset({"column"})
+    needs = frozenset({"column"})
     converges: ClassVar = "exact"
     reference: ClassVar = "scutari2019distributed"
     estimate = query = state_x

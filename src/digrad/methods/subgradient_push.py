@@ -54,7 +54,7 @@ class SubgradientPush:
 
     step_size: Hyper
 
-    needs: ClassVar = frozenset({"column"})
+    needs = frozenset({"column"})
     converges: ClassVar = "biased"
     reference: ClassVar = "nedic2015distributed"
     estimate = query = debiased_x

@@ -98,7 +98,7 @@ def check_connected(mixing: Mixing, name: str) -> None:
         )
 
 
-def check_connectivity(used: Mapping[Kind, Digraph], owner: str, connectivity: Connectivity) -> None:
+def check_connectivity(used: Mapping[str, Digraph], owner: str, connectivity: Connectivity) -> None:
     """Raise unless the edges that carry weights, by kind, connect the agents as the method ``owner`` needs it."""
     if used.get("row") is used.get("column") and all(map(is_strongly_connected, used.values())):
         return  # the usual case, found out at half the price

@@ -362,7 +362,7 @@ class SynchronousNet(Verbs):
 def _as_sent(fields: Sequence[tuple[str, torch.Tensor]]) -> list[tuple[str, Sent]]:
     """Return fields as they are sent: several that are pushed are one pair."""
     pushed = tuple(array for verb, array in fields if verb == "push")
-    pair = arrays_sent("push", pushed if len(pushed) > 1 else pushed[0]) if pushed else iter(())
+    pair = arrays_sent("push", pushed if len(pushed) > 1 else pushed[0]) if len(pushed) > 0 else iter(())
     return [(verb, next(pair) if verb == "push" else Sent(array, False, False)) for verb, array in fields]
 
 

@@ -206,11 +206,12 @@ class UnreliableNet(Verbs):
         if chosen is not None and self._letters[verb] == "R":
             return torch.where(chosen, value, torch.nan)
         if self.k == 0 or state.reference is None:
-            state.reference = value.clone()
+            reference = value.clone()
         else:
             after = decoded(links.compressor, value, state.reference, chosen)
-            state.reference = torch.where(now.awake[:, None], after, state.reference)
-        return state.reference
+            reference = torch.where(now.awake[:, None], after, state.reference)
+        state.reference = reference
+        return reference
 
     def _pulled(
         self, state: LinkState, x: torch.Tensor, value: torch.Tensor, weights: Weights, now: Delivered

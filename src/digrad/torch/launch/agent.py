@@ -40,9 +40,9 @@ class Agent(LocalElasticAgent):
         super().__init__(spec, logs, shutdown_timeout=_TERM_GRACE)
         self._node = node
 
-    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:  # pyright: ignore[reportIncompatibleVariableOverride]
         self._node.check_signals()
-        result = super()._monitor_workers(worker_group)
+        result = super()._monitor_workers(worker_group)  # pyright: ignore[reportCallIssue]
         if result.state == WorkerState.FAILED:
             self._node.note_failures({rank: one.exitcode for rank, one in result.failures.items()})
         return result

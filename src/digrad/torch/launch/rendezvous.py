@@ -279,6 +279,7 @@ class Rendezvous(RendezvousHandler):
 
     def _join(self) -> Message:
         began, noticed = time.monotonic(), -_NOTICE_INTERVAL + _FIRST_NOTICE
+        answer: Message
         while True:
             self._check()
             try:
@@ -394,7 +395,8 @@ def _reason(error: BaseException) -> str:
     """Return in one line why torchelastic ends."""
     if isinstance(error, ChildFailedError):
         rank, failure = error.get_first_failure()
-        message = failure.message["message"] if isinstance(failure.message, dict) else failure.message
+        record: Any = failure.message  # a text, or what the worker has written into its error file
+        message = record["message"] if isinstance(record, dict) else record
         return f"agent {rank} failed: {' '.join(str(message).split())}"
     return " ".join(f"{type(error).__name__}: {error}".split())
 

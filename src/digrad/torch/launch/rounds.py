@@ -161,7 +161,7 @@ class Rounds:
             silent = [i for i in rivals if self._places[i].heard < arrived]
             if not silent and asked is None:
                 return f"all {self._nodes} machines are here already", None
-            if not silent:
+            if not silent and asked is not None:
                 address = self._places[asked].address
                 return f"machine {asked} is here already ({address}); choose another node rank", None
             if self._clock() - arrived < TAKEOVER:

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from torch.distributed import (  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed import (
     DistStoreError,
-    PrefixStore,
-    Store,
-    TCPStore,
+    PrefixStore,  # pyright: ignore[reportPrivateImportUsage]
+    Store,  # pyright: ignore[reportPrivateImportUsage]
+    TCPStore,  # pyright: ignore[reportPrivateImportUsage]
 )
 
 from digrad.torch.launch import STORE_VARIABLE, attempt
