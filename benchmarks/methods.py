@@ -104,12 +104,12 @@ class Work:
         sampler = WithReplacement(problem.sizes, batch, 0) if batch else None
         method = cls(step_size=STEP_SIZE, **options)
         self.simulator = digrad.Simulator(method, problem, network, batch_size=batch, dtype=dtype)
-        self.loop = Loop(self.simulator, self.x0, self.steps)
+        self.compiled = Loop(self.simulator, self.x0, self.steps)
         self.batches = sampler.batches(0, self.steps) if sampler else None
 
     def run(self, steps: int | None = None) -> Any:
         """Run digrad's loop in one call; return the estimates."""
-        state = self.loop.run(self.steps if steps is None else steps)
+        state = self.compiled.run(self.steps if steps is None else steps)
         if not state.alive:
             raise DigradError(f"{self.name} diverged: nothing to compare.")
         return self.simulator.estimate(state)

@@ -60,18 +60,18 @@ class Workload:
         self.batches = sampler and sampler.batches(0, steps)
         method = dg.CGT(step_size=STEP_SIZE, threshold=THRESHOLD)
         simulator = dg.Simulator(method, problem, self.network, batch_size=batch_size, dtype=dtype)
-        self.loop = Loop(simulator, self.x0, steps)
+        self.compiled = Loop(simulator, self.x0, steps)
 
     def run(self) -> Any:
         """Run digrad's loop in one call; return x."""
-        return self.loop.run(self.steps).method_state.x
+        return self.compiled.run(self.steps).method_state.x
 
     def record(self) -> Any:
         """Run with averages stored in the loop and evaluated afterwards; return the losses."""
-        _, buffer = self.loop.record(self.steps, RECORD_EVERY)
+        _, buffer = self.compiled.record(self.steps, RECORD_EVERY)
         points = first_rows(buffer, -(-self.steps // RECORD_EVERY)).point
         with jax.enable_x64(True):
-            return evaluate_many(self.problem.code, self.loop.setup.params[0].arrays, points)[0]
+            return evaluate_many(self.problem.code, self.compiled.setup.params[0].arrays, points)[0]
 
     @cached_property
     def rows(self) -> tuple[Any, Any]:

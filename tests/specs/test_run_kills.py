@@ -100,7 +100,9 @@ def test_killed_run_is_old_or_new_or_incomplete_and_goes_on(
         run(specs[0], start)
     made = traces(after)
     (tmp_path / "traces").write_bytes(pickle.dumps(made))
-    monkeypatch.setattr(runner, "simulate", lambda *parts, name, seed, **options: made[name, seed])
+    monkeypatch.setattr(
+        runner, "drive", lambda simulator, options, **rest: made[simulator.setup.name, options["seed"]]
+    )
     killed = killed_everywhere(ACT, start, tmp_path / "killed", after, tmp_path / "traces", options)
     assert len(killed) > 10
     whole, built = results(killed[-1]), specs[-1].build()

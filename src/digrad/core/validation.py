@@ -39,7 +39,8 @@ def check_fit(method: Method, network: AnyNetwork, name: str) -> None:
     _check_agents(method, network.n, name)
     check_columns(method, network.n)
     network.require(required(method), name, connectivity(method))
-    check_links(method, network, name)
+    if network.links is not None or network.period != 1:
+        check_links(method, network, name)
 
 
 def _check_agents(method: Method, n: int, name: str) -> None:

@@ -78,7 +78,7 @@ def compare(
         >>> {name: trace.verdict for name, trace in traces.items()}
         {'CGT': 'converged', 'DGD': 'stalled'}
     """
-    by_label, wanted = labelled(methods), complete(options, "compare")
+    by_label, wanted = labelled(methods, "compare"), complete(options, "compare")
     first = wanted["seed"]
     several = range(first, first + checks.count(seeds, "seeds", "compare"))
     for label, method in by_label.items():

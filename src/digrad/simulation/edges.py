@@ -40,10 +40,10 @@ Slices = tuple[int, ...]  # where each slice of the edges ends
 
 
 def edges_of_steps(
-    network: AnyNetwork, letter: str, first: int, length: int, dtype: npt.DTypeLike
+    network: AnyNetwork, matrix: str, first: int, length: int, dtype: npt.DTypeLike
 ) -> tuple[Edges, Slices]:
-    """Return the matrices ``letter`` of the iterations first, ..., first + length - 1, edge by edge."""
-    weights = step_weights(network, letter, first, length)
+    """Return the matrices ``matrix`` of the iterations first, ..., first + length - 1, edge by edge."""
+    weights = step_weights(network, matrix, first, length)
     sender, receiver = weights.arcs.T
     degree = np.bincount(receiver, minlength=network.n)
     by_degree = np.argsort(-degree, kind="stable")

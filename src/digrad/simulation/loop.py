@@ -252,8 +252,8 @@ def at(params: Params, xs: Xs, i: jax.Array | int) -> tuple[Any, jax.Array | Non
 
 
 def _operators(params: Params, xs: Xs, k: jax.Array, first: jax.Array) -> dict[str, Operator]:
-    periodic = {verb: pick(one, k % count(one)) for verb, one in params.turns.items()}
-    fresh = {verb: pick(one, k - first) for verb, one in xs.operators.items()}
+    periodic = {primitive: pick(one, k % count(one)) for primitive, one in params.turns.items()}
+    fresh = {primitive: pick(one, k - first) for primitive, one in xs.operators.items()}
     return {**params.operators, **periodic, **fresh}
 
 

@@ -27,12 +27,13 @@ from digrad import checks
 from digrad.core.churn import check_churn
 from digrad.core.validation import check_fit, check_method, check_network
 from digrad.errors import ArgumentError
+from digrad.links import Links
 from digrad.metrics import AVERAGES
 from digrad.noise import Noise, check_noise
 from digrad.problems import Problem
 from digrad.problems.problem import as_floats
 from digrad.sampling import EpochPermutations, WithReplacement, normal_start
-from digrad.types import Average, Method
+from digrad.types import Average
 
 MOST_STEPS = 10**12  # even a microsecond for each would take days
 MOST_ROWS = 10**8  # recorded iterations; each takes about 60 bytes
@@ -225,21 +226,26 @@ def complete(given: Mapping[str, Any], owner: str, kind: Any = RunOptions) -> di
     return options
 
 
-def labelled(methods: Mapping[str, Method] | Sequence[Method]) -> dict[str, Method]:
-    """Return methods by label; a sequence is labelled by class, which must then be different for each."""
-    if not isinstance(methods, Mapping | Sequence) or isinstance(methods, str) or not methods:
-        raise ArgumentError(
-            f"`methods` must be a list of methods or a mapping from labels, not empty, but got {methods!r}."
-        )
+def labelled(methods: Any, owner: str) -> dict[str, Any]:
+    """Return methods, or classes of them, by label; one, or those of a list, are labelled by class."""
     if isinstance(methods, Mapping):
-        return dict(methods)
-    labels = [type(method).__name__ for method in methods]
-    twice = sorted({label for label in labels if labels.count(label) > 1})
-    if twice:
+        found = dict(methods)
+    else:
+        several = methods if isinstance(methods, Sequence) else [methods]
+        labels = [one.__name__ if isinstance(one, type) else type(one).__name__ for one in several]
+        twice = sorted({label for label in labels if labels.count(label) > 1})
+        if twice:
+            raise ArgumentError(
+                f"`methods` of {owner} holds {twice[0]} more than once; pass a mapping from labels to methods instead."
+            )
+        found = dict(zip(labels, several, strict=True))
+    is_right = all(isinstance(label, str) and hasattr(one, "step") for label, one in found.items())
+    if not found or not is_right:
         raise ArgumentError(
-            f"`methods` holds {twice[0]} more than once; pass a mapping from labels to methods instead."
+            f"`methods` of {owner} must be methods such as CGT(step_size=0.05, threshold=5.0), in a list or a mapping "
+            f"from labels, not empty, but got {methods!r}."
         )
-    return dict(zip(labels, methods, strict=True))
+    return found
 
 
 def check_parts(method: Any, problem: Any, network: Any, name: str) -> None:
@@ -255,7 +261,8 @@ def check_parts(method: Any, problem: Any, network: Any, name: str) -> None:
             f"`network` has {network.n} agents, but `problem` has {problem.n_agents} losses; they must agree."
         )
     check_fit(method, network, name)
-    check_churn(method, network, name, "simulate")
+    if isinstance(network.links, Links):
+        check_churn(method, network, name, "simulate")
 
 
 def make_sampler(problem: Problem, options: Mapping[str, Any]) -> WithReplacement | EpochPermutations | None:

@@ -111,7 +111,7 @@ def set_up(
         fresh_bytes
         + (4 * n * sampler.batch_size if sampler else 0)
         + (n * d * dtype.itemsize if options["gradient_noise"] else 0)
-        + delivery_bytes(delivery, widths)
+        + (delivery_bytes(delivery, widths) if delivery else 0)
         or 1
     )
     u, v = perron_weights(method, network)

@@ -117,10 +117,8 @@ def deliveries(
     )
 
 
-def delivery_bytes(delivery: DeliverySchedule | None, widths: tuple[int, ...]) -> int:
+def delivery_bytes(delivery: DeliverySchedule, widths: tuple[int, ...]) -> int:
     """Return about how much memory the deliveries of one iteration take, while they are made."""
-    if delivery is None:
-        return 0
     drawn = (
         delivery.n * sum(widths) * (isinstance(delivery.links.compressor, RandomK) + delivery.links.is_noisy)
     )

@@ -42,7 +42,7 @@ def minimize(
         fun: One JAX function ``f_i(x)`` per agent; or one function ``loss(x, batch)`` of all with ``data``; or a
             problem.
         x0: Where all agents start, ``[d]``.
-        network: Who hears whom; a graph has uniform weights.
+        network: The communication graph and its weights; a graph alone has uniform ones.
         data: One batch per agent, for ``loss(x, batch)``.
         method: By default CGT with the recommended threshold and half of the largest step size that is stable over
             the first 200 steps; if it does not converge, a tenth and a fiftieth.

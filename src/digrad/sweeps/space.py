@@ -10,6 +10,7 @@ import numpy as np
 
 from digrad import checks
 from digrad.errors import ArgumentError, DigradError
+from digrad.simulation.options import labelled
 from digrad.types import Method
 
 MethodLike: TypeAlias = Method | type
@@ -81,7 +82,7 @@ def candidates(
     Raises:
         ArgumentError: The grid is empty, names an unknown field, or holds a value that a method refuses.
     """
-    by_label = _labelled(methods)
+    by_label = labelled(methods, "sweep")
     axes, draws = _axes(grid), _draws(random, samples, seed, grid)
     known = {name for method in by_label.values() for name in _fields(method)}
     for name in (*axes, *(draws[0] if draws else ())):
@@ -108,30 +109,6 @@ def _points(
         for point in itertools.product(*mine.values())
         for draw in kept
     ]
-
-
-def _labelled(methods: Any) -> dict[str, MethodLike]:
-    if isinstance(methods, Mapping):
-        found = dict(methods)
-    else:
-        several = methods if isinstance(methods, list | tuple) else [methods]
-        labels = [one.__name__ if isinstance(one, type) else type(one).__name__ for one in several]
-        twice = sorted({label for label in labels if labels.count(label) > 1})
-        if twice:
-            raise ArgumentError(
-                f"`methods` of sweep holds {twice[0]} more than once; pass a mapping from labels to methods instead."
-            )
-        found = dict(zip(labels, several, strict=True))
-    for label, method in found.items():
-        owner = method if isinstance(method, type) else type(method)
-        if not (isinstance(label, str) and dataclasses.is_dataclass(owner) and hasattr(owner, "step")):
-            raise ArgumentError(
-                "`methods` of sweep must be methods such as CGT(step_size=0.05, threshold=5.0) or their classes, in a "
-                f"list or a mapping from labels, but got {method!r}."
-            )
-    if not found:
-        raise ArgumentError("`methods` of sweep must not be empty.")
-    return found
 
 
 def _axes(grid: Mapping[str, Sequence[Any]] | None) -> dict[str, list[Any]]:
