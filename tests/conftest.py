@@ -126,6 +126,7 @@ def chunks_of(monkeypatch):
 
     def set_length(steps):
         monkeypatch.setattr(setup, "STEPS_PER_CALL", steps)
+        monkeypatch.setattr(setup, "LEAST_STEPS", 1)
         monkeypatch.setattr(driver, "CALL_SECONDS", None)
 
     return set_length

@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,8 +59,10 @@ def run_agents(
             ends[agent][1].send((False, traceback.format_exc()))
 
     processes = [context.Process(target=main, args=(agent,)) for agent in range(n)]
-    for process in processes:
-        process.start()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # JAX warns of forks; these processes do not use it
+        for process in processes:
+            process.start()
     found = []
     try:
         for agent, (here, _) in enumerate(ends):

@@ -177,8 +177,8 @@ def test_row_weights_alone_diverge_under_loss():
     ids=["5 agents, bfloat16", "5 agents, 4 bits", "20 agents, bfloat16", "20 agents, 4 bits"],
 )
 def test_an_estimate_coded_without_a_reference_has_a_floor(case, compressor, expected):
-    assert floor(case, alone(compressor.code)) == pytest.approx(expected, rel=0.05)
-    assert floor(case, change_of_x(compressor.code), alone(compressor.code)) < 1e-9
+    assert floor(case, alone(compressor.compress)) == pytest.approx(expected, rel=0.05)
+    assert floor(case, change_of_x(compressor.compress), alone(compressor.compress)) < 1e-9
 
 
 def on_a_grid(v):
@@ -217,7 +217,7 @@ def test_random_entries_scaled_up_diverge():
 
 @pytest.mark.parametrize(("k", "damping", "k8"), [(3, 1.0, np.inf), (3, 0.3, 568), (1, 0.3, np.inf)])
 def test_mixing_of_what_was_said_alone_needs_a_damping_that_depends_on_the_coder(k, damping, k8):
-    code = dg.compressors.top_k(k).code
+    code = dg.compressors.top_k(k).compress
     assert settles_at(errors(R20, change_of_x(code), change_of_y(code), damping, 900)) == k8
 
 
@@ -246,11 +246,11 @@ def largest_entry(v):
 @pytest.mark.parametrize(
     ("code", "bias"),
     [
-        (dg.compressors.bfloat16().code, 0.11),
-        (dg.compressors.quantize(4).code, 1.1),
-        (dg.compressors.quantize(2).code, 13),
+        (dg.compressors.bfloat16().compress, 0.11),
+        (dg.compressors.quantize(4).compress, 1.1),
+        (dg.compressors.quantize(2).compress, 13),
         (largest_entry, 5.3),
-        (dg.compressors.sign().code, 0.47),
+        (dg.compressors.sign().compress, 0.47),
     ],
     ids=["bfloat16", "4 bits", "2 bits", "top 1", "sign"],
 )
@@ -288,10 +288,10 @@ class HolesNet(PlainNet):
         network = dg.Network(EXAMPLE, links=links)
         delivery = make_delivery(network)
         super().__init__(
-            delivery.arcs,
+            EXAMPLE.arcs if delivery is None else delivery.arcs,
             network.R.toarray(),
             network.C.toarray(),
-            delivery.ages(0, steps),
+            np.zeros((steps, EXAMPLE.n_arcs)) if delivery is None else delivery.ages(0, steps),
             np.ones((steps, 5), bool),
         )
         self.matters, self.before = matters, None

@@ -242,7 +242,7 @@ def test_traffic_counts_lost_packets_and_what_a_missed_one_left_unsaid():
         missed, fresh = np.where(row >= 0, 1, missed + 1), fresh & (row < 0)
 
 
-def step_without_links(method, state, links, operators, index, k, delivery, limit, *, params, static):
+def step_without_links(method, state, links, operators, index, k, delivery, limit, noise, *, params, static):
     """Return what :func:`digrad.simulation.loop._one_step` does, written as if there were no links."""
     point = method.query(state)
     grad = static.losses.gradients(params.arrays, point, index)

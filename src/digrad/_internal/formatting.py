@@ -49,7 +49,7 @@ def duration(seconds: float) -> str:
 
     Example:
         >>> duration(4), duration(125), duration(7300)
-        ('4 s', '2 min 5 s', '2 h 2 min')
+        ('4 s', '2 min 5 s', '2 h 1 min')
     """
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

@@ -394,7 +394,8 @@ def _phases(
     found = []
     for phase, present in enumerate(timeline.present):
         weights = jnp.asarray(timeline.weights(phase), dtype)
-        turns = _operators(network_of(network, present), bindings(params.method), 0, 1, dtype)
+        now, build = network_of(network, present), _builder(network)
+        turns = {name: build(now, matrix, 0, 1, dtype) for name, matrix in bindings(params.method).items()}
         found.append(params._replace(turns=turns, u=weights, v=weights, present=jnp.asarray(present)))
     return tuple(found)
 

@@ -14,7 +14,7 @@ def main(data_path: str, out: str, steps: str, which: str) -> None:
     for case in cases(which):
         model = LogisticModel(data.rows[0].shape[1])
         optimizer = DecentralizedOptimizer(model.parameters(), case.method, network)
-        history: dict[str, list] = {name: [] for name in ("y", "g", "w", "s", "v", "u", "vhat")}
+        history: dict[str, list] = {name: [] for name in ("y", "g", "w", "s", "v", "u", "m", "vhat")}
         for k in range(int(steps)):
             optimizer.zero_grad()
             data.loss(model, network.agent, k).backward()

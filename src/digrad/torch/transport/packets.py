@@ -9,7 +9,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -49,6 +50,14 @@ class Sending:
     def size(self) -> int:
         """The bytes of the payload."""
         return sum(segment.nbytes for segment in self.segments)
+
+    def end(self, error: Exception | None = None) -> None:
+        """Say that the packet has left, or that it will not; only the first word counts, whichever thread says it."""
+        with suppress(InvalidStateError):
+            if error is None:
+                self.left.set_result(None)
+            else:
+                self.left.set_exception(MessageLostError(str(error)))
 
     def wait(self, seconds: float) -> "Sending | None":
         """Return the packet once it has left; None if it has not in time.
@@ -126,7 +135,7 @@ class Transport:
         with self._lock:
             error = self._lost.get(receiver)
             if error is not None:
-                sending.left.set_exception(MessageLostError(str(error)))
+                sending.end(error)
                 return sending
             self.bytes_sent += sending.size
             self._queues.setdefault((receiver, channel), deque()).append(sending)
@@ -193,8 +202,7 @@ class Transport:
             sendings += [one for key in keys if (one := self._under_way.pop(key, None)) is not None]
             receivers = list(self._receivers.values())
         for sending in sendings:
-            if not sending.left.done():
-                sending.left.set_exception(MessageLostError(str(error)))
+            sending.end(error)
         for receiver in receivers:
             receiver.lose(peer, error)
 

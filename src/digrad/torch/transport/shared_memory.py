@@ -106,7 +106,7 @@ class SharedMemory(Transport):
         parts = [frame, sending.header, *(segment.numpy().data for segment in sending.segments)]
         self._connection(receiver).sendmsg(parts)
         self._moved(receiver)
-        sending.left.set_result(None)
+        sending.end()
 
     def _send_memory(self, receiver: int, channel: int, sending: Sending) -> None:
         connection, key, files = self._connection(receiver), (receiver, channel), []
@@ -124,7 +124,7 @@ class SharedMemory(Transport):
             for file in files:
                 os.close(file)
         self._moved(receiver)
-        sending.left.set_result(None)
+        sending.end()
 
     def _connection(self, receiver: int) -> socket.socket:
         """Return the connection to a receiver, which is made now if it was not.

@@ -242,6 +242,6 @@ class _Incoming:
 
 
 def _has_left(sending: Sending, tracker: Any) -> bool:
-    if tracker.done and not sending.left.done():
-        sending.left.set_result(None)
+    if tracker.done:
+        sending.end()
     return sending.left.done()
