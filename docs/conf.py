@@ -30,7 +30,7 @@ nb_execution_mode = "off"  # a test executes the notebook; the site shows what i
 autodoc_typehints = (
     "none"  # the signature in the code is for tools; what an argument may be is in its description
 )
-autodoc_preserve_defaults = True
+autodoc_preserve_defaults = False  # it reads sources, where the options of a run are not listed
 napoleon_numpy_docstring = False
 nitpicky = True  # a role that leads nowhere is a warning, and a warning ends the build
 nitpick_ignore_regex = [

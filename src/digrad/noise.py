@@ -78,7 +78,7 @@ class AlphaStable:
     Args:
         alpha: Above 1, so that there is a mean, and at most 2, where it is normal with variance 2 scale^2; below, there
             is no variance.
-        scale: What draws are multiplied by; the characteristic function is exp(-|scale t|^alpha).
+        scale: What draws are multiplied by; the characteristic function is ``exp(-|scale t|^alpha)``.
     """
 
     alpha: float
@@ -125,7 +125,7 @@ def draws(
 
 
 def tail_index(values: npt.ArrayLike, fraction: float = 0.05) -> float:
-    """Return Hill's estimate of the tail index: P(|X| > t) falls like t to the power minus this.
+    """Return Hill's estimate of the tail index: ``P(|X| > t)`` falls like t to the power minus this.
 
     Above 2 the variance is finite, and averaging batches helps as usual; between 1 and 2 it is not, and steps should be
     clipped or normalized. Infinite for values whose largest are all equal.

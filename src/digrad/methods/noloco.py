@@ -27,7 +27,7 @@ class NoLoCo:
 
     .. math::
         x_i^{k+1} &= x_i^k - \alpha \nabla f_i(x_i^k) \quad \text{in every step; at the end of a round, with}   \\
-        m_i^+ &= \mu m_i + \eta \big(\textstyle\sum_j P_{ij} x_j - z_i\big),                       \qquad (1) \\
+        m_i^+ &= \mu m_i + \eta \big({\textstyle\sum_j P_{ij} x_j} - z_i\big),                       \qquad (1) \\
         z_i^+ = x_i^+ &= z_i + m_i^+                                                               \qquad (2)
 
     with P doubly stochastic, :math:`z_i = x_i^0` and :math:`m_i = 0` at first. The estimate is z.

@@ -35,7 +35,7 @@ class Smoothness:
         lower_bound: A number that F never goes below; 0 by default, as of losses that are not negative.
         L0_F: Of F, given together with L1_F; by default the mean of L0_i + b L1_i (the paper's Lemma 3).
         L1_F: Of F, given together with L0_F; by default ell times the mean of L1_i.
-        strong_convexity: m of F, or any m with |grad F|^2 >= 2 m (F - inf F) everywhere; 0 by default: no linear rate.
+        strong_convexity: m of F, or any m with ``|grad F|^2 >= 2 m (F - inf F)`` everywhere; 0, no rate, by default.
         convex: Whether every f_i is convex, which doubles certified steps and must be known, not hoped.
         source: ``"closed form"`` and ``"given"`` can be certified; ``"empirical"`` cannot.
         note: Where the constants come from, for the report.
