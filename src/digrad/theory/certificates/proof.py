@@ -38,7 +38,7 @@ class Proof(NamedTuple):
     ) -> float | None:
         """Return K(eps), or None if V is not known to fall by the square of the consensus error (section 1.1).
 
-        From there on |grad F| stays below eps if the linear rate is what bounds K(eps).
+        From there on ``|grad F|`` stays below eps if the linear rate is what bounds K(eps).
         """
         # While |grad F| > eps, a step lowers V by at least d with sqrt(Q d) + T d = n eps: n |grad F| is at most the
         # sum of |y_i| and L_i |e_i|, and |y| <= max(r, r^2/c0) where <p, y> = r^2.
