@@ -132,7 +132,7 @@ class BaseOptimizer(torch.optim.Optimizer):
 
         Raises:
             NonFiniteError: A gradient is not finite, and nothing has changed; or a state is not after the step.
-            SystemExit: The run was told to end and is saved; see :attr:`preempted`.
+            SystemExit: The run was preempted (SIGTERM) and is saved; see :attr:`preempted`.
         """
         self._refuse_inside_average("step")
         self._refuse_written()
@@ -275,7 +275,7 @@ class BaseOptimizer(torch.optim.Optimizer):
         return self._runtime.step_hooks is not None and self._runtime.step_hooks.is_over
 
     def end_when_told_to(self, saver: Saver | None = None) -> None:
-        """Let all agents end at the same step when ``digrad launch`` is told to end; every agent must call.
+        """Let all agents end at the same step when ``digrad launch`` is preempted (SIGTERM); every agent must call.
 
         Args:
             saver: Saves that step, as ``Checkpoints`` do; without one the loop looks at :attr:`preempted`.

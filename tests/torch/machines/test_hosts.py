@@ -194,7 +194,7 @@ def test_lost_endpoint_is_waited_for_and_a_machine_that_is_told_to_end_ends_the_
         assert run.codes() == [1, 143], run.logs()
         assert time.monotonic() - began < 60
         assert committed_steps(tmp_path / "steps")[-1] > 6  # all have saved the step at which they ended
-        assert run.log(0).splitlines()[-1] == "digrad: another machine was told to end; all agents have saved"
+        assert run.log(0).splitlines()[-1] == "digrad: another machine was preempted; all agents have saved"
 
 
 @pytest.mark.slow

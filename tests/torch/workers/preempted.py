@@ -1,4 +1,4 @@
-"""One agent of a run that is told to end at step 5, and goes on later: the end must be that of an undisturbed run.
+"""One agent of a run that is preempted at step 5, and goes on later: the end must be that of an undisturbed run.
 
 The loop bodies differ in their order; random numbers, statistics of BatchNorm and a scheduler change with every batch.
 """

@@ -113,7 +113,7 @@ class StepHooks:
 
     @property
     def is_over(self) -> bool:
-        """Whether the run was told to end, and the last step was that of all agents."""
+        """Whether the run was preempted, and the last step was that of all agents."""
         return self._preemption.is_over
 
     def close(self) -> None:

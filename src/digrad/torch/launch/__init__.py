@@ -58,7 +58,7 @@ def launch(
     with its number. Bad settings are not tried again, nor an error that has
     happened before at the same place and step. If the run fails and an agent knows why, its traceback is
     shown, those of the others are one line each, and the last line on standard error says it again. When this process
-    is told to end, the agents end first, and so do those of other machines; if it is killed, they end with it.
+    is preempted, the agents end first, and so do those of other machines; if it is killed, they end with it.
 
     Args:
         script: A Python file that constructs a :class:`digrad.torch.ProcessNetwork`.

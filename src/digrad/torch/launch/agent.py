@@ -20,7 +20,7 @@ from digrad.torch.launch.rounds import Outcome
 
 _RESTARTS = 1_000_000  # the rendezvous decides
 _TERM_GRACE = 5  # seconds between SIGTERM and SIGKILL
-_DRAIN = 2.0  # seconds that a reader of our output gets once we were told to end
+_DRAIN = 2.0  # seconds that a reader of our output gets once this process is preempted
 
 
 class _StartOverError(BaseException):
@@ -90,7 +90,7 @@ class Node:
             except _StartOverError:
                 continue
             except SignalException:
-                self._rendezvous.close(f"{self._rendezvous.place} was told to end", FAILED)
+                self._rendezvous.close(f"{self._rendezvous.place} was preempted", FAILED)
                 return FAILED
             except RendezvousError as error:
                 self._logs.flush()
@@ -98,7 +98,7 @@ class Node:
                 self._tell(told)
                 return FAILED if told.code is None else told.code
             if is_saved_for_another(self._folder) and not self._received:
-                say("another machine was told to end; all agents have saved")
+                say("another machine was preempted; all agents have saved")
                 return FAILED
             return 0
 
@@ -110,7 +110,7 @@ class Node:
             is_graceful = self._received[0] == signal.SIGTERM and ask_to_save(self._folder, self._agents)
             self._patience = time.monotonic() + (GRACE if is_graceful else 0.0)
         if len(self._received) > 1 or time.monotonic() > self._patience:
-            raise SignalException("told to end", signal.SIGTERM)
+            raise SignalException("preempted", signal.SIGTERM)
 
     def note_failures(self, codes: dict[int, int]) -> None:
         """Take note of why workers failed, for all machines."""
