@@ -231,6 +231,7 @@ def executed_notebook() -> Any:
 
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     NotebookClient(notebook, timeout=300, record_timing=False).execute()
+    notebook.cells[1].outputs = []  # what pip prints depends on the machine
     return notebook
 
 

@@ -22,7 +22,6 @@ from digrad.torch.transport.packets import HEARTBEAT, MessageLostError, Packet, 
 
 FRAME = 1 << 17  # bytes of a payload that travel together
 QUEUED = 4  # frames that ZeroMQ keeps for a connection, at either end
-_LOOK = 5  # milliseconds between two looks at whether packets have left
 _BEGINS, _GOES_ON = 0, 1
 _META = struct.Struct("<bqq")  # whether a packet begins, channel, bytes of the payload
 _TAKEN = struct.Struct("<q")  # channel
@@ -50,9 +49,7 @@ class ZeroMQ(Transport):
         self._listener = self._socket(self._zmq.ROUTER, server=True)
         host = f"[{address}]" if ":" in address else address
         port = self._listener.bind_to_random_port(f"tcp://{host}")
-        self._token = secrets.token_hex(
-            8
-        )  # so that nobody of an earlier attempt is taken for an agent of this one
+        self._token = secrets.token_hex(8)  # nobody of an earlier attempt is taken for an agent of this one
         self._everyone = exchange({"endpoint": f"tcp://{host}:{port}", "token": self._token})
         super().__init__(frozenset(range(len(self._everyone))) - {agent})
         self._names = {f"{self._token} {peer}".encode(): peer for peer in self.peers}
@@ -61,7 +58,6 @@ class ZeroMQ(Transport):
         self._incoming: dict[tuple[int, int], _Incoming] = {}  # by sender and channel
         self._buffers: dict[tuple[int, int], torch.Tensor] = {}
         self._connections: dict[int, int] = {}  # senders, by descriptor
-        self._leaving: list[tuple[Sending, Any]] = []  # handed to ZeroMQ, which still reads their memory
         self._monitors: dict[Any, int | None] = {}  # receivers, by monitor; None for the listener
         self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._wake, self._woken = socket.socketpair()
@@ -106,12 +102,11 @@ class ZeroMQ(Transport):
         done = 0
         try:
             for meta, piece, sending in frames:
-                # Short frames are copied; of long ones the memory is read until they have left.
-                tracker = connection.send_multipart([meta, piece], zmq.DONTWAIT, copy=False, track=True)
+                connection.send_multipart([meta, piece], zmq.DONTWAIT)  # which copies
                 done += 1
                 self._moved(receiver)
                 if sending is not None:
-                    self._leaving.append((sending, tracker))
+                    sending.end()
         except zmq.Again:
             pass
         del frames[:done]
@@ -147,8 +142,7 @@ class ZeroMQ(Transport):
     def _serve(self) -> None:
         zmq = self._zmq
         while not self._is_closed:
-            self._leaving = [pair for pair in self._leaving if not _has_left(*pair)]
-            for ready, events in self._poller.poll(_LOOK if self._leaving else None):
+            for ready, events in self._poller.poll():
                 if self._is_closed:
                     break
                 if ready == self._woken.fileno():
@@ -239,9 +233,3 @@ class _Incoming:
     @property
     def is_complete(self) -> bool:
         return self._filled == len(self.packet.payload)
-
-
-def _has_left(sending: Sending, tracker: Any) -> bool:
-    if tracker.done:
-        sending.end()
-    return sending.left.done()
