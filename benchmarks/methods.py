@@ -217,7 +217,7 @@ def make_network(n: int, *, is_undirected: bool) -> Any:
 
     graph = k_out(n, 3, seed=0)
     if is_undirected:
-        edges = graph.arcs
+        edges = graph.edge_array
         graph = from_edges(n, np.unique(np.concatenate([edges, edges[:, ::-1]]), axis=0))
     return Network(graph)
 

@@ -22,13 +22,13 @@ from digrad.graphs import Digraph, from_edges
 from digrad.torch.launch import require_torch
 
 RESNET18 = 11_173_962  # parameters of ResNet-18 for ten classes
-GRAPH: Digraph = from_edges(5, [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (0, 2), (1, 3), (2, 4)])  # 8 arcs
+GRAPH: Digraph = from_edges(5, [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (0, 2), (1, 3), (2, 4)])  # 8 edges
 COMPUTE = 0.5  # seconds that a forward and backward pass on another device would take
 BUCKET = 25 << 20  # bytes that DDP reduces at a time
 
 
 def run_torch_bench(*, repeats: int = 7, dimension: int = RESNET18) -> list[BenchRow]:
-    """Measure the exchange of one model-sized buffer over eight arcs between five processes, and a step of CGT.
+    """Measure the exchange of one model-sized buffer over eight edges between five processes, and a step of CGT.
 
     The candidates take turns in one run; the time of a round is that of its slowest process.
 
@@ -50,7 +50,7 @@ def run_torch_bench(*, repeats: int = 7, dimension: int = RESNET18) -> list[Benc
     local = {name: statistics.median(values) for name, values in found[0]["local"].items()}
     hidden = 100 * (1 - times["visible"] / times["serial"])
     megabytes = (
-        f"{4e-6 * dimension:.1f} MB per arc, 8 arcs, 5 processes, slowest process, median of {repeats}"
+        f"{4e-6 * dimension:.1f} MB per edge, 8 edges, 5 processes, slowest process, median of {repeats}"
     )
     exchange, tcp = 1e3 * times["exchange"], 1e3 * times["tcp"]
     way = "through shared memory" if found[0]["direct"] else "over ZeroMQ: memory cannot be shared here"
@@ -179,7 +179,7 @@ def _gloo_exchange(network: Any, own: Any) -> Callable[[], None]:
 
 
 def _raw_tcp(network: Any, own: Any, stack: ExitStack) -> Callable[[], None]:
-    """Return the same transfer over plain sockets, one thread per arc and side."""
+    """Return the same transfer over plain sockets, one thread per edge and side."""
     server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
     ports = [one["port"] for one in network.exchange({"port": server.getsockname()[1]}, "bench")]
     agent = network.agent

@@ -50,7 +50,7 @@ ROUNDED = dict.fromkeys(
         "SGP delay",
         "SGP fixed delay",
         "SGP deadline",
-        "SGP random arcs with loss",
+        "SGP random edges with loss",
     ),
     "1a91973: norms of rows are scaled by powers of two",
 )
@@ -119,11 +119,11 @@ SCHEDULED = {
 }
 SEQUENCES = {
     "split": dg.Network(dg.graphs.split(EXAMPLE, 3)),
-    "random arcs": dg.Network(dg.graphs.random_arcs(EXAMPLE, 0.6, seed=3)),
+    "random edges": dg.Network(dg.graphs.random_edges(EXAMPLE, 0.6, seed=3)),
     "local steps": dg.Network(dg.graphs.every(3, EXAMPLE)),
     "one peer": dg.Network(dg.graphs.one_peer_exponential(5)),
     "two networks": dg.NetworkSequence([NETWORK, dg.Network(COMPLETE)]),
-    "random arcs with loss": dg.Network(dg.graphs.random_arcs(EXAMPLE, 0.6), links=dg.Links(loss=0.2)),
+    "random edges with loss": dg.Network(dg.graphs.random_edges(EXAMPLE, 0.6), links=dg.Links(loss=0.2)),
 }
 CHURN = {
     "leave and join": [Leave(1, at=5), Join(1, at=14)],

@@ -135,7 +135,7 @@ def check_equations(engine: Engine, setting: Setting) -> None:
     setting = setting.with_links(replace(links, push="sum", pull="self"))
     delivery = setting.delivery()
     R, C = (np.stack([getattr(setting.network.at(k), m).toarray() for k in range(STEPS)]) for m in "RC")
-    net = PlainNet(delivery.arcs, R, C, raw_arrivals(delivery), delivery.awake(0, STEPS))
+    net = PlainNet(delivery.edges, R, C, raw_arrivals(delivery), delivery.awake(0, STEPS))
     states = run(setting.method, setting.gradient, setting.x0, net, STEPS)
     for moment, expected in zip(engine(setting, STEPS), states[1:], strict=True):
         for ours, theirs in zip(moment.state, expected, strict=True):
@@ -147,16 +147,16 @@ def raw_arrivals(delivery: Any) -> np.ndarray:
     rng = np.random.default_rng(0)
     arrives = delivery.sent(0, STEPS) & ~delivery.lost(0, STEPS)
     late, ages = delivery._delays(0, STEPS), np.full(arrives.shape, -1)
-    for arc in range(arrives.shape[1]):
+    for edge in range(arrives.shape[1]):
         events = [
-            (int(s + late[s, arc] + again), int(s))
-            for s in np.flatnonzero(arrives[:, arc])
+            (int(s + late[s, edge] + again), int(s))
+            for s in np.flatnonzero(arrives[:, edge])
             for again in (0, *rng.integers(0, 4, rng.integers(3)))
         ]
         newest = -1
         for k, s in sorted(events):
             if k < STEPS and s > newest:
-                newest, ages[k, arc] = s, k - s
+                newest, ages[k, edge] = s, k - s
     return ages
 
 
@@ -186,7 +186,7 @@ def check_matrices(engine: Engine, setting: Setting) -> None:
     assert delivery is not None
     R, C = (np.stack([getattr(setting.network.at(k), m).toarray() for k in range(STEPS)]) for m in "RC")
     for k, a in np.argwhere(delivery.ages(0, STEPS) < 0):
-        j, i = delivery.arcs[a]
+        j, i = delivery.edges[a]
         R[k, i, i] += R[k, i, j]
         C[k, j, j] += C[k, i, j]
         R[k, i, j] = C[k, i, j] = 0.0

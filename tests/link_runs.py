@@ -65,11 +65,11 @@ def distances(
 
 
 def lose(monkeypatch, is_lost):
-    """Let ``is_lost`` of iterations ``[length, 1]`` and arcs ``[A, 2]`` decide which packets arrive."""
+    """Let ``is_lost`` of iterations ``[length, 1]`` and edges ``[A, 2]`` decide which packets arrive."""
 
     def table(self, first, length):
-        found = is_lost(np.arange(first, first + length)[:, None], self.arcs)
-        return np.broadcast_to(found, (length, len(self.arcs)))
+        found = is_lost(np.arange(first, first + length)[:, None], self.edges)
+        return np.broadcast_to(found, (length, len(self.edges)))
 
     monkeypatch.setattr(delivery.DeliverySchedule, "lost", table)
 

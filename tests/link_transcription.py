@@ -1,4 +1,4 @@
-"""A network that misbehaves, transcribed from the equations: one arc after the other, with lifetime sums."""
+"""A network that misbehaves, transcribed from the equations: one edge after the other, with lifetime sums."""
 
 import numpy as np
 
@@ -7,14 +7,14 @@ class PlainNet:
     """Running sums for what is pushed, the own value for what is not heard; tables given from outside.
 
     Args:
-        arcs: ``[A, 2]``.
+        edges: ``[A, 2]``.
         R, C: ``[steps, n, n]``, or one matrix each.
         age: ``[steps, A]``.
         awake: ``[steps, n]``.
     """
 
-    def __init__(self, arcs, R, C, age, awake):
-        self.arcs, self.age, self.awake = arcs, age.astype(int), awake
+    def __init__(self, edges, R, C, age, awake):
+        self.edges, self.age, self.awake = edges, age.astype(int), awake
         self.R, self.C = (np.broadcast_to(M, (len(age), *M.shape[-2:])) for M in (R, C))
         self.k, self.call, self.n = 0, 0, R.shape[-1]
         self.sent, self.received, self.arrived, self.said, self.waiting = {}, {}, {}, {}, {}
@@ -31,7 +31,7 @@ class PlainNet:
             return tuple(self.push(part) for part in x)
         c, k = self._next(), self.k
         out = x.astype(float).copy()
-        for a, (j, i) in enumerate(self.arcs):
+        for a, (j, i) in enumerate(self.edges):
             sums = self.sent.setdefault((c, a), [])
             before = sums[-1] if sums else np.zeros_like(x[j])
             share = self.C[k][i, j] * x[j] if self.awake[k, j] else np.zeros_like(x[j])
@@ -53,7 +53,7 @@ class PlainNet:
         c, k = self._next(), self.k
         self.said.setdefault(c, []).append(x)
         out = np.diag(self.R[k])[:, None] * x
-        for a, (j, i) in enumerate(self.arcs):
+        for a, (j, i) in enumerate(self.edges):
             if self.age[k, a] >= 0:
                 self.waiting[c, a] = self.said[c][k - self.age[k, a]][j]
             heard = self.waiting.get((c, a), x[i])

@@ -16,7 +16,7 @@ class Case:
     label: str
     method: Any
     needs: frozenset[str]
-    traffic: tuple[int, int | str]  # d-vectors and other numbers per arc and step; "n": one per agent
+    traffic: tuple[int, int | str]  # d-vectors and other numbers per edge and step; "n": one per agent
     rounds: int = 1
 
 

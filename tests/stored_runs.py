@@ -14,8 +14,8 @@ from digrad.trace import Ensemble, Trace
 NETWORK = {
     "n": 3,
     "names": ["left", "top", "right"],
-    "n_arcs": 3,
-    "arcs": [[0, 1], [1, 2], [2, 0]],
+    "n_edges": 3,
+    "edges": [[0, 1], [1, 2], [2, 0]],
     "period": 1,
     "figures": "agents  3",
     "u": [1.2, 0.9, 0.9],

@@ -11,7 +11,7 @@ SOME = (
     "CGT batch float32 resumed",
     "SGP full float64",
     "CGT delay",
-    "CGT random arcs",
+    "CGT random edges",
     "CGT leave and join",
 )
 

@@ -41,7 +41,7 @@ ROUNDING = {
 
 FIXED, CHANGING = bits.EXAMPLE, {
     "split": dg.graphs.split(bits.EXAMPLE, 3),
-    "random": dg.graphs.random_arcs(bits.EXAMPLE, 0.6, seed=3),
+    "random": dg.graphs.random_edges(bits.EXAMPLE, 0.6, seed=3),
 }  # fmt: skip
 CHURN = ([Leave(1, at=5), Join(1, at=14)], [Crash(2, at=9)], [Crash(3, at=4, repair="restart")])
 

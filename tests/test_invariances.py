@@ -20,7 +20,7 @@ METHODS = {case.label: case.method for case in CASES if EXPLORES or case.label i
 STEPS = 40
 ROUNDING = 1e-8  # sums in another order, after 40 steps; Sinkhorn's weights are good to 1e-12
 
-# What is drawn at random is drawn by the numbers of arcs and agents, so these links draw nothing.
+# What is drawn at random is drawn by the numbers of edges and agents, so these links draw nothing.
 LINKS = {
     "none": None,
     "late": dg.Links(delay=FixedDelay(1)),

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from digrad import AB, CGT, DGD, PushDIGing, PushPull
-from digrad.graphs import every, example5, one_peer_exponential, out_star, random_arcs, ring, split
+from digrad.graphs import every, example5, one_peer_exponential, out_star, random_edges, ring, split
 from digrad.links import Bursts, Clock, FixedDelay, Links, Uniform, compressors
 from digrad.network import Network
 from digrad.sampling import WithReplacement
@@ -167,7 +167,7 @@ LEAFLESS = (  # agent 0 hears nobody, and nobody hears the others
 )
 
 
-MISSED = Clock(  # 32 bytes take two seconds on the last arc, and agent 4 computes for two steps
+MISSED = Clock(  # 32 bytes take two seconds on the last edge, and agent 4 computes for two steps
     compute=[0.2, 0.2, 0.2, 0.2, 1.5],
     latency=Uniform(0.2, 1.5),
     bandwidth=[1e3, 1e3, 1e3, 1e3, 1e3, 1e3, 16.0],
@@ -203,7 +203,7 @@ def turn_cases() -> list[TurnCase]:
     }
     graphs = {
         "split": split(example5(), 3),
-        "random arcs": random_arcs(example5(), 0.5),
+        "random edges": random_edges(example5(), 0.5),
         "local steps": every(5, example5()),
         "one peer": one_peer_exponential(5),
     }
@@ -213,7 +213,7 @@ def turn_cases() -> list[TurnCase]:
         for name, method in methods.items()
     ]
     rows = DGD(step_size=0.02, mixing="row")
-    found.append(TurnCase("DGD, random arcs", rows, Network(graphs["random arcs"])))
+    found.append(TurnCase("DGD, random edges", rows, Network(graphs["random edges"])))
     found += [
         TurnCase(f"{type(method).__name__}, {label}", method, Network(graph, links=links))
         for label, method, graph, links in (
@@ -259,6 +259,6 @@ def turn_cases() -> list[TurnCase]:
             ("constant", methods["AB"], example5()),
             ("constant", rows, example5()),
             ("split", methods["PushDIGing"], graphs["split"]),
-            ("random arcs", methods["CGT"], graphs["random arcs"]),
+            ("random edges", methods["CGT"], graphs["random edges"]),
         )
     ]

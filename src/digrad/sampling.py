@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 # Independent streams of one seed: the second word of the Philox key.
-SAMPLES, STARTS, PERMUTATIONS, ARCS, AUGMENTATIONS, HELD_OUT = 1, 2, 3, 9, 10, 11
+SAMPLES, STARTS, PERMUTATIONS, EDGES, AUGMENTATIONS, HELD_OUT = 1, 2, 3, 9, 10, 11
 LOSS, DELAY, AWAKE, COMPRESSOR, NOISE, COMPUTING, SENDING, GRADIENT_NOISE = 4, 5, 6, 7, 8, 12, 13, 14
 WORDS = 4  # 64-bit numbers per Philox counter value
 
@@ -111,7 +111,7 @@ def seed_of_run(seed: int, run: int) -> int:
 def uniforms(seed: int, stream: int, first: int, length: int, numbers: int) -> npt.NDArray[np.float64]:
     """Return ``numbers`` uniform numbers in [0, 1) for each of the steps first, ..., ``[length, numbers]``.
 
-    >>> bool((uniforms(0, ARCS, 0, 8, 7)[5] == uniforms(0, ARCS, 5, 1, 7)[0]).all())
+    >>> bool((uniforms(0, EDGES, 0, 8, 7)[5] == uniforms(0, EDGES, 5, 1, 7)[0]).all())
     True
     """
     counters = -(-numbers // WORDS)

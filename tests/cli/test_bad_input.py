@@ -74,9 +74,9 @@ COMMANDS = {
         ["graph", "grid", "10000", "10000"],
         "`rows * columns` of grid must be at most 10000000",
     ),
-    "too many arcs": (
+    "too many edges": (
         ["graph", "complete", "20000"],
-        "would have 4e+08 arcs, but at most 5e+07 can be handled",
+        "would have 4e+08 edges, but at most 5e+07 can be handled",
     ),
     "negative agents": (
         ["graph", "ring", "-3"],
@@ -103,7 +103,7 @@ GRAPHS = {
     "out of range": (
         "a.json",
         {"n": 2, "edges": [[0, 2]]},
-        "arc (0, 2) names an agent that does not exist; with n=2 agents are 0 to 1",
+        "edge (0, 2) names an agent that does not exist; with n=2 agents are 0 to 1",
     ),
     "too many agents": ("a.txt", "# n=100000000000\n0 1\n", "`n` of Digraph must be at most 10000000"),
     "twice": ("a.json", {"n": 2, "edges": [[0, 1], [0, 1], [1, 0]]}, "(0, 1)"),
@@ -212,7 +212,7 @@ def test_data_file(name, monkeypatch, capsys, tmp_path):
     assert message in refused(monkeypatch, capsys, "run", tmp_path / "spec.toml", "--out", tmp_path / "out")
 
 
-RING = "0.5,0,0,0,0.5\n0.5,0.5,0,0,0\n0,0.5,0.5,0,0\n0,0,0.5,0.5,0\n0,0,0,0.5,0.5\n"  # arcs of example5
+RING = "0.5,0,0,0,0.5\n0.5,0.5,0,0,0\n0,0.5,0.5,0,0\n0,0,0.5,0.5,0\n0,0,0,0.5,0.5\n"  # edges of example5
 MATRICES = {
     "row sum": (RING.replace("0.5,0.5,0,0,0", "0.5,0.4,0,0,0"), "`mixing`: `R`: row 1 sums to 0.9, but"),
     "negative entry": (
@@ -223,9 +223,9 @@ MATRICES = {
         "0,0,0,0,1\n1,0,0,0,0\n0,1,0,0,0\n0,0,1,0,0\n0,0,0,1,0\n",
         "`R`: agent 0 gives itself no weight",
     ),
-    "arc outside the graph": (
+    "edge outside the graph": (
         RING.replace("0.5,0.5,0,0,0", "0,0.5,0.5,0,0"),
-        "(2, 1) is not an arc of the graph",
+        "(2, 1) is not an edge of the graph",
     ),
     "wrong shape": (
         RING.rpartition("0,0,0,0.5,0.5")[0],

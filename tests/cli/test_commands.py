@@ -97,15 +97,15 @@ def test_graph_describes_draws_and_saves(monkeypatch, capsys, tmp_path):
     assert "rho_R               0.577350" in text
     assert (tmp_path / "g.png").read_bytes()[:4] == b"\x89PNG"
     again = call(monkeypatch, capsys, "graph", tmp_path / "g.json", "--json")
-    assert json.loads(again)["n_arcs"] == 7
+    assert json.loads(again)["n_edges"] == 7
 
 
-def test_graph_of_many_arcs_says_that_it_takes_a_while(monkeypatch, capsys):
-    monkeypatch.setattr("digrad.cli.lookup._MANY_ARCS", 6)
+def test_graph_of_many_edges_says_that_it_takes_a_while(monkeypatch, capsys):
+    monkeypatch.setattr("digrad.cli.lookup._MANY_EDGES", 6)
     monkeypatch.setattr(sys, "argv", ["digrad", "graph", "example5"])
     with pytest.raises(SystemExit):
         main()
-    assert capsys.readouterr().err == "describing 7 arcs, about a second per million ...\n"
+    assert capsys.readouterr().err == "describing 7 edges, about a second per million ...\n"
 
 
 def test_graph_lists_the_perron_vectors_and_the_roots_of_a_small_graph(monkeypatch, capsys):
@@ -292,4 +292,4 @@ def test_graph_describes_and_draws_the_union_of_one_that_changes_with_time(monke
     assert text.splitlines()[0].split(maxsplit=3)[3].startswith("with period 2; the figures are those of all")
     assert "v = " not in picture.read_text()
     found = json.loads(call(monkeypatch, capsys, "graph", "one_peer_exponential", "4", "--json"))
-    assert (found["n_arcs"], found["changes"].split(";")[0]) == (8, "with period 2")
+    assert (found["n_edges"], found["changes"].split(";")[0]) == (8, "with period 2")

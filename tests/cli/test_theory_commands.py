@@ -327,7 +327,7 @@ def test_unusual_inputs_are_answered(changes, verdict, spec, monkeypatch, capsys
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (("n = 3", "n = 3\nrandom_arcs = 0.5"), "the network changes with time"),
+        (("n = 3", "n = 3\nrandom_edges = 0.5"), "the network changes with time"),
         (("[problem]", '[links]\ncompressor = "bfloat16"\n\n[problem]'), "its links alter messages"),
     ],
 )

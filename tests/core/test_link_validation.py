@@ -9,7 +9,7 @@ from digrad.links import Clock, Exponential, Links
 from method_cases import BOTH, CASES, COLUMN, DOUBLY, ROW
 
 BOTH_WAYS = dg.graphs.from_edges(
-    5, [arc for s, r in dg.graphs.example5().edges for arc in ((s, r), (r, s))]
+    5, [edge for s, r in dg.graphs.example5().edges for edge in ((s, r), (r, s))]
 )  # on which W is symmetric
 LINKS = {
     "little loss": Links(loss=0.05),

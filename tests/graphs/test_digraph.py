@@ -16,22 +16,22 @@ def digraphs(draw: st.DrawFn) -> Digraph:
     return from_edges(n, draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else [])
 
 
-def test_arcs_are_sorted_by_receiver_then_sender_whatever_the_order_given():
+def test_edges_are_sorted_by_receiver_then_sender_whatever_the_order_given():
     graph = from_edges(4, [(3, 2), (2, 0), (0, 2), (1, 0)])
     assert graph.edges == ((1, 0), (2, 0), (0, 2), (3, 2))
-    assert graph.arcs.dtype == np.int64
+    assert graph.edge_array.dtype == np.int64
 
 
 def test_neighbours_and_degrees_leave_out_the_agent_itself():
     graph = example5()
-    assert graph.n_arcs == 7
+    assert graph.n_edges == 7
     assert graph.in_neighbors(2).tolist() == [0, 1]
     assert graph.out_neighbors(1).tolist() == [2, 4]
     assert graph.in_degree.tolist() == [1, 1, 2, 1, 2]
     assert graph.out_degree.tolist() == [2, 2, 1, 1, 1]
 
 
-def test_graphs_are_equal_and_hash_alike_exactly_when_agents_and_arcs_agree():
+def test_graphs_are_equal_and_hash_alike_exactly_when_agents_and_edges_agree():
     graph = from_edges(3, [(0, 1), (1, 2)])
     same = from_edges(3, [(1, 2), (0, 1)])
     assert graph == same
@@ -45,26 +45,30 @@ def test_content_hash_is_the_same_on_every_machine():
     assert ring(3).content_hash == "2bdf6ae950ae3534b47ea897747aeb14a84c8d6d1e0b20ac965cf38226097cf0"
 
 
-def test_arcs_cannot_be_changed_and_do_not_share_memory_with_the_input():
-    given_arcs = np.array([(0, 1), (1, 0)])
-    graph = from_edges(2, given_arcs)
+def test_edges_cannot_be_changed_and_do_not_share_memory_with_the_input():
+    given_edges = np.array([(0, 1), (1, 0)])
+    graph = from_edges(2, given_edges)
     with pytest.raises(ValueError, match="read-only"):
-        graph.arcs[0, 0] = 1
-    given_arcs[0] = (7, 7)
+        graph.edge_array[0, 0] = 1
+    given_edges[0] = (7, 7)
     assert graph.edges == ((1, 0), (0, 1))
 
 
 def test_a_generator_of_edges_is_accepted():
-    assert from_edges(3, ((i, i + 1) for i in range(2))).n_arcs == 2
+    assert from_edges(3, ((i, i + 1) for i in range(2))).n_edges == 2
 
 
 @pytest.mark.parametrize(
     ("n", "edges", "message"),
     [
-        (3, [(0, 1), (1, 3)], r"arc \(1, 3\) names an agent that does not exist; with n=3 agents are 0 to 2"),
-        (3, [(-1, 0)], r"arc \(-1, 0\) names an agent"),
-        (3, [(0, 1), (2, 2)], r"arc \(2, 2\) is a self loop; self loops are implicit"),
-        (3, [(0, 1), (1, 2), (0, 1)], r"arc \(0, 1\) is listed more than once"),
+        (
+            3,
+            [(0, 1), (1, 3)],
+            r"edge \(1, 3\) names an agent that does not exist; with n=3 agents are 0 to 2",
+        ),
+        (3, [(-1, 0)], r"edge \(-1, 0\) names an agent"),
+        (3, [(0, 1), (2, 2)], r"edge \(2, 2\) is a self loop; self loops are implicit"),
+        (3, [(0, 1), (1, 2), (0, 1)], r"edge \(0, 1\) is listed more than once"),
         (
             3,
             [(0, 1, 0.5)],
@@ -76,7 +80,7 @@ def test_a_generator_of_edges_is_accepted():
         (3, [(True, False)], r"got bool"),
     ],
 )
-def test_a_bad_arc_is_rejected_with_its_name(n, edges, message):
+def test_a_bad_edge_is_rejected_with_its_name(n, edges, message):
     with pytest.raises(GraphError, match=message):
         from_edges(n, edges)
 
@@ -108,14 +112,14 @@ def test_reversing_twice_gives_the_graph_back(graph):
 
 @settings(deadline=None)
 @given(digraphs())
-def test_symmetrized_adds_exactly_the_missing_reverse_arcs(graph):
+def test_symmetrized_adds_exactly_the_missing_reverse_edges(graph):
     expected = set(graph.edges) | {(receiver, sender) for sender, receiver in graph.edges}
     assert set(graph.symmetrized().edges) == expected
 
 
 @settings(deadline=None)
 @given(digraphs(), st.randoms(use_true_random=False))
-def test_relabelling_renames_every_arc_and_is_undone_by_its_inverse(graph, random):
+def test_relabelling_renames_every_edge_and_is_undone_by_its_inverse(graph, random):
     names = list(range(graph.n))
     random.shuffle(names)
     renamed = graph.relabeled(names)

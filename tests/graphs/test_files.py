@@ -22,7 +22,7 @@ def test_json_holds_n_and_edges(tmp_path):
 
 def test_text_without_header_counts_up_to_the_largest_agent_and_skips_comments(tmp_path):
     path = tmp_path / "graph.txt"
-    path.write_text("# arcs of my cluster\n0 1  # fast link\n\n\t1   4\n")
+    path.write_text("# edges of my cluster\n0 1  # fast link\n\n\t1   4\n")
     assert read(str(path)) == from_edges(5, [(0, 1), (1, 4)])
 
 
@@ -43,8 +43,8 @@ def test_the_header_gives_the_number_of_agents(tmp_path):
         ("g.txt", "# n=3\n\n0 1 0.5\n", r"g\.txt, line 3: .* found `0 1 0\.5`"),
         ("g.txt", "0 -1\n", r"g\.txt, line 1"),
         ("g.txt", "0,1\n", r"g\.txt, line 1"),
-        ("g.txt", "", r"neither arcs nor a first line"),
-        ("g.txt", "# n=2\n0 5\n", r"g\.txt: .*arc \(0, 5\) names an agent"),
+        ("g.txt", "", r"neither edges nor a first line"),
+        ("g.txt", "# n=2\n0 5\n", r"g\.txt: .*edge \(0, 5\) names an agent"),
         ("g.txt", "# n=0\n", r"g\.txt: .*whole number of at least 1"),
         ("g.txt", "1 1\n", r"g\.txt: .*self loop"),
         ("g.json", '{"n": 2,\n "edges": [[0, 1]', r"g\.json, line 2: not valid JSON"),

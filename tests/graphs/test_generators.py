@@ -29,12 +29,12 @@ def test_stars_have_agent_0_at_the_centre():
 
 
 def test_complete_has_every_ordered_pair():
-    assert graphs.complete(4).n_arcs == 12
+    assert graphs.complete(4).n_edges == 12
 
 
-def test_de_bruijn_without_natural_self_loops_has_2n_minus_2_arcs():
+def test_de_bruijn_without_natural_self_loops_has_2n_minus_2_edges():
     graph = graphs.de_bruijn(8)
-    assert graph.n_arcs == 14
+    assert graph.n_edges == 14
     assert graph.out_neighbors(3).tolist() == [6, 7]
     assert graph.out_neighbors(7).tolist() == [6]
 
@@ -46,13 +46,13 @@ def test_de_bruijn_of_another_size_names_the_nearest_powers():
 
 def test_grid_links_neighbours_both_ways_and_torus_one_way_with_wrap_around():
     grid, torus = graphs.grid(2, 3), graphs.torus(2, 3)
-    assert grid.n_arcs == 14
+    assert grid.n_edges == 14
     assert grid.out_neighbors(1).tolist() == [0, 2, 4]
     assert torus.out_neighbors(5).tolist() == [2, 3]
     assert set(torus.in_degree) == set(torus.out_degree) == {2}
 
 
-def test_reference_digraphs_have_the_arcs_of_the_paper():
+def test_reference_digraphs_have_the_edges_of_the_paper():
     assert set(graphs.example5().edges) == {(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (0, 2), (1, 4)}
     assert set(graphs.triangle().edges) == {(0, 1), (1, 2), (2, 0), (0, 2)}
 
@@ -72,8 +72,8 @@ def test_reference_digraphs_have_the_arcs_of_the_paper():
         graphs.k_out(1, 0, seed=0),
     ],
 )
-def test_one_agent_has_no_arcs(graph):
-    assert (graph.n, graph.n_arcs) == (1, 0)
+def test_one_agent_has_no_edges(graph):
+    assert (graph.n, graph.n_edges) == (1, 0)
 
 
 @settings(max_examples=50, deadline=None)
@@ -85,19 +85,19 @@ def test_random_digraph_is_strongly_connected_and_repeatable(n, p, seed):
 
 
 def test_random_digraph_runs_from_a_cycle_to_the_complete_graph():
-    assert graphs.random_digraph(9, 0.0, seed=1).n_arcs == 9
+    assert graphs.random_digraph(9, 0.0, seed=1).n_edges == 9
     assert graphs.random_digraph(9, 1.0, seed=1) == graphs.complete(9)
-    assert graphs.random_digraph(9, 5e-324, seed=1).n_arcs == 9
+    assert graphs.random_digraph(9, 5e-324, seed=1).n_edges == 9
 
 
-def test_random_digraph_has_the_expected_number_of_arcs():
+def test_random_digraph_has_the_expected_number_of_edges():
     n, p = 200, 0.1
     trials = n * (n - 2)
-    extra = graphs.random_digraph(n, p, seed=3).n_arcs - n
+    extra = graphs.random_digraph(n, p, seed=3).n_edges - n
     assert abs(extra - trials * p) < 5 * (trials * p * (1 - p)) ** 0.5
 
 
-def test_random_digraph_draws_every_arc_equally_often():
+def test_random_digraph_draws_every_edge_equally_often():
     n, repeats = 5, 2000
     counts = sum(graphs.random_digraph(n, 0.4, seed=seed).to_adjacency().toarray() for seed in range(repeats))
     off_diagonal = counts[~np.eye(n, dtype=bool)] / repeats

@@ -18,9 +18,9 @@ def test_a_sequence_repeats_its_graphs():
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 7])
-def test_split_deals_every_arc_out_once(parts):
+def test_split_deals_every_edge_out_once(parts):
     turns = graphs.split(EXAMPLE, parts)
-    dealt = [arc for k in range(parts) for arc in turns.at(k).edges]
+    dealt = [edge for k in range(parts) for edge in turns.at(k).edges]
     assert sorted(dealt) == sorted(EXAMPLE.edges)
     assert turns.at(0).edges == EXAMPLE.edges[::parts]
 
@@ -44,12 +44,12 @@ def test_one_period_of_one_peer_exponential_averages_exactly(n):
     np.testing.assert_allclose(product, 1 / n, rtol=0, atol=1e-15)
 
 
-def test_random_arcs_depend_on_seed_and_iteration_alone():
-    thinned = graphs.random_arcs(graphs.complete(30), 0.3, seed=5)
+def test_random_edges_depend_on_seed_and_iteration_alone():
+    thinned = graphs.random_edges(graphs.complete(30), 0.3, seed=5)
     table = thinned.presence(0, 50)
     np.testing.assert_array_equal(table[17:23], thinned.presence(17, 6))
     assert abs(table.mean() - 0.3) < 0.01
-    assert (graphs.random_arcs(graphs.complete(30), 0.3, seed=6).presence(0, 50) != table).any()
+    assert (graphs.random_edges(graphs.complete(30), 0.3, seed=6).presence(0, 50) != table).any()
 
 
 def test_local_steps_are_silent_and_advance_a_sequence_by_one_each_time():
@@ -57,8 +57,8 @@ def test_local_steps_are_silent_and_advance_a_sequence_by_one_each_time():
     slow = graphs.every(3, turns)
     assert slow.period == 9
     assert [slow.at(3 * j) for j in range(5)] == [turns.at(j) for j in range(5)]
-    assert all(slow.at(k).n_arcs == 0 for k in (1, 2, 4, 5, 7))
-    thinned = graphs.random_arcs(EXAMPLE, 0.5, seed=1)
+    assert all(slow.at(k).n_edges == 0 for k in (1, 2, 4, 5, 7))
+    thinned = graphs.random_edges(EXAMPLE, 0.5, seed=1)
     assert [graphs.every(2, thinned).at(2 * j) for j in range(6)] == [thinned.at(j) for j in range(6)]
     assert graphs.every(2, graphs.every(3, EXAMPLE)).content_hash == graphs.every(6, EXAMPLE).content_hash
 
@@ -68,9 +68,9 @@ def test_content_hash_tells_sequences_apart():
         graphs.split(EXAMPLE, 2),
         graphs.split(EXAMPLE, 3),
         graphs.every(2, EXAMPLE),
-        graphs.random_arcs(EXAMPLE, 0.5),
-        graphs.random_arcs(EXAMPLE, 0.6),
-        graphs.random_arcs(EXAMPLE, 0.5, seed=1),
+        graphs.random_edges(EXAMPLE, 0.5),
+        graphs.random_edges(EXAMPLE, 0.6),
+        graphs.random_edges(EXAMPLE, 0.5, seed=1),
     ]
     assert len({one.content_hash for one in several}) == len(several)
 
@@ -91,13 +91,13 @@ def test_content_hash_tells_sequences_apart():
             ArgumentError,
             "`graph` of split must be a Digraph",
         ),
-        (lambda: graphs.random_arcs(EXAMPLE, 1.5), ArgumentError, "at most 1, but got 1.5"),
+        (lambda: graphs.random_edges(EXAMPLE, 1.5), ArgumentError, "at most 1, but got 1.5"),
         (
-            lambda: graphs.random_arcs(EXAMPLE, 0.5, seed=2**64),
+            lambda: graphs.random_edges(EXAMPLE, 0.5, seed=2**64),
             ArgumentError,
-            "`seed` of random_arcs must be at most 9223372036854775807",
+            "`seed` of random_edges must be at most 9223372036854775807",
         ),
-        (lambda: graphs.random_arcs(EXAMPLE, 0.0), ArgumentError, "`p` of random_arcs must be positive"),
+        (lambda: graphs.random_edges(EXAMPLE, 0.0), ArgumentError, "`p` of random_edges must be positive"),
         (lambda: graphs.every(0, EXAMPLE), ArgumentError, "`steps` of every"),
         (lambda: graphs.every(2, 5), ArgumentError, "`graph` of every must be a Digraph"),
     ],

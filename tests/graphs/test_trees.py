@@ -21,7 +21,7 @@ def test_trees_use_the_fewest_edges_of_the_graph_and_share_their_root(n, seed, d
     graph = graphs.random_digraph(n, 0.3, seed=seed)
     root = data.draw(st.integers(0, n - 1))
     outward, inward = graphs.spanning_trees(graph, root)
-    assert outward.n_arcs == inward.n_arcs == n - 1
+    assert outward.n_edges == inward.n_edges == n - 1
     assert {*outward.edges, *inward.edges} <= set(graph.edges)
     np.testing.assert_array_equal(graphs.roots(outward), np.arange(n) if n == 1 else [root])
     np.testing.assert_array_equal(graphs.sinks(inward), np.arange(n) if n == 1 else [root])

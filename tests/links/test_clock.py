@@ -27,9 +27,9 @@ def test_a_straggler_slows_all_down_in_the_end():
     np.testing.assert_allclose(np.diff(seconds(clock, steps=50))[-10:], 5.0)
 
 
-def test_a_slow_arc_slows_its_circle_down():
+def test_a_slow_edge_slows_its_circle_down():
     latency = np.zeros(7)
-    latency[0] = 3.0  # 4 -> 0, on a circle of three arcs, 0 -> 1 -> 4 -> 0, and on one of four
+    latency[0] = 3.0  # 4 -> 0, on a circle of three edges, 0 -> 1 -> 4 -> 0, and on one of four
     times = seconds(Clock(latency=latency), steps=60)
     np.testing.assert_allclose((times[-1] - times[-13]) / 12, 1.0)
 
@@ -52,8 +52,8 @@ def test_drawn_times_do_not_depend_on_chunks(times, chunks_of):
 
 DEADLINES = {
     "straggler": Clock(compute=[1.0, 1.0, 1.0, 1.0, 5.0], latency=0.1, deadline=1.5),
-    "slow arc": Clock(compute=1.0, latency=[3.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], deadline=1.5),
-    "narrow arc": Clock(bandwidth=[10.0, 1e3, 1e3, 1e3, 1e3, 1e3, 1e3], deadline=1.5),  # 32 bytes
+    "slow edge": Clock(compute=1.0, latency=[3.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], deadline=1.5),
+    "narrow edge": Clock(bandwidth=[10.0, 1e3, 1e3, 1e3, 1e3, 1e3, 1e3], deadline=1.5),  # 32 bytes
     "drawn": Clock(compute=Exponential(0.5), latency=Exponential(0.5), deadline=1.5),
 }
 
@@ -70,7 +70,7 @@ def test_an_agent_that_computes_beyond_the_deadline_acts_when_it_is_done():
     assert np.flatnonzero(awake[:, 4]).tolist() == [3, 7, 11]  # 5 seconds are three steps and half a second
 
 
-@pytest.mark.parametrize(("name", "late"), [("slow arc", 2), ("narrow arc", 2)])
+@pytest.mark.parametrize(("name", "late"), [("slow edge", 2), ("narrow edge", 2)])
 def test_a_packet_under_way_beyond_the_deadline_is_late_by_so_many_steps(name, late):
     ages = delivery_by(DEADLINES[name]).ages(0, 10)
     assert (ages[:, 1:] == 0).all()
@@ -128,9 +128,9 @@ def test_the_slowest_are_named():
     assert agent == 4
     assert computing == pytest.approx(1.25)
     assert computing + waiting == pytest.approx(slowest["seconds"] / 40)
-    slow_arc = dg.Network(EXAMPLE, links=Links(clock=DEADLINES["slow arc"]))
-    slowest = dg.simulate(METHODS["CGT"], QUADRATIC, slow_arc, steps=40).facts["slowest"]
-    assert slowest["arcs"][0] == [4, 0, 3.0, 1.0]
+    slow_edge = dg.Network(EXAMPLE, links=Links(clock=DEADLINES["slow edge"]))
+    slowest = dg.simulate(METHODS["CGT"], QUADRATIC, slow_edge, steps=40).facts["slowest"]
+    assert slowest["edges"][0] == [4, 0, 3.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_packet_takes_the_seconds_of_the_bytes_that_are_counted(links):
         size = np.minimum(4 * missed, 16) + np.where(is_new, 16, np.minimum(4 * missed, 16))
         assert trace.bytes_sent[k + 1] - trace.bytes_sent[k] == size[sent[k]].sum()
         begins = ends.copy()
-        for (sender, receiver), age, takes in zip(EXAMPLE.arcs, ages[k], size / 8, strict=True):
+        for (sender, receiver), age, takes in zip(EXAMPLE.edge_array, ages[k], size / 8, strict=True):
             if age == 0:
                 ends[receiver] = max(ends[receiver], begins[sender] + takes)
         assert trace.seconds_simulated[k + 1] == pytest.approx(ends.max())
@@ -244,12 +244,12 @@ def test_seconds_that_no_clock_shows_are_refused(make, words):
     ("clock", "words"),
     [
         (Clock(compute=[1.0, 2.0]), "`compute` of Clock has 2 values, but the network has 5 agents"),
-        (Clock(latency=[0.1] * 5), "`latency` of Clock has 5 values, but the network has 7 arcs"),
-        (Clock(bandwidth=[1.0]), "`bandwidth` of Clock has 1 values, but the network has 7 arcs"),
+        (Clock(latency=[0.1] * 5), "`latency` of Clock has 5 values, but the network has 7 edges"),
+        (Clock(bandwidth=[1.0]), "`bandwidth` of Clock has 1 values, but the network has 7 edges"),
     ],
     ids=["compute", "latency", "bandwidth"],
 )
-def test_seconds_are_those_of_agents_and_arcs_before_the_first_step(clock, words, monkeypatch):
+def test_seconds_are_those_of_agents_and_edges_before_the_first_step(clock, words, monkeypatch):
     monkeypatch.setattr(simulator, "advance_of", None)  # no step can be taken
     with pytest.raises(ArgumentError, match=words):
         seconds(clock)

@@ -34,9 +34,9 @@ def test_a_receiver_that_missed_a_word_is_told_in_full():
     heard, sent = set(), []
     for k in range(6):
         now = set(turns.at(k).union.edges)
-        sent.append(sum(4 if arc in heard else 16 for arc in now))
+        sent.append(sum(4 if edge in heard else 16 for edge in now))
         speakers = {sender for sender, _ in now}
-        heard = {arc for arc in heard if arc[0] not in speakers} | now
+        heard = {edge for edge in heard if edge[0] not in speakers} | now
     assert np.diff(trace.bytes_sent).tolist() == sent
 
 

@@ -13,7 +13,7 @@ from digrad.links.delivery import newest
 from digrad.network import Network
 from digrad.sampling import DELAY, LOSS, uniforms
 
-ARCS = example5().arcs
+EDGES = example5().edge_array
 
 
 def test_uniform_numbers_are_those_of_the_specification():
@@ -27,12 +27,12 @@ def test_uniform_numbers_are_those_of_the_specification():
 
 @pytest.mark.parametrize(("loss", "lost"), [(0.3, 2091), (Bursts(0.3, 5), 2088)])
 def test_the_number_of_lost_packets_is_that_of_the_specification(loss, lost):
-    assert (DeliverySchedule(Links(loss=loss), ARCS, 5).ages(0, 1000) < 0).sum() == lost
+    assert (DeliverySchedule(Links(loss=loss), EDGES, 5).ages(0, 1000) < 0).sum() == lost
 
 
 def test_delays_are_those_of_the_specification():
     assert np.floor(6 * uniforms(0, DELAY, 0, 1, 7)[0]).tolist() == [3, 3, 1, 0, 1, 3, 1]
-    ages = DeliverySchedule(Links(delay=5), ARCS, 5).ages(0, 6)
+    ages = DeliverySchedule(Links(delay=5), EDGES, 5).ages(0, 6)
     arrivals = {(a, int(k)) for k, a in zip(*np.nonzero(ages >= 0), strict=True) if ages[k, a] == k}
     assert {(3, 0), (2, 1), (4, 1), (6, 1)} >= {one for one in arrivals if one[1] <= 1}
     assert (3, 0) in arrivals
@@ -64,19 +64,19 @@ def test_delivery_does_not_depend_on_how_a_run_is_cut(loss, delay, awake, seed, 
 
 def test_both_directions_share_their_fate_when_links_are_two_way():
     graph = complete(4)
-    ages = DeliverySchedule(Links(loss=0.5, two_way=True), graph.arcs, 4).ages(0, 50)
-    number = {(s, r): a for a, (s, r) in enumerate(graph.arcs.tolist())}
+    ages = DeliverySchedule(Links(loss=0.5, two_way=True), graph.edge_array, 4).ages(0, 50)
+    number = {(s, r): a for a, (s, r) in enumerate(graph.edge_array.tolist())}
     for (s, r), a in number.items():
         np.testing.assert_array_equal(ages[:, a], ages[:, number[r, s]])
     assert 0 < (ages < 0).mean() < 1
 
 
-def test_an_absent_arc_and_a_sleeping_sender_send_nothing():
+def test_an_absent_edge_and_a_sleeping_sender_send_nothing():
     network = Network(split(ring(4), 2), links=Links(awake=0.5))
     delivery = make_delivery(network)
     sent, awake = delivery.sent(0, 40), delivery.awake(0, 40)
     there = np.arange(4) % 2 == (np.arange(40) % 2)[:, None]
-    np.testing.assert_array_equal(sent, there & awake[:, ring(4).arcs[:, 0]])
+    np.testing.assert_array_equal(sent, there & awake[:, ring(4).edge_array[:, 0]])
     np.testing.assert_array_equal(delivery.ages(0, 40) >= 0, sent)
 
 
@@ -84,7 +84,7 @@ def test_an_absent_arc_and_a_sleeping_sender_send_nothing():
     "links", [Links(delay=3), Links(delay=FixedDelay(2)), Links(delay=3, loss=0.3, awake=0.8)], ids=repr
 )
 def test_every_packet_arrives_in_time_late_or_overtaken_or_is_lost(links):
-    delivery, steps = DeliverySchedule(links, ARCS, 5), 60
+    delivery, steps = DeliverySchedule(links, EDGES, 5), 60
     traffic = PacketTraffic(0, delivery)
     lost = uniforms(0, LOSS, 0, steps, 7) < links.mean_loss
     delay = (

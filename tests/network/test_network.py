@@ -41,11 +41,11 @@ def test_doubly_stochastic_weights_are_computed_on_first_use_only(monkeypatch):
     assert calls == [EXAMPLE]
 
 
-def test_raw_weights_are_checked_against_the_arcs_of_the_graph():
+def test_raw_weights_are_checked_against_the_edges_of_the_graph():
     lazy = (row_stochastic(EXAMPLE).toarray() + np.eye(5)) / 2
     assert Network(EXAMPLE, R=lazy.tolist()).R.graph == EXAMPLE
     with pytest.raises(
-        MixingError, match=r"`R`: agent 0 gives weight 0\.2 to agent 1, but \(1, 0\) is not an arc"
+        MixingError, match=r"`R`: agent 0 gives weight 0\.2 to agent 1, but \(1, 0\) is not an edge"
     ):
         Network(EXAMPLE, R=np.full((5, 5), 0.2))
     with pytest.raises(MixingError, match=r"`C`: column 0 sums to"):
@@ -153,7 +153,7 @@ def test_content_hash_depends_on_the_weights_and_not_on_what_was_used():
 def test_describe_of_the_five_agent_example_holds_the_reference_figures():
     summary = Network(EXAMPLE).describe()
     figures = json.loads(json.dumps(summary.to_dict()))
-    assert (figures["n"], figures["n_arcs"], figures["n_roots"], figures["diameter"]) == (5, 7, 5, 4)
+    assert (figures["n"], figures["n_edges"], figures["n_roots"], figures["diameter"]) == (5, 7, 5, 4)
     assert figures["strongly_connected"] is True
     assert figures["u_dot_v"] == pytest.approx(4.980843, abs=5e-7)
     assert figures["kappa_u"] == pytest.approx(8 / 3)
@@ -201,7 +201,7 @@ def test_describe_says_what_does_not_exist():
 
 def test_one_agent_is_a_network():
     summary = Network(graphs.ring(1)).describe()
-    assert (summary.n_arcs, summary.diameter, summary.rho_R, summary.norm_W) == (0, 0, 0.0, 0.0)
+    assert (summary.n_edges, summary.diameter, summary.rho_R, summary.norm_W) == (0, 0, 0.0, 0.0)
 
 
 def test_a_hundred_thousand_agents_are_built_in_seconds_and_described_without_dense_algebra():
@@ -261,7 +261,7 @@ def test_weights_on_the_edges_of_a_networkx_graph_are_scaled_on_request():
     )
 
 
-def test_equal_numbers_on_the_arcs_give_uniform_weights():
+def test_equal_numbers_on_the_edges_give_uniform_weights():
     adjacency = EXAMPLE.to_adjacency()
     for numbers in (adjacency, 7 * adjacency.toarray()):
         scaled = Network.from_weights(numbers)
@@ -318,8 +318,8 @@ def test_a_network_that_draws_nothing_has_no_seed(links):
     assert net.with_seed(3) is net
 
 
-def test_arcs_drawn_at_random_follow_the_seed():
-    net = Network(graphs.random_arcs(EXAMPLE, 0.5, seed=1))
+def test_edges_drawn_at_random_follow_the_seed():
+    net = Network(graphs.random_edges(EXAMPLE, 0.5, seed=1))
     tables = [net.with_seed(seed).graph.presence(0, 20) for seed in (0, 1, 2)]
     np.testing.assert_array_equal(tables[0], net.graph.presence(0, 20))
     assert len({table.tobytes() for table in tables}) == 3

@@ -10,8 +10,8 @@ from digrad.errors import ArgumentError, MixingError
 from digrad.network import (
     Network,
     NetworkSequence,
-    arcs_used,
     column_stochastic,
+    edges_used,
     row_stochastic,
     step_weights,
 )
@@ -21,17 +21,17 @@ EXAMPLE = graphs.example5()
 
 @pytest.mark.parametrize("letter", ["R", "C"])
 @pytest.mark.parametrize(
-    "graph", [graphs.split(EXAMPLE, 3), graphs.random_arcs(EXAMPLE, 0.5), graphs.every(2, EXAMPLE)], ids=repr
+    "graph", [graphs.split(EXAMPLE, 3), graphs.random_edges(EXAMPLE, 0.5), graphs.every(2, EXAMPLE)], ids=repr
 )
 def test_uniform_weights_are_those_of_the_degrees_of_each_iteration(graph, letter):
     build = {"R": row_stochastic, "C": column_stochastic}[letter]
     found = step_weights(Network(graph), letter, 3, 6)
     for row, k in enumerate(range(3, 9)):
         matrix = np.diag(found.own[row])
-        matrix[found.arcs[:, 1], found.arcs[:, 0]] = found.weight[row]
+        matrix[found.edges[:, 1], found.edges[:, 0]] = found.weight[row]
         np.testing.assert_allclose(matrix, build(graph.at(k)).toarray(), rtol=0, atol=0)
         np.testing.assert_array_equal(matrix, getattr(Network(graph).at(k), letter).toarray())
-    assert arcs_used(Network(graph), letter, 3, 6).tolist() == [graph.at(k).n_arcs for k in range(3, 9)]
+    assert edges_used(Network(graph), letter, 3, 6).tolist() == [graph.at(k).n_edges for k in range(3, 9)]
 
 
 def test_doubly_stochastic_weights_exist_at_every_turn_of_one_peer_exponential():
@@ -112,6 +112,6 @@ def test_invalid_matrices_of_a_turn_are_refused():
 def test_describe_of_a_sequence_is_that_of_the_union():
     found, union = Network(graphs.split(EXAMPLE, 3)).describe(), Network(EXAMPLE).describe()
     assert dataclasses.replace(found, changes=None) == union
-    assert str(found).startswith("changes with time   with period 3; the figures are those of all its arcs")
+    assert str(found).startswith("changes with time   with period 3; the figures are those of all its edges")
     assert "changes" not in str(union)
-    assert "at random" in str(Network(graphs.random_arcs(EXAMPLE, 0.5)).describe())
+    assert "at random" in str(Network(graphs.random_edges(EXAMPLE, 0.5)).describe())

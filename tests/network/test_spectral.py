@@ -96,8 +96,8 @@ def test_tiny_perron_entries_stay_positive_and_accurate():
 def test_perron_vector_does_not_depend_on_the_labels_even_when_agent_0_holds_almost_nothing():
     # Weights are multiples of 1/4, so elimination that keeps a tiny entry fixed cancels to exactly singular.
     n = 100
-    arcs = {(i, i + 1) for i in range(n - 1)} | {(i, 0) for i in range(1, n)} | {(i, 1) for i in range(2, n)}
-    graph = graphs.from_edges(n, sorted(arcs | {(0, 2), (0, 3), (1, 3)}))
+    edges = {(i, i + 1) for i in range(n - 1)} | {(i, 0) for i in range(1, n)} | {(i, 1) for i in range(2, n)}
+    graph = graphs.from_edges(n, sorted(edges | {(0, 2), (0, 3), (1, 3)}))
     v = perron_column(column_stochastic(graph))
     mirrored = perron_column(column_stochastic(graph.relabeled(np.arange(n)[::-1])))
     np.testing.assert_allclose(mirrored[::-1], v, rtol=1e-12)
@@ -144,7 +144,7 @@ def test_a_large_network_whose_parts_hardly_communicate_is_refused_in_one_line(m
     np.testing.assert_allclose(
         perron_row(two_blocks(20, 1e-4, back=1)), np.repeat([2 / 3, 4 / 3], 20), rtol=1e-2
     )
-    # The same parts coupled both ways along one arc balance, and ratios of weights decide.
+    # The same parts coupled both ways along one edge balance, and ratios of weights decide.
     np.testing.assert_allclose(perron_row(two_blocks(20, 1e-15)), np.repeat([2 / 3, 4 / 3], 20), rtol=1e-12)
 
 
@@ -259,7 +259,7 @@ def test_factors_that_do_not_fit_into_memory_are_not_tried(monkeypatch):
     monkeypatch.setattr(spectral, "FACTOR_LIMIT", 500_000)
     for graph in (graphs.grid(1, 3000), graphs.ring(3000)):
         spectral._check_factors(row_stochastic(graph).matrix)
-    halves = [graphs.k_out(1500, 3, seed=seed).arcs + 1500 * seed for seed in (0, 1)]
+    halves = [graphs.k_out(1500, 3, seed=seed).edge_array + 1500 * seed for seed in (0, 1)]
     slow = graphs.from_edges(3000, [*halves[0].tolist(), *halves[1].tolist(), (0, 1500), (1500, 0)])
     matrix = row_stochastic(slow).matrix.copy()
     with pytest.raises(MixingError, match="sparse factors do not fit into memory") as refused:
@@ -277,8 +277,8 @@ def test_mixing_speed_of_a_rooted_graph_is_that_of_its_slowest_component(monkeyp
     monkeypatch.setattr("digrad.network.spectral.DENSE_LIMIT", limit)
     slow_followers = [(0, 1), (1, 2), (2, 0), (2, 3), (3, 4), (4, 5), (5, 6), (6, 3), (6, 7)]
     slow_roots = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 0), (5, 6), (6, 7)]
-    for arcs in (slow_followers, slow_roots):
-        R = row_stochastic(graphs.from_edges(8, arcs))
+    for edges in (slow_followers, slow_roots):
+        R = row_stochastic(graphs.from_edges(8, edges))
         second = np.sort(np.abs(np.linalg.eigvals(R.toarray())))[-2]
         np.testing.assert_allclose(rho(R), second, rtol=0, atol=1e-6)  # that of ARPACK
 
@@ -294,7 +294,7 @@ def test_a_large_reversible_chain_needs_no_iteration(monkeypatch):
     np.testing.assert_allclose(perron_column(column_stochastic(graph)), expected, rtol=1e-13)
 
 
-def test_a_chain_of_two_way_arcs_that_is_not_reversible_is_not_taken_for_one(monkeypatch):
+def test_a_chain_of_two_way_edges_that_is_not_reversible_is_not_taken_for_one(monkeypatch):
     graph = graphs.grid(4, 5)
     weights = (graph.to_adjacency().toarray() + np.eye(20)) * np.random.default_rng(0).uniform(1, 2, (20, 20))
     R = Network(graph, R=weights / weights.sum(axis=1, keepdims=True)).R

@@ -34,7 +34,7 @@ def changed(entries: dict[tuple[int, int], float], kind: str = "row") -> np.ndar
         ),
         (changed({(2, 0): np.inf}), "row", r"is inf, but weights must be finite"),
         (changed({(4, 1): -0.25}), "row", r"weight that agent 4 gives to agent 1 is -0\.25.*not negative"),
-        (changed({(0, 3): 0.3}), "row", r"agent 0 gives weight 0\.3 to agent 3, but \(3, 0\) is not an arc"),
+        (changed({(0, 3): 0.3}), "row", r"agent 0 gives weight 0\.3 to agent 3, but \(3, 0\) is not an edge"),
         (
             np.roll(np.eye(5), 1, axis=0),
             "row",
@@ -82,12 +82,12 @@ def test_the_name_given_is_the_name_in_the_message():
         custom([[2.0]], "row", name="A")
 
 
-def test_without_a_graph_the_arcs_are_read_off_the_weights():
+def test_without_a_graph_the_edges_are_read_off_the_weights():
     mixing = custom([[0.5, 0.5, 0], [0, 0.5, 0.5], [0.5, 0, 0.5]], "doubly")
     assert set(mixing.graph.edges) == {(1, 0), (2, 1), (0, 2)}
 
 
-def test_an_arc_of_weight_zero_stays_in_the_graph_but_not_in_the_support():
+def test_an_edge_of_weight_zero_stays_in_the_graph_but_not_in_the_support():
     mixing = custom(changed({(2, 0): 0.0, (2, 1): 2 / 3}), "row", graphs.example5())
     assert mixing.graph == graphs.example5()
     assert set(graphs.example5().edges) - set(mixing.support.edges) == {(0, 2)}

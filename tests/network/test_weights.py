@@ -64,7 +64,7 @@ def test_metropolis_of_the_symmetrized_example_is_symmetric_and_doubly_stochasti
     assert mixing.kind == "doubly"
 
 
-def test_metropolis_of_a_one_way_arc_says_what_symmetrizing_costs():
+def test_metropolis_of_a_one_way_edge_says_what_symmetrizing_costs():
     with pytest.raises(
         MixingError, match=r"\(0, 1\) has no reverse.*graph\.symmetrized\(\).*will be charged"
     ):
@@ -105,7 +105,7 @@ def test_sinkhorn_by_newton_finds_the_same_weights(monkeypatch):
 
 @settings(max_examples=50, deadline=None)
 @given(random_digraphs)
-def test_sinkhorn_is_doubly_stochastic_and_positive_exactly_on_the_arcs(graph):
+def test_sinkhorn_is_doubly_stochastic_and_positive_exactly_on_the_edges(graph):
     mixing = sinkhorn(graph)
     dense = mixing.toarray()
     np.testing.assert_allclose(dense.sum(axis=0), 1, atol=1e-12)
@@ -115,7 +115,7 @@ def test_sinkhorn_is_doubly_stochastic_and_positive_exactly_on_the_arcs(graph):
 
 @settings(max_examples=50, deadline=None)
 @given(random_digraphs)
-def test_uniform_weights_sum_to_one_on_the_arcs_of_the_graph(graph):
+def test_uniform_weights_sum_to_one_on_the_edges_of_the_graph(graph):
     row, column = row_stochastic(graph).toarray(), column_stochastic(graph).toarray()
     np.testing.assert_allclose(row.sum(axis=1), 1, atol=1e-14)
     np.testing.assert_allclose(column.sum(axis=0), 1, atol=1e-14)

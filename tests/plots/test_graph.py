@@ -12,10 +12,10 @@ from digrad.errors import ArgumentError
 @dataclass
 class Graph:
     n: int
-    arcs: list
+    edge_array: list
 
     def to_networkx(self):
-        graph = nx.DiGraph(self.arcs)
+        graph = nx.DiGraph(self.edge_array)
         graph.add_nodes_from(range(self.n))
         return graph
 

@@ -96,7 +96,7 @@ def test_bars_show_who_is_slow_at_any_width(width: int, show: Callable[..., Brow
         "steps": 10,
         "seconds": 40.0,
         "agents": [[3, 4.0, 0.0], [0, 1.0, 3.0]],
-        "arcs": [[1, 4, 5.0, 1.0], [0, 1, 0.5, 0.0]],
+        "edges": [[1, 4, 5.0, 1.0], [0, 1, 0.5, 0.0]],
         "deadline": 4.0,
     }
     run = dataclasses.replace(trace("CGT"), facts={"slowest": slowest})
@@ -104,11 +104,11 @@ def test_bars_show_who_is_slow_at_any_width(width: int, show: Callable[..., Brow
     bars = browser.run(
         "return [...document.querySelectorAll('.bar')].map(b => b.getBoundingClientRect().width)"
     )
-    straggler, _, computing, waiting, slow_arc, other = bars
+    straggler, _, computing, waiting, slow_edge, other = bars
     assert straggler > 20
     assert computing / straggler == pytest.approx(0.25, abs=0.02)
     assert waiting / straggler == pytest.approx(0.75, abs=0.02)
-    assert other / slow_arc == pytest.approx(0.1, abs=0.02)
+    assert other / slow_edge == pytest.approx(0.1, abs=0.02)
     assert browser.run("return document.documentElement.scrollWidth <= window.innerWidth")
 
 
@@ -359,7 +359,7 @@ def test_network_of_many_agents_tells_the_links_that_are_pointed_at(
 ) -> None:
     n = 80
     vectors = {name: [value] * n for name, value in {"u": 1.0, "v": 1.0, "R": 0.5, "C": 0.25}.items()}
-    shape = {"n": n, "names": None, "n_arcs": n, "arcs": [[i, (i + 1) % n] for i in range(n)], "period": 1}
+    shape = {"n": n, "names": None, "n_edges": n, "edges": [[i, (i + 1) % n] for i in range(n)], "period": 1}
     network = {"figures": "", **shape, **vectors}
     run = store(tmp_path / "run", {"CGT": METHODS["CGT"]}, setting={**SETTING, "network": network})
     browser = show(write_report(run))

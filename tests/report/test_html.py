@@ -187,14 +187,14 @@ def test_labels_network_and_evaluations_come_from_the_setting(tmp_path: Path) ->
     assert series["evaluations_per_step"] == 4 * 5
     network = dg.Network(dg.graphs.example5())
     for (sender, receiver), pull, push in zip(
-        shown["network"]["arcs"], shown["network"]["R"], shown["network"]["C"], strict=True
+        shown["network"]["edges"], shown["network"]["R"], shown["network"]["C"], strict=True
     ):
         assert pull == network.R.toarray()[receiver, sender]
         assert push == network.C.toarray()[receiver, sender]
     assert shown["network"]["u"] == network.u.tolist()
 
 
-def test_stragglers_and_slow_arcs_of_a_clock_are_shown(directory: Path, tmp_path: Path) -> None:
+def test_stragglers_and_slow_edges_of_a_clock_are_shown(directory: Path, tmp_path: Path) -> None:
     spec = parse_spec(
         'name = "slow"\nsteps = 21\ngraph = {kind = "example5"}\nproblem = {kind = "example_quadratic"}\n'
         "links = {compute = [1, 1, 1, 9, 1], latency = [0, 0, 0, 0, 0, 5, 0], deadline = 4}\n"
@@ -209,7 +209,7 @@ def test_stragglers_and_slow_arcs_of_a_clock_are_shown(directory: Path, tmp_path
 
 
 def _section(page: str) -> str:
-    return page.split("<h2>Stragglers and slow arcs</h2>")[1].split("</section>")[0]
+    return page.split("<h2>Stragglers and slow edges</h2>")[1].split("</section>")[0]
 
 
 def test_run_stored_without_a_setting_still_has_a_page(directory: Path, tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ def test_damaged_traces_are_refused_and_the_old_page_stays(directory: Path, tmp_
     [
         ("setting.json", {"problem": [1]}, "its problem"),
         ("setting.json", {"problem": {"agents": 3}}, "its problem.samples"),
-        ("setting.json", {"network": {"n": 3, "arcs": [[0]]}}, "its network.arcs.0"),
+        ("setting.json", {"network": {"n": 3, "edges": [[0]]}}, "its network.edges.0"),
         ("summary.json", {"CGT": {"verdict": "converged"}}, "its CGT.diverged_at"),
         ("summary.json", {}, "without results yet"),
         ("summary.json", [], "it: Input should be a valid dictionary"),

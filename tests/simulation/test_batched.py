@@ -106,7 +106,7 @@ def test_what_batched_runs_cannot_do_is_refused():
 
 def test_samples_and_weights_are_made_once_for_each_call_whatever_is_scheduled(monkeypatch):
     problem = dg.problems.logistic(data="digits", agents=5, reg_weight=1e-3, reg_power=4)
-    network = dg.Network(dg.graphs.random_arcs(dg.graphs.example5(), 0.5))
+    network = dg.Network(dg.graphs.random_edges(dg.graphs.example5(), 0.5))
     falling = dg.schedules.Inverse(0.5, 10)
     drawn = []
     batches = WithReplacement.batches

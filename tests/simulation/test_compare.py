@@ -71,7 +71,7 @@ def test_checkpoints_stay_in_their_folder_whatever_the_labels_are(tmp_path):
 DRAWN = {
     "loss": {"links": dg.Links(loss=0.3)},
     "noise": {"links": dg.Links(noise=0.1)},
-    "arcs": {"graph": dg.graphs.random_arcs(dg.graphs.complete(5), 0.5)},
+    "edges": {"graph": dg.graphs.random_edges(dg.graphs.complete(5), 0.5)},
     "seconds": {"links": dg.Links(clock=dg.links.Clock(compute=dg.links.Exponential(1.0)))},
 }
 

@@ -124,8 +124,10 @@ def test_push_sum_diverges_at_a_step_size_of_the_perfect_network(name):
     assert len(distances(METHODS["PushDIGing"], UNSTABLE[name], steps=3000)) < 3000
 
 
-def test_push_sum_is_unstable_where_arcs_come_and_go():
-    found = distances(METHODS["PushDIGing"], Links(), dg.graphs.random_arcs(EXAMPLE, 0.5, seed=0), steps=3000)
+def test_push_sum_is_unstable_where_edges_come_and_go():
+    found = distances(
+        METHODS["PushDIGing"], Links(), dg.graphs.random_edges(EXAMPLE, 0.5, seed=0), steps=3000
+    )
     assert found[-200:].max() > 1
 
 
@@ -222,20 +224,20 @@ def test_mixing_of_what_was_said_alone_needs_a_damping_that_depends_on_the_coder
 
 
 def test_one_way_loss_biases_what_needs_doubly_stochastic_weights():
-    graph = dg.graphs.from_edges(5, [arc for s, r in EXAMPLE.edges for arc in ((s, r), (r, s))])
+    graph = dg.graphs.from_edges(5, [edge for s, r in EXAMPLE.edges for edge in ((s, r), (r, s))])
     network = dg.Network(graph, W=dg.network.metropolis(graph), links=Links(loss=0.3))
     assert 0.38 < distances(dg.DSGT(step_size=0.05), network=network, steps=1500)[-1] < 1.52  # 0.76 or so
 
 
-def test_a_dead_arc_swallows_mass_for_ever(monkeypatch):
-    lose(monkeypatch, lambda k, arcs: (k >= 50) & (arcs == (0, 2)).all(axis=1))
+def test_a_dead_edge_swallows_mass_for_ever(monkeypatch):
+    lose(monkeypatch, lambda k, edges: (k >= 50) & (edges == (0, 2)).all(axis=1))
     assert distances(METHODS["CGT"], Links(loss=0.5), steps=3000)[-1] == pytest.approx(6.97, rel=0.01)
 
 
 def test_gaps_that_grow_leave_no_rate(monkeypatch):
-    lose(monkeypatch, lambda k, arcs: np.round(np.sqrt(k)) ** 2 != k)
+    lose(monkeypatch, lambda k, edges: np.round(np.sqrt(k)) ** 2 != k)
     assert distances(METHODS["CGT"], Links(loss=0.5), steps=4001)[-1] == pytest.approx(2.4e-3, rel=0.05)
-    lose(monkeypatch, lambda k, arcs: k & (k - 1) != 0)
+    lose(monkeypatch, lambda k, edges: k & (k - 1) != 0)
     assert distances(METHODS["CGT"], Links(loss=0.5), steps=4001)[-1] == pytest.approx(9.7, rel=0.05)
 
 
@@ -288,10 +290,10 @@ class HolesNet(PlainNet):
         network = dg.Network(EXAMPLE, links=links)
         delivery = make_delivery(network)
         super().__init__(
-            EXAMPLE.arcs if delivery is None else delivery.arcs,
+            EXAMPLE.edge_array if delivery is None else delivery.edges,
             network.R.toarray(),
             network.C.toarray(),
-            np.zeros((steps, EXAMPLE.n_arcs)) if delivery is None else delivery.ages(0, steps),
+            np.zeros((steps, EXAMPLE.n_edges)) if delivery is None else delivery.ages(0, steps),
             np.ones((steps, 5), bool),
         )
         self.matters, self.before = matters, None
@@ -303,7 +305,7 @@ class HolesNet(PlainNet):
             said = np.arange(2) == largest[:, None]
         self.before = x
         out = np.diag(self.R[self.k])[:, None] * x
-        for a, (j, i) in enumerate(self.arcs):
+        for a, (j, i) in enumerate(self.edges):
             heard = np.where(said[j] & (self.age[self.k, a] >= 0), x[j], x[i])
             out[i] = out[i] + self.R[self.k][i, j] * heard
         return out

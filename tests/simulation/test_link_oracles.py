@@ -65,13 +65,13 @@ def test_all_deterministic_rows_of_the_specification(name):
 
 
 def test_losing_every_other_step_is_the_row_of_the_specification(monkeypatch):
-    lose(monkeypatch, lambda k, arcs: k % 2 == 0)
+    lose(monkeypatch, lambda k, edges: k % 2 == 0)
     check_row(Links(loss=0.5), EXAMPLE, 306, (4.175986, 9.430011e-4), {"PushDIGing": 236})
 
 
 @pytest.mark.slow
 def test_losing_every_other_step_is_the_whole_row_of_the_specification(monkeypatch):
-    lose(monkeypatch, lambda k, arcs: k % 2 == 0)
+    lose(monkeypatch, lambda k, edges: k % 2 == 0)
     others = {"AB": 196, "PushPull": 196, "PushDIGing": 236}
     check_row(Links(loss=0.5), EXAMPLE, 306, (4.175986, 9.430011e-4), others)
 
@@ -91,7 +91,7 @@ def test_coded_rows_of_the_specification(compressor, k8):
     assert settles_at(distances(METHODS["CGT"], Links(compressor=compressor), steps=400)) == k8
 
 
-RANDOM = dg.graphs.random_arcs(EXAMPLE, 0.5, seed=0)
+RANDOM = dg.graphs.random_edges(EXAMPLE, 0.5, seed=0)
 MIXED = {"awake": AWAKE, "loss": 0.3, "delay": 3}
 BANDS = {  # (links, graph, {method: (least, most) of k8 over 20 seeds; None where no seed converges})
     "loss 0.1": (
@@ -137,7 +137,7 @@ BANDS = {  # (links, graph, {method: (least, most) of k8 over 20 seeds; None whe
         {"CGT": (542, 598), "AB": (377, 428), "PushPull": (450, 505), "PushDIGing": None},
     ),
     "split 2": ({"loss": 0.3}, SPLIT, {"CGT": (385, 463), "AB": (293, 357), "PushPull": (237, 309)}),
-    "random arcs": (
+    "random edges": (
         {"loss": 0.3},
         RANDOM,
         {"CGT": (331, 396), "AB": (200, 297), "PushPull": (201, 306), "PushDIGing": None},
@@ -288,9 +288,9 @@ def test_twenty_agents_need_the_iterations_of_the_specification(links, k8):
 
 
 @pytest.mark.slow
-def test_twenty_agents_with_random_arcs_need_the_iterations_of_the_specification():
+def test_twenty_agents_with_random_edges_need_the_iterations_of_the_specification():
     graph, options = random_20()
-    there = dg.graphs.random_arcs(graph, 0.3, seed=0)
+    there = dg.graphs.random_edges(graph, 0.3, seed=0)
     found = distances(dg.CGT(step_size=0.03, threshold=5.0), Links(), there, steps=900, **options)
     assert settles_at(found) == 651
 
@@ -302,7 +302,7 @@ def test_digits_need_the_iterations_of_the_specification(links, k6):
 
 
 @pytest.mark.slow
-def test_digits_with_one_arc_per_step_need_the_iterations_of_the_specification():
+def test_digits_with_one_edge_per_step_need_the_iterations_of_the_specification():
     graph, options = digits()
     found = distances(
         dg.CGT(step_size=0.3, threshold=1.0), Links(), dg.graphs.split(graph, 7), steps=1200, **options

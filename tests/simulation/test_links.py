@@ -78,7 +78,7 @@ def test_the_simulator_computes_the_equations_and_conserves_mass(graph, method, 
     trace = dg.simulate(methods[method], problem, network, steps=steps, x0=np.ones(d))
     table = make_delivery(network)
     R, C = (np.stack([getattr(network.at(k), m).toarray() for k in range(steps)]) for m in "RC")
-    net = PlainNet(table.arcs, R, C, table.ages(0, steps), table.awake(0, steps))
+    net = PlainNet(table.edges, R, C, table.ages(0, steps), table.awake(0, steps))
     states = run(methods[method], lambda x: curvature * x - linear, np.ones((n, d)), net, steps)
     np.testing.assert_allclose(trace.final_x, methods[method].estimate(states[-1]), rtol=0, atol=1e-10)
     assert (
@@ -223,7 +223,7 @@ def test_links_that_do_not_suit_a_method_are_refused(method, links, words):
 
 
 def test_doubly_stochastic_methods_are_exact_when_links_fail_both_ways():
-    graph = dg.graphs.from_edges(5, [arc for s, r in EXAMPLE.edges for arc in ((s, r), (r, s))])
+    graph = dg.graphs.from_edges(5, [edge for s, r in EXAMPLE.edges for edge in ((s, r), (r, s))])
     network = dg.Network(
         graph, W=dg.network.metropolis(graph), links=Links(loss=0.3, two_way=True, awake=0.8)
     )
@@ -282,7 +282,7 @@ def test_a_network_without_links_compiles_to_a_loop_that_knows_of_none(graph, mo
     assert ours == compiled()
 
 
-def test_float32_state_takes_one_row_per_arc_of_the_tracker():
+def test_float32_state_takes_one_row_per_edge_of_the_tracker():
     network = dg.Network(EXAMPLE, links=Links(loss=0.3))
     start = dg.Simulator(METHODS["CGT"], QUADRATIC, network, dtype="float32").init()
     leaves = [leaf for leaf in jax.tree.leaves(start.links) if leaf.dtype == np.float32]

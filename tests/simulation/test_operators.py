@@ -35,7 +35,7 @@ def test_a_hub_does_not_widen_the_slots_of_everybody():
     assert form.tail_sender.size >= 1990
 
 
-def test_traffic_is_counted_per_arc_and_number():
+def test_traffic_is_counted_per_edge_and_number():
     network = dg.Network(dg.graphs.example5())
     net = SimulatedNet({"pull": constant(network.R, np.float64)}, 5)
     x = jax.numpy.ones((5, 3), np.float32)

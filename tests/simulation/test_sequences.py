@@ -69,7 +69,7 @@ def test_periodic_networks_give_the_figures_of_the_specification(label):
 
 EXACT = {
     "split": (dg.graphs.split(EXAMPLE, 3), 0.02),
-    "random arcs": (dg.graphs.random_arcs(EXAMPLE, 0.5, seed=0), 0.01),
+    "random edges": (dg.graphs.random_edges(EXAMPLE, 0.5, seed=0), 0.01),
     "local steps": (dg.graphs.every(5, EXAMPLE), 0.01),
     "one-peer": (ONE_PEER, 0.02),
 }
@@ -124,24 +124,24 @@ class _NumPy:
         return np.broadcast_to(x.mean(0), x.shape) if verb == "mean" else self.matrices[verb] @ x
 
 
-def test_iterations_without_arcs_send_nothing_and_mix_with_the_identity():
+def test_iterations_without_edges_send_nothing_and_mix_with_the_identity():
     trace = dg.simulate(CGT, QUADRATIC, dg.Network(dg.graphs.every(5, EXAMPLE)), steps=11)
-    full = 7 * 2 * 2 * 8  # arcs, arrays, dimension, bytes of a number
+    full = 7 * 2 * 2 * 8  # edges, arrays, dimension, bytes of a number
     assert np.diff(trace.bytes_sent).tolist() == [full, 0, 0, 0, 0] * 2 + [full]
 
 
 @pytest.mark.parametrize(
-    "graph", [dg.graphs.split(EXAMPLE, 3), dg.graphs.random_arcs(EXAMPLE, 0.4, seed=3), ONE_PEER], ids=repr
+    "graph", [dg.graphs.split(EXAMPLE, 3), dg.graphs.random_edges(EXAMPLE, 0.4, seed=3), ONE_PEER], ids=repr
 )
-def test_bytes_are_those_of_the_arcs_of_each_iteration(graph):
+def test_bytes_are_those_of_the_edges_of_each_iteration(graph):
     problem = eight_agents() if graph.n == 8 else QUADRATIC
     trace = dg.simulate(CGT, problem, dg.Network(graph), steps=20)
-    assert np.diff(trace.bytes_sent).tolist() == [graph.at(k).n_arcs * 2 * 2 * 8 for k in range(20)]
+    assert np.diff(trace.bytes_sent).tolist() == [graph.at(k).n_edges * 2 * 2 * 8 for k in range(20)]
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 100])
 @pytest.mark.parametrize(
-    "graph", [dg.graphs.split(EXAMPLE, 3), dg.graphs.random_arcs(EXAMPLE, 0.5)], ids=repr
+    "graph", [dg.graphs.split(EXAMPLE, 3), dg.graphs.random_edges(EXAMPLE, 0.5)], ids=repr
 )
 def test_chunks_do_not_change_a_bit(graph, chunk, chunks_of):
     network = dg.Network(graph)
@@ -154,7 +154,7 @@ def test_many_agents_use_sparse_weights_of_the_iteration():
     graph = dg.graphs.random_digraph(90, 0.03, seed=0)
     rng = np.random.default_rng(0)
     problem = dg.problems.quadratic(curvature=1 + rng.random((90, 3)), linear=rng.standard_normal((90, 3)))
-    for changing in (dg.graphs.split(graph, 3), dg.graphs.random_arcs(graph, 0.5)):
+    for changing in (dg.graphs.split(graph, 3), dg.graphs.random_edges(graph, 0.5)):
         x, y, g = np.zeros((90, 3)), 0.0, 0.0
         for k in range(12):
             now, grad = dg.Network(changing.at(k), partial=True), problem.local_gradients(x)
@@ -193,7 +193,7 @@ def test_averages_on_a_changing_network_are_plain_means():
             dg.graphs.split(EXAMPLE, 2),
             "needs doubly stochastic weights for `mix` at every iteration, but at k = ",
         ),
-        (dg.graphs.random_arcs(EXAMPLE, 0.5), "which randomly thinned digraphs do not have"),
+        (dg.graphs.random_edges(EXAMPLE, 0.5), "which randomly thinned digraphs do not have"),
     ],
 )
 def test_methods_that_need_balanced_weights_are_refused_where_there_are_none(graph, message):

@@ -326,7 +326,7 @@ def test_resume_refuses_results_of_other_data(tmp_path: Path) -> None:
     "graph",
     [
         'graph = {kind = "example5", split = 3}',
-        'graph = {kind = "example5", random_arcs = 0.5}',
+        'graph = {kind = "example5", random_edges = 0.5}',
         'graph = {kind = "out_star", n = 5}',
     ],
     ids=["split", "random", "rooted"],
@@ -339,7 +339,7 @@ def test_graph_without_u_or_v_is_drawn_with_what_there_is(graph: str, tmp_path: 
     )
     built = parse_spec(text, "changing.toml").build()
     figure = runner._drawing(built.network)
-    assert figure.axes[0].get_title() == f"5 agents, {built.network.union.n_arcs} one-way links"
+    assert figure.axes[0].get_title() == f"5 agents, {built.network.union.n_edges} one-way links"
 
 
 def test_run_on_a_network_that_changes_with_time_is_resumed_bit_for_bit(tmp_path: Path) -> None:

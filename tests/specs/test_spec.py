@@ -60,11 +60,11 @@ BAD = [  # what is replaced, by which line, the key that the message names, the 
     ("graph", 'graph = {kind = "ring", n = 3}', "graph", ""),
     ("graph", 'graph = {file = "absent.json"}', "graph", ""),
     ("graph", 'graph = {kind = "out_star", n = 5}', "methods.CGT", ""),
-    ("graph", 'graph = {kind = "example5", split = 2, random_arcs = 0.5}', "graph", ""),
-    ("graph", 'graph = {kind = "example5", random_arcs = 1.5}', "graph", ""),
+    ("graph", 'graph = {kind = "example5", split = 2, random_edges = 0.5}', "graph", ""),
+    ("graph", 'graph = {kind = "example5", random_edges = 1.5}', "graph", ""),
     ("graph", 'graph = {kind = "example5", split = 0}', "graph.split", ""),
     ("graph", 'graph = {kind = "example5", every = 2.5}', "graph.every", ""),
-    ("graph", 'graph = {kind = "example5", arcs_seed = 1}', "graph.arcs_seed", ""),
+    ("graph", 'graph = {kind = "example5", edges_seed = 1}', "graph.edges_seed", ""),
     ("graph", 'graph = {kind = "example5", evry = 2}', "graph.evry", "every"),
     ("links", 'links = {compressor = "int8"}', "links.compressor", ""),
     (
@@ -216,7 +216,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(text)
     with pytest.raises(
         SpecError, match=r"run.toml: `mixing`: .*R"
-    ):  # all pairs have weight, the graph has 7 arcs
+    ):  # all pairs have weight, the graph has 7 edges
         load_spec(tmp_path / "run.toml").build()
     graphs.write(graphs.complete(5), tmp_path / "graph.json")
     spec = load_spec(tmp_path / "run.toml")
@@ -262,21 +262,21 @@ def test_graph_table_has_a_key_for_every_argument_of_every_generator() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "arcs"),
+    ("keys", "edges"),
     [
         ('kind = "one_peer_exponential", n = 5', [5, 5, 5, 5]),
         ('kind = "example5", split = 3', [3, 2, 2, 3]),
         ('kind = "example5", every = 2', [7, 0, 7, 0]),
         ('kind = "example5", split = 3, every = 2', [3, 0, 2, 0]),
-        ('kind = "example5", random_arcs = 0.5, arcs_seed = 1', None),
+        ('kind = "example5", random_edges = 0.5, edges_seed = 1', None),
     ],
 )
-def test_graph_that_changes_with_time_reaches_the_network(keys: str, arcs: list[int] | None) -> None:
+def test_graph_that_changes_with_time_reaches_the_network(keys: str, edges: list[int] | None) -> None:
     spec = parse_spec(text_with(graph=f"graph = {{{keys}}}"))
     network = spec.build().network
-    found = [network.at(k).union.n_arcs for k in range(4)]
-    expected = graphs.random_arcs(graphs.example5(), 0.5, seed=1)
-    assert found == (arcs or [expected.at(k).n_arcs for k in range(4)])
+    found = [network.at(k).union.n_edges for k in range(4)]
+    expected = graphs.random_edges(graphs.example5(), 0.5, seed=1)
+    assert found == (edges or [expected.at(k).n_edges for k in range(4)])
     assert network.period != 1
     assert parse_spec(spec.to_toml()) == spec
 

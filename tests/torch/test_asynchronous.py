@@ -181,8 +181,8 @@ def test_what_is_sent_at_the_same_moment_is_one_packet(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Outgoing, "offer", noted)
     train(ADDOPT(0.02), Network(example5()), 3)
-    arcs = example5().n_arcs
-    assert sorted(offered) == [(k, 3) for k in range(3) for _ in range(arcs)]
+    edges = example5().n_edges
+    assert sorted(offered) == [(k, 3) for k in range(3) for _ in range(edges)]
 
 
 def test_neighbour_that_is_rarely_spoken_to_is_waited_for() -> None:
@@ -265,7 +265,7 @@ def test_mass_of_an_earlier_step_is_not_taken_for_a_later_one() -> None:
     assert torch.equal(segments[0], torch.ones(D))
 
 
-def test_late_estimate_waits_for_the_next_step_at_which_its_arc_is_there() -> None:
+def test_late_estimate_waits_for_the_next_step_at_which_its_edge_is_there() -> None:
     """Else agents whose steps do not meet would never hear one another."""
     network = Network(every(3, from_edges(2, [(1, 0)])))
     net = lone_net(network)

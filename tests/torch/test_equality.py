@@ -208,8 +208,8 @@ def test_processes_send_the_bytes_that_a_method_declares(
     numbers = vectors * 64 + (5 if scalars == "n" else int(scalars))
     rounds = STEPS + (1 if case.label == "SubgradientPush" or measure_communication(case.method).early else 0)
     sent = sum(int(agent[f"{case.label}/bytes"]) for agent in agents)
-    arcs = example5().n_arcs
-    assert STEPS * arcs * numbers * 8 <= sent <= rounds * arcs * numbers * 8
+    edges = example5().n_edges
+    assert STEPS * edges * numbers * 8 <= sent <= rounds * edges * numbers * 8
 
 
 def test_replicas_and_processes_agree_bitwise_on_networks(tmp_path: Path) -> None:

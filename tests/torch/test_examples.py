@@ -60,7 +60,7 @@ def test_five_agents_learn_all_digits_although_each_sees_two_in_under_a_minute()
 
 @pytest.mark.slow
 def test_ten_local_steps_and_four_bits_learn_with_a_sixtieth_of_the_bytes() -> None:
-    """The synchronous run would send x and y in full, 4810 numbers of 4 bytes each, over two arcs of agent 0."""
+    """The synchronous run would send x and y in full, 4810 numbers of 4 bytes each, over two edges of agent 0."""
     steps = 400
     output, _ = launch(5, EXAMPLES / "torch_wan.py", "--steps", str(steps))
     assert accuracy(output) > 0.9

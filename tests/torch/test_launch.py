@@ -355,7 +355,7 @@ def test_worker_can_die_with_launch_before_it_imports_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], env=environment(), check=False).returncode == 0
 
 
-def test_check_tries_every_arc_in_both_directions(tmp_path: Path) -> None:
+def test_check_tries_every_edge_in_both_directions(tmp_path: Path) -> None:
     """The script that launch runs then; the next test has the whole command."""
     graphs.write(ring(3), tmp_path / "graph.json")
     variables = {GRAPH_VARIABLE: str(tmp_path / "graph.json")}
@@ -363,11 +363,11 @@ def test_check_tries_every_arc_in_both_directions(tmp_path: Path) -> None:
         ended = agents.wait(PATIENCE)
     assert {one.code for one in ended.values()} == {0}, ended
     lines = ended[0].output.splitlines()
-    assert [line.split(":")[0] for line in lines if "arc" in line] == [
-        "arc 0 to 1, and back",
-        "arc 1 to 2, and back",
-        "arc 2 to 0, and back",
-        "all 3 arcs work in both directions",
+    assert [line.split(":")[0] for line in lines if "edge" in line] == [
+        "edge 0 to 1, and back",
+        "edge 1 to 2, and back",
+        "edge 2 to 0, and back",
+        "all 3 edges work in both directions",
     ]
     assert [line for line in lines if "listens on" in line] == [
         f"agent {agent} listens on 127.0.0.1 (lo)" for agent in range(3)
@@ -388,5 +388,5 @@ def test_check_is_shown_as_json_on_request() -> None:
     found = json.loads(done.stdout)
     assert set(found["versions"]) == {"digrad", "torch", "python"}
     assert found["agents"] == [{"address": "127.0.0.1", "interface": "lo"}] * 2
-    assert [arc["arc"] for arc in found["arcs"]] == [[0, 1], [1, 0]]
-    assert all(0 < arc["latency"] < 60 and arc["bandwidth"] > 0 for arc in found["arcs"])
+    assert [edge["edge"] for edge in found["edges"]] == [[0, 1], [1, 0]]
+    assert all(0 < edge["latency"] < 60 and edge["bandwidth"] > 0 for edge in found["edges"])

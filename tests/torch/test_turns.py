@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 import digrad as dg
 from digrad.core.delivery import is_unreliable
 from digrad.core.packets import PACKET_COLUMNS
-from digrad.network import arcs_used
+from digrad.network import edges_used
 from digrad.torch import Replicas
 from method_cases import CASES
 from torch_models import LEAFLESS, LEAFLESS_STEPS, RESTARTED, START, TURN_STEPS, Point, TurnCase, turn_cases
@@ -95,14 +95,14 @@ def test_three_engines_agree(case: TurnCase, runs: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", REAL_CASES, ids=lambda case: case.label)
-def test_bytes_are_what_the_arcs_of_each_iteration_say(case: TurnCase, runs: dict[str, Any]) -> None:
+def test_bytes_are_what_the_edges_of_each_iteration_say(case: TurnCase, runs: dict[str, Any]) -> None:
     simulator, replicas, agents = runs[case.label]
     np.testing.assert_array_equal(replicas.bytes_sent[:-1], simulator.bytes_sent)
     sent = sum(int(agent[f"{case.label}/bytes"]) for agent in agents)
     if isinstance(case.method, dg.PushDIGing):  # only y is known before the gradient
         links = case.network.links
         numbers = 16 if links is None or links.compressor is None else links.compressor.wire_bytes(2, 8)
-        ahead = numbers * int(arcs_used(case.network, "C", TURN_STEPS, 1)[0])
+        ahead = numbers * int(edges_used(case.network, "C", TURN_STEPS, 1)[0])
         assert sent == replicas.bytes_sent[TURN_STEPS] + ahead
     else:  # everything that the next step mixes has left already
         assert sent == replicas.bytes_sent[TURN_STEPS + 1]
@@ -135,7 +135,7 @@ def test_replicas_mix_one_matrix_methods_with_r_as_the_simulator_does(case: Any,
     assert abs(replicas.x - trace.final_x).max() <= 1e-12 * max(1.0, abs(trace.final_x).max())
 
 
-def test_iterations_without_arcs_send_nothing_and_mix_with_the_identity() -> None:
+def test_iterations_without_edges_send_nothing_and_mix_with_the_identity() -> None:
     network = dg.Network(dg.graphs.every(5, dg.graphs.example5()))
     replicas = Replicas(Point(), dg.CGT(step_size=0.05, threshold=2.0), network)
     replicas.step()
@@ -145,7 +145,7 @@ def test_iterations_without_arcs_send_nothing_and_mix_with_the_identity() -> Non
     assert replicas.bytes_sent == sent
 
 
-@pytest.mark.parametrize("label", ["CGT, random arcs, short", "CGT, all"])
+@pytest.mark.parametrize("label", ["CGT, random edges, short", "CGT, all"])
 def test_replicas_resume_bitwise(label: str) -> None:
     case = next(case for case in ALL_CASES if case.label == label)
     runs = [Replicas(Point(), case.method, case.network) for _ in range(2)]

@@ -11,7 +11,7 @@ import click
 from digrad.cli import show
 from digrad.cli.options import json_option
 
-_MANY_ARCS = 2_000_000  # from here on a description takes long enough for a word
+_MANY_EDGES = 2_000_000  # from here on a description takes long enough for a word
 
 
 @click.command(context_settings={"ignore_unknown_options": True})  # or -3 would be an option
@@ -36,7 +36,7 @@ def graph(
     digrad graph example5                  the five-agent graph of the demo
     digrad graph ring 8                    a directed ring of 8 agents
     digrad graph random_digraph 20 0.1     a random strongly connected digraph
-    digrad graph one_peer_exponential 8    one that changes with time: the union of its arcs
+    digrad graph one_peer_exponential 8    one that changes with time: the union of its edges
     digrad graph links.txt --draw a.png    your own: one `sender receiver` pair per line, or JSON
 
     Some agent must reach all others. If not all of them do, the graph has row-stochastic weights R, but no
@@ -47,9 +47,9 @@ def graph(
 
     picture = plots.split_suffix(draw, "--draw", "digrad graph", default=("png",)) if draw else None
     digraph = _read_graph(graph, arguments, seed)
-    arcs = Network(digraph, partial=True).union.n_arcs
-    if arcs > _MANY_ARCS:
-        click.echo(f"describing {arcs} arcs, about a second per million ...", err=True)
+    edges = Network(digraph, partial=True).union.n_edges
+    if edges > _MANY_EDGES:
+        click.echo(f"describing {edges} edges, about a second per million ...", err=True)
     if save:
         graphs.write(digraph, save)
     network = Network(digraph)
@@ -105,8 +105,8 @@ def methods(names: tuple[str, ...], as_json: bool, bibtex: bool, measure: bool) 
     headers = (
         "method",
         "needs",
-        "vectors/arc",
-        "scalars/arc",
+        "vectors/edge",
+        "scalars/edge",
         "all-reduce",
         "rounds",
         "converges",

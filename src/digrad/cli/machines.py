@@ -41,7 +41,7 @@ from digrad.cli.options import json_option
     "--insecure", is_flag=True, help="Several machines without a key: strangers may read, disturb or join."
 )
 @click.option(
-    "--check", is_flag=True, help="Instead of a script, try every arc: latency, bandwidth, versions, clocks."
+    "--check", is_flag=True, help="Instead of a script, try every edge: latency, bandwidth, versions, clocks."
 )
 @click.option(
     "--metrics",

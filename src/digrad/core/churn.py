@@ -32,33 +32,36 @@ def check_churn(method: Any, network: AnyNetwork, name: str, owner: str) -> None
         raise ArgumentError(
             f'`churn` of {owner} needs links that keep what is undelivered; give Links(push="sum", churn=...).'
         )
-    timeline = Timeline(links.churn, network.graph.arcs, network.n, owner)
+    timeline = Timeline(links.churn, network.graph.edge_array, network.n, owner)
     _check_ledgers(timeline, network.graph, owner)
     for event, present in zip((None, *timeline.events), timeline.present, strict=True):
         _check_connected(network.graph, present, "at first" if event is None else f"after {event}", owner)
 
 
 def network_of(network: Network, present: Any) -> Network:
-    """Return the network of those who are there, on the arcs of all."""
+    """Return the network of those who are there, on the edges of all."""
     assert isinstance(network.graph, Digraph)
-    there = present[network.graph.arcs].all(axis=1)
+    there = present[network.graph.edge_array].all(axis=1)
     assert isinstance(network.links, Links)
     return Network(GraphSequence(network.graph, there[None]), links=replace(network.links, churn=()))
 
 
-def repair(event: Event, state: Any, arcs: Any, present: Any, owed: Any, lifetime: Any) -> None:
+def repair(event: Event, state: Any, edges: Any, present: Any, owed: Any, lifetime: Any) -> None:
     """Let an event happen to a state, in place.
 
     Args:
         event: What happens.
         state: ``x``, ``y`` and ``g``, ``[n, d]`` each, of numpy or torch.
-        arcs: ``[A, 2]`` sender and receiver.
+        edges: ``[A, 2]`` sender and receiver.
         present: Who is there afterwards, ``[n]``.
         owed: ``[A, d]``, pushed and not yet received.
         lifetime: ``[A, d]``, everything ever pushed; used where a crash is repaired by ledger.
     """
     x, y, g, agent = state.x, state.y, state.g, event.agent
-    (sender, receiver), (into, out) = arcs.T, (np.flatnonzero(end == agent).tolist() for end in arcs.T[::-1])
+    (sender, receiver), (into, out) = (
+        edges.T,
+        (np.flatnonzero(end == agent).tolist() for end in edges.T[::-1]),
+    )
     senders, receivers = sender[into].tolist(), receiver[out].tolist()  # no agent twice
     if isinstance(event, Join):
         x[agent] = x[min(s for s in senders if present[s])]
@@ -74,10 +77,10 @@ def repair(event: Event, state: Any, arcs: Any, present: Any, owed: Any, lifetim
     y[agent] = g[agent] = 0
 
 
-def void_arcs(event: Event, arcs: Any) -> Any:
-    """Return which arcs begin anew after an event, ``[A]``: those of its agent, or all."""
+def void_edges(event: Event, edges: Any) -> Any:
+    """Return which edges begin anew after an event, ``[A]``: those of its agent, or all."""
     is_anew = isinstance(event, Crash) and event.repair == "restart"
-    return (arcs == event.agent).any(axis=1) | is_anew
+    return (edges == event.agent).any(axis=1) | is_anew
 
 
 def _check_ledgers(timeline: Timeline, graph: Digraph, owner: str) -> None:
@@ -85,7 +88,7 @@ def _check_ledgers(timeline: Timeline, graph: Digraph, owner: str) -> None:
     for number, event in enumerate(timeline.events):
         if not (isinstance(event, Crash) and event.repair == "ledger"):
             continue
-        near = set(graph.arcs[(graph.arcs == event.agent).any(axis=1)].ravel().tolist())
+        near = set(graph.edge_array[(graph.edge_array == event.agent).any(axis=1)].ravel().tolist())
         for before in reversed(timeline.events[:number]):
             begins_anew = isinstance(before, Crash) and before.repair == "restart"
             if begins_anew or (isinstance(before, Join) and before.agent == event.agent):
@@ -100,10 +103,10 @@ def _check_ledgers(timeline: Timeline, graph: Digraph, owner: str) -> None:
 def _check_connected(graph: Digraph, present: Any, when: str, owner: str) -> None:
     agents = np.flatnonzero(present)
     place = np.cumsum(present) - 1
-    arcs = graph.arcs[present[graph.arcs].all(axis=1)]
-    pair = unreachable_pair(Digraph(len(agents), place[arcs])) if len(agents) > 1 else None
+    edges = graph.edge_array[present[graph.edge_array].all(axis=1)]
+    pair = unreachable_pair(Digraph(len(agents), place[edges])) if len(agents) > 1 else None
     if len(agents) < 2 or pair is not None:
         who = "fewer than two agents are there"
         if pair is not None:
             who = f"agent {agents[pair[0]]} cannot reach agent {agents[pair[1]]}"
-        raise ArgumentError(f"`churn` of {owner}: {when} {who}; add arcs, or let others go.")
+        raise ArgumentError(f"`churn` of {owner}: {when} {who}; add edges, or let others go.")

@@ -12,23 +12,23 @@ from digrad.links.delivery import Part
 from digrad.network import AnyNetwork, Network, step_weights
 
 
-def all_arcs(network: AnyNetwork) -> Digraph:
-    """Return every arc that may carry a packet: those of the graph, and of weights that bring their own."""
+def all_edges(network: AnyNetwork) -> Digraph:
+    """Return every edge that may carry a packet: those of the graph, and of weights that bring their own."""
     members = [network] if isinstance(network, Network) else list(network.networks)
     supports = [weights.support for one in members for weights in one.given]
     return sequence([network.union, *supports]).union if supports else network.union
 
 
-def numbers_among(arcs: npt.NDArray[np.integer], graph: Digraph) -> npt.NDArray[np.int64]:
-    """Return the numbers of ``arcs`` ``[A, 2]`` among those of ``graph``."""
-    return numbers_of_arcs(arcs, graph.arcs, graph.n)
+def numbers_among(edges: npt.NDArray[np.integer], graph: Digraph) -> npt.NDArray[np.int64]:
+    """Return the numbers of ``edges`` ``[A, 2]`` among those of ``graph``."""
+    return numbers_of_edges(edges, graph.edge_array, graph.n)
 
 
-def numbers_of_arcs(
-    arcs: npt.NDArray[np.integer], among: npt.NDArray[np.integer], n: int
+def numbers_of_edges(
+    edges: npt.NDArray[np.integer], among: npt.NDArray[np.integer], n: int
 ) -> npt.NDArray[np.int64]:
-    """Return the numbers of ``arcs`` ``[A, 2]`` of n agents among others, sorted by receiver, then sender."""
-    return np.searchsorted(among[:, 1] * n + among[:, 0], arcs[:, 1] * n + arcs[:, 0])
+    """Return the numbers of ``edges`` ``[A, 2]`` of n agents among others, sorted by receiver, then sender."""
+    return np.searchsorted(among[:, 1] * n + among[:, 0], edges[:, 1] * n + edges[:, 0])
 
 
 def is_unreliable(network: AnyNetwork) -> bool:
@@ -44,37 +44,37 @@ def make_delivery(
     """Return the delivery schedule of a run, or None on a network whose packets all arrive in time.
 
     Args:
-        network: On whose arcs.
-        charges: What every step sends along every arc; packets weigh nothing without.
+        network: On whose edges.
+        charges: What every step sends along every edge; packets weigh nothing without.
         letters: The matrix of each verb of the charges.
     """
     if not is_unreliable(network):
         return None
     assert network.links is not None
-    graph = all_arcs(network)
+    graph = all_edges(network)
     parts = _parts(network, graph, charges, letters or {})
     if network.period == 1:
         churn = network.links.churn
-        timeline = Timeline(churn, graph.arcs, network.n) if churn else None
-        return DeliverySchedule(network.links, graph.arcs, network.n, timeline=timeline, parts=parts)
-    known = numbers_among(network.union.arcs, graph)
+        timeline = Timeline(churn, graph.edge_array, network.n) if churn else None
+        return DeliverySchedule(network.links, graph.edge_array, network.n, timeline=timeline, parts=parts)
+    known = numbers_among(network.union.edge_array, graph)
 
     def presence(first: int, length: int) -> npt.NDArray[np.bool_]:
-        there = np.ones((length, graph.n_arcs), bool)
+        there = np.ones((length, graph.n_edges), bool)
         there[:, known] = network.graph.presence(first, length)  # pyright: ignore[reportAttributeAccessIssue]
         return there
 
-    return DeliverySchedule(network.links, graph.arcs, network.n, presence, parts=parts)
+    return DeliverySchedule(network.links, graph.edge_array, network.n, presence, parts=parts)
 
 
 def _parts(
     network: AnyNetwork, graph: Digraph, charges: Sequence[Charge], letters: Mapping[str, str]
 ) -> list[Part]:
-    """Return what each array takes on each arc: one that only R uses carries nothing that is pushed."""
+    """Return what each array takes on each edge: one that only R uses carries nothing that is pushed."""
     turns = 1 if network.period is None else network.period
     carries = {
         verb: np.isin(
-            np.arange(graph.n_arcs), numbers_among(step_weights(network, letter, 0, turns).arcs, graph)
+            np.arange(graph.n_edges), numbers_among(step_weights(network, letter, 0, turns).edges, graph)
         )
         for verb, letter in letters.items()
     }

@@ -32,7 +32,9 @@ def check_links(method: Method, network: AnyNetwork, name: str) -> None:
     is_fair = links.mean_loss == 0 and not links.sleeps
     is_late = links.is_late
     if "mean" in method.needs:
-        _refuse(name, "averages over all agents, which no arc of the network does", "a network without links")
+        _refuse(
+            name, "averages over all agents, which no edge of the network does", "a network without links"
+        )
     if "W" in letters:
         _check_two_way(network, links, name, is_fair=is_fair, is_late=is_late)
     if letters == {"C"}:
@@ -71,7 +73,7 @@ def _check_two_way(network: AnyNetwork, links: Links, name: str, *, is_fair: boo
     for row in range(span):
         weights = step_weights(network, "W", row, 1)
         pairs = {
-            (s, r): w for (s, r), w in zip(weights.arcs.tolist(), weights.weight[0].tolist(), strict=True)
+            (s, r): w for (s, r), w in zip(weights.edges.tolist(), weights.weight[0].tolist(), strict=True)
         }
         if any(abs(w - pairs.get((r, s), 0.0)) > 1e-12 for (s, r), w in pairs.items()):
             _refuse(

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from digrad.links import DeliverySchedule
 
 STEPS_OF_TIMES = 256  # iterations whose times are drawn in one go
-SLOWEST = 8  # agents and arcs that a report names
+SLOWEST = 8  # agents and edges that a report names
 
 
 class StepTimes:
@@ -27,7 +27,7 @@ class StepTimes:
         self._delivery, self._clock = delivery, delivery.links.clock
         self._ends = np.zeros(delivery.n)  # of the steps of the agents
         self._computed = np.zeros(delivery.n)  # seconds so far
-        self._travelled, self._sent, self._late = (np.zeros(len(delivery.arcs)) for _ in range(3))
+        self._travelled, self._sent, self._late = (np.zeros(len(delivery.edges)) for _ in range(3))
         self._seconds = [0.0]
 
     def before(self, ks: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
@@ -38,20 +38,20 @@ class StepTimes:
         return np.array(self._seconds)[ks]
 
     def slowest(self, k: int) -> dict[str, Any]:
-        """Return who computes and which arcs carry packets for longest, on average over the iterations before k."""
+        """Return who computes and which edges carry packets for longest, on average over the iterations before k."""
         times = StepTimes(self._delivery)  # others may have gone further
         total = float(times.before(np.array([k]))[0])
         agents = np.argsort(-times._computed, kind="stable")[:SLOWEST]
         sent = np.maximum(times._sent, 1)
-        arcs = np.argsort(-times._travelled / sent, kind="stable")[:SLOWEST]
+        edges = np.argsort(-times._travelled / sent, kind="stable")[:SLOWEST]
         waited = total - times._computed
         return {
             "steps": k,
             "seconds": total,
             "agents": [[int(i), times._computed[i] / max(k, 1), waited[i] / max(k, 1)] for i in agents],
-            "arcs": [
-                [*self._delivery.arcs[a].tolist(), times._travelled[a] / sent[a], times._late[a] / sent[a]]
-                for a in arcs
+            "edges": [
+                [*self._delivery.edges[a].tolist(), times._travelled[a] / sent[a], times._late[a] / sent[a]]
+                for a in edges
             ],
             "deadline": self._clock.deadline,
         }
@@ -73,7 +73,7 @@ class StepTimes:
         self._late += late.sum(axis=0)
 
     def _wait(self, first: int, under_way: npt.NDArray[np.float64]) -> None:
-        sender, receiver = self._delivery.arcs.T
+        sender, receiver = self._delivery.edges.T
         arrives = self._delivery.ages(first, len(under_way)) == 0
         computing = np.nan_to_num(self._delivery.ready(first, len(under_way)))
         for spent, takes, now in zip(computing, under_way, arrives, strict=True):

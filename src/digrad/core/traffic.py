@@ -1,4 +1,4 @@
-"""What is sent: messages per verb, counted in a dry run, times the arcs of every iteration."""
+"""What is sent: messages per verb, counted in a dry run, times the edges of every iteration."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from digrad.network import AnyNetwork, arcs_used, step_weights
+from digrad.network import AnyNetwork, edges_used, step_weights
 
-STEPS_OF_ARCS = 1000  # iterations whose arcs are looked at in one go
+STEPS_OF_EDGES = 1000  # iterations whose edges are looked at in one go
 
 
 def all_reduce_messages(n: int) -> int:
@@ -18,18 +18,18 @@ def all_reduce_messages(n: int) -> int:
 
 @dataclass
 class Meter:
-    """What one step sends: bytes along each arc, by verb, and in all-reduces of all agents together.
+    """What one step sends: bytes along each edge, by verb, and in all-reduces of all agents together.
 
     ``in_full`` is what a message takes whose receiver has not heard the one before, if it is coded against that.
     """
 
-    per_arc: dict[str, int] = field(default_factory=dict)
+    per_edge: dict[str, int] = field(default_factory=dict)
     in_full: dict[str, int] = field(default_factory=dict)
     in_means: int = 0
 
     def charge(self, verb: str, size: int, in_full: int | None = None) -> None:
-        """Count a message of ``size`` bytes along every arc of a verb."""
-        self.per_arc[verb] = self.per_arc.get(verb, 0) + size
+        """Count a message of ``size`` bytes along every edge of a verb."""
+        self.per_edge[verb] = self.per_edge.get(verb, 0) + size
         self.in_full[verb] = self.in_full.get(verb, 0) + (size if in_full is None else in_full)
 
     def charge_mean(self, n: int, size: int) -> None:
@@ -41,7 +41,7 @@ class Traffic:
     """Bytes that all agents together have sent before iteration k.
 
     Args:
-        network: Whose arcs carry the messages.
+        network: Whose edges carry the messages.
         letters: The matrix of each verb.
         start: What was sent before the first step.
         step: What every step sends.
@@ -49,13 +49,13 @@ class Traffic:
 
     def __init__(self, network: AnyNetwork, letters: Mapping[str, str], start: Meter, step: Meter) -> None:
         self._network, self._letters, self._step = network, letters, step
-        self._is_coded = step.per_arc != step.in_full
+        self._is_coded = step.per_edge != step.in_full
         self._period = None if self._is_coded else network.period
         self._heard: dict[
             str, npt.NDArray[np.bool_]
         ] = {}  # by verb, [A]: who has heard the last word of its sender
         self._done = [
-            start.in_means + sum(s * self._arcs(verb, 0, 1)[0] for verb, s in start.per_arc.items())
+            start.in_means + sum(s * self._edges(verb, 0, 1)[0] for verb, s in start.per_edge.items())
         ]
 
     def before(self, ks: npt.ArrayLike) -> npt.NDArray[np.int64]:
@@ -63,7 +63,7 @@ class Traffic:
         ks = np.asarray(ks, np.int64)
         span = int(ks.max(initial=0)) if self._period is None else self._period
         while len(self._done) <= span:
-            self._extend(min(len(self._done) - 1 + STEPS_OF_ARCS, span))
+            self._extend(min(len(self._done) - 1 + STEPS_OF_EDGES, span))
         table = np.array(self._done, np.int64)
         if self._period is None:
             return table[ks]
@@ -73,16 +73,16 @@ class Traffic:
     def _extend(self, last: int) -> None:
         first = len(self._done) - 1
         sent = np.full(last - first, self._step.in_means, np.int64)
-        for verb in self._step.per_arc:
+        for verb in self._step.per_edge:
             sent += self._sent(verb, first, last - first)
         self._done.extend((self._done[-1] + np.cumsum(sent)).tolist())
 
     def _sent(self, verb: str, first: int, length: int) -> npt.NDArray[np.int64]:
-        size, in_full = self._step.per_arc[verb], self._step.in_full[verb]
+        size, in_full = self._step.per_edge[verb], self._step.in_full[verb]
         if size == in_full:
-            return size * self._arcs(verb, first, length)
+            return size * self._edges(verb, first, length)
         weights = step_weights(self._network, self._letters[verb], first, length)
-        sender = weights.arcs[:, 0]
+        sender = weights.edges[:, 0]
         heard = self._heard.get(verb, np.zeros(len(sender), bool))
         sent = np.zeros(length, np.int64)
         for row, there in enumerate(weights.weight != 0):
@@ -93,5 +93,5 @@ class Traffic:
         self._heard[verb] = heard
         return sent
 
-    def _arcs(self, verb: str, first: int, length: int) -> npt.NDArray[np.int64]:
-        return arcs_used(self._network, self._letters[verb], first, length)
+    def _edges(self, verb: str, first: int, length: int) -> npt.NDArray[np.int64]:
+        return edges_used(self._network, self._letters[verb], first, length)

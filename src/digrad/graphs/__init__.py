@@ -1,6 +1,6 @@
 """Who hears whom: digraphs, their generators, properties and files. No weights.
 
-Arcs are written ``(sender, receiver)``; every agent also hears itself, implicitly.
+Edges are written ``(sender, receiver)``; every agent also hears itself, implicitly.
 """
 
 from digrad.graphs.digraph import Digraph, from_adjacency, from_edges, from_networkx
@@ -33,7 +33,7 @@ from digrad.graphs.sequences import (
     GraphSequence,
     every,
     one_peer_exponential,
-    random_arcs,
+    random_edges,
     sequence,
     split,
 )
@@ -59,8 +59,8 @@ __all__ = [
     "k_out",
     "one_peer_exponential",
     "out_star",
-    "random_arcs",
     "random_digraph",
+    "random_edges",
     "read",
     "ring",
     "roots",

@@ -1,6 +1,6 @@
 """Who hears whom: an immutable directed graph, and its conversions.
 
-Arcs are written ``(sender, receiver)``. Every agent also hears itself; self loops are implicit, never listed.
+Edges are written ``(sender, receiver)``. Every agent also hears itself; self loops are implicit, never listed.
 """
 
 import hashlib
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import scipy.sparse
 
 
-LARGEST_GRAPH = 10_000_000  # agents; a few arcs each then take gigabytes
-MOST_ARCS = 50_000_000  # to build and sort them takes seconds and gigabytes
+LARGEST_GRAPH = 10_000_000  # agents; a few edges each then take gigabytes
+MOST_EDGES = 50_000_000  # to build and sort them takes seconds and gigabytes
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -31,88 +31,90 @@ class Digraph:
 
     Args:
         n: Number of agents, from 1 to 10 million.
-        arcs: ``[m, 2]`` whole numbers, one row ``(sender, receiver)`` per arc, in any order. They are stored
+        edge_array: ``[m, 2]`` whole numbers, one row ``(sender, receiver)`` per edge, in any order. They are stored
             read-only and sorted by receiver, then sender, so the in-neighbours of an agent are contiguous.
         names: What tables and figures call the agents, all different; None for their numbers. Names are no part of
             the value: graphs that differ only in them are equal.
 
     Raises:
-        GraphError: An arc names an agent that does not exist, is a self loop, or is listed twice; or the names are
+        GraphError: An edge names an agent that does not exist, is a self loop, or is listed twice; or the names are
             not n different strings.
 
     Example:
         >>> graph = Digraph(3, np.array([(0, 1), (1, 2), (2, 0), (0, 2)]))
         >>> graph
-        Digraph(n=3, n_arcs=4)
+        Digraph(n=3, n_edges=4)
         >>> graph.in_neighbors(2), graph.out_degree
         (array([0, 1]), array([2, 1, 1]))
     """
 
     n: int
-    arcs: npt.NDArray[np.int64]
+    edge_array: npt.NDArray[np.int64]
     names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Validate, sort and freeze the arcs."""
+        """Validate, sort and freeze the edges."""
         object.__setattr__(self, "n", checks.count(self.n, "n", "Digraph", maximum=LARGEST_GRAPH))
-        arcs = _as_pairs(self.arcs)
-        _check_arcs(self.n, arcs)
-        object.__setattr__(self, "arcs", _sorted_unique(self.n, arcs))
-        self.arcs.flags.writeable = False
+        edges = _as_pairs(self.edge_array)
+        _check_edges(self.n, edges)
+        object.__setattr__(self, "edge_array", _sorted_unique(self.n, edges))
+        self.edge_array.flags.writeable = False
         if self.names is not None:
             object.__setattr__(self, "names", _checked_names(self.names, self.n))
 
     def __eq__(self, other: object) -> bool:
-        """Return whether the other graph has the same agents and arcs."""
+        """Return whether the other graph has the same agents and edges."""
         if not isinstance(other, Digraph):
             return NotImplemented
-        return self.n == other.n and np.array_equal(self.arcs, other.arcs)
+        return self.n == other.n and np.array_equal(self.edge_array, other.edge_array)
 
     def __hash__(self) -> int:
         """Return a hash of the value, equal for equal graphs."""
         return hash(self.content_hash)
 
     def __repr__(self) -> str:
-        """Return the sizes; the arcs themselves are in ``edges``."""
-        return f"Digraph(n={self.n}, n_arcs={self.n_arcs})"
+        """Return the sizes; the edges themselves are in ``edges``."""
+        return f"Digraph(n={self.n}, n_edges={self.n_edges})"
 
     @property
-    def n_arcs(self) -> int:
-        """Number of arcs, self loops not counted."""
-        return len(self.arcs)
+    def n_edges(self) -> int:
+        """Number of edges, self loops not counted."""
+        return len(self.edge_array)
 
     @property
     def edges(self) -> tuple[tuple[int, int], ...]:
-        """The arcs as ``(sender, receiver)`` pairs of Python ints, sorted by receiver, then sender."""
-        return tuple((sender, receiver) for sender, receiver in self.arcs.tolist())
+        """The edges as ``(sender, receiver)`` pairs of Python ints, sorted by receiver, then sender."""
+        return tuple((sender, receiver) for sender, receiver in self.edge_array.tolist())
 
     @cached_property
     def in_degree(self) -> npt.NDArray[np.int64]:
         """``[n]``: how many other agents each agent hears."""
-        return np.bincount(self.arcs[:, 1], minlength=self.n)
+        return np.bincount(self.edge_array[:, 1], minlength=self.n)
 
     @cached_property
     def out_degree(self) -> npt.NDArray[np.int64]:
         """``[n]``: how many other agents hear each agent."""
-        return np.bincount(self.arcs[:, 0], minlength=self.n)
+        return np.bincount(self.edge_array[:, 0], minlength=self.n)
 
     def in_neighbors(self, agent: int) -> npt.NDArray[np.int64]:
         """Return, in ascending order, the agents that ``agent`` hears, without itself."""
         agent = self._agent(agent, "in_neighbors")
-        first, last = np.searchsorted(self.arcs[:, 1], [agent, agent + 1])
-        return self.arcs[first:last, 0]
+        first, last = np.searchsorted(self.edge_array[:, 1], [agent, agent + 1])
+        return self.edge_array[first:last, 0]
 
     def out_neighbors(self, agent: int) -> npt.NDArray[np.int64]:
         """Return, in ascending order, the agents that hear ``agent``, without itself."""
         return self._reversed.in_neighbors(self._agent(agent, "out_neighbors"))
 
     def reversed(self) -> "Digraph":
-        """Return the graph with every arc turned around."""
+        """Return the graph with every edge turned around."""
         return self._reversed
 
     def symmetrized(self) -> "Digraph":
-        """Return the graph with the reverse of every arc added: links that may not exist in reality."""
-        keys = np.unique(np.concatenate([_keys(self.n, self.arcs), _keys(self.n, self.arcs[:, ::-1])]))
+        """Return the graph with the reverse of every edge added: links that may not exist in reality."""
+        keys = np.unique(
+            np.concatenate([_keys(self.n, self.edge_array), _keys(self.n, self.edge_array[:, ::-1])])
+        )
         return Digraph(self.n, _from_keys(self.n, keys), self.names)
 
     def relabeled(self, permutation: npt.ArrayLike) -> "Digraph":
@@ -132,13 +134,13 @@ class Digraph:
                 f"but got {permutation!r}."
             )
         names = tuple(self.names[agent] for agent in np.argsort(numbers)) if self.names else None
-        return Digraph(self.n, numbers.astype(np.int64)[self.arcs], names)
+        return Digraph(self.n, numbers.astype(np.int64)[self.edge_array], names)
 
     @cached_property
     def content_hash(self) -> str:
-        """SHA-256 of the number of agents and the arcs, in hexadecimal; the same on every machine."""
+        """SHA-256 of the number of agents and the edges, in hexadecimal; the same on every machine."""
         digest = hashlib.sha256(np.int64(self.n).astype("<i8").tobytes())
-        digest.update(self.arcs.astype("<i8").tobytes())
+        digest.update(self.edge_array.astype("<i8").tobytes())
         return digest.hexdigest()
 
     def to_networkx(self) -> "networkx.DiGraph":
@@ -152,15 +154,17 @@ class Digraph:
         return graph
 
     def to_adjacency(self) -> "scipy.sparse.csr_array":
-        """Return ones at ``[receiver, sender]`` of every arc, as ``[n, n]`` CSR without diagonal."""
+        """Return ones at ``[receiver, sender]`` of every edge, as ``[n, n]`` CSR without diagonal."""
         from scipy.sparse import csr_array
 
         indptr = np.concatenate([[0], np.cumsum(self.in_degree)])
-        return csr_array((np.ones(self.n_arcs), self.arcs[:, 0].copy(), indptr), shape=(self.n, self.n))
+        return csr_array(
+            (np.ones(self.n_edges), self.edge_array[:, 0].copy(), indptr), shape=(self.n, self.n)
+        )
 
     @cached_property
     def _reversed(self) -> "Digraph":
-        return Digraph(self.n, self.arcs[:, ::-1], self.names)
+        return Digraph(self.n, self.edge_array[:, ::-1], self.names)
 
     def _agent(self, agent: int, owner: str) -> int:
         if checks.count(agent, "agent", f"Digraph.{owner}", minimum=0) >= self.n:
@@ -177,7 +181,7 @@ def from_edges(
     """Return the digraph of ``n`` agents with the given ``(sender, receiver)`` pairs, and perhaps names.
 
     Raises:
-        GraphError: The edges are not pairs; or an arc names an agent that does not exist, is a self loop, or
+        GraphError: The edges are not pairs; or an edge names an agent that does not exist, is a self loop, or
             is listed twice.
 
     Example:
@@ -187,14 +191,14 @@ def from_edges(
     if not isinstance(edges, Iterable):
         raise GraphError(
             f"`edges` of from_edges must be a list of pairs (sender, receiver), but got {edges!r}; "
-            "give [] for no arcs."
+            "give [] for no edges."
         )
     pairs: Any = edges if isinstance(edges, np.ndarray) else list(edges)
     return Digraph(n, pairs, None if names is None else tuple(names))
 
 
 def from_networkx(graph: "networkx.Graph") -> Digraph:
-    """Return the digraph of a networkx graph; an undirected edge becomes two arcs, a self loop is dropped.
+    """Return the digraph of a networkx graph; an undirected edge becomes two edges, a self loop is dropped.
 
     Nodes that are exactly 0, ..., n - 1 keep their numbers; others are numbered in the graph's order and become names.
     A digraph has no weights: those on the edges are left out, with a warning; ``Network.from_weights`` reads them.
@@ -275,7 +279,7 @@ def _check_finite(data: npt.NDArray[Any], receiver: npt.NDArray[Any], sender: np
     if bad.size:
         where = f"[{receiver[bad[0]]}, {sender[bad[0]]}]"
         raise GraphError(
-            f"`matrix` of from_adjacency has {data[bad[0]]} at {where}; use 0 where there is no arc."
+            f"`matrix` of from_adjacency has {data[bad[0]]} at {where}; use 0 where there is no edge."
         )
 
 
@@ -288,9 +292,9 @@ def _checked_names(names: Any, n: int) -> tuple[str, ...]:
     return given
 
 
-def _as_pairs(arcs: Any) -> npt.NDArray[np.int64]:
+def _as_pairs(edges: Any) -> npt.NDArray[np.int64]:
     try:
-        pairs: npt.NDArray[Any] = np.asarray(arcs)
+        pairs: npt.NDArray[Any] = np.asarray(edges)
     except ValueError:
         pairs = np.empty(0, dtype=object)
     if pairs.size == 0 and pairs.dtype != object:
@@ -298,42 +302,42 @@ def _as_pairs(arcs: Any) -> npt.NDArray[np.int64]:
     if pairs.ndim != 2 or pairs.shape[1] != 2 or not np.issubdtype(pairs.dtype, np.integer):
         raise GraphError(
             "`edges` of Digraph must be pairs (sender, receiver) of whole numbers, "
-            f"but got {pairs.dtype} values of shape {pairs.shape}; list each arc as (sender, receiver)."
+            f"but got {pairs.dtype} values of shape {pairs.shape}; list each edge as (sender, receiver)."
         )
     return pairs.astype(np.int64, copy=False)
 
 
-def _check_arcs(n: int, arcs: npt.NDArray[np.int64]) -> None:
-    outside = np.flatnonzero(((arcs < 0) | (arcs >= n)).any(axis=1))
+def _check_edges(n: int, edges: npt.NDArray[np.int64]) -> None:
+    outside = np.flatnonzero(((edges < 0) | (edges >= n)).any(axis=1))
     if outside.size:
-        sender, receiver = arcs[outside[0]].tolist()
+        sender, receiver = edges[outside[0]].tolist()
         raise GraphError(
-            f"`edges` of Digraph: arc ({sender}, {receiver}) names an agent that does not exist; "
+            f"`edges` of Digraph: edge ({sender}, {receiver}) names an agent that does not exist; "
             f"with n={n} agents are 0 to {n - 1}."
         )
-    loops = np.flatnonzero(arcs[:, 0] == arcs[:, 1])
+    loops = np.flatnonzero(edges[:, 0] == edges[:, 1])
     if loops.size:
-        agent = int(arcs[loops[0], 0])
+        agent = int(edges[loops[0], 0])
         raise GraphError(
-            f"`edges` of Digraph: arc ({agent}, {agent}) is a self loop; self loops are implicit, "
+            f"`edges` of Digraph: edge ({agent}, {agent}) is a self loop; self loops are implicit, "
             "so leave it out."
         )
 
 
-def _sorted_unique(n: int, arcs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    keys = np.sort(_keys(n, arcs))
+def _sorted_unique(n: int, edges: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    keys = np.sort(_keys(n, edges))
     twice = np.flatnonzero(keys[1:] == keys[:-1])
     if twice.size:
         receiver, sender = divmod(int(keys[twice[0]]), n)
         raise GraphError(
-            f"`edges` of Digraph: arc ({sender}, {receiver}) is listed more than once; list each arc once."
+            f"`edges` of Digraph: edge ({sender}, {receiver}) is listed more than once; list each edge once."
         )
     return _from_keys(n, keys)
 
 
-def _keys(n: int, arcs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    # One number per arc, in the order (receiver, sender), sorts many times faster than pairs do.
-    return arcs[:, 1] * n + arcs[:, 0]
+def _keys(n: int, edges: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    # One number per edge, in the order (receiver, sender), sorts many times faster than pairs do.
+    return edges[:, 1] * n + edges[:, 0]
 
 
 def _from_keys(n: int, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -45,10 +45,10 @@ def write(graph: Digraph, path: str | Path) -> None:
     path = Path(path)
     if path.suffix == ".json":
         names = {"names": list(graph.names)} if graph.names else {}
-        text = json.dumps({"n": graph.n, "edges": graph.arcs.tolist(), **names})
+        text = json.dumps({"n": graph.n, "edges": graph.edge_array.tolist(), **names})
     else:
         text = "\n".join(
-            [f"# n={graph.n}", *(f"{sender} {receiver}" for sender, receiver in graph.arcs.tolist())]
+            [f"# n={graph.n}", *(f"{sender} {receiver}" for sender, receiver in graph.edge_array.tolist())]
         )
     write_atomically(path, text + "\n")
 
@@ -80,7 +80,7 @@ def _parse_lines(path: Path, text: str) -> tuple[int, list[tuple[int, int]]]:
             edges.append(_parse_pair(path, number, fields))
     header = _HEADER.fullmatch(lines[0].strip()) if lines else None
     if header is None and not edges:
-        raise GraphError(f"graph file {path}: has neither arcs nor a first line `# n=...`; add one of them.")
+        raise GraphError(f"graph file {path}: has neither edges nor a first line `# n=...`; add one of them.")
     n = int(header[1]) if header else 1 + max(max(pair) for pair in edges)
     return n, edges
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from digrad import checks
 from digrad.errors import ArgumentError
-from digrad.graphs.digraph import LARGEST_GRAPH, MOST_ARCS, Digraph, from_edges
+from digrad.graphs.digraph import LARGEST_GRAPH, MOST_EDGES, Digraph, from_edges
 
 
 def ring(n: int) -> Digraph:
@@ -39,11 +39,11 @@ def star(n: int) -> Digraph:
 def out_star(n: int) -> Digraph:
     """Return the one-way star: agent 0 is heard by all others and hears nobody. Only agent 0 is a root."""
     leaves = np.arange(1, _agents(n, "n", "out_star"))
-    return Digraph(n, _arcs(np.zeros_like(leaves), leaves))
+    return Digraph(n, _edges(np.zeros_like(leaves), leaves))
 
 
 def complete(n: int) -> Digraph:
-    """Return the digraph in which everybody hears everybody: n(n - 1) arcs."""
+    """Return the digraph in which everybody hears everybody: n(n - 1) edges."""
     n = _agents(n, "n", "complete")
     return _circulant(n, range(1, n))
 
@@ -51,12 +51,12 @@ def complete(n: int) -> Digraph:
 def random_digraph(n: int, p: float, *, seed: int) -> Digraph:
     """Return a random Hamiltonian cycle plus each other ordered pair with probability ``p``.
 
-    Always strongly connected, in general unbalanced. Time and memory grow with the number of arcs, not with
+    Always strongly connected, in general unbalanced. Time and memory grow with the number of edges, not with
     n squared.
 
     Args:
         n: Number of agents.
-        p: Probability of each arc that is not on the cycle, from 0 to 1.
+        p: Probability of each edge that is not on the cycle, from 0 to 1.
         seed: The graph is a function of (n, p, seed).
 
     Example:
@@ -66,19 +66,19 @@ def random_digraph(n: int, p: float, *, seed: int) -> Digraph:
     n = _agents(n, "n", "random_digraph")
     if isinstance(p, bool) or not isinstance(p, int | float | np.floating) or not 0 <= p <= 1:
         raise ArgumentError(f"`p` of random_digraph must be a probability from 0 to 1, but got {p!r}.")
-    _check_arcs(n + n * max(n - 2, 0) * float(p), "random_digraph")
+    _check_edges(n + n * max(n - 2, 0) * float(p), "random_digraph")
     generator = _generator(seed, "random_digraph")
     following = _random_cycle(n, generator)
     picked = _bernoulli_positions(n * max(n - 2, 0), float(p), generator)
     sender, slot = np.divmod(picked, max(n - 2, 1))
-    extra = _arcs(sender, _skip(slot, sender, following[sender]))
-    return Digraph(n, np.vstack([_cycle_arcs(following), extra]))
+    extra = _edges(sender, _skip(slot, sender, following[sender]))
+    return Digraph(n, np.vstack([_cycle_edges(following), extra]))
 
 
 def k_out(n: int, k: int, *, seed: int) -> Digraph:
     """Return a digraph in which each agent sends to exactly ``k`` others, chosen at random.
 
-    One of the k arcs lies on a random Hamiltonian cycle, so the graph is strongly connected; in-degrees vary.
+    One of the k edges lies on a random Hamiltonian cycle, so the graph is strongly connected; in-degrees vary.
 
     Args:
         n: Number of agents.
@@ -95,13 +95,15 @@ def k_out(n: int, k: int, *, seed: int) -> Digraph:
         raise ArgumentError(
             f"`k` of k_out must be at most n - 1 = {n - 1}, the number of others, but got {k}."
         )
-    _check_arcs(n * k, "k_out")
+    _check_edges(n * k, "k_out")
     generator = _generator(seed, "k_out")
     following = _random_cycle(n, generator)
     agents = np.arange(n)[:, None]
     slots = _distinct_draws(n, n - 2, k - 1, generator)
     extra = _skip(slots, agents, following[:, None])
-    return Digraph(n, np.vstack([_cycle_arcs(following), _arcs(np.broadcast_to(agents, extra.shape), extra)]))
+    return Digraph(
+        n, np.vstack([_cycle_edges(following), _edges(np.broadcast_to(agents, extra.shape), extra)])
+    )
 
 
 def de_bruijn(n: int) -> Digraph:
@@ -124,22 +126,22 @@ def de_bruijn(n: int) -> Digraph:
         )
     senders = np.tile(np.arange(n), 2)
     receivers = (2 * senders + np.repeat([0, 1], n)) % n
-    return Digraph(n, _without_loops(_arcs(senders, receivers)))
+    return Digraph(n, _without_loops(_edges(senders, receivers)))
 
 
 def grid(rows: int, columns: int) -> Digraph:
     """Return the two-way grid: agent ``r * columns + c`` and its neighbours left, right, above and below."""
     agents = _rectangle(rows, columns, "grid")
-    right = _arcs(agents[:, :-1], agents[:, 1:])
-    down = _arcs(agents[:-1], agents[1:])
+    right = _edges(agents[:, :-1], agents[:, 1:])
+    down = _edges(agents[:-1], agents[1:])
     return Digraph(agents.size, np.vstack([right, down])).symmetrized()
 
 
 def torus(rows: int, columns: int) -> Digraph:
     """Return the one-way torus: agent ``r * columns + c`` sends right and down, with wrap-around."""
     agents = _rectangle(rows, columns, "torus")
-    right = _arcs(agents, np.roll(agents, -1, axis=1))
-    down = _arcs(agents, np.roll(agents, -1, axis=0))
+    right = _edges(agents, np.roll(agents, -1, axis=1))
+    down = _edges(agents, np.roll(agents, -1, axis=0))
     return Digraph(agents.size, _without_loops(np.vstack([right, down])))
 
 
@@ -174,10 +176,10 @@ def _agents(value: int, name: str, owner: str) -> int:
     return checks.count(value, name, owner, maximum=LARGEST_GRAPH)
 
 
-def _check_arcs(count: float, owner: str) -> None:
-    if count > MOST_ARCS:
+def _check_edges(count: float, owner: str) -> None:
+    if count > MOST_EDGES:
         raise ArgumentError(
-            f"{owner} would have {count:.3g} arcs, but at most {MOST_ARCS:.3g} can be handled; use fewer."
+            f"{owner} would have {count:.3g} edges, but at most {MOST_EDGES:.3g} can be handled; use fewer."
         )
 
 
@@ -187,19 +189,19 @@ def _rectangle(rows: int, columns: int, owner: str) -> npt.NDArray[np.int64]:
     return np.arange(rows * columns).reshape(rows, columns)
 
 
-def _arcs(senders: npt.NDArray[np.int64], receivers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _edges(senders: npt.NDArray[np.int64], receivers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.stack([senders.ravel(), receivers.ravel()], axis=1)
 
 
-def _without_loops(arcs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    return arcs[arcs[:, 0] != arcs[:, 1]]
+def _without_loops(edges: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return edges[edges[:, 0] != edges[:, 1]]
 
 
 def _circulant(n: int, offsets: list[int] | range) -> Digraph:
-    _check_arcs(n * len(offsets), "The graph")
+    _check_edges(n * len(offsets), "The graph")
     senders = np.arange(n)[:, None]
     receivers = (senders + np.array(offsets, dtype=np.int64)) % n
-    return Digraph(n, _without_loops(_arcs(np.broadcast_to(senders, receivers.shape), receivers)))
+    return Digraph(n, _without_loops(_edges(np.broadcast_to(senders, receivers.shape), receivers)))
 
 
 def _generator(seed: int, owner: str) -> np.random.Generator:
@@ -213,8 +215,8 @@ def _random_cycle(n: int, generator: np.random.Generator) -> npt.NDArray[np.int6
     return following
 
 
-def _cycle_arcs(following: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    return _without_loops(_arcs(np.arange(len(following)), following))
+def _cycle_edges(following: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return _without_loops(_edges(np.arange(len(following)), following))
 
 
 def _skip(

@@ -9,7 +9,7 @@ DIAMETER_LIMIT = 2000  # one breadth-first search per agent: beyond this size it
 
 
 def is_strongly_connected(graph: Digraph) -> bool:
-    """Return whether every agent can reach every other along arcs.
+    """Return whether every agent can reach every other along edges.
 
     Example:
         >>> from digrad.graphs import out_star, ring
@@ -46,7 +46,7 @@ def roots(graph: Digraph) -> npt.NDArray[np.int64]:
         (array([0]), array([], dtype=int64))
     """
     component = strong_components(graph)
-    sender, receiver = component[graph.arcs].T
+    sender, receiver = component[graph.edge_array].T
     hears_others = np.zeros(component.max() + 1, dtype=bool)
     hears_others[receiver[sender != receiver]] = True
     sources = np.flatnonzero(~hears_others)
@@ -70,7 +70,7 @@ def degree_imbalance(graph: Digraph) -> int:
 
 
 def diameter(graph: Digraph) -> int | None:
-    """Return the largest number of arcs on a shortest path between two agents.
+    """Return the largest number of edges on a shortest path between two agents.
 
     Exact, by a breadth-first search from each agent; ``None`` if the graph is not strongly connected, or has
     more than 2000 agents.
@@ -82,8 +82,8 @@ def diameter(graph: Digraph) -> int | None:
     """
     if graph.n > DIAMETER_LIMIT or not is_strongly_connected(graph):
         return None
-    if graph.n_arcs == graph.n * (graph.n - 1):
-        return min(1, graph.n_arcs)
+    if graph.n_edges == graph.n * (graph.n - 1):
+        return min(1, graph.n_edges)
     from scipy.sparse.csgraph import breadth_first_order
 
     receivers = graph.to_adjacency().T.tocsr()

@@ -15,21 +15,21 @@ from digrad import checks
 from digrad.errors import ArgumentError, GraphError
 from digrad.graphs.digraph import Digraph
 from digrad.graphs.generators import exponential
-from digrad.sampling import ARCS, seed_of_run, uniforms
+from digrad.sampling import EDGES, seed_of_run, uniforms
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GraphSequence:
     """One digraph per iteration; made by the functions of this module.
 
-    Iteration k is silent unless k is a multiple of ``every``. At its j-th digraph, j = k / every, the arc a of
+    Iteration k is silent unless k is a multiple of ``every``. At its j-th digraph, j = k / every, the edge a of
     ``union`` is there if ``table[j mod P, a]`` says so and, with ``probability`` below one, a coin of that
     probability does.
 
     Args:
-        union: Every arc that may ever be there.
-        table: ``[P, n_arcs]``, the periodic part.
-        probability: Of each arc, each time.
+        union: Every edge that may ever be there.
+        table: ``[P, n_edges]``, the periodic part.
+        probability: Of each edge, each time.
         seed: Of the coins.
         every: Iterations from one digraph to the next; those between send nothing.
     """
@@ -43,7 +43,7 @@ class GraphSequence:
     def __repr__(self) -> str:
         """Return the sizes."""
         period = "random" if self.period is None else f"period={self.period}"
-        return f"GraphSequence(n={self.n}, n_arcs={self.union.n_arcs}, {period})"
+        return f"GraphSequence(n={self.n}, n_edges={self.union.n_edges}, {period})"
 
     @property
     def n(self) -> int:
@@ -60,18 +60,18 @@ class GraphSequence:
         return replace(self, seed=seed_of_run(self.seed, seed))
 
     def presence(self, first: int, length: int) -> npt.NDArray[np.bool_]:
-        """Return which arcs of ``union`` are there at first, ..., first + length - 1, ``[length, n_arcs]``."""
+        """Return which edges of ``union`` are there at first, ..., first + length - 1, ``[length, n_edges]``."""
         ks = np.arange(first, first + length)
         there = self.table[ks // self.every % len(self.table)] & (ks % self.every == 0)[:, None]
         if self.probability < 1:
             turns = range(first // self.every, (first + length - 1) // self.every + 1)
-            coins = uniforms(self.seed, ARCS, turns.start, len(turns), self.union.n_arcs) < self.probability
+            coins = uniforms(self.seed, EDGES, turns.start, len(turns), self.union.n_edges) < self.probability
             there &= coins[ks // self.every - turns.start]
         return there
 
     def at(self, k: int) -> Digraph:
         """Return the digraph of iteration k."""
-        return Digraph(self.n, self.union.arcs[self.presence(k, 1)[0]])
+        return Digraph(self.n, self.union.edge_array[self.presence(k, 1)[0]])
 
     @cached_property
     def content_hash(self) -> str:
@@ -89,7 +89,7 @@ def sequence(graphs: Sequence[Digraph]) -> GraphSequence:
         >>> from digrad.graphs import from_edges
         >>> turns = sequence([from_edges(2, [(0, 1)]), from_edges(2, [(1, 0)])])
         >>> turns, turns.at(3).edges
-        (GraphSequence(n=2, n_arcs=2, period=2), ((1, 0),))
+        (GraphSequence(n=2, n_edges=2, period=2), ((1, 0),))
     """
     members = list(graphs) if isinstance(graphs, Sequence) else []
     if not members or not all(isinstance(member, Digraph) for member in members):
@@ -99,7 +99,7 @@ def sequence(graphs: Sequence[Digraph]) -> GraphSequence:
             f"`graphs` of sequence must have the same agents, but have {[member.n for member in members]}."
         )
     n = members[0].n
-    keys = [member.arcs[:, 1] * n + member.arcs[:, 0] for member in members]
+    keys = [member.edge_array[:, 1] * n + member.edge_array[:, 0] for member in members]
     every_key = np.unique(np.concatenate(keys))
     union = Digraph(n, np.stack([every_key % n, every_key // n], axis=1))
     return GraphSequence(union, np.stack([np.isin(every_key, present) for present in keys]))
@@ -115,15 +115,15 @@ def one_peer_exponential(n: int) -> GraphSequence:
         array([4])
     """
     union = exponential(n)
-    offset = (union.arcs[:, 1] - union.arcs[:, 0]) % n
+    offset = (union.edge_array[:, 1] - union.edge_array[:, 0]) % n
     turns = max((n - 1).bit_length(), 1)
     return GraphSequence(union, offset == 2 ** np.arange(turns)[:, None])
 
 
 def split(graph: Digraph, parts: int) -> GraphSequence:
-    """Return the arcs of ``graph`` dealt out to ``parts`` turns: arc a is there iff a mod parts = k mod parts.
+    """Return the edges of ``graph`` dealt out to ``parts`` turns: edge a is there iff a mod parts = k mod parts.
 
-    Arcs are counted in their order by receiver, then sender. No turn need connect the agents.
+    Edges are counted in their order by receiver, then sender. No turn need connect the agents.
 
     Example:
         >>> from digrad.graphs import ring
@@ -132,28 +132,28 @@ def split(graph: Digraph, parts: int) -> GraphSequence:
     """
     _check_graph(graph, "split")
     parts = checks.count(parts, "parts", "split")
-    return GraphSequence(graph, np.arange(graph.n_arcs) % parts == np.arange(parts)[:, None])
+    return GraphSequence(graph, np.arange(graph.n_edges) % parts == np.arange(parts)[:, None])
 
 
-def random_arcs(graph: Digraph, p: float, *, seed: int = 0) -> GraphSequence:
-    """Return ``graph`` thinned anew at every iteration: each arc is there with probability ``p``, independently.
+def random_edges(graph: Digraph, p: float, *, seed: int = 0) -> GraphSequence:
+    """Return ``graph`` thinned anew at every iteration: each edge is there with probability ``p``, independently.
 
     The choice is a function of (seed, k) alone.
 
     Example:
         >>> from digrad.graphs import complete
-        >>> random_arcs(complete(10), 0.5).at(7) == random_arcs(complete(10), 0.5).at(7)
+        >>> random_edges(complete(10), 0.5).at(7) == random_edges(complete(10), 0.5).at(7)
         True
     """
-    _check_graph(graph, "random_arcs")
-    checks.positive(p, "p", "random_arcs")
+    _check_graph(graph, "random_edges")
+    checks.positive(p, "p", "random_edges")
     if p > 1:
-        raise ArgumentError(f"`p` of random_arcs must be a probability of at most 1, but got {p!r}.")
+        raise ArgumentError(f"`p` of random_edges must be a probability of at most 1, but got {p!r}.")
     return GraphSequence(
         graph,
-        np.ones((1, graph.n_arcs), bool),
+        np.ones((1, graph.n_edges), bool),
         probability=float(p),
-        seed=checks.seed(seed, "random_arcs"),
+        seed=checks.seed(seed, "random_edges"),
     )
 
 
@@ -166,14 +166,14 @@ def every(steps: int, graph: Digraph | GraphSequence) -> GraphSequence:
 
     Example:
         >>> from digrad.graphs import ring
-        >>> [every(3, ring(4)).at(k).n_arcs for k in range(4)]
+        >>> [every(3, ring(4)).at(k).n_edges for k in range(4)]
         [4, 0, 0, 4]
     """
     steps = checks.count(steps, "steps", "every")
     if isinstance(graph, GraphSequence):
         return GraphSequence(graph.union, graph.table, graph.probability, graph.seed, steps * graph.every)
     _check_graph(graph, "every")
-    return GraphSequence(graph, np.ones((1, graph.n_arcs), bool), every=steps)
+    return GraphSequence(graph, np.ones((1, graph.n_edges), bool), every=steps)
 
 
 def _check_graph(graph: object, owner: str) -> None:

@@ -1,4 +1,4 @@
-"""Agents that leave, crash and join between two steps, and which arcs are there in between."""
+"""Agents that leave, crash and join between two steps, and which edges are there in between."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -73,7 +73,7 @@ class Timeline:
 
     Args:
         events: In any order; at most one for each iteration.
-        arcs: ``[A, 2]`` sender and receiver.
+        edges: ``[A, 2]`` sender and receiver.
         n: The number of agents, those that come later included.
         owner: Who is given them, in messages.
 
@@ -82,7 +82,7 @@ class Timeline:
     """
 
     def __init__(
-        self, events: Sequence[Event], arcs: npt.NDArray[np.integer], n: int, owner: str = "simulate"
+        self, events: Sequence[Event], edges: npt.NDArray[np.integer], n: int, owner: str = "simulate"
     ) -> None:
         self.events = tuple(sorted(events, key=lambda event: event.at))
         if len({event.at for event in self.events}) < len(self.events):
@@ -92,7 +92,7 @@ class Timeline:
             if not 0 <= event.agent < n:
                 raise ArgumentError(f"`churn` of {owner}: there is no agent {event.agent} among {n}.")
             present[event.agent] = not isinstance(event, Join)
-        birth = np.zeros(len(arcs), np.int64)
+        birth = np.zeros(len(edges), np.int64)
         self.present, self.births = [present], [birth]
         for event in self.events:
             if present[event.agent] == isinstance(event, Join):
@@ -100,17 +100,17 @@ class Timeline:
                 raise ArgumentError(f"`churn` of {owner}: at {event.at} agent {event.agent} {word}.")
             present = present.copy()
             present[event.agent] = isinstance(event, Join)
-            concerned = (arcs == event.agent).any(axis=1)
+            concerned = (edges == event.agent).any(axis=1)
             is_anew = isinstance(event, Crash) and event.repair == "restart"
             birth = np.where(concerned | is_anew, event.at, birth)
             self.present.append(present)
             self.births.append(birth)
-        self._arcs = arcs
+        self._edges = edges
         self._starts = np.array([event.at for event in self.events])
 
     @property
     def keeps_ledger(self) -> bool:
-        """Whether arcs must remember all that ever went over them."""
+        """Whether edges must remember all that ever went over them."""
         return any(isinstance(event, Crash) and event.repair == "ledger" for event in self.events)
 
     def phase(self, k: int) -> int:
@@ -131,12 +131,12 @@ class Timeline:
         return np.stack([self.present[self.phase(k)] for k in range(first, first + length)])
 
     def alive(self, first: int, length: int) -> npt.NDArray[np.bool_]:
-        """Return which arcs have both their ends, ``[length, A]``."""
+        """Return which edges have both their ends, ``[length, A]``."""
         there = self.awake(first, length)
-        return there[:, self._arcs[:, 0]] & there[:, self._arcs[:, 1]]
+        return there[:, self._edges[:, 0]] & there[:, self._edges[:, 1]]
 
     def born(self, first: int, length: int) -> npt.NDArray[np.int64]:
-        """Return since when each arc has been there; packets sent before are void, ``[length, A]``."""
+        """Return since when each edge has been there; packets sent before are void, ``[length, A]``."""
         return np.stack([self.births[self.phase(k)] for k in range(first, first + length)])
 
 

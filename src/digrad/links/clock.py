@@ -65,8 +65,8 @@ class Clock:
     Args:
         compute: Seconds of a gradient, for all agents, for each, or drawn from :class:`Exponential` or
             :class:`Uniform`.
-        latency: Seconds until the first byte of a packet has arrived, likewise by arc (by receiver, then sender).
-        bandwidth: Bytes per second of an arc, for all or for each. Packets do not queue: each has all of it.
+        latency: Seconds until the first byte of a packet has arrived, likewise by edge (by receiver, then sender).
+        bandwidth: Bytes per second of an edge, for all or for each. Packets do not queue: each has all of it.
         deadline: Seconds after which a step ends at the latest; by default it ends when everything has come. What an
             agent computes for longer it has at a later step, and acts then; until then it sleeps. A packet that is
             under way for longer is late by as many steps. A lost packet, and one of an agent that sleeps, are waited
@@ -104,10 +104,10 @@ class Clock:
         """Raise unless seconds, if given one by one, are those of ``n`` agents."""
         _check_length(self.compute, "compute", n, "agents")
 
-    def check_arcs(self, n_arcs: int) -> None:
-        """Raise unless latencies and bandwidths, if given one by one, are those of so many arcs."""
-        _check_length(self.latency, "latency", n_arcs, "arcs")
-        _check_length(self.bandwidth, "bandwidth", n_arcs, "arcs")
+    def check_edges(self, n_edges: int) -> None:
+        """Raise unless latencies and bandwidths, if given one by one, are those of so many edges."""
+        _check_length(self.latency, "latency", n_edges, "edges")
+        _check_length(self.bandwidth, "bandwidth", n_edges, "edges")
 
     @property
     def overruns(self) -> bool:
@@ -120,7 +120,7 @@ class Clock:
         return bool(np.isfinite(self.bandwidth).any())
 
     def most_late(self, packets: npt.NDArray[np.int64]) -> int:
-        """Return by how many steps packets of so many bytes, ``[n_arcs]``, may miss the deadline."""
+        """Return by how many steps packets of so many bytes, ``[n_edges]``, may miss the deadline."""
         assert self.deadline is not None
         ready = min(_largest(self.compute), self.deadline)
         slowest = float(np.max(packets * self.per_byte(len(packets)), initial=0.0))
@@ -135,13 +135,13 @@ class Clock:
         """Return the seconds of each agent at the iterations first, ..., ``[length, n]``."""
         return self._drawn(self.compute, COMPUTING, first, length, n)
 
-    def sending(self, first: int, length: int, n_arcs: int) -> Floats:
-        """Return the latency of each arc at the iterations first, ..., ``[length, n_arcs]``."""
-        return self._drawn(self.latency, SENDING, first, length, n_arcs)
+    def sending(self, first: int, length: int, n_edges: int) -> Floats:
+        """Return the latency of each edge at the iterations first, ..., ``[length, n_edges]``."""
+        return self._drawn(self.latency, SENDING, first, length, n_edges)
 
-    def per_byte(self, n_arcs: int) -> Floats:
-        """Return the seconds of a byte on each arc, ``[n_arcs]``."""
-        return 1 / np.broadcast_to(np.asarray(self.bandwidth, np.float64), (n_arcs,))
+    def per_byte(self, n_edges: int) -> Floats:
+        """Return the seconds of a byte on each edge, ``[n_edges]``."""
+        return 1 / np.broadcast_to(np.asarray(self.bandwidth, np.float64), (n_edges,))
 
     def _drawn(self, value: Any, stream: int, first: int, length: int, numbers: int) -> Floats:
         if isinstance(value, Exponential | Uniform):

@@ -24,7 +24,7 @@ CALLS = 1 << 16  # the streams of array number c of a step begin at c times this
 
 
 class Part(NamedTuple):
-    """One array of the packets of a step, in bytes on each arc, ``[A]``."""
+    """One array of the packets of a step, in bytes on each edge, ``[A]``."""
 
     short: npt.NDArray[np.int64]  # as it is coded
     full: npt.NDArray[np.int64]
@@ -36,20 +36,20 @@ class DeliverySchedule:
 
     Args:
         links: What happens to packets.
-        arcs: ``[A, 2]`` sender and receiver, by receiver, then sender.
+        edges: ``[A, 2]`` sender and receiver, by receiver, then sender.
         n: The number of agents.
-        presence: Which arcs are there at the iterations first, ..., first + length - 1, ``[length, A]``; None if
+        presence: Which edges are there at the iterations first, ..., first + length - 1, ``[length, A]``; None if
             all of them always are.
         timeline: Which agents are there when; None if all of them always are.
         parts: What a packet holds: its size counts, and is seconds where the links have a clock with a bandwidth.
 
     Raises:
-        ArgumentError: The clock is of another number of arcs, or packets may be late by more steps than can be
+        ArgumentError: The clock is of another number of edges, or packets may be late by more steps than can be
             remembered.
 
     Example:
         >>> from digrad.graphs import example5
-        >>> delivery = DeliverySchedule(Links(loss=0.3), example5().arcs, 5)
+        >>> delivery = DeliverySchedule(Links(loss=0.3), example5().edge_array, 5)
         >>> int((delivery.ages(0, 1000) < 0).sum())  # packets lost, of 7000
         2091
     """
@@ -57,25 +57,25 @@ class DeliverySchedule:
     def __init__(
         self,
         links: Links,
-        arcs: npt.NDArray[np.integer],
+        edges: npt.NDArray[np.integer],
         n: int,
         presence: Callable[[int, int], Mask] | None = None,
         timeline: Timeline | None = None,
         parts: Sequence[Part] = (),
     ) -> None:
-        self.links, self.arcs, self.n, self.timeline = links, arcs, n, timeline
+        self.links, self.edges, self.n, self.timeline = links, edges, n, timeline
         self._presence = presence
-        self._twin = _twins(arcs, n) if links.two_way else None
+        self._twin = _twins(edges, n) if links.two_way else None
         self._rates = np.array(links.rates(n))
-        self._parts, self._full = parts, np.zeros(len(arcs), np.int64)
+        self._parts, self._full = parts, np.zeros(len(edges), np.int64)
         for part in parts:
             self._full = self._full + part.full
         if links.clock is not None:
-            links.clock.check_arcs(len(arcs))
-        self._bad = _Chain(np.zeros(len(arcs), bool))  # which arcs are in a burst
+            links.clock.check_edges(len(edges))
+        self._bad = _Chain(np.zeros(len(edges), bool))  # which edges are in a burst
         self._work = _Chain(np.full(n, np.nan))  # seconds that agents have left to compute; NaN for none
         # How many packets the next one makes up for, who has heard nothing yet, and what is due when.
-        missed = np.ones(len(arcs), np.int64)
+        missed = np.ones(len(edges), np.int64)
         self._unheard = _Chain((missed, missed > 0, None))
         self.longest_delay = links.clock.most_late(self._full) if links.is_timed else links.longest_delay  # pyright: ignore[reportOptionalMemberAccess]
         if self.longest_delay > LONGEST_DELAY:
@@ -120,14 +120,14 @@ class DeliverySchedule:
 
     def travelling(self, first: int, length: int) -> Floats:
         """Return when the packets of each iteration arrive, in seconds after its beginning, ``[length, A]``."""
-        return self.ready(first, length)[:, self.arcs[:, 0]] + self.under_way(first, length)
+        return self.ready(first, length)[:, self.edges[:, 0]] + self.under_way(first, length)
 
     def under_way(self, first: int, length: int) -> Floats:
         """Return for how many seconds the packets of each iteration are under way, ``[length, A]``."""
-        clock, n_arcs = self.links.clock, len(self.arcs)
+        clock, n_edges = self.links.clock, len(self.edges)
         assert clock is not None
-        latency = clock.sending(first, length, n_arcs)
-        return latency + self.sizes(first, length) * clock.per_byte(n_arcs) if clock.is_narrow else latency
+        latency = clock.sending(first, length, n_edges)
+        return latency + self.sizes(first, length) * clock.per_byte(n_edges) if clock.is_narrow else latency
 
     def sizes(self, first: int, length: int) -> npt.NDArray[np.int64]:
         """Return the bytes of the packets of each iteration, ``[length, A]``.
@@ -152,8 +152,8 @@ class DeliverySchedule:
 
     def _timed_sizes(self, clock: Clock, first: int, length: int) -> npt.NDArray[np.int64]:
         """Return the same where sizes decide what is late, and what is late decides the sizes that follow."""
-        slots, every = self.longest_delay + 1, np.arange(len(self.arcs))
-        per_byte = clock.per_byte(len(self.arcs))
+        slots, every = self.longest_delay + 1, np.arange(len(self.edges))
+        per_byte = clock.per_byte(len(self.edges))
 
         def advance(state: Any, row: tuple[Any, ...]) -> tuple[Any, npt.NDArray[np.int64]]:
             missed, is_new, due = state
@@ -170,7 +170,7 @@ class DeliverySchedule:
             return (*self._heard(missed, is_new, sent, here), due), size
 
         def rows(k: int, count: int) -> Iterable[tuple[Any, ...]]:
-            begun = self.ready(k, count)[:, self.arcs[:, 0]] + clock.sending(k, count, len(every))
+            begun = self.ready(k, count)[:, self.edges[:, 0]] + clock.sending(k, count, len(every))
             since = np.zeros((count, len(every)), np.int64)
             if self.timeline:
                 since = np.where(self.timeline.alive(k, count), self.timeline.born(k, count), k + count)
@@ -201,8 +201,8 @@ class DeliverySchedule:
         )
 
     def expected(self, first: int, length: int) -> Mask:
-        """Return which arcs are there and have both their ends, ``[length, A]``."""
-        there = np.ones((length, len(self.arcs)), bool)
+        """Return which edges are there and have both their ends, ``[length, A]``."""
+        there = np.ones((length, len(self.edges)), bool)
         if self._presence:
             there &= self._presence(first, length)
         if self.timeline:
@@ -210,10 +210,10 @@ class DeliverySchedule:
         return there
 
     def sent(self, first: int, length: int) -> Mask:
-        """Return which packets are sent, ``[length, A]``: the arc is there and its sender awake."""
+        """Return which packets are sent, ``[length, A]``: the edge is there and its sender awake."""
         there = self.expected(first, length)
         if self.links.sleeps:
-            there &= self.awake(first, length)[:, self.arcs[:, 0]]
+            there &= self.awake(first, length)[:, self.edges[:, 0]]
         return there
 
     def ages(self, first: int, length: int) -> Ages:
@@ -285,8 +285,8 @@ class DeliverySchedule:
         if isinstance(loss, Bursts):
             return self._shared(self._burst(loss, first, length))
         if not loss:
-            return np.zeros((length, len(self.arcs)), bool)
-        return self._shared(uniforms(self.links.seed, LOSS, first, length, len(self.arcs)) < loss)
+            return np.zeros((length, len(self.edges)), bool)
+        return self._shared(uniforms(self.links.seed, LOSS, first, length, len(self.edges)) < loss)
 
     def _burst(self, bursts: Bursts, first: int, length: int) -> Mask:
         def advance(bad: Mask, draw: Floats) -> tuple[Mask, Mask]:
@@ -295,7 +295,7 @@ class DeliverySchedule:
             return bad, bad
 
         def rows(k: int, count: int) -> Iterable[Floats]:
-            return uniforms(self.links.seed, LOSS, k, count, len(self.arcs))
+            return uniforms(self.links.seed, LOSS, k, count, len(self.edges))
 
         return self._bad.replay(first, length, self.longest_delay, rows, advance)
 
@@ -308,7 +308,7 @@ class DeliverySchedule:
 
     def _delays(self, first: int, length: int) -> Ages:
         delay, clock = self.links.delay, self.links.clock
-        shape = (length, len(self.arcs))
+        shape = (length, len(self.edges))
         if clock is not None and self.links.is_timed:
             late = clock.steps_late(self.travelling(first, length))
             return np.nan_to_num(np.minimum(late, self.longest_delay)).astype(np.int8)  # NaN: nothing is sent
@@ -393,10 +393,10 @@ def newest(sent: Mask, delay: Ages, longest: int) -> Ages:
     return age
 
 
-def _twins(arcs: npt.NDArray[np.integer], n: int) -> npt.NDArray[np.int64]:
-    """Return the number of the arc whose delivery each arc has, where both directions share one."""
-    there, back = arcs[:, 1] * n + arcs[:, 0], arcs[:, 0] * n + arcs[:, 1]
+def _twins(edges: npt.NDArray[np.integer], n: int) -> npt.NDArray[np.int64]:
+    """Return the number of the edge whose delivery each edge has, where both directions share one."""
+    there, back = edges[:, 1] * n + edges[:, 0], edges[:, 0] * n + edges[:, 1]
     order = np.argsort(there)
-    place = np.minimum(np.searchsorted(there, back, sorter=order), len(arcs) - 1)
+    place = np.minimum(np.searchsorted(there, back, sorter=order), len(edges) - 1)
     found = order[place]
-    return np.where(there[found] == back, np.minimum(found, np.arange(len(arcs))), np.arange(len(arcs)))
+    return np.where(there[found] == back, np.minimum(found, np.arange(len(edges))), np.arange(len(edges)))

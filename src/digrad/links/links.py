@@ -24,7 +24,7 @@ NAIVE = {
 
 @dataclass(frozen=True)
 class Bursts:
-    """Packets are lost in a row: an arc is good or bad, and while it is bad it delivers nothing.
+    """Packets are lost in a row: an edge is good or bad, and while it is bad it delivers nothing.
 
     Args:
         loss: The fraction of packets lost in the long run.
@@ -46,12 +46,12 @@ class Bursts:
 
     @property
     def leave(self) -> float:
-        """The probability that a bad arc turns good at a step."""
+        """The probability that a bad edge turns good at a step."""
         return 1 / self.length
 
     @property
     def enter(self) -> float:
-        """The probability that a good arc turns bad at a step."""
+        """The probability that a good edge turns bad at a step."""
         return self.leave * self.loss / (1 - self.loss)
 
 
@@ -68,7 +68,7 @@ class FixedDelay:
 
 @dataclass(frozen=True, repr=False)
 class Links:
-    r"""What happens to messages on the arcs of a network, decided by ``seed`` and the iteration alone.
+    r"""What happens to messages on the edges of a network, decided by ``seed`` and the iteration alone.
 
     A packet is everything that an agent sends to another one during a step. It is lost or late as a whole. Two rules
     keep methods exact: of what is pushed, undelivered mass is added to the next packet, never forgotten; of what is

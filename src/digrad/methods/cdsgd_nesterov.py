@@ -33,7 +33,7 @@ class CDSGDNesterov:
     Args:
         step_size: :math:`\alpha > 0`, or a schedule.
         momentum: :math:`\mu` in [0, 1); 0 gives :class:`CDSGD`.
-        mixing: ``"sinkhorn"``: P is doubly stochastic on the arcs of the digraph; ``"row"``: P = R, which
+        mixing: ``"sinkhorn"``: P is doubly stochastic on the edges of the digraph; ``"row"``: P = R, which
             minimises the Perron-weighted loss instead of the average.
 
     Communication: d numbers per edge and step; 1 dependent round.

@@ -49,7 +49,7 @@ class DAMSGrad:
         second_momentum: :math:`\beta_2` in [0, 1).
         epsilon: :math:`\epsilon > 0`, the smallest second moment.
         delayed: Whether the second moment enters one step late, as in the reference.
-        mixing: ``"sinkhorn"``: P is doubly stochastic on the arcs of the digraph; ``"row"``: P = R, which
+        mixing: ``"sinkhorn"``: P is doubly stochastic on the edges of the digraph; ``"row"``: P = R, which
             minimises the Perron-weighted loss instead of the average.
 
     Communication: 2d numbers per edge and step; 1 dependent round (both known before the gradient when

@@ -29,7 +29,7 @@ class DGDATC:
 
     Args:
         step_size: :math:`\alpha > 0`, or a schedule.
-        mixing: ``"sinkhorn"``: P is doubly stochastic on the arcs of the digraph; ``"row"``: P = R, which
+        mixing: ``"sinkhorn"``: P is doubly stochastic on the edges of the digraph; ``"row"``: P = R, which
             minimises the Perron-weighted loss instead of the average.
 
     Communication: d numbers per edge and step; 1 dependent round (after the gradient).

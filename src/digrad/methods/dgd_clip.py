@@ -32,7 +32,7 @@ class DGDClip:
     Args:
         step_size: :math:`\alpha > 0`, or a schedule.
         threshold: :math:`c_0 > 0`; ``inf`` gives :class:`DGD`.
-        mixing: ``"sinkhorn"``: P is doubly stochastic on the arcs of the digraph; ``"row"``: P = R, as the
+        mixing: ``"sinkhorn"``: P is doubly stochastic on the edges of the digraph; ``"row"``: P = R, as the
             CGT paper evidently ran it, which minimises a Perron-weighted loss.
 
     Communication: d numbers per edge and step; 1 dependent round.

@@ -38,7 +38,7 @@ class DNSGD:
         gossip_rounds: :math:`K \ge 1`.
         chebyshev: :math:`e` in [0, 1) of (3), see :func:`chebyshev_momentum`. Acceleration needs a symmetric
             P; on a digraph keep 0, plain gossip.
-        mixing: ``"sinkhorn"``: P is doubly stochastic on the arcs of the digraph; ``"row"``: P = R, which
+        mixing: ``"sinkhorn"``: P is doubly stochastic on the edges of the digraph; ``"row"``: P = R, which
             minimises the Perron-weighted loss instead of the average.
 
     Communication: 2Kd numbers per edge and step; 2K dependent rounds.

@@ -33,7 +33,7 @@ class DSGT:
 
     Args:
         step_size: :math:`\alpha > 0`.
-        mixing: ``"sinkhorn"``: P is doubly stochastic on the arcs of the digraph; ``"row"``: P = R, a misuse
+        mixing: ``"sinkhorn"``: P is doubly stochastic on the edges of the digraph; ``"row"``: P = R, a misuse
             found in practice, which ends at the minimum of the Perron-weighted loss.
 
     Communication: 2d numbers per edge and step; 2 dependent rounds in this order of steps (y, then x - alpha

@@ -61,7 +61,7 @@ class FROST:
     converges: ClassVar = "exact"
     connectivity: ClassVar = "strong"
     learns: ClassVar = "the Perron vector of R"
-    max_agents: ClassVar = 1000  # each carries and sends n numbers: n^2 in memory, and n per arc and step
+    max_agents: ClassVar = 1000  # each carries and sends n numbers: n^2 in memory, and n per edge and step
     reference: ClassVar = "xin2019frost"
     estimate = query = state_x
 

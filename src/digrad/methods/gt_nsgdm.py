@@ -36,7 +36,7 @@ class GTNSGDm:
         step_size: :math:`\alpha > 0`, the distance of one step, or a schedule.
         momentum: :math:`\beta` in [0, 1); the reference takes 1 - beta = T^(-p/(3p-2)) for T steps and noise
             with p moments.
-        mixing: ``"sinkhorn"``: P is doubly stochastic on the arcs of the digraph; ``"row"``: P = R, which
+        mixing: ``"sinkhorn"``: P is doubly stochastic on the edges of the digraph; ``"row"``: P = R, which
             minimises the Perron-weighted loss instead of the average.
 
     Communication: 2d numbers per edge and step; 2 dependent rounds (y after the gradient, then x).

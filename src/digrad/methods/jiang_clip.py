@@ -32,7 +32,7 @@ class JiangClip:
     Args:
         step_size: :math:`\alpha > 0`, or a schedule.
         threshold: :math:`c_0 > 0`; ``inf`` gives :class:`DGD`.
-        mixing: ``"sinkhorn"``: P is doubly stochastic on the arcs of the digraph; ``"row"``: P = R, which
+        mixing: ``"sinkhorn"``: P is doubly stochastic on the edges of the digraph; ``"row"``: P = R, which
             minimises the Perron-weighted loss instead of the average.
 
     Communication: d numbers per edge and step, and one all-reduce of d numbers; 1 dependent round.

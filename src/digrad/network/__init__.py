@@ -2,7 +2,7 @@
 
 from digrad.network.circulant import circulant
 from digrad.network.network import LETTERS, Network
-from digrad.network.sequence import AnyNetwork, NetworkSequence, StepWeights, arcs_used, step_weights
+from digrad.network.sequence import AnyNetwork, NetworkSequence, StepWeights, edges_used, step_weights
 from digrad.network.spectral import perron_column, perron_row, rho, second_singular_value
 from digrad.network.summary import NetworkSummary
 from digrad.network.validation import Connectivity, custom
@@ -17,10 +17,10 @@ __all__ = [
     "NetworkSequence",
     "NetworkSummary",
     "StepWeights",
-    "arcs_used",
     "circulant",
     "column_stochastic",
     "custom",
+    "edges_used",
     "metropolis",
     "perron_column",
     "perron_row",

@@ -49,10 +49,10 @@ class Network:
         C: Column-stochastic weights for ``push``; by default :func:`column_stochastic` of ``graph``, on first use.
         W: Doubly stochastic weights for ``mix``; by default :func:`sinkhorn` of ``graph``, on first use.
         links: What happens to messages on their way: :class:`digrad.Links`; by default nothing.
-        partial: One step of a :class:`NetworkSequence`, whose arcs need not connect the agents alone.
+        partial: One step of a :class:`NetworkSequence`, whose edges need not connect the agents alone.
 
-    Weights given as an array must live on the arcs of ``graph``. Given as :class:`Mixing`, they bring their
-    own graph, so R and C may use different arcs; doubly stochastic weights may serve as R or C.
+    Weights given as an array must live on the edges of ``graph``. Given as :class:`Mixing`, they bring their
+    own graph, so R and C may use different edges; doubly stochastic weights may serve as R or C.
 
     Raises:
         MixingError: Weights are invalid, or absent for a graph that does not allow the default; the message
@@ -62,11 +62,11 @@ class Network:
         >>> from digrad.graphs import example5, split
         >>> network = Network(example5())
         >>> network
-        Network(n=5, n_arcs=7)
+        Network(n=5, n_edges=7)
         >>> 27 * network.u
         array([40., 30., 15., 20., 30.])
         >>> Network(split(example5(), 3)).at(4)
-        Network(n=5, n_arcs=2)
+        Network(n=5, n_edges=2)
     """
 
     graph: Digraph | GraphSequence
@@ -138,7 +138,7 @@ class Network:
     def __repr__(self) -> str:
         """Return the sizes; ``describe()`` tells more."""
         changing = "" if self.period == 1 else ", changes with time"
-        return f"Network(n={self.n}, n_arcs={self.union.n_arcs}{changing})"
+        return f"Network(n={self.n}, n_edges={self.union.n_edges}{changing})"
 
     def _repr_html_(self) -> str:
         """Return the figures of :meth:`describe`, for notebooks."""
@@ -151,7 +151,7 @@ class Network:
 
     @property
     def union(self) -> Digraph:
-        """All arcs that are ever used."""
+        """All edges that are ever used."""
         return self.graph.union if isinstance(self.graph, GraphSequence) else self.graph
 
     @property
@@ -172,13 +172,13 @@ class Network:
 
     @property
     def is_random(self) -> bool:
-        """Whether arcs, or what happens to messages, are drawn."""
+        """Whether edges, or what happens to messages, are drawn."""
         return self.period is None or (self.links is not None and self.links.is_random)
 
     def with_seed(self, seed: int) -> "Network":
         """Return the network as a run with this seed meets it.
 
-        Everything that is drawn (loss, delay, sleep, noise, entries, seconds, arcs) is drawn anew; in a run with seed
+        Everything that is drawn (loss, delay, sleep, noise, entries, seconds, edges) is drawn anew; in a run with seed
         0 the seeds of links, clock and graph are used as given. A network that draws nothing is returned itself.
 
         Example:
@@ -322,9 +322,9 @@ class Network:
 
 
 def of_union(union: Digraph, period: int | None) -> NetworkSummary:
-    """Return the figures of all arcs of a network that changes with time, which says so."""
+    """Return the figures of all edges of a network that changes with time, which says so."""
     when = "at random" if period is None else f"with period {period}"
-    changes = f"{when}; the figures are those of all its arcs together, with uniform weights"
+    changes = f"{when}; the figures are those of all its edges together, with uniform weights"
     return replace(Network(union).describe(), changes=changes)
 
 
@@ -355,7 +355,7 @@ def _require_sequence(
 def _check_root(graph: Digraph) -> None:
     if not roots(graph).size:
         raise MixingError(
-            f"`graph` of Network: {no_root(graph)}; add arcs, or pass R on a graph that has a root."
+            f"`graph` of Network: {no_root(graph)}; add edges, or pass R on a graph that has a root."
         )
 
 

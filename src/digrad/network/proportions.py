@@ -1,4 +1,4 @@
-"""Weights in proportion to numbers on the arcs, such as the capacities of a networkx graph."""
+"""Weights in proportion to numbers on the edges, such as the capacities of a networkx graph."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from digrad.network.validation import as_weights
 
 
 def proportions(numbers: Any, owner: str) -> tuple[Digraph, csr_array]:
-    """Return the digraph of positive numbers on arcs, and the numbers ``[n, n]`` (receiver, sender).
+    """Return the digraph of positive numbers on edges, and the numbers ``[n, n]`` (receiver, sender).
 
     Args:
         numbers: ``[n, n]``, dense or scipy sparse, or a networkx graph, whose edges count by their ``weight``, or 1.
@@ -22,10 +22,10 @@ def proportions(numbers: Any, owner: str) -> tuple[Digraph, csr_array]:
         matrix = as_weights(numbers, owner)
         return from_adjacency(matrix), matrix
     graph, number = numbered(numbers)
-    arcs = [(number[u], number[v], weight) for u, v, weight in numbers.edges(data="weight", default=1)]
+    edges = [(number[u], number[v], weight) for u, v, weight in numbers.edges(data="weight", default=1)]
     if not numbers.is_directed():
-        arcs += [(v, u, weight) for u, v, weight in arcs if u != v]
-    sender, receiver, weight = zip(*arcs, strict=True) if arcs else ((), (), ())
+        edges += [(v, u, weight) for u, v, weight in edges if u != v]
+    sender, receiver, weight = zip(*edges, strict=True) if edges else ((), (), ())
     matrix = as_weights(csr_array((weight, (receiver, sender)), shape=(graph.n, graph.n)), owner)
     return graph, matrix
 

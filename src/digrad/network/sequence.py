@@ -24,12 +24,12 @@ class NetworkSequence:
     """Networks in turn: iteration k mixes with number k mod P of the P given.
 
     Args:
-        networks: Each with weights of its own. One whose arcs do not connect the agents alone is made with
+        networks: Each with weights of its own. One whose edges do not connect the agents alone is made with
             ``Network(graph, R=..., C=..., partial=True)``; together they must.
         links: What happens to messages on their way; by default nothing.
 
     Raises:
-        MixingError: Not even all arcs together connect the agents.
+        MixingError: Not even all edges together connect the agents.
 
     Example:
         >>> from digrad.graphs import from_edges
@@ -67,7 +67,7 @@ class NetworkSequence:
         object.__setattr__(self, "links", links)
         heard = _together([one.R for one in members])
         if not roots(heard).size:
-            raise MixingError(f"`networks` of NetworkSequence: {no_root(heard)}; add arcs to one of them.")
+            raise MixingError(f"`networks` of NetworkSequence: {no_root(heard)}; add edges to one of them.")
 
     def __repr__(self) -> str:
         """Return the sizes."""
@@ -90,7 +90,7 @@ class NetworkSequence:
 
     @property
     def union(self) -> Digraph:
-        """All arcs that are ever used."""
+        """All edges that are ever used."""
         return self.graph.union
 
     @property
@@ -148,7 +148,7 @@ class NetworkSequence:
         )
 
     def describe(self) -> NetworkSummary:
-        """Return the figures of the union of all arcs, with uniform weights."""
+        """Return the figures of the union of all edges, with uniform weights."""
         return of_union(self.union, self.period)
 
 
@@ -156,9 +156,9 @@ AnyNetwork: TypeAlias = Network | NetworkSequence
 
 
 class StepWeights(NamedTuple):
-    """The weights of several iterations on common arcs; absent arcs have weight zero."""
+    """The weights of several iterations on common edges; absent edges have weight zero."""
 
-    arcs: npt.NDArray[np.int64]  # [A, 2] sender, receiver
+    edges: npt.NDArray[np.int64]  # [A, 2] sender, receiver
     weight: npt.NDArray[np.float64]  # [steps, A]
     own: npt.NDArray[np.float64]  # [steps, n], the diagonals
 
@@ -178,15 +178,15 @@ def step_weights(network: AnyNetwork, letter: str, first: int, length: int) -> S
     ):
         return _uniform(network.graph, letter, first, length)
     members = [getattr(network.at(k), letter) for k in range(first, first + length)]
-    # The arcs of the whole period, so that they are the same whichever iterations are asked for.
+    # The edges of the whole period, so that they are the same whichever iterations are asked for.
     turns = (
         members if network.period is None else [getattr(network.at(k), letter) for k in range(network.period)]
     )
     return _gathered(_together(turns), members)
 
 
-def arcs_used(network: AnyNetwork, letter: str, first: int, length: int) -> npt.NDArray[np.int64]:
-    """Return how many arcs carry a message with the weights ``letter`` at each of the iterations, ``[length]``."""
+def edges_used(network: AnyNetwork, letter: str, first: int, length: int) -> npt.NDArray[np.int64]:
+    """Return how many edges carry a message with the weights ``letter`` at each of the iterations, ``[length]``."""
     if network.period == 1:
         matrix = getattr(network.at(0), letter).matrix
         return np.full(length, matrix.nnz - np.count_nonzero(matrix.diagonal()))
@@ -195,20 +195,20 @@ def arcs_used(network: AnyNetwork, letter: str, first: int, length: int) -> npt.
 
 def _uniform(graphs: GraphSequence, letter: str, first: int, length: int) -> StepWeights:
     there = graphs.presence(first, length)
-    sender, receiver = graphs.union.arcs.T
+    sender, receiver = graphs.union.edge_array.T
     end = receiver if letter == LETTERS["row"] else sender  # who divides by its degree
     degree = np.stack([np.bincount(end[row], minlength=graphs.n) for row in there])
     share = 1.0 / (degree + 1)
-    return StepWeights(graphs.union.arcs, np.where(there, share[:, end], 0.0), share)
+    return StepWeights(graphs.union.edge_array, np.where(there, share[:, end], 0.0), share)
 
 
 def _gathered(union: Digraph, members: Sequence[Mixing]) -> StepWeights:
-    sender, receiver = union.arcs.T
+    sender, receiver = union.edge_array.T
     weight = [
-        np.asarray(one.matrix[receiver, sender]).ravel() if union.n_arcs else np.zeros(0) for one in members
+        np.asarray(one.matrix[receiver, sender]).ravel() if union.n_edges else np.zeros(0) for one in members
     ]
     own = np.stack([one.matrix.diagonal() for one in members]).astype(np.float64)
-    return StepWeights(union.arcs, np.stack(weight), own)
+    return StepWeights(union.edge_array, np.stack(weight), own)
 
 
 def _together(members: Sequence[Mixing]) -> Digraph:

@@ -28,7 +28,7 @@ RATIO_STEPS = 10  # products over which the speed of the power iteration is meas
 COUPLED = 1e-8  # a power iteration may end before it sees what weights below this do
 GTH_BLOCK = 64  # states eliminated before the others are updated by one product of matrices
 LARGE = 1e200  # entries are scaled down before they overflow
-BALANCED = 1e-12  # relative difference of the flows along both directions of an arc that rounding explains
+BALANCED = 1e-12  # relative difference of the flows along both directions of an edge that rounding explains
 RESIDUAL_TOLERANCE = 1e-9
 ARPACK_TOLERANCE = 1e-6
 ARPACK_RESIDUAL = 1e-4  # relative, of the eigenvectors that ARPACK finds
@@ -51,7 +51,7 @@ def perron_row(R: Mixing) -> Vector:
 
     Exactly ones for doubly stochastic weights, and exactly zero for agents that are not roots. Otherwise, up
     to 2000 roots: elimination without subtractions, which is right to rounding in every entry. Beyond: the ratios of
-    weights along a tree, if the flows along both directions of every arc balance (uniform weights of an undirected
+    weights along a tree, if the flows along both directions of every edge balance (uniform weights of an undirected
     graph); else power iteration (at most 5000 products), and a sparse LU factorization if that is not enough, which
     fits into memory on long rings, paths and grids, but not on slowly mixing random graphs of more than 20 000 agents.
 
@@ -69,7 +69,7 @@ def perron_row(R: Mixing) -> Vector:
     if not members.size:
         raise MixingError(
             "`R` of perron_row has no root: no agent reaches all others, so its Perron vector is not unique; "
-            "add arcs until one agent reaches all."
+            "add edges until one agent reaches all."
         )
     if R.kind == "doubly":
         return np.ones(R.n)
@@ -252,7 +252,7 @@ def _radius_near_one(M: Mixing) -> float | None:
 
 
 def _is_reversible(M: Mixing) -> bool:
-    # Flows along both directions of an arc are equal, so that the eigenvalues are real.
+    # Flows along both directions of an edge are equal, so that the eigenvalues are real.
     left, right = _perron_pair(M)
     flow = csr_array(diags_array(left) @ M.matrix @ diags_array(right))
     return bool(np.abs(flow - flow.T).max() <= RESIDUAL_TOLERANCE * flow.max())
@@ -343,7 +343,7 @@ def _balanced(matrix: csr_array) -> Vector | None:
     n = matrix.indptr.size - 1
     if ((matrix != 0) != (matrix.T != 0)).nnz:
         return None
-    order, parent = breadth_first_order(matrix, 0)  # of either direction: every arc has its reverse
+    order, parent = breadth_first_order(matrix, 0)  # of either direction: every edge has its reverse
     child, parent = order[1:], parent[order[1:]]
     ratio = np.asarray(matrix[child, parent] / matrix[parent, child]).ravel()
     vector = np.ones(n)

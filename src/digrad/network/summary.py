@@ -28,7 +28,7 @@ class NetworkSummary:
     """
 
     n: int
-    n_arcs: int
+    n_edges: int
     strongly_connected: bool
     n_roots: int
     roots: tuple[int, ...] | None
@@ -64,7 +64,7 @@ class NetworkSummary:
         return {
             **({"changes with time": self.changes} if self.changes else {}),
             "agents": str(self.n),
-            "arcs": str(self.n_arcs),
+            "edges": str(self.n_edges),
             "strongly connected": "yes" if self.strongly_connected else "no",
             "roots": self._show_agents(self.n_roots, self.roots),
             "degree imbalance": str(self.degree_imbalance),
@@ -131,7 +131,7 @@ def summarize(
     members = roots(graph)
     return NetworkSummary(
         n=graph.n,
-        n_arcs=graph.n_arcs,
+        n_edges=graph.n_edges,
         strongly_connected=is_strongly_connected(graph),
         n_roots=len(members),
         roots=tuple(members.tolist()) if small else None,

@@ -40,7 +40,7 @@ def custom(
     Args:
         matrix: ``[n, n]``, dense or scipy sparse; ``[i, j]`` is the weight receiver i gives to sender j.
         kind: ``"row"``, ``"column"`` or ``"doubly"``: which sums must be one, within 1e-10.
-        graph: The arcs that may carry weight; by default they are read off the matrix. Arcs of weight zero
+        graph: The edges that may carry weight; by default they are read off the matrix. Edges of weight zero
             are allowed as long as the others connect the agents.
         name: How error messages call the matrix; by default R, C or W.
         partial: One step of a sequence: the positive weights need not connect the agents.
@@ -53,7 +53,7 @@ def custom(
 
     Example:
         >>> custom([[0.5, 0.5], [0.25, 0.75]], "row")
-        Mixing(kind='row', n=2, n_arcs=2)
+        Mixing(kind='row', n=2, n_edges=2)
     """
     checks.choice(kind, "kind", "custom", _NAMES)
     name = _NAMES[kind] if name is None else name
@@ -84,7 +84,7 @@ def check_connected(mixing: Mixing, name: str) -> None:
     """
     if mixing.kind == "row":
         if not roots(mixing.support).size:
-            raise MixingError(f"`{name}`: {no_root(mixing.support)}; give weight to more arcs.")
+            raise MixingError(f"`{name}`: {no_root(mixing.support)}; give weight to more edges.")
         _check_some_diagonal(mixing.matrix, name, roots(mixing.support))
     elif mixing.kind == "column":
         if not sinks(mixing.support).size:
@@ -94,7 +94,7 @@ def check_connected(mixing: Mixing, name: str) -> None:
         raise MixingError(
             f"`{name}`: agent {pair[0]} cannot reach agent {pair[1]} along positive weights, "
             f"but {ADJECTIVES[mixing.kind]} weights must connect all agents strongly; "
-            "give weight to more arcs."
+            "give weight to more edges."
         )
 
 
@@ -199,14 +199,16 @@ def _check_inside(weights: csr_array, graph: Digraph, name: str) -> None:
             f"`{name}`: has {rows} rows, but the graph has {graph.n} agents; give one row per agent."
         )
     receivers = np.repeat(np.arange(graph.n), np.diff(weights.indptr))
-    allowed = np.isin(receivers * graph.n + weights.indices, graph.arcs[:, 1] * graph.n + graph.arcs[:, 0])
+    allowed = np.isin(
+        receivers * graph.n + weights.indices, graph.edge_array[:, 1] * graph.n + graph.edge_array[:, 0]
+    )
     bad = np.flatnonzero(~allowed & (receivers != weights.indices))
     if bad.size:
         receiver, sender = _position(weights, int(bad[0]))
         raise MixingError(
             f"`{name}`: agent {receiver} gives weight {weights.data[bad[0]]:g} to agent {sender}, but "
-            f"({sender}, {receiver}) is not an arc of the graph; set entry [{receiver}, {sender}] to 0 "
-            "or add the arc."
+            f"({sender}, {receiver}) is not an edge of the graph; set entry [{receiver}, {sender}] to 0 "
+            "or add the edge."
         )
 
 

@@ -28,7 +28,7 @@ class Mixing:
     """Weights on a digraph, as built or checked by the functions of this package; do not construct directly.
 
     Attributes:
-        graph: The digraph on whose arcs, and self loops, the weights live.
+        graph: The digraph on whose edges, and self loops, the weights live.
         matrix: ``[n, n]`` CSR, float64, sorted indices, read-only.
         kind: ``"row"`` (rows sum to one), ``"column"`` (columns do) or ``"doubly"`` (both do).
     """
@@ -44,7 +44,7 @@ class Mixing:
 
     def __repr__(self) -> str:
         """Return the kind and the sizes."""
-        return f"Mixing(kind={self.kind!r}, n={self.n}, n_arcs={self.graph.n_arcs})"
+        return f"Mixing(kind={self.kind!r}, n={self.n}, n_edges={self.graph.n_edges})"
 
     @property
     def n(self) -> int:
@@ -57,8 +57,8 @@ class Mixing:
 
     @cached_property
     def support(self) -> Digraph:
-        """The arcs with a positive weight: ``graph``, unless some of its arcs were given weight zero."""
-        full = self.matrix.nnz == self.graph.n_arcs + np.count_nonzero(self.matrix.diagonal())
+        """The edges with a positive weight: ``graph``, unless some of its edges were given weight zero."""
+        full = self.matrix.nnz == self.graph.n_edges + np.count_nonzero(self.matrix.diagonal())
         return self.graph if full else from_adjacency(self.matrix)
 
     @cached_property
@@ -97,10 +97,10 @@ def column_stochastic(graph: Digraph) -> Mixing:
 
 
 def metropolis(graph: Digraph) -> Mixing:
-    """Return the Metropolis weights 1/(1 + max degree of the two) of a digraph whose arcs all go both ways.
+    """Return the Metropolis weights 1/(1 + max degree of the two) of a digraph whose edges all go both ways.
 
     Raises:
-        MixingError: An arc has no reverse.
+        MixingError: An edge has no reverse.
 
     Example:
         >>> from digrad.graphs import star
@@ -111,11 +111,11 @@ def metropolis(graph: Digraph) -> Mixing:
         missing = set(graph.reversed().edges) - set(graph.edges)
         sender, receiver = min(missing)
         raise MixingError(
-            f"`graph` of metropolis must have every arc in both directions, but ({receiver}, {sender}) has "
-            "no reverse; pass graph.symmetrized(), which uses arcs that do not exist and will be charged, "
+            f"`graph` of metropolis must have every edge in both directions, but ({receiver}, {sender}) has "
+            "no reverse; pass graph.symmetrized(), which uses edges that do not exist and will be charged, "
             "or use sinkhorn(graph)."
         )
-    sender, receiver = graph.arcs.T
+    sender, receiver = graph.edge_array.T
     weight = 1.0 / (1 + np.maximum(graph.in_degree[sender], graph.in_degree[receiver]))
     kept = 1.0 - np.bincount(receiver, weights=weight, minlength=graph.n)
     others = csr_array((weight, (receiver, sender)), shape=(graph.n, graph.n))
@@ -123,15 +123,15 @@ def metropolis(graph: Digraph) -> Mixing:
 
 
 def sinkhorn(graph: Digraph, *, partial: bool = False) -> Mixing:
-    """Return the doubly stochastic weights obtained by balancing the uniform weights on the same arcs.
+    """Return the doubly stochastic weights obtained by balancing the uniform weights on the same edges.
 
     Rows and columns of the adjacency matrix with self loops are normalised in turn until every sum is one
     (Sinkhorn and Knopp, 1967), or Newton's method finishes what that does not in 2000 iterations. The limit is
-    unique, and positive on every arc, when the graph is strongly connected.
+    unique, and positive on every edge, when the graph is strongly connected.
 
     Args:
         graph: Strongly connected.
-        partial: One step of a sequence: only every arc must lie on a cycle, which is all that balancing needs.
+        partial: One step of a sequence: only every edge must lie on a cycle, which is all that balancing needs.
 
     Raises:
         MixingError: The graph is not strongly connected, or its weights could not be balanced.
@@ -143,25 +143,25 @@ def sinkhorn(graph: Digraph, *, partial: bool = False) -> Mixing:
                [0.382 , 0.618 , 0.    ],
                [0.2361, 0.382 , 0.382 ]])
     """
-    pair = _one_way_arc(graph) if partial else unreachable_pair(graph)
+    pair = _one_way_edge(graph) if partial else unreachable_pair(graph)
     if pair is not None:
         raise MixingError(
             f"`graph` of sinkhorn must be strongly connected, but agent {pair[0]} cannot reach agent "
-            f"{pair[1]}; no doubly stochastic weights use all of its arcs. "
-            "Add arcs, or give weights with custom(...)."
+            f"{pair[1]}; no doubly stochastic weights use all of its edges. "
+            "Add edges, or give weights with custom(...)."
         )
     ones = _ones(graph)
     rows, columns = _balance(ones, _sinkhorn_tolerance(graph))
     return _mixing(graph, diags_array(rows) @ ones @ diags_array(columns), "doubly")
 
 
-def _one_way_arc(graph: Digraph) -> tuple[int, int] | None:
-    """Return the ends, receiver first, of an arc from which no path leads back, or None."""
-    component = strong_components(graph)[graph.arcs]  # [m, 2]
+def _one_way_edge(graph: Digraph) -> tuple[int, int] | None:
+    """Return the ends, receiver first, of an edge from which no path leads back, or None."""
+    component = strong_components(graph)[graph.edge_array]  # [m, 2]
     one_way = np.flatnonzero(component[:, 0] != component[:, 1])
     if not one_way.size:
         return None
-    sender, receiver = graph.arcs[one_way[0]].tolist()
+    sender, receiver = graph.edge_array[one_way[0]].tolist()
     return receiver, sender
 
 

@@ -34,7 +34,7 @@ CHOICES = {
     "heterogeneous splits": "the paper argues about them and shows none; with Dirichlet(0.1) the agents' numbers of "
     "images differ, and every agent counts equally, as in the paper's objective",
     "mixing of the baselines": "CDSGD, CDSGD-P, CDSGD-N, DAMSGrad and DAdaGrad mix with a doubly stochastic W on the "
-    "same arcs (Sinkhorn), as their theory asks for; the paper does not say",
+    "same edges (Sinkhorn), as their theory asks for; the paper does not say",
     "momentum": "0.3 for CDSGD-P and CDSGD-N; 0.9 and 0.99 for DAMSGrad, 0.9 for DAdaGrad: those of earlier code of "
     "the paper's group; the paper does not say",
     "step sizes": "CGT as in the paper, 0.05 with threshold 10; all others by the written protocol in `search.json`, "

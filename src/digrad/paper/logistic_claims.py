@@ -43,7 +43,7 @@ CHOICES = {
     "start": "independent N(0, 1) entries, different for every agent; also zero and N(0, 0.09); the paper does "
     "not say",
     "mixing of DGD-clip": "both the row-stochastic R, as the paper evidently ran it, and a doubly stochastic W "
-    "on the same arcs (Sinkhorn); the paper does not say, and the one it cites could not be found",
+    "on the same edges (Sinkhorn); the paper does not say, and the one it cites could not be found",
     "loss": "the sign error of the printed loss is corrected: log(1 + exp(z)) - y z; as printed it is unbounded "
     "below",
     "convexity": 'the corrected loss is convex, although the paper calls it "nonconvex regularized"',

@@ -33,7 +33,7 @@ def draw_graph(
     dot per link at its place in the mixing matrix.
 
     Args:
-        graph: Anything with ``n``, ``arcs`` (``[m, 2]``, sender and receiver) and ``to_networkx()``.
+        graph: Anything with ``n``, ``edges`` (``[m, 2]``, sender and receiver) and ``to_networkx()``.
         u: One weight per agent, shown as its colour (e.g. the Perron weights of R).
         v: One weight per agent, written next to it (e.g. the Perron weights of C).
         layout: ``"circular"``, ``"spring"`` or ``"auto"``: circular up to 20 agents.
@@ -48,17 +48,17 @@ def draw_graph(
 
     choice(layout, "layout", "draw_graph", ("auto", "circular", "spring"))
     weights = [_weights(values, name, graph.n) for values, name in ((u, "u"), (v, "v"))]
-    arcs = np.asarray(graph.arcs, dtype=np.int64).reshape(-1, 2)
-    arcs = arcs[arcs[:, 0] != arcs[:, 1]]
+    edges = np.asarray(graph.edge_array, dtype=np.int64).reshape(-1, 2)
+    edges = edges[edges[:, 0] != edges[:, 1]]
     width = PANEL[0] * (1.0 if graph.n <= _CIRCLE else 1.5)
     figure = Figure(figsize=(width, width), layout="constrained")
     ax = figure.add_subplot()
-    ax.set_title(f"{graph.n} agents, {len(arcs)} one-way links", fontsize=FONT["title"])
+    ax.set_title(f"{graph.n} agents, {len(edges)} one-way links", fontsize=FONT["title"])
     if graph.n > _LARGEST_DRAWING:
-        _dot_picture(ax, graph.n, arcs)
+        _dot_picture(ax, graph.n, edges)
     else:
         names = getattr(graph, "names", None) or [str(agent) for agent in range(graph.n)]
-        _node_link_drawing(ax, arcs, _positions(graph, layout), names, *weights)
+        _node_link_drawing(ax, edges, _positions(graph, layout), names, *weights)
     return figure
 
 
@@ -83,16 +83,16 @@ def _positions(graph: Any, layout: str) -> Floats:
     return np.array(list(places.values()))  # in the order of the nodes, which is that of the agents
 
 
-def _dot_picture(ax: "Axes", n: int, arcs: npt.NDArray[Any]) -> None:
+def _dot_picture(ax: "Axes", n: int, edges: npt.NDArray[Any]) -> None:
     size = max(0.5, min(4.0, 300 / n))
     ax.plot(
-        arcs[:, 0],
-        arcs[:, 1],
+        edges[:, 0],
+        edges[:, 1],
         "s",
         color=BLUE,
         markersize=size,
         markeredgewidth=0,
-        rasterized=len(arcs) > 5000,
+        rasterized=len(edges) > 5000,
     )
     ax.set(xlim=(-1, n), ylim=(n, -1), aspect="equal")
     ax.set_xlabel("sender $j$", fontsize=FONT["label"])
@@ -102,15 +102,15 @@ def _dot_picture(ax: "Axes", n: int, arcs: npt.NDArray[Any]) -> None:
 
 def _node_link_drawing(
     ax: "Axes",
-    arcs: npt.NDArray[Any],
+    edges: npt.NDArray[Any],
     places: Floats,
     names: Sequence[str],
     u: Floats | None,
     v: Floats | None,
 ) -> None:
-    heard = np.bincount(arcs[:, 1], minlength=len(places))
+    heard = np.bincount(edges[:, 1], minlength=len(places))
     radius = (7 + 5 * heard / max(1, heard.max())) * min(1.0, 4.5 / len(places) ** 0.5)  # points
-    for sender, receiver, bend in _bent(arcs):
+    for sender, receiver, bend in _bent(edges):
         _arrow(ax, places[sender], places[receiver], (radius[sender], radius[receiver]), bend)
     look: dict[str, Any] = {"c": "#dce9f5"} if u is None else {"c": u, "cmap": "cividis"}
     dots = ax.scatter(*places.T, s=(2 * radius) ** 2, edgecolors="0.2", zorder=3, **look)
@@ -127,8 +127,8 @@ def _node_link_drawing(
     ax.axis("off")
 
 
-def _bent(arcs: npt.NDArray[Any]) -> Iterator[tuple[int, int, float]]:
-    pairs = {(int(sender), int(receiver)) for sender, receiver in arcs}
+def _bent(edges: npt.NDArray[Any]) -> Iterator[tuple[int, int, float]]:
+    pairs = {(int(sender), int(receiver)) for sender, receiver in edges}
     for sender, receiver in sorted(pairs):
         yield sender, receiver, 0.18 if (receiver, sender) in pairs else 0.0
 

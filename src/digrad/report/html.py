@@ -72,7 +72,7 @@ def _page(sources: Sequence[Source]) -> str:
     about_runs = [
         ("How each method ended", results_table(runs, data)),
         ("Curves", _CURVES),
-        *([("Stragglers and slow arcs", slowest)] if (slowest := slowest_section(data)) else ()),
+        *([("Stragglers and slow edges", slowest)] if (slowest := slowest_section(data)) else ()),
         *_optional_sections(data),
     ]
     setting_of_runs = [

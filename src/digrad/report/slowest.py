@@ -1,4 +1,4 @@
-"""Whom the simulated steps of a run wait for: agents that compute and arcs that carry packets for long."""
+"""Whom the simulated steps of a run wait for: agents that compute and edges that carry packets for long."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from digrad.report.page import table, text
 
 
 def slowest_section(data: Mapping[str, Any]) -> str | None:
-    """Return the tables of stragglers and slow arcs, as HTML; None if no run has a clock.
+    """Return the tables of stragglers and slow edges, as HTML; None if no run has a clock.
 
     Args:
         data: Result of :func:`digrad.report.model.model_of` for the runs.
@@ -37,7 +37,7 @@ def _title(data: Mapping[str, Any], series: Mapping[str, Any]) -> str:
 
 
 def _tables(slowest: Mapping[str, Any]) -> str:
-    agents, arcs = slowest["agents"], slowest["arcs"]
+    agents, edges = slowest["agents"], slowest["edges"]
     longest = max((computing + waiting for _, computing, waiting in agents), default=0.0)
     rows = [
         (
@@ -49,7 +49,7 @@ def _tables(slowest: Mapping[str, Any]) -> str:
         for agent, computing, waiting in agents
     ]
     first = table(("agent", "computing per step", "waiting per step", ""), rows, numbers=(1, 2))
-    longest = max((under_way for *_, under_way, _ in arcs), default=0.0)
+    longest = max((under_way for *_, under_way, _ in edges), default=0.0)
     has_deadline = slowest["deadline"] is not None
     rows = [
         (
@@ -58,9 +58,9 @@ def _tables(slowest: Mapping[str, Any]) -> str:
             *([f"{100 * late:.3g} %"] if has_deadline else []),
             _bar([("waiting" if late else "computing", under_way)], longest),
         )
-        for sender, receiver, under_way, late in arcs
+        for sender, receiver, under_way, late in edges
     ]
-    head = ("arc", "under way", *(["late"] if has_deadline else []), "")
+    head = ("edge", "under way", *(["late"] if has_deadline else []), "")
     second = table(head, rows, numbers=(1, 2) if has_deadline else (1,))
     return f'<div class="slowest">{first}\n{second}</div>'
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from digrad.core.churn import repair, void_arcs
+from digrad.core.churn import repair, void_edges
 from digrad.links import Event
 from digrad.simulation.edges import Edges
 from digrad.simulation.loop import Params, State
@@ -28,7 +28,7 @@ def repaired(event: Event, state: State, params: Params) -> State:
     after = jax.tree.map(np.array, state.method_state)
     lifetime = None if pushed.lifetime is None else np.asarray(pushed.lifetime)
     repair(event, after, ends, np.asarray(params.present), np.asarray(undelivered(pushed)), lifetime)
-    void = void_arcs(event, ends)
+    void = void_edges(event, ends)
     return state._replace(
         method_state=jax.tree.map(jnp.asarray, after), links=tuple(_forget(link, void) for link in links)
     )

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from jax import lax
 
-from digrad.core.delivery import all_arcs, numbers_among
+from digrad.core.delivery import all_edges, numbers_among
 from digrad.network import AnyNetwork, step_weights
 
 MOST_SLICES = 64  # further in-edges of a hub are added one by one
@@ -44,7 +44,7 @@ def edges_of_steps(
 ) -> tuple[Edges, Slices]:
     """Return the matrices ``matrix`` of the iterations first, ..., first + length - 1, edge by edge."""
     weights = step_weights(network, matrix, first, length)
-    sender, receiver = weights.arcs.T
+    sender, receiver = weights.edges.T
     degree = np.bincount(receiver, minlength=network.n)
     by_degree = np.argsort(-degree, kind="stable")
     place = np.argsort(by_degree)
@@ -52,7 +52,7 @@ def edges_of_steps(
         np.cumsum(degree) - degree, degree
     )  # edges are sorted by receiver
     order = np.lexsort((place[receiver], rank))
-    numbers = numbers_among(weights.arcs, all_arcs(network))
+    numbers = numbers_among(weights.edges, all_edges(network))
     given = np.stack([np.bincount(sender, row, network.n) for row in weights.weight])
     ends = np.cumsum(np.bincount(rank, minlength=1)).tolist() if len(rank) else []
     arrays = (

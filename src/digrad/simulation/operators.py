@@ -90,7 +90,7 @@ def linked_steps(network: AnyNetwork, letter: str, first: int, length: int, dtyp
     """Return the matrices of several iterations for compressed messages."""
     weights = step_weights(network, letter, first, length)
     nothing = np.zeros_like(weights.own)
-    sent = np.stack([np.bincount(weights.arcs[:, 0], row, network.n) for row in weights.weight])
+    sent = np.stack([np.bincount(weights.edges[:, 0], row, network.n) for row in weights.weight])
     own, given = (weights.own, nothing) if letter == "R" else (np.ones_like(nothing), sent)
     others = _steps(weights._replace(own=nothing), dtype)
     return Linked(others, *jax.device_put((own.astype(dtype), given.astype(dtype), sent > 0)))
@@ -160,7 +160,7 @@ def _steps(weights: StepWeights, dtype: npt.DTypeLike) -> Dense | Slots:
     n = weights.own.shape[1]
     if n <= DENSE_AGENTS:
         return Dense(jax.device_put(_matrices(weights, dtype)))
-    sender, receiver = (np.concatenate([end, np.arange(n)]) for end in weights.arcs.T)
+    sender, receiver = (np.concatenate([end, np.arange(n)]) for end in weights.edges.T)
     order = np.lexsort((sender, receiver))
     values = np.concatenate([weights.weight, weights.own], axis=1)[:, order]
     return _slots(n, sender[order], receiver[order], values, dtype)
@@ -168,7 +168,7 @@ def _steps(weights: StepWeights, dtype: npt.DTypeLike) -> Dense | Slots:
 
 def _matrices(weights: StepWeights, dtype: npt.DTypeLike) -> npt.NDArray[np.floating]:
     steps, n = weights.own.shape
-    sender, receiver = weights.arcs.T
+    sender, receiver = weights.edges.T
     matrices = np.zeros((steps, n, n), dtype)
     matrices[:, receiver, sender] = weights.weight
     matrices[:, np.arange(n), np.arange(n)] = weights.own

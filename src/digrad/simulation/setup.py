@@ -424,7 +424,7 @@ def _known_operators(
     if network.period == 1 and _builder(network) is of_steps:
         at = network.at(0)
         return {name: constant(getattr(at, matrix), dtype) for name, matrix in matrices.items()}, {}, 0
-    entries = network.n**2 if network.n <= DENSE_AGENTS else 2 * (network.n + network.union.n_arcs)
+    entries = network.n**2 if network.n <= DENSE_AGENTS else 2 * (network.n + network.union.n_edges)
     size = entries * dtype.itemsize * len(matrices)  # of one iteration, about
     if network.period is None or network.period * size > BYTES_PER_CALL:
         return {}, {}, size

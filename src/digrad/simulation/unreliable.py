@@ -122,7 +122,7 @@ def delivery_bytes(delivery: DeliverySchedule, widths: tuple[int, ...]) -> int:
     drawn = (
         delivery.n * sum(widths) * (isinstance(delivery.links.compressor, RandomK) + delivery.links.is_noisy)
     )
-    return 10 * len(delivery.arcs) + 16 * drawn
+    return 10 * len(delivery.edges) + 16 * drawn
 
 
 def edges_only(network: AnyNetwork, matrix: str, first: int, length: int, dtype: npt.DTypeLike) -> Edges:

@@ -30,7 +30,7 @@ Count = Annotated[int, Field(ge=1, lt=2**63)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 # What compressors need.
 COMPRESSOR_KEYS = {"top_k": "compressor_k", "random_k": "compressor_k", "quantize": "compressor_bits"}
-IN_TIME = ("split", "random_arcs", "arcs_seed", "every")  # keys that let the graph change with time
+IN_TIME = ("split", "random_edges", "edges_seed", "every")  # keys that let the graph change with time
 
 
 class GraphTable(Section):
@@ -40,14 +40,14 @@ class GraphTable(Section):
         kind: A generator of :mod:`digrad.graphs`, e.g. ``"ring"``; the other keys are its arguments.
         file: A graph file (JSON or edge list), instead of ``kind``.
         n: Number of agents.
-        p: Probability of an arc.
+        p: Probability of an edge.
         k: Out-degree.
         rows: Rows of a grid.
         columns: Columns of a grid.
         seed: Random seed of a random graph; 0 by default.
-        split: Turns that the arcs are dealt out to, one turn per iteration.
-        random_arcs: Probability of each arc, drawn anew at every iteration.
-        arcs_seed: Random seed of these draws; 0 by default.
+        split: Turns that the edges are dealt out to, one turn per iteration.
+        random_edges: Probability of each edge, drawn anew at every iteration.
+        edges_seed: Random seed of these draws; 0 by default.
         every: Local steps: one iteration in so many mixes, the others send nothing.
     """
 
@@ -60,16 +60,16 @@ class GraphTable(Section):
     columns: int | None = None
     seed: Seed | None = None
     split: Count | None = None
-    random_arcs: float | None = None
-    arcs_seed: Seed | None = None
+    random_edges: float | None = None
+    edges_seed: Seed | None = None
     every: Count | None = None
 
     @model_validator(mode="after")
     def _check(self) -> "GraphTable":
         if (self.kind is None) == (self.file is None):
             raise refuse("needs either `kind`, the name of a generator, or `file`, and not both.")
-        if self.arcs_seed is not None and self.random_arcs is None:
-            raise refuse("is for `random_arcs`, so remove it.", "arcs_seed")
+        if self.edges_seed is not None and self.random_edges is None:
+            raise refuse("is for `random_edges`, so remove it.", "edges_seed")
         if self.kind is None:
             if self._arguments():
                 raise refuse(f"`{next(iter(self._arguments()))}` is for generators, but `file` is given.")
@@ -90,8 +90,8 @@ class GraphTable(Section):
         )
         if self.split is not None:
             graph = graphs.split(graph, self.split)
-        if self.random_arcs is not None:
-            graph = graphs.random_arcs(graph, self.random_arcs, seed=self.arcs_seed or 0)
+        if self.random_edges is not None:
+            graph = graphs.random_edges(graph, self.random_edges, seed=self.edges_seed or 0)
         return graph if self.every is None else graphs.every(self.every, graph)
 
 
@@ -132,7 +132,7 @@ class LinksTable(Section):
 
     Args:
         loss: The fraction of packets lost.
-        burst_length: Steps that an arc stays silent on average when it loses packets in a row.
+        burst_length: Steps that an edge stays silent on average when it loses packets in a row.
         delay: Packets are late by 0 to this many steps, at random.
         fixed_delay: Every packet is late by this many steps.
         awake: The probability that an agent acts at a step; a list gives each its own.
@@ -149,8 +149,8 @@ class LinksTable(Section):
         seed: Random seed of everything drawn.
         compute: Seconds of a gradient, for all agents or a list; ``{distribution = "exponential", mean = 1.0}`` draws
             them anew at every step, and so does ``{distribution = "uniform", low = 0.5, high = 1.5}``.
-        latency: Seconds that a packet is under way, likewise for the arcs, by receiver, then sender.
-        bandwidth: Bytes per second of an arc, for all or a list; packets do not queue.
+        latency: Seconds that a packet is under way, likewise for the edges, by receiver, then sender.
+        bandwidth: Bytes per second of an edge, for all or a list; packets do not queue.
         deadline: Seconds after which a step ends at the latest; what comes later is late.
         clock_seed: Random seed of the seconds that are drawn.
     """
@@ -173,8 +173,8 @@ class LinksTable(Section):
     pull: Literal["self", "renormalise", "last", "drop"] = "self"
     seed: Seed = 0
     compute: Annotated[float | list[float] | dict[str, Any] | None, numbers("agent", or_table=True)] = None
-    latency: Annotated[float | list[float] | dict[str, Any] | None, numbers("arc", or_table=True)] = None
-    bandwidth: Annotated[float | list[float] | None, numbers("arc")] = None
+    latency: Annotated[float | list[float] | dict[str, Any] | None, numbers("edge", or_table=True)] = None
+    bandwidth: Annotated[float | list[float] | None, numbers("edge")] = None
     deadline: float | None = None
     clock_seed: Seed = 0
 

@@ -14,7 +14,7 @@ from digrad.simulation.record import evaluate
 from digrad.trace import Ensemble, Trace
 from digrad.trace.ensemble import members
 
-MOST_ARCS = 5000  # a page lists the weights of so many
+MOST_EDGES = 5000  # a page lists the weights of so many
 MOST_AGENTS = 200  # a page shows the labels of so many
 MOST_PATHS = 50  # agents whose way through the plane is recorded
 MOST_LABELS = 100
@@ -49,7 +49,7 @@ class _Problem(BaseModel):
 
 class _Network(BaseModel):
     n: int
-    arcs: list[tuple[int, int]] | None
+    edges: list[tuple[int, int]] | None
     figures: str | None
 
 
@@ -155,19 +155,19 @@ def _path(trace: Trace) -> npt.NDArray[np.float64]:
 
 
 def _network(network: Any) -> dict[str, Any]:
-    """Return the arcs with their weights, and the Perron vectors; of a network that changes, all its arcs."""
+    """Return the edges with their weights, and the Perron vectors; of a network that changes, all its edges."""
     union: Digraph = network.union
-    arcs = np.asarray(union.arcs, dtype=np.int64).reshape(-1, 2)
-    arcs = arcs[arcs[:, 0] != arcs[:, 1]]
+    edges = np.asarray(union.edge_array, dtype=np.int64).reshape(-1, 2)
+    edges = edges[edges[:, 0] != edges[:, 1]]
     found: dict[str, Any] = {
         "n": network.n,
         "names": list(union.names) if union.names else None,
-        "n_arcs": len(arcs),
+        "n_edges": len(edges),
         "period": network.period,
     }
-    if len(arcs) > MOST_ARCS:
-        return {**found, "arcs": None, "figures": None}
-    found |= {"arcs": arcs.tolist(), "figures": str(network.describe())}
+    if len(edges) > MOST_EDGES:
+        return {**found, "edges": None, "figures": None}
+    found |= {"edges": edges.tolist(), "figures": str(network.describe())}
     if network.period != 1:
         return found
     for letter, vector in (("R", "u"), ("C", "v")):
@@ -175,7 +175,7 @@ def _network(network: Any) -> dict[str, Any]:
             matrix, perron = getattr(network, letter).matrix, getattr(network, vector)
         except MixingError:  # a graph in which no agent is reached by all others has no C
             continue
-        found[letter] = matrix[arcs[:, 1], arcs[:, 0]].tolist()
+        found[letter] = matrix[edges[:, 1], edges[:, 0]].tolist()
         found[f"{letter}_self"] = matrix.diagonal().tolist()
         found[vector] = perron.tolist()
     return found

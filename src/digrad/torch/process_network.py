@@ -136,7 +136,7 @@ class ProcessNetwork:
         note_agent(self.agent)
         self.coordination = _coordination(self.group, self.agent)
         self.coordination.hang_up = self._hang_up
-        graph = f"{self.n} agents, {self.network.union.n_arcs} arcs, {self.network.content_hash[:16]}"
+        graph = f"{self.n} agents, {self.network.union.n_edges} edges, {self.network.content_hash[:16]}"
         facts = {
             "version": digrad.__version__,
             "graph": graph,

@@ -128,7 +128,7 @@ class Replicas(BaseOptimizer):
         return row
 
     def slowest(self) -> dict[str, Any] | None:
-        """Return which agents and arcs steps wait for, on average so far; None without a clock, or before a step."""
+        """Return which agents and edges steps wait for, on average so far; None without a clock, or before a step."""
         packets = self._net.packets if isinstance(self._net, UnreliableNet) else None
         return packets.times.slowest(self.k) if packets and packets.times and self.k else None
 

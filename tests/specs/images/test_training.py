@@ -106,7 +106,7 @@ def test_training_records_what_its_columns_say():
     assert np.isfinite(trace.loss).all()
     assert np.isnan(trace.fraction_clipped[0])
     assert (trace.columns["tracker_norm"][1:] > 0).all()
-    per_step = 2 * 7 * 4 * trace.final_x.shape[1]  # x and y over seven arcs in float32
+    per_step = 2 * 7 * 4 * trace.final_x.shape[1]  # x and y over seven edges in float32
     assert trace.bytes_sent.tolist() == [0, 3 * per_step, 6 * per_step]
 
 

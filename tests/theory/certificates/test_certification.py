@@ -26,7 +26,7 @@ CHANGES = "the network changes with time"
 LOSSY = "packets may be lost or late, so that the figures of the perfect network are indicative, not a certificate"
 ALTERED = "its links alter messages, but in the proof they arrive as sent"
 OUTSIDE = [
-    (Network(graphs.random_arcs(graphs.example5(), 0.5)), CHANGES),
+    (Network(graphs.random_edges(graphs.example5(), 0.5)), CHANGES),
     (Network(graphs.example5(), links=Links(compressor=compressors.bfloat16())), ALTERED),
     (Network(graphs.example5(), links=Links(loss=0.1)), LOSSY),
 ]

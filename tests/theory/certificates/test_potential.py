@@ -39,7 +39,7 @@ def factors(rng: np.random.Generator, kind: int, y: np.ndarray, threshold: float
 
 
 def random_network(seed: int, n: int) -> Network:
-    """Return a ring, a complete graph or a random one; every fifth takes turns with the rest of its arcs."""
+    """Return a ring, a complete graph or a random one; every fifth takes turns with the rest of its edges."""
     graph = [
         graphs.ring(n),
         graphs.complete(n),

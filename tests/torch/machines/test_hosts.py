@@ -22,14 +22,14 @@ pytestmark = [*needs_namespaces, pytest.mark.long]
 
 
 def test_hosts_train_as_documented_and_strangers_stay_out(tmp_path: Path) -> None:
-    """A name that means 127.0.1.1, a clock behind, a blocked pair without an arc, wrong keys and a hostile host."""
+    """A name that means 127.0.1.1, a clock behind, a blocked pair without an edge, wrong keys and a hostile host."""
     clock = tmp_path / "clock"
     clock.mkdir()
     (clock / "sitecustomize.py").write_text("import time; t = time.time; time.time = lambda: t() - 60.0\n")
     with hosts(5) as (*machines, stranger), named("first", machines[0], [*machines, stranger]):
         run = Run(machines, tmp_path, "--interface", "eth0")
         run.words = tuple(word.replace(f"{machines[0].address}:", "first:") for word in run.words)
-        machines[1].block(machines[3])  # no arc of the ring joins them
+        machines[1].block(machines[3])  # no edge of the ring joins them
         for number in (2, 0, 3, 1):
             late = {"PYTHONPATH": f"{clock}:{SEARCHED}"} if number == 2 else {}
             run.start(number, **late)
@@ -91,7 +91,7 @@ class Evil:
         return os.system, ("touch " + sys.argv[1],)
 garbage = [b"", b"GET / HTTP/1.0\\r\\n\\r\\n", os.urandom(4096), b"\\xff" * 4096, pickle.dumps(Evil()),
            b"digrad-plain--1\\n" + bytes(32), b"digrad-sealed-1\\n" + bytes(32) + os.urandom(64),
-           b"arc v1\\n\\0" + bytes(16) + b"digrad-sealed-1\\n" + os.urandom(96)]
+           b"edge v1\\n\\0" + bytes(16) + b"digrad-sealed-1\\n" + os.urandom(96)]
 targets = [target.rsplit(":", 1) for target in sys.argv[2:]]
 for host, port in targets:
     for data in garbage:
@@ -198,7 +198,7 @@ def test_lost_endpoint_is_waited_for_and_a_machine_that_is_told_to_end_ends_the_
 
 
 @pytest.mark.slow
-def test_check_names_the_arcs_that_carry_nothing_and_tries_the_others(tmp_path: Path) -> None:
+def test_check_names_the_edges_that_carry_nothing_and_tries_the_others(tmp_path: Path) -> None:
     with hosts(3) as machines:
         run = Run(machines, tmp_path, script=("--check",))
         machines[1].block(machines[2])
@@ -206,10 +206,10 @@ def test_check_names_the_arcs_that_carry_nothing_and_tries_the_others(tmp_path: 
         assert run.codes() == [1, 1, 1], run.logs()
         lines = run.log(0).splitlines()
     assert [f"[0] agent {i} listens on {machines[i].address} (eth0)" in lines for i in range(3)] == [True] * 3
-    arcs = [line.rpartition(": ")[2] for line in lines if line.startswith("[0] arc")]
-    assert [arc.endswith("Mbit/s") for arc in arcs] == [True, False, True], lines
-    assert arcs[1].startswith("nothing passes (")
-    assert "1 of 3 arcs carry nothing (1 to 2); look at firewalls" in lines[-1]
+    edges = [line.rpartition(": ")[2] for line in lines if line.startswith("[0] edge")]
+    assert [edge.endswith("Mbit/s") for edge in edges] == [True, False, True], lines
+    assert edges[1].startswith("nothing passes (")
+    assert "1 of 3 edges carry nothing (1 to 2); look at firewalls" in lines[-1]
 
 
 SLOW = """
@@ -302,7 +302,7 @@ def test_stopped_host_is_one_clear_error_and_an_exact_restart_without_a_deadline
 
 FLOOD = """
 import os, socket, sys, threading, time
-magics = [b"", b"arc", b"arc v1\\n\\0" + bytes(16), b"arc v1\\n\\0" + bytes(16) + b"digrad-sealed-1\\n", os.urandom(64)]
+magics = [b"", b"link", b"link v1\\n\\0" + bytes(16), b"GET / HTTP/1.1\\r\\n\\r\\n", os.urandom(64)]
 def pester(address):
     kept, until = [], time.monotonic() + float(sys.argv[1])
     while time.monotonic() < until:

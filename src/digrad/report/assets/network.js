@@ -6,16 +6,16 @@ const LETTER = 7, LONGEST_NAME = 17; // the width of a letter, and how many of t
 const MOST_STOPS = 300; // of the tab key in one figure: more help nobody
 
 function buildNetwork(network, home, stem) {
-  if (!network.arcs) {
-    home.append(element("p", { class: "faint" }, `${network.n} agents, ${network.n_arcs} one-way links: too many to draw.`));
+  if (!network.edges) {
+    home.append(element("p", { class: "faint" }, `${network.n} agents, ${network.n_edges} one-way links: too many to draw.`));
     return;
   }
   const told = element("p", { class: "told", "aria-live": "polite" }, introduction(network));
   const drawing = network.n <= LARGEST_CIRCLE ? circleOf(network, told) : dotsOf(network, told);
-  const caption = element("span", {}, `${network.n} agents, ${network.n_arcs} one-way links` +
+  const caption = element("span", {}, `${network.n} agents, ${network.n_edges} one-way links` +
     (network.period === 1 ? "" : "; the network changes with time, and all links that ever occur are drawn"));
   home.append(element("figure", { class: "network" },
-    element("figcaption", {}, caption, saveButtons(stem, () => drawing, () => arcRows(network))), drawing, told));
+    element("figcaption", {}, caption, saveButtons(stem, () => drawing, () => edgeRows(network))), drawing, told));
 }
 
 function introduction(network) {
@@ -34,12 +34,12 @@ function circleOf(network, told) {
     const angle = -Math.PI / 2 + (2 * Math.PI * agent) / network.n;
     return network.n === 1 ? [middle, middle] : [middle + reach * Math.cos(angle), middle + reach * Math.sin(angle)];
   });
-  const twoWay = new Set(network.arcs.map((arc) => arc.join()));
-  const isQuiet = network.arcs.length > MOST_STOPS;
-  const links = network.arcs.map(([from, to], number) => {
+  const twoWay = new Set(network.edges.map((edge) => edge.join()));
+  const isQuiet = network.edges.length > MOST_STOPS;
+  const links = network.edges.map(([from, to], number) => {
     const path = arrow(places[from], places[to], radius, twoWay.has(`${to},${from}`) ? 0.14 : 0);
     return spoken(shape("g", { class: "link", "data-from": from, "data-to": to, tabindex: isQuiet ? null : 0 },
-      shape("path", { d: path.line, class: "arc" }), shape("path", { d: path.head, class: "head" }),
+      shape("path", { d: path.line, class: "edge" }), shape("path", { d: path.head, class: "head" }),
       shape("path", { d: path.line, class: "touch", "data-screen-only": "" })), told, linkText(network, number));
   });
   const letters = largest(places.map((_, agent) => nameOf(network, agent).length));
@@ -100,7 +100,7 @@ function arrow([x1, y1], [x2, y2], radius, bend) {
 }
 
 function linkText(network, number) {
-  const [from, to] = network.arcs[number].map((agent) => nameOf(network, agent));
+  const [from, to] = network.edges[number].map((agent) => nameOf(network, agent));
   const parts = [`${from} → ${to}`];
   if (network.R) parts.push(`R = ${figureOf(network.R[number])}, what ${to} gives to the estimate of ${from}`);
   if (network.C) parts.push(`C = ${figureOf(network.C[number])}, the share of its tracker that ${from} passes to ${to}`);
@@ -109,8 +109,8 @@ function linkText(network, number) {
 
 function agentText(network, agent) {
   const names = (agents) => agents.map((one) => nameOf(network, one)).join(", ") || "nobody";
-  const hears = network.arcs.filter(([, to]) => to === agent).map(([from]) => from);
-  const heard = network.arcs.filter(([from]) => from === agent).map(([, to]) => to);
+  const hears = network.edges.filter(([, to]) => to === agent).map(([from]) => from);
+  const heard = network.edges.filter(([from]) => from === agent).map(([, to]) => to);
   const own = (letter) => (network[`${letter}_self`] ? `, keeps ${letter} = ${figureOf(network[`${letter}_self`][agent])}` : "");
   const vector = (letter) => (network[letter] ? `; ${letter} = ${figureOf(network[letter][agent])}` : "");
   return `Agent ${nameOf(network, agent)} hears ${names(hears)}${own("R")}; is heard by ${names(heard)}${own("C")}` +
@@ -137,7 +137,7 @@ function highlight(drawing, node, links) {
 
 function dotsOf(network, told) {
   const cell = (SIZE - 40) / network.n, side = Math.max(0.7, cell * 0.9);
-  const path = network.arcs.map(([from, to]) => `M${(30 + from * cell).toFixed(2)} ${(10 + to * cell).toFixed(2)}h${side}v${side}h-${side}z`);
+  const path = network.edges.map(([from, to]) => `M${(30 + from * cell).toFixed(2)} ${(10 + to * cell).toFixed(2)}h${side}v${side}h-${side}z`);
   told.textContent = "One dot per link, at its place in the mixing matrices: sender across, receiver down. Point at a dot, " +
     "or walk through the agents with the arrow keys.";
   const drawing = shape("svg", { class: "chart", viewBox: `0 0 ${SIZE} ${SIZE}`, tabindex: 0, role: "img",
@@ -151,7 +151,7 @@ function dotsOf(network, told) {
 }
 
 function readDots(network, drawing, told, cell) {
-  const numbers = new Map(network.arcs.map((arc, number) => [arc.join(), number]));
+  const numbers = new Map(network.edges.map((edge, number) => [edge.join(), number]));
   const mark = shape("rect", { class: "dot-mark", "data-screen-only": "" });
   const tell = (text, x, y, width, height) => {
     told.textContent = text;
@@ -175,7 +175,7 @@ function readDots(network, drawing, told, cell) {
   });
 }
 
-function arcRows(network) {
-  return [["sender", "receiver", "R", "C"], ...network.arcs.map(([from, to], number) =>
+function edgeRows(network) {
+  return [["sender", "receiver", "R", "C"], ...network.edges.map(([from, to], number) =>
     [nameOf(network, from), nameOf(network, to), network.R?.[number], network.C?.[number]])];
 }

@@ -306,7 +306,7 @@ class AsynchronousNet(Verbs):
                 sender: {
                     call: arrived.items.pop(call)
                     for call, verb in calls.items()
-                    # A late estimate waits for the next step at which the arc is there; what was pushed does not.
+                    # A late estimate waits for the next step at which the edge is there; what was pushed does not.
                     if call in arrived.items and (self._adds[verb] or sender in senders[verb])
                 }
                 for sender, arrived in self.inbox.arrived.items()

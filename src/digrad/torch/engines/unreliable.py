@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from digrad.core.churn import network_of, repair, void_arcs
+from digrad.core.churn import network_of, repair, void_edges
 from digrad.core.communication import Sent, arrays_sent, charges_of
-from digrad.core.delivery import make_delivery, numbers_of_arcs
+from digrad.core.delivery import make_delivery, numbers_of_edges
 from digrad.core.net import Verbs, bindings
 from digrad.core.packets import PacketTraffic
 from digrad.links import DeliverySchedule
@@ -94,7 +94,7 @@ class UnreliableNet(Verbs):
         self.links, self.timeline = delivery.links, delivery.timeline
         self._networks = _networks(network, delivery)
         self._sender, self._receiver = (
-            torch.as_tensor(end.copy(), device=flat.device) for end in delivery.arcs.T
+            torch.as_tensor(end.copy(), device=flat.device) for end in delivery.edges.T
         )
         self._slots = delivery.longest_delay + 1
         self._states: list[LinkState] = []
@@ -157,15 +157,15 @@ class UnreliableNet(Verbs):
         event = self.timeline.event(k) if self.timeline else None
         if self.timeline is None or event is None:
             return
-        arcs, like = self._delivery.arcs, state.y
+        edges, like = self._delivery.edges, state.y
         pushed = next((one for one in self._states if one.undelivered is not None), LinkState())
-        nothing = like.new_zeros(len(arcs), like.shape[1])
+        nothing = like.new_zeros(len(edges), like.shape[1])
         undelivered, lifetime = (
             nothing if value is None else value for value in (pushed.undelivered, pushed.lifetime)
         )
-        repair(event, state, arcs, self.timeline.present[self.timeline.phase(k)], undelivered, lifetime)
+        repair(event, state, edges, self.timeline.present[self.timeline.phase(k)], undelivered, lifetime)
         for one in self._states:
-            one.clear(torch.as_tensor(void_arcs(event, arcs), device=self._device))
+            one.clear(torch.as_tensor(void_edges(event, edges), device=self._device))
 
     def mean(self, x: Any) -> Any:
         """Average over all agents; only outside of a step, where it belongs to the plain net."""
@@ -323,8 +323,8 @@ class UnreliableNet(Verbs):
     def _weights_of(self, k: int, letter: str, dtype: torch.dtype) -> Weights:
         network = self._networks[self.timeline.phase(k) if self.timeline else 0]
         found = step_weights(network, letter, k, 1)
-        edges = np.zeros(len(self._delivery.arcs))
-        edges[numbers_of_arcs(found.arcs, self._delivery.arcs, self._delivery.n)] = found.weight[0]
+        edges = np.zeros(len(self._delivery.edges))
+        edges[numbers_of_edges(found.edges, self._delivery.edges, self._delivery.n)] = found.weight[0]
         own = torch.as_tensor(found.own[0], dtype=dtype, device=self._device)[:, None]
         return Weights(torch.as_tensor(edges, dtype=dtype, device=self._device), own)
 

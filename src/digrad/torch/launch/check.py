@@ -1,6 +1,6 @@
-"""What ``digrad launch --check`` runs instead of a script: can every arc carry messages, and how fast?
+"""What ``digrad launch --check`` runs instead of a script: can every edge carry messages, and how fast?
 
-Agents take turns arc by arc, so that no two measurements share a wire.
+Agents take turns edge by edge, so that no two measurements share a wire.
 """
 
 import json
@@ -23,7 +23,7 @@ from digrad.torch.transport.addresses import interface_of
 from digrad.torch.transport.transports import Channel
 
 PINGS = 5
-PATIENCE = 10.0  # seconds without progress after which an arc counts as broken
+PATIENCE = 10.0  # seconds without progress after which an edge counts as broken
 BULK = 1 << 22  # bytes of the message by which bandwidth is measured
 _SMALL = torch.zeros(1)
 
@@ -48,10 +48,10 @@ def main() -> None:
     network.close()
     broken = [one for one in found if "failed" in one]
     if broken:
-        listed = ", ".join("{} to {}".format(*one["arc"]) for one in broken)
+        listed = ", ".join("{} to {}".format(*one["edge"]) for one in broken)
         raise CommunicationError(
-            f"{len(broken)} of {len(found)} arcs carry nothing ({listed}); look at firewalls and routes, in both "
-            "directions, or leave these arcs out of the graph."
+            f"{len(broken)} of {len(found)} edges carry nothing ({listed}); look at firewalls and routes, in both "
+            "directions, or leave these edges out of the graph."
         )
 
 
@@ -67,9 +67,9 @@ def _measure(network: ProcessNetwork, channel: Channel, sender: int, receiver: i
             here = {"latency": min(times) / 2, "bandwidth": 2 * BULK / max(seconds, 1e-9)}
         except (RuntimeError, TimeoutError) as error:  # the other edges are tried nevertheless
             here = {"failed": first_line(error)}
-    ends = network.exchange(here, f"arc {sender} to {receiver}")
+    ends = network.exchange(here, f"edge {sender} to {receiver}")
     return {
-        "arc": (sender, receiver),
+        "edge": (sender, receiver),
         **ends[sender],
         **{k: v for k, v in ends[receiver].items() if k == "failed"},
     }
@@ -96,7 +96,12 @@ def _as_dict(
     """Return what :func:`_show` prints: seconds, and bytes per second."""
     clocks = [one["time"] for one in everyone]
     agents = [{"address": one["address"], "interface": one["interface"]} for one in everyone]
-    return {"versions": facts, "clock_difference": max(clocks) - min(clocks), "agents": agents, "arcs": found}
+    return {
+        "versions": facts,
+        "clock_difference": max(clocks) - min(clocks),
+        "agents": agents,
+        "edges": found,
+    }
 
 
 def _show(facts: dict[str, str], everyone: list[dict[str, Any]], found: list[dict[str, Any]]) -> None:
@@ -110,13 +115,13 @@ def _show(facts: dict[str, str], everyone: list[dict[str, Any]], found: list[dic
         ),
     ]
     for one in found:
-        name = "arc {} to {}, and back".format(*one["arc"])
+        name = "edge {} to {}, and back".format(*one["edge"])
         if "failed" in one:
             lines.append(f"{name}: nothing passes ({one['failed']})")
         else:
             lines.append(f"{name}: {1e3 * one['latency']:.2f} ms, {8e-6 * one['bandwidth']:.0f} Mbit/s")
     if not any("failed" in one for one in found):
-        lines.append(f"all {len(found)} arcs work in both directions")
+        lines.append(f"all {len(found)} edges work in both directions")
     sys.stdout.write("\n".join(lines) + "\n")
 
 
