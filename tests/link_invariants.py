@@ -2,7 +2,7 @@
 
 Settings are drawn from a number; an engine takes one and returns the moments after each of its steps. The seventh, that
 compressors contract, is in tests/links/test_compressors.py; the third, that delivery is a function of (seed, k),
-is in tests/links/test_delivery.py.
+is in tests/links/test_delivery_schedule.py.
 """
 
 from collections.abc import Callable
@@ -13,8 +13,8 @@ import numpy as np
 
 import digrad as dg
 from digrad.core.communication import charges_of
-from digrad.core.delivery import make_delivery
 from digrad.core.net import bindings
+from digrad.core.network_delivery import make_delivery
 from digrad.links import Bursts, Clock, DeliverySchedule, FixedDelay, Links, Uniform
 from link_transcription import PlainNet, run
 

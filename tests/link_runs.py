@@ -7,7 +7,7 @@ import numpy as np
 
 import digrad as dg
 from digrad.core import validation
-from digrad.links import delivery
+from digrad.links import delivery_schedule
 
 EXAMPLE = dg.graphs.example5()
 QUADRATIC = dg.problems.example_quadratic()
@@ -71,7 +71,7 @@ def lose(monkeypatch, is_lost):
         found = is_lost(np.arange(first, first + length)[:, None], self.edges)
         return np.broadcast_to(found, (length, len(self.edges)))
 
-    monkeypatch.setattr(delivery.DeliverySchedule, "lost", table)
+    monkeypatch.setattr(delivery_schedule.DeliverySchedule, "lost", table)
 
 
 def settles_at(errors, tolerance=1e-8):

@@ -8,7 +8,7 @@ import numpy as np
 
 from digrad._internal.json_files import write_json
 from digrad.specs import Spec, parse_spec
-from digrad.specs.store import open_run
+from digrad.specs.run_directory import open_run
 from digrad.trace import Ensemble, Trace
 
 NETWORK = {

@@ -6,7 +6,7 @@ import math
 import sys
 
 import digrad as dg
-from digrad.core.catalog import method_facts
+from digrad.core.methods_table import method_facts
 from digrad.paper.claims import Claim, ClaimTable
 from digrad.paper.link_bias import Bias
 

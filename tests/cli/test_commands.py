@@ -101,7 +101,7 @@ def test_graph_describes_draws_and_saves(monkeypatch, capsys, tmp_path):
 
 
 def test_graph_of_many_edges_says_that_it_takes_a_while(monkeypatch, capsys):
-    monkeypatch.setattr("digrad.cli.lookup._MANY_EDGES", 6)
+    monkeypatch.setattr("digrad.cli.lookup_commands._MANY_EDGES", 6)
     monkeypatch.setattr(sys, "argv", ["digrad", "graph", "example5"])
     with pytest.raises(SystemExit):
         main()

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from digrad.cli import observers, show
-from digrad.cli.experiments import report, run
+from digrad.cli import observers, output
+from digrad.cli.run_commands import report, run
 from digrad.trace.trace import HEADLINE
 from experiment_specs import tiny
 
@@ -105,5 +105,5 @@ def test_report_compares_folders_in_the_file_asked_for(folder: Path, lines: list
 
 def test_tables_say_inf_as_traces_do(capsys: pytest.CaptureFixture[str]) -> None:
     ended = {"verdict": "diverged", "diverged_at": 4, "steps": 4, "bytes_sent": 100, "seconds": 0.1}
-    show.verdict_table({"AB": {**ended, "final": dict.fromkeys(HEADLINE)}}, "plain mean")
+    output.verdict_table({"AB": {**ended, "final": dict.fromkeys(HEADLINE)}}, "plain mean")
     assert capsys.readouterr().out.split("diverged at k = 4")[1].split()[1:4] == ["inf"] * 3

@@ -11,8 +11,8 @@ import pytest
 
 from digrad.data import list_datasets, load, locate, verify
 from digrad.data.cache import LIBSVM_URL, cache_folder
-from digrad.data.catalog import CATALOG, CatalogEntry
 from digrad.data.download import progress_bar
+from digrad.data.known_datasets import CATALOG, CatalogEntry
 from digrad.errors import ArgumentError, DataError
 
 TEXT = b"".join(b"%d 1:1 3:0.5\n" % (-1 if row % 3 else 1) for row in range(600))

@@ -5,7 +5,7 @@ import pytest
 
 import digrad as dg
 from digrad.core.communication import Charge
-from digrad.core.delivery import make_delivery
+from digrad.core.network_delivery import make_delivery
 from digrad.errors import ArgumentError
 from digrad.links import Bursts, Clock, Exponential, FixedDelay, Links, Uniform
 from digrad.simulation import simulator

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from digrad import graphs
-from digrad.core.delivery import make_delivery
+from digrad.core.network_delivery import make_delivery
 from digrad.errors import ArgumentError, MixingError
 from digrad.links import Bursts, Clock, Exponential, FixedDelay, Links, Uniform, compressors
 from digrad.network import (

@@ -11,7 +11,7 @@ from digrad.errors import ArgumentError
 from digrad.sampling import WithReplacement
 from digrad.simulation import batched
 from digrad.simulation.batched import drive_batch
-from digrad.simulation.options import complete
+from digrad.simulation.run_options import complete
 
 NETWORK = dg.Network(dg.graphs.example5())
 QUARTIC = dg.problems.example_quartic()

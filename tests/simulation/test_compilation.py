@@ -10,7 +10,7 @@ import pytest
 
 import digrad as dg
 from digrad import metrics
-from digrad.problems.static import code_of
+from digrad.problems.compiled_loss import code_of
 from digrad.simulation.loop import MANY_AGENTS, PLAIN, SHORT_ROW, _compiled, advance, advance_of
 from digrad.simulation.setup import inputs
 

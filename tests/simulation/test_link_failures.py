@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import digrad as dg
-from digrad.core.delivery import make_delivery
+from digrad.core.network_delivery import make_delivery
 from digrad.links import Bursts, Links
 from link_runs import EXAMPLE, METHODS, QUADRATIC, TWENTY, distances, lose, random_20, settles_at
 from link_transcription import PlainNet, run

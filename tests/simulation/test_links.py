@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import digrad as dg
-from digrad.core.delivery import make_delivery
 from digrad.core.divergence import DIVERGED
+from digrad.core.network_delivery import make_delivery
 from digrad.errors import ArgumentError
 from digrad.links import Bursts, FixedDelay, Links
 from digrad.simulation import loop

@@ -24,10 +24,10 @@ SEEDS = OLD.replace("seeds = 1", "seeds = 2").split("methods.AB")[0]
 ACT = """
 import pickle, sys
 from pathlib import Path
-from digrad.specs import parse_spec, runner, store
+from digrad.specs import parse_spec, run_directory, runner
 
-versions = store.environment()
-store.environment = lambda: dict(versions)
+versions = run_directory.environment()
+run_directory.environment = lambda: dict(versions)
 text, traces, options = sys.argv[1], pickle.loads(Path(sys.argv[2]).read_bytes()), eval(sys.argv[3])
 runner.draw_figures = lambda *arguments: []
 runner.setting_of = lambda *arguments, **options: {}

@@ -14,7 +14,7 @@ import pytest
 import digrad as dg
 from digrad._internal.files import locked
 from digrad.errors import ArgumentError, CheckpointError, DataError, StorageError
-from digrad.specs import Built, RunResult, Spec, find_run, load_spec, parse_spec, run, runner, store
+from digrad.specs import Built, RunResult, Spec, find_run, load_spec, parse_spec, run, run_directory, runner
 from digrad.trace import Ensemble, Trace
 from experiment_specs import TEXT, sampled, tiny
 
@@ -279,14 +279,14 @@ def test_overwrite_leaves_nothing_of_the_other_run(tmp_path: Path) -> None:
 
 
 def test_directory_without_results_takes_a_corrected_specification(tmp_path: Path) -> None:
-    store.open_run(tmp_path, tiny(steps=60))
+    run_directory.open_run(tmp_path, tiny(steps=60))
     assert {path.name for path in tmp_path.iterdir()} == {"environment.json", "spec.toml"}
     run_again(tiny(), tmp_path)
     assert load_spec(tmp_path / "spec.toml") == tiny()
 
 
 def test_directory_with_only_a_checkpoint_is_protected(tmp_path: Path) -> None:
-    checkpoint = store.open_run(tmp_path, tiny(steps=60)).checkpoint("CGT", 0)
+    checkpoint = run_directory.open_run(tmp_path, tiny(steps=60)).checkpoint("CGT", 0)
     checkpoint.write_bytes(b"hours of work")
     with pytest.raises(ArgumentError, match="steps: 60 there, 50 here"):
         run_again(tiny(), tmp_path)

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import digrad as dg
-from digrad._internal.cores import available_cores
+from digrad._internal.available_cores import available_cores
 from digrad.errors import ArgumentError, WorkerError
 from digrad.sweeps import workers as sweep_workers
 

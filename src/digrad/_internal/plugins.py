@@ -13,7 +13,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from digrad._internal.notices import warn_user
+from digrad._internal.user_warnings import warn_user
 from digrad.errors import PluginError
 
 METHODS, PROBLEMS = "digrad.methods", "digrad.problems"

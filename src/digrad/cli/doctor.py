@@ -13,9 +13,9 @@ from pathlib import Path
 
 import click
 
-from digrad._internal.cores import available_cores
-from digrad.cli import show
-from digrad.cli.options import json_option
+from digrad._internal.available_cores import available_cores
+from digrad.cli import output
+from digrad.cli.shared_options import json_option
 
 _FOR_DEVELOPERS = ("test", "docs")  # extras of a checkout, which `make` installs
 
@@ -39,9 +39,9 @@ def doctor(as_json: bool) -> None:
     """
     findings = [*_versions(), *_machine(), *_folders(), *_data(), *_plugins()]
     if as_json:
-        show.as_json([asdict(finding) for finding in findings])
+        output.as_json([asdict(finding) for finding in findings])
     else:
-        show.table(("", "here", "to do"), [(f.subject, f.found, f.fix) for f in findings])
+        output.table(("", "here", "to do"), [(f.subject, f.found, f.fix) for f in findings])
     if any(finding.needed for finding in findings):
         sys.exit(1)
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from digrad.core.delivery import is_unreliable
 from digrad.core.net import bindings
+from digrad.core.network_delivery import is_unreliable
 from digrad.network import AnyNetwork, Network
 
 Vector = npt.NDArray[np.float64]

@@ -1,6 +1,6 @@
 """What a method may ask of a network that misbehaves: refused, or warned of, before the first step."""
 
-from digrad._internal.notices import warn_user
+from digrad._internal.user_warnings import warn_user
 from digrad.core.net import bindings
 from digrad.errors import ArgumentError
 from digrad.links import Links

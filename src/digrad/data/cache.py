@@ -7,8 +7,8 @@ from pathlib import Path
 
 from digrad._internal.folders import cache_folder
 from digrad.checks import did_you_mean
-from digrad.data.catalog import CATALOG, CatalogEntry
 from digrad.data.download import Progress, download
+from digrad.data.known_datasets import CATALOG, CatalogEntry
 from digrad.data.libsvm import open_unpacked
 from digrad.errors import DataError
 

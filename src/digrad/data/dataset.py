@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from digrad.data.finite import not_finite_row
+from digrad.data.nan_check import not_finite_row
 from digrad.errors import DataError
 
 Features: TypeAlias = npt.NDArray[Any] | sp.csr_array

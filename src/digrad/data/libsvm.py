@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from digrad.checks import count
 from digrad.data.dataset import Dataset
-from digrad.data.finite import not_finite_row
+from digrad.data.nan_check import not_finite_row
 from digrad.errors import DataError
 
 PACKED_SUFFIXES = (".bz2", ".gz")

@@ -8,10 +8,10 @@ from digrad.checks import did_you_mean
 from digrad.data import cifar
 from digrad.data.bundled import BUNDLED
 from digrad.data.cache import catalog_entry, find_local, locate
-from digrad.data.catalog import CATALOG
 from digrad.data.dataset import Dataset
 from digrad.data.download import Progress
 from digrad.data.images import RECORD
+from digrad.data.known_datasets import CATALOG
 from digrad.data.libsvm import read_libsvm
 from digrad.errors import ArgumentError, DataError
 

@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from digrad._internal.notices import warn_user
 from digrad._internal.tables import Table
+from digrad._internal.user_warnings import warn_user
 from digrad.checks import choice, count, positive
 from digrad.errors import ArgumentError, DataError
 

@@ -4,7 +4,6 @@ Edges are written ``(sender, receiver)``; every agent also hears itself, implici
 """
 
 from digrad.graphs.digraph import Digraph, from_adjacency, from_edges, from_networkx
-from digrad.graphs.files import read, write
 from digrad.graphs.generators import (
     GENERATORS,
     complete,
@@ -20,6 +19,7 @@ from digrad.graphs.generators import (
     torus,
     triangle,
 )
+from digrad.graphs.graph_files import read, write
 from digrad.graphs.properties import (
     degree_imbalance,
     diameter,

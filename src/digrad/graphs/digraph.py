@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad import checks
-from digrad._internal.notices import warn_user
+from digrad._internal.user_warnings import warn_user
 from digrad.errors import ArgumentError, GraphError
 
 if TYPE_CHECKING:

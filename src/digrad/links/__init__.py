@@ -3,7 +3,7 @@
 from digrad.links import compressors
 from digrad.links.churn import Crash, Event, Join, Leave, Timeline
 from digrad.links.clock import Clock, Exponential, Uniform
-from digrad.links.delivery import DeliverySchedule
+from digrad.links.delivery_schedule import DeliverySchedule
 from digrad.links.links import Bursts, FixedDelay, Links, check_links
 
 __all__ = [

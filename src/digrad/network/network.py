@@ -15,7 +15,7 @@ from digrad.errors import ArgumentError, MixingError
 from digrad.graphs import Digraph, GraphSequence, from_networkx, roots, sinks, unreachable_pair
 from digrad.graphs.digraph import numbered
 from digrad.links import Links, check_links
-from digrad.network.proportions import proportions, scaled
+from digrad.network.proportional_weights import proportions, scaled
 from digrad.network.spectral import DENSE_LIMIT, perron_column, perron_row
 from digrad.network.summary import NetworkSummary, summarize
 from digrad.network.validation import (

@@ -13,7 +13,7 @@ from scipy.sparse import csr_array, diags_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components, reverse_cuthill_mckee
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, eigsh, splu
 
-from digrad._internal.notices import warn_user
+from digrad._internal.user_warnings import warn_user
 from digrad.errors import MixingError
 from digrad.graphs import from_adjacency, is_strongly_connected, roots, sinks, strong_components
 from digrad.network.circulant import circulant

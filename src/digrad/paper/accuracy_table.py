@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from digrad.paper.claims import figure
+from digrad.specs.run_directory import Result
 from digrad.specs.runner import RunResult
-from digrad.specs.store import Result
 from digrad.trace import Trace
 from digrad.trace.ensemble import members
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from digrad import checks, plots
-from digrad._internal.cores import available_cores
+from digrad._internal.available_cores import available_cores
 from digrad._internal.files import write_atomically
 from digrad._internal.json_files import write_json
 from digrad._internal.tables import Table
@@ -19,9 +19,9 @@ from digrad.paper.claims import ClaimTable, verdicts
 from digrad.paper.logistic import Report, Reproduction, Scale, open_reproduction
 from digrad.specs.images.step_size_search import MOST
 from digrad.specs.presets import preset as load_preset
+from digrad.specs.run_directory import is_finished
 from digrad.specs.runner import Observer, RunResult, run
 from digrad.specs.spec import Spec
-from digrad.specs.store import is_finished
 
 COMPARISONS = ("cifar-iid", "cifar-dirichlet", "cifar-sorted", "cifar-row")  # whose step sizes are searched
 THRESHOLDS, EXPLOSION = "cifar-thresholds", "cifar-explosion"

@@ -11,8 +11,8 @@ import numpy as np
 
 from digrad.paper.accuracy_table import percent
 from digrad.paper.claims import FAILS, HOLDS, PARTLY, UNDECIDED, Claim, figure
+from digrad.specs.run_directory import Result
 from digrad.specs.runner import RunResult
-from digrad.specs.store import Result
 from digrad.trace.ensemble import members
 
 BASELINES = ("AB", "CDSGD", "CDSGDPolyak", "CDSGDNesterov", "DAMSGrad", "DAdaGrad")

@@ -6,12 +6,12 @@ from pathlib import Path
 from digrad._internal.files import write_atomically
 from digrad._internal.json_files import write_json
 from digrad.errors import ArgumentError, DigradError
-from digrad.specs.images.jobs import Job, JobWatch, run_jobs
 from digrad.specs.images.step_size_search import FACTOR, read_search
+from digrad.specs.images.worker_pool import Job, JobWatch, run_jobs
 from digrad.specs.method_table import MethodTable
 from digrad.specs.runner import Observer
 from digrad.specs.spec import Spec, load_spec
-from digrad.sweeps.stability import FLOOR, SLACK
+from digrad.sweeps.stability_rule import FLOOR, SLACK
 
 SIZES = ", step sizes"  # ends the name of a job
 SEARCHED = "-search"  # ends the name of the folder beside that of the run

@@ -16,9 +16,9 @@ from digrad.errors import ArgumentError
 from digrad.paper import logistic_claims
 from digrad.paper.claims import ClaimTable, verdicts
 from digrad.specs.presets import preset as load_preset
+from digrad.specs.run_directory import has_results
 from digrad.specs.runner import Observer, RunResult, run
 from digrad.specs.spec import Spec
-from digrad.specs.store import has_results
 from digrad.trace.ensemble import members
 
 Scale: TypeAlias = Literal["smoke", "small", "medium", "full"]

@@ -17,8 +17,8 @@ from digrad.paper.measures import (
     over_seeds,
     tail_mean,
 )
+from digrad.specs.run_directory import Result
 from digrad.specs.runner import RunResult
-from digrad.specs.store import Result
 from digrad.trace import Trace
 from digrad.trace.ensemble import members
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from digrad.specs.store import Result
+from digrad.specs.run_directory import Result
 from digrad.trace import Trace
 from digrad.trace.ensemble import members
 

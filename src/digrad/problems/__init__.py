@@ -1,11 +1,11 @@
 """Problems: the private losses f_i and their gradients."""
 
 from digrad.problems.analytic import cosh, example_quadratic, example_quartic, quadratic, quartic
+from digrad.problems.compiled_loss import LossCode
 from digrad.problems.from_loss import from_loss
 from digrad.problems.logistic import logistic
 from digrad.problems.problem import LocalLosses, Problem
 from digrad.problems.solver import Minimum
-from digrad.problems.static import LossCode
 
 __all__ = [
     "LocalLosses",

@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from digrad import checks
 from digrad._internal.fingerprints import fingerprint
-from digrad.data.finite import not_finite_row
+from digrad.data.nan_check import not_finite_row
 from digrad.errors import ArgumentError, DataError
+from digrad.problems.compiled_loss import LossCode, code_of
 from digrad.problems.problem import Floats, Problem, as_floats
-from digrad.problems.static import LossCode, code_of
 from digrad.types import Shapes
 
 DISTINCT_SIZES = 4  # up to this many the loss is traced once per size; each costs about a second

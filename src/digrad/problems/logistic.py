@@ -14,7 +14,7 @@ import scipy.sparse
 
 from digrad import checks, data
 from digrad.data import Dataset, Partition
-from digrad.data.finite import not_finite_row
+from digrad.data.nan_check import not_finite_row
 from digrad.errors import ArgumentError, DataError
 from digrad.problems.problem import Floats, Problem, as_floats
 

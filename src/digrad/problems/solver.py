@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from digrad.problems.static import LossCode, objective_at
+from digrad.problems.compiled_loss import LossCode, objective_at
 
 Vector = npt.NDArray[np.float64]
 

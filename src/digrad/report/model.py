@@ -12,7 +12,7 @@ from digrad.plots import measured_at
 from digrad.plots.columns import ORDER, column_of
 from digrad.report.downsample import kept_rows
 from digrad.report.sources import folder_names
-from digrad.specs.store import Result, RunDirectory
+from digrad.specs.run_directory import Result, RunDirectory
 from digrad.trace import Ensemble
 from digrad.trace.ensemble import members
 

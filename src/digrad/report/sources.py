@@ -12,9 +12,9 @@ from digrad.paper import link_bias
 from digrad.paper.claims import ClaimTable
 from digrad.paper.logistic import MARKER
 from digrad.plots.style import AVERAGES
-from digrad.specs.certified import CERTIFICATE, StoredCertificate
-from digrad.specs.store import RunDirectory, find_run, is_run
-from digrad.sweeps.store import FACTS, TABLE
+from digrad.specs.certify_spec import CERTIFICATE, StoredCertificate
+from digrad.specs.run_directory import RunDirectory, find_run, is_run
+from digrad.sweeps.sweep_folder import FACTS, TABLE
 
 
 @dataclass(frozen=True)

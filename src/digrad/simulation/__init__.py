@@ -3,7 +3,7 @@
 from digrad.simulation.checkpoint import Checkpoint
 from digrad.simulation.compare import compare
 from digrad.simulation.driver import Progress
-from digrad.simulation.options import Record, RunOptions, SimulatorOptions
+from digrad.simulation.run_options import Record, RunOptions, SimulatorOptions
 from digrad.simulation.simulate import simulate
 from digrad.simulation.simulator import Simulator
 from digrad.simulation.tensorboard import TensorBoard

@@ -12,7 +12,7 @@ from digrad.problems import Problem
 from digrad.simulation.batched import can_be_batched, drive_batch
 from digrad.simulation.checkpoint import Checkpoint
 from digrad.simulation.driver import Progress, drive
-from digrad.simulation.options import RunOptions, check_parts, complete, labelled, lists_options
+from digrad.simulation.run_options import RunOptions, check_parts, complete, labelled, lists_options
 from digrad.simulation.simulate import simulator_of
 from digrad.trace import Ensemble, Trace
 from digrad.types import Method

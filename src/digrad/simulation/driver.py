@@ -12,14 +12,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from digrad._internal.notices import warn_user
+from digrad._internal.user_warnings import warn_user
 from digrad.core import hyperparameters
-from digrad.core.packets import PacketTraffic
+from digrad.core.packet_counts import PacketTraffic
 from digrad.errors import ArgumentError, CheckpointError, StorageError
 from digrad.simulation import checkpoint as checkpoints
 from digrad.simulation.checkpoint import Checkpoint
 from digrad.simulation.loop import State
-from digrad.simulation.operators import MANY_AGENTS
+from digrad.simulation.mixing import MANY_AGENTS
 from digrad.simulation.record import before, columns_of, is_within, joined
 from digrad.simulation.setup import LEAST_STEPS, facts_of, hash_of
 from digrad.simulation.simulator import Rows, Simulator
@@ -52,7 +52,7 @@ def drive(
 
     Args:
         simulator: What runs.
-        options: Complete, of :class:`~digrad.simulation.options.RunOptions`.
+        options: Complete, of :class:`~digrad.simulation.run_options.RunOptions`.
         callback: Called after every chunk.
         checkpoint: Where to store the run, and whether to go on from there.
     """

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from jax import lax
 
-from digrad.core.delivery import all_edges, numbers_among
+from digrad.core.network_delivery import all_edges, numbers_among
 from digrad.network import AnyNetwork, step_weights
 
 MOST_SLICES = 64  # further in-edges of a hub are added one by one

@@ -17,12 +17,12 @@ from jax import lax
 
 from digrad import metrics
 from digrad.core.divergence import far_away
-from digrad.core.packets import PACKET_COLUMNS
+from digrad.core.packet_counts import PACKET_COLUMNS
 from digrad.links import Links
 from digrad.methods.fields import with_fields
 from digrad.problems import LossCode
+from digrad.simulation.mixing import MANY_AGENTS, Operator, count, pick
 from digrad.simulation.net import SimulatedNet
-from digrad.simulation.operators import MANY_AGENTS, Operator, count, pick
 from digrad.simulation.unreliable import Delivery, LinkRules, LinkState, UnreliableNet, undelivered
 
 PLAIN = {

@@ -13,7 +13,7 @@ from digrad.core.traffic import Meter
 from digrad.links import Links
 from digrad.links.compressors import decoded
 from digrad.simulation.edges import Edges
-from digrad.simulation.operators import Linked, Operator, apply, apply_decoded
+from digrad.simulation.mixing import Linked, Operator, apply, apply_decoded
 
 
 class SimulatedNet(Verbs):

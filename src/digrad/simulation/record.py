@@ -12,7 +12,7 @@ import numpy.typing as npt
 from digrad import metrics
 from digrad.arrays import row_norm
 from digrad.core.net import bindings
-from digrad.core.packets import PacketTraffic
+from digrad.core.packet_counts import PacketTraffic
 from digrad.core.traffic import Traffic
 from digrad.problems import LossCode
 from digrad.simulation.loop import Buffer

@@ -14,11 +14,11 @@ import numpy.typing as npt
 from digrad._internal.fingerprints import fingerprint
 from digrad.core import hyperparameters
 from digrad.core.averages import perron_weights
-from digrad.core.churn import network_of
-from digrad.core.delivery import is_unreliable
 from digrad.core.divergence import STEEP, far_away
 from digrad.core.net import bindings
-from digrad.core.packets import PacketTraffic
+from digrad.core.network_delivery import is_unreliable
+from digrad.core.packet_counts import PacketTraffic
+from digrad.core.repair import network_of
 from digrad.core.traffic import Meter, Traffic
 from digrad.errors import ArgumentError
 from digrad.links import DeliverySchedule, Links
@@ -28,10 +28,10 @@ from digrad.noise import draws
 from digrad.problems import Problem
 from digrad.sampling import EpochPermutations, WithReplacement
 from digrad.simulation.loop import Params, State, Static, Xs
+from digrad.simulation.mixing import DENSE_AGENTS, Operator, constant, linked_steps, of_steps, pick
 from digrad.simulation.net import SimulatedNet
-from digrad.simulation.operators import DENSE_AGENTS, Operator, constant, linked_steps, of_steps, pick
-from digrad.simulation.options import make_sampler
 from digrad.simulation.record import observer
+from digrad.simulation.run_options import make_sampler
 from digrad.simulation.unreliable import (
     UnreliableNet,
     deliveries,
@@ -89,7 +89,7 @@ def set_up(
         method: With its schedules.
         problem: The losses.
         network: The communication graph and its weights.
-        options: Complete, of :class:`~digrad.simulation.options.SimulatorOptions`.
+        options: Complete, of :class:`~digrad.simulation.run_options.SimulatorOptions`.
         name: Label of the method.
         keep: What to store at recorded iterations; see :class:`~digrad.simulation.loop.Static`.
 

@@ -9,7 +9,7 @@ from digrad.network import AnyNetwork
 from digrad.problems import Problem
 from digrad.simulation.checkpoint import Checkpoint
 from digrad.simulation.driver import Progress, drive
-from digrad.simulation.options import RunOptions, SimulatorOptions, check_parts, complete, lists_options
+from digrad.simulation.run_options import RunOptions, SimulatorOptions, check_parts, complete, lists_options
 from digrad.simulation.setup import set_up
 from digrad.simulation.simulator import Simulator
 from digrad.trace import Trace

@@ -11,9 +11,9 @@ from digrad import checks
 from digrad.errors import ArgumentError
 from digrad.network import AnyNetwork
 from digrad.problems import Problem
-from digrad.simulation.churn import repaired
 from digrad.simulation.loop import Buffer, Params, State, advance_of
-from digrad.simulation.options import (
+from digrad.simulation.record import evaluate_many, first_rows, joined, rows_of
+from digrad.simulation.run_options import (
     SimulatorOptions,
     Start,
     check_parts,
@@ -21,8 +21,8 @@ from digrad.simulation.options import (
     lists_options,
     make_start,
 )
-from digrad.simulation.record import evaluate_many, first_rows, joined, rows_of
 from digrad.simulation.setup import Setup, inputs, limit_beyond, set_up, start, with_numbers
+from digrad.simulation.state_repair import repaired
 from digrad.types import Method
 
 Rows = dict[str, npt.NDArray[Any]]

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad.core.communication import Sent, arrays_sent, charges_of
-from digrad.core.delivery import make_delivery
 from digrad.core.net import Verbs, bindings
+from digrad.core.network_delivery import make_delivery
 from digrad.links import DeliverySchedule, Links
 from digrad.links.compressors import Compressor, RandomK, decoded
 from digrad.network import AnyNetwork

@@ -1,6 +1,6 @@
 """Experiments as data: the schema of specifications, the runner, the store of results, and presets."""
 
-from digrad.specs.certified import (
+from digrad.specs.certify_spec import (
     CertifiedRun,
     MeasuredSmoothness,
     certify_spec,
@@ -8,10 +8,10 @@ from digrad.specs.certified import (
     verify_certificate,
 )
 from digrad.specs.presets import preset, preset_names
+from digrad.specs.run_directory import RunDirectory, find_run
 from digrad.specs.runner import Observer, RunResult, run
 from digrad.specs.spec import Built, Spec, load_spec, parse_spec
-from digrad.specs.store import RunDirectory, find_run
-from digrad.specs.sweeping import SweptSpec, TunedSpec, sweep_spec, tune_spec
+from digrad.specs.sweep_and_tune import SweptSpec, TunedSpec, sweep_spec, tune_spec
 
 __all__ = [
     "Built",

@@ -20,7 +20,7 @@ from digrad import data, problems
 from digrad._internal import plugins
 from digrad.data import Dataset
 from digrad.data.bundled import BUNDLED
-from digrad.data.catalog import CATALOG
+from digrad.data.known_datasets import CATALOG
 from digrad.errors import DataError, PluginError
 from digrad.problems import Problem
 from digrad.specs.graph_table import absolute

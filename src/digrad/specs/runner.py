@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from digrad import plots
-from digrad._internal.cores import available_cores
+from digrad._internal.available_cores import available_cores
 from digrad._internal.files import locked
 from digrad._internal.folders import check_folder
 from digrad._internal.json_files import write_json
@@ -23,11 +23,11 @@ from digrad.simulation.compare import run_each
 from digrad.simulation.driver import drive, identity, rule_of
 from digrad.simulation.simulate import simulator_of
 from digrad.specs.image_table import ImagesTable
-from digrad.specs.images.jobs import JobProgress
-from digrad.specs.images.trainings import train_all
-from digrad.specs.setting import has_paths, setting_of
+from digrad.specs.images.train_all import train_all
+from digrad.specs.images.worker_pool import JobProgress
+from digrad.specs.run_directory import Result, RunDirectory, is_run, open_run
+from digrad.specs.setting_file import has_paths, setting_of
 from digrad.specs.spec import Built, Spec
-from digrad.specs.store import Result, RunDirectory, is_run, open_run
 from digrad.trace import Ensemble, Trace
 from digrad.trace.ensemble import members
 

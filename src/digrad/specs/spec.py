@@ -59,7 +59,7 @@ from digrad.errors import DigradError, SpecError
 from digrad.network import Network
 from digrad.problems import Problem
 from digrad.sampling import normal_start
-from digrad.simulation.options import Record, RunOptions, check_parts, complete, make_sampler, make_start
+from digrad.simulation.run_options import Record, RunOptions, check_parts, complete, make_sampler, make_start
 from digrad.specs.graph_table import Count, GraphTable, LinksTable, MixingTable, Seed
 from digrad.specs.messages import Section, dotted, is_number, join, message, one_line, refuse
 from digrad.specs.method_table import MethodTable

@@ -1,11 +1,11 @@
 """Many runs and what to choose from them: grids and random draws, searches, the first guess of a threshold."""
 
-from digrad.sweeps.minimization import minimize
-from digrad.sweeps.results import Sweep
-from digrad.sweeps.search import Search, Trial, best_value, largest_stable
+from digrad.sweeps.bisection import Search, Trial, best_value, largest_stable
+from digrad.sweeps.minimize import minimize
+from digrad.sweeps.recommend_threshold import ThresholdAdvice, recommend_threshold
 from digrad.sweeps.space import LogUniform, Uniform
 from digrad.sweeps.sweep import SweepProgress, sweep
-from digrad.sweeps.threshold import ThresholdAdvice, recommend_threshold
+from digrad.sweeps.sweep_results import Sweep
 from digrad.sweeps.tune import Tuning, tune
 from digrad.sweeps.workers import Workers
 

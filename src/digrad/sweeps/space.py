@@ -10,7 +10,7 @@ import numpy as np
 
 from digrad import checks
 from digrad.errors import ArgumentError, DigradError
-from digrad.simulation.options import labelled
+from digrad.simulation.run_options import labelled
 from digrad.types import Method
 
 MethodLike: TypeAlias = Method | type

@@ -15,7 +15,8 @@ from digrad.core.hyperparameters import describe
 from digrad.errors import ArgumentError, WorkerError
 from digrad.network import AnyNetwork
 from digrad.problems import Problem
-from digrad.simulation.options import (
+from digrad.simulation.record import FLOATS
+from digrad.simulation.run_options import (
     RunOptions,
     check_parts,
     complete,
@@ -23,11 +24,10 @@ from digrad.simulation.options import (
     make_sampler,
     make_start,
 )
-from digrad.simulation.record import FLOATS
-from digrad.sweeps.batches import Configuration, Study, batches, form, identity, long_arrays
-from digrad.sweeps.results import Sweep, table_of, write_table
+from digrad.sweeps.run_batches import Configuration, Study, batches, form, identity, long_arrays
 from digrad.sweeps.space import Candidate, Draws, MethodLike, candidates
-from digrad.sweeps.store import Journal, write_arrays, write_facts
+from digrad.sweeps.sweep_folder import Journal, write_arrays, write_facts
+from digrad.sweeps.sweep_results import Sweep, table_of, write_table
 from digrad.sweeps.workers import Workers, run_here, run_on_workers
 
 

@@ -15,14 +15,14 @@ from digrad.errors import ArgumentError
 from digrad.methods.fields import numeric_fields
 from digrad.network import AnyNetwork
 from digrad.problems import Problem
-from digrad.simulation.options import RunOptions, complete, lists_options
-from digrad.sweeps import stability
-from digrad.sweeps.batches import Study, batches, run_batch
-from digrad.sweeps.results import table_of
-from digrad.sweeps.search import FACTOR, Search, best_value, largest_stable
+from digrad.simulation.run_options import RunOptions, complete, lists_options
+from digrad.sweeps import stability_rule
+from digrad.sweeps.bisection import FACTOR, Search, best_value, largest_stable
+from digrad.sweeps.run_batches import Study, batches, run_batch
 from digrad.sweeps.space import candidates
-from digrad.sweeps.stability import SLACK, Ending
+from digrad.sweeps.stability_rule import SLACK, Ending
 from digrad.sweeps.sweep import configurations, make_study
+from digrad.sweeps.sweep_results import table_of
 from digrad.types import Method
 
 if TYPE_CHECKING:
@@ -271,14 +271,14 @@ class _Runs:
         self.tables[value] = rows
         last = math.inf if is_bad.any() else float(judged.max())
         records = rows.to_dict("records")
-        self.endings[value] = stability.worst(value, float(start.max()), last, records, self._rounding)
+        self.endings[value] = stability_rule.worst(value, float(start.max()), last, records, self._rounding)
         self.scores[value] = math.inf if is_bad.any() else float(worst.max())
         self._tell(value, self)
         return self.scores[value]
 
     def is_stable(self, value: float) -> bool:
         """Return whether a value is stable by what has been run so far."""
-        return stability.is_stable(self.endings[value], self.endings.values(), self._slack)
+        return stability_rule.is_stable(self.endings[value], self.endings.values(), self._slack)
 
 
 def _confirmed(found: Search, shorter: _Runs, longer: _Runs, precision: float, budget: int) -> Search:

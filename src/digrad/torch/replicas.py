@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from digrad import metrics
-from digrad.core.churn import check_churn
-from digrad.core.delivery import is_unreliable
 from digrad.core.net import bindings
-from digrad.core.packets import PACKET_COLUMNS
+from digrad.core.network_delivery import is_unreliable
+from digrad.core.packet_counts import PACKET_COLUMNS
+from digrad.core.repair import check_churn
 from digrad.errors import ArgumentError
 from digrad.graphs import Digraph, GraphSequence
 from digrad.network import AnyNetwork, Network

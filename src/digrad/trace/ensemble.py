@@ -14,7 +14,7 @@ import numpy.typing as npt
 from digrad import checks
 from digrad._internal.json_files import strict
 from digrad.errors import ArgumentError, DataError
-from digrad.trace import files
+from digrad.trace import trace_files
 from digrad.trace.trace import (
     HEADLINE,
     VERDICTS,
@@ -141,7 +141,7 @@ class Ensemble:
             written += replace(trace, name=member).save(directory)
         return [
             *written,
-            files.write_record(Path(directory), "ensemble", self.name, {"traces": members}),
+            trace_files.write_record(Path(directory), "ensemble", self.name, {"traces": members}),
         ]
 
     @classmethod
@@ -151,7 +151,7 @@ class Ensemble:
         Raises:
             DataError: There is no such ensemble, or one of its files is missing, damaged or of another run.
         """
-        members = files.read_record(Path(directory), "ensemble", name).get("traces")
+        members = trace_files.read_record(Path(directory), "ensemble", name).get("traces")
         if not isinstance(members, list) or not members or not all(isinstance(one, str) for one in members):
             raise DataError(f"The ensemble {name!r} in {directory} lists no traces; run it again.")
         return cls(tuple(replace(Trace.load(directory, member), name=name) for member in members))

@@ -15,7 +15,7 @@ from digrad._internal.formatting import size
 from digrad._internal.json_files import strict
 from digrad._internal.tables import Table
 from digrad.errors import ArgumentError, DataError
-from digrad.trace import files
+from digrad.trace import trace_files
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -202,7 +202,9 @@ class Trace:
             The paths. In them a name that is not safe in a file name is replaced by one that is.
         """
         record = {key: getattr(self, key) for key in _ENDING}
-        return files.write_trace(Path(directory), self.name, self.columns, self.final_x, self.arrays, record)
+        return trace_files.write_trace(
+            Path(directory), self.name, self.columns, self.final_x, self.arrays, record
+        )
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str], name: str) -> "Trace":
@@ -211,7 +213,7 @@ class Trace:
         Raises:
             DataError: There is no such trace, or one of its files is missing, damaged or of another run.
         """
-        columns, final_x, arrays, record = files.read_trace(Path(directory), name)
+        columns, final_x, arrays, record = trace_files.read_trace(Path(directory), name)
         try:
             return cls(
                 columns=columns, final_x=final_x, arrays=arrays, **{key: record[key] for key in _ENDING}

@@ -5,7 +5,7 @@ import sys
 import torch
 from safetensors.torch import save_file
 
-from digrad.core.delivery import is_unreliable
+from digrad.core.network_delivery import is_unreliable
 from digrad.torch import DecentralizedOptimizer, ProcessNetwork
 from torch_models import TURN_STEPS, Point, turn_cases
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad.specs.image_table import ImagesTable
-from digrad.specs.images.jobs import JobProgress
+from digrad.specs.images.worker_pool import JobProgress
 from digrad.specs.runner import Observer
 from digrad.specs.spec import Spec
 from digrad.theory import EmpiricalSmoothness
@@ -22,7 +22,7 @@ def smoothness_of_training(
     Returns:
         The iterations measured at, and what was found there.
     """
-    from digrad.specs.images.curvature import curvature_along
+    from digrad.specs.images.hessian_norms import curvature_along
 
     assert isinstance(spec.problem, ImagesTable)
     built = spec.build()

@@ -15,8 +15,8 @@ from digrad._internal.files import file_stem
 from digrad._internal.json_files import read_json, write_json
 from digrad.specs.image_table import ImagesTable
 from digrad.specs.spec import Built, Spec
-from digrad.sweeps.search import FACTOR, Search, largest_stable
-from digrad.sweeps.stability import is_stable, remains, worst
+from digrad.sweeps.bisection import FACTOR, Search, largest_stable
+from digrad.sweeps.stability_rule import is_stable, remains, worst
 from digrad.trace import Trace
 
 __all__ = ["FACTOR", "MOST", "read_search", "tune_method"]

@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 
-from digrad._internal.notices import warn_user
+from digrad._internal.user_warnings import warn_user
 from digrad.arrays import row_norm
 from digrad.core.divergence import far_away
 from digrad.errors import CheckpointError, NonFiniteError
 from digrad.network import Network
 from digrad.sampling import EpochPermutations, WithReplacement
-from digrad.specs.images.jobs import JobProgress
 from digrad.specs.images.problem import Evaluation, ImageProblem
+from digrad.specs.images.worker_pool import JobProgress
 from digrad.torch.batch_norm import recalibrate
 from digrad.torch.checkpoint.files import read_tensors, write_file
 from digrad.torch.replicas import Replicas

@@ -14,8 +14,8 @@ from typing import Any
 from digrad.errors import DigradError
 from digrad.specs.image_table import ImagesTable
 from digrad.specs.images.step_size_search import tune_method
+from digrad.specs.run_directory import RunDirectory
 from digrad.specs.spec import Built, Spec, load_spec
-from digrad.specs.store import RunDirectory
 
 Tell = Callable[[Mapping[str, Any]], None]
 

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from digrad.core.churn import network_of, repair, void_edges
 from digrad.core.communication import Sent, arrays_sent, charges_of
-from digrad.core.delivery import make_delivery, numbers_of_edges
 from digrad.core.net import Verbs, bindings
-from digrad.core.packets import PacketTraffic
+from digrad.core.network_delivery import make_delivery, numbers_of_edges
+from digrad.core.packet_counts import PacketTraffic
+from digrad.core.repair import network_of, repair, void_edges
 from digrad.links import DeliverySchedule
 from digrad.links.compressors import RandomK, decoded
 from digrad.network import AnyNetwork, Network, step_weights

@@ -21,9 +21,9 @@ from pydantic import BaseModel
 
 from digrad._internal.files import file_stem, make_folder, write_atomically
 from digrad._internal.json_files import has_record, read_json, write_json
-from digrad._internal.notices import warn_user
+from digrad._internal.user_warnings import warn_user
 from digrad.errors import ArgumentError, DataError, SpecError
-from digrad.specs.setting import Setting
+from digrad.specs.setting_file import Setting
 from digrad.specs.spec import Spec, load_spec
 from digrad.trace import Ensemble, Trace
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from digrad import checks
 from digrad.errors import ArgumentError
 from digrad.problems import Problem
-from digrad.simulation.options import make_start
+from digrad.simulation.run_options import make_start
 
 NEGLIGIBLE = 1e-9  # a difference below this share of the gradient is a rounding error
 

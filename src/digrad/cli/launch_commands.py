@@ -11,8 +11,8 @@ from pathlib import Path
 
 import click
 
-from digrad.cli import show
-from digrad.cli.options import json_option
+from digrad.cli import output
+from digrad.cli.shared_options import json_option
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -112,7 +112,7 @@ def launch(
             node_rank=node_rank, rejoin_timeout=rejoin_timeout, key_file=key_file, insecure=insecure, metrics=metrics,
         )  # fmt: skip
         if found is not None and found.exists():  # where agent 0 runs
-            show.as_json(json.loads(found.read_text()))
+            output.as_json(json.loads(found.read_text()))
     sys.exit(code)
 
 

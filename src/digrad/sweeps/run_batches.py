@@ -18,10 +18,10 @@ from digrad.network import AnyNetwork
 from digrad.problems import Problem
 from digrad.simulation.batched import can_be_batched, drive_batch
 from digrad.simulation.driver import drive
-from digrad.simulation.options import make_start
+from digrad.simulation.run_options import make_start
 from digrad.simulation.simulate import simulator_of
 from digrad.simulation.simulator import Simulator
-from digrad.sweeps.stability import remains
+from digrad.sweeps.stability_rule import remains
 from digrad.trace import Trace
 from digrad.trace.trace import HEADLINE
 
@@ -65,8 +65,8 @@ class Study:
         held_out: Losses on samples that no agent trains on.
         target: The levels that ``iterations_to_target`` is about, by column.
         share_samples: Whether runs of one seed use the same samples.
-        asks_settling: Whether rows tell what :func:`digrad.sweeps.stability.is_stable` needs: the loss at the estimate
-            that is farthest from the average, the held-out loss at the start, and what remains at the end.
+        asks_settling: Whether rows tell what :func:`~digrad.sweeps.stability_rule.is_stable` needs: the loss at the
+            estimate that is farthest from the average, the held-out loss at the start, and what remains at the end.
     """
 
     problem: Problem

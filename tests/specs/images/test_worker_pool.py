@@ -2,8 +2,8 @@ import os
 
 import pytest
 
-from digrad.specs.images import jobs, worker
-from digrad.specs.images.jobs import Job, run_jobs
+from digrad.specs.images import worker, worker_pool
+from digrad.specs.images.worker_pool import Job, run_jobs
 
 # A worker without digrad: a job's work is what it does.
 WORKER = """
@@ -25,7 +25,7 @@ for line in sys.stdin:
 
 @pytest.fixture
 def fake_worker(monkeypatch):
-    monkeypatch.setattr(jobs, "WORKER", ("-c", WORKER))
+    monkeypatch.setattr(worker_pool, "WORKER", ("-c", WORKER))
 
 
 def collect(works, workers=1):
@@ -71,7 +71,7 @@ def test_ctrl_c_ends_the_workers(fake_worker):
 
 
 def test_no_jobs_start_no_worker(monkeypatch):
-    monkeypatch.setattr(jobs, "_start", None)
+    monkeypatch.setattr(worker_pool, "_start", None)
     assert run_jobs([], workers=2, on_event=lambda name, event: None) == {}
 
 

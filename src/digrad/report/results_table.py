@@ -6,7 +6,7 @@ from typing import Any
 
 from digrad._internal.formatting import shown, size
 from digrad.report.page import badge, text
-from digrad.specs.store import RunDirectory
+from digrad.specs.run_directory import RunDirectory
 
 _LOOKS = {"converged": "good", "diverged": "bad"}  # any other is open
 _SHOWN_AT_FIRST = ("delivered", "train_accuracy", "test_accuracy")  # of the columns that not every run has

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from digrad.core.delivery import make_delivery
-from digrad.core.packets import PacketTraffic
+from digrad.core.network_delivery import make_delivery
+from digrad.core.packet_counts import PacketTraffic
 from digrad.graphs import complete, example5, ring, split
 from digrad.links import Bursts, DeliverySchedule, FixedDelay, Links
-from digrad.links.delivery import newest
+from digrad.links.delivery_schedule import newest
 from digrad.network import Network
 from digrad.sampling import DELAY, LOSS, uniforms
 

@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args
 import click
 
 from digrad._internal.formatting import shown
-from digrad.cli import observers, show
-from digrad.cli.options import json_option, out_option, overwrite_option, resume_option
+from digrad.cli import observers, output
+from digrad.cli.shared_options import json_option, out_option, overwrite_option, resume_option
 
 Preset = Literal["smoke", "small", "medium", "full"]
 
@@ -28,7 +28,7 @@ def demo(out: Path | None, as_json: bool, overwrite: bool) -> None:
     ships with scikit-learn), each seeing only some of the digits. Needs no network and less than a minute.
     """
     from digrad.specs import preset
-    from digrad.specs.store import is_run_of
+    from digrad.specs.run_directory import is_run_of
 
     spec, folder = preset("demo"), out or Path("runs/demo")
     is_again = out is None and is_run_of(folder, spec)  # gives the same numbers
@@ -170,7 +170,7 @@ def reproduce(
         sys.exit(130)
     assert result.table is not None
     if as_json:
-        show.as_json(result.table.to_dict())
+        output.as_json(result.table.to_dict())
     else:
         _show_claims(result)
     if result.failures:
@@ -181,8 +181,8 @@ def _show_claims(result: Any) -> None:
     rows = [
         (f"({row.number}) {row.claim}", row.setting, row.measured, row.holds) for row in result.table.claims
     ]
-    show.table(("claim", "setting", "measured", "holds?"), rows)
-    show.table(
+    output.table(("claim", "setting", "measured", "holds?"), rows)
+    output.table(
         ("claim", "holds?"), [(f"({row.number}) {row.claim}", row.holds) for row in result.table.verdicts]
     )
     for setting, failures in result.failures.items():
@@ -218,10 +218,10 @@ def report(directories: tuple[Path, ...], out: Path | None) -> None:
 
 def _show_links(found: Any, as_json: bool) -> None:
     if as_json:
-        show.as_json([asdict(row) for row in found.rows])
+        output.as_json([asdict(row) for row in found.rows])
         return
     rows = [(row.problem, row.policy, shown(row.error, 2, absent="inf"), row.verdict) for row in found.rows]
-    show.table(("problem", "lost packets", "error of the worst agent", "verdict"), rows)
+    output.table(("problem", "lost packets", "error of the worst agent", "verdict"), rows)
     for path in (*found.figures, found.directory / "links.md"):
         click.echo(f"  {path}")
 
@@ -245,12 +245,12 @@ def _run(spec: Any, out: Path, *, resume: bool, overwrite: bool, style: str) -> 
         )
     summary = {name: trace.summary() for name, trace in result.results.items()}
     if style == "json":
-        show.as_json(summary)
+        output.as_json(summary)
     elif style == "jsonl":
         observers.write_line({"event": "done", "directory": str(out), "interrupted": result.interrupted})
     elif style != "quiet":
         average = measured_at(result.results.values())
-        show.verdict_table({spec.label_of(name): entry for name, entry in summary.items()}, average)
+        output.verdict_table({spec.label_of(name): entry for name, entry in summary.items()}, average)
         for path in result.figures:
             if path.suffix == ".png":
                 click.echo(f"  {path}")

@@ -83,7 +83,7 @@ def test_torch_run_tells_its_observer_what_happens_and_how_long_it_will_take(who
 
 
 def test_torch_run_that_is_complete_is_not_trained_again(whole, folder, monkeypatch):
-    monkeypatch.setattr("digrad.specs.images.jobs._start", None)
+    monkeypatch.setattr("digrad.specs.images.worker_pool._start", None)
     again = run(images(folder), whole.directory, resume=True, formats=("png",))
     assert again.results.keys() == whole.results.keys()
 

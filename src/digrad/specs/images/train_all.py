@@ -3,9 +3,9 @@
 from typing import Any
 
 from digrad._internal.json_files import write_json
-from digrad.specs.images.jobs import Job, JobWatch, run_jobs
+from digrad.specs.images.worker_pool import Job, JobWatch, run_jobs
+from digrad.specs.run_directory import RunDirectory
 from digrad.specs.spec import Built
-from digrad.specs.store import RunDirectory
 
 FAILURES = "failures.json"
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from digrad.core.churn import repair, void_edges
+from digrad.core.repair import repair, void_edges
 from digrad.links import Event
 from digrad.simulation.edges import Edges
 from digrad.simulation.loop import Params, State

@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from digrad._internal.formatting import shown
-from digrad.cli import show
+from digrad.cli import output
 from digrad.cli.observers import row_bar
-from digrad.cli.options import json_option, out_option, overwrite_option
+from digrad.cli.shared_options import json_option, out_option, overwrite_option
 
 _SHOWN = 10  # rows of a sweep that the terminal shows
 
@@ -59,7 +59,7 @@ def sweep(
         )  # fmt: skip
     found = result.found
     if as_json:
-        show.as_json(list(Table.of(found.table)))
+        output.as_json(list(Table.of(found.table)))
     elif len(found.table):
         _print_rows(found)
         for path in (folder / "table.parquet", *(path for path in result.figures if path.suffix == ".png")):
@@ -116,7 +116,7 @@ def tune(
         ),
     )  # fmt: skip
     if as_json:
-        show.as_json(result.to_dict())
+        output.as_json(result.to_dict())
     else:
         _print_tuning(result)
         for path in result.files:
@@ -156,7 +156,7 @@ def _print_rows(found: Any) -> None:
     where = f"measured at the {AVERAGES[found.average]} of the agents"
     where += ", held-out losses at the plain mean" if metric == "held_out_loss" != found.average else ""
     title = f"The best {len(rows)} of {len(medians)} configurations{seeds} ({counts}{shared}), {where}"
-    show.table(columns, rows, title=title)
+    output.table(columns, rows, title=title)
 
 
 def _print_tuning(result: Any) -> None:
@@ -171,7 +171,7 @@ def _print_tuning(result: Any) -> None:
         for trial in tuning.to_dict()["trials"]
     ]
     title = "The larger of the losses at the plain mean of the agents and at the agent farthest from it"
-    show.table((tuning.field, "steps", tuning.metric, "stable"), rows, title=title)
+    output.table((tuning.field, "steps", tuning.metric, "stable"), rows, title=title)
     if tuning.value is not None:
         edge = "" if tuning.is_bounded else " (the budget ended before a bound was met)"
         click.echo(f"methods.{result.label}: {tuning.goal}: {tuning.field} = {tuning.value:.4g}{edge}")

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from digrad.core.communication import Charge
 from digrad.graphs import Digraph, sequence
 from digrad.links import DeliverySchedule, Timeline
-from digrad.links.delivery import Part
+from digrad.links.delivery_schedule import Part
 from digrad.network import AnyNetwork, Network, step_weights
 
 

@@ -15,14 +15,14 @@ import pytest
 
 import digrad as dg
 from digrad import problems
-from digrad.core.catalog import method_facts, section
+from digrad.core.methods_table import method_facts, section
 from digrad.errors import DataError, DigradError
 from digrad.methods import METHODS
 from digrad.report import write_report
-from digrad.report.html import _judgement
 from digrad.report.model import model_of
+from digrad.report.write_report import _judgement
 from digrad.specs import Spec, find_run, parse_spec, run
-from digrad.specs.store import is_finished
+from digrad.specs.run_directory import is_finished
 from digrad.trace import Ensemble
 from experiment_specs import sampled, tiny
 from stored_runs import store, trace

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from digrad.cli import show
-from digrad.cli.options import json_option
+from digrad.cli import output
+from digrad.cli.shared_options import json_option
 
 _MANY_EDGES = 2_000_000  # from here on a description takes long enough for a word
 
@@ -59,7 +59,7 @@ def graph(
         u, v = (None, None) if summary.changes else (summary.u, summary.v)
         plots.save_figure(plots.draw_graph(network.union, u=u, v=v), stem, formats=formats)
     if as_json:
-        show.as_json(summary.to_dict())
+        output.as_json(summary.to_dict())
     else:
         click.echo(str(summary))
 
@@ -73,7 +73,7 @@ def graph(
 @click.argument("names", nargs=-1)
 def methods(names: tuple[str, ...], as_json: bool, bibtex: bool, measure: bool) -> None:
     """List all methods, or those NAMEd: what they need, send and converge to, and where they come from."""
-    from digrad.core.catalog import bibtex_of, method_facts
+    from digrad.core.methods_table import bibtex_of, method_facts
 
     if bibtex and (measure or as_json):
         other = "--measure" if measure else "--json"
@@ -86,7 +86,7 @@ def methods(names: tuple[str, ...], as_json: bool, bibtex: bool, measure: bool) 
         return
     facts = method_facts(names)
     if as_json:
-        show.as_json([row.to_dict() for row in facts])
+        output.as_json([row.to_dict() for row in facts])
         return
     rows = [
         (
@@ -113,17 +113,17 @@ def methods(names: tuple[str, ...], as_json: bool, bibtex: bool, measure: bool) 
         "decentralized",
         "reference",
     )
-    show.table(headers, rows)
+    output.table(headers, rows)
 
 
 def _measure_methods(names: tuple[str, ...], as_json: bool) -> None:
-    from digrad.core.catalog import method_facts
+    from digrad.core.methods_table import method_facts
     from digrad.testing import convergence
 
     chosen = {row.name for row in method_facts(names)}
     rows = [convergence.measure(*row) for row in convergence.settings() if type(row[0]).__name__ in chosen]
     if as_json:
-        show.as_json([row.to_dict() for row in rows])
+        output.as_json([row.to_dict() for row in rows])
         return
     headers = (
         "method",
@@ -137,7 +137,7 @@ def _measure_methods(names: tuple[str, ...], as_json: bool) -> None:
     )
     lines = [(r.method, r.setting, r.steps, *r.errors_shown(), r.outcome) for r in rows]
     marks = ["yes" if row.decentralized else "no" for row in rows]
-    show.table(headers, [(*line, mark) for line, mark in zip(lines, marks, strict=True)])
+    output.table(headers, [(*line, mark) for line, mark in zip(lines, marks, strict=True)])
 
 
 @click.group()
@@ -155,9 +155,9 @@ def data_list(as_json: bool) -> None:
 
     rows = list_datasets()
     if as_json:
-        show.as_json([dataclasses.asdict(row) for row in rows])
+        output.as_json([dataclasses.asdict(row) for row in rows])
         return
-    show.table(
+    output.table(
         ("name", "samples", "features", "where", "description"),
         [
             (
@@ -185,7 +185,7 @@ def data_get(name: str, as_json: bool) -> None:
     with progress_bar(name) as progress:
         found = fetch(name, progress=progress)
     if as_json:
-        show.as_json(dataclasses.asdict(found))
+        output.as_json(dataclasses.asdict(found))
     elif found.source == "bundled":
         click.echo(f"{name} is bundled with {found.location}: nothing to fetch.")
     else:
@@ -203,7 +203,7 @@ def data_verify(name: str, as_json: bool) -> None:
 
     found = verify(name)
     if as_json:
-        show.as_json(dataclasses.asdict(found))
+        output.as_json(dataclasses.asdict(found))
         return
     click.echo(
         f"{found.name}: {found.n_samples} samples, {found.dim} features, sha256 {found.sha256}, {found.location}"

@@ -13,7 +13,7 @@ import numpy as np
 from digrad import checks, plots
 from digrad._internal.files import write_atomically
 from digrad.errors import ArgumentError, DataError
-from digrad.sweeps.store import TABLE, read_facts, read_rows, write_facts
+from digrad.sweeps.sweep_folder import TABLE, read_facts, read_rows, write_facts
 from digrad.trace.trace import VERDICTS
 from digrad.types import Average
 

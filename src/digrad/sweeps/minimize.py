@@ -13,7 +13,7 @@ from digrad.methods import CGT
 from digrad.network import AnyNetwork, Network, NetworkSequence
 from digrad.problems import Problem, from_loss
 from digrad.simulation import simulate
-from digrad.sweeps.threshold import recommend_threshold
+from digrad.sweeps.recommend_threshold import recommend_threshold
 from digrad.sweeps.tune import tune
 from digrad.types import Method
 

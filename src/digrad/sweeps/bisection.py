@@ -2,7 +2,7 @@
 
 Of the values that are stable the largest is wanted, as the paper asks for "the largest step sizes that ensure
 convergence". What is measured (a simulation, a training on a cluster) and what is stable are functions of the caller
-(:mod:`digrad.sweeps.stability` has the rule); lower is better, and not finite means diverged.
+(:mod:`digrad.sweeps.stability_rule` has the rule); lower is better, and not finite means diverged.
 """
 
 import math

@@ -8,16 +8,16 @@ from typing import Any
 
 from digrad._internal.files import make_folder, write_atomically
 from digrad._internal.formatting import shown
-from digrad.core.catalog import bibtex_of, method_facts, section
+from digrad.core.methods_table import bibtex_of, method_facts, section
 from digrad.errors import DataError
 from digrad.methods.registry import ALL_METHODS
 from digrad.paper.claims import FAILS, HOLDS, PARTLY, SEPARATOR
 from digrad.report.model import model_of
 from digrad.report.page import badge, image, page, preformatted, table, text
-from digrad.report.results import results_table
+from digrad.report.results_table import results_table
 from digrad.report.slowest import slowest_section
 from digrad.report.sources import Source, folder_names, read_sources
-from digrad.specs.store import TIMES, RunDirectory
+from digrad.specs.run_directory import TIMES, RunDirectory
 
 MOST_SWEPT = 1000  # rows of a sweep that a page shows
 _CURVES = (

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from digrad.cli import show
+from digrad.cli import output
 from digrad.cli.observers import ProgressBar
-from digrad.cli.options import json_option, method_option, out_option
+from digrad.cli.shared_options import json_option, method_option, out_option
 
 
 @click.command()
@@ -55,7 +55,7 @@ def certify(
     click.echo("Certifying, then checking the run; some seconds ...", err=True)
     result = certify_spec(loaded, folder, steps=steps, method=method, paper=paper)
     if as_json:
-        show.as_json(result.to_dict())
+        output.as_json(result.to_dict())
     else:
         click.echo(f"methods.{result.method}: {result.certificate}")
         if result.notice:
@@ -89,11 +89,11 @@ def smoothness(spec: Path, out: Path | None, method: str | None, as_json: bool) 
         result = smoothness_of_spec(load_spec(spec), folder, method=method, progress=bar)
     found = result.to_dict()
     if as_json:
-        show.as_json(found)
+        output.as_json(found)
         return
     click.echo(f"methods.{result.method}: {len(result.iterations)} points of its run with {result.gradients}")
     rows = [(row["loss"], f"{row['L0']:.4g}", f"{row['L1']:.4g}") for row in result.found.table()]
-    show.table(("loss", "L0", "L1"), rows)
+    output.table(("loss", "L0", "L1"), rows)
     click.echo(f"ell = {found['ell']:.4g}, b = {found['b']:.4g}; all estimates: {found['label']}")
     for path in result.files:
         click.echo(f"  {path}")
@@ -105,9 +105,11 @@ def _verify(path: Path, as_json: bool) -> None:
 
     claims = verify_certificate(path)
     if as_json:
-        show.as_json(claims)
+        output.as_json(claims)
     else:
-        show.table(("holds", "claim"), [("yes" if holds else "NO", claim) for claim, holds in claims.items()])
+        output.table(
+            ("holds", "claim"), [("yes" if holds else "NO", claim) for claim, holds in claims.items()]
+        )
         click.echo("verified" if all(claims.values()) else "not verified")
     if not all(claims.values()):
         sys.exit(1)
@@ -127,4 +129,4 @@ def _print_rows(check: Any) -> None:
         for row in check.table()
     ]
     title = f"\n{check.verdict}: {check.steps} steps checked; INAPPLICABLE: what it needs is not given"
-    show.table(("status", "chain", "inequality", "lhs/rhs", "needs"), rows, title=title)
+    output.table(("status", "chain", "inequality", "lhs/rhs", "needs"), rows, title=title)
