@@ -109,9 +109,9 @@ def figure(cells: Cells) -> Any:
             axes.loglog(
                 [row["n"] for row in rows], [row["loop"] for row in rows], ":", color=line.get_color()
             )
-        axes.set_title(problem, fontsize=FONT["title"])
+        axes.set_title(f"{problem}, d = {DIMS[0]} (dotted: NumPy)", fontsize=FONT["title"])
         axes.set_xlabel("agents", fontsize=FONT["label"])
         axes.grid(alpha=0.3)
-    panels[0].set_ylabel("ms per step, one thread (dotted: NumPy)", fontsize=FONT["label"])
-    panels[0].legend(fontsize=FONT["legend"], frameon=False)
+    panels[0].set_ylabel("ms per step, one thread", fontsize=FONT["label"])
+    panels[-1].legend(fontsize=FONT["legend"], frameon=False, loc="upper left", ncols=2)
     return drawn

@@ -175,7 +175,7 @@ def _steps(
 
 def minibatch(data: str, repeats: int) -> list[BenchRow]:
     """Time a mini-batch step against NumPy's."""
-    targets = {"float32": 4.0, "float64": 5.0}
+    targets = {"float32": 4.0, "float64": 4.0}
     return _steps(paper_problem(data), f"batch {BATCH}", 2000, BATCH, targets, repeats)
 
 
@@ -186,7 +186,7 @@ def full_batch(data: str, repeats: int) -> list[BenchRow]:
 
 def many_agents(data: str, repeats: int) -> list[BenchRow]:
     """Time a mini-batch step of 500 agents on random dense samples against NumPy with dense mixing."""
-    targets = {"float32": 3.0, "float64": 4.5}
+    targets = {"float32": 2.0, "float64": 2.0}
     return _steps(many_agents_problem(), f"500 agents, batch {BATCH}", 50, BATCH, targets, repeats)
 
 
