@@ -74,7 +74,7 @@ def test_problems_of_one_code_are_compiled_once_and_free_their_data(make):
 
 
 def test_products_with_a_large_hessian_are_compiled_once_too(monkeypatch):
-    monkeypatch.setattr("digrad.problems.solver.DENSE_HESSIAN_LIMIT", 3)
+    monkeypatch.setattr("digrad.problems.exact_minimum.DENSE_HESSIAN_LIMIT", 3)
     use(quadratic(np.random.default_rng(0)))
     with count_compilations() as programs:
         use(quadratic(np.random.default_rng(1)))

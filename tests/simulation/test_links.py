@@ -22,8 +22,8 @@ from digrad.core.network_delivery import make_delivery
 from digrad.errors import ArgumentError
 from digrad.links import Bursts, FixedDelay, Links
 from digrad.simulation import loop
-from digrad.simulation.net import SimulatedNet
 from digrad.simulation.setup import inputs
+from digrad.simulation.simulated_net import SimulatedNet
 from link_runs import EXAMPLE, METHODS, QUADRATIC, distances
 from link_transcription import PlainNet, run
 

@@ -5,7 +5,7 @@ import pytest
 import digrad as dg
 from digrad.core.traffic import Meter, Traffic
 from digrad.simulation.mixing import Dense, Rolls, Slots, apply, constant
-from digrad.simulation.net import SimulatedNet
+from digrad.simulation.simulated_net import SimulatedNet
 
 GRAPHS = {
     "ring": lambda: dg.graphs.ring(80),

@@ -15,7 +15,7 @@ import digrad as dg
 from digrad.errors import ArgumentError
 from digrad.simulation.loop import advance
 from digrad.sweeps import Sweep, workers
-from digrad.sweeps import run_batches as batching
+from digrad.sweeps import rows as batching
 from digrad.sweeps.sweep_results import table_of
 
 NETWORK = dg.Network(dg.graphs.example5())
@@ -169,8 +169,8 @@ def test_a_torn_last_line_costs_that_row_only(tmp_path):
 KILLED = """
 import os, signal, sys
 import digrad as dg
-from digrad.sweeps import run_batches
-run_batches.MOST_RUNS = 1
+from digrad.sweeps import rows
+rows.MOST_RUNS = 1
 def progress(told):
     if told.done == 2:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -10,16 +10,16 @@ import pytest
 
 from digrad.errors import DataError
 from digrad.report import write_report
-from digrad.sweeps import Sweep, run_batches, workers
+from digrad.sweeps import Sweep, rows, workers
 from kills import killed_everywhere
 
 # Nothing is simulated: a row says which configuration it is of. After each batch the folder stays as it is for a while.
 ACT = """
 import os, sys
 import digrad as dg
-from digrad.sweeps import run_batches, workers
+from digrad.sweeps import rows, workers
 
-run_batches.MOST_RUNS = 1
+rows.MOST_RUNS = 1
 
 def rows_of(study, batch):
     steps = study.options["steps"]
@@ -46,7 +46,7 @@ OLD: dict[str, Any] = {"steps": 10, "values": [0.1, 0.2, 0.3]}
 @pytest.fixture
 def act(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    monkeypatch.setattr(run_batches, "MOST_RUNS", 1)
+    monkeypatch.setattr(rows, "MOST_RUNS", 1)
     monkeypatch.setattr(workers, "run_batch", workers.run_batch)
     monkeypatch.setattr("sys.argv", ["", repr(OLD), tmp_path / "scratch"])
     (tmp_path / "scratch").touch()

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from digrad.data import Partition
 from digrad.errors import ArgumentError
 from digrad.problems.compiled_loss import LossCode, code_of, gradients_at, losses_at, objective_at
-from digrad.problems.solver import Minimum, NoMinimumError, minimise
+from digrad.problems.exact_minimum import Minimum, NoMinimumError, minimise
 from digrad.types import Array
 
 Floats = npt.NDArray[np.floating]

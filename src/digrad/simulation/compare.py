@@ -9,7 +9,7 @@ from digrad import checks
 from digrad._internal.files import file_stem
 from digrad.network import AnyNetwork
 from digrad.problems import Problem
-from digrad.simulation.batched import can_be_batched, drive_batch
+from digrad.simulation.batched_runs import can_be_batched, drive_batch
 from digrad.simulation.checkpoint import Checkpoint
 from digrad.simulation.driver import Progress, drive
 from digrad.simulation.run_options import RunOptions, check_parts, complete, labelled, lists_options

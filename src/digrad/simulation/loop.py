@@ -22,8 +22,8 @@ from digrad.links import Links
 from digrad.methods.fields import with_fields
 from digrad.problems import LossCode
 from digrad.simulation.mixing import MANY_AGENTS, Operator, count, pick
-from digrad.simulation.net import SimulatedNet
-from digrad.simulation.unreliable import Delivery, LinkRules, LinkState, UnreliableNet, undelivered
+from digrad.simulation.simulated_net import SimulatedNet
+from digrad.simulation.unreliable_net import Delivery, LinkRules, LinkState, UnreliableNet, undelivered
 
 PLAIN = {
     "xla_cpu_experimental_ynn_fusion_type": "",

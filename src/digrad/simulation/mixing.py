@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad.network import AnyNetwork, Mixing, StepWeights, circulant, step_weights
-from digrad.simulation.edges import Edges
+from digrad.simulation.edge_mixing import Edges
 
 DENSE_AGENTS = 64  # up to which the matrix is multiplied densely
 SUM_AGENTS = 8  # up to which a sum over senders beats a matrix product (1.1x of a whole step on a9a)

@@ -29,10 +29,10 @@ from digrad.problems import Problem
 from digrad.sampling import EpochPermutations, WithReplacement
 from digrad.simulation.loop import Params, State, Static, Xs
 from digrad.simulation.mixing import DENSE_AGENTS, Operator, constant, linked_steps, of_steps, pick
-from digrad.simulation.net import SimulatedNet
 from digrad.simulation.record import observer
 from digrad.simulation.run_options import make_sampler
-from digrad.simulation.unreliable import (
+from digrad.simulation.simulated_net import SimulatedNet
+from digrad.simulation.unreliable_net import (
     UnreliableNet,
     deliveries,
     delivery_bytes,

@@ -8,9 +8,9 @@ import numpy as np
 
 from digrad.core.repair import repair, void_edges
 from digrad.links import Event
-from digrad.simulation.edges import Edges
+from digrad.simulation.edge_mixing import Edges
 from digrad.simulation.loop import Params, State
-from digrad.simulation.unreliable import LinkState, undelivered
+from digrad.simulation.unreliable_net import LinkState, undelivered
 
 
 def repaired(event: Event, state: State, params: Params) -> State:

@@ -24,7 +24,7 @@ from digrad.simulation.run_options import (
     make_sampler,
     make_start,
 )
-from digrad.sweeps.run_batches import Configuration, Study, batches, form, identity, long_arrays
+from digrad.sweeps.rows import Configuration, Study, batches, form, identity, long_arrays
 from digrad.sweeps.space import Candidate, Draws, MethodLike, candidates
 from digrad.sweeps.sweep_folder import Journal, write_arrays, write_facts
 from digrad.sweeps.sweep_results import Sweep, table_of, write_table

@@ -18,7 +18,7 @@ from digrad.problems import Problem
 from digrad.simulation.run_options import RunOptions, complete, lists_options
 from digrad.sweeps import stability_rule
 from digrad.sweeps.bisection import FACTOR, Search, best_value, largest_stable
-from digrad.sweeps.run_batches import Study, batches, run_batch
+from digrad.sweeps.rows import Study, batches, run_batch
 from digrad.sweeps.space import candidates
 from digrad.sweeps.stability_rule import SLACK, Ending
 from digrad.sweeps.sweep import configurations, make_study

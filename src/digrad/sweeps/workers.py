@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from digrad import checks
 from digrad.errors import ArgumentError, DigradError, WorkerError
-from digrad.sweeps.run_batches import Batch, Study, run_batch
+from digrad.sweeps.rows import Batch, Study, run_batch
 
 KEPT = 2  # studies that a worker keeps
 _studies: dict[str, Study] = {}  # by content, the latest last

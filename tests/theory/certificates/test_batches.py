@@ -9,7 +9,7 @@ from digrad import graphs, problems
 from digrad.errors import ArgumentError
 from digrad.network import Network
 from digrad.problems import Problem
-from digrad.problems.solver import Minimum
+from digrad.problems.exact_minimum import Minimum
 from digrad.theory import Smoothness, certify_batches
 
 NETWORK = Network(graphs.example5())

@@ -23,8 +23,8 @@ from digrad import checks
 from digrad.errors import ArgumentError
 from digrad.problems import Problem
 from digrad.problems.analytic import Cosh, Polynomial, Quartic
+from digrad.problems.exact_minimum import Minimum
 from digrad.problems.logistic import Logistic
-from digrad.problems.solver import Minimum
 from digrad.theory.constants.assumptions import Smoothness
 from digrad.theory.constants.spectra import EPS, gram_bound, row_lengths
 

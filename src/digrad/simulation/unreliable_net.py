@@ -19,7 +19,15 @@ from digrad.core.network_delivery import make_delivery
 from digrad.links import DeliverySchedule, Links
 from digrad.links.compressors import Compressor, RandomK, decoded
 from digrad.network import AnyNetwork
-from digrad.simulation.edges import Edges, Slices, add_up, add_up_sent, add_up_weights, edges_of_steps, stored
+from digrad.simulation.edge_mixing import (
+    Edges,
+    Slices,
+    add_up,
+    add_up_sent,
+    add_up_weights,
+    edges_of_steps,
+    stored,
+)
 
 
 class LinkRules(NamedTuple):

@@ -9,8 +9,8 @@ import pytest
 import digrad as dg
 from digrad.errors import ArgumentError
 from digrad.sampling import WithReplacement
-from digrad.simulation import batched
-from digrad.simulation.batched import drive_batch
+from digrad.simulation import batched_runs
+from digrad.simulation.batched_runs import drive_batch
 from digrad.simulation.run_options import complete
 
 NETWORK = dg.Network(dg.graphs.example5())
@@ -76,7 +76,7 @@ def test_shared_samples_are_those_of_the_first_run():
 
 @pytest.mark.usefixtures("interruptible")
 def test_sigint_ends_batched_runs_between_calls_and_begins_no_other(monkeypatch):
-    first_rows = batched.first_rows
+    first_rows = batched_runs.first_rows
 
     def press(*args):
         monkeypatch.undo()
@@ -86,7 +86,7 @@ def test_sigint_ends_batched_runs_between_calls_and_begins_no_other(monkeypatch)
     methods = [dg.AB(step_size=0.01), dg.CGT(step_size=0.01, threshold=1.0)]
     options = {"steps": 2500, "record_every": 10, "seeds": 2, "x0": "normal"}
     whole = dg.compare(methods[:1], QUARTIC, NETWORK, **options)["AB"]
-    monkeypatch.setattr(batched, "first_rows", press)
+    monkeypatch.setattr(batched_runs, "first_rows", press)
     found = dg.compare(methods, QUARTIC, NETWORK, **options)
     assert list(found) == ["AB"]
     for trace, full in zip(found["AB"].traces, whole.traces, strict=True):

@@ -12,7 +12,7 @@ from digrad.core.net import Verbs
 from digrad.core.traffic import Meter
 from digrad.links import Links
 from digrad.links.compressors import decoded
-from digrad.simulation.edges import Edges
+from digrad.simulation.edge_mixing import Edges
 from digrad.simulation.mixing import Linked, Operator, apply, apply_decoded
 
 

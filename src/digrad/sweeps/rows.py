@@ -16,7 +16,7 @@ from digrad.core.hyperparameters import describe, is_short, plain
 from digrad.methods.fields import numeric_fields
 from digrad.network import AnyNetwork
 from digrad.problems import Problem
-from digrad.simulation.batched import can_be_batched, drive_batch
+from digrad.simulation.batched_runs import can_be_batched, drive_batch
 from digrad.simulation.driver import drive
 from digrad.simulation.run_options import make_start
 from digrad.simulation.simulate import simulator_of
