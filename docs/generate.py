@@ -41,8 +41,8 @@ All methods of digrad in one table, and their classes with equations below; `dig
   `mean` is not decentralized.
 - **rounds:** exchanges per step that depend on each other.
 - **converges:** where it ends, [measured here](../results/convergence.md).
-- **source:** "this library" and "after" mark methods that are not, or not exactly, published; see their
-  deviations.
+- **source:** "this library" and "after" mark methods that were not published in exactly this form; their
+  docstrings list the deviations.
 
 | method | needs | vectors | numbers | all-reduce | rounds | converges | decentralized | source |
 |---|---|---|---|---|---|---|---|---|
@@ -93,8 +93,8 @@ writes this page, and `digrad methods --measure` prints the same table.
 
 The example has five agents, seven one-way edges, losses f_i(x) = x'diag(a_i)x/2 - b_i'x, and the minimum of
 the average at (1/3, 1/3); all agents start at (10, -10). R is uniform row-stochastic, C uniform
-column-stochastic, W the doubly stochastic matrix of Sinkhorn on the same edges, and M that of Metropolis on
-the symmetrized graph, which uses edges that do not exist. Hyper-parameters not shown have their defaults. If
+column-stochastic, W doubly stochastic on the same edges (Sinkhorn), and M doubly stochastic on the
+symmetrized graph (Metropolis), which uses edges that do not exist. Hyper-parameters not shown have their defaults. If
 a run does not end within 1e-6 of the minimum, it is repeated with a tenth of the step size alpha and ten
 times the steps.
 
@@ -102,8 +102,8 @@ times the steps.
 |---|---|
 | exact | every agent ends within 1e-6 of the minimum |
 | biased | at rest, and the error shrinks with the step size |
-| drifting | the error still grows with the steps: by more than 1 % after four times as many |
-| neighbourhood | still moving; the error shrinks with the step size, and a bound of it is shown |
+| drifting | the error keeps growing: by more than 1 % when the run is four times as long |
+| neighbourhood | still moving; the error shrinks with the step size, and its bound is shown |
 | wrong point | the error does not vanish with the step size |
 
 A method that is not decentralized uses the true average of all agents.
@@ -145,7 +145,7 @@ def specs_page() -> str:
         "",
         "## [methods.LABEL]",
         "",
-        "`method` names a class; by default the label does. The other keys are its",
+        "`method` is the name of a class, by default the label. The other keys are its",
     ]
     lines += [
         "fields ([methods.md](methods.md)): a number, a list with one number per agent, or a schedule such as"
@@ -204,7 +204,7 @@ def methods_page() -> str:
     unread = [name for name, method in METHODS.items() if getattr(method, "reference", None) in NOT_OPENED]
     lines += [
         "",
-        f"The references of {', '.join(unread)} were not opened: these follow what others print of them.",
+        f"The papers of {', '.join(unread)} were not consulted: these methods follow descriptions by other authors.",
     ]
     return "\n".join(lines) + "\n" + METHODS_TAIL
 

@@ -209,7 +209,7 @@ def test_interrupted_run_is_not_restarted_silently(tmp_path: Path) -> None:
     run_again(sampled(), tmp_path, progress=Recorder(act_after=3))
     (checkpoint,) = (tmp_path / "checkpoints").glob("*.npz")
     before = checkpoint.read_bytes()
-    with pytest.raises(ArgumentError, match=r"a run that has not ended .* go on with --resume"):
+    with pytest.raises(ArgumentError, match=r"a run that has not ended .* continue with --resume"):
         run_again(sampled(), tmp_path)
     assert checkpoint.read_bytes() == before
     with pytest.raises(ArgumentError, match="--resume keeps what --overwrite deletes"):

@@ -360,13 +360,13 @@ def cgt_of(spec: Spec, label: str | None = None) -> Covered:
     covered = covered_method(spec, label)
     if isinstance(spec.methods[covered.label].build(), SoftCGT):
         raise SpecError(
-            f"`methods.{covered.label}` clips softly, but the run that is followed is one of CGT or AB."
+            f"`methods.{covered.label}` is a SoftCGT, but only runs of CGT and AB can be checked."
         )
     for field, value in (("step_size", covered.step_size), ("threshold", covered.threshold)):
         if not isinstance(value, int | float):
             kind = "a schedule" if callable(value) else "a list, one number per agent"
             raise SpecError(
-                f"`methods.{covered.label}.{field}` must be one number for the run that is followed, but it is {kind}."
+                f"`methods.{covered.label}.{field}` must be one number for a run to be checked, but it is {kind}."
             )
     return covered
 

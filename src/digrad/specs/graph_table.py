@@ -45,10 +45,10 @@ class GraphTable(Section):
         rows: Rows of a grid.
         columns: Columns of a grid.
         seed: Random seed of a random graph; 0 by default.
-        split: Turns that the edges are dealt out to, one turn per iteration.
-        random_edges: Probability of each edge, drawn anew at every iteration.
+        split: Number of parts that the edges are split into; each iteration uses the next part.
+        random_edges: Probability that an edge is used; drawn for every edge and iteration.
         edges_seed: Random seed of these draws; 0 by default.
-        every: Local steps: one iteration in so many mixes, the others send nothing.
+        every: Local steps: agents exchange messages only at iterations that are multiples of this.
     """
 
     kind: str | None = None
@@ -99,7 +99,7 @@ class MixingTable(Section):
     """``[mixing]``: files of comma-separated weights that replace the uniform ones.
 
     Args:
-        R_file: Row-stochastic weights; line i holds what receiver i gives to each sender.
+        R_file: Row-stochastic weights; line i holds the weights that receiver i gives to each sender.
         C_file: Column-stochastic weights.
         W_file: Doubly stochastic weights.
     """
@@ -131,28 +131,29 @@ class LinksTable(Section):
     """``[links]``: what happens to messages on their way; without it they arrive as sent.
 
     Args:
-        loss: The fraction of packets lost.
-        burst_length: Steps that an edge stays silent on average when it loses packets in a row.
+        loss: Probability that a packet is lost.
+        burst_length: Average length of a burst of lost packets, in steps; without it losses are independent.
         delay: Packets are late by 0 to this many steps, at random.
         fixed_delay: Every packet is late by this many steps.
         awake: The probability that an agent acts at a step; a list gives each its own.
-        two_way: Whether packets of both directions between two agents are lost and late together.
+        two_way: Lose and delay the packets of both directions between two agents together.
         compressor: ``"bfloat16"``, ``"float16"``, ``"float32"``, ``"sign"``, ``"top_k"``, ``"random_k"`` or
             ``"quantize"``.
-        compressor_k: The entries that ``top_k`` and ``random_k`` send.
-        compressor_bits: The bits of ``quantize``.
-        damping: The factor of compressed push-sum pairs; by default that of the compressor.
-        noise: The standard deviation of what is added to every number sent.
+        compressor_k: Number of entries that ``top_k`` and ``random_k`` send.
+        compressor_bits: Bits per number of ``quantize``.
+        damping: Damping factor for compressed push-sum methods; by default the compressor chooses it.
+        noise: Standard deviation of the Gaussian noise added to every number sent.
         noise_ratio: The factor by which the noise changes from one step to the next.
         push: ``"sum"``, ``"keep"``, or the naive ``"drop"``, ``"renormalise"``, ``"last"``.
         pull: ``"self"``, ``"last"``, ``"renormalise"``, or the naive ``"drop"``.
-        seed: Random seed of everything drawn.
-        compute: Seconds of a gradient, for all agents or a list; ``{distribution = "exponential", mean = 1.0}`` draws
-            them anew at every step, and so does ``{distribution = "uniform", low = 0.5, high = 1.5}``.
-        latency: Seconds that a packet is under way, likewise for the edges, by receiver, then sender.
-        bandwidth: Bytes per second of an edge, for all or a list; packets do not queue.
-        deadline: Seconds after which a step ends at the latest; what comes later is late.
-        clock_seed: Random seed of the seconds that are drawn.
+        seed: Random seed of losses, delays, sleep and noise.
+        compute: Seconds that a gradient takes: one number, a list with one per agent, or random at every step, as in
+            ``{distribution = "exponential", mean = 1.0}`` or ``{distribution = "uniform", low = 0.5, high = 1.5}``.
+        latency: Seconds that a packet is in transit: one number, a list with one per edge (sorted by receiver, then
+            sender), or random as for ``compute``.
+        bandwidth: Bytes per second of an edge: one number, or a list with one per edge. Packets do not queue.
+        deadline: Longest duration of a step, in seconds; packets that take longer arrive some steps late.
+        clock_seed: Random seed of random times.
     """
 
     loss: float = 0.0
@@ -194,7 +195,9 @@ class LinksTable(Section):
         if not self.model_dump(exclude_defaults=True):
             return None
         if self.delay and self.fixed_delay:
-            raise SpecError("`links.delay`: leave it out, or fixed_delay.")
+            raise SpecError(
+                "`links.delay` and `links.fixed_delay` exclude each other; leave one of them out."
+            )
         self._check_companions()
         try:
             return Links(
@@ -217,13 +220,15 @@ class LinksTable(Section):
         """Raise if a key is missing that another one needs, or says more of something that is not there."""
         needed = COMPRESSOR_KEYS.get(self.compressor or "")
         if needed is not None and getattr(self, needed) is None:
-            raise SpecError(f"`links.{needed}`: {self.compressor} needs it.")
+            raise SpecError(
+                f"`links.{needed}` is required by the compressor {self.compressor}, but it is missing."
+            )
         companions = {
             "burst_length": (self.loss, "give loss"),
             "noise_ratio": (self.noise, "give noise"),
             "compressor_k": (needed == "compressor_k", "use the compressor top_k or random_k"),
             "compressor_bits": (needed == "compressor_bits", "use the compressor quantize"),
-            "clock_seed": (self._seconds_given(), "say how long compute or latency take"),
+            "clock_seed": (self._seconds_given(), "give compute or latency"),
         }
         for key, (is_there, what) in companions.items():
             if getattr(self, key) and not is_there:

@@ -26,16 +26,16 @@ class ImagesTable(Section):
     Args:
         kind: ``"images"``.
         data: ``"cifar10"``.
-        folder: Folder of the batches; by default they are looked for, see :func:`digrad.data.cifar10`.
+        folder: Folder with the CIFAR-10 files; by default it is searched for, see :func:`digrad.data.cifar10`.
         model: ``"small_cnn"``, ``"resnet20"`` or ``"resnet18"``.
         norm: ``"batch"``, ``"group"`` or ``"none"``.
         partition: How images are partitioned among agents.
-        augment: Whether training images are shifted and mirrored.
-        samples: Train on so many images only.
-        held_out: Hold out so many training images; accuracy is then measured on them, never on test images.
-        held_out_seed: Which ones.
-        evaluate: Training and test images, as many of either, that every recorded row is computed from.
-        evaluate_last: The same for the last evaluation.
+        augment: Shift and mirror training images at random.
+        samples: Number of images to train on; all of them by default.
+        held_out: Number of training images to hold out; accuracy is then measured on them, never on test images.
+        held_out_seed: Random seed that selects the held-out images.
+        evaluate: Number of training images, and of test images, on which each recorded row is evaluated.
+        evaluate_last: The same for the last row.
     """
 
     kind: Literal["images"]

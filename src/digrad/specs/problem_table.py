@@ -48,7 +48,7 @@ class LogisticTable(Section):
         partition: A scheme, or the table below.
         reg_weight: lambda, a number or one per agent.
         reg_power: p, a number or one per agent, at least 2.
-        held_out: A share of the samples that no agent trains on; ``digrad tune`` and ``digrad sweep`` compare there.
+        held_out: Share of samples that no agent trains on; ``digrad tune`` and ``digrad sweep`` compare losses on them.
     """
 
     kind: Literal["logistic"]

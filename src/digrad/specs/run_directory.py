@@ -271,8 +271,8 @@ def _check_resumable(path: Path, spec: Spec, resume: bool) -> None:
         finished = read_json(path / "environment.json").get("finished")
         state = "a finished run" if finished else "a run that has not ended"
         raise ArgumentError(
-            f"`out` {path} holds {state} of this specification; go on with --resume, begin anew with --overwrite, or "
-            "give another --out."
+            f"`out` {path} holds {state} of this specification; continue with --resume, start over with --overwrite, "
+            "or give another --out."
         )
 
 

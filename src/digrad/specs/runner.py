@@ -273,7 +273,7 @@ def _check_stored(store: RunDirectory, built: Built) -> None:
             differing = difference({key: known[key] for key in wanted if key in known}, wanted)
             if differing:
                 raise CheckpointError(
-                    f"{label} in {store.path} belongs to another run ({differing}); begin anew with --overwrite, or "
+                    f"{label} in {store.path} belongs to another run ({differing}); start over with --overwrite, or "
                     "give another --out."
                 )
 

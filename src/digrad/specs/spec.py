@@ -108,27 +108,27 @@ class Spec(Section):
     Args:
         name: Name of the run in reports.
         steps: Steps of each method.
-        batch_size: Samples per agent and step; left out, all of them are used.
-        seed: Random seed of the samples, of a random start and of all that the network draws.
-        seeds: How many runs of each method, with seeds ``seed``, ``seed + 1``, ...
+        batch_size: Samples per agent and step; all of them by default.
+        seed: Random seed of the samples, of a random start and of random events of the network.
+        seeds: Number of runs of each method, with seeds ``seed``, ``seed + 1``, ...
         engine: The engine: ``"simulation"`` (JAX), or ``"torch"`` for a problem of kind ``"images"``.
         start: ``"zeros"``, ``"normal"`` (standard normal, different for every agent), the point ``[d]``, or ``"model"``
             (torch only: as the network is initialised).
-        start_scale: Standard deviation of a normal start; multiplies the weights of a model's.
+        start_scale: Standard deviation of a normal start; with ``"model"``, a factor for the initial weights.
         record_every: Iterations between two recorded rows.
         dtype: ``"float64"`` or ``"float32"``.
         sampling: ``"replacement"`` or ``"epoch"``.
-        average: Where all methods are measured: at the ``"plain"`` mean of the agents, or each at its ``"weighted"``
-            average, by the Perron vector of R where estimates are pulled and by the weights of push-sum methods.
+        average: Point at which methods are measured: the ``"plain"`` mean of the agents, or the ``"weighted"`` one (by
+            the Perron vector of R where estimates are pulled, by their own weights for push-sum methods).
         tolerance: ``converged`` means gradient norm and consensus error are both at most this.
-        stop_at_tolerance: End a run there.
+        stop_at_tolerance: End a run as soon as it has converged.
         checkpoint_every: Steps between two checkpoints.
         graph: The communication graph.
         mixing: Weights from files.
         links: Unreliable, slow or compressed links.
         problem: The private losses.
         methods: The methods by label.
-        sweep: Values that ``digrad sweep`` tries; ``digrad run`` passes over them.
+        sweep: Values that ``digrad sweep`` tries; ``digrad run`` ignores them.
     """
 
     name: Annotated[str, Field(min_length=1)]

@@ -60,15 +60,15 @@ class SweepTable(Section):
     """``[sweep]``: what ``digrad sweep`` tries, for every method of the specification that has the field.
 
     Args:
-        grid: By field a list of values, or ``{low, high, count}`` with a constant ratio between neighbours. All
+        grid: For each field a list of values, or ``{low, high, count}`` for logarithmically spaced ones. All
             combinations are run.
-        random: By field ``{low, high}`` (log-uniform; ``scale = "linear"`` for uniform), or a list to choose from.
-        samples: How many random draws.
+        random: For each field ``{low, high}`` (log-uniform; with ``scale = "linear"`` uniform), or a list.
+        samples: Number of random draws.
         common_random_numbers: Give all mini-batch runs of one seed the same samples: faster, and compared in pairs, but
             not independent.
-        target: Levels by column, as in ``{grad_norm = 1e-3}``: after how many iterations are all reached?
-        graphs: More graphs by label, each a table like ``[graph]``, which is itself called ``graph``.
-        starts: Several starts, as ``["zeros", "normal"]``, instead of ``start``.
+        target: Levels such as ``{grad_norm = 1e-3}``; the table shows after how many iterations all were reached.
+        graphs: Further graphs by label, each a table like ``[graph]``; the label of ``[graph]`` itself is ``graph``.
+        starts: Several starts instead of ``start``, such as ``["zeros", "normal"]``.
     """
 
     grid: Annotated[dict[str, _GridValues], Field(min_length=1)] | None = None
