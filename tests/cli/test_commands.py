@@ -130,8 +130,8 @@ def test_graph_with_a_root_is_described_drawn_and_saved_without_column_weights(
     assert "roots               1 (0)" in lines
     assert "rho_R               0.500000" in lines
     assert lines[-1] == (
-        "C: not possible: no agent is reached by all others, as column-stochastic weights need it "
-        "(agent 1 cannot reach agent 0)"
+        "C: not possible: no agent is reached by all others (agent 1 cannot reach agent 0), "
+        "but column-stochastic weights need one"
     )
     assert not any(line.startswith(("v ", "rho_C", "u.v")) for line in lines)
     assert b"<svg" in (tmp_path / "g.svg").read_bytes()
@@ -247,7 +247,7 @@ def test_ctrl_c_keeps_what_was_computed_and_resume_goes_on(monkeypatch, capsys, 
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=90)
     assert process.returncode == 130, errors
-    assert "Go on with --resume" in errors
+    assert "Continue with --resume" in errors
     assert "Traceback" not in errors
     stopped = json.loads((out / "summary.json").read_text())["CGT"]["steps"]
     assert 0 < stopped < 200000

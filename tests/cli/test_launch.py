@@ -41,15 +41,15 @@ REFUSED = {
     ),
     "endpoint of one machine": (
         ["--agents", "3", "--endpoint", "127.0.0.1:29400"],
-        "`endpoint` of launch is where several nodes meet; leave it out for one",
+        "`endpoint` of launch is for several nodes; leave it out for one",
     ),
     "endpoint in a network": (
         ["--agents", "3", "--nodes", "2", "--endpoint", "10.8.0.1:29400"],
-        "where strangers could read, disturb or join the run; make a key with `digrad keygen FILE`",
+        "where others could read, disturb or join the run; make a key with `digrad keygen FILE`",
     ),
     "key of one machine": (
         ["--agents", "3", "--key-file", "run.key"],
-        "`key_file` of launch is what several nodes share; leave it out for one",
+        "`key_file` of launch is for several nodes; leave it out for one",
     ),
     "missing key": (
         ["--agents", "3", "--nodes", "2", "--endpoint", "10.8.0.1:29400", "--key-file", "absent.key"],
@@ -61,7 +61,7 @@ REFUSED = {
     ),
     "endpoint with a name": (
         ["--agents", "3", "--nodes", "2", "--endpoint", f"{socket.gethostname()}:29400"],
-        "say --insecure",
+        "use --insecure",
     ),
     "unknown host": (
         ["--agents", "3", "--nodes", "2", "--insecure", "--endpoint", "nobody.invalid:29400"],

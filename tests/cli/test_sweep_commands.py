@@ -98,7 +98,7 @@ def test_ctrl_c_before_the_first_row_is_one_line(spec, monkeypatch, capsys):
     code, output = call(monkeypatch, capsys, "sweep", spec(SPEC + SWEEP))
     assert code == 130
     assert output.out == ""
-    assert output.err == "Interrupted; the 0 finished rows are in runs/sweep-spec. Go on with --resume.\n"
+    assert output.err == "Interrupted; the 0 finished rows are in runs/sweep-spec. Continue with --resume.\n"
 
 
 def test_a_figure_is_drawn_of_fields_that_one_method_has(spec, monkeypatch, capsys, tmp_path):

@@ -33,9 +33,9 @@ class Finding:
 @click.command()
 @json_option
 def doctor(as_json: bool) -> None:
-    """Tell versions, threads, devices and data of this machine, what is missing, and the command that fixes it.
+    """Check the installation: versions, threads, devices, data, and how to fix what is missing.
 
-    Exit code 1 when something is missing that digrad cannot work without.
+    Exits with 1 if something is missing that digrad needs.
     """
     findings = [*_versions(), *_machine(), *_folders(), *_data(), *_plugins()]
     if as_json:

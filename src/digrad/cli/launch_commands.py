@@ -16,37 +16,63 @@ from digrad.cli.shared_options import json_option
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--agents", type=click.IntRange(min=1), help="Processes on this machine.  [required]")
-@click.option("--graph", type=click.Path(path_type=Path), help="A graph file, which ProcessNetwork() reads.")
 @click.option(
-    "--max-restarts", type=click.IntRange(min=0), default=3, show_default=True, help="After failures."
+    "--agents",
+    type=click.IntRange(min=1),
+    help="Number of agents (processes) to start on this machine.  [required]",
 )
-@click.option("--nodes", type=click.IntRange(min=1), default=1, show_default=True, help="Machines.")
-@click.option("--endpoint", help="host:port of the first machine; required for more than one.")
-@click.option("--interface", help="The network interface to use; loopback by default on one machine.")
 @click.option(
-    "--node-rank", type=click.IntRange(min=0), help="Number of this machine; a free one by default."
+    "--graph",
+    type=click.Path(path_type=Path),
+    help="Graph file for a script that calls ProcessNetwork() without a graph.",
+)
+@click.option(
+    "--max-restarts",
+    type=click.IntRange(min=0),
+    default=3,
+    show_default=True,
+    help="How often to restart all agents after a failure.",
+)
+@click.option(
+    "--nodes", type=click.IntRange(min=1), default=1, show_default=True, help="Number of machines in the run."
+)
+@click.option(
+    "--endpoint",
+    metavar="HOST:PORT",
+    help="Address of one of the machines, where all meet; required for several.",
+)
+@click.option("--interface", help="Network interface to use.  [default: loopback on one machine]")
+@click.option(
+    "--node-rank",
+    type=click.IntRange(min=0),
+    help="Number of this machine, from 0.  [default: in order of arrival]",
 )
 @click.option(
     "--rejoin-timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=300.0,
     show_default=True,
-    help="Seconds to wait for machines that have not come, or have gone.",
+    help="Seconds to wait for machines that are missing or were lost.",
 )
 @click.option(
-    "--key-file", type=click.Path(path_type=Path), help="A secret of `digrad keygen` that all machines have."
+    "--key-file",
+    type=click.Path(path_type=Path),
+    help="Secret key, made by `digrad keygen`, that all machines share.",
 )
 @click.option(
-    "--insecure", is_flag=True, help="Several machines without a key: strangers may read, disturb or join."
+    "--insecure",
+    is_flag=True,
+    help="Allow several machines without a key: anyone who can connect may read, disturb or join.",
 )
 @click.option(
-    "--check", is_flag=True, help="Instead of a script, try every edge: latency, bandwidth, versions, clocks."
+    "--check",
+    is_flag=True,
+    help="Test every edge instead of running a script: latency, bandwidth, versions, clocks.",
 )
 @click.option(
     "--metrics",
     type=click.Path(path_type=Path),
-    help="A folder for a JSON line of every agent and step, and for TensorBoard's files.",
+    help="Folder for metrics of every agent and step, as JSON lines and for TensorBoard.",
 )
 @json_option
 @click.argument("script", type=click.Path(path_type=Path), required=False)
@@ -70,11 +96,11 @@ def launch(
     script: Path | None,
     arguments: tuple[str, ...],
 ) -> None:
-    """Run the training SCRIPT as one process per agent, all started again if one fails.
+    """Run the training SCRIPT with one process per agent, and restart all agents if one fails.
 
-    Options of launch come before SCRIPT; all that follows it is the script's own. Each line of an agent begins with its
-    number. Bad settings are not tried again, nor an error that happens twice at the same step. Ctrl-C or SIGTERM ends
-    all agents.
+    Options of launch come before SCRIPT, options of the script after it. Every line that an agent prints begins with
+    its number. There is no restart after bad settings, or after an error that repeats at the same step. Ctrl-C or
+    SIGTERM ends all agents.
 
     \b
     digrad launch --agents 5 train.py                      five agents on this machine
@@ -82,15 +108,16 @@ def launch(
     digrad launch --agents 5 --graph links.json train.py   train.py calls ProcessNetwork() without a graph
     digrad graph example5 --save links.json                makes such a file
 
-    Several machines, six agents: make a key, copy it to all of them, and run this on each; 10.8.0.1 is one of them.
+    Six agents on three machines: make a key, copy it to all machines, and run the same command on each. The endpoint
+    is an address of one of them.
 
     \b
     digrad keygen run.key
     digrad launch --agents 2 --nodes 3 --endpoint 10.8.0.1:29400 --key-file run.key --graph links.json train.py
 
-    Who does not have the key can neither take part nor read, change or repeat what travels. --insecure instead of a key
-    says that only machines you trust reach these addresses, as inside WireGuard. With --node-rank 0, 1, 2 you choose
-    which machine has which agents. On one machine nothing listens beyond loopback.
+    Messages between machines are encrypted, and nobody can join without the key. Use --insecure instead of a key only
+    where no other machine can connect, as inside WireGuard. --node-rank decides which agents run on which machine. On
+    one machine nothing listens beyond loopback.
     """
     from digrad.torch.launch import CHECK
     from digrad.torch.launch import launch as launch_agents
@@ -101,7 +128,7 @@ def launch(
     if (script is None) != check:
         raise click.UsageError("Give either SCRIPT or --check.", context)
     if as_json and not check:
-        raise click.UsageError("--json shows what --check has found; give both.", context)
+        raise click.UsageError("--json prints the results of --check; give both, or neither.", context)
     if arguments[:1] == ("--",):  # as other programs want it between the script and its options
         arguments = arguments[1:]
     with tempfile.TemporaryDirectory() if as_json else nullcontext() as folder:
@@ -119,7 +146,10 @@ def launch(
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 def keygen(file: Path) -> None:
-    """Write a new secret key to FILE, for `digrad launch --key-file`; copy it to all machines of a run."""
+    """Write a new secret key to FILE for `digrad launch --key-file`.
+
+    Copy FILE to all machines of a run.
+    """
     from digrad.torch.transport.curve import make_key
 
     make_key(file)

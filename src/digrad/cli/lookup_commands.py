@@ -18,7 +18,7 @@ _MANY_EDGES = 2_000_000  # from here on a description takes long enough for a wo
 @click.argument("graph")
 @click.argument("arguments", nargs=-1)
 @click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of random graphs."
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed for random graphs."
 )
 @click.option(
     "--draw", type=click.Path(path_type=Path), help="Draw the digraph to this PNG, PDF or SVG file."
@@ -30,17 +30,17 @@ _MANY_EDGES = 2_000_000  # from here on a description takes long enough for a wo
 def graph(
     graph: str, arguments: tuple[str, ...], seed: int, draw: Path | None, save: Path | None, as_json: bool
 ) -> None:
-    """Describe, check and draw the digraph GRAPH: a file, or a generator with its ARGUMENTS.
+    """Describe, check and draw a digraph: GRAPH is a file, or a generator with its ARGUMENTS.
 
     \b
     digrad graph example5                  the five-agent graph of the demo
     digrad graph ring 8                    a directed ring of 8 agents
     digrad graph random_digraph 20 0.1     a random strongly connected digraph
-    digrad graph one_peer_exponential 8    one that changes with time: the union of its edges
-    digrad graph links.txt --draw a.png    your own: one `sender receiver` pair per line, or JSON
+    digrad graph one_peer_exponential 8    a graph that changes with time: the union of its edges
+    digrad graph links.txt --draw a.png    your own graph: one `sender receiver` pair per line, or JSON
 
-    Some agent must reach all others. If not all of them do, the graph has row-stochastic weights R, but no
-    column-stochastic weights C, and only R is described.
+    At least one agent must reach all others, so that row-stochastic weights R exist. Column-stochastic weights C
+    are described too if at least one agent is reached by all others.
     """
     from digrad import graphs, plots
     from digrad.network import Network
@@ -66,13 +66,16 @@ def graph(
 
 @click.command()
 @json_option
-@click.option("--bibtex", is_flag=True, help="Print the citations instead.")
+@click.option("--bibtex", is_flag=True, help="Print citations instead.")
 @click.option(
     "--measure", is_flag=True, help="Run every method on the five-agent example and print where it ends."
 )
 @click.argument("names", nargs=-1)
 def methods(names: tuple[str, ...], as_json: bool, bibtex: bool, measure: bool) -> None:
-    """List all methods, or those NAMEd: what they need, send and converge to, and where they come from."""
+    """List methods: the matrices they need, what they send, where they converge, and their source.
+
+    NAMES selects some of them.
+    """
     from digrad.core.methods_table import bibtex_of, method_facts
 
     if bibtex and (measure or as_json):
@@ -142,7 +145,7 @@ def _measure_methods(names: tuple[str, ...], as_json: bool) -> None:
 
 @click.group()
 def data() -> None:
-    """List, fetch and verify data sets."""
+    """List, download and verify data sets."""
 
 
 @data.command("list")
@@ -176,7 +179,7 @@ def data_list(as_json: bool) -> None:
 @click.argument("name")
 @json_option
 def data_get(name: str, as_json: bool) -> None:
-    """Find the data set NAME, downloading it to the cache if it is not on this machine."""
+    """Find the data set NAME, and download it to the cache if it is not on this machine."""
     import dataclasses
 
     from digrad.data import fetch

@@ -14,15 +14,15 @@ from digrad.errors import DigradError
 
 HELP = """Decentralized optimization over directed graphs that does not blow up.
 
-Agents with private losses and one-way links minimise the average loss together. CGT clips the tracker of the average
-gradient, so gradients that grow fast cannot make it diverge.
+Agents with private losses and one-way links minimise their average loss together. CGT clips the tracker of the
+average gradient, so that fast-growing gradients do not make it diverge.
 
 \b
 Start here:
-  digrad demo                          three methods on real data, figures and a report, half a minute
-  digrad graph example5                a digraph, its weights and what they imply
-  digrad run experiment.toml           your own experiment (digrad run --example prints one to start from)
-  digrad reproduce logistic            the paper's first experiment, and which of its claims hold
+  digrad demo                          compare three methods on real data, in a minute or so
+  digrad graph example5                describe a digraph and its weights
+  digrad run experiment.toml           run your own experiment (digrad run --example prints one to start from)
+  digrad reproduce logistic            run the paper's first experiment and check its claims
 """
 
 

@@ -22,10 +22,10 @@ Preset = Literal["smoke", "small", "medium", "full"]
 @json_option
 @overwrite_option
 def demo(out: Path | None, as_json: bool, overwrite: bool) -> None:
-    """See CGT converge where plain gradient tracking explodes.
+    """Show that CGT converges where plain gradient tracking explodes.
 
     Five agents with one-way links learn to tell handwritten digits below five from the others (real data that
-    ships with scikit-learn), each seeing only some of the digits. Needs no network and less than a minute.
+    ships with scikit-learn), each seeing only some of the digits. This needs no internet and takes a minute or so.
     """
     from digrad.specs import preset
     from digrad.specs.run_directory import is_run_of
@@ -41,9 +41,7 @@ def demo(out: Path | None, as_json: bool, overwrite: bool) -> None:
 @resume_option
 @overwrite_option
 @json_option
-@click.option(
-    "--watch", is_flag=True, help="Show loss, gradient norm, verdicts and the time left as it runs."
-)
+@click.option("--watch", is_flag=True, help="Show loss, gradient norm, verdicts and time left while it runs.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("--jsonl", is_flag=True, help="Print one line of JSON per event, as it happens.")
 @click.option("--example", is_flag=True, help="Print a specification to start from, and exit.")
@@ -61,8 +59,7 @@ def run(
     """Run the experiment described by SPEC, a TOML file.
 
     The results go to --out (default: runs/<name of the file>): the specification, a summary, a trace per method,
-    figures and a report. Ctrl-C keeps what was computed; --resume continues from there, with the same numbers to the
-    last bit.
+    figures and a report. After Ctrl-C, --resume continues the run with the same numbers to the last bit.
     """
     from digrad.specs import load_spec, preset
 
@@ -82,30 +79,33 @@ def run(
 @click.option(
     "--preset",
     type=click.Choice(get_args(Preset)),
-    help="How much to compute: on two busy cores logistic takes 1 minute (smoke) to 9 (full, its default); cifar, see "
-    "below, hours (small is its default).",
+    help="Size of the experiment; see above.  [default: full for logistic, small for cifar]",
 )
 @click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of starts and samples."
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Random seed for starts and samples.",
 )
 @click.option(
-    "--jobs", type=click.IntRange(min=1), help="cifar: processes at a time.  [default: one per core]"
+    "--jobs", type=click.IntRange(min=1), help="cifar: number of parallel processes.  [default: one per core]"
 )
 @click.option(
     "--seeds",
     type=click.IntRange(min=1),
-    help="cifar: only the first N seeds now; --resume adds the others.",
+    help="cifar: run only the first N seeds; --resume adds the others.",
 )
 @click.option(
     "--steps",
     type=click.IntRange(min=1),
-    help="cifar: only N steps, without search, to see how long a full run takes.",
+    help="cifar: run only N steps, without a search, to see how long a full run takes.",
 )
 @click.option(
     "--setting",
     "settings",
     multiple=True,
-    help="cifar: only this setting now, e.g. iid (repeatable); --resume adds the others.",
+    help="cifar: run only this setting, e.g. iid (repeatable); --resume adds the others.",
 )
 @out_option
 @resume_option
@@ -124,21 +124,21 @@ def reproduce(
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    """Reproduce an EXPERIMENT of the CGT paper and report which of its claims hold, or show what lost packets do.
+    """Reproduce an EXPERIMENT of the CGT paper and report which of its claims hold.
 
-    links: CGT with 30 % of all packets lost, exactly and in four naive ways, on the five-agent example and on digits;
-    two figures and a table, in a minute.
+    The figures have the paper's layout, and a table lists each claim with what was measured.
 
     \b
-    logistic: Section V-A, regularised logistic regression on a9a with five agents.
-    cifar: Section V-B, a network on CIFAR-10, CGT against six methods. Get the images with `digrad data get cifar10`.
+    logistic  Section V-A: logistic regression on a9a with five agents (`digrad data get a9a`)
+      smoke   a minute: shows that everything works
+      full    the paper's experiment, about ten minutes; small and medium take fewer steps
+    cifar     Section V-B: CGT against six methods on CIFAR-10 (`digrad data get cifar10`)
       smoke   2000 images, a minute or two: shows that everything works
-      small   a small network, all images, 4 hours a seed; its settings, for --setting: explosion, thresholds, iid,
-              dirichlet, sorted, row (baselines that mix with R)
-      medium  ResNet-20: hours
-      full    the paper's ResNet-18: for a machine with a GPU
-
-    Writes the figures in the paper's layout, and a table of claims with what was measured.
+      small   a small CNN on all images, 4 hours per seed; settings: explosion, thresholds, iid, dirichlet,
+              sorted, row (baselines that mix with R)
+      medium  ResNet-20, hours
+      full    the paper's ResNet-18, for a machine with a GPU
+    links     not in the paper: CGT with 30 % of all packets lost, under exact and naive policies; a minute
     """
     from digrad.paper import reproduce_cifar, reproduce_links, reproduce_logistic
     from digrad.paper.link_bias import is_reproduction_of
@@ -166,7 +166,7 @@ def reproduce(
                 folder, **common, workers=jobs, seeds=seeds, steps=steps, settings=settings or None
             )
     if result.interrupted:
-        click.echo(f"Interrupted; what was computed is in {folder}. Go on with --resume.", err=True)
+        click.echo(f"Interrupted; the results so far are in {folder}. Continue with --resume.", err=True)
         sys.exit(130)
     assert result.table is not None
     if as_json:
@@ -203,13 +203,13 @@ def _show_claims(result: Any) -> None:
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The file to write; by default report.html in DIR, or here if there are several.",
+    help="File to write.  [default: report.html in DIR, or here for several]",
 )
 def report(directories: tuple[Path, ...], out: Path | None) -> None:
-    """Write the report of finished runs: one HTML file to explore, without external parts.
+    """Write an interactive report of finished runs as one self-contained HTML file.
 
-    DIR is what run, demo or reproduce wrote, or a folder of such folders, e.g. of a sweep. Several are compared on one
-    page; a folder of certify adds its certificate.
+    DIR is a folder that run, demo, sweep, reproduce or certify wrote, or a folder of such folders. Several are compared
+    on one page.
     """
     from digrad.report import write_report
 
@@ -258,7 +258,7 @@ def _run(spec: Any, out: Path, *, resume: bool, overwrite: bool, style: str) -> 
     for name, reason in result.failures.items():
         click.echo(f"{name} failed: {reason}", err=True)
     if result.interrupted:
-        click.echo(f"Interrupted; what was computed is in {out}. Go on with --resume.", err=True)
+        click.echo(f"Interrupted; the results so far are in {out}. Continue with --resume.", err=True)
         sys.exit(130)
     if result.failures:
         sys.exit(1)

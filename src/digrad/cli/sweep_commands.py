@@ -20,30 +20,28 @@ _SHOWN = 10  # rows of a sweep that the terminal shows
 @click.command()
 @click.argument("spec", type=click.Path(path_type=Path))
 @out_option
-@click.option(
-    "--resume", is_flag=True, help="Keep the rows that an earlier call with the same --out finished."
-)
+@click.option("--resume", is_flag=True, help="Keep the finished rows of an earlier sweep in --out.")
 @overwrite_option
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Processes that share the work.",
+    help="Number of worker processes.",
 )
 @click.option(
-    "--backend", metavar="NAME", help="A joblib backend instead of processes of this machine, e.g. dask."
+    "--backend", metavar="NAME", help="Joblib backend to use instead of local processes, e.g. dask."
 )
-@click.option("--scheduler", metavar="ADDRESS", help="Address of the Dask scheduler, with --backend dask.")
+@click.option("--scheduler", metavar="ADDRESS", help="Address of a Dask scheduler; implies --backend dask.")
 @json_option
 def sweep(
     spec: Path, out: Path | None, resume: bool, overwrite: bool, workers: int, backend: str | None,
     scheduler: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Run every configuration of the table [sweep] in SPEC; one row each.
+    """Run every configuration of the [sweep] table in SPEC, with one result row each.
 
     The results go to --out (default: runs/sweep-<name of the file>): table.parquet, figures, and rows.jsonl. Finished
-    rows are saved at once, so --resume can continue after any interruption. A run that diverges is a row, too.
+    rows are saved at once, so --resume can continue after any interruption. A diverged run is a row like any other.
     """
     from digrad._internal.tables import Table
     from digrad.specs import load_spec, sweep_spec
@@ -66,7 +64,7 @@ def sweep(
             click.echo(f"  {path}")
     if found.interrupted:
         click.echo(
-            f"Interrupted; the {len(found.table)} finished rows are in {folder}. Go on with --resume.",
+            f"Interrupted; the {len(found.table)} finished rows are in {folder}. Continue with --resume.",
             err=True,
         )
         sys.exit(130)
@@ -75,7 +73,7 @@ def sweep(
 @click.command()
 @click.argument("spec", type=click.Path(path_type=Path))
 @out_option
-@click.option("--method", metavar="LABEL", help="Which method of SPEC; the first by default.")
+@click.option("--method", metavar="LABEL", help="Which method of SPEC to tune.  [default: the first]")
 @click.option(
     "--goal",
     type=click.Choice(["largest stable step", "best final value"]),
@@ -89,9 +87,9 @@ def sweep(
     type=click.IntRange(min=1),
     default=12,
     show_default=True,
-    help="Largest number of values to try, at least 3.",
+    help="Largest number of values to try, 3 or more.",
 )
-@click.option("--steps", type=click.IntRange(min=1), help="Steps of each run; those of SPEC by default.")
+@click.option("--steps", type=click.IntRange(min=1), help="Steps of each run.  [default: those of SPEC]")
 @json_option
 def tune(
     spec: Path, out: Path | None, method: str | None, goal: Any, field: str, budget: int, steps: int | None,
@@ -123,7 +121,7 @@ def tune(
             click.echo(f"  {path}")
     if result.tuning.value is None:
         click.echo(
-            f"digrad: no {field} tried is stable; begin lower, or give more --steps or a larger --budget.",
+            f"digrad: no {field} tried is stable; start lower, or give more --steps or a larger --budget.",
             err=True,
         )
         sys.exit(1)

@@ -18,11 +18,16 @@ from digrad.cli.shared_options import json_option, method_option, out_option
 @click.argument("spec", type=click.Path(path_type=Path), required=False)
 @out_option
 @click.option(
-    "--steps", type=click.IntRange(min=1), help="Steps of the checked run; by default at most 1500."
+    "--steps",
+    type=click.IntRange(min=1),
+    help="Steps of the run to check.  [default: those of SPEC, at most 1500]",
 )
-@click.option("--paper", is_flag=True, help="Check every inequality of the paper's proof along the run too.")
+@click.option("--paper", is_flag=True, help="Also check every inequality of the paper's proof along the run.")
 @click.option(
-    "--verify", type=click.Path(path_type=Path), metavar="FILE", help="Check a stored certificate.json again."
+    "--verify",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Verify a stored certificate.json instead.",
 )
 @method_option
 @json_option
@@ -35,12 +40,12 @@ def certify(
     method: str | None,
     as_json: bool,
 ) -> None:
-    """Certify the step size of the CGT, SoftCGT or AB in SPEC, and find from which step its run is proven.
+    """Certify the step size of CGT, SoftCGT or AB in SPEC, and find from which step on its run is proven to converge.
 
     Prints the largest certified step size, the largest one that is stable near the minimum, the reasons for the gap,
     and how the threshold changes it. Writes certificate.json, which --verify checks again without the search, and a
-    figure per inequality. Exits with 1 if an inequality that must hold is violated, or a claim of FILE does not hold;
-    a run that diverges is a result.
+    figure per inequality. Exits with 1 if an inequality that must hold is violated, or if a claim in FILE does not
+    hold. A run that diverges is a result, not an error.
     """
     from digrad.specs import certify_spec, load_spec
 
@@ -52,7 +57,7 @@ def certify(
     assert spec is not None
     folder = out or Path("runs") / f"certify-{spec.stem}"
     loaded = load_spec(spec)
-    click.echo("Certifying, then checking the run; some seconds ...", err=True)
+    click.echo("Certifying, then checking the run; this takes some seconds ...", err=True)
     result = certify_spec(loaded, folder, steps=steps, method=method, paper=paper)
     if as_json:
         output.as_json(result.to_dict())
@@ -77,10 +82,10 @@ def certify(
 @method_option
 @json_option
 def smoothness(spec: Path, out: Path | None, method: str | None, as_json: bool) -> None:
-    """Plot Hessian norm against gradient norm along the run of the CGT in SPEC, with the fitted (L0, L1) line.
+    """Plot the Hessian norm against the gradient norm along a run of SPEC, with a fitted (L0, L1) line.
 
-    The run uses full gradients; that of a torch network mini-batches. Estimates along a run are lower than the true
-    constants: they certify nothing.
+    The run uses full gradients in the simulator, and mini-batches with engine = "torch". Estimates along a run are
+    lower bounds of the true constants, so they certify nothing.
     """
     from digrad.specs import load_spec, smoothness_of_spec
 
@@ -128,5 +133,5 @@ def _print_rows(check: Any) -> None:
         )
         for row in check.table()
     ]
-    title = f"\n{check.verdict}: {check.steps} steps checked; INAPPLICABLE: what it needs is not given"
+    title = f"\n{check.verdict}: {check.steps} steps checked; INAPPLICABLE: its assumptions do not hold"
     output.table(("status", "chain", "inequality", "lhs/rhs", "needs"), rows, title=title)
