@@ -55,7 +55,7 @@ class StudentT:
 
     Args:
         df: Degrees of freedom, above 1, so that there is a mean; up to 2 there is no variance.
-        scale: What draws are multiplied by.
+        scale: Factor of every draw.
     """
 
     df: float
@@ -78,7 +78,7 @@ class AlphaStable:
     Args:
         alpha: Above 1, so that there is a mean, and at most 2, where it is normal with variance 2 scale^2; below, there
             is no variance.
-        scale: What draws are multiplied by; the characteristic function is ``exp(-|scale t|^alpha)``.
+        scale: Factor of every draw; the characteristic function is ``exp(-|scale t|^alpha)``.
     """
 
     alpha: float
@@ -103,7 +103,7 @@ def draws(
 
     Args:
         noise: The distribution.
-        seed: Of the run.
+        seed: Random seed of the run.
         first: The first step.
         length: Number of steps.
         n: Number of agents.
@@ -132,7 +132,7 @@ def tail_index(values: npt.ArrayLike, fraction: float = 0.05) -> float:
 
     Args:
         values: Errors of gradients, such as those of mini-batches minus the full gradient, of any shape.
-        fraction: Of the values, the largest, that count as the tail.
+        fraction: Fraction of the values, the largest, that count as the tail.
 
     Raises:
         ArgumentError: Fewer than 20 values count, or one is not a finite number.

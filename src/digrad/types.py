@@ -22,7 +22,7 @@ Average: TypeAlias = Literal["plain", "weighted"]
 
 
 class Net(Protocol):
-    """What an engine passes to a method: the only way for agents to communicate.
+    """Interface that an engine passes to a method: the only way for agents to communicate.
 
     Each verb takes one stacked array ``[rows, ...]``, or a tuple of them that travels in the same round. ``shapes`` are
     those of the parameters in a row, for methods that treat matrices as matrices; None for one vector.

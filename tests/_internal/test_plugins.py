@@ -131,11 +131,11 @@ def test_broken_method_of_a_package_does_not_hide_the_others(installed):
             "cannot be loaded from 'odd:Odd': RuntimeError: no licence; repair",
         ),
         ('import sys; sys.exit("bye")', "cannot be loaded from 'odd:Odd': SystemExit: bye; repair"),
-        ("class Odd: pass", "'Odd' of odd 1.0 is no method, as it is no data class"),
-        ("Odd = 3", "'Odd' of odd 1.0 is no method, as it is no data class"),
+        ("class Odd: pass", "'Odd' of odd 1.0 is not a method, because it is not a dataclass"),
+        ("Odd = 3", "'Odd' of odd 1.0 is not a method, because it is not a dataclass"),
         (
             "import dataclasses\n@dataclasses.dataclass\nclass Odd:\n    needs = frozenset()",
-            "'Odd' of odd 1.0 is no method, as it lacks init, estimate, query, step",
+            "'Odd' of odd 1.0 is not a method, because it lacks init, estimate, query, step",
         ),
     ],
 )

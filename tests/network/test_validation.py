@@ -38,7 +38,7 @@ def changed(entries: dict[tuple[int, int], float], kind: str = "row") -> np.ndar
         (
             np.roll(np.eye(5), 1, axis=0),
             "row",
-            r"agent 0 gives itself no weight, and neither does any other agent that decides",
+            r"agent 0 gives itself no weight, and neither does any other agent that reaches",
         ),
         (changed({(3, 3): 0.0, (3, 2): 1.0}), "row", None),
         (

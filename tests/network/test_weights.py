@@ -66,7 +66,7 @@ def test_metropolis_of_the_symmetrized_example_is_symmetric_and_doubly_stochasti
 
 def test_metropolis_of_a_one_way_edge_says_what_symmetrizing_costs():
     with pytest.raises(
-        MixingError, match=r"\(0, 1\) has no reverse.*graph\.symmetrized\(\).*will be charged"
+        MixingError, match=r"\(0, 1\) has no reverse.*graph\.symmetrized\(\).*counts their traffic"
     ):
         metropolis(graphs.from_edges(3, [(0, 1), (1, 2), (2, 1)]))
 

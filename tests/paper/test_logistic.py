@@ -116,6 +116,6 @@ def test_claims_are_gone_before_the_runs_that_they_are_about(tmp_path: Path) -> 
 @pytest.mark.a9a
 def test_a_finished_reproduction_is_not_computed_again_unasked(smoke: Reproduction) -> None:
     with pytest.raises(
-        ArgumentError, match=r"go on with --resume, begin anew with --overwrite, or give another"
+        ArgumentError, match=r"continue with --resume, start over with --overwrite, or give another"
     ):
         reproduce_logistic(smoke.directory, preset="smoke")

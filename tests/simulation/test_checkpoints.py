@@ -69,7 +69,7 @@ def test_problem_keeps_its_data_when_the_caller_changes_the_array(tmp_path):
 def test_problem_whose_loss_changed_since_is_not_stored(tmp_path, monkeypatch):
     problem = dg.Problem.from_loss(from_dictionary, DATA, 1)
     monkeypatch.setitem(SETTINGS, "scale", 2.0)
-    with pytest.raises(ArgumentError, match="changed after the problem was made; make the problem anew"):
+    with pytest.raises(ArgumentError, match="changed after the problem was made; make the problem again"):
         run(problem, tmp_path / "run.npz")
 
 
@@ -82,7 +82,7 @@ def test_loss_without_fingerprint_runs_but_is_not_stored(tmp_path):
 
     problem = dg.Problem.from_loss(loss, DATA, 1)
     assert dg.simulate(METHOD, problem, NETWORK, steps=3).facts["problem_hash"] is None
-    with pytest.raises(ArgumentError, match=r"the problem cannot be recognised: it holds a _thread\.lock"):
+    with pytest.raises(ArgumentError, match=r"the problem cannot be identified: it holds a _thread\.lock"):
         run(problem, tmp_path / "run.npz")
 
 
@@ -91,7 +91,7 @@ def test_existing_checkpoint_is_neither_overwritten_nor_recomputed_silently(tmp_
     run(QUADRATIC, path)
     before = path.read_bytes()
     with pytest.raises(
-        ArgumentError, match=r"resume=True, begin anew with overwrite=True, or give another path"
+        ArgumentError, match=r"resume=True, start over with overwrite=True, or give another path"
     ):
         run(QUADRATIC, path)
     assert path.read_bytes() == before

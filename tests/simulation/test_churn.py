@@ -99,7 +99,7 @@ def test_chunks_and_a_resume_do_not_change_a_bit(tmp_path, chunks_of):
         ([Leave(1, at=5), Join(1, at=5)], "two events at one iteration"),
         ([Leave(1, at=5), Leave(1, at=9)], "goes, but is not there"),
         ([Leave(7, at=5)], "there is no agent 7"),
-        ([Leave(1, at=5), Crash(4, at=9)], "has left at 5 with part of the books"),
+        ([Leave(1, at=5), Crash(4, at=9)], "left at 5 and its part of the ledger is lost"),
         (["leave"], "must be a list of Leave, Crash and Join"),
         (Leave(1, at=5), "must be a list of Leave, Crash and Join"),
         (
@@ -113,14 +113,14 @@ def test_impossible_events_are_refused(churn, words):
         run(churn, 10)
 
 
-def test_push_sum_cannot_repair_its_books():
+def test_push_sum_cannot_repair_its_state():
     calm = dg.Network(EXAMPLE, links=Links(churn=[Leave(1, at=2)]))
-    with pytest.raises(ArgumentError, match="whose books cannot be repaired"):
+    with pytest.raises(ArgumentError, match="whose state cannot be repaired"):
         dg.simulate(dg.SGP(step_size=0.05), QUADRATIC, calm, steps=5)
 
 
 def test_churn_needs_links_that_keep_what_is_undelivered():
-    with pytest.raises(ArgumentError, match="links that keep what is undelivered"):
+    with pytest.raises(ArgumentError, match="links that keep undelivered mass"):
         run([Leave(1, at=2)], 5, links=Links(push="keep"))
 
 

@@ -50,7 +50,7 @@ def test_draws_are_combined_with_the_grid():
         ),
         ({"grid": {"step_size": [0.1]}}, "takes step_size, threshold, but the sweep gives step_size"),
         ({"random": {"step_size": dg.Uniform(0, 1)}}, "`samples` must say how many"),
-        ({"samples": 3}, "`random` says none"),
+        ({"samples": 3}, "`random` is missing"),
         ({"grid": {"step_size": [1]}, "random": {"step_size": [1]}, "samples": 1}, "leave it out of one"),
     ],
 )

@@ -146,7 +146,7 @@ def test_finished_rows_are_taken_over_and_only_missing_ones_are_run(tmp_path, mo
 def test_a_folder_is_not_overwritten_silently(tmp_path):
     run = {"grid": {"step_size": [0.001]}, **RUN}
     dg.sweep(dg.AB, QUARTIC, NETWORK, out=tmp_path / "a", **run)
-    with pytest.raises(ArgumentError, match="holds rows already; go on with resume=True"):
+    with pytest.raises(ArgumentError, match="holds rows already; continue with resume=True"):
         dg.sweep(dg.AB, QUARTIC, NETWORK, out=tmp_path / "a", **run)
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "thesis.tex").write_text("years")

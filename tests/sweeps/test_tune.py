@@ -104,7 +104,7 @@ def test_nothing_stable_is_a_result(tmp_path):
         (dg.GD(0.1), {"record_every": 0}, "`record_every` of tune must be a whole number"),
         (dg.GD(0.1), {"goal": "fast"}, "`goal` of tune must be one of"),
         (dg.GD(0.1), {"field": "stepsize"}, "Did you mean `step_size`"),
-        (dg.GD(lambda k: 0.1), {}, "one finite number for tune to begin at"),
+        (dg.GD(lambda k: 0.1), {}, "one finite number for tune to start from"),
         (dg.CGT(0.1, float("inf")), {"field": "threshold"}, "one finite number"),
         (dg.GD, {}, "must be a method such as"),
     ],

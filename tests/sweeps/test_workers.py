@@ -77,7 +77,7 @@ def test_a_killed_worker_is_one_clear_line_and_finished_rows_are_kept(tmp_path):
             dg.AB, QUARTIC, NETWORK, grid=grid, workers=2, out=tmp_path / "out", progress=progress, **RUN
         )
     assert "\n" not in str(ended.value)
-    assert "go on with resume=True" in str(ended.value)
+    assert "continue with resume=True" in str(ended.value)
     found = dg.sweep(
         dg.AB, QUARTIC, NETWORK, grid={"step_size": [0.05]}, out=tmp_path / "out", resume=True,
         progress=lambda told: pytest.fail("the row was finished before the kill"), **RUN,

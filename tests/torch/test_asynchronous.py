@@ -246,7 +246,7 @@ def test_loss_is_noticed_however_much_was_pushed_before_the_last_check() -> None
     net.scale = 1e15  # of a long run
     runtime._check_mass("save")
     net.balance += 1e-3
-    with pytest.raises(CommunicationError, match=r"the trackers of all agents together are off by 0\.001"):
+    with pytest.raises(CommunicationError, match=r"the sum of all trackers is wrong by 0\.001"):
         runtime._check_mass("save")
 
 

@@ -153,5 +153,5 @@ def test_number_too_large_for_a_short_message_is_an_error_not_infinity() -> None
     for model in replicas.models:
         model.weight.grad.fill_(1e5)
     replicas.step()
-    with pytest.raises(ArgumentError, match="float16, which ends at 65504, but"):
+    with pytest.raises(ArgumentError, match="float16, whose largest number is 65504, but"):
         replicas.step()

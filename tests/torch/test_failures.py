@@ -44,7 +44,7 @@ def test_missing_rank_is_an_error_on_all_others(tmp_path: Path) -> None:
     with Agents("failing.py", 3, "missing", str(tmp_path), ranks=range(2)) as agents:
         reports = [lines(ended) for ended in agents.wait(90).values()]
     for report in reports:
-        assert "the 3 agents did not all come within 4 s (missing: agent 2); " in report["join"]["error"]
+        assert "the 3 agents did not all join within 4 s (missing: agent 2); " in report["join"]["error"]
         assert report["join"]["seconds"] < 4 + MARGIN
 
 
@@ -168,7 +168,7 @@ def test_optimizers_that_are_dropped_with_messages_under_way_do_not_disturb_the_
     for report in reports:
         assert report["small"]["error"] is None
         assert report["large"]["error"] is None
-        assert "cannot meet a second time; keep it open" in report["again"]["error"]
+        assert "cannot connect a second time; keep it open" in report["again"]["error"]
 
 
 def test_truncated_checkpoint_is_an_error_on_every_agent_and_tracking_restart_survives_it(

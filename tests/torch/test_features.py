@@ -89,7 +89,7 @@ def test_weights_written_later_are_an_error_and_never_dropped(method: Any) -> No
         replicas.models[1].bias.fill_(7.0)  # pyright: ignore[reportCallIssue]
     gradients(replicas)
     for call in (replicas.step, replicas.averaged_parameters().__enter__):
-        with pytest.raises(ArgumentError, match=r"the parameters of agent 1 were written to since"):
+        with pytest.raises(ArgumentError, match=r"the parameters of agent 1 were changed since"):
             call()
     replicas.restart_tracking(before)  # as the message says
     gradients(replicas)
@@ -358,7 +358,9 @@ def test_gradient_that_is_not_finite_is_replaced_by_the_one_before_on_request() 
     replicas.zero_grad()
     gradients(replicas, 1)
     replicas.models[2].weight.grad.fill_(float("inf"))
-    with pytest.warns(RuntimeWarning, match="step 1: the gradient of agent 2 is not finite; the one before"):
+    with pytest.warns(
+        RuntimeWarning, match="step 1: the gradient of agent 2 is not finite; the previous one"
+    ):
         replicas.step()
     assert torch.equal(replicas.state_fields.g[2], last[2])
     assert not torch.equal(replicas.state_fields.g[0], last[0])
@@ -367,9 +369,7 @@ def test_gradient_that_is_not_finite_is_replaced_by_the_one_before_on_request() 
 def test_state_that_overflows_is_an_error_that_names_agent_and_step() -> None:
     replicas = Replicas(nn.Linear(4, 1), AB(step_size=1e30), NETWORK)
     replicas.models[1].weight.grad.fill_(1e30)
-    with pytest.raises(
-        NonFiniteError, match="step 0: the state of agent 1 is not finite any more; lower `lr`"
-    ):
+    with pytest.raises(NonFiniteError, match="step 0: the state of agent 1 is no longer finite; lower `lr`"):
         replicas.step()
 
 

@@ -21,8 +21,8 @@ def check_churn(method: Any, network: AnyNetwork, name: str, owner: str) -> None
         return
     if method.needs != {"row", "column"}:
         raise ArgumentError(
-            f"`churn` of {owner} needs a method with row and column weights, such as CGT, but got {name}, whose books "
-            "cannot be repaired."
+            f"`churn` of {owner} needs a method with row and column weights, such as CGT, but got {name}, whose "
+            "state cannot be repaired."
         )
     if not isinstance(network, Network) or not isinstance(network.graph, Digraph) or network.given:
         raise ArgumentError(
@@ -30,7 +30,7 @@ def check_churn(method: Any, network: AnyNetwork, name: str, owner: str) -> None
         )
     if links.push != "sum":
         raise ArgumentError(
-            f'`churn` of {owner} needs links that keep what is undelivered; give Links(push="sum", churn=...).'
+            f'`churn` of {owner} needs links that keep undelivered mass; give Links(push="sum", churn=...).'
         )
     timeline = Timeline(links.churn, network.graph.edge_array, network.n, owner)
     _check_ledgers(timeline, network.graph, owner)
@@ -96,7 +96,7 @@ def _check_ledgers(timeline: Timeline, graph: Digraph, owner: str) -> None:
             if isinstance(before, Leave) and before.agent in near:
                 raise ArgumentError(
                     f"`churn` of {owner}: {event} cannot be repaired by ledger, because its neighbour {before.agent} "
-                    f'has left at {before.at} with part of the books; use repair="restart".'
+                    f'left at {before.at} and its part of the ledger is lost; use repair="restart".'
                 )
 
 
@@ -109,4 +109,4 @@ def _check_connected(graph: Digraph, present: Any, when: str, owner: str) -> Non
         who = "fewer than two agents are there"
         if pair is not None:
             who = f"agent {agents[pair[0]]} cannot reach agent {agents[pair[1]]}"
-        raise ArgumentError(f"`churn` of {owner}: {when} {who}; add edges, or let others go.")
+        raise ArgumentError(f"`churn` of {owner}: {when} {who}; add edges, or choose other agents.")

@@ -47,6 +47,6 @@ def _check_agents(method: Method, n: int, name: str) -> None:
     most = getattr(method, "max_agents", n)
     if n > most:
         raise ArgumentError(
-            f"`network` of {name} must have at most {most} agents, because what each carries grows with "
-            f"their number, but got {n}; use a method without that, such as AB, CGT or PushDIGing."
+            f"`network` of {name} must have at most {most} agents, because the state of each agent grows with "
+            f"n, but got {n}; use another method, such as AB, CGT or PushDIGing."
         )

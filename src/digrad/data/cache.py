@@ -82,7 +82,7 @@ def find_on_disk(
         Where it is, or None; and why it is not in the places before.
 
     Raises:
-        DataError: What is in ``DIGRAD_DATA`` is not the data set.
+        DataError: The file in ``DIGRAD_DATA`` is not the data set.
     """
     failures = []
     for place, setting in (("DIGRAD_DATA", os.environ.get("DIGRAD_DATA")), ("cache", str(cache_folder()))):

@@ -164,7 +164,7 @@ def _read(folder: Path, name: str) -> Pixels:
     except ValueError as error:
         raise DataError(f"{file} is not a batch of CIFAR-10 ({error}).") from error
     except OSError as error:
-        raise DataError(f"{file} cannot be read ({error.strerror}); get CIFAR-10 anew.") from error
+        raise DataError(f"{file} cannot be read ({error.strerror}); get CIFAR-10 again.") from error
 
 
 class _ArraysOnly(pickle.Unpickler):

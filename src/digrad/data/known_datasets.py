@@ -10,7 +10,7 @@ class CatalogEntry:
     Args:
         name: Its name for users.
         file: The name of its file below the base address.
-        sha256: Of the unpacked text.
+        sha256: SHA-256 of the unpacked text.
         dim: The number of features, which a part of the data may not show (``a9a.t`` stops at 122).
         n_samples: The number of samples.
         description: One line for lists.

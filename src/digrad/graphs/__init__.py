@@ -1,4 +1,4 @@
-"""Who hears whom: digraphs, their generators, properties and files. No weights.
+"""Communication graphs: digraphs, their generators, properties and files. No weights.
 
 Edges are written ``(sender, receiver)``; every agent also hears itself, implicitly.
 """

@@ -1,4 +1,4 @@
-"""Who hears whom: an immutable directed graph, and its conversions.
+"""An immutable directed graph, and its conversions.
 
 Edges are written ``(sender, receiver)``. Every agent also hears itself; self loops are implicit, never listed.
 """
@@ -33,7 +33,7 @@ class Digraph:
         n: Number of agents, from 1 to 10 million.
         edge_array: ``[m, 2]`` whole numbers, one row ``(sender, receiver)`` per edge, in any order. They are stored
             read-only and sorted by receiver, then sender, so the in-neighbours of an agent are contiguous.
-        names: What tables and figures call the agents, all different; None for their numbers. Names are no part of
+        names: Names of the agents in tables and figures, all different; None for their numbers. Names are no part of
             the value: graphs that differ only in them are equal.
 
     Raises:

@@ -19,7 +19,7 @@ def from_words(name: str, words: Sequence[str], *, seed: int = 0) -> Digraph | G
     Args:
         name: A key of ``NAMED``.
         words: Its arguments, in order.
-        seed: Of a random generator.
+        seed: Random seed of a random generator.
 
     Example:
         >>> from_words("grid", ["2", "3"]).n

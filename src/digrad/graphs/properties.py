@@ -1,4 +1,4 @@
-"""What a digraph can do: who reaches whom, from where, how fast and how evenly."""
+"""Properties of a digraph: connectivity, roots, distances and degrees."""
 
 import numpy as np
 import numpy.typing as npt

@@ -29,8 +29,8 @@ class GraphSequence:
     Args:
         union: Every edge that may ever be there.
         table: ``[P, n_edges]``, the periodic part.
-        probability: Of each edge, each time.
-        seed: Of the coins.
+        probability: Probability of each edge at each iteration.
+        seed: Random seed of the edges.
         every: Iterations from one digraph to the next; those between send nothing.
     """
 
@@ -162,7 +162,7 @@ def every(steps: int, graph: Digraph | GraphSequence) -> GraphSequence:
 
     Args:
         steps: H; 1 changes nothing.
-        graph: What the mixing iterations use; a sequence advances by one each time.
+        graph: Graph of the mixing iterations; a sequence advances by one each time.
 
     Example:
         >>> from digrad.graphs import ring

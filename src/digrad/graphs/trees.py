@@ -24,7 +24,7 @@ def spanning_trees(graph: Digraph, root: int = 0) -> SpanningTrees:
     messages each. The root then decides alone, and a step counts n times as much (see ``Network.gain``).
 
     Args:
-        graph: Who may hear whom.
+        graph: The edges that may be used.
         root: The agent that reaches all others and that all others reach.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What happens to a message on its way from one agent to another."""
+"""Unreliable links: loss, delay, sleep, compression, noise, churn and simulated seconds."""
 
 from digrad.links import compressors
 from digrad.links.churn import Crash, Event, Join, Leave, Timeline

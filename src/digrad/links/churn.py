@@ -69,13 +69,13 @@ Event: TypeAlias = Leave | Crash | Join
 
 
 class Timeline:
-    """Who is there when.
+    """The agents that are present at each iteration.
 
     Args:
         events: In any order; at most one for each iteration.
         edges: ``[A, 2]`` sender and receiver.
         n: The number of agents, those that come later included.
-        owner: Who is given them, in messages.
+        owner: Name of the caller in messages.
 
     Raises:
         ArgumentError: An agent leaves that is not there, or joins that is.

@@ -1,4 +1,4 @@
-"""How long steps take: seconds of computing and of sending, so that curves can be drawn against simulated time."""
+"""Simulated seconds of computing and sending, so that curves can be drawn against time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -71,7 +71,7 @@ class Clock:
             agent computes for longer it has at a later step, and acts then; until then it sleeps. A packet that is
             under way for longer is late by as many steps. A lost packet, and one of an agent that sleeps, are waited
             for until the deadline. With one, the steps of all agents begin together.
-        seed: Of what is drawn.
+        seed: Random seed of random times.
     """
 
     compute: Seconds = 0.0

@@ -35,13 +35,13 @@ class DeliverySchedule:
     """The delivery of all packets of a run.
 
     Args:
-        links: What happens to packets.
+        links: The links of the network.
         edges: ``[A, 2]`` sender and receiver, by receiver, then sender.
         n: The number of agents.
         presence: Which edges are there at the iterations first, ..., first + length - 1, ``[length, A]``; None if
             all of them always are.
         timeline: Which agents are there when; None if all of them always are.
-        parts: What a packet holds: its size counts, and is seconds where the links have a clock with a bandwidth.
+        parts: Parts of a packet: its size counts, and is seconds where the links have a clock with a bandwidth.
 
     Raises:
         ArgumentError: The clock is of another number of edges, or packets may be late by more steps than can be
@@ -80,8 +80,8 @@ class DeliverySchedule:
         self.longest_delay = links.clock.most_late(self._full) if links.is_timed else links.longest_delay  # pyright: ignore[reportOptionalMemberAccess]
         if self.longest_delay > LONGEST_DELAY:
             raise ArgumentError(
-                f"`deadline` of Clock is {links.clock.deadline:g} seconds, after which a packet may be late by "  # pyright: ignore[reportOptionalMemberAccess]
-                f"{self.longest_delay} steps, but at most {LONGEST_DELAY} are remembered; make it longer."
+                f"`deadline` of Clock is {links.clock.deadline:g} seconds, with which a packet may be late by "  # pyright: ignore[reportOptionalMemberAccess]
+                f"{self.longest_delay} steps, but at most {LONGEST_DELAY} are supported; use a longer deadline."
             )
 
     def awake(self, first: int, length: int) -> Mask:

@@ -1,4 +1,4 @@
-"""What a network does to messages, as one value: loss, lateness, sleep, compression and noise."""
+"""The links of a network as one value: loss, delay, sleep, compression and noise."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -28,7 +28,7 @@ class Bursts:
 
     Args:
         loss: The fraction of packets lost in the long run.
-        length: Of a burst, on average, in steps.
+        length: Average length of a burst, in steps.
     """
 
     loss: float
@@ -68,7 +68,7 @@ class FixedDelay:
 
 @dataclass(frozen=True, repr=False)
 class Links:
-    r"""What happens to messages on the edges of a network, decided by ``seed`` and the iteration alone.
+    r"""Links that lose, delay, compress or disturb messages, decided by ``seed`` and the iteration alone.
 
     A packet is everything that an agent sends to another one during a step. It is lost or late as a whole. Two rules
     keep methods exact: of what is pushed, undelivered mass is added to the next packet, never forgotten; of what is
@@ -85,10 +85,10 @@ class Links:
             also between real processes, where what is shortened travels short.
         damping: The factor of what push-sum pairs send when they are compressed; by default that of the compressor.
         noise: The standard deviation of what is added to every number sent, or a function of k.
-        push: What becomes of undelivered mass: ``"sum"`` adds it to the next packet; ``"keep"`` returns it to a
+        push: Policy for undelivered mass: ``"sum"`` adds it to the next packet; ``"keep"`` returns it to a
             sender that knows at once; the naive ``"drop"`` forgets it, ``"renormalise"`` divides by the weights
             that have arrived and ``"last"`` uses what came before: all three are biased.
-        pull: What replaces an estimate that was not heard: ``"self"`` the receiver's own, ``"last"`` the last one
+        pull: Replacement of an estimate that was not received: ``"self"`` the receiver's own, ``"last"`` the last one
             heard, ``"renormalise"`` the average of those heard; the naive ``"drop"`` takes it as zero.
         seed: Random seed of everything drawn. Runs with other seeds than 0 mix it with their own, see
             :meth:`digrad.Network.with_seed`.

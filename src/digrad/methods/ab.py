@@ -10,7 +10,7 @@ from digrad.types import Array, Hyper, Net
 
 
 class ABState(NamedTuple):
-    """What AB carries from one step to the next."""
+    """State of AB between two steps."""
 
     x: Array  # [n, d] estimates
     y: Array  # [n, d] trackers of the average gradient

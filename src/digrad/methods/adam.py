@@ -10,7 +10,7 @@ from digrad.types import Array, Hyper, Net
 
 
 class AdamState(NamedTuple):
-    """What Adam carries from one step to the next."""
+    """State of Adam between two steps."""
 
     x: Array  # [n, d] the same row for every agent
     m: Array  # [n, d] first moment

@@ -10,7 +10,7 @@ from digrad.types import Array, Hyper, Net
 
 
 class AugPushPullState(NamedTuple):
-    """What AugPushPull carries from one step to the next."""
+    """State of AugPushPull between two steps."""
 
     x: Array  # [n, d] estimates
     y: Array  # [n, d] trackers of the average gradient

@@ -11,7 +11,7 @@ from digrad.types import Array, Hyper, Net
 
 
 class CDSGDPolyakState(NamedTuple):
-    """What CDSGDPolyak carries from one step to the next."""
+    """State of CDSGDPolyak between two steps."""
 
     x: Array  # [n, d] estimates
     v: Array  # [n, d] velocities, never sent

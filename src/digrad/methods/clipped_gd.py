@@ -10,7 +10,7 @@ from digrad.types import Array, Hyper, Net
 
 
 class ClippedGDState(NamedTuple):
-    """What ClippedGD carries from one step to the next."""
+    """State of ClippedGD between two steps."""
 
     x: Array  # [n, d] the same row for every agent
 

@@ -11,7 +11,7 @@ from digrad.types import Array, Hyper, Net
 
 
 class DAdaGradState(NamedTuple):
-    """What DAdaGrad carries from one step to the next."""
+    """State of DAdaGrad between two steps."""
 
     x: Array  # [n, d] estimates
     m: Array  # [n, d] first moments

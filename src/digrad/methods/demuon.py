@@ -12,7 +12,7 @@ from digrad.types import Array, Hyper, Net
 
 
 class DeMuonState(NamedTuple):
-    """What DeMuon carries from one step to the next."""
+    """State of DeMuon between two steps."""
 
     x: Array  # [n, d] estimates
     y: Array  # [n, d] trackers of the average momentum

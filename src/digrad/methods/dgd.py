@@ -10,7 +10,7 @@ from digrad.types import Array, Hyper, Net
 
 
 class DGDState(NamedTuple):
-    """What DGD carries from one step to the next."""
+    """State of DGD between two steps."""
 
     x: Array  # [n, d] estimates
 

@@ -10,7 +10,7 @@ from digrad.types import Array, Hyper, Net
 
 
 class DGDATCState(NamedTuple):
-    """What DGDATC carries from one step to the next."""
+    """State of DGDATC between two steps."""
 
     x: Array  # [n, d] estimates
 

@@ -11,7 +11,7 @@ from digrad.types import Array, Hyper, Net
 
 
 class DGDClipState(NamedTuple):
-    """What DGDClip carries from one step to the next."""
+    """State of DGDClip between two steps."""
 
     x: Array  # [n, d] estimates
 

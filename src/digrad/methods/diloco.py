@@ -11,7 +11,7 @@ from digrad.types import Array, Hyper, Net
 
 
 class DiLoCoState(NamedTuple):
-    """What DiLoCo carries from one step to the next."""
+    """State of DiLoCo between two steps."""
 
     x: Array  # [n, d] fast estimates, on which local steps work
     z: Array  # [n, d] slow estimates, with which the round began

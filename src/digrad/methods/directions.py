@@ -1,4 +1,4 @@
-"""How a tracker becomes a step: the directions of :class:`~digrad.methods.Tracking`.
+"""Directions of :class:`~digrad.methods.Tracking`: ways to turn a tracker into a step.
 
 A direction D is a pure function of stacked rows with a memory of its own; the step that is subtracted from x is
 ``step_size * D(y)``. The trackers of all agents point the same way in the end, so that a direction that is odd and
@@ -47,7 +47,7 @@ Settles: TypeAlias = bool | None
 
 
 class Direction(Protocol):
-    """How a tracker becomes a step, as a pure function of stacked rows; each agent's row is treated on its own.
+    """Way to turn a tracker into a step: a pure function of stacked rows that treats each agent's row on its own.
 
     ``settles`` is None where nobody knows, as of an optimizer; ``shapes`` are those of the parameters that a row holds
     one after another.

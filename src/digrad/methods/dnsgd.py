@@ -11,7 +11,7 @@ from digrad.types import Array, Hyper, Net
 
 
 class DNSGDState(NamedTuple):
-    """What DNSGD carries from one step to the next."""
+    """State of DNSGD between two steps."""
 
     x: Array  # [n, d] estimates
     v: Array  # [n, d] trackers of the average gradient

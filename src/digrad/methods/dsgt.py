@@ -11,7 +11,7 @@ from digrad.types import Array, Hyper, Net
 
 
 class DSGTState(NamedTuple):
-    """What DSGT carries from one step to the next."""
+    """State of DSGT between two steps."""
 
     x: Array  # [n, d] estimates
     y: Array  # [n, d] trackers of the average gradient

@@ -1,4 +1,4 @@
-"""What is tracked: how an agent turns its gradients into the quantity that :class:`~digrad.methods.Tracking` averages.
+"""Estimators of :class:`~digrad.methods.Tracking`: ways to turn gradients into the quantity that is tracked.
 
 An estimator is one pure function of stacked rows, ``update(grad, g)``: the new quantity from the fresh gradient and the
 quantity before, which starts at zero and is all that is remembered. Where nothing moves any more it must be a fixed
@@ -23,7 +23,7 @@ __all__ = ["Estimator", "error_feedback", "gradient", "momentum"]
 
 
 class Estimator(Protocol):
-    """What is tracked, as a pure function of stacked rows; each agent's row is treated on its own."""
+    """Way to turn gradients into the quantity tracked: a pure function of stacked rows, row by row."""
 
     def update(self, grad: Array, g: Array) -> Array:
         """Return what is tracked now, ``[rows, d]``, from the gradient and from what was tracked before."""

@@ -9,7 +9,7 @@ from digrad.types import Array, Hyper, Net
 
 
 class GDState(NamedTuple):
-    """What GD carries from one step to the next."""
+    """State of GD between two steps."""
 
     x: Array  # [n, d] the same row for every agent
 

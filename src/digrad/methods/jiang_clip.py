@@ -11,7 +11,7 @@ from digrad.types import Array, Hyper, Net
 
 
 class JiangClipState(NamedTuple):
-    """What JiangClip carries from one step to the next."""
+    """State of JiangClip between two steps."""
 
     x: Array  # [n, d] estimates
 

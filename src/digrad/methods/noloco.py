@@ -11,7 +11,7 @@ from digrad.types import Array, Hyper, Net
 
 
 class NoLoCoState(NamedTuple):
-    """What NoLoCo carries from one step to the next."""
+    """State of NoLoCo between two steps."""
 
     x: Array  # [n, d] fast estimates, on which local steps work
     z: Array  # [n, d] slow estimates, with which the round began

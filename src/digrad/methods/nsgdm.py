@@ -10,7 +10,7 @@ from digrad.types import Array, Hyper, Net
 
 
 class NSGDmState(NamedTuple):
-    """What NSGDm carries from one step to the next."""
+    """State of NSGDm between two steps."""
 
     x: Array  # [n, d] the same row for every agent
     m: Array  # [n, d] momentum, the same row for every agent

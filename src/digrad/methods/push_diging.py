@@ -10,7 +10,7 @@ from digrad.types import Array, Hyper, Net
 
 
 class PushDIGingState(NamedTuple):
-    """What PushDIGing carries from one step to the next."""
+    """State of PushDIGing between two steps."""
 
     x: Array  # [n, d] biased estimates
     w: Array  # [n, 1] push-sum weights, the same mixing applied to ones

@@ -11,7 +11,7 @@ from digrad.types import Array, Hyper, Net
 
 
 class QGDSGDmState(NamedTuple):
-    """What QGDSGDm carries from one step to the next."""
+    """State of QGDSGDm between two steps."""
 
     x: Array  # [n, d] estimates
     m: Array  # [n, d] quasi-global momenta, never sent

@@ -12,10 +12,10 @@ _PARTS = ("needs", "init", "estimate", "query", "step")  # of digrad.types.Metho
 
 def _fault_of(announced: Any) -> str | None:
     if not (isinstance(announced, type) and dataclasses.is_dataclass(announced)):
-        return "is no method, as it is no data class; see digrad.testing.check_method"
+        return "is not a method, because it is not a dataclass; see digrad.testing.check_method"
     missing = [name for name in _PARTS if not hasattr(announced, name)]
     if missing:
-        return f"is no method, as it lacks {', '.join(missing)}; see digrad.testing.check_method"
+        return f"is not a method, because it lacks {', '.join(missing)}; see digrad.testing.check_method"
     return None
 
 

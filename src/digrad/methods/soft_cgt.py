@@ -10,7 +10,7 @@ from digrad.types import Array, Hyper, Net
 
 
 class SoftCGTState(NamedTuple):
-    """What SoftCGT carries from one step to the next."""
+    """State of SoftCGT between two steps."""
 
     x: Array  # [n, d] estimates
     y: Array  # [n, d] trackers of the average gradient

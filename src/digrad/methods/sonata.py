@@ -10,7 +10,7 @@ from digrad.types import Array, Hyper, Net
 
 
 class SONATAState(NamedTuple):
-    """What SONATA carries from one step to the next."""
+    """State of SONATA between two steps."""
 
     x: Array  # [n, d] estimates
     w: Array  # [n, 1] push-sum weights (phi in the paper)

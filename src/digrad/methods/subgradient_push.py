@@ -10,7 +10,7 @@ from digrad.types import Array, Hyper, Net
 
 
 class SubgradientPushState(NamedTuple):
-    """What SubgradientPush carries from one step to the next."""
+    """State of SubgradientPush between two steps."""
 
     x: Array  # [n, d] biased estimates, already mixed
     w: Array  # [n, 1] push-sum weights, the same mixing applied to ones

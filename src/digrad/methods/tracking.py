@@ -17,7 +17,7 @@ Order: TypeAlias = Literal["cta", "x-atc", "atc"]
 
 
 class TrackingState(NamedTuple):
-    """What Tracking carries from one step to the next."""
+    """State of Tracking between two steps."""
 
     x: Array  # [n, d] estimates
     y: Array  # [n, d] trackers
@@ -41,7 +41,7 @@ class Tracking:
 
     Args:
         step_size: :math:`\alpha > 0`; 1 for an optimizer with a learning rate of its own.
-        estimator: What is tracked (:mod:`digrad.methods.estimators`): the ``gradient()``, its ``momentum(0.9)``, or
+        estimator: Quantity that is tracked (:mod:`digrad.methods.estimators`): ``gradient()``, ``momentum(0.9)``, or
             what ``error_feedback(5.0)`` lets through.
         direction: How a tracker becomes a step (:mod:`digrad.methods.directions`): ``plain()``, ``clip(5.0)``,
             ``soft_clip(5.0)``, ``normalize()``, ``sign()``, ``orthogonalize()``, an optimizer

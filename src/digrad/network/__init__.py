@@ -1,4 +1,4 @@
-"""How much each message counts: row-, column- and doubly stochastic weights on a digraph; their spectra."""
+"""Networks: row-, column- and doubly stochastic weights on a digraph, and their spectra."""
 
 from digrad.network.circulant import circulant
 from digrad.network.network import LETTERS, Network

@@ -42,13 +42,13 @@ class Network:
     """A digraph and the weights on it: a description, from which each engine builds its executor.
 
     Args:
-        graph: Who hears whom: a digraph, or a networkx graph (for weights on its edges:
+        graph: Communication graph: a digraph, or a networkx graph (for weights on its edges:
             :meth:`from_weights`); a sequence (:func:`digrad.graphs.split` and others) changes with the iteration, with
             uniform weights recomputed from the degrees of each.
         R: Row-stochastic weights for ``pull``; by default :func:`row_stochastic` of ``graph``.
         C: Column-stochastic weights for ``push``; by default :func:`column_stochastic` of ``graph``, on first use.
         W: Doubly stochastic weights for ``mix``; by default :func:`sinkhorn` of ``graph``, on first use.
-        links: What happens to messages on their way: :class:`digrad.Links`; by default nothing.
+        links: Unreliable or compressed links, :class:`digrad.Links`; by default messages arrive as sent.
         partial: One step of a :class:`NetworkSequence`, whose edges need not connect the agents alone.
 
     Weights given as an array must live on the edges of ``graph``. Given as :class:`Mixing`, they bring their
@@ -287,7 +287,7 @@ class Network:
         Example:
             >>> from digrad.graphs import out_star
             >>> Network(out_star(3)).describe().no_column
-            'no agent is reached by all others, as column-stochastic weights need it (agent 1 cannot reach agent 0)'
+            'no agent is reached by all others (agent 1 cannot reach agent 0), but column-stochastic weights need one'
         """
         if isinstance(self.graph, GraphSequence):
             return of_union(self.union, self.period)

@@ -26,7 +26,7 @@ class NetworkSequence:
     Args:
         networks: Each with weights of its own. One whose edges do not connect the agents alone is made with
             ``Network(graph, R=..., C=..., partial=True)``; together they must.
-        links: What happens to messages on their way; by default nothing.
+        links: Unreliable or compressed links; by default messages arrive as sent.
 
     Raises:
         MixingError: Not even all edges together connect the agents.

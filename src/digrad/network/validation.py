@@ -142,8 +142,8 @@ def no_sink(graph: Digraph) -> str:
     pair = unreachable_pair(graph)
     assert pair is not None
     return (
-        "no agent is reached by all others, as column-stochastic weights need it "
-        f"(agent {pair[0]} cannot reach agent {pair[1]})"
+        f"no agent is reached by all others (agent {pair[0]} cannot reach agent {pair[1]}), "
+        "but column-stochastic weights need one"
     )
 
 
@@ -227,8 +227,8 @@ def _check_some_diagonal(weights: csr_array, name: str, agents: npt.NDArray[np.i
     if not (weights.diagonal()[agents] > 0).any():
         agent = int(agents[0])
         raise MixingError(
-            f"`{name}`: agent {agent} gives itself no weight, and neither does any other agent that decides where all "
-            f"agree, so that values may go round for ever; set entry [{agent}, {agent}], for example by averaging the "
+            f"`{name}`: agent {agent} gives itself no weight, and neither does any other agent that reaches all "
+            f"others, so values may circulate for ever; set entry [{agent}, {agent}], for example by averaging the "
             "matrix with the identity."
         )
 

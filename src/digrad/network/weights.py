@@ -1,4 +1,4 @@
-"""How much each message counts: weight matrices on a digraph, built or checked.
+"""Weight matrices on a digraph, built or checked.
 
 ``matrix[i, j]`` is the weight that receiver i gives to sender j, so one round of mixing is ``matrix @ x``.
 """
@@ -112,7 +112,7 @@ def metropolis(graph: Digraph) -> Mixing:
         sender, receiver = min(missing)
         raise MixingError(
             f"`graph` of metropolis must have every edge in both directions, but ({receiver}, {sender}) has "
-            "no reverse; pass graph.symmetrized(), which uses edges that do not exist and will be charged, "
+            "no reverse; pass graph.symmetrized(), which adds the missing edges and counts their traffic, "
             "or use sinkhorn(graph)."
         )
     sender, receiver = graph.edge_array.T

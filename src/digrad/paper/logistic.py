@@ -174,8 +174,8 @@ def open_reproduction(
             )
         if not (resume or overwrite) and any(has_results(folder / name) for name in settings):
             raise ArgumentError(
-                f"`out` {folder} holds this reproduction already; go on with --resume, begin anew with --overwrite, or "
-                "give another --out."
+                f"`out` {folder} holds this reproduction already; continue with --resume, start over with --overwrite, "
+                "or give another --out."
             )
         if not resume:  # what these say is about to be deleted
             for name in ("claims.json", "claims.md", "table.json", "table.md", "report.html"):

@@ -91,7 +91,7 @@ class UserLosses:
         now = fingerprint(self.loss)
         if now != self.made_of:
             raise ArgumentError(
-                "the loss, or something that it names, changed after the problem was made; make the problem anew"
+                "the loss, or something that it names, changed after the problem was made; make the problem again"
             )
         return f"{now}{self._data_fingerprint}"
 

@@ -180,12 +180,12 @@ class Problem:
             minimum = self._minimum
         except NoMinimumError as error:
             raise ArgumentError(
-                f"no minimum found of {self.name} from its start: {error}; add a regulariser, or start elsewhere."
+                f"no minimum of {self.name} was found from its start: {error}; add a regulariser, or start elsewhere."
             ) from None
         if minimum.grad_norm > tolerance:
             raise ArgumentError(
-                f"no minimum found of {self.name} from its start: `tolerance` of Problem.solve is {tolerance:g}, but "
-                f"the best gradient norm reached is {minimum.grad_norm:.3g}; ask for less, or check that the loss "
+                f"no minimum of {self.name} was found from its start: `tolerance` of Problem.solve is {tolerance:g}, "
+                f"but the best gradient norm reached is {minimum.grad_norm:.3g}; ask for less, or check that the loss "
                 "has a minimum."
             )
         return minimum

@@ -27,13 +27,13 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where and how often a run stores what it needs to go on.
+    """File in which a run is stored so that it can be resumed.
 
     Args:
         path: The file.
         every: Steps between two writes.
-        resume: Go on from the file if it is there; more ``steps`` then extend a run that has ended.
-        overwrite: Begin anew even if the file is there; without either, it is refused.
+        resume: Continue from the file if it exists; more ``steps`` then extend a run that has ended.
+        overwrite: Start over even if the file exists; without either, an existing file is refused.
     """
 
     path: Path | str
@@ -70,7 +70,7 @@ def held(checkpoint: Checkpoint) -> Iterator[bool]:
     with locked_file(path):
         if path.exists() and not (checkpoint.resume or checkpoint.overwrite):
             raise ArgumentError(
-                f"`path` of Checkpoint: {path} is there already; go on with resume=True, begin anew with "
+                f"`path` of Checkpoint: {path} exists already; continue with resume=True, start over with "
                 "overwrite=True, or give another path."
             )
         yield checkpoint.resume and path.exists()
@@ -115,13 +115,13 @@ def load(
     differing = difference(header["fingerprint"], fingerprint)
     if differing:
         raise CheckpointError(
-            f"`{path}` belongs to another run ({differing}); give another place, or begin anew with overwrite."
+            f"`{path}` belongs to another run ({differing}); give another place, or start over with overwrite."
         )
     leaves, structure = jax.tree.flatten(state)
     stored = [arrays.get(f"state/{i}") for i in range(len(leaves))]
     if any(old is None or old.shape != new.shape for old, new in zip(stored, leaves, strict=True)):
         raise CheckpointError(
-            f"`{path}` does not hold a state of this method; delete it, or begin anew with overwrite."
+            f"`{path}` does not hold a state of this method; delete it, or start over with overwrite."
         )
     columns = {
         name.removeprefix("column/"): array for name, array in arrays.items() if name.startswith("column/")
@@ -146,11 +146,11 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         k, seconds, stored = int(header["k"]), float(header["seconds"]), dict(header["fingerprint"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
         raise CheckpointError(
-            f"`{path}` is not a readable checkpoint ({error}); delete it, or begin anew with overwrite."
+            f"`{path}` is not a readable checkpoint ({error}); delete it, or start over with overwrite."
         ) from error
     if header.get("format") != FORMAT:
         raise CheckpointError(
             f"`{path}` has format {header.get('format')}, but this version reads {FORMAT}; "
-            "begin anew with overwrite."
+            "start over with overwrite."
         )
     return {"k": k, "seconds": seconds, "fingerprint": stored}, arrays

@@ -26,8 +26,8 @@ def run_each(
     After a run that Ctrl-C has ended no other begins.
 
     Args:
-        labels: Of the methods, in order.
-        seeds: Of the runs of each.
+        labels: Labels of the methods, in order.
+        seeds: Seeds of the runs of each method.
         run: Runs one of them, or finds its stored result.
     """
     results: dict[str, Trace | Ensemble] = {}
@@ -67,7 +67,7 @@ def compare(
         seeds: How many seeds.
         callback: Called during every run, as in :func:`simulate`; batched runs do not call it, so that with a callback
             none are.
-        checkpoint: Where to store the runs: a folder, with a file per label and seed.
+        checkpoint: Folder to store the runs in, with a file per label and seed.
         options: Keywords of :class:`digrad.RunOptions`, as in :func:`simulate`; ``seed`` is the first one.
 
     Example:

@@ -31,7 +31,7 @@ FIRST_STEPS = 10  # of the first call, before anything is known about the time o
 
 @dataclass(frozen=True)
 class Progress:
-    """What a callback is told after each chunk."""
+    """Progress of a run, passed to a callback after each chunk."""
 
     name: str
     k: int
@@ -51,10 +51,10 @@ def drive(
     """Run to the end, to the tolerance, to divergence or to Ctrl-C, and return the trace.
 
     Args:
-        simulator: What runs.
+        simulator: The simulator to run.
         options: Complete, of :class:`~digrad.simulation.run_options.RunOptions`.
         callback: Called after every chunk.
-        checkpoint: Where to store the run, and whether to go on from there.
+        checkpoint: File to store the run in, and whether to resume from it.
     """
     if not isinstance(checkpoint, Checkpoint | None):
         raise ArgumentError(f"`checkpoint` must be a Checkpoint(path, every=...), but got {checkpoint!r}.")
@@ -117,7 +117,7 @@ class _Run:
         if k > self.options["steps"]:
             raise CheckpointError(
                 f"`{path}` is at k = {k}, beyond steps = {self.options['steps']}; ask for at least {k} steps, "
-                "or begin anew with overwrite."
+                "or start over with overwrite."
             )
         with jax.enable_x64(True):
             at, (method_state, links, limit) = jax.numpy.asarray(k), jax.device_put(stored)
@@ -183,7 +183,7 @@ def chunks(
     """Yield where each call ended and what it recorded, until iteration ``steps`` or until the run has diverged.
 
     Args:
-        simulator: What runs.
+        simulator: The simulator to run.
         state: Where to begin.
         steps: Where to end.
         is_interrupted: Whether Ctrl-C was pressed.

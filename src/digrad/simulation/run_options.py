@@ -44,10 +44,10 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Record:
-    """What is recorded besides the usual columns, and where all of them are measured.
+    """Additional columns to record, and the average at which all columns are measured.
 
     Args:
-        average: Where loss and gradient norm are evaluated, and what the consensus error is the distance to: the
+        average: Point at which loss and gradient norm are evaluated, and from which consensus error is measured: the
             ``plain`` mean of the agents' estimates, one function for all methods, or the ``weighted`` one that the
             dynamics of the method conserve (by the Perron vector u of R where estimates are pulled, by the weights of
             push-sum methods). Theory is about the second; curves of different methods compare by the first.
@@ -276,8 +276,8 @@ def make_sampler(problem: Problem, options: Mapping[str, Any]) -> WithReplacemen
         )
     if not problem.is_estimated_by_batches:
         raise ArgumentError(
-            f"`batch_size` is {batch_size}, but the loss of {problem.name} is no mean over the samples of its batch, "
-            "so that mini-batches would minimise something else; take the mean, or leave `batch_size` out."
+            f"`batch_size` is {batch_size}, but the loss of {problem.name} is not a mean over the samples of its "
+            "batch, so mini-batches would minimise a different function; take the mean, or leave `batch_size` out."
         )
     if sampling == "replacement" and batch_size > max(problem.sizes):
         raise ArgumentError(

@@ -262,7 +262,7 @@ def facts_of(setup: Setup, *, is_stored: bool) -> dict[str, Any]:
             if not is_stored:
                 return None
             raise ArgumentError(
-                f"`checkpoint` of simulate must know its run again, but {what} cannot be recognised: {error}."
+                f"`checkpoint` of simulate must be able to recognise its run, but {what} cannot be identified: {error}."
             ) from error
 
     method, problem, network = setup.method, setup.problem, setup.network

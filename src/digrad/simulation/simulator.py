@@ -38,13 +38,13 @@ class Simulator:
         method: For example ``CGT(step_size=0.05, threshold=5.0)``; step sizes and thresholds may be functions of k.
         problem: The private losses.
         network: The communication graph and its weights.
-        name: What messages call the method; its class by default.
+        name: Name of the method in messages; its class by default.
         keep: A function of the method, its state before and after a step and the gradient between them, whose arrays,
             a dictionary, are recorded instead of the usual columns. The loop is compiled once per function.
         options: See :class:`digrad.SimulatorOptions`.
 
     Attributes:
-        setup: What was made of the arguments.
+        setup: The setup made from the arguments.
 
     Example:
         >>> import digrad as dg
@@ -102,7 +102,7 @@ class Simulator:
         """Take ``steps`` steps, fewer if the run diverges: ``state.alive`` tells, and ``state.k`` where.
 
         Args:
-            state: Of :meth:`init`, or of an earlier call.
+            state: State from :meth:`init`, or from an earlier call.
             steps: How many.
 
         Returns:
@@ -120,7 +120,7 @@ class Simulator:
         """Return the row of a state, whatever its k; what it shows of the trackers is seen in one step more.
 
         Args:
-            state: Of :meth:`init` or :meth:`run`; it may have diverged.
+            state: State from :meth:`init` or :meth:`run`; it may have diverged.
             last: The number of iterations that schedules know: none is asked for a later value.
         """
         k = int(state.k)
@@ -138,7 +138,7 @@ class Simulator:
         """Return a simulator that shares everything but the numbers of the method and the seed of the samples.
 
         Args:
-            method: Of the same class, with the same strings and schedules in the same places.
+            method: A method of the same class, with the same strings and schedules in the same places.
             seed: Random seed of the samples; the network must draw nothing, or have this seed.
         """
         with jax.enable_x64(True):

@@ -18,7 +18,7 @@ class TensorBoard:
     consensus error after every chunk; :meth:`add` writes every row and column of a finished trace.
 
     Args:
-        folder: Where ``tensorboard --logdir`` looks.
+        folder: Folder for ``tensorboard --logdir``.
 
     Raises:
         ImportError: TensorBoard is not installed.

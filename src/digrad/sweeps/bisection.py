@@ -26,7 +26,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Search:
-    """What a search found.
+    """Result of a search.
 
     Args:
         value: The one wanted; None when no value tried is stable.

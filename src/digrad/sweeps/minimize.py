@@ -41,14 +41,14 @@ def minimize(
     Args:
         fun: One JAX function ``f_i(x)`` per agent; or one function ``loss(x, batch)`` of all with ``data``; or a
             problem.
-        x0: Where all agents start, ``[d]``.
+        x0: Common start of all agents, ``[d]``.
         network: The communication graph and its weights; a graph alone has uniform ones.
         data: One batch per agent, for ``loss(x, batch)``.
         method: By default CGT with the recommended threshold and half of the largest step size that is stable over
             the first 200 steps; if it does not converge, a tenth and a fiftieth.
         steps: At the most.
-        tolerance: Of the gradient norm and of the disagreement of the agents.
-        seed: Of methods that draw.
+        tolerance: Tolerance for the gradient norm and the disagreement of the agents.
+        seed: Random seed of random starts and samples.
 
     Returns:
         ``x``, ``fun``, ``jac`` of the average loss, ``success``, ``message``, ``nit`` (steps), ``njev`` (gradients of

@@ -16,7 +16,7 @@ NEGLIGIBLE = 1e-9  # a difference below this share of the gradient is a rounding
 
 @dataclass(frozen=True)
 class ThresholdAdvice:
-    """What :func:`recommend_threshold` says.
+    """Result of :func:`recommend_threshold`.
 
     Args:
         threshold: c0.
@@ -49,7 +49,7 @@ def recommend_threshold(
     Args:
         problem: The private losses.
         x0: The start of the run, as in :func:`simulate`.
-        seed: Of a random start.
+        seed: Random seed of a random start.
 
     Raises:
         ArgumentError: The gradients at the start are zero or not finite: nothing can be said.

@@ -35,13 +35,13 @@ class Configuration:
     """One run of a sweep.
 
     Args:
-        label: Of the method.
+        label: Label of the method.
         method: With its hyper-parameters.
         values: The swept ones.
         network: The label of its network.
         start: The label of its start.
-        seed: Of the start, and of the samples if they are common.
-        sample_seed: Of the samples, and of all that the network draws.
+        seed: Random seed of the start, and of the samples if they are common.
+        sample_seed: Random seed of the samples and of random events of the network.
     """
 
     label: str
@@ -61,7 +61,7 @@ class Study:
         problem: The losses.
         networks: By label.
         starts: By label.
-        options: Of every run, complete; see :class:`digrad.RunOptions`.
+        options: Options of every run, complete; see :class:`digrad.RunOptions`.
         held_out: Losses on samples that no agent trains on.
         target: The levels that ``iterations_to_target`` is about, by column.
         share_samples: Whether runs of one seed use the same samples.
@@ -126,7 +126,7 @@ class Batch(NamedTuple):
     """Runs that one call of :func:`run_batch` takes.
 
     Args:
-        runs: Of one shape if they advance together.
+        runs: The runs, of one shape if they advance together.
         width: How many runs the compiled code is for; missing ones are repeated and forgotten.
     """
 

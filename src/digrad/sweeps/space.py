@@ -58,7 +58,7 @@ class Candidate:
     """One method of a sweep.
 
     Args:
-        label: What the table calls it.
+        label: Its name in the table.
         method: With its hyper-parameters.
         values: Those of the grid, and those drawn.
     """
@@ -138,7 +138,7 @@ def _draws(
 ) -> list[dict[str, Any]]:
     if random is None:
         if samples is not None:
-            raise ArgumentError("`samples` of sweep counts random draws, but `random` says none; give both.")
+            raise ArgumentError("`samples` of sweep counts random draws, but `random` is missing; give both.")
         return [{}]
     if not isinstance(random, Mapping) or not random or samples is None:
         raise ArgumentError(

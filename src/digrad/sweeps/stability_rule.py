@@ -29,7 +29,7 @@ class Ending:
         value: The value tried.
         start: The loss at the start.
         loss: The last loss; not finite when a run diverged.
-        floors: What remains of each quantity in ``WATCHED``.
+        floors: Final level of each quantity in ``WATCHED``.
         settled: Those that vanish or fall.
         rounding: The unit of rounding of the runs.
     """
@@ -80,8 +80,8 @@ def remains(
     """Return what the last quarter of a run leaves of the quantities in ``WATCHED``, and whether they settle.
 
     Args:
-        columns: Of a trace.
-        sizes: What the quantities are differences of; rounding is relative to that.
+        columns: Columns of a trace.
+        sizes: Sizes of the numbers whose differences the quantities are; rounding is relative to them.
         rounding: The unit of rounding of the run.
     """
     k = columns["k"]

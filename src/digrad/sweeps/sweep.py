@@ -33,13 +33,13 @@ from digrad.sweeps.workers import Workers, run_here, run_on_workers
 
 @dataclass(frozen=True)
 class SweepProgress:
-    """What a callback is told after each batch.
+    """Progress of a sweep, passed to a callback after each batch.
 
     Args:
         done: Rows that are done, also in earlier calls.
         total: Rows of the whole sweep.
         seconds: Since this call began.
-        seconds_left: What is left at the present pace; None before the first batch.
+        seconds_left: Time left at the present pace; None before the first batch.
     """
 
     done: int
@@ -81,7 +81,7 @@ def sweep(
         problem: The private losses.
         network: The communication graph and its weights, or several by label.
         grid: Values to try, by field; every combination is run. A field counts for the methods that have it.
-        random: What to draw ``samples`` times: :class:`LogUniform`, :class:`Uniform`, or a list to choose from, by
+        random: Distributions to draw ``samples`` values from: :class:`LogUniform`, :class:`Uniform`, or a list, by
             field. Each draw is combined with each point of the grid.
         samples: How many draws.
         seeds: How many seeds.
@@ -223,7 +223,7 @@ def _run_missing(
         raise WorkerError(
             f"The sweep ended after {before + done} of {total} rows: {error}; "
             + (
-                "they are kept, go on with resume=True (--resume)."
+                "they are kept; continue with resume=True (--resume)."
                 if journal.is_stored
                 else "give `out`, so that finished rows are kept."
             )

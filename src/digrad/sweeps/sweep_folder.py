@@ -27,7 +27,7 @@ class Journal:
     """The rows of a sweep that are done, by the identity of their configuration.
 
     Args:
-        folder: Where they are kept; None keeps them in memory only.
+        folder: Folder of the rows; None keeps them in memory only.
         resume: Keep the rows that are there.
         overwrite: Forget them.
 
@@ -43,7 +43,7 @@ class Journal:
         check_folder(folder, "a sweep", _is_ours, resume=resume, overwrite=overwrite)
         if not (resume or overwrite) and _read(self._path):
             raise ArgumentError(
-                f"`out` of sweep: {folder} holds rows already; go on with resume=True (--resume), begin anew with "
+                f"`out` of sweep: {folder} holds rows already; continue with resume=True (--resume), start over with "
                 "overwrite=True (--overwrite), or give another folder."
             )
         if resume and self._path.exists():

@@ -1,4 +1,4 @@
-"""What a sweep found: its table, the best configurations, and figures."""
+"""Results of a sweep: its table, the best configurations, and figures."""
 
 import io
 import math
@@ -28,11 +28,11 @@ _COUNTS = ("diverged_at", "iterations_to_target", "bytes_to_target")
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """What :func:`sweep` found.
+    """Result of :func:`sweep`.
 
     Args:
         table: One row per configuration, in the order of the grid.
-        facts: What all rows have in common, with ``common_random_numbers``.
+        facts: Facts that hold for all rows, with ``common_random_numbers``.
         interrupted: Whether Ctrl-C or a kill ended the sweep; the table holds what was finished.
     """
 
@@ -89,7 +89,7 @@ class Sweep:
         Args:
             metric: A column of the table.
             x: A swept field; by default the step size, or the first one that takes several values.
-            path: Where to save the figure; see :meth:`digrad.Trace.plot`.
+            path: File for the figure; see :meth:`digrad.Trace.plot`.
         """
         (x,) = self._axes(x)
         self._check(metric, x)
@@ -110,7 +110,7 @@ class Sweep:
             metric: A column of the table.
             x: A swept field; by default the step size, or the first one that takes several values.
             y: Another; by default the next one.
-            path: Where to save the figure; see :meth:`digrad.Trace.plot`.
+            path: File for the figure; see :meth:`digrad.Trace.plot`.
         """
         x, y = self._axes(x, y)
         self._check(metric, x, y)

@@ -36,7 +36,7 @@ GOALS = ("largest stable step", "best final value")
 
 @dataclass(frozen=True, eq=False)
 class Tuning:
-    """What :func:`tune` found.
+    """Result of :func:`tune`.
 
     Args:
         method: With the value found; as it came when none is stable.
@@ -44,7 +44,7 @@ class Tuning:
         value: Its value; None when no value tried is stable.
         is_bounded: Whether a larger value was tried and is not stable, and a smaller one is not the best (for the best
             final value: whether worse ones lie on both sides); else the search ended at its budget.
-        goal: What was searched for.
+        goal: Goal of the search.
         metric: The column that decided.
         table: The evidence: a row per value and seed, as :func:`digrad.sweep` gives them, with ``farthest_loss`` (of
             the estimate farthest from the average), ``score`` (the worst of both, of all seeds), what remained of
@@ -70,7 +70,7 @@ class Tuning:
         """Draw the score against the values tried, with the one found.
 
         Args:
-            path: Where to save the figure; see :meth:`digrad.Trace.plot`.
+            path: File for the figure; see :meth:`digrad.Trace.plot`.
         """
         rows: Any = self.table.sort_values(self.field)
         rows = rows[rows["planned_steps"] == rows["planned_steps"].min()]
@@ -173,7 +173,7 @@ def tune(
     begin = getattr(method, field)
     if callable(begin) or getattr(begin, "shape", ()) or not math.isfinite(begin):
         raise ArgumentError(
-            f"`{field}` of {type(method).__name__} must be one finite number for tune to begin at, but got {begin!r}."
+            f"`{field}` of {type(method).__name__} must be one finite number for tune to start from, but got {begin!r}."
         )
     budget = checks.count(budget, "budget", "tune", minimum=LEAST_BUDGET)
     checks.fraction(slack, "slack", "tune")
@@ -181,7 +181,7 @@ def tune(
     for name in ("tolerance", "stop_at_tolerance", "record"):
         if name in options:
             raise ArgumentError(
-                f"`{name}` has no place in tune, which takes every run to its end; leave it out."
+                f"`{name}` is not an option of tune, which takes every run to its end; leave it out."
             )
     wanted = complete(options, "tune")
     steps, rounding = wanted["steps"], float(np.finfo(wanted["dtype"]).eps)

@@ -34,7 +34,7 @@ class Workers:
     Args:
         count: How many; a cluster may have its own idea. One, without a backend, is this process.
         backend: A backend of joblib, e.g. ``"dask"`` for a cluster; ``"loky"`` (processes of this machine) by default.
-        options: Of the backend, e.g. ``{"scheduler_host": "10.8.0.1:8786"}``.
+        options: Options of the backend, e.g. ``{"scheduler_host": "10.8.0.1:8786"}``.
     """
 
     count: int = 1

@@ -1,4 +1,4 @@
-"""What every method promises to every engine, one check per promise, on five agents and a quadratic.
+"""The contract between methods and engines, one check per promise, on five agents and a quadratic.
 
 The tests of digrad hold each of its own methods against the same checks.
 """
@@ -63,7 +63,7 @@ def check_method(method: Method, *, invariant: Invariant | None = None, seed: in
         method: With hyper-parameters at which it is stable on a quadratic with curvatures from 0.5 to 2.
         invariant: ``(before, grad, after) -> residual`` of a step, an array that must vanish. By default the one
             that the state's fields stand for: ``y`` beside ``g`` sums to it, ``w`` is positive and sums to n.
-        seed: Of the digraph, the problem and the start.
+        seed: Random seed of the digraph, the problem and the start.
 
     Returns:
         One line per promise that holds; those that could not be checked begin with ``not checked``, with the reason.

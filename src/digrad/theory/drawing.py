@@ -32,7 +32,7 @@ def row_figure(row: Row) -> "Figure":
     """Draw both sides of one inequality over k, logarithmically; on both sides of zero if a side is negative.
 
     Args:
-        row: Of a :class:`~digrad.theory.RunCheck`.
+        row: Row of a :class:`~digrad.theory.RunCheck`.
     """
     figure, (ax,) = panels(1, 1)
     k = np.arange(row.first, row.first + row.lhs.size)

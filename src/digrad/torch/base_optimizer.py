@@ -37,7 +37,7 @@ class BaseOptimizer(torch.optim.Optimizer):
         runtime: Where the agents live.
         agents: The number of the agent of each row.
         weight_decay: Added to the gradient as ``weight_decay * x`` before it is tracked.
-        non_finite: What to do about a gradient that is not finite.
+        non_finite: Policy for a gradient that is not finite.
         timeline: Which agents are there when; None if all of them always are.
     """
 
@@ -266,7 +266,7 @@ class BaseOptimizer(torch.optim.Optimizer):
 
     @property
     def preempted(self) -> bool:
-        """Whether ``digrad launch`` was told by SIGTERM to end, and this is the step at which all agents do.
+        """Whether ``digrad launch`` was preempted by SIGTERM, and this is the step at which all agents end.
 
         Look at it at the end of the loop body, save and leave the loop. If ``Checkpoints`` are there and the loop goes
         on nevertheless, the next :meth:`step` saves this step, with schedulers as they are then, and raises
@@ -310,8 +310,8 @@ class BaseOptimizer(torch.optim.Optimizer):
         written = [row for row, is_same in enumerate(same.all(1).tolist()) if not is_same]
         if written:
             raise ArgumentError(
-                f"the parameters of {self._named(written)} were written to since the last step of {self._name}, which "
-                "would not see it; load weights before it is built, or give them to `restart_tracking`."
+                f"the parameters of {self._named(written)} were changed since the last step of {self._name}, which "
+                "does not see such changes; load weights before it is built, or pass them to `restart_tracking`."
             )
 
     @property
@@ -398,11 +398,11 @@ class BaseOptimizer(torch.optim.Optimizer):
         if broken and self._non_finite == "error":
             self._runtime.fail(
                 f"step {self.k}: the gradient of {self._named(broken)} is not finite; look at the batch of that step, "
-                "or pass non_finite='repeat' to repeat the gradient before."
+                "or pass non_finite='repeat' to repeat the previous gradient."
             )
         if broken:
             warnings.warn(
-                f"step {self.k}: the gradient of {self._named(broken)} is not finite; the one before is repeated.",
+                f"step {self.k}: the gradient of {self._named(broken)} is not finite; the previous one is repeated.",
                 RuntimeWarning,
                 stacklevel=5,
             )
@@ -416,7 +416,7 @@ class BaseOptimizer(torch.optim.Optimizer):
         broken = nonfinite_rows(self._state.x)
         if broken:
             self._runtime.fail(
-                f"step {self.k}: the state of {self._named(broken)} is not finite any more; lower `lr`, and go on from "
+                f"step {self.k}: the state of {self._named(broken)} is no longer finite; lower `lr`, and resume from "
                 "a checkpoint."
             )
 

@@ -28,8 +28,8 @@ class DecentralizedOptimizer(BaseOptimizer):
         method: Any method of :mod:`digrad.methods`.
         network: The processes; ``links`` of its network decide what becomes of messages.
         weight_decay: Added to the gradient as ``weight_decay * x`` before it is tracked.
-        non_finite: What becomes of a gradient with infinities or numbers that are none: ``"error"`` on every agent, or
-            ``"repeat"`` that agent's gradient before (zero at the first step), with a warning.
+        non_finite: Policy for a gradient with NaN or infinity: ``"error"`` on every agent, or
+            ``"repeat"`` that agent's previous gradient (zero at the first step), with a warning.
 
     Raises:
         ArgumentError: An argument cannot be used.

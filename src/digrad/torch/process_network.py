@@ -81,7 +81,7 @@ class ProcessNetwork:
         timeout: Seconds to wait for a neighbour of which nothing moves; by default 300, or five times the longest step
             so far if that is longer. One that waits elsewhere, in a call that this agent does not make, is an error
             after 10 seconds.
-        backend: Of the process group, if it does not exist yet: ``gloo``, or ``nccl`` for tensors on GPUs
+        backend: Backend of the process group, if it does not exist yet: ``gloo``, or ``nccl`` for tensors on GPUs
             (experimental). Packets of tensors on the CPU do not travel over it.
         interface: The network interface to listen on, for example ``lo`` or ``wg0``.
         deadline: Seconds after which an agent goes on without the messages of its neighbours, counted from the end of
@@ -395,7 +395,7 @@ def _check_restart() -> None:
 def _join(backend: str, timeout: float) -> None:
     if _left:
         raise ArgumentError(
-            "a ProcessNetwork of this process was closed, and the processes cannot meet a second time; keep it open "
+            "a ProcessNetwork of this process was closed, and the processes cannot connect a second time; keep it open "
             "for the whole run: several optimizers may use it."
         )
     needed = ["RANK", "WORLD_SIZE"]
@@ -420,7 +420,7 @@ def _join(backend: str, timeout: float) -> None:
         missing = _missing(meeting)
         reason = f"missing: {agents_text(missing)}" if missing else first_line(error)
         raise CommunicationError(
-            f"the {size} agents did not all come within {timeout:.0f} s ({reason}); look at the logs of the missing "
+            f"the {size} agents did not all join within {timeout:.0f} s ({reason}); look at the logs of the missing "
             "ones, and start all agents again."
         ) from error
 

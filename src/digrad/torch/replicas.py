@@ -37,8 +37,8 @@ class Replicas(BaseOptimizer):
             becomes of messages.
         groups: Returns the parameter groups of a module, as for torch optimizers; by default one group.
         weight_decay: Added to the gradient as ``weight_decay * x`` before it is tracked.
-        non_finite: What becomes of a gradient with infinities or numbers that are none: ``"error"`` on every agent, or
-            ``"repeat"`` that agent's gradient before (zero at the first step), with a warning.
+        non_finite: Policy for a gradient with NaN or infinity: ``"error"`` on every agent, or
+            ``"repeat"`` that agent's previous gradient (zero at the first step), with a warning.
 
     Raises:
         ArgumentError: The number of modules is not the number of agents, or they differ in shape.

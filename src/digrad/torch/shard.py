@@ -20,7 +20,7 @@ class Shard:
         indices: For every agent the samples it owns, as :func:`digrad.data.partition` returns them.
         agent: This agent's number.
         batch_size: Samples per step.
-        seed: Of the batches.
+        seed: Random seed of the batches.
         replacement: Draw with replacement, or walk through a fresh permutation per epoch.
 
     Raises:

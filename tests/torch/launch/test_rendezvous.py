@@ -143,7 +143,7 @@ def test_missing_machine_is_waited_for_by_name_and_given_up_in_the_end(
 ) -> None:
     with machines(tmp_path, timeout=5.0) as (one, other):
         meet(one, other)
-        with pytest.raises(RendezvousTimeoutError, match=r"machine 1 \(127.0.0.1\) did not come within 5 s"):
+        with pytest.raises(RendezvousTimeoutError, match=r"machine 1 \(127.0.0.1\) did not join within 5 s"):
             one.next_rendezvous()
     assert "digrad: waiting for machine 1 (127.0.0.1), for at most 2 s more" in capsys.readouterr().err
 

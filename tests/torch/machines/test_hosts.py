@@ -173,7 +173,7 @@ def test_killed_agent_is_started_again_and_a_machine_lost_for_good_ends_the_othe
         assert run.codes()[0] == 1, run.logs()
         assert time.monotonic() - began < 60
         last = run.log(0).splitlines()[-1]
-        assert last == f"digrad: machine 1 ({machines[1].address}) did not come within 8 s"
+        assert last == f"digrad: machine 1 ({machines[1].address}) did not join within 8 s"
 
 
 @pytest.mark.slow

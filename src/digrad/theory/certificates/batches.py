@@ -99,12 +99,12 @@ def certify_batches(
     Args:
         problem: Losses whose curvature is bounded everywhere: quadratics, logistic regression with powers of 2, or with
             given constants without L1.
-        network: Who hears whom, fixed.
+        network: A fixed network.
         step_size: alpha.
         batch_size: Samples per agent and step, drawn with replacement; bounds the noise of logistic regression.
         threshold: c0; without one this is AB, which needs convex losses.
         x0: The start.
-        smoothness: Of losses that are not built in.
+        smoothness: Smoothness of losses that are not built in.
         noise: Bounds of :math:`E|\\xi_i|^2`, one for all agents or one each, where they are not known.
 
     Raises:

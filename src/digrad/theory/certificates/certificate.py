@@ -53,8 +53,8 @@ class Certificate:
         reach: The threshold of each agent, ``[n]``.
         shares: The step of each agent relative to the largest, ``[n]``; None for schedules and smooth clipping,
             of whose number of steps nothing is said.
-        assumptions: What the theorem supposes.
-        references: Where it is proven.
+        assumptions: Assumptions of the theorem.
+        references: Places of the proof.
     """
 
     verdict: Answer

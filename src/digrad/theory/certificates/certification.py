@@ -75,12 +75,12 @@ def certify(
 
     Args:
         problem: The losses.
-        network: Who hears whom, strongly connected, or together so if networks take turns; links that lose or alter
+        network: Strongly connected network, or a periodic one whose union is; links that lose or alter
             messages are not covered.
         threshold: c0: a number, an array with one per agent, or a schedule, of which the largest value counts.
         x0: The start, ``[n, d]`` or ``[d]``; the problem's own by default.
         step_size: alpha: a number, one per agent, or a schedule; without it the largest certified one is found.
-        smoothness: Of losses that are not built in: a bound of every Hessian norm (a number, or one per agent), or a
+        smoothness: Smoothness of losses not built in: a bound of every Hessian norm (a number, or one per agent), or a
             :class:`Smoothness`. They count as nonconvex unless ``Smoothness(convex=True)`` asserts otherwise, which
             doubles the step. ``"empirical"`` estimates constants along a run, which certifies nothing.
         batch_size: Samples per step; anything but None gets an indication only.
@@ -164,12 +164,12 @@ def certify_state(
 
     Args:
         problem: The losses.
-        network: Who hears whom; where networks take turns, the first acts next.
+        network: The network; of a periodic one, the first acts next.
         x: Iterates, ``[n, d]``.
         y: Trackers, ``[n, d]``, whose sum is that of the gradients at x.
         step_size: alpha, from here on.
         threshold: c0.
-        smoothness: Of losses that are not built in.
+        smoothness: Smoothness of losses that are not built in.
 
     Raises:
         ArgumentError: An argument is malformed, or the trackers do not sum to the gradients.
@@ -225,12 +225,12 @@ def verify_proof(
 
     Args:
         problem: The losses.
-        network: Who hears whom.
+        network: The network.
         stored: The ``"proof"`` of a certificate's :meth:`~Certificate.to_dict`.
         threshold: As given to :func:`certify`; so are the others.
         x0: The start.
         step_size: The step asked for, if one was.
-        smoothness: Of losses that are not built in.
+        smoothness: Smoothness of losses that are not built in.
         steps: For how many steps schedules are looked at.
         promised: K(eps) by eps, as a certificate stores them, to check these too.
         largest: Whether the proof is that of the largest certified step, whatever step was asked for.
@@ -293,12 +293,12 @@ def first_proven(
 
     Args:
         problem: The losses.
-        network: Who hears whom.
+        network: The network.
         x: Iterates, ``[K, n, d]``.
         y: Trackers.
         step_size: alpha.
         threshold: c0.
-        constants: Of losses that are not built in.
+        constants: Constants of losses that are not built in.
     """
     turns, losses = Matrices.of(network), Losses.of(problem, constants)
     search = TapSearch(turns, count_taps(turns), losses.convex)

@@ -20,7 +20,7 @@ NOT_GIVEN = -1.0  # no constant is negative
 
 @dataclass(frozen=True, eq=False)
 class Smoothness:
-    r"""What a certificate assumes about the losses.
+    r"""Assumptions of a certificate about the losses.
 
     .. math::
         \|\nabla^2 f_i\| \le L_{0,i} + L_{1,i} \|\nabla f_i\|, \qquad
@@ -33,12 +33,12 @@ class Smoothness:
         ell: At least 1; matters only with L1.
         b: At least 0; matters only with L1.
         lower_bound: A number that F never goes below; 0 by default, as of losses that are not negative.
-        L0_F: Of F, given together with L1_F; by default the mean of L0_i + b L1_i (the paper's Lemma 3).
-        L1_F: Of F, given together with L0_F; by default ell times the mean of L1_i.
+        L0_F: Constant of F, given together with L1_F; by default the mean of L0_i + b L1_i (the paper's Lemma 3).
+        L1_F: Constant of F, given together with L0_F; by default ell times the mean of L1_i.
         strong_convexity: m of F, or any m with ``|grad F|^2 >= 2 m (F - inf F)`` everywhere; 0, no rate, by default.
         convex: Whether every f_i is convex, which doubles certified steps and must be known, not hoped.
         source: ``"closed form"`` and ``"given"`` can be certified; ``"empirical"`` cannot.
-        note: Where the constants come from, for the report.
+        note: Source of the constants, for the report.
 
     Example:
         >>> constants = Smoothness(L0=[1.0, 3.0], L1=[0.0, 1.0], ell=2.0, b=1.0, lower_bound=0.0)

@@ -46,10 +46,10 @@ class EmpiricalSmoothness:
     """Gradient and Hessian norms at points of a run, with the lines above them.
 
     Attributes:
-        grad_norms: Of the agents' losses, ``[K, n]``.
+        grad_norms: Gradient norms of the agents' losses, ``[K, n]``.
         hessian_norms: Their Hessian norms, ``[K, n]``.
-        grad_norms_F: Of F, ``[K]``.
-        hessian_norms_F: Of F, ``[K]``.
+        grad_norms_F: Gradient norms of F, ``[K]``.
+        hessian_norms_F: Hessian norms of F, ``[K]``.
         dissimilarity: The largest ||grad f_i - grad F||, ``[K]``.
         lower_bound: The smallest F seen; an estimate of its minimum from above.
     """
@@ -168,8 +168,8 @@ def empirical_smoothness(
         problem: Any problem, built in or made of a JAX loss.
         points: ``[K, d]``; evenly thinned out to ``max_points``.
         max_points: Hessian norms are computed at so many points at most.
-        iterations: Of the power method; each estimate is a lower bound of the Hessian norm.
-        seed: Of the first vectors of the power method.
+        iterations: Iterations of the power method; each estimate is a lower bound of the Hessian norm.
+        seed: Random seed of the first vectors of the power method.
 
     Example:
         >>> from digrad.problems import cosh

@@ -38,16 +38,16 @@ class PaperCheck(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RunCheck:
-    """What is proven of a run, and whether it kept to it.
+    """Proof about a run, and whether the run kept to it.
 
     Attributes:
         rows: One per inequality.
         proven_from: The step from which on the run is proven to converge; None if from none.
-        proof: Of the state at that step.
+        proof: Proof for the state at that step.
         step_size: alpha.
         threshold: c0.
         steps: K.
-        paper: Of the paper's proof, if it was asked for.
+        paper: Constants of the paper's proof, if it was asked for.
     """
 
     rows: tuple[Row, ...] = field(repr=False)
@@ -138,12 +138,12 @@ def check_run(
 
     Args:
         problem: The losses; built-in, unless their ``smoothness`` is given.
-        network: Who hears whom.
+        network: The network.
         step_size: alpha.
         threshold: c0.
         x0: The start, ``[n, d]`` or ``[d]``; the problem's own by default.
         steps: K.
-        smoothness: Of losses that are not built in, as for :func:`~digrad.theory.certify`. ``"empirical"`` estimates
+        smoothness: Smoothness of losses not built in, as for :func:`~digrad.theory.certify`. ``"empirical"`` estimates
             constants along the run itself. With estimates no row that needs a certificate applies.
         paper: Whether to evaluate every inequality of the paper's proof too, with its constants as printed.
 

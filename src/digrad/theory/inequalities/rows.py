@@ -42,12 +42,12 @@ class Row:
     """lhs <= rhs for every k, with what it needs and whether that is given.
 
     Attributes:
-        name: Of the inequality.
+        name: Name of the inequality.
         chain: ``"certificate"``, or of the paper's proof ``"all"`` (its assumptions) or ``"paper"`` (its constants).
         lhs: One entry per k; of per-agent inequalities the entry of the worst agent.
         rhs: The bound, or one number for all k.
         terms: Its precondition, and which G its constants use.
-        rounding: What the arithmetic of lhs can be wrong by: a number, or one per k, in the units of lhs.
+        rounding: Rounding error of lhs: a number, or one per k, in the units of lhs.
         first: The k of the first entry.
     """
 

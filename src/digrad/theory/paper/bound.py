@@ -75,10 +75,10 @@ def largest_printed_step(
 
     Args:
         problem: The losses.
-        network: Who hears whom.
+        network: The network.
         threshold: c0.
         x0: The start, ``[n, d]``.
-        constants: Of losses that are not built in.
+        constants: Constants of losses that are not built in.
     """
     options = [constants] if constants else candidates(problem)
     first = make_setting(problem, network_norms(network), options[0], threshold, x0)

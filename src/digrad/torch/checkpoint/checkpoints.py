@@ -201,7 +201,7 @@ class Checkpoints:
             stored = read_file(self._folder, k, self._name)
             problem = self._another_model(stored) or self._difference(stored)
         except CheckpointError as error:
-            problem = f"{error}; delete the folder of step {k} to go on from an older one, or {TRACKING}"
+            problem = f"{error}; delete the folder of step {k} to continue from an older one, or {TRACKING}"
         self._report(problem, RESUME)
         assert stored is not None
         self._load_others(stored)
@@ -274,7 +274,7 @@ class Checkpoints:
         names = [name for name, value in fields.items() if nonfinite_rows(value)]
         if not names:
             return ""
-        return f"{', '.join(names)} of the state are not finite; what is stored already is left as it is"
+        return f"{', '.join(names)} of the state are not finite; earlier checkpoints are left unchanged"
 
     def _content(self, passing: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return what the file will hold, without copying the state."""

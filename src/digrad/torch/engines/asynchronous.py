@@ -503,7 +503,7 @@ class AsynchronousRuntime:
             elif now - since > timeout:
                 raise CommunicationError(
                     f"step {self.net.k}: the packets of {agents_text(handshake.missing(settled))} have not moved for "
-                    f"{timeout:.1f} s; it, or who receives them, is dead, stopped or cut off: look at their logs, and "
+                    f"{timeout:.1f} s; their sender or receiver is dead, stopped or cut off: look at the logs, and "
                     "start all agents again."
                 )
 
@@ -527,8 +527,8 @@ class AsynchronousRuntime:
         precision = torch.finfo(self.net.dtype).eps
         if abs(off) > _TOLERANCE * precision * (1.0 + scale):
             raise CommunicationError(
-                f"{OWNER}.{call}(): the trackers of all agents together are off by {off:.3g}, {scale:.3g} was pushed; "
-                "this is a defect of digrad or of a message: restart the tracking."
+                f"{OWNER}.{call}(): the sum of all trackers is wrong by {off:.3g}, where {scale:.3g} was pushed; "
+                "this is a bug in digrad, or a damaged message: restart the tracking."
             )
         self.net.begin_account()
 

@@ -150,7 +150,7 @@ def check_packable(links: Links | None, owner: str) -> None:
         return
     raise ArgumentError(
         f"`network` of {owner} has links={links!r}, but real processes have a real network: there `deadline` tolerates "
-        "late neighbours, and of Links only `compressor` (other than random_k) and `damping` are for them; loss, "
+        "late neighbours, and only `compressor` (other than random_k) and `damping` of Links apply; loss, "
         "delay, sleep, noise and clocks are emulated by digrad.simulate and Replicas."
     )
 
@@ -216,5 +216,6 @@ def _shorter(compressor: Cast, dtype: torch.dtype) -> torch.dtype:
 def _check_overflow(compressor: Compressor, value: torch.Tensor, x: torch.Tensor) -> None:
     if compressor == Cast("float16") and value.isinf().any() and not x.isinf().any():
         raise ArgumentError(
-            "`compressor` of Links is float16, which ends at 65504, but larger numbers are to be sent; use bfloat16()."
+            "`compressor` of Links is float16, whose largest number is 65504, but a message holds larger ones; use "
+            "bfloat16()."
         )

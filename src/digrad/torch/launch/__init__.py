@@ -158,9 +158,9 @@ def _check_machines(
     if nodes > 1:
         published_address(interface)
     if nodes == 1 and endpoint is not None:
-        raise ArgumentError("`endpoint` of launch is where several nodes meet; leave it out for one.")
+        raise ArgumentError("`endpoint` of launch is for several nodes; leave it out for one.")
     if nodes == 1 and key_file is not None:
-        raise ArgumentError("`key_file` of launch is what several nodes share; leave it out for one.")
+        raise ArgumentError("`key_file` of launch is for several nodes; leave it out for one.")
     if node_rank is not None:
         checks.count(node_rank, "node_rank", "launch", minimum=0, maximum=nodes - 1)
 
@@ -182,8 +182,8 @@ def _environment(
         found = graphs.read(graph).n
         if found != agents * nodes:
             raise ArgumentError(
-                f"`graph` of launch has {found} agents, but {agents * nodes} processes were asked for; they must "
-                "agree."
+                f"`graph` of launch has {found} agents, but {agents * nodes} processes were asked for; the "
+                "two must be equal."
             )
         variables[GRAPH_VARIABLE] = str(Path(graph).resolve())
     # Signals are ours: after SIGTERM the agents save before they end.

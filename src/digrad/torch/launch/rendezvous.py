@@ -289,9 +289,9 @@ class Rendezvous(RendezvousHandler):
                 )  # fmt: skip
             except EndpointRefusedError as error:
                 raise ArgumentError(
-                    f"`endpoint` of launch is '{self._host}:{self._port}', but whoever listens there has not the key "
-                    "of this machine, or is another program: give all machines the same --key-file, or choose another "
-                    "port."
+                    f"`endpoint` of launch is '{self._host}:{self._port}', but what listens there does not have "
+                    "the key of this machine, or is another program: give all machines the same --key-file, or choose "
+                    "another port."
                 ) from error
             except EndpointLostError as error:
                 missing = f"the machine with the endpoint {self._host}:{self._port} ({error})"
@@ -309,9 +309,9 @@ class Rendezvous(RendezvousHandler):
                 )
             waited, names = time.monotonic() - began, ", ".join(answer["missing"])
             if waited > self._timeout:
-                self.close(f"{names} did not come within {self._timeout:.0f} s", FAILED)
+                self.close(f"{names} did not join within {self._timeout:.0f} s", FAILED)
                 self.outcome = self.outcome or Outcome(
-                    f"{names} did not come within {self._timeout:.0f} s", FAILED
+                    f"{names} did not join within {self._timeout:.0f} s", FAILED
                 )
                 raise RendezvousTimeoutError(self.outcome.line)
             if names and waited - noticed > _NOTICE_INTERVAL:

@@ -119,9 +119,9 @@ def check_trust(host: str, *, has_key: bool, insecure: bool) -> None:
     """
     if not has_key and not insecure and not is_loopback(host):
         raise ArgumentError(
-            f"`endpoint` of launch is on {host}, where strangers could read, disturb or join the run; make a key with "
-            "`digrad keygen FILE`, copy it to all machines and say --key-file FILE, or say --insecure "
-            "(`insecure=True`) if only machines that you trust reach it, as inside WireGuard."
+            f"`endpoint` of launch is on {host}, where others could read, disturb or join the run; make a key with "
+            "`digrad keygen FILE`, copy it to all machines and use --key-file FILE, or use --insecure "
+            "(`insecure=True`) if only machines that you trust can connect, as inside WireGuard."
         )
 
 

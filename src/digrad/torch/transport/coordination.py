@@ -53,7 +53,7 @@ class Coordination:
         for agent in range(self._n):
             found.append(json.loads(self._read(agent, deadline, timeout, purpose)))
             if found[-1]["call"] != purpose:
-                raise self.why(purpose, GRACE) or CommunicationError(f"{purpose}: agent {agent} has gone.")
+                raise self.why(purpose, GRACE) or CommunicationError(f"{purpose}: agent {agent} has ended.")
         return [one["facts"] for one in found]
 
     def announce(self, call: str, facts: dict[str, Any] | None = None) -> None:
@@ -194,7 +194,7 @@ class Coordination:
         try:
             silent = self.missing(self._count)
         except (dist.DistError, RuntimeError):
-            return "agent 0, which keeps the store of the group, has gone"
+            return "agent 0, which keeps the store of the group, has ended"
         self.leave_together()
         return f"nothing was heard from {agents_text(silent)} within {timeout:.1f} s"
 

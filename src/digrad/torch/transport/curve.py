@@ -108,14 +108,14 @@ def read_key(path: str | os.PathLike[str]) -> KeyPair:
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ArgumentError(
             f"`key_file` of launch can be read by others (`{path}` has mode {stat.S_IMODE(mode):o}); "
-            f"say `chmod 600 {path}`, and make a new key if somebody may have seen it."
+            f"run `chmod 600 {path}`, and make a new key if somebody may have seen it."
         )
     keys: list[bytes | None] = [None]
     with contextlib.suppress(ValueError):
         keys = list(auth.load_certificate(path))
     if any(key is None or len(key) != _LENGTH for key in keys):
         raise ArgumentError(
-            f"`key_file` of launch must hold a key of `digrad keygen`, but `{path}` does not."
+            f"`key_file` of launch must hold a key made by `digrad keygen`, but `{path}` does not."
         )
     return KeyPair(*keys)  # pyright: ignore[reportArgumentType]
 
