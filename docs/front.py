@@ -22,7 +22,7 @@ METHODS = [
 # Text, colour, and where it stands.
 LABELS = {
     "AB": ("plain gradient tracking\nexplodes", "#c0392b", (4, 1e7)),
-    "DGDClip": ("clipping local gradients\nstalls at a wrong point", "#7f7f7f", (200, 2e-2)),
+    "DGDClip": ("clipping local gradients\nstalls at a wrong point", "#7f7f7f", (200, 1e0)),
     "CGT": ("clipping the tracker (CGT)\nconverges", "#1f5fbf", (30, 1e-9)),
 }
 

@@ -1,7 +1,7 @@
 """Fewer messages with a network that changes with time: `python examples/changing_network.py [figure.png]`.
 
-On the static exponential graph each of 16 agents sends to four others per step. One peer at a time, in turn, needs
-more steps and fewer bytes.
+On the static exponential graph each of 16 agents sends to four others per step. Sending to one of them at a time
+needs more steps but fewer bytes.
 """
 
 import sys

@@ -13,7 +13,7 @@ def main() -> None:
         "gradient tracking": dg.AB(step_size=0.05),
         "clipped DGD": dg.DGDClip(step_size=0.05, threshold=5.0),
     }
-    traces = dg.compare(methods, problem, network, steps=1500, x0="normal", seed=0, record_every=10)
+    traces = dg.compare(methods, problem, network, steps=1500, x0="normal", seed=0)
     for trace in traces.values():
         print(trace)
     if len(sys.argv) > 1:

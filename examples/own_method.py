@@ -53,10 +53,10 @@ def main() -> None:
     problem, network = dg.problems.example_quartic(), dg.Network(dg.graphs.example5())
     methods = {
         "CGT": dg.CGT(step_size=0.01, threshold=2.0),
-        "own": HeavyBallCGT(step_size=0.01, threshold=2.0, momentum=0.5),
+        "CGT with momentum": HeavyBallCGT(step_size=0.01, threshold=2.0, momentum=0.5),
     }
     traces = dg.compare(methods, problem, network, steps=3000, x0=np.full(problem.dim, 10.0))
-    own, plain = steps_to(traces["own"], 1e-6), steps_to(traces["CGT"], 1e-6)
+    own, plain = steps_to(traces["CGT with momentum"], 1e-6), steps_to(traces["CGT"], 1e-6)
     print(f"steps to a gradient of 1e-6, relative to CGT: {own / plain:.2f}")
     if len(sys.argv) > 1:
         dg.plots.curves(traces, "grad_norm").savefig(sys.argv[1])

@@ -1,10 +1,10 @@
 """Experiment: which old gradient must a tracker subtract? Run `python examples/same_batch.py [figure.png]`.
 
 With mini-batches a tracker adds the gradient of the new batch and subtracts a gradient at the old point. It
-looks natural to take both on the new batch, because the noise then cancels. That is what is wrong: the noise
-of the very first batch is never taken back, and the agents agree on a wrong point. Subtracting the gradient
+looks natural to take both on the new batch, because the noise then cancels. But then the noise of the very
+first batch is never removed, and the agents agree on a wrong point. Subtracting the gradient
 that was *stored* keeps the sum of the trackers equal to the sum of the latest gradients, and the agents hover
-around the minimum. The methods of digrad do the latter; the former is written out below and is in no method.
+around the minimum. The methods of digrad do the latter; the former is written out below.
 """
 
 import sys
@@ -58,8 +58,10 @@ def main() -> None:
         for label, path in (("gradient on the new batch", same), ("stored gradient", stored)):
             running = np.cumsum(path, axis=0) / np.arange(1, STEPS + 1)[:, None]
             axes.loglog(np.linalg.norm(running - MINIMUM, axis=1), label=label)
-        axes.set(xlabel="iteration", ylabel="error of the average over time")
-        axes.legend()
+        axes.set(xlabel="iteration", ylabel="error of the time average", ylim=(1e-4, 20))
+        axes.legend(loc="lower left", frameon=False)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25)
         figure.savefig(sys.argv[1])
 
 

@@ -1,7 +1,7 @@
 """Rounded messages end where full ones do: `python examples/short_messages.py [figure.png]`.
 
-Numbers travel in bfloat16, with 8 bits of precision, and the answer is still right to rounding: what was rounded
-off is said later.
+Numbers travel in bfloat16, with 8 bits of precision, and the result is still exact up to rounding: what was rounded
+off is sent later.
 """
 
 import sys

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 import digrad as dg
 from digrad.torch import Replicas, Shard
 
-POLICIES = {"exact": ("sum", "self"), "lost is zero": ("drop", "drop"), "push lost": ("drop", "self")}
+POLICIES = {"exact": ("sum", "self"), "read as zero": ("drop", "drop"), "push dropped": ("drop", "self")}
 METHOD = dg.CGT(step_size=0.05, threshold=5.0)
 GRAPH, LOSSES = dg.graphs.example5(), (0.0, 0.1, 0.3, 0.7)
 

@@ -20,10 +20,10 @@ def test_only_what_is_owed_leaves_no_bias(tmp_path, monkeypatch):
     words = ["reproduce", "links", "--out", str(tmp_path / "out"), "--json"]
     rows = json.loads(CliRunner().invoke(digrad, words, catch_exceptions=False).stdout)
     errors = {row["policy"]: row["error"] for row in rows}
-    assert errors.pop("sent later, own value") < 1e-13
+    assert errors.pop("kept, own value") < 1e-13
     assert min(errors.values()) > 0.2
     assert (tmp_path / "out" / "links-example.png").is_file()
-    assert "| example | sent later, own value |" in (tmp_path / "out" / "links.md").read_text()
+    assert "| example | kept, own value |" in (tmp_path / "out" / "links.md").read_text()
     page = write_report(tmp_path / "out").read_text()
     assert "<h2>CGT with 30% of all packets lost in out</h2>" in page
     assert page.count("data:image/png") == 1
@@ -80,8 +80,8 @@ def test_the_table_of_links_says_how_long_steps_take():
     ("keys", "words"),
     [
         ({"loss": 1.5}, "`links`: `loss` of Links must be"),
-        ({"delay": 1, "fixed_delay": 1}, "`links.delay`: leave it out"),
-        ({"compressor": "quantize"}, "^`links.compressor_bits`: quantize needs it"),
+        ({"delay": 1, "fixed_delay": 1}, "`links.delay` and `links.fixed_delay` exclude each other"),
+        ({"compressor": "quantize"}, "^`links.compressor_bits` is required by the compressor quantize"),
         ({"compressor_k": 3}, "`links.compressor_k`: leave it out, or use the compressor top_k"),
         (
             {"compressor": "sign", "compressor_bits": 3},

@@ -89,8 +89,8 @@ def _data(page: str) -> dict[str, Any]:
 def test_page_begins_with_the_verdicts(directory: Path) -> None:
     page = (directory / "report.html").read_text()
     headings = re.findall("<h2>(.*?)</h2>", page)
-    assert headings[:2] == ["How each method ended", "Curves"]
-    assert headings[-4:] == ["Do it again", "Specification", "Environment", "BibTeX"]
+    assert headings[:2] == ["Results", "Curves"]
+    assert headings[-4:] == ["Reproduce", "Specification", "Environment", "BibTeX"]
 
 
 def test_page_shows_verdicts_methods_and_specification(directory: Path) -> None:
@@ -150,7 +150,7 @@ def test_reproduction_cites_exactly_the_methods_of_its_runs(directory: Path, tmp
     page = write_report(_reproduction(directory, tmp_path)).read_text()
     _assert_cites_exactly(page, {"CGT", "AB", "DGDClip"})
     assert "digrad reproduce logistic --preset smoke --seed 0" in page
-    assert page.index("Which claims hold") < page.index("How each method ended")
+    assert page.index("Which claims hold") < page.index("<h2>Results")
 
 
 def _without_times(page: str) -> str:
@@ -215,7 +215,7 @@ def _section(page: str) -> str:
 def test_run_stored_without_a_setting_still_has_a_page(directory: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(directory, tmp_path / "old")
     (copy / "setting.json").unlink()
-    assert "<h2>Who hears whom</h2>" not in write_report(copy).read_text()
+    assert "<h2>Communication graph</h2>" not in write_report(copy).read_text()
 
 
 def test_folder_of_runs_is_one_page(directory: Path, tmp_path: Path) -> None:

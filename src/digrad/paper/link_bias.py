@@ -27,9 +27,9 @@ TABLE = "links.json"
 _OURS = (TABLE, "links.md", "links-example.png", "links-digits.png", "report.html")
 LOSS = 0.3
 POLICIES = {  # label: (push, pull)
-    "sent later, own value": ("sum", "self"),
-    "lost is zero": ("drop", "drop"),
-    "push lost, own value": ("drop", "self"),
+    "kept, own value": ("sum", "self"),
+    "read as zero": ("drop", "drop"),
+    "push dropped, own value": ("drop", "self"),
     "renormalised": ("renormalise", "renormalise"),
     "last value": ("last", "last"),
 }

@@ -35,8 +35,8 @@ _COLUMNS = {
     ),
     "mass_error": Column(
         "Tracking-invariant residual",
-        "missing of the sum of gradients",
-        "what the trackers and messages sum to, against the gradients",
+        "error of the tracker sum",
+        "sum of trackers and messages in transit, minus the sum of gradients",
     ),
     "in_transit": Column(
         "Undelivered mass", "norm of the undelivered mass", "norm of what is not delivered yet"
@@ -45,7 +45,7 @@ _COLUMNS = {
     "overtaken": Column(
         "Overtaken",
         "share of packets delivered",
-        "share of these that a newer one had overtaken, and that were not used",
+        "share of delivered packets that arrived after a newer one, and were ignored",
         is_share=True,
     ),
     "min_weight": Column("Smallest weight", "weight", "the smallest push-sum weight"),

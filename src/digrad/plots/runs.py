@@ -142,7 +142,10 @@ def scale_across(
     shortest, longest = min(ends), max(ends)
     if x_scale == "log" or (x_scale == "auto" and 0 < shortest < longest / _SHORT_RUN):
         positive = [float(column[column > 0].min()) for column in columns if (column > 0).any()]
-        ax.set_xscale("symlog", linthresh=min(positive, default=1.0), linscale=0.4)
+        first = 10.0 ** np.floor(
+            np.log10(min(positive, default=1.0))
+        )  # a tick between 0 and it would overlap
+        ax.set_xscale("symlog", linthresh=first, linscale=0.4)
         ax.set_xlim(left=0.0, right=longest)
         for index, line in enumerate(ax.lines):
             if (

@@ -70,14 +70,14 @@ def _page(sources: Sequence[Source]) -> str:
         if source.swept
     ]
     about_runs = [
-        ("How each method ended", results_table(runs, data)),
+        ("Results", results_table(runs, data)),
         ("Curves", _CURVES),
         *([("Stragglers and slow edges", slowest)] if (slowest := slowest_section(data)) else ()),
         *_optional_sections(data),
     ]
     setting_of_runs = [
         ("Methods", _methods(runs)),
-        ("Do it again", _commands(sources)),
+        ("Reproduce", _commands(sources)),
         ("Specification" if len(runs) == 1 else "Specifications", _specifications(runs)),
         ("Environment", _environments(runs)),
         ("BibTeX", preformatted(bibtex_of(_methods_used(runs)), "bibtex")),
@@ -140,15 +140,15 @@ def _swept(source: Source, name: str) -> str:
 def _sweep_spec(name: str, content: str) -> str:
     command = f"digrad sweep spec.toml --out {name}"
     body = preformatted(content, f"spec-of-{name}", file="spec.toml")
-    return f"<details><summary>Do it again: <code>{text(command)}</code></summary>\n{body}</details>"
+    return f"<details><summary>Reproduce: <code>{text(command)}</code></summary>\n{body}</details>"
 
 
 def _optional_sections(data: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the homes of what the script draws only if it was recorded."""
     homes = {
-        "plane": ("The agents on their way", "planes"),
+        "plane": ("Paths of the agents", "planes"),
         "labels": ("The data of the agents", "labels"),
-        "network": ("Who hears whom", "networks"),
+        "network": ("Communication graph", "networks"),
     }
     return [
         (title, f'<div id="{home}"></div>{_network_figures(data) if key == "network" else ""}')

@@ -65,8 +65,8 @@ function buildPlane(data, runNumber, home, stem) {
   select.addEventListener("change", () => view.set({ plane: select.value, at: "" }));
   const rows = () => [["k", "agent", "x1", "x2"], ...series.k.flatMap((k, row) => paths.map((path, agent) => [k, agent, ...path[row]]))];
   home.append(element("figure", { class: "plane" }, element("figcaption", {},
-    element("span", {}, shown.some((one) => one.seeds > 1) ? "Contour lines of F, and the way of every agent, with the first seed" :
-      "Contour lines of F, and the way of every agent"), saveButtons(stem, () => drawing, rows)),
+    element("span", {}, shown.some((one) => one.seeds > 1) ? "Contour lines of F, and the path of every agent, with the first seed" :
+      "Contour lines of F, and the path of every agent"), saveButtons(stem, () => drawing, rows)),
     drawing, element("div", { class: "controls" }, element("label", {}, "Method ", select), play, scrubber, told)));
   let drawn = null;
   const follow = () => {
