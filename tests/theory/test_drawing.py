@@ -90,21 +90,21 @@ def test_smoothness_figure_shows_points_and_lines(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("lhs", "rhs", "precondition", "status"),
+    ("lhs", "rhs", "is_met", "status"),
     [
-        ([1.0, 2.0], [1.0, 2.0], "met", "PASS"),
-        ([1.0, 2.1], [1.0, 2.0], "met", "FAIL"),
-        ([1.0, 2.1], [1.0, 2.0], "not met", "INAPPLICABLE"),
-        ([-1.0], [0.5], "n.a.", "PASS"),
-        ([np.nan], [1.0], "n.a.", "FAIL"),
-        ([1e-14], [0.0], "n.a.", "FAIL"),
-        ([0.0], [0.0], "n.a.", "PASS"),
-        ([-2.0], [-1.0], "n.a.", "PASS"),
-        ([-1.0], [-2.0], "n.a.", "FAIL"),
+        ([1.0, 2.0], [1.0, 2.0], True, "PASS"),
+        ([1.0, 2.1], [1.0, 2.0], True, "FAIL"),
+        ([1.0, 2.1], [1.0, 2.0], False, "INAPPLICABLE"),
+        ([-1.0], [0.5], True, "PASS"),
+        ([np.nan], [1.0], True, "FAIL"),
+        ([1e-14], [0.0], True, "FAIL"),
+        ([0.0], [0.0], True, "PASS"),
+        ([-2.0], [-1.0], True, "PASS"),
+        ([-1.0], [-2.0], True, "FAIL"),
     ],
 )
-def test_row_status_follows_numbers_and_precondition(lhs, rhs, precondition, status):
-    assert Row("r", "paper", np.array(lhs), np.array(rhs), Terms(precondition)).status == status
+def test_row_status_follows_numbers_and_precondition(lhs, rhs, is_met, status):
+    assert Row("r", "paper", np.array(lhs), np.array(rhs), Terms("-", is_met)).status == status
 
 
 def test_row_reports_a_negative_ratio_for_a_negative_left_side():

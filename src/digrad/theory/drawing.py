@@ -40,19 +40,15 @@ def row_figure(row: Row) -> "Figure":
     is_signed = any(np.nanmin(side, initial=0.0) < -np.max(row.rounding) for side in sides)
     if not is_signed:
         sides = [np.where(side > 0, side, np.nan) for side in sides]
-    looks = (
-        ("measured", BLUE, "-", 1.1, 3),
-        ("bound", RED, "--", 2.0, 2),
-    )  # the thin line stays visible on the other
+    looks = (("measured", BLUE, "-", 1.1, 3), ("bound", RED, "--", 2.0, 2))  # the thin line is on top
     for side, raw, (label, color, dashes, width, order) in zip(sides, (row.lhs, row.rhs), looks, strict=True):
         text = f"{label}{_missing(raw, side)}"
         ax.plot(k, side, color=color, linestyle=dashes, label=text, linewidth=width, zorder=order)
     _scale(ax, np.abs(np.concatenate(sides)), is_signed)
     ax.set_xlim(row.first - 0.02 * k.size, row.first + 1.02 * k.size)
     dress_axes(ax, "iteration $k$", "both sides")
-    _entitle(
-        figure, ax, [*textwrap.wrap(row.name, TITLE_WIDTH), f"{row.chain}: {row.status}"], _COLORS[row.status]
-    )
+    title = [*textwrap.wrap(row.name, TITLE_WIDTH), f"{row.chain}: {row.status}"]
+    _entitle(figure, ax, title, _COLORS[row.status])
     ax.legend(fontsize=FONT["legend"], frameon=False)
     return figure
 

@@ -14,7 +14,7 @@ from digrad.theory.certificates.proof import Proof
 from digrad.theory.certificates.regions import Losses
 from digrad.theory.certificates.responses import Matrices
 from digrad.theory.constants.assumptions import Smoothness
-from digrad.theory.inequalities.rows import ESTIMATES, Row, terms
+from digrad.theory.inequalities.rows import ESTIMATES, Row, Terms
 from digrad.theory.trajectory import Trajectory
 
 Floats = npt.NDArray[np.floating]
@@ -42,16 +42,10 @@ def certificate_rows(
     drift = np.linalg.norm(path.y.sum(axis=1) - path.grad.sum(axis=1), axis=1)
     noise = 16 * EPS * (np.abs(path.loss) + np.linalg.norm(path.average, axis=1) * sizes)
     is_proven = constants is None or constants.is_certifiable
-    known = terms(is_proven, "f_inf is proven" if is_proven else ESTIMATES)
+    known = Terms("f_inf is proven" if is_proven else ESTIMATES, is_proven)
+    lowest = np.full_like(path.loss, losses.lower_bound)
     rows = [
-        Row(
-            "lower bound: f_inf <= F_k",
-            CHAIN,
-            np.full_like(path.loss, losses.lower_bound),
-            path.loss,
-            known,
-            noise,
-        ),
+        Row("lower bound: f_inf <= F_k", CHAIN, lowest, path.loss, known, noise),
         Row("invariant: the y_i sum to the gradients", CHAIN, drift, DRIFT * np.maximum.accumulate(sizes)),
     ]
     reason = refused(problem, network, "check_run") if is_proven else ESTIMATES
@@ -59,7 +53,7 @@ def certificate_rows(
         problem, network, path.x, path.y, path.step_size, path.threshold, constants
     )  # fmt: skip
     if found is None:
-        needs = terms(False, reason or "a state from which the run is proven")
+        needs = Terms(reason or "a state from which the run is proven", is_met=False)
         return Proven(None, None, (*rows, Row(FALLS, CHAIN, np.zeros(1), 0.0, needs)))
     k, proof = found
     turns = Matrices.of(network)
@@ -70,7 +64,7 @@ def certificate_rows(
     lengths = np.linalg.norm(x - path.average[k:, None], axis=2)
     falls = proof.kept * path.step_size * clipped @ turns[0].ratio
     falls += proof.slack / path.step_size * np.sum(lengths**2, axis=1)
-    given = terms(True, f"proven from step {k}")
+    given = Terms(f"proven from step {k}")
     after, before = V[1:] - base + falls[:-1], V[:-1] - base
     widths = np.maximum(proof.width, np.finfo(float).tiny)
     spread = np.max(lengths / widths, axis=1)

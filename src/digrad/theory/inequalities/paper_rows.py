@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from digrad.theory.inequalities.rows import ESTIMATES, UNCONDITIONAL, Row, Terms, terms, worst_agent
+from digrad.theory.inequalities.rows import ESTIMATES, UNCONDITIONAL, Row, Terms, worst_agent
 from digrad.theory.paper.bound import Closed
 from digrad.theory.paper.printed import is_moderate, local_constants, smallest_gradient
 from digrad.theory.paper.setting import LARGEST_CURVATURE, Setting, scaled
@@ -99,9 +99,8 @@ class Measured:
     def x_rounding(self) -> Floats:
         """What rounding can do to a difference of iterates in the R-norm, ``[K + 1]``: a few units of all of them."""
         lengths = np.linalg.norm(self.path.x, axis=(-2, -1))
-        return (
-            64 * EPS * self.setting.norms.R.delta * np.maximum(lengths, np.append(lengths[:1], lengths[:-1]))
-        )
+        largest = np.maximum(lengths, np.append(lengths[:1], lengths[:-1]))
+        return 64 * EPS * self.setting.norms.R.delta * largest
 
     @cached_property
     def loss_rounding(self) -> Floats:
@@ -182,7 +181,7 @@ def paper_rows(measured: Measured, closed: Closed, reason: str) -> list[Row]:
     if closed.holds and not reason and closed.grad_bound >= measured.G:
         bound, label = closed.grad_bound, "certified"
     k = local_constants(measured.setting, measured.path.step_size, bound)
-    given = terms(is_moderate(k, measured.path.step_size), "g <= G", label)
+    given = Terms(f"g <= G, {label}", is_moderate(k, measured.path.step_size))
     return [
         *assumption_rows(measured),
         *_uniform_bounds(measured, k, given),
@@ -198,13 +197,12 @@ def assumption_rows(measured: Measured) -> list[Row]:
     distance = np.linalg.norm(move, axis=-1)
     curve = measured.descent - np.einsum("kd,kd->k", path.grad_F[:-1], move)
     bend = phi2(smooth.L1_F * distance) * (smooth.L0_F + smooth.L1_F * g[:-1]) * distance**2 / 2
-    moved = (
-        16 * EPS * np.max(measured.steps * measured.lengths + measured.references * v * g[:, None], axis=1)
-    )
+    moved = np.max(measured.steps * measured.lengths + measured.references * v * g[:, None], axis=1)
+    moved *= 16 * EPS
     clipped = np.abs(measured.steps - measured.references) * measured.lengths
     apart = np.linalg.norm(path.local - path.grad_F[:, None], axis=-1).max(axis=-1)
     drift = np.linalg.norm(path.y.sum(axis=1) - path.grad.sum(axis=1), axis=-1)
-    known = UNCONDITIONAL if smooth.is_certifiable else terms(False, ESTIMATES)
+    known = UNCONDITIONAL if smooth.is_certifiable else Terms(ESTIMATES, is_met=False)
     size = INVARIANT_TOLERANCE * np.maximum.accumulate(np.linalg.norm(path.grad, axis=-1).sum(axis=-1))
     now, following = _against_average(measured, 0), _against_average(measured, 1)
     pre1 = worst_agent(clipped, measured.references * measured.w, moved)
@@ -215,15 +213,8 @@ def assumption_rows(measured: Measured) -> list[Row]:
         Row("pre4: grad f_i, x_i^k against the average", "all", *now, rounding=blur),
         Row("pre4: grad f_i, x_i^{k+1} against the average", "all", *following, rounding=blur[1:]),
         Row("pre3: quadratic upper bound of F", "all", curve, bend, rounding=measured.descent_rounding),
-        Row("pre1: clipped steps", "all", *pre1, terms(True, "v_i > 0"), moved),
-        Row(
-            "invariant: the y_i sum to the gradients",
-            "all",
-            drift,
-            size,
-            terms(True, "y_0 = grad f(x_0)"),
-            blur,
-        ),
+        Row("pre1: clipped steps", "all", *pre1, Terms("v_i > 0"), moved),
+        Row("invariant: the y_i sum to the gradients", "all", drift, size, Terms("y_0 = grad f(x_0)"), blur),
     ]
 
 
@@ -265,7 +256,7 @@ def _uniform_bounds(measured: Measured, k: dict[str, float], given: Terms) -> li
 def _recursions(measured: Measured, k: dict[str, float], given: Terms) -> list[Row]:
     """Return the recursions (x) and (y) of Lemma 11 and the descent (d) of Lemma 12, as squares."""
     X2, Y2 = measured.X**2, measured.Y**2
-    if given.precondition == "not met":
+    if not given.is_met:
         nothing = given._replace(needs="exp(c) finite")
         sides = {"x-recursion": X2[1:], "y-recursion": Y2[1:], "descent": measured.descent}
         return [Row(name, CHAIN, lhs, np.inf, nothing) for name, lhs in sides.items()]
@@ -277,8 +268,7 @@ def _recursions(measured: Measured, k: dict[str, float], given: Terms) -> list[R
     errors = (measured.reference * (k["P"] * Y2 + k["Q"] * X2))[:-1]
     x_noise, y_noise = squared(measured.X, measured.x_rounding), squared(measured.Y, measured.y_rounding)
     under = {
-        bound: terms(a <= k[bound], f"g <= G, alpha <= {bound}", given.grad_bound)
-        for bound in ("C_1", "C_2", "C_4")
+        bound: Terms(f"{given.needs}, alpha <= {bound}", a <= k[bound]) for bound in ("C_1", "C_2", "C_4")
     }
     return [
         Row("x-recursion", CHAIN, X2[1:], x_next[:-1], under["C_1"], x_noise[1:], 1),
@@ -293,19 +283,12 @@ def _claims(measured: Measured, closed: Closed, reason: str) -> list[Row]:
     needs, is_given = "; ".join(filter(None, ("conditions as printed", reason))), closed.holds and not reason
     if setting.threshold * setting.threshold * path.steps > 1 + 1e-12:
         is_given, needs = False, f"{needs}, c0 <= 1/sqrt(K)"
-    given = terms(is_given, needs, "certified")
-    nothing = dict.fromkeys(
-        ("V0", "Sbar", "sum_X", "sum_Y"), np.inf
-    )  # constants that fail early claim nothing
-    k = nothing | closed.constants
-    noise, x_noise, y_noise = (
-        squared(length, rounding)
-        for length, rounding in (
-            (measured.g, measured.grad_rounding),
-            (measured.X, measured.x_rounding),
-            (measured.Y, measured.y_rounding),
-        )
-    )
+    given = Terms(needs, is_given)
+    k = (
+        dict.fromkeys(("V0", "Sbar", "sum_X", "sum_Y"), np.inf) | closed.constants
+    )  # if they fail early, no claim
+    noise = squared(measured.g, measured.grad_rounding)
+    x_noise, y_noise = squared(measured.X, measured.x_rounding), squared(measured.Y, measured.y_rounding)
     progress = np.cumsum((measured.reference * measured.g**2)[:-1])
     blur = np.cumsum((measured.reference * noise)[:-1])
     best = smallest_gradient(setting, k["Sbar"], path.step_size, np.arange(1, path.steps + 1))

@@ -15,26 +15,14 @@ JUST_ABOVE = (
 
 
 class Terms(NamedTuple):
-    """On which terms a row holds.
+    """On which terms a row holds: its precondition in words, and whether it is met."""
 
-    Attributes:
-        precondition: ``"met"``, ``"not met"`` or ``"n.a."`` (there is none).
-        needs: The precondition in words.
-        grad_bound: Which G the constants use: ``"certified"``, ``"measured"`` or ``"n.a."``.
-    """
-
-    precondition: str = "n.a."
     needs: str = "-"
-    grad_bound: str = "n.a."
+    is_met: bool = True
 
 
 UNCONDITIONAL = Terms()
 ESTIMATES = "constants are estimates"  # why a row that needs proven constants does not apply
-
-
-def terms(is_met: bool, needs: str, grad_bound: str = "n.a.") -> Terms:
-    """Return the terms of a row with a precondition."""
-    return Terms("met" if is_met else "not met", needs, grad_bound)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +34,7 @@ class Row:
         chain: ``"certificate"``, or of the paper's proof ``"all"`` (its assumptions) or ``"paper"`` (its constants).
         lhs: One entry per k; of per-agent inequalities the entry of the worst agent.
         rhs: The bound, or one number for all k.
-        terms: Its precondition, and which G its constants use.
+        terms: Its precondition.
         rounding: Rounding error of lhs: a number, or one per k, in the units of lhs.
         first: The k of the first entry.
     """
@@ -91,7 +79,7 @@ class Row:
     @property
     def status(self) -> str:
         """INAPPLICABLE if the precondition is not met, whatever the numbers; else PASS without violations, or FAIL."""
-        if self.terms.precondition == "not met":
+        if not self.terms.is_met:
             return "INAPPLICABLE"
         return "PASS" if self.violations == 0 else "FAIL"
 
@@ -104,9 +92,7 @@ class Row:
             "max_ratio": self.max_ratio,
             "violations": self.violations,
             "entries": int(self.lhs.size),
-            "precondition": self.terms.precondition,
             "needs": self.terms.needs,
-            "G": self.terms.grad_bound,
         }
 
 
@@ -129,9 +115,8 @@ def worst_agent(lhs: Floats, rhs: Floats, rounding: Any = 0.0) -> tuple[Floats, 
         ratio = np.nan_to_num(np.where(rhs > 0, lhs / rhs, 0.0), nan=0.0)
     is_violated = _exceeds(lhs, rhs, np.asarray(rounding)[..., None])
     of_violators = np.where(is_violated, excess, -np.inf)
-    agent = np.argmax(np.where(is_violated.any(axis=-1, keepdims=True), of_violators, ratio), axis=-1)[
-        ..., None
-    ]
+    key = np.where(is_violated.any(axis=-1, keepdims=True), of_violators, ratio)
+    agent = np.argmax(key, axis=-1)[..., None]
     return np.take_along_axis(lhs, agent, -1)[..., 0], np.take_along_axis(rhs, agent, -1)[..., 0]
 
 
