@@ -5,12 +5,15 @@ python docs/certificates.py more      the same on 24 random instances (seed 11)
 python docs/certificates.py states    from which step on runs are proven
 python docs/certificates.py times     seconds for 5, 50 and 200 agents
 python docs/certificates.py rises     V along a million random steps (seed 0)
-python docs/certificates.py search    losses, clip patterns and networks for which V rises, for MINUTES (default 60)
+python docs/certificates.py search    losses, clip patterns and networks for which V rises, for MINUTES of CPU
+                                      (default 60), divided between PROCESSES, for at most CLOCK minutes by the clock
 """
 
 import json
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ import digrad as dg
 from digrad.sampling import normal_start
 from digrad.theory.certificates.closure import Start, largest
 from digrad.theory.certificates.linearisation import largest_stable_step
+from digrad.theory.certificates.proof import Proof
 from digrad.theory.certificates.regions import Losses
 from digrad.theory.certificates.responses import Matrices
 from digrad.theory.certificates.search import TapSearch
@@ -238,10 +242,8 @@ class Case:
         found = TapSearch(self.turns, taps, self.convex).best(self.L)
         self.alpha = float(rng.choice([0.5, 0.9, 0.98])) * found.step_size
         self.kept, self.taps = 0.005, found
-        self.storages = prove_storages(
-            self.turns, self.L, self.alpha, found, relative=perron_error(self.turns), kept=self.kept,
-            convex=self.convex,
-        )  # fmt: skip
+        asked = Proof(self.alpha, found, self.L, self.convex, self.kept)
+        self.storages = prove_storages(self.turns, asked, relative=perron_error(self.turns))
 
     def worst(
         self, rng: np.random.Generator, runs: int, steps: int, pattern: int, losses: Ramps, x: Any
@@ -326,11 +328,10 @@ def rises(total: float = 1e6) -> dict[str, Any]:
     return {"steps": done, "networks": cases, "largest relative rise": worst, "steps by kind": kinds}
 
 
-def search(minutes: float = 60.0) -> dict[str, Any]:
+def climb(minutes: float, seed: int, until: float) -> dict[str, Any]:
     """Climb from random losses, starts and patterns towards the least decrease of V; report the largest rise met."""
-    rng, began, worst, tried, climbs = np.random.default_rng(1), time.time(), -np.inf, 0, 0
-    cpu = time.process_time()
-    while time.time() - began < 60 * minutes:
+    rng, worst, tried, climbs, cpu = np.random.default_rng(seed), -np.inf, 0, 0, time.process_time()
+    while time.process_time() - cpu < 60 * minutes and time.time() < until:
         case, runs, steps = random_case(rng), 16, 60
         n, d, pattern = case.turns[0].n, int(rng.integers(1, 3)), int(rng.integers(6))
         best, climbs, low = -np.inf, climbs + 1, 0.0 if case.convex else -1.0
@@ -348,13 +349,22 @@ def search(minutes: float = 60.0) -> dict[str, Any]:
                 best, losses, x = found, other, start
         worst = max(worst, best)
         if climbs % 20 == 0:
-            print(round((time.time() - began) / 60, 1), climbs, tried, worst, flush=True)
+            print(seed, round((time.process_time() - cpu) / 60, 1), climbs, tried, worst, flush=True)
+    spent = (time.process_time() - cpu) / 60
+    return {"cpu_minutes": spent, "climbs": climbs, "steps": tried, "largest relative rise": worst}
+
+
+def search(minutes: float = 60.0, processes: float = 1, clock: float = np.inf) -> dict[str, Any]:
+    """Climb for so many minutes of CPU, divided between processes of seeds 1, 2, ..., or so many by the clock."""
+    began, count = time.time(), int(processes)
+    with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
+        asked = [minutes / count] * count, range(1, count + 1), [began + 60 * clock] * count
+        found = list(pool.map(climb, *asked))
     return {
         "minutes": round((time.time() - began) / 60, 1),
-        "cpu_minutes": round((time.process_time() - cpu) / 60, 1),
-        "climbs": climbs,
-        "steps": tried,
-        "largest relative rise": worst,
+        "cpu_minutes": round(sum(part["cpu_minutes"] for part in found), 1),
+        **{name: sum(part[name] for part in found) for name in ("climbs", "steps")},
+        "largest relative rise": max(part["largest relative rise"] for part in found),
     }
 
 
