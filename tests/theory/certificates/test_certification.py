@@ -107,7 +107,7 @@ def test_promised_iterations_are_enough_on_a_certified_run(cosh, network):
 def test_step_that_is_certified_by_the_proof_of_a_larger_one_needs_more_iterations(network, monkeypatch):
     problem = problems.example_quadratic()
     largest = certify(problem, network, 5.0)
-    monkeypatch.setattr("digrad.theory.certificates.certification._proof", lambda found: None)
+    monkeypatch.setattr("digrad.theory.certificates.certification.close", lambda *asked: None)
     smaller = certify(problem, network, 5.0, step_size=largest.step_size / 10)
     assert smaller.verdict == "holds"
     assert smaller.proof.step_size == largest.step_size
@@ -203,8 +203,9 @@ def test_trackers_that_do_not_sum_to_the_gradients_are_refused(cosh, network):
     x = np.ones((5, 3))
     with pytest.raises(ArgumentError, match="must sum to the gradients"):
         certify_state(cosh, network, x, np.ones((5, 3)), 0.01, 1.0)
-    with pytest.raises(ArgumentError, match="must be one constant number"):
-        certify_state(cosh, network, x, np.ones((5, 3)), lambda k: 0.01, 1.0)
+    for asked in ((lambda k: 0.01, 1.0), (0.01, lambda k: 1.0 + k)):
+        with pytest.raises(ArgumentError, match="must be one constant number"):
+            certify_state(cosh, network, x, cosh.local_gradients(x), *asked)
 
 
 def test_certificate_is_verified_without_the_search_and_forgeries_are_not(cosh, network):
@@ -221,6 +222,7 @@ def test_certificate_is_verified_without_the_search_and_forgeries_are_not(cosh, 
     }
     for claim, change in forgeries.items():
         assert not verify_proof(cosh, network, stored | change, 5.0)[claim]
+    assert not verify_proof(cosh, network, stored | {"eps": 1.5}, 5.0)["taps are admissible"]
     with pytest.raises(ArgumentError, match="must be the proof of a certificate"):
         verify_proof(cosh, network, {}, 5.0)
 

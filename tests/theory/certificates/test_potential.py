@@ -5,8 +5,9 @@ import pytest
 
 from digrad import graphs, problems
 from digrad.network import Network
-from digrad.theory.certificates.closure import Proof, Start, close, largest
+from digrad.theory.certificates.closure import Start, close, largest
 from digrad.theory.certificates.potential import potentials
+from digrad.theory.certificates.proof import Proof
 from digrad.theory.certificates.regions import Losses
 from digrad.theory.certificates.responses import Matrices, Taps
 from digrad.theory.certificates.search import TapSearch
@@ -62,9 +63,8 @@ def check_falls(seed: int, steps: int) -> int:
     proof = largest(start)
     assert proof is not None
     if seed % 5 == 0:  # steps below the certified one have proofs of their own
-        smaller = close(start, 0.5 * proof.step_size)
-        assert isinstance(smaller, Proof)
-        proof = smaller
+        proof = close(start, 0.5 * proof.step_size)
+        assert proof is not None
     xs, ys, gs, decreases = [x], [start.y], [problem.local_gradients(x)], []
     for k in range(steps):
         now = turns[k % len(turns)]
@@ -109,7 +109,8 @@ def test_form_is_the_change_of_the_potential_where_every_inequality_is_tight(tap
     a, b = rng.uniform(0, 1, (2, taps))
     a[0] = 1 + b[0] - np.arange(2, taps + 1) @ (a - b)[1:]
     multipliers = Taps(a if convex else np.zeros(1), b, 0.0)
-    forms = [supply(one, L, alpha, multipliers, kept=kept, slack=slack, convex=convex) for one in matrices]
+    proof = Proof(alpha, multipliers, L, convex, kept, slack)
+    forms = [supply(one, proof) for one in matrices]
     states = len(forms[0].step.value)
     storages = tuple(M + M.T for M in rng.normal(size=(turns, states, states)))
     problem = problems.quadratic(curvature=np.outer(L, [1.0, 1.0]), linear=rng.normal(size=(5, 2)))
@@ -132,6 +133,37 @@ def test_form_is_the_change_of_the_potential_where_every_inequality_is_tight(tap
         psi[:states, :states] -= P
         expected.append(alpha * np.sum(sigma * (psi @ sigma)))
         paid.append(kept * alpha * np.sum(now.ratio[:, None] * p * ys[-2]) + slack / alpha * np.sum(apart**2))
-    proof = Proof(alpha, kept, slack, multipliers, convex, L, np.zeros(5), 0.0, 0.0, storages)
+    proof = proof._replace(storages=storages)
     V, _ = potentials(problem, matrices, proof, np.array(xs), np.array(ys), np.array(gs))
     np.testing.assert_allclose(np.diff(V) + paid, expected, rtol=1e-9, atol=1e-9 * np.abs(V).max())
+
+
+def test_potential_of_the_start_allows_for_what_rounding_does_to_gradients_and_to_their_mean():
+    """e_y of agent 0 is off by 1 + v_0/3 times as much as the gradients, if the others are off the other way."""
+    problem = problems.quadratic(curvature=np.ones((3, 1)), linear=[[1.0], [-1.0], [2.0]])
+    turns = Matrices.of(Network(graphs.from_edges(3, [(0, 1), (1, 0), (2, 0), (0, 2)])))
+    x, off = np.zeros((3, 1)), 1e-3
+    y = problem.local_gradients(x)
+    start = Start(Losses.of(problem, None), TapSearch(turns, 1, True), x, y, np.full(3, 1.0))
+    start.__dict__["errors"] = (np.zeros(3), np.full(3, off))  # instead of the last digits
+    P = np.zeros((4, 4))
+    P[2, 2] = 1.0
+    for sign in (-1, 1):
+        moved = y + sign * off * np.array([[1.0], [-1.0], [-1.0]])
+        exact = 0.1 * (moved[0, 0] - turns[0].v[0] * moved.mean()) ** 2
+        assert problem.local_losses(x).sum() + exact <= start.potential(0.1, P)
+
+
+def test_level_of_the_start_is_rounded_up():
+    """F at the minimum, where its terms are far larger than their sum, against extended precision."""
+    rng = np.random.default_rng(0)
+    turns = Matrices.of(Network(graphs.example5()))
+    search = TapSearch(turns, 1, True)
+    for _ in range(20):
+        curvature, linear = rng.uniform(0.1, 1, (5, 3)), 1e6 * rng.normal(size=(5, 3))
+        problem = problems.quadratic(curvature=curvature, linear=linear)
+        x = np.tile(problem.solve(tolerance=np.inf).x, (5, 1))
+        start = Start(Losses.of(problem, None), search, x, problem.local_gradients(x), np.full(5, 1.0))
+        exact = x[0].astype(np.longdouble)
+        terms = curvature.astype(np.longdouble) * exact**2 / 2 - linear.astype(np.longdouble) * exact
+        assert start.level >= terms.sum(axis=1).mean()

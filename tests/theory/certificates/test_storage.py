@@ -1,10 +1,13 @@
 """The frequency formula, the storage behind it, and the proof that it falls."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from digrad import graphs
 from digrad.network import Network
+from digrad.theory.certificates.proof import Proof
 from digrad.theory.certificates.responses import Matrices, largest_step
 from digrad.theory.certificates.search import TapSearch
 from digrad.theory.certificates.storage import (
@@ -45,8 +48,8 @@ def test_storage_exists_just_below_the_formula_and_not_above(name, taps, convex)
     L = np.random.default_rng(0).uniform(0.3, 2.0, turns[0].n)
     found = largest_step(turns[0], L, taps=taps, convex=convex)
     for part, expected in ((0.5, True), (0.98, True), (0.999, True), (1.01, False)):
-        step, relative = part * found.step_size, perron_error(turns)
-        proven = prove_storages(turns, L, step, found, relative=relative, convex=convex)
+        asked = Proof(part * found.step_size, found, L, convex)
+        proven = prove_storages(turns, asked, relative=perron_error(turns))
         assert (proven is not None) is expected
 
 
@@ -72,7 +75,7 @@ def test_search_remembers_what_is_known_of_smaller_and_larger_curvatures():
 def test_form_that_is_barely_positive_is_not_taken_for_negative():
     matrices = Matrices.of(Network(graphs.example5()))[0]
     found = largest_step(matrices, np.ones(5), taps=1)
-    form = supply(matrices, np.ones(5), 0.9 * found.step_size, found)
+    form = supply(matrices, Proof(0.9 * found.step_size, found, np.ones(5)))
     storages = find_storages([form])
     assert storages is not None
     (P,) = storages
@@ -86,6 +89,12 @@ def test_perron_vectors_are_known_to_the_last_digits():
         assert perron_error(Matrices.of(Network(graph))) < 1e-12
 
 
+def test_weights_that_miss_a_sum_of_one_are_known_as_well_as_they_sum():
+    (matrices,) = Matrices.of(Network(graphs.example5()))
+    off = dataclasses.replace(matrices, R=matrices.R * (1 + 5e-11))  # a network allows 1e-10
+    assert 5e-11 < perron_error((off,)) < 1e-8
+
+
 def test_negative_form_is_proved_in_ball_arithmetic():
     """Every entry of Psi again, in 160-bit balls from rational matrices: the eigenvalues are below zero."""
     flint = pytest.importorskip("flint")
@@ -93,7 +102,7 @@ def test_negative_form_is_proved_in_ball_arithmetic():
     L = np.array([5.0, 4.0, 3.0, 4.0, 5.0])
     found = largest_step(matrices, L, taps=1)
     step = 0.95 * found.step_size
-    storages = find_storages([supply(matrices, L, step, found)])
+    storages = find_storages([supply(matrices, Proof(step, found, L))])
     assert storages is not None
     (P,) = storages
     assert _ball_check(flint, matrices, L, step, found, P)

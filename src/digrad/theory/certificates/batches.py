@@ -29,6 +29,7 @@ from digrad.problems.logistic import Logistic
 from digrad.theory.arguments import Given, as_smoothness, check_problem, start_array
 from digrad.theory.certificates.certification import begin, refused
 from digrad.theory.certificates.closure import DISTANCE, FLATTEST, ROUNDED_UP, Start
+from digrad.theory.certificates.proof import Proof
 from digrad.theory.certificates.regions import Losses
 from digrad.theory.certificates.responses import Matrices
 from digrad.theory.certificates.search import last_step
@@ -43,6 +44,7 @@ from digrad.theory.certificates.storage import (
     form_bound,
     form_of,
     is_negative,
+    mean_of,
     prove_storages,
     solution_error,
     stacked,
@@ -199,16 +201,14 @@ def _unclipped(start: Start, curvature: Floats, noise: Floats, step_size: float)
     psi = float(np.linalg.norm(matrices.u @ start.x / n - minimum.x - step_size / n * omega @ gradients))
     lengths = np.linalg.norm(gradients, axis=1)
     psi += away + float(start.rounding(start.x).max()) + OUTWARD * float(np.linalg.norm(minimum.x))
-    psi += (
-        step_size / n * float(np.abs(omega) @ (slips + OUTWARD * lengths) + inexact * (lengths + slips).sum())
-    )
+    off = np.abs(omega) @ (slips + OUTWARD * lengths) + inexact * (lengths + slips).sum()
+    psi += step_size / n * float(off)
     eta = np.vstack([start.consensus[:k] / step_size, gradients[:k]])
     off = np.concatenate([start.rounding(start.x)[:k] / step_size, slips[:k]])
     potential = psi**2 + weight * form_bound(P, eta, off)
     kick = _circle(matrices, curvature / unit, scaled, omega, inexact).step.value[:, 2 * k :]
-    spread = np.einsum("si,st,ti->i", kick, P, kick) + OUTWARD * np.einsum(
-        "si,st,ti->i", *map(np.abs, (kick, P, kick))
-    )
+    spread = np.einsum("si,st,ti->i", kick, P, kick)
+    spread += OUTWARD * np.einsum("si,st,ti->i", *map(np.abs, (kick, P, kick)))
     gained = moved**2 * noise.sum() / n**2 + weight * float(spread @ noise)
     rate = 2 * moved * (1 - share) / (1 + ROUNDED_UP)
     return BatchBound("S", step_size, float(scaled) / unit, potential / rate, float(gained / rate), noise)
@@ -230,8 +230,7 @@ def _circle(matrices: Matrices, curvature: Floats, step_size: float, omega: Floa
     a, b, g = stacked([k, k, n])
     to_x, to_y = bases(matrices)
     R, C, unit = (Bounded.exact(each) for each in (matrices.R, matrices.C, np.eye(n)))
-    onto = unit - Bounded.exact(np.tile(matrices.u / n, (n, 1)))
-    one = Bounded.exact(np.ones((1, n)))
+    onto, one = unit - mean_of(matrices.u), Bounded.exact(np.ones((1, n)))
     # A form allows for errors of 16 units of the sizes of its entries at least.
     mixed = Bounded(omega[None], np.abs(omega[None]) + inexact / (DEPTH * EPS))
     ex, z = to_x @ a, to_y @ b
@@ -258,10 +257,8 @@ def _clipped(start: Start, curvature: Floats, noise: Floats, step_size: float) -
     energy = float(matrices.ratio @ (noise + np.diag(drift @ mixed @ drift.T)))
     found = []
     for kept in (share * room for share in SHARES if room > 0):
-        storages = prove_storages(
-            turns, curvature, step_size, taps, relative=start.relative, kept=kept, convex=convex
-        )
-        if storages:
+        asked = Proof(step_size, taps, curvature, convex, kept)
+        if storages := prove_storages(turns, asked, relative=start.relative):
             budget = max(0.0, start.potential(step_size, storages[0]) - n * losses.lower_bound)
             transient, floor = 2 * budget / (kept * step_size), energy / kept**2
             found.append(BatchBound("M", step_size, taps.step_size, transient, floor, noise))

@@ -20,8 +20,8 @@ ASSUMPTIONS = (
     "F is bounded below by the stated number",
     "the f_i are L_i-smooth, and convex if the proof says so, where the run can go: built-in losses by their "
     "formulas, others by the constants that were given",
-    "R is row-stochastic and C column-stochastic, both strongly connected with positive diagonals",
-    "full gradients, a fixed network, messages that arrive as sent, exact arithmetic",
+    "R is row-stochastic and C column-stochastic, both strongly connected, or together so if networks take turns",
+    "full gradients, messages that arrive as sent, exact arithmetic",
     "every agent moves by any multiple of its tracker up to its step size that respects its threshold: clipped, softly "
     "clipped, scheduled below the certified step, or skipping",
 )
@@ -82,7 +82,7 @@ class Certificate:
     def iterations(self, eps: float) -> float | None:
         r"""Return K(eps): among so many steps some average had :math:`\|\nabla F\| \le` eps.
 
-        None if the step is not certified; infinite beyond doubles.
+        Of CGT and AB; softly clipped steps are shorter. None if the step is not certified; infinite beyond doubles.
         """
         checks.positive(eps, "eps", "Certificate.iterations")
         proof = self.proof

@@ -2,7 +2,7 @@
 
 import math
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -103,12 +103,8 @@ def certify(
     """
     check_problem(problem, "certify")
     constants = as_smoothness(smoothness, problem, "certify")
-    reach = _values(threshold, "threshold", problem.n_agents, steps, allow_inf=True)
-    step_sizes = None if step_size is None else _values(step_size, "step_size", problem.n_agents, steps)
+    c0, reach, step_sizes = _lengths(problem, threshold, step_size, steps)
     alpha = None if step_sizes is None else float(step_sizes.max())
-    c0 = float(reach.max())
-    if step_sizes is not None and alpha:
-        reach = reach * np.maximum(step_sizes / alpha, 0.0)  # what counts is how far an agent moves
     caveats = []
     if batch_size is not None:
         checks.count(batch_size, "batch_size", "certify")
@@ -124,27 +120,13 @@ def certify(
         return Certificate("not covered", "", (reason,), alpha, c0)
     state = begin(problem, network, constants, start, None, reach)
     best = largest(state)
-    proof = best if alpha is None else _at(state, best, alpha)
+    proof = best
+    if alpha is not None:  # steps below a certified one are certified, mostly by a proof of their own
+        proof = close(state, alpha) or (best if best and alpha <= best.step_size else None)
     is_fixed = not callable(threshold) and not callable(step_size)
-    shares = np.ones(network.n)
-    if step_sizes is not None:
-        shares = step_sizes / (proof.step_size if proof else step_sizes.max())
-    if proof and is_fixed:
-        proof = strengthen(state, proof, shares)
-    reasons = [*caveats, *([] if proof else [_why_not(alpha, best)])]
-    return Certificate(
-        verdict="not covered" if caveats else "holds" if proof else "fails",
-        label=INDICATIVE if caveats else "",
-        reasons=tuple(reasons),
-        step_size=alpha if alpha is not None else best.step_size if best else None,
-        threshold=c0,
-        proof=proof,
-        largest=best,
-        turns=state.search.turns,
-        reach=reach,
-        shares=shares if is_fixed else None,
-        **(_explained(state, network, best, c0) if explain and best else {}),
-    )
+    shares = np.ones(network.n) if step_sizes is None or not proof else step_sizes / proof.step_size
+    found = _answer(state, proof, best, alpha, c0, shares if is_fixed else None, caveats)
+    return replace(found, **_explained(state, network, best, c0)) if explain and best else found
 
 
 def certify_state(
@@ -185,7 +167,8 @@ def certify_state(
     """
     check_problem(problem, "certify_state")
     constants = as_smoothness(smoothness, problem, "certify_state")
-    one_number(step_size, "step_size", "certify_state")
+    for name, value in (("step_size", step_size), ("threshold", threshold)):
+        one_number(value, name, "certify_state")
     checks.positive(step_size, "step_size", "certify_state")
     reach = _values(threshold, "threshold", problem.n_agents, 1, allow_inf=True)
     here, trackers = start_array(problem, x, "certify_state"), start_array(problem, y, "certify_state")
@@ -193,17 +176,27 @@ def certify_state(
     if reason := refused(problem, network, "certify_state") or _unknown(problem, constants, c0):
         return Certificate("not covered", "", (reason,), float(step_size), c0)
     state = begin(problem, network, constants, here, trackers, reach)
-    proof = _proof(close(state, float(step_size)))
-    shares = np.ones(network.n)
+    proof = close(state, float(step_size))
+    return _answer(state, proof, None, float(step_size), c0, np.ones(network.n), ())
+
+
+def _answer(
+    start: Start, proof: Proof | None, best: Proof | None, step_size: float | None, threshold: float,
+    shares: Floats | None, caveats: Sequence[str],
+) -> Certificate:  # fmt: skip
+    """Return the certificate of a step: strengthened, unless its steps follow a schedule and ``shares`` is None."""
+    if proof and shares is not None:
+        proof = strengthen(start, proof, shares)
     return Certificate(
-        verdict="holds" if proof else "fails",
-        label="",
-        reasons=() if proof else (_why_not(float(step_size), None),),
-        step_size=float(step_size),
-        threshold=c0,
-        proof=strengthen(state, proof, shares) if proof else None,
-        turns=state.search.turns,
-        reach=reach,
+        verdict="not covered" if caveats else "holds" if proof else "fails",
+        label=INDICATIVE if caveats else "",
+        reasons=(*caveats, *([] if proof else [_why_not(step_size, best)])),
+        step_size=step_size if step_size is not None else best.step_size if best else None,
+        threshold=threshold,
+        proof=proof,
+        largest=best,
+        turns=start.search.turns,
+        reach=start.reach,
         shares=shares,
     )
 
@@ -263,11 +256,10 @@ def verify_proof(
         raise ArgumentError(
             f"`stored` of verify_proof is about {n} agents, but the problem has {problem.n_agents}."
         )
-    reach = _values(threshold, "threshold", problem.n_agents, steps, allow_inf=True)
+    _, reach, step_sizes = _lengths(problem, threshold, step_size, steps)
     claims, shares = {"the level is V_0/n": level == proof.level}, np.ones(n)
-    if step_size is not None:
-        step_sizes = _values(step_size, "step_size", problem.n_agents, steps)
-        reach, shares = reach * (step_sizes / step_sizes.max()), step_sizes / proof.step_size
+    if step_sizes is not None:
+        shares = step_sizes / proof.step_size
         if not largest:
             claims["the step is at most the proven one"] = bool(step_sizes.max() <= proof.step_size)
     start = begin(problem, network, constants, start_array(problem, x0, "verify_proof"), None, reach)
@@ -305,7 +297,7 @@ def first_proven(
     first = Start(losses, search, x[0], y[0], np.full(network.n, float(threshold)))
 
     def attempt(k: int) -> Proof | None:
-        return _proof(close(replace(first, x=x[k], y=y[k]), step_size))
+        return close(replace(first, x=x[k], y=y[k]), step_size)
 
     low, high = 0, len(x) - 1
     if found := attempt(low):
@@ -321,8 +313,16 @@ def first_proven(
     return high, found
 
 
-def _proof(found: object) -> Proof | None:
-    return found if isinstance(found, Proof) else None
+def _lengths(
+    problem: Problem, threshold: Any, step_size: Any, steps: int
+) -> tuple[float, Floats, Floats | None]:
+    """Return the largest c0, how far each agent moves by itself in units of the largest step, and its step if given."""
+    thresholds = _values(threshold, "threshold", problem.n_agents, steps, allow_inf=True)
+    c0 = float(thresholds.max())
+    if step_size is None:
+        return c0, thresholds, None
+    step_sizes = _values(step_size, "step_size", problem.n_agents, steps)
+    return c0, thresholds * (step_sizes / step_sizes.max()), step_sizes
 
 
 def _values(value: Any, name: str, n: int, steps: int, *, allow_inf: bool = False) -> Floats:
@@ -406,12 +406,6 @@ def begin(
             )
     search = TapSearch(turns, count_taps(turns), known.convex)
     return Start(known, search, x, gradients if y is None else y, reach)
-
-
-def _at(start: Start, best: Proof | None, step_size: float) -> Proof | None:
-    """Return the proof of a step: steps below a certified one are certified, mostly by a proof of their own."""
-    proof = _proof(close(start, step_size))
-    return proof or (best if best and step_size <= best.step_size else None)
 
 
 def _why_not(step_size: float | None, best: Proof | None) -> str:

@@ -40,9 +40,7 @@ SHALLOWEST = 2.0**-18  # of F_0 - f_inf: so deep at least F is strongly convex, 
 DEPTHS = 4  # bisections for how deep it is
 FEW = 30  # agents for which every pair of eps and slack is tried
 ROUNDED_UP = 1e-9  # relative, of V_0 - n f_inf, E_i and L_i, so that another machine finds no more
-FLATTEST = (
-    1e-3  # of the largest curvature: no less is assumed, which costs little and solves equations better
-)
+FLATTEST = 1e-3  # of the largest curvature: no less is assumed, so that equations are solved better
 PARTS = (1.0, 0.01)  # of that for the history, the second where the first enlarges the region too much
 SLACKS = tuple(4.0**-k for k in range(1, 9))  # shares of D that |e_x|^2 may get
 
@@ -98,30 +96,37 @@ class Start:
         loss_error, grad_error = self.errors
         lengths = np.linalg.norm(self.consensus, axis=1)
         steep = np.linalg.norm(gradients, axis=1)
-        error = loss_error.sum() + np.sum(grad_error * lengths + steep * self.rounding(self.x))
+        slips = self.rounding(self.x)
+        error = loss_error.sum() + np.sum(grad_error * (lengths + slips) + steep * slips)
         error += OUTWARD * float(np.abs(losses).sum() + steep @ lengths)
         return float(losses.sum() - np.sum(gradients * self.consensus)), float(error)
 
     @cached_property
     def level(self) -> float:
-        """F at the average, rounded up."""
-        losses = self.losses.problem.local_losses(self.matrices.u @ self.x / self.matrices.n)
-        return float(losses.mean()) + OUTWARD * float(np.abs(losses).mean())
+        """F at the average, rounded up: twice what rounding of the average and of F can do, for the second order."""
+        n, problem = self.matrices.n, self.losses.problem
+        average = np.tile(self.matrices.u @ self.x / n, (n, 1))
+        losses, steep = (
+            problem.local_losses(average),
+            np.linalg.norm(problem.local_gradients(average), axis=1),
+        )
+        error = self.losses.rounding(average)[0] + steep * self.rounding(self.x)
+        return float(losses.mean()) + 2 * float(error.mean()) + OUTWARD * float(np.abs(losses).mean())
 
     @cached_property
     def spread(self) -> Floats:
         """The largest |e_x| of each agent in a run without steps on a fixed network, ``[n]``."""
-        error, worst = self.consensus, np.zeros(self.matrices.n)
-        longest = np.linalg.norm(error, axis=1).max()
-        for _ in range(SPREADING):
+        error, worst, n = self.consensus, np.zeros(self.matrices.n), self.matrices.n
+        longest, count = np.linalg.norm(error, axis=1).max(), 0
+        while count < SPREADING:
             lengths = np.linalg.norm(error, axis=1)
             worst = np.maximum(worst, lengths)
             if lengths.max() <= worst.min() or lengths.max() <= EPS * longest:
                 break
-            error = self.matrices.R @ error
+            error, count = self.matrices.R @ error, count + 1
         else:
             worst = np.maximum(worst, np.linalg.norm(error, axis=1).max())  # which never grows
-        return worst * (1 + OUTWARD) + float(self.rounding(self.x).max())
+        return worst * (1 + OUTWARD) + float(self.rounding(self.x).max()) + count * (n + 4) * EPS * longest
 
     @cached_property
     def moved(self) -> Floats:
@@ -129,26 +134,42 @@ class Start:
         if len(self.search.turns) > 1 or not np.isfinite(self.reach).all():
             return np.full(self.matrices.n, np.inf)  # the slack bounds e_x then
         reduced, power = self.matrices.R - self.matrices.u / self.matrices.n, self.matrices.project_R
-        total = np.zeros(self.matrices.n)
-        for _ in range(SPREADING):
+        total, unit = np.zeros(self.matrices.n), 8 * ((self.matrices.n + 3) * EPS + self.relative)
+        for count in range(1, SPREADING):
             total += np.abs(power) @ self.reach
             power = reduced @ power
-            left = np.abs(power).sum(axis=1)
+            # Rows of |R^k - 1u'/n| sum to at most 2, so that the errors of a power add up to count + 1 units in a row.
+            left = np.abs(power).sum(axis=1) + (count + 1) * unit
             if left.max() <= TAIL:  # |R^(K + k)| <= |R^K| |R^k| adds up to at most this
+                total += count * (count + 1) / 2 * unit * float(self.reach.max())
                 return (total + left * total.max() / (1 - float(left.max()))) * (1 + ROUNDED_UP)
         return np.full(self.matrices.n, np.inf)
 
-    def width(self, step_size: float) -> Floats:
-        """Return E_i, ``[n]``, if thresholds bound the steps."""
-        return self.spread + step_size * self.moved
+    def width(self, proof: Proof) -> Floats:
+        """Return E_i, ``[n]``: clipped steps are short, and V - n F(xbar) >= s |e_x|^2/alpha where there is slack.
+
+        The second counts for built-in losses, which are continued beyond the region, and not below where agents are.
+        """
+        clipped = self.spread + proof.step_size * self.moved
+        if proof.slack <= 0 or self.losses.constants is not None:
+            return clipped
+        together = math.sqrt(proof.step_size / proof.slack * proof.budget) * (1 + OUTWARD)
+        return np.minimum(clipped, np.maximum(together, self.spread))
+
+    def needed(self, proof: Proof) -> Floats:
+        """Return the curvature of the losses on the region of a proof, ``[n]``."""
+        moved = len(proof.taps.a) * proof.step_size * float(self.reach.max())
+        return self.losses.curvature(proof.level, proof.width, moved)
 
     def potential(self, step_size: float, P: Floats) -> float:
         """Return an upper bound of V_0."""
-        k = self.matrices.n - 1
+        k, v = self.matrices.n - 1, self.matrices.v
         value, error = self.base
         eta = np.vstack([self.consensus[:k] / step_size, self.tracking[:k]])
-        slips = self.rounding(self.x)[:k] / step_size, (self.rounding(self.y) + self.errors[1].max())[:k]
-        return value + error + step_size * form_bound(P[: 2 * k, : 2 * k], eta, np.concatenate(slips))
+        x_slips = self.rounding(self.x) / step_size
+        y_slips = self.rounding(self.y) + (1 + v) * self.errors[1].max()  # of gradients and of their mean
+        slips = np.concatenate([x_slips[:k], y_slips[:k]])
+        return value + error + step_size * form_bound(P[: 2 * k, : 2 * k], eta, slips)
 
     def rounding(self, rows: Floats) -> Floats:
         """Return what rounding can do to each agent's distance from the average, ``[n]``."""
@@ -162,18 +183,17 @@ def count_taps(turns: tuple[Matrices, ...]) -> int:
     return next(taps for largest, taps in TAPS if turns[0].n <= largest) if len(turns) == 1 else 1
 
 
-def close(start: Start, step_size: float) -> Proof | Taps | None:
-    """Return the proof that a step is certified, or the best taps at the curvature where it was not.
+def close(start: Start, step_size: float) -> Proof | None:
+    """Return the proof that a step is certified, or None."""
+    found = _attempt(start, step_size)
+    return found if isinstance(found, Proof) else None
+
+
+def _attempt(start: Start, step_size: float) -> Proof | Taps | None:
+    """Return a proof; else the taps at the curvature where it failed, a hint of what could be, or None without any.
 
     Agents stay near their average because clipped steps are short, or because V falls by |e_x|^2 too. The second is
     tried if the first does not suffice, for built-in losses: it needs them to be continued beyond the region.
-
-    Args:
-        start: The state.
-        step_size: alpha.
-
-    Returns:
-        A proof; else taps whose step is a hint of what could be; None if the curvature has no bound.
     """
     found = None
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is not certified
@@ -186,12 +206,11 @@ def close(start: Start, step_size: float) -> Proof | Taps | None:
 
 
 def _close(start: Start, step_size: float, slacks: tuple[float, ...]) -> Proof | Taps | None:
-    losses, n = start.losses, start.matrices.n
     value, error = start.base
-    level = max((value + error) / n, start.level)
-    width = start.spread if slacks[0] else start.width(step_size)
+    level = max((value + error) / start.matrices.n, start.level)
+    width = start.spread if slacks[0] else start.spread + step_size * start.moved
     moved = start.search.taps * step_size * float(start.reach.max())
-    L = (1 + 2 * ROUNDED_UP) * losses.curvature(level, width, moved)
+    L = (1 + 2 * ROUNDED_UP) * start.losses.curvature(level, width, moved)
     for _ in range(CLOSINGS):
         if not np.isfinite(L).all() or not (L > 0).any():
             return None
@@ -199,99 +218,79 @@ def _close(start: Start, step_size: float, slacks: tuple[float, ...]) -> Proof |
         proof = _prove(start, step_size, L, slacks)
         if isinstance(proof, Taps):
             return proof
-        width = (1 + ROUNDED_UP) * _width(start, proof)  # so that another machine finds no more
-        needed = losses.curvature(proof.level, width, moved)
+        needed = start.needed(proof)
         if ((1 + ROUNDED_UP) * needed <= L).all():
-            return proof._replace(width=width)
+            return proof
         L = np.maximum(L, WIDENED * needed)
     return None
 
 
-def _width(start: Start, proof: Proof) -> Floats:
-    """Return E_i: clipped steps are short, and V - n F(xbar) >= s |e_x|^2/alpha where there is slack.
+def _prove(start: Start, step_size: float, L: Floats, slacks: tuple[float, ...]) -> Proof | Taps:
+    """Return a proof for these curvatures with the first slack that has one, else taps that did not suffice."""
+    search = start.search
+    for find in (lambda: search.reaching(L, step_size / (1 - DISTANCE)), lambda: search.best(L)):
+        taps = find()
+        if (1 - DISTANCE) * taps.step_size < step_size:
+            return taps
+        for share in slacks:
+            asked = Proof(step_size, taps, L, start.losses.convex, KEPT, share * _least_ratio(start))
+            if found := _complete(start, asked):
+                return found
+    return taps._replace(step_size=0.9 * step_size)
 
-    The second counts for built-in losses, which are continued beyond the region, and not below where the agents are.
+
+def _complete(start: Start, asked: Proof) -> Proof | None:
+    """Return what is asked for with its storages, V_0 and E_i, rounded up; None if it has no storages.
+
+    V_0 is at least n F of the average. That the region has no more than the assumed curvature is not checked.
     """
-    clipped = start.width(proof.step_size)
-    if proof.slack <= 0 or start.losses.constants is not None:
-        return clipped
-    together = math.sqrt(proof.step_size / proof.slack * proof.budget) * (1 + OUTWARD)
-    return np.minimum(clipped, np.maximum(together, start.spread))
+    storages = prove_storages(start.search.turns, asked, relative=start.relative)
+    if storages is None:
+        return None
+    n, lower_bound = start.matrices.n, start.losses.lower_bound
+    potential = max(start.potential(asked.step_size, storages[0]), n * start.level)
+    potential += ROUNDED_UP * max(0.0, potential - n * lower_bound)
+    found = asked._replace(storages=storages, potential=potential, lower_bound=lower_bound)
+    return found._replace(width=(1 + ROUNDED_UP) * start.width(found))
+
+
+def _least_ratio(start: Start) -> float:
+    return float(min(turn.ratio.min() for turn in start.search.turns))
 
 
 def verify(start: Start, proof: Proof, shares: Floats) -> dict[str, bool]:
-    """Return whether each claim of a proof holds, without any search; the storage by one Riccati equation."""
-    taps = proof.taps
-    balance = float(np.arange(1, len(taps.a) + 1) @ (taps.a - taps.b))
-    is_admissible = bool((taps.a >= 0).all() and (taps.b >= 0).all()) and (
-        abs(balance - 1) <= 8 * EPS * float(np.arange(1, len(taps.a) + 1) @ (taps.a + taps.b))
-        if proof.convex
-        else True
+    """Return whether each claim of a proof holds, without any search; the storage by one Riccati equation.
+
+    With a linear rate no step may be larger than the proven one.
+    """
+    taps, turns, lags = proof.taps, start.search.turns, np.arange(1, len(proof.taps.a) + 1)
+    has_balance = (
+        abs(lags @ (taps.a - taps.b) - 1) <= 8 * EPS * (lags @ (taps.a + taps.b)) or not proof.convex
     )
-    storages = _storages(start, proof)
-    moved = len(taps.a) * proof.step_size * float(start.reach.max())
-    is_admissible &= len(taps.a) == 1 or len(start.search.turns) == 1
+    is_admissible = bool((taps.a >= 0).all() and (taps.b >= 0).all()) and (len(lags) == 1 or len(turns) == 1)
+    storages = prove_storages(turns, proof, relative=start.relative)
+    proof = proof._replace(storages=storages or ())
     return {
-        "taps are admissible": is_admissible and proof.kept > 0 and min(proof.slack, proof.past) >= 0,
+        "taps are admissible": is_admissible
+        and bool(has_balance)
+        and 0 < proof.kept < 1
+        and min(proof.slack, proof.past) >= 0,
         "losses are convex, if the proof says so": start.losses.convex or not proof.convex,
         "Psi < 0": storages is not None,
         "V_0 is at most the potential": storages is not None
         and start.potential(proof.step_size, storages[0]) <= proof.potential,
         "F at the average start is at most the level": start.level <= proof.level,
         "F is at least its lower bound": proof.lower_bound <= start.losses.lower_bound,
-        "agents stay within their widths": bool((_width(start, proof) <= proof.width).all()),
-        "L bounds the curvature of the region": bool(
-            (start.losses.curvature(proof.level, proof.width, moved) <= proof.curvature).all()
-        ),
+        "agents stay within their widths": bool((start.width(proof) <= proof.width).all()),
+        "L bounds the curvature of the region": bool((start.needed(proof) <= proof.curvature).all()),
         "V falls at the linear rate, if the proof has one": math.isinf(proof.contraction)
-        or _is_linear(start, proof._replace(storages=storages or ()), shares),
+        or (
+            storages is not None
+            and bool((shares <= 1).all())
+            and proof.modulus <= start.losses.strong_convexity(proof.depth)
+            and is_contraction(turns, proof, shares, proof.contraction, relative=start.relative)
+        ),
     }
-
-
-def _is_linear(start: Start, proof: Proof, shares: Floats) -> bool:
-    """Return whether m and kappa of a proof are bounds; no step may be larger than the proven one then."""
-    turns = start.search.turns
-    return (
-        len(proof.storages) == len(turns)
-        and bool((shares <= 1).all())
-        and proof.modulus <= start.losses.strong_convexity(proof.depth)
-        and is_contraction(turns, proof, shares, proof.contraction, relative=start.relative)
-    )
-
-
-def _prove(start: Start, step_size: float, L: Floats, slacks: tuple[float, ...]) -> Proof | Taps:
-    """Return a proof for these curvatures with the first slack that has one, else taps that did not suffice."""
-    convex, search = start.losses.convex, start.search
-    for find in (lambda: search.reaching(L, step_size / (1 - DISTANCE)), lambda: search.best(L)):
-        found = find()
-        if (1 - DISTANCE) * found.step_size < step_size:
-            return found
-        for share in slacks:
-            slack = share * _least_ratio(start)
-            width = np.zeros(len(L))
-            proof = Proof(step_size, KEPT, slack, found, convex, L, width, math.inf, start.losses.lower_bound)
-            if storages := _storages(start, proof):
-                return _with_storages(start, proof, storages)
-    return found._replace(step_size=0.9 * step_size)
-
-
-def _storages(start: Start, proof: Proof) -> tuple[Floats, ...] | None:
-    return prove_storages(
-        start.search.turns, proof.curvature, proof.step_size, proof.taps, relative=start.relative,
-        kept=proof.kept, slack=proof.slack, past=proof.past, convex=proof.convex,
-    )  # fmt: skip
-
-
-def _with_storages(start: Start, proof: Proof, storages: tuple[Floats, ...]) -> Proof:
-    """Return the proof with its storages and the potential of the start, at least n F of the average, rounded up."""
-    n = start.matrices.n
-    potential = max(start.potential(proof.step_size, storages[0]), n * start.level)
-    potential += ROUNDED_UP * max(0.0, potential - n * start.losses.lower_bound)
-    return proof._replace(storages=storages, potential=potential)
-
-
-def _least_ratio(start: Start) -> float:
-    return float(min(turn.ratio.min() for turn in start.search.turns))
 
 
 def strengthen(start: Start, proof: Proof, shares: Floats) -> Proof:
@@ -304,31 +303,31 @@ def strengthen(start: Start, proof: Proof, shares: Floats) -> Proof:
         found = found._replace(contraction=contraction(turns, found, shares, relative=start.relative))
         return found, found.iterations(turns, start.reach, shares, ACCURACY)
 
+    def stronger(L: Floats, kept: float, slack: float) -> Proof | None:
+        for part in PARTS:
+            found = _complete(start, proof._replace(kept=kept, slack=slack, past=part * slack, curvature=L))
+            if found and ((1 + ROUNDED_UP) * start.needed(found) <= L).all():
+                return found
+        return None
+
     best, score = rated(proof)
     for grown in GROWN:
-        room, L, has_found = (
-            1 - proof.step_size * grown / proof.taps.step_size,
-            grown * proof.curvature,
-            False,
-        )
+        room, before = 1 - proof.step_size * grown / proof.taps.step_size, score
         for kept in (room / 2, room / 4) if room > 0 else ():
             fewest = math.inf
             for share in SLACKS:
-                slack = share * _least_ratio(start)
-                asked = (
-                    proof._replace(kept=kept, slack=slack, past=part * slack, curvature=L) for part in PARTS
-                )
-                if (found := next(filter(None, (_stronger(start, each) for each in asked)), None)) is None:
+                found = stronger(grown * proof.curvature, kept, share * _least_ratio(start))
+                if found is None:
                     continue
                 found, count = rated(found)
                 if count is None or count >= fewest:  # so has less slack
                     break
                 fewest = count
                 if score is None or count < score:
-                    best, score, has_found = found, count, True
+                    best, score = found, count
                     if start.matrices.n > FEW:
                         return best
-        if has_found:
+        if score != before:
             break
     return best
 
@@ -351,18 +350,6 @@ def _growth(start: Start, proof: Proof) -> tuple[float, float]:
     return modulus, low
 
 
-def _stronger(start: Start, asked: Proof) -> Proof | None:
-    """Return the proof that is asked for with its storages, if its region closes."""
-    storages = _storages(start, asked)
-    if storages is None:
-        return None
-    found = _with_storages(start, asked, storages)
-    found = found._replace(width=(1 + ROUNDED_UP) * _width(start, found))
-    moved = start.search.taps * found.step_size * float(start.reach.max())
-    needed = (1 + ROUNDED_UP) * start.losses.curvature(found.level, found.width, moved)
-    return found if (needed <= found.curvature).all() else None
-
-
 def largest(start: Start) -> Proof | None:
     """Return the proof of the largest certified step, to a relative TOLERANCE, or None."""
     value, error = start.base
@@ -373,7 +360,7 @@ def largest(start: Start) -> Proof | None:
     low, high, step = 0.0, math.inf, (1 - 1.01 * DISTANCE) * first
     best: Proof | None = None
     for _ in range(ATTEMPTS):
-        found = close(start, step)
+        found = _attempt(start, step)
         if isinstance(found, Proof):
             best, low = found, step
             step = low * (1 + 2 * TOLERANCE) if math.isinf(high) else math.sqrt(low * high)

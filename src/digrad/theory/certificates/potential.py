@@ -41,8 +41,7 @@ def potentials(
     n, count, steps = turns[0].n, len(proof.taps.a), len(x)
     turn = np.arange(steps) % len(turns)
     u, v = np.array([one.u for one in turns])[turn], np.array([one.v for one in turns])[turn]  # [K, n]
-    c = proof.taps.a - proof.taps.b if proof.convex else np.ones(1)
-    later = np.array([c[i:].sum() for i in range(count + 1)])  # C_l for l = 0, ..., J
+    later = proof.later
 
     def before(array: Floats, lag: int) -> Floats:
         return array[np.maximum(np.arange(steps) - lag, 0)]
@@ -68,10 +67,8 @@ def potentials(
     length = np.linalg.norm(sigma, axis=2)
     for k, P in enumerate(proof.storages):
         at, longest = sigma[k :: len(turns)], length[k :: len(turns)]
-        total[k :: len(turns)] += proof.step_size * np.einsum("ksd,st,ktd->k", at, P, at, optimize=True)
-        size[k :: len(turns)] += proof.step_size * np.einsum(
-            "ks,st,kt->k", longest, np.abs(P), longest, optimize=True
-        )
+        total[k :: len(turns)] += proof.step_size * np.sum(at * (P @ at), axis=(1, 2))
+        size[k :: len(turns)] += proof.step_size * np.sum(longest * (longest @ np.abs(P)), axis=1)
     return total, ROUNDING * size
 
 

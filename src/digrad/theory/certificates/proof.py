@@ -12,26 +12,52 @@ from digrad.theory.certificates.responses import Matrices, Taps
 
 Floats = npt.NDArray[np.floating]
 
+# How a file names the numbers of a proof; the last two are None there where they are infinite.
+NUMBERS = {
+    "step_size": "step_size",
+    "eps": "kept",
+    "slack": "slack",
+    "past": "past",
+    "V0": "potential",
+    "lower_bound": "lower_bound",
+    "modulus": "modulus",
+}
+INFINITE = ("depth", "contraction")
+
 
 class Proof(NamedTuple):
-    """Everything from which a certified step can be verified again."""
+    """A step size, what is asked of its storage, and everything from which that is verified again."""
 
     step_size: float
-    kept: float  # eps
-    slack: float  # s
     taps: Taps
-    convex: bool
     curvature: Floats  # [n] L_i
-    width: Floats  # [n] E_i
-    potential: float  # V_0, an upper bound
-    lower_bound: float  # of F
+    convex: bool = True
+    kept: float = 0.0  # eps: V falls by that share of alpha <p, D y>
+    slack: float = 0.0  # s: V falls by s |e_x|^2/alpha too
+    past: float = 0.0  # s': and by the history d_j, h_j; only the rate needs it
     storages: tuple[Floats, ...] = ()  # P before each step of a period
-    past: float = 0.0  # s', of the history; only the rate needs it
+    potential: float = math.inf  # V_0, an upper bound
+    lower_bound: float = -math.inf  # of F
+    width: Floats = np.zeros(0)  # [n] E_i
     modulus: float = 0.0  # m: |grad F|^2 >= 2 m min(F - inf F, h)
     depth: float = math.inf  # h
-    contraction: float = (
-        math.inf
-    )  # kappa: V - n inf F is at most kappa times what an unclipped step lowers V by
+    contraction: float = math.inf  # kappa: V - n inf F over the decrease of an unclipped step, at most
+
+    @property
+    def later(self) -> Floats:
+        """C_l = sum of c_j over j > l, ``[J]``: how often V counts the state l steps ago."""
+        c = self.taps.a - self.taps.b if self.convex else np.eye(1, len(self.taps.a))[0]
+        return np.cumsum(c[::-1])[::-1]
+
+    @property
+    def level(self) -> float:
+        """V_0/n, which F does not exceed at any average."""
+        return self.potential / len(self.curvature)
+
+    @property
+    def budget(self) -> float:
+        """V_0 - n f_inf, which all decreases of V together do not exceed."""
+        return max(0.0, self.potential - len(self.curvature) * self.lower_bound)
 
     def iterations(
         self, turns: tuple[Matrices, ...], reach: Floats, shares: Floats, eps: float
@@ -70,20 +96,13 @@ class Proof(NamedTuple):
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the storage, which one Riccati equation gives again, ready for JSON."""
         return {
-            "step_size": self.step_size,
-            "eps": self.kept,
-            "slack": self.slack,
+            **{name: getattr(self, field) for name, field in NUMBERS.items()},
+            **{name: _finite(getattr(self, name)) for name in INFINITE},
             "taps": {"a": self.taps.a.tolist(), "b": self.taps.b.tolist(), "step_size": self.taps.step_size},
             "convex": self.convex,
             "L": self.curvature.tolist(),
-            "width": [width if math.isfinite(width) else None for width in self.width.tolist()],
-            "V0": self.potential,
+            "width": [_finite(width) for width in self.width.tolist()],
             "level": self.level,
-            "lower_bound": self.lower_bound,
-            "past": self.past,
-            "modulus": self.modulus,
-            "depth": self.depth if math.isfinite(self.depth) else None,
-            "contraction": self.contraction if math.isfinite(self.contraction) else None,
         }
 
     @classmethod
@@ -96,35 +115,31 @@ class Proof(NamedTuple):
             ValueError: Numbers are not finite or not as many as they should be, L or alpha are not positive.
         """
         a, b, L = _numbers(stored["taps"]["a"]), _numbers(stored["taps"]["b"]), _numbers(stored["L"])
-        width = np.array([math.inf if width is None else float(width) for width in stored["width"]])
-        names = ("step_size", "eps", "slack", "V0", "lower_bound", "past", "modulus")
-        step_size, kept, slack, potential, lower, past, modulus = _numbers(
-            [stored[name] for name in names]
-        ).tolist()
-        depth, contraction = (
-            math.inf if stored[name] is None else float(stored[name]) for name in ("depth", "contraction")
-        )
-        taps = Taps(a, b, float(stored["taps"]["step_size"]))
-        if not (len(a) == len(b) and len(L) == len(width)):
-            raise ValueError("its lists are not as long as each other")
-        if not (step_size > 0 and (L > 0).all() and depth > 0 and contraction > 0):
-            raise ValueError("its step_size, L, depth and contraction are not all positive")
+        width = np.array([_or_infinite(width) for width in stored["width"]])
         if not isinstance(stored["convex"], bool):
             raise TypeError("its convex is neither true nor false")
-        return cls(
-            step_size, kept, slack, taps, stored["convex"], L, width, potential, lower, past=past, modulus=modulus,
-            depth=depth, contraction=contraction,
-        )  # fmt: skip
+        numbers = _numbers([stored[name] for name in NUMBERS]).tolist()
+        found = cls(
+            taps=Taps(a, b, float(stored["taps"]["step_size"])),
+            curvature=L,
+            convex=stored["convex"],
+            width=width,
+            **dict(zip(NUMBERS.values(), numbers, strict=True)),
+            **{name: _or_infinite(stored[name]) for name in INFINITE},
+        )
+        if not (len(a) == len(b) and len(L) == len(width)):
+            raise ValueError("its lists are not as long as each other")
+        if not (found.step_size > 0 and (L > 0).all() and found.depth > 0 and found.contraction > 0):
+            raise ValueError("its step_size, L, depth and contraction are not all positive")
+        return found
 
-    @property
-    def level(self) -> float:
-        """V_0/n, which F does not exceed at any average."""
-        return self.potential / len(self.curvature)
 
-    @property
-    def budget(self) -> float:
-        """V_0 - n f_inf, which all decreases of V together do not exceed."""
-        return max(0.0, self.potential - len(self.curvature) * self.lower_bound)
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _or_infinite(stored: Any) -> float:
+    return math.inf if stored is None else float(stored)
 
 
 def _numbers(stored: Any) -> Floats:

@@ -26,7 +26,9 @@ from digrad.theory.certificates.storage import (
     bases,
     first_rows,
     form_of,
+    history,
     is_negative_form,
+    mean_of,
     stacked,
 )
 
@@ -90,36 +92,28 @@ def _least(turns: tuple[Matrices, ...], proof: Proof, shares: Floats) -> float:
 def _forms(matrices: Matrices, proof: Proof, P: Floats, shares: Floats) -> tuple[Bounded, Bounded]:
     """Return forms in (y, a, d, h), in units of alpha: what V - n inf F does not exceed, and what V falls by."""
     n, k, taps, alpha = matrices.n, matrices.n - 1, proof.taps, proof.step_size
-    count = len(taps.a)
-    c = taps.a - taps.b if proof.convex else np.ones(1)
+    count, L, later = len(taps.a), Bounded.exact(np.diag(proof.curvature)), proof.later.tolist()
     size = float(np.arange(1, count + 1) @ (taps.a + taps.b)) if proof.convex else 1.0
-    later = [float(c[j:].sum()) for j in range(count)]  # C_l
     y, a, *past = stacked([n, k, *[n] * (2 * count - 2)])
-    d, h = dict(enumerate(past[: count - 1], start=1)), dict(enumerate(past[count - 1 :], start=1))
+    d, h = past[: count - 1], past[count - 1 :]
     u, one = Bounded.exact(matrices.u[None]), Bounded.exact(np.ones((1, n)))
-    L, inverse = Bounded.exact(np.diag(proof.curvature)), Bounded.exact(np.diag(1 / proof.curvature))
-    weighted = Bounded.exact(np.diag(matrices.ratio * shares))
-    to_x, _ = bases(matrices)
-    ex = to_x @ a
-    onto_C = Bounded.exact(np.eye(n)) - Bounded.exact(np.tile(matrices.v[:, None] / n, (1, n)))
-    sigma = Bounded.stack([a, first_rows(onto_C @ y, k), *past])
+    ex = bases(matrices)[0] @ a
+    ey = (Bounded.exact(np.eye(n)) - mean_of(matrices.v).T) @ y
+    sigma = Bounded.stack([a, first_rows(ey, k), *past])
     above: list[Term] = [(sigma, Bounded.exact(P) @ sigma, 1.0, 0.0)]
-    above += [(one @ h[j], u @ d[j], later[j] / n, size / n) for j in h]
-    for j in range(1, count - 1):
-        above.append((one @ h[j], u @ (d[j + 1] - d[j]), -sum(later[j + 1 :]) / n, count * size / n))
-    for j, weight in enumerate(later):
+    above += [(one @ h[j], u @ d[j], later[j + 1] / n, size / n) for j in range(count - 1)]
+    for j in range(count - 2):
+        above.append((one @ h[j], u @ (d[j + 1] - d[j]), -sum(later[j + 2 :]) / n, count * size / n))
+    for away, weight in zip([ex, *(ex - each for each in d)], later, strict=True):
         negative = -weight if proof.convex else 1.0  # convex losses lie above their tangents
         if negative > 0:
-            away = ex - d[j] if j else ex
             above.append((away, L @ away, negative * alpha / 2, size * alpha / 2))
     moved, apart = _parts(matrices, proof, shares)
-    ratio = apart / moved
-    unit = 1 / (2 * proof.modulus * n * alpha)
+    ratio, unit = apart / moved, 1 / (2 * proof.modulus * n * alpha)
     above.append((one @ y, one @ y, (1 + ratio) * unit, 0.0))
     if k:
         grown = float(np.sum(proof.curvature**2))
         above.append((ex, ex, (1 + 1 / ratio) * unit * alpha**2 * grown, 0.0))
+    weighted = Bounded.exact(np.diag(matrices.ratio * shares))
     falls: list[Term] = [(y, weighted @ y, proof.kept, 0.0), (ex, ex, proof.slack, 0.0)]
-    falls += [(each, L @ each, proof.past * alpha, 0.0) for each in d.values()]
-    falls += [(each, inverse @ each, proof.past / alpha, 0.0) for each in h.values()]
-    return form_of(above), form_of(falls)
+    return form_of(above), form_of([*falls, *history(d, h, proof)])

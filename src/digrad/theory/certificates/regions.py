@@ -28,9 +28,9 @@ from digrad.theory.constants.spectra import EPS, gram_bound
 
 Floats = npt.NDArray[np.floating]
 
-WIDENINGS, WIDER = 70, 8.0  # of an interval until F exceeds its level at the ends
+FINEST, WIDER, WIDENINGS = 1e-12, 8.0, 70  # relative lengths of intervals that are tried first
+PARTS, REFINEMENTS = 32, 6  # into which the right one is divided, so many times
 BISECTIONS = 30
-FINEST = 1e-12  # relative length at which the search for the end of an interval begins
 GROWTH = 1.05  # by which widths of margins are enlarged in each round, so that they close from above
 ROUNDS = 25
 FAR = 6.0  # margins that may change by more than this gain nothing over the largest slope 1/4
@@ -164,19 +164,20 @@ def _intervals(
         return ~(here - OUTWARD * terms <= budget)
 
     sign = np.array([[-1.0], [1.0]])
-    high = np.full((2, len(at)), 1.0) * FINEST * (1 + np.abs(at))
-    for _ in range(WIDENINGS):
-        outside = is_outside(at + sign * high)
-        if outside.all():
-            break
-        high = np.where(outside, high, WIDER * high)
-    else:
-        return np.full_like(at, -np.inf), np.full_like(at, np.inf)
-    low = high / WIDER
-    for _ in range(BISECTIONS):
-        middle = (low + high) / 2
-        outside = is_outside(at + sign * middle)
-        low, high = np.where(outside, low, middle), np.where(outside, middle, high)
+    unit = FINEST * (1 + np.abs(at)) * np.ones((2, 1))
+    low, high = np.zeros_like(unit), unit * WIDER**WIDENINGS
+    # First lengths of all sizes, then equal parts of the one between which F exceeds its level.
+    for parts in (
+        WIDER ** np.arange(-float(WIDENINGS), 1.0),
+        *[np.linspace(0, 1, PARTS + 1)[1:]] * REFINEMENTS,
+    ):
+        lengths = low + (high - low) * parts[:, None, None]
+        outside = is_outside(at + sign * lengths)
+        if not outside[-1].all():
+            return np.full_like(at, -np.inf), np.full_like(at, np.inf)
+        first = np.argmax(outside, axis=0)[None]
+        below = np.take_along_axis(lengths, np.maximum(first - 1, 0), 0)[0]
+        low, high = np.where(first[0] > 0, below, low), np.take_along_axis(lengths, first, 0)[0]
     left, right = at + sign * (high + OUTWARD * (np.abs(at) + high))
     return left, right
 
@@ -304,10 +305,11 @@ class _NearMinimum:
             longest = (steepness + math.sqrt(steepness**2 + 2 * gap * least)) / least
             energy = up(2 * (gap + steepness * longest))
             radius = up(math.sqrt(energy / least))
+            whitened, slip = vectors / np.sqrt(values), OUTWARD * math.sqrt(float(np.sum(1 / values)))
             new = []
             for block, length in zip(local.features, self.lengths, strict=True):
-                turned = np.abs(block @ vectors) + OUTWARD * length[:, None]
-                new.append(up(np.sqrt(energy * np.sum(turned**2 / values, axis=1)) + inexact * length))
+                turned = np.linalg.norm(block @ whitened, axis=1) + slip * length
+                new.append(up(math.sqrt(energy) * turned + inexact * length))
             if radius <= moved and all((n <= w).all() for n, w in zip(new, changes, strict=True)):
                 return _Ellipsoid(up(self.size + moved), least, changes)
             changes = [GROWTH * np.maximum(n, w) for n, w in zip(new, changes, strict=True)]

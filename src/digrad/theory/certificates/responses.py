@@ -225,9 +225,7 @@ def _best_taps(responses: _Responses, start: Taps | None) -> tuple[Taps, Floats]
         if not found.success:
             break
         low = found.fun
-        taps = (
-            found.x[:-1] if i % 2 == 0 else (found.x[:-1] + best_taps) / 2
-        )  # every other round half the way
+        taps = found.x[:-1] if i % 2 == 0 else (found.x[:-1] + best_taps) / 2  # every other round half way
     taps = np.maximum(best_taps, 0)
     taps = taps / float(balance[:-1] @ taps)  # linear programs end near 1
     return Taps(taps[:count], taps[count:], 1 / best), values

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize
 
+from digrad.theory.certificates.proof import Proof
 from digrad.theory.certificates.responses import Matrices, Taps, largest_step
 from digrad.theory.certificates.storage import EPS, prove_storages
 
@@ -67,8 +68,9 @@ def _largest_by_trial(turns: tuple[Matrices, ...], curvature: Floats, convex: bo
         taps = multipliers(log_tau)
 
         def has_storage(step: float) -> bool:
-            proven = prove_storages(turns, curvature / unit, step, taps, relative=EPS, convex=convex)
-            return proven is not None
+            return (
+                prove_storages(turns, Proof(step, taps, curvature / unit, convex), relative=EPS) is not None
+            )
 
         return last_step(has_storage, *STEPS)
 

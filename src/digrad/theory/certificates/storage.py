@@ -23,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import linalg
 
-from digrad.theory.certificates.responses import Matrices, Taps, product
+from digrad.theory.certificates.proof import Proof
+from digrad.theory.certificates.responses import Matrices, product
 from digrad.theory.constants.smoothness import OUTWARD
 
 Floats = npt.NDArray[np.floating]
@@ -72,9 +73,7 @@ class Bounded:
         return Bounded(factor * self.value, max(abs(factor), size) * self.size)
 
 
-Term: TypeAlias = tuple[
-    Bounded, Bounded, float, float
-]  # left'right times a factor, and the size of that if rounded
+Term: TypeAlias = tuple[Bounded, Bounded, float, float]  # left'right, a factor, and its size if rounded
 
 
 class Supply(NamedTuple):
@@ -85,88 +84,67 @@ class Supply(NamedTuple):
     scale: Floats  # [states + 2 n] powers of 2: the units in which all coordinates are alike
 
 
-def supply(
-    matrices: Matrices,
-    curvature: Floats,
-    step_size: float,
-    taps: Taps,
-    *,
-    kept: float = 0.0,
-    slack: float = 0.0,
-    past: float = 0.0,
-    convex: bool = True,
-) -> Supply:
-    """Return the form F of which the storage must make a negative one, and the step.
-
-    Args:
-        matrices: Of the network.
-        curvature: L_i, ``[n]``.
-        step_size: alpha.
-        taps: The multipliers.
-        kept: eps, the share of alpha <p, D y> that V falls by.
-        slack: s, so that V falls by s |e_x|^2/alpha too.
-        past: s', so that V falls by s' sum_j (alpha d_j'L d_j + h_j'L^-1 h_j/alpha) alpha too.
-        convex: Whether all losses are convex.
-    """
-    n, count = matrices.n, len(taps.a)
-    k = n - 1
-    parts = stacked([k, k, *[n] * (2 * count - 2), n, n])
-    p, q = parts[-2:]
-    x_before = dict(enumerate(parts[2 : count + 1], start=1))
-    g_before = dict(enumerate(parts[count + 1 : 2 * count], start=1))
-    R, C, D = (Bounded.exact(each) for each in (matrices.R, matrices.C, np.diag(matrices.ratio)))
-    u, one, unit = (
-        Bounded.exact(matrices.next_u[None]),
-        Bounded.exact(np.ones((1, n))),
-        Bounded.exact(np.eye(n)),
-    )
-    onto_R = unit - Bounded.exact(np.tile(matrices.next_u / n, (n, 1)))
-    onto_C = unit - Bounded.exact(np.tile(matrices.next_v[:, None] / n, (1, n)))
+def supply(matrices: Matrices, proof: Proof) -> Supply:
+    """Return the form F of which the storage must make a negative one, and the step, for what a proof asks."""
+    n, k, count, L = matrices.n, matrices.n - 1, len(proof.taps.a), proof.curvature
+    a, b, *past, p, q = stacked([k, k, *[n] * (2 * count - 2), n, n])
+    x_past, g_past = past[: count - 1], past[count - 1 :]
+    R, C, D, unit = map(Bounded.exact, (matrices.R, matrices.C, np.diag(matrices.ratio), np.eye(n)))
+    onto_R, onto_C = unit - mean_of(matrices.next_u), unit - mean_of(matrices.next_v).T
     to_x, to_y = bases(matrices)
-    ex, ey = to_x @ parts[0], to_y @ parts[1]
+    ex, ey = to_x @ a, to_y @ b
     dx = (R - unit) @ ex - p
     ex_next = R @ ex - onto_R @ p  # u' e_x = 0, so that R and R - 1 u'/n do the same to it
     ey_next = C @ ey + onto_C @ q
-    d = {1: dx, **{j + 1: x_before[j] + dx for j in x_before}}
-    h = {1: q, **{j + 1: g_before[j] + q for j in g_before}}
-    inverse = Bounded.exact(np.diag(1 / curvature))
-    terms: list[Term] = [(p, D @ p, -(1 - kept), 0.0), (p, D @ ey, 1.0, 0.0), (ex, ex, slack, 0.0)]
-    bent = Bounded.exact(np.diag(step_size * curvature))
-    terms += [(before, bent @ before, past, 0.0) for before in x_before.values()]
-    terms += [(before, inverse @ before, past / step_size, 0.0) for before in g_before.values()]
-    if convex:
-        c = taps.a - taps.b
-        total = float(
-            np.arange(1, count + 1) @ (taps.a + taps.b)
-        )  # rounding of sum_j j c_j = 1: a_1 bears it
-        terms.append((u @ p, one @ q, -1 / n, 0.0))
-        for j in range(1, count):
-            terms.append((one @ h[j], u @ (d[j + 1] - d[j]), float(c[j:].sum()) / n, total / n))
-        for j in range(1, count + 1):
-            a_j, b_j = float(taps.a[j - 1]), float(taps.b[j - 1])
-            then = ex if j == 1 else ex_next - onto_R @ d[j]  # e_x j steps ago; u may have changed since
-            terms.append((h[j], then, -(a_j - b_j), total))
-            terms.append((h[j], d[j], b_j, total))
-            terms.append((h[j], inverse @ h[j], -(a_j + b_j) / (2 * step_size), total / (2 * step_size)))
+    d, h = [dx, *(each + dx for each in x_past)], [q, *(each + q for each in g_past)]
+    terms: list[Term] = [(p, D @ p, proof.kept - 1, 0.0), (p, D @ ey, 1.0, 0.0), (ex, ex, proof.slack, 0.0)]
+    terms += history(x_past, g_past, proof)
+    if proof.convex:
+        before = [ex, *(ex_next - onto_R @ each for each in d[1:])]  # where u has changed, there is one tap
+        terms += _interpolation(matrices, proof, p, before, d, h)
     else:
-        tau = float(taps.b[0])
+        tau, inverse = float(proof.taps.b[0]), Bounded.exact(np.diag(1 / L))
         terms.append((q, ex_next, -1.0, 0.0))
-        terms.append((q, inverse @ q, -tau / step_size, 0.0))
-        terms.append((dx, Bounded.exact(np.diag(curvature)) @ dx, step_size * (0.5 + tau), 0.0))
-    after = [
-        first_rows(ex_next, k),
-        first_rows(ey_next, k),
-        *(d[j] for j in x_before),
-        *(h[j] for j in g_before),
-    ]
+        terms.append((q, inverse @ q, -tau / proof.step_size, 0.0))
+        terms.append((dx, Bounded.exact(np.diag(L)) @ dx, proof.step_size * (0.5 + tau), 0.0))
+    after = [first_rows(ex_next, k), first_rows(ey_next, k), *d[:-1], *h[:-1]]
     # In units of p, gradients change by (alpha L)^.5 and iterates by its inverse while V changes by about one.
-    unit = np.exp2(np.round(np.log2(step_size * curvature) / 2))
-    mean, apart = (
-        np.full(k, np.exp2(np.round(np.log2(step_size * np.median(curvature)) / 2))),
-        np.tile(unit, count - 1),
-    )
-    scale = np.concatenate([1 / mean, mean, 1 / apart, apart, np.ones(n), unit])
+    units = np.exp2(np.round(np.log2(proof.step_size * L) / 2))
+    mean = np.full(k, np.exp2(np.round(np.log2(proof.step_size * np.median(L)) / 2)))
+    apart = np.tile(units, count - 1)
+    scale = np.concatenate([1 / mean, mean, 1 / apart, apart, np.ones(n), units])
     return Supply(Bounded.stack(after), form_of(terms), scale)
+
+
+def _interpolation(
+    matrices: Matrices, proof: Proof, p: Bounded, before: list[Bounded], d: list[Bounded], h: list[Bounded]
+) -> list[Term]:
+    """Return the terms of convex losses: ``before`` holds e_x j steps ago, d and h the changes since then."""
+    taps, n, alpha = proof.taps, matrices.n, proof.step_size
+    u, one = Bounded.exact(matrices.next_u[None]), Bounded.exact(np.ones((1, n)))
+    inverse = Bounded.exact(np.diag(1 / proof.curvature))
+    # a_1 bears the rounding of sum_j j c_j = 1, which is relative to this.
+    total = float(np.arange(1, len(taps.a) + 1) @ (taps.a + taps.b))
+    terms: list[Term] = [(u @ p, one @ h[0], -1 / n, 0.0)]
+    for weight, near, here, far in zip(proof.later[1:], h, d, d[1:], strict=False):
+        terms.append((one @ near, u @ (far - here), float(weight) / n, total / n))
+    for a_j, b_j, apart, moved, changed in zip(taps.a, taps.b, before, d, h, strict=True):
+        terms.append((changed, apart, float(b_j - a_j), total))
+        terms.append((changed, moved, float(b_j), total))
+        terms.append((changed, inverse @ changed, -float(a_j + b_j) / (2 * alpha), total / (2 * alpha)))
+    return terms
+
+
+def history(x_past: Sequence[Bounded], g_past: Sequence[Bounded], proof: Proof) -> list[Term]:
+    """Return s' sum_j (alpha d_j'L d_j + h_j'L^-1 h_j/alpha), by which V falls too."""
+    L, inverse = (Bounded.exact(np.diag(each)) for each in (proof.curvature, 1 / proof.curvature))
+    terms: list[Term] = [(each, L @ each, proof.past * proof.step_size, 0.0) for each in x_past]
+    return [*terms, *((each, inverse @ each, proof.past / proof.step_size, 0.0) for each in g_past)]
+
+
+def mean_of(weights: Floats) -> Bounded:
+    """Return 1 w'/n, which puts the average in the place of every agent."""
+    return Bounded.exact(np.tile(weights / len(weights), (len(weights), 1)))
 
 
 def stacked(sizes: Sequence[int]) -> list[Bounded]:
@@ -187,35 +165,15 @@ def form_of(terms: Iterable[Term]) -> Bounded:
     return found
 
 
-def prove_storages(
-    turns: Sequence[Matrices],
-    curvature: Floats,
-    step_size: float,
-    taps: Taps,
-    *,
-    relative: float,
-    kept: float = 0.0,
-    slack: float = 0.0,
-    past: float = 0.0,
-    convex: bool = True,
-) -> tuple[Floats, ...] | None:
+def prove_storages(turns: Sequence[Matrices], proof: Proof, *, relative: float) -> tuple[Floats, ...] | None:
     """Return the storage before each step of a period if Psi < 0 is proved at all of them, else None.
 
     Args:
         turns: The matrices of the steps.
-        curvature: As for :func:`supply`; so are the others.
-        step_size: alpha.
-        taps: The multipliers; of a changing network one of each kind.
+        proof: What is asked; on a changing network with one tap.
         relative: How far the entries of R, C, u and v may be from exact ones, relatively.
-        kept: eps.
-        slack: s.
-        past: s'.
-        convex: Whether all losses are convex.
     """
-    forms = [
-        supply(turn, curvature, step_size, taps, kept=kept, slack=slack, past=past, convex=convex)
-        for turn in turns
-    ]
+    forms = [supply(turn, proof) for turn in turns]
     for margin in MARGINS:
         found = find_storages(forms, margin)
         if found is None:
@@ -335,21 +293,20 @@ def form_bound(P: Floats, rows: Floats, slips: Floats) -> float:
     """Return an upper bound of sum_d rows_d'P rows_d for rows ``[m, d]`` that may be off by ``slips`` ``[m]``."""
     lengths, sizes = np.linalg.norm(rows, axis=1), np.abs(P)
     longest = lengths + slips
-    error = (1 + OUTWARD) * float(longest @ sizes @ longest) - (1 - OUTWARD) * float(
-        lengths @ sizes @ lengths
-    )
-    return float(np.sum(rows * (P @ rows))) + error
+    least = (1 - OUTWARD) * float(lengths @ sizes @ lengths)
+    return float(np.sum(rows * (P @ rows))) + (1 + OUTWARD) * float(longest @ sizes @ longest) - least
 
 
 def perron_error(turns: Sequence[Matrices]) -> float:
     """Return how far the u and v of a period are from those of exactly stochastic matrices, relatively, at most.
 
-    Exact are matrices whose entries differ from the stored ones by a few units of the last place. All others follow
-    from the first u and v by products of nonnegative numbers.
+    Exact are the stored ones with rows, or columns, divided by their sums, which a network allows to be off by 1e-10.
+    All others follow from the first u and v by products of nonnegative numbers.
     """
     R, C = product([turn.R for turn in turns]), product([turn.C for turn in turns])
-    first, count = turns[0], len(turns) - 1
-    rounding = 2 * count * len(R) * EPS  # of the products
+    first, count = turns[0], len(turns)
+    sums = np.concatenate([each for turn in turns for each in (turn.R.sum(axis=1), turn.C.sum(axis=0))])
+    rounding = 2 * (count - 1) * len(R) * EPS + count * float(np.abs(sums - 1).max())  # of the products
     found = max(_vector_error(R.T, first.u, rounding), _vector_error(C, first.v, rounding))
     return found + rounding + 2 * len(R) * EPS
 

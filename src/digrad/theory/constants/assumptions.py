@@ -12,9 +12,7 @@ from digrad.errors import ArgumentError
 Floats = npt.NDArray[np.floating]
 
 SOURCES = ("closed form", "given", "empirical")
-INDICATIVE = (
-    "indicative, not a certificate"  # the label of everything that rests on estimates or mini-batches
-)
+INDICATIVE = "indicative, not a certificate"  # the label of what rests on estimates or mini-batches
 NOT_GIVEN = -1.0  # no constant is negative
 
 

@@ -17,9 +17,7 @@ from digrad.theory.constants.coverage import check_covered
 
 Floats = npt.NDArray[np.floating]
 
-LARGEST_NETWORK = (
-    500  # agents up to which the dense linear algebra of all norms tried takes at most a minute or two
-)
+LARGEST_NETWORK = 500  # agents up to which the dense linear algebra of all norms takes a minute or two
 DOUBLINGS = 60
 SVD_LIMIT = 64  # beyond it the largest eigenvalue of the Gram matrix is several times faster
 LARGEST_WEIGHT = 1e12  # a norm more distorted than this is useless, and its factor inaccurate

@@ -33,9 +33,7 @@ Curve = Callable[[Floats], Floats]
 
 L1_GRID = tuple(float(value) for value in np.geomspace(0.03, 30.0, 25))
 INTERVALS = 20_000  # of a one-dimensional supremum; the bound is too large by about 1/INTERVALS of itself
-OUTWARD = (
-    1e-12  # relative rounding outwards: of 500 agents, of powers up to the 1000th, of exponents up to 700
-)
+OUTWARD = 1e-12  # relative rounding outwards: of 500 agents, powers up to the 1000th, exponents up to 700
 BISECTIONS = 60
 QUARTIC_EXCESS = (0.25, 1.0, 3.0)  # how far ell - 1 is chosen above the spread of the leading coefficients
 
@@ -100,9 +98,8 @@ def _cosh(local: Cosh, problem: Problem, L1: float, excess: float) -> Smoothness
     a, s = local.scale[:, 0], local.sharpness[:, 0]
     minimum = problem.solve(tolerance=np.inf)
     at_minimum = problem.local_gradients(minimum.x)  # [n, d]
-    error = OUTWARD * _largest_length(
-        a[:, None] * s[:, None] * np.cosh(s[:, None] * (minimum.x - local.center))
-    )
+    steep = local.scale * local.sharpness * np.cosh(local.sharpness * (minimum.x - local.center))
+    error = OUTWARD * _largest_length(steep)
     if np.ptp(s) == 0:
         average = np.sqrt(
             np.mean(a[:, None] * np.exp(s[0] * local.center), axis=0)
@@ -147,11 +144,8 @@ def _polynomial(local: Polynomial, problem: Problem, L1: float, excess: float) -
     terms = float(np.sum(np.mean(a * x**2 / 2 + np.abs(b) * x + q * x**4 / 4, axis=0)))
     spread = _relative_spread(a)
     spread = max(spread, _relative_spread(q)) if q.any() else spread
-    mean_a, mean_b, mean_q = (
-        a.mean(axis=0),
-        np.abs(b.mean(axis=0)) + OUTWARD * np.abs(b).mean(axis=0),
-        q.mean(axis=0),
-    )
+    mean_a, mean_q = a.mean(axis=0), q.mean(axis=0)
+    mean_b = np.abs(b.mean(axis=0)) + OUTWARD * np.abs(b).mean(axis=0)
     return Smoothness(
         L0=np.array([_polynomial_level(*row, free) for row in zip(a, b, q, strict=True)]),
         L1=np.full(local.n_agents, free),
@@ -215,12 +209,10 @@ def _quartic(local: Quartic, problem: Problem, L1: float, excess: float) -> Smoo
         lead, bend = abs(a[i] - mean) + OUTWARD * mean, 3 * a[i] * (length[i] + slack)
         room = (ell - 1) * mean * (1 - OUTWARD) - lead  # positive, because the agents do not share one centre
         # Beyond it each of three terms is at most a third of room r^3.
-        terms = (
-            3 * bend / room,
-            (3 * rough / room) ** (1 / 2),
-            (3 * (rest + (ell - 1) * offset) / room) ** (1 / 3),
+        until = max(
+            3 * bend / room, (3 * rough / room) ** 0.5, (3 * (rest + (ell - 1) * offset) / room) ** (1 / 3)
         )
-        until = max(terms) * (1 + OUTWARD)
+        until *= 1 + OUTWARD
         return _supremum(
             lambda r: lead * r**3 + bend * r**2 + rough * r + rest, lambda r: (ell - 1) * steepness(r), until
         )
@@ -237,9 +229,7 @@ def _quartic(local: Quartic, problem: Problem, L1: float, excess: float) -> Smoo
         ell=ell,
         b=0.0 if is_shared else max(dissimilarity(i) for i in range(local.n_agents)),
         lower_bound=_quartic_bound(problem, local, center, slack),
-        strong_convexity=down(
-            float(np.mean(a * np.maximum(length - slack, 0) ** 2))
-        ),  # mean a |x - m|^2 at least
+        strong_convexity=down(float(np.mean(a * np.maximum(length - slack, 0) ** 2))),  # mean a |x - m|^2
         source="closed form",
         note=f"quartic: L0 = 4 a/L1^2 with L1 = {L1:.3g}, ell - 1 = spread of a + {excess:.3g}",
     )
@@ -255,9 +245,7 @@ def _coordinates(rows: Floats) -> Floats:
 
 def _quartic_bound(problem: Problem, local: Quartic, center: Floats, slack: float) -> float:
     minimum = problem.solve(tolerance=np.inf)
-    radius = (
-        4 * minimum.loss / local.scale.mean()
-    ) ** 0.25  # F(y) >= mean/4 ||y - center||^4 by Jensen's inequality
+    radius = (4 * minimum.loss / local.scale.mean()) ** 0.25  # F(y) >= mean/4 ||y - center||^4 by Jensen
     distance = up(radius + float(np.linalg.norm(minimum.x - center)) + slack)
     away = np.linalg.norm(minimum.x - local.center, axis=1) + _largest_length(local.center)
     error = OUTWARD * float(np.max(local.scale[:, 0] * away**3))

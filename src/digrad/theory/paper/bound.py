@@ -24,9 +24,7 @@ from digrad.theory.paper.setting import Setting, make_setting
 Floats = npt.NDArray[np.floating]
 
 ITERATIONS = 400
-INFLATION = (
-    1e-9  # each iterate is enlarged by this, so that the iteration ends strictly above the fixed point
-)
+INFLATION = 1e-9  # by which each iterate is enlarged, so that the iteration ends above the fixed point
 TOLERANCE = 0.005  # relative, of the largest step
 LARGEST_STEP, SMALLEST_STEP = 1e6, 1e-24
 
