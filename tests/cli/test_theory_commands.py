@@ -1,4 +1,5 @@
 import json
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -116,8 +117,9 @@ def test_run_that_diverges_is_a_result_and_keeps_the_certificate(spec, monkeypat
 def test_results_in_place_of_a_file_are_refused_before_anything_is_computed(
     command, spec, monkeypatch, capsys, tmp_path
 ):
-    monkeypatch.setattr("digrad.specs.certify_spec.certify", None)
-    monkeypatch.setattr("digrad.specs.certify_spec.run_cgt", None)
+    module = import_module("digrad.specs.certify_spec")  # digrad.specs has a function of that name
+    monkeypatch.setattr(module, "certify", None)
+    monkeypatch.setattr(module, "run_cgt", None)
     code, output = call(monkeypatch, capsys, command, spec, "--out", spec)
     assert code == 2
     assert "`out` must be a folder" in output.err.splitlines()[-1]
