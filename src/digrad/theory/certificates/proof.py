@@ -118,16 +118,15 @@ class Proof(NamedTuple):
         width = np.array([_or_infinite(width) for width in stored["width"]])
         if not isinstance(stored["convex"], bool):
             raise TypeError("its convex is neither true nor false")
-        numbers: dict[str, Any] = dict(
-            zip(NUMBERS.values(), _numbers([stored[name] for name in NUMBERS]).tolist(), strict=True)
-        )
+        finite = _numbers([stored[name] for name in NUMBERS]).tolist()
+        numbers: dict[str, Any] = dict(zip(NUMBERS.values(), finite, strict=True))
+        numbers |= {name: _or_infinite(stored[name]) for name in INFINITE}
         found = cls(
             taps=Taps(a, b, float(stored["taps"]["step_size"])),
             curvature=L,
             convex=stored["convex"],
             width=width,
             **numbers,
-            **{name: _or_infinite(stored[name]) for name in INFINITE},
         )
         if not (len(a) == len(b) and len(L) == len(width)):
             raise ValueError("its lists are not as long as each other")
