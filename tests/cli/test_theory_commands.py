@@ -117,7 +117,7 @@ def test_run_that_diverges_is_a_result_and_keeps_the_certificate(spec, monkeypat
 def test_results_in_place_of_a_file_are_refused_before_anything_is_computed(
     command, spec, monkeypatch, capsys, tmp_path
 ):
-    module = import_module("digrad.specs.certify_spec")  # digrad.specs has a function of that name
+    module = import_module("digrad.specs.certification")  # digrad.specs has a function of that name
     monkeypatch.setattr(module, "certify", None)
     monkeypatch.setattr(module, "run_cgt", None)
     code, output = call(monkeypatch, capsys, command, spec, "--out", spec)

@@ -12,7 +12,7 @@ from digrad.paper import link_bias
 from digrad.paper.claims import ClaimTable
 from digrad.paper.logistic import MARKER
 from digrad.plots.style import AVERAGES
-from digrad.specs.certify_spec import CERTIFICATE, StoredCertificate
+from digrad.specs.certification import CERTIFICATE, StoredCertificate
 from digrad.specs.run_directory import RunDirectory, find_run, is_run
 from digrad.sweeps.sweep_folder import FACTS, TABLE
 

@@ -1,6 +1,6 @@
 """Experiments as data: the schema of specifications, the runner, the store of results, and presets."""
 
-from digrad.specs.certify_spec import (
+from digrad.specs.certification import (
     CertifiedRun,
     MeasuredSmoothness,
     certify_spec,

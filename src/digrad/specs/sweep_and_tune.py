@@ -15,7 +15,7 @@ from digrad._internal.json_files import has_record, write_json
 from digrad.errors import ArgumentError
 from digrad.network import Network
 from digrad.problems import Problem
-from digrad.specs.certify_spec import certified_step
+from digrad.specs.certification import certified_step
 from digrad.specs.spec import Built, Spec
 from digrad.specs.sweep_table import GRAPH
 from digrad.sweeps import (
