@@ -24,8 +24,8 @@ Average: TypeAlias = Literal["plain", "weighted"]
 class Net(Protocol):
     """Interface that an engine passes to a method: the only way for agents to communicate.
 
-    Each verb takes one stacked array ``[rows, ...]``, or a tuple of them that travels in the same round. ``shapes`` are
-    those of the parameters in a row, for methods that treat matrices as matrices; None for one vector.
+    Each primitive takes one stacked array ``[rows, ...]``, or a tuple of them that travels in the same round.
+    ``shapes`` are those of the parameters in a row, for methods that treat matrices as matrices; None for one vector.
     """
 
     shapes: Shapes | None

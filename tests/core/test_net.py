@@ -13,9 +13,9 @@ NETWORK = dg.Network(dg.graphs.example5())
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
 def test_bindings_cover_what_a_method_needs(case):
-    letters = {"row": "R", "column": "C", "doubly": "W"}
+    matrices = {"row": "R", "column": "C", "doubly": "W"}
     assert required(case.method) == case.needs
-    assert set(bindings(case.method).values()) == {letters[need] for need in case.needs if need != "mean"}
+    assert set(bindings(case.method).values()) == {matrices[need] for need in case.needs if need != "mean"}
 
 
 def test_averages_use_the_perron_vectors_of_the_matrices_in_use():

@@ -59,9 +59,9 @@ DEADLINES = {
 
 
 def delivery_by(clock, **links):
-    letters = {"push": "C", "pull": "R"}
-    charges = [Charge(verb, 16, 16, starts_in_full=False) for verb in letters]  # of CGT
-    return make_delivery(dg.Network(EXAMPLE, links=Links(clock=clock, **links)), charges, letters)
+    matrices = {"push": "C", "pull": "R"}
+    charges = [Charge(primitive, 16, 16, starts_in_full=False) for primitive in matrices]  # of CGT
+    return make_delivery(dg.Network(EXAMPLE, links=Links(clock=clock, **links)), charges, matrices)
 
 
 def test_an_agent_that_computes_beyond_the_deadline_acts_when_it_is_done():
@@ -187,10 +187,10 @@ def test_a_packet_in_full_misses_a_deadline_that_short_ones_keep():
 @pytest.mark.parametrize("links", [{}, {"loss": 0.3, "awake": 0.8}], ids=str)
 def test_sizes_and_delivery_that_depend_on_each_other_do_not_depend_on_who_asks_first(links):
     clock = Clock(latency=Uniform(0.0, 1.0), bandwidth=8.0, deadline=1.5)
-    letters = {"push": "C", "pull": "R"}
+    matrices = {"push": "C", "pull": "R"}
     charges = [Charge("push", 4, 16, starts_in_full=False), Charge("pull", 4, 16, starts_in_full=True)]
     network = dg.Network(EXAMPLE, links=Links(clock=clock, **CODED, **links))
-    whole, pieces = (make_delivery(network, charges, letters) for _ in range(2))
+    whole, pieces = (make_delivery(network, charges, matrices) for _ in range(2))
     ages, sizes = whole.ages(0, 700), whole.sizes(0, 700)
     assert set(np.unique(ages)) >= {-1, 0, 1, 2}
     for first, length in [(0, 300), (0, 100), (300, 400), (100, 300), (250, 7)]:

@@ -101,7 +101,9 @@ def compiled(
         a, b = jnp.asarray(Q5.a), jnp.asarray(Q5.b)
         traced = NumPyNet(5)
         chosen = net.bound(method_at(0)).matrices
-        traced.matrices = {verb: None if M is None else jnp.asarray(M) for verb, M in chosen.items()}
+        traced.matrices = {
+            primitive: None if M is None else jnp.asarray(M) for primitive, M in chosen.items()
+        }
 
         def body(k: Any, state: Any) -> Any:
             method = method_at(k)

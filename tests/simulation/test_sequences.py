@@ -96,9 +96,11 @@ def test_every_method_mixes_with_the_matrices_of_the_iteration(case):
     graph = dg.graphs.sequence([dg.graphs.ring(5), dg.graphs.ring(5).reversed(), dg.graphs.complete(5)])
     networks = [dg.Network(graph.at(k)) for k in range(3)]
     x0 = np.random.default_rng(1).standard_normal((5, 2))
-    state, letters = None, bindings(case.method)
+    state, matrices = None, bindings(case.method)
     for k in range(7):
-        net = _NumPy({verb: getattr(networks[k % 3], letter).toarray() for verb, letter in letters.items()})
+        net = _NumPy(
+            {primitive: getattr(networks[k % 3], matrix).toarray() for primitive, matrix in matrices.items()}
+        )
         state = case.method.init(x0, net) if state is None else state
         state = case.method.step(state, QUADRATIC.local_gradients(case.method.query(state)), net)
     if hasattr(case.method, "learns"):
@@ -115,13 +117,13 @@ class _NumPy:
     def __init__(self, matrices):
         self.matrices, self.one_hot = matrices, np.eye(5)
 
-    def __getattr__(self, verb):
-        return lambda x: self.apply(verb, x)
+    def __getattr__(self, primitive):
+        return lambda x: self.apply(primitive, x)
 
-    def apply(self, verb, x):
+    def apply(self, primitive, x):
         if isinstance(x, tuple):
-            return tuple(self.apply(verb, part) for part in x)
-        return np.broadcast_to(x.mean(0), x.shape) if verb == "mean" else self.matrices[verb] @ x
+            return tuple(self.apply(primitive, part) for part in x)
+        return np.broadcast_to(x.mean(0), x.shape) if primitive == "mean" else self.matrices[primitive] @ x
 
 
 def test_iterations_without_edges_send_nothing_and_mix_with_the_identity():

@@ -80,7 +80,7 @@ def train(
             state = method.init(torch.full((1, D), 4.0, dtype=torch.float64), net)
             for k in range(steps):
                 net.k = k
-                net.start_early([(verb, getattr(state, name)) for verb, name in early])
+                net.start_early([(primitive, getattr(state, name)) for primitive, name in early])
                 time.sleep(delay(agent, k))
                 grad = CURVATURE[agent] * state.x - LINEAR[agent]
                 net.begin_step()

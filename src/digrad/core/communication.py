@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from digrad.core.hyperparameters import at_iteration
-from digrad.core.net import Verbs, bindings
+from digrad.core.net import Primitives, bindings
 from digrad.links.compressors import Compressor, RandomK
 from digrad.methods.fields import numeric_fields, with_fields
 
@@ -40,15 +40,15 @@ class Sent(NamedTuple):
     is_pair: bool  # whether it is pushed together with its push-sum weight
     is_weight: bool  # whether it is that weight, which is neither compressed nor noisy
 
-    def keeps_reference(self, verb: str) -> bool:
+    def keeps_reference(self, primitive: str) -> bool:
         """Return whether both ends keep a reference: so for all but a tracker, which is pushed alone and vanishes."""
-        return verb != "push" or self.is_pair
+        return primitive != "push" or self.is_pair
 
 
 class Charge(NamedTuple):
     """One array of a packet, in bytes."""
 
-    verb: str
+    primitive: str
     short: int  # as it is compressed
     full: int
     starts_in_full: bool  # whether a receiver that has no reference yet is sent all of it
@@ -96,8 +96,8 @@ def measure_communication(method: Any, n: int = 3) -> Communication:
     (2, 1, 0, 2)
     """
     found = dry_step(method, _dated(np.ones((n, _DIMENSION))), np.eye(n))
-    widths = [(verb, part.shape[1]) for verb, x in found.calls for part in _parts(x)]
-    on_edges = [width for verb, width in widths if verb != "mean"]
+    widths = [(primitive, part.shape[1]) for primitive, x in found.calls for part in _parts(x)]
+    on_edges = [width for primitive, width in widths if primitive != "mean"]
     return Communication(
         vectors=on_edges.count(_DIMENSION),
         numbers=sum(width for width in on_edges if width != _DIMENSION),
@@ -114,19 +114,19 @@ def early_messages(method: Any, x0: Any, one_hot: Any) -> tuple[tuple[str, str],
 
 def charges_of(method: Any, compressor: Compressor | None, x0: Any, one_hot: Any) -> list[Charge]:
     """Return what the arrays of a step take on an edge, in the order of sending; see :func:`dry_step`."""
-    letters, calls = bindings(method), dry_step(method, x0, one_hot).calls
+    matrices, calls = bindings(method), dry_step(method, x0, one_hot).calls
     return [
-        _charge(verb, letters[verb], compressor, sent)
-        for verb, x in calls
-        if verb != "mean"
-        for sent in arrays_sent(verb, x)
+        _charge(primitive, matrices[primitive], compressor, sent)
+        for primitive, x in calls
+        if primitive != "mean"
+        for sent in arrays_sent(primitive, x)
     ]
 
 
-def arrays_sent(verb: str, x: Any) -> Iterator[Sent]:
+def arrays_sent(primitive: str, x: Any) -> Iterator[Sent]:
     """Yield the arrays of ``x``, one or a tuple, that a primitive sends."""
     parts = _parts(x)
-    is_pair = isinstance(x, tuple) and verb == "push"
+    is_pair = isinstance(x, tuple) and primitive == "push"
     for place, part in enumerate(parts):
         # The last of a pushed tuple is its weight if it is a column.
         yield Sent(part, is_pair, is_pair and place == len(parts) - 1 and part.shape[-1] == 1)
@@ -136,24 +136,24 @@ def _parts(x: Any) -> tuple[Any, ...]:
     return x if isinstance(x, tuple) else (x,)
 
 
-def _charge(verb: str, letter: str, compressor: Compressor | None, sent: Sent) -> Charge:
+def _charge(primitive: str, matrix: str, compressor: Compressor | None, sent: Sent) -> Charge:
     numbers, itemsize = int(np.prod(sent.array.shape[1:])), sent.array.dtype.itemsize
     full = numbers * itemsize
     if compressor is None or sent.is_weight:
-        return Charge(verb, full, full, starts_in_full=False)
-    refers = sent.keeps_reference(verb) and not (isinstance(compressor, RandomK) and letter == "R")
-    return Charge(verb, min(full, compressor.wire_bytes(numbers, itemsize)), full, starts_in_full=refers)
+        return Charge(primitive, full, full, starts_in_full=False)
+    refers = sent.keeps_reference(primitive) and not (isinstance(compressor, RandomK) and matrix == "R")
+    return Charge(primitive, min(full, compressor.wire_bytes(numbers, itemsize)), full, starts_in_full=refers)
 
 
 def _fields_sent(found: DryStep) -> tuple[tuple[str, str], ...]:
     """Return the fields of a state that were sent as they are, alone or in a tuple of such fields."""
     fields = {id(leaf): name for name, leaf in found.before._asdict().items()}
     whole = [
-        (verb, _parts(x))
-        for verb, x in found.calls
-        if verb != "mean" and all(id(p) in fields for p in _parts(x))
+        (primitive, _parts(x))
+        for primitive, x in found.calls
+        if primitive != "mean" and all(id(p) in fields for p in _parts(x))
     ]
-    return tuple((verb, fields[id(part)]) for verb, parts in whole for part in parts)
+    return tuple((primitive, fields[id(part)]) for primitive, parts in whole for part in parts)
 
 
 def _of_one_agent(method: Any) -> Any:
@@ -164,7 +164,7 @@ def _of_one_agent(method: Any) -> Any:
     return with_fields(method, {name: float(np.ravel(value)[0]) for name, value in per_agent.items()})
 
 
-class _DryNet(Verbs):
+class _DryNet(Primitives):
     """Returns what is sent, one round of communication later, and records every call."""
 
     def __init__(self, one_hot: Any) -> None:
@@ -175,8 +175,8 @@ class _DryNet(Verbs):
         """Return the average in every row."""
         return self._exchange("mean", x)
 
-    def _exchange(self, verb: str, x: Any) -> Any:
-        self.calls.append((verb, x))
+    def _exchange(self, primitive: str, x: Any) -> Any:
+        self.calls.append((primitive, x))
         mixed = tuple(_later(part) for part in _parts(x))
         return mixed if isinstance(x, tuple) else mixed[0]
 

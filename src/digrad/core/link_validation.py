@@ -24,9 +24,9 @@ def check_links(method: Method, network: AnyNetwork, name: str) -> None:
             f"`network` does not suit {name}: it learns {learns}, which does not settle when the network changes with "
             "the iteration or packets are lost or late; use a method with row and column weights, such as CGT."
         )
-    letters = set(bindings(method).values())
+    matrices = set(bindings(method).values())
     if links is None or links.is_reliable:
-        if links is not None and letters == {"C"} and not isinstance(links.compressor, Cast | None):
+        if links is not None and matrices == {"C"} and not isinstance(links.compressor, Cast | None):
             _check_push_sum(network, links, name)
         return
     is_fair = links.mean_loss == 0 and not links.sleeps
@@ -35,9 +35,9 @@ def check_links(method: Method, network: AnyNetwork, name: str) -> None:
         _refuse(
             name, "averages over all agents, which no edge of the network does", "a network without links"
         )
-    if "W" in letters:
+    if "W" in matrices:
         _check_two_way(network, links, name, is_fair=is_fair, is_late=is_late)
-    if letters == {"C"}:
+    if matrices == {"C"}:
         _check_push_sum(network, links, name)
     if links.is_naive:
         warn_user(

@@ -1,15 +1,13 @@
-"""The verbs of methods: which matrix each stands for, and how every executor is called."""
+"""The mixing primitives of methods: which matrix each stands for, and how every executor is called."""
 
 from typing import Any
 
-from digrad.network import LETTERS, Connectivity
+from digrad.network import KINDS, Connectivity
 from digrad.types import Shapes
-
-VERBS = {"row": "pull", "column": "push", "doubly": "mix"}  # what a need of a method is called on the net
 
 
 def bindings(method: Any) -> dict[str, str]:
-    """Return the matrix ``R``, ``C`` or ``W`` behind each verb that a method uses.
+    """Return the matrix ``R``, ``C`` or ``W`` behind each primitive that a method uses.
 
     ``mix`` is W, except for a one-matrix method with ``mixing="row"``, whose single matrix is R.
 
@@ -17,10 +15,8 @@ def bindings(method: Any) -> dict[str, str]:
     >>> bindings(CGT(step_size=0.1, threshold=1.0)), bindings(DGD(step_size=0.1, mixing="row"))
     ({'pull': 'R', 'push': 'C'}, {'mix': 'R'})
     """
-    bound = {verb: LETTERS[need] for need, verb in VERBS.items() if need in method.needs}
-    if "mix" in bound and getattr(method, "mixing", None) == "row":
-        bound["mix"] = LETTERS["row"]
-    return bound
+    bound = {facts.primitive: facts.matrix for kind, facts in KINDS.items() if kind in method.needs}
+    return {**bound, "mix": "R"} if "mix" in bound and getattr(method, "mixing", None) == "row" else bound
 
 
 def required(method: Any) -> frozenset[str]:
@@ -30,8 +26,8 @@ def required(method: Any) -> frozenset[str]:
     >>> required(DGD(step_size=0.1, mixing="row"))
     frozenset({'row'})
     """
-    letters = set(bindings(method).values())
-    return frozenset(need for need, letter in LETTERS.items() if letter in letters) | (
+    matrices = set(bindings(method).values())
+    return frozenset(kind for kind, facts in KINDS.items() if facts.matrix in matrices) | (
         method.needs & {"mean"}
     )
 
@@ -46,7 +42,7 @@ def connectivity(method: Any) -> Connectivity:
     return getattr(method, "connectivity", "strong" if "column" in method.needs else "root")
 
 
-class Verbs:
+class Primitives:
     """``pull``, ``push`` and ``mix`` of an executor, which says once what becomes of an array that is sent."""
 
     shapes: Shapes | None = None  # of the parameters in a row; an engine that knows them sets it
@@ -63,6 +59,6 @@ class Verbs:
         """Mix with the doubly stochastic W, or with the one matrix of the method."""
         return self._exchange("mix", x)
 
-    def _exchange(self, verb: str, x: Any) -> Any:
+    def _exchange(self, primitive: str, x: Any) -> Any:
         """Return what agents that send ``x``, an array or a tuple of arrays, have after mixing."""
         raise NotImplementedError

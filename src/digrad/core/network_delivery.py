@@ -39,20 +39,20 @@ def is_unreliable(network: AnyNetwork) -> bool:
 def make_delivery(
     network: AnyNetwork,
     charges: Sequence[Charge] = (),
-    letters: Mapping[str, str] | None = None,
+    matrices: Mapping[str, str] | None = None,
 ) -> DeliverySchedule | None:
     """Return the delivery schedule of a run, or None on a network whose packets all arrive in time.
 
     Args:
         network: On whose edges.
         charges: What every step sends along every edge; packets weigh nothing without.
-        letters: The matrix of each verb of the charges.
+        matrices: The matrix of each primitive of the charges.
     """
     if not is_unreliable(network):
         return None
     assert network.links is not None
     graph = all_edges(network)
-    parts = _parts(network, graph, charges, letters or {})
+    parts = _parts(network, graph, charges, matrices or {})
     if network.period == 1:
         churn = network.links.churn
         timeline = Timeline(churn, graph.edge_array, network.n) if churn else None
@@ -68,17 +68,17 @@ def make_delivery(
 
 
 def _parts(
-    network: AnyNetwork, graph: Digraph, charges: Sequence[Charge], letters: Mapping[str, str]
+    network: AnyNetwork, graph: Digraph, charges: Sequence[Charge], matrices: Mapping[str, str]
 ) -> list[Part]:
     """Return what each array takes on each edge: one that only R uses carries nothing that is pushed."""
     turns = 1 if network.period is None else network.period
     carries = {
-        verb: np.isin(
-            np.arange(graph.n_edges), numbers_among(step_weights(network, letter, 0, turns).edges, graph)
+        primitive: np.isin(
+            np.arange(graph.n_edges), numbers_among(step_weights(network, matrix, 0, turns).edges, graph)
         )
-        for verb, letter in letters.items()
+        for primitive, matrix in matrices.items()
     }
     return [
-        Part(one.short * carries[one.verb], one.full * carries[one.verb], one.starts_in_full)
+        Part(one.short * carries[one.primitive], one.full * carries[one.primitive], one.starts_in_full)
         for one in charges
     ]

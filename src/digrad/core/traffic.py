@@ -1,4 +1,4 @@
-"""What is sent: messages per verb, counted in a dry run, times the edges of every iteration."""
+"""What is sent: messages per primitive, counted in a dry run, times the edges of every iteration."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ def all_reduce_messages(n: int) -> int:
 
 @dataclass
 class Meter:
-    """What one step sends: bytes along each edge, by verb, and in all-reduces of all agents together.
+    """What one step sends: bytes along each edge, by primitive, and in all-reduces of all agents together.
 
     ``in_full`` is what a message takes whose receiver has not heard the one before, if it is coded against that.
     """
@@ -27,10 +27,10 @@ class Meter:
     in_full: dict[str, int] = field(default_factory=dict)
     in_means: int = 0
 
-    def charge(self, verb: str, size: int, in_full: int | None = None) -> None:
-        """Count a message of ``size`` bytes along every edge of a verb."""
-        self.per_edge[verb] = self.per_edge.get(verb, 0) + size
-        self.in_full[verb] = self.in_full.get(verb, 0) + (size if in_full is None else in_full)
+    def charge(self, primitive: str, size: int, in_full: int | None = None) -> None:
+        """Count a message of ``size`` bytes along every edge of a primitive."""
+        self.per_edge[primitive] = self.per_edge.get(primitive, 0) + size
+        self.in_full[primitive] = self.in_full.get(primitive, 0) + (size if in_full is None else in_full)
 
     def charge_mean(self, n: int, size: int) -> None:
         """Count an all-reduce of rows of ``size`` bytes."""
@@ -42,20 +42,21 @@ class Traffic:
 
     Args:
         network: Whose edges carry the messages.
-        letters: The matrix of each verb.
+        matrices: The matrix of each primitive.
         start: What was sent before the first step.
         step: What every step sends.
     """
 
-    def __init__(self, network: AnyNetwork, letters: Mapping[str, str], start: Meter, step: Meter) -> None:
-        self._network, self._letters, self._step = network, letters, step
+    def __init__(self, network: AnyNetwork, matrices: Mapping[str, str], start: Meter, step: Meter) -> None:
+        self._network, self._matrices, self._step = network, matrices, step
         self._is_coded = step.per_edge != step.in_full
         self._period = None if self._is_coded else network.period
         self._heard: dict[
             str, npt.NDArray[np.bool_]
-        ] = {}  # by verb, [A]: who has heard the last word of its sender
+        ] = {}  # by primitive, [A]: who has heard the last word of its sender
         self._done = [
-            start.in_means + sum(s * self._edges(verb, 0, 1)[0] for verb, s in start.per_edge.items())
+            start.in_means
+            + sum(s * self._edges(primitive, 0, 1)[0] for primitive, s in start.per_edge.items())
         ]
 
     def before(self, ks: npt.ArrayLike) -> npt.NDArray[np.int64]:
@@ -73,25 +74,25 @@ class Traffic:
     def _extend(self, last: int) -> None:
         first = len(self._done) - 1
         sent = np.full(last - first, self._step.in_means, np.int64)
-        for verb in self._step.per_edge:
-            sent += self._sent(verb, first, last - first)
+        for primitive in self._step.per_edge:
+            sent += self._sent(primitive, first, last - first)
         self._done.extend((self._done[-1] + np.cumsum(sent)).tolist())
 
-    def _sent(self, verb: str, first: int, length: int) -> npt.NDArray[np.int64]:
-        size, in_full = self._step.per_edge[verb], self._step.in_full[verb]
+    def _sent(self, primitive: str, first: int, length: int) -> npt.NDArray[np.int64]:
+        size, in_full = self._step.per_edge[primitive], self._step.in_full[primitive]
         if size == in_full:
-            return size * self._edges(verb, first, length)
-        weights = step_weights(self._network, self._letters[verb], first, length)
+            return size * self._edges(primitive, first, length)
+        weights = step_weights(self._network, self._matrices[primitive], first, length)
         sender = weights.edges[:, 0]
-        heard = self._heard.get(verb, np.zeros(len(sender), bool))
+        heard = self._heard.get(primitive, np.zeros(len(sender), bool))
         sent = np.zeros(length, np.int64)
         for row, there in enumerate(weights.weight != 0):
             sent[row] = size * (there & heard).sum() + in_full * (there & ~heard).sum()
             speaks = np.zeros(self._network.n, bool)
             speaks[sender[there]] = True
             heard = np.where(speaks[sender], there, heard)
-        self._heard[verb] = heard
+        self._heard[primitive] = heard
         return sent
 
-    def _edges(self, verb: str, first: int, length: int) -> npt.NDArray[np.int64]:
-        return edges_used(self._network, self._letters[verb], first, length)
+    def _edges(self, primitive: str, first: int, length: int) -> npt.NDArray[np.int64]:
+        return edges_used(self._network, self._matrices[primitive], first, length)

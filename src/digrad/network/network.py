@@ -19,8 +19,6 @@ from digrad.network.proportional_weights import proportions, scaled
 from digrad.network.spectral import DENSE_LIMIT, perron_column, perron_row
 from digrad.network.summary import NetworkSummary, summarize
 from digrad.network.validation import (
-    ADJECTIVES,
-    BUILDERS,
     Connectivity,
     check_connected,
     check_connectivity,
@@ -28,13 +26,10 @@ from digrad.network.validation import (
     no_root,
     no_sink,
 )
-from digrad.network.weights import Kind, Mixing, column_stochastic, row_stochastic, sinkhorn
+from digrad.network.weights import KINDS, Kind, Mixing, column_stochastic, row_stochastic, sinkhorn
 
 if TYPE_CHECKING:
     import networkx
-
-NEEDS = ("row", "column", "doubly", "mean")
-LETTERS = {"row": "R", "column": "C", "doubly": "W"}  # the matrix that serves a need
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
@@ -267,14 +262,16 @@ class Network:
             MixingError: The network lacks weights that are needed.
         """
         for need in sorted(needs):
-            checks.choice(need, "needs", owner, NEEDS)
+            checks.choice(need, "needs", owner, (*KINDS, "mean"))
         if isinstance(self.graph, GraphSequence):
             _require_sequence(self, needs, owner, connectivity)
             return
         for need in ("column", "doubly"):
             if need in needs:
                 self._require_weights(need, owner)
-        used = {need: getattr(self, LETTERS[need]).support for need in ("row", "column") if need in needs}
+        used = {
+            need: getattr(self, KINDS[need].matrix).support for need in ("row", "column") if need in needs
+        }
         if not self.partial:
             check_connectivity(used, owner, connectivity)
 
@@ -304,13 +301,13 @@ class Network:
         return self.graph.at(0) if isinstance(self.graph, GraphSequence) else self.graph
 
     def _require_weights(self, need: str, owner: str) -> None:
+        kind = KINDS[need]
         try:
-            getattr(self, LETTERS[need])
+            getattr(self, kind.matrix)
         except MixingError as error:
-            verb = {"column": "push", "doubly": "mix"}[need]
             raise MixingError(
-                f"`{owner}` needs {ADJECTIVES[need]} weights for `{verb}`, but the network has none: {error} "
-                f"Or pass {LETTERS[need]}=... to Network."
+                f"`{owner}` needs {kind.adjective} weights for `{kind.primitive}`, but the network has none: {error} "
+                f"Or pass {kind.matrix}=... to Network."
             ) from None
 
     def _doubly_or_none(self) -> Mixing | None:
@@ -367,7 +364,7 @@ def _check_sink(graph: Digraph) -> None:
 
 
 def _accept(weights: Any, graph: Digraph, name: str, partial: bool) -> Mixing:
-    kind: Kind = {letter: need for need, letter in LETTERS.items()}[name]  # pyright: ignore[reportAssignmentType]
+    kind: Kind = next(kind for kind, facts in KINDS.items() if facts.matrix == name)  # pyright: ignore[reportAssignmentType]
     if not isinstance(weights, Mixing):
         return custom(weights, kind, graph, name=name, partial=partial)
     if weights.n != graph.n:
@@ -377,8 +374,8 @@ def _accept(weights: Any, graph: Digraph, name: str, partial: bool) -> Mixing:
         )
     if weights.kind not in (kind, "doubly"):
         raise MixingError(
-            f"`{name}` of Network must be {ADJECTIVES[kind]}, but got {ADJECTIVES[weights.kind]} weights; "
-            f"build it with {BUILDERS[kind]}(graph)."
+            f"`{name}` of Network must be {KINDS[kind].adjective}, but got {KINDS[weights.kind].adjective} weights; "
+            f"build it with {KINDS[kind].builder}(graph)."
         )
     if not partial:
         check_connected(weights, name)

@@ -13,10 +13,10 @@ import numpy.typing as npt
 from digrad.errors import ArgumentError, MixingError
 from digrad.graphs import Digraph, GraphSequence, roots, sequence, sinks, unreachable_pair
 from digrad.links import Links, check_links
-from digrad.network.network import LETTERS, Network, of_union
+from digrad.network.network import Network, of_union
 from digrad.network.summary import NetworkSummary
 from digrad.network.validation import Connectivity, check_connectivity, no_root, no_sink, not_strong
-from digrad.network.weights import Mixing
+from digrad.network.weights import KINDS, Mixing
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -131,8 +131,8 @@ class NetworkSequence:
         for one in self.networks:
             one.require(needs, owner)
         used = {
-            need: _together([getattr(one, LETTERS[need]) for one in self.networks])
-            for need in LETTERS
+            need: _together([getattr(one, KINDS[need].matrix) for one in self.networks])
+            for need in KINDS
             if need in needs
         }
         if "column" in used and not sinks(used["column"]).size:
@@ -163,7 +163,7 @@ class StepWeights(NamedTuple):
     own: npt.NDArray[np.float64]  # [steps, n], the diagonals
 
 
-def step_weights(network: AnyNetwork, letter: str, first: int, length: int) -> StepWeights:
+def step_weights(network: AnyNetwork, name: str, first: int, length: int) -> StepWeights:
     """Return the weights ``R``, ``C`` or ``W`` of the iterations first, ..., first + length - 1.
 
     Example:
@@ -171,32 +171,28 @@ def step_weights(network: AnyNetwork, letter: str, first: int, length: int) -> S
         >>> step_weights(Network(every(2, ring(3))), "R", 0, 2).weight
         array([[0.5, 0.5, 0.5], [0. , 0. , 0. ]])
     """
-    if (
-        isinstance(network, Network)
-        and isinstance(network.graph, GraphSequence)
-        and letter != LETTERS["doubly"]
-    ):
-        return _uniform(network.graph, letter, first, length)
-    members = [getattr(network.at(k), letter) for k in range(first, first + length)]
+    if isinstance(network, Network) and isinstance(network.graph, GraphSequence) and name != "W":
+        return _uniform(network.graph, name, first, length)
+    members = [getattr(network.at(k), name) for k in range(first, first + length)]
     # The edges of the whole period, so that they are the same whichever iterations are asked for.
     turns = (
-        members if network.period is None else [getattr(network.at(k), letter) for k in range(network.period)]
+        members if network.period is None else [getattr(network.at(k), name) for k in range(network.period)]
     )
     return _gathered(_together(turns), members)
 
 
-def edges_used(network: AnyNetwork, letter: str, first: int, length: int) -> npt.NDArray[np.int64]:
-    """Return how many edges carry a message with the weights ``letter`` at each of the iterations, ``[length]``."""
+def edges_used(network: AnyNetwork, name: str, first: int, length: int) -> npt.NDArray[np.int64]:
+    """Return how many edges carry a message with the weights ``name`` at each of the iterations, ``[length]``."""
     if network.period == 1:
-        matrix = getattr(network.at(0), letter).matrix
+        matrix = getattr(network.at(0), name).matrix
         return np.full(length, matrix.nnz - np.count_nonzero(matrix.diagonal()))
-    return (step_weights(network, letter, first, length).weight != 0).sum(axis=1)
+    return (step_weights(network, name, first, length).weight != 0).sum(axis=1)
 
 
-def _uniform(graphs: GraphSequence, letter: str, first: int, length: int) -> StepWeights:
+def _uniform(graphs: GraphSequence, name: str, first: int, length: int) -> StepWeights:
     there = graphs.presence(first, length)
     sender, receiver = graphs.union.edge_array.T
-    end = receiver if letter == LETTERS["row"] else sender  # who divides by its degree
+    end = receiver if name == "R" else sender  # who divides by its degree
     degree = np.stack([np.bincount(end[row], minlength=graphs.n) for row in there])
     share = 1.0 / (degree + 1)
     return StepWeights(graphs.union.edge_array, np.where(there, share[:, end], 0.0), share)

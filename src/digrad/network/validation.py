@@ -17,11 +17,9 @@ from digrad.graphs import (
     sinks,
     unreachable_pair,
 )
-from digrad.network.weights import Kind, Mixing
+from digrad.network.weights import KINDS, Kind, Mixing
 
 SUM_TOLERANCE = 1e-10  # of the sum of a row or column
-BUILDERS = {"row": "row_stochastic", "column": "column_stochastic", "doubly": "sinkhorn"}
-ADJECTIVES = {"row": "row-stochastic", "column": "column-stochastic", "doubly": "doubly stochastic"}
 #: How weights must connect the agents for a method.
 Connectivity: TypeAlias = Literal["root", "common root", "strong"]
 _NAMES = {"row": "R", "column": "C", "doubly": "W"}
@@ -93,7 +91,7 @@ def check_connected(mixing: Mixing, name: str) -> None:
     elif (pair := unreachable_pair(mixing.support)) is not None:
         raise MixingError(
             f"`{name}`: agent {pair[0]} cannot reach agent {pair[1]} along positive weights, "
-            f"but {ADJECTIVES[mixing.kind]} weights must connect all agents strongly; "
+            f"but {KINDS[mixing.kind].adjective} weights must connect all agents strongly; "
             "give weight to more edges."
         )
 
@@ -116,7 +114,7 @@ def check_connectivity(used: Mapping[str, Digraph], owner: str, connectivity: Co
     for kind, graph in used.items():
         if (pair := unreachable_pair(graph)) is not None:
             raise MixingError(
-                f"`{owner}` needs {ADJECTIVES[kind]} weights that connect all agents strongly, because it divides by "
+                f"`{owner}` needs {KINDS[kind].adjective} weights that connect all agents strongly, because it divides by "
                 f"a weight of every agent, but agent {pair[0]} cannot reach agent {pair[1]}; give weight to more edges "
                 "or use a method for which a common root suffices, such as AB, CGT or PushPull."
             )
@@ -239,9 +237,9 @@ def _check_sums(weights: csr_array, axis: str, kind: Kind, name: str) -> None:
     if off.size:
         agent = int(off[0])
         raise MixingError(
-            f"`{name}`: {axis} {agent} sums to {sums[axis][agent]:.12g}, but {ADJECTIVES[kind]} weights "
+            f"`{name}`: {axis} {agent} sums to {sums[axis][agent]:.12g}, but {KINDS[kind].adjective} weights "
             f"must sum to 1 (within {SUM_TOLERANCE:g}); {_remedy(axis, kind, agent)} "
-            f"or use {BUILDERS[kind]}(graph)." + _hint(sums, axis, kind)
+            f"or use {KINDS[kind].builder}(graph)." + _hint(sums, axis, kind)
         )
 
 

@@ -6,7 +6,7 @@
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,22 @@ from digrad.errors import MixingError
 from digrad.graphs import Digraph, from_adjacency, strong_components, unreachable_pair
 
 Kind: TypeAlias = Literal["row", "column", "doubly"]
+
+
+class KindFacts(NamedTuple):
+    """One kind of weights: its matrix, the primitive of methods that mixes with it, its name, and what builds it."""
+
+    matrix: str
+    primitive: str
+    adjective: str
+    builder: str
+
+
+KINDS = {
+    "row": KindFacts("R", "pull", "row-stochastic", "row_stochastic"),
+    "column": KindFacts("C", "push", "column-stochastic", "column_stochastic"),
+    "doubly": KindFacts("W", "mix", "doubly stochastic", "sinkhorn"),
+}
 
 SINKHORN_TOLERANCE = 1e-13  # of every row sum
 SINKHORN_ITERATIONS = 2000  # beyond them Newton's method takes over

@@ -81,17 +81,17 @@ def constant(mixing: Mixing, dtype: npt.DTypeLike) -> Dense | Slots | Rolls:
     return _slots(mixing.n, matrix.indices, receiver, np.asarray(matrix.data, np.float64), dtype)
 
 
-def of_steps(network: AnyNetwork, letter: str, first: int, length: int, dtype: npt.DTypeLike) -> Operator:
-    """Return the matrices ``letter`` of the iterations first, ..., first + length - 1; :func:`pick` takes one."""
-    return _steps(step_weights(network, letter, first, length), dtype)
+def of_steps(network: AnyNetwork, matrix: str, first: int, length: int, dtype: npt.DTypeLike) -> Operator:
+    """Return R, C or W, whichever ``matrix`` names, of the iterations first, ..., first + length - 1; :func:`pick` takes one."""
+    return _steps(step_weights(network, matrix, first, length), dtype)
 
 
-def linked_steps(network: AnyNetwork, letter: str, first: int, length: int, dtype: npt.DTypeLike) -> Linked:
+def linked_steps(network: AnyNetwork, matrix: str, first: int, length: int, dtype: npt.DTypeLike) -> Linked:
     """Return the matrices of several iterations for compressed messages."""
-    weights = step_weights(network, letter, first, length)
+    weights = step_weights(network, matrix, first, length)
     nothing = np.zeros_like(weights.own)
     sent = np.stack([np.bincount(weights.edges[:, 0], row, network.n) for row in weights.weight])
-    own, given = (weights.own, nothing) if letter == "R" else (np.ones_like(nothing), sent)
+    own, given = (weights.own, nothing) if matrix == "R" else (np.ones_like(nothing), sent)
     others = _steps(weights._replace(own=nothing), dtype)
     return Linked(others, *jax.device_put((own.astype(dtype), given.astype(dtype), sent > 0)))
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from digrad.core.communication import Sent, arrays_sent
-from digrad.core.net import Verbs
+from digrad.core.net import Primitives
 from digrad.core.traffic import Meter
 from digrad.links import Links
 from digrad.links.compressors import decoded
@@ -16,11 +16,11 @@ from digrad.simulation.edge_mixing import Edges
 from digrad.simulation.mixing import Linked, Operator, apply, apply_decoded
 
 
-class SimulatedNet(Verbs):
+class SimulatedNet(Primitives):
     """The network of one iteration.
 
     Args:
-        operators: The matrices that the method needs, by verb.
+        operators: The matrices that the method needs, by primitive.
         n: The number of agents.
         dimension: Of an estimate; arrays of this width are compressed.
         links: How messages are compressed; None for not at all.
@@ -56,29 +56,29 @@ class SimulatedNet(Verbs):
         self.meter.charge_mean(self._n, _numbers(x) * x.dtype.itemsize)
         return jnp.broadcast_to(x.mean(axis=0), x.shape)
 
-    def _exchange(self, verb: str, x: Any) -> Any:
-        mixed = tuple(self._send(verb, sent) for sent in arrays_sent(verb, x))
+    def _exchange(self, primitive: str, x: Any) -> Any:
+        mixed = tuple(self._send(primitive, sent) for sent in arrays_sent(primitive, x))
         return mixed if isinstance(x, tuple) else mixed[0]
 
-    def _send(self, verb: str, sent: Sent) -> jax.Array:
-        operator, x = self._operators[verb], sent.array
+    def _send(self, primitive: str, sent: Sent) -> jax.Array:
+        operator, x = self._operators[primitive], sent.array
         if not isinstance(operator, Linked):
-            self.meter.charge(verb, _numbers(x) * x.dtype.itemsize)
+            self.meter.charge(primitive, _numbers(x) * x.dtype.itemsize)
             assert not isinstance(operator, Edges)
             return apply(operator, x)
         damping = self._compression.pair_damping if self._compression and sent.is_pair else 1.0
-        return apply_decoded(operator, x, self._decoded(verb, operator, sent), damping)
+        return apply_decoded(operator, x, self._decoded(primitive, operator, sent), damping)
 
-    def _decoded(self, verb: str, operator: Linked, sent: Sent) -> jax.Array:
+    def _decoded(self, primitive: str, operator: Linked, sent: Sent) -> jax.Array:
         """Return what receivers decode of an array; a short one, such as a weight, travels as it is."""
         x, compressor = sent.array, self._compression and self._compression.compressor
         full = _numbers(x) * x.dtype.itemsize
         if compressor is None or sent.is_weight or _numbers(x) != self._dimension:
-            self.meter.charge(verb, full)
+            self.meter.charge(primitive, full)
             return x
         size = min(full, compressor.wire_bytes(_numbers(x), x.dtype.itemsize))
-        refers = sent.keeps_reference(verb)
-        self.meter.charge(verb, size, in_full=full if refers else size)
+        refers = sent.keeps_reference(primitive)
+        self.meter.charge(primitive, size, in_full=full if refers else size)
         flat = x.reshape(len(x), -1)
         if not refers:
             self.links.append(None)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad.core.communication import Sent, arrays_sent, charges_of
-from digrad.core.net import Verbs, bindings
+from digrad.core.net import Primitives, bindings
 from digrad.core.network_delivery import make_delivery
 from digrad.links import DeliverySchedule, Links
 from digrad.links.compressors import Compressor, RandomK, decoded
@@ -33,8 +33,8 @@ from digrad.simulation.edge_mixing import (
 class LinkRules(NamedTuple):
     """What is compiled in of links; everything random about them comes as a :class:`Delivery`."""
 
-    matrices: tuple[tuple[str, str], ...]  # the matrix behind each verb
-    slices: tuple[tuple[str, Slices], ...]  # of the edges of each verb
+    matrices: tuple[tuple[str, str], ...]  # the matrix behind each primitive
+    slices: tuple[tuple[str, Slices], ...]  # of the edges of each primitive
     push: str
     pull: str
     compressor: Compressor | None
@@ -145,12 +145,12 @@ def undelivered(link: LinkState) -> jax.Array | None:
     return jnp.where(link.delivered[:, None], 0, link.pushed)
 
 
-class UnreliableNet(Verbs):
+class UnreliableNet(Primitives):
     """The network of one iteration.
 
     Args:
         rules: Code that is compiled in.
-        edges: The matrices that the method needs, by verb.
+        edges: The matrices that the method needs, by primitive.
         delivery: What happens at this iteration.
         states: Of each array that a step sends, in the order of sending; None opens them.
         k: The iteration.
@@ -181,17 +181,19 @@ class UnreliableNet(Verbs):
         """Refuse: validation has refused every method that averages over all agents."""
         raise AssertionError("a network with links has no mean")
 
-    def _exchange(self, verb: str, x: Any) -> Any:
-        mixed = tuple(self._send(verb, sent).reshape(sent.array.shape) for sent in arrays_sent(verb, x))
+    def _exchange(self, primitive: str, x: Any) -> Any:
+        mixed = tuple(
+            self._send(primitive, sent).reshape(sent.array.shape) for sent in arrays_sent(primitive, x)
+        )
         return mixed if isinstance(x, tuple) else mixed[0]
 
-    def _send(self, verb: str, array: Sent) -> jax.Array:
+    def _send(self, primitive: str, array: Sent) -> jax.Array:
         number, x = len(self.links), array.array.reshape(len(array.array), -1)
         state = LinkState() if self._states is None else self._states[number]
-        refers = array.keeps_reference(verb)
-        state, sent = (state, x) if array.is_weight else self._compressed(state, x, verb, refers=refers)
-        edges, slices = self._edges[verb], self._slices[verb]
-        transport = {"R": self._pulled, "C": self._pushed, "W": self._mixed}[self._matrices[verb]]
+        refers = array.keeps_reference(primitive)
+        state, sent = (state, x) if array.is_weight else self._compressed(state, x, primitive, refers=refers)
+        edges, slices = self._edges[primitive], self._slices[primitive]
+        transport = {"R": self._pulled, "C": self._pushed, "W": self._mixed}[self._matrices[primitive]]
         if array.is_pair and self._rules.damping != 1:
             edges = edges._replace(
                 weight=self._rules.damping * edges.weight, given=self._rules.damping * edges.given
@@ -202,7 +204,7 @@ class UnreliableNet(Verbs):
         return mixed
 
     def _compressed(
-        self, state: LinkState, x: jax.Array, verb: str, *, refers: bool
+        self, state: LinkState, x: jax.Array, primitive: str, *, refers: bool
     ) -> tuple[LinkState, jax.Array]:
         """Return what receivers would decode of x if it reached all of them; NaN where nothing is sent."""
         compressor, delivery, number = self._rules.compressor, self._delivery, len(self.links)
@@ -212,7 +214,7 @@ class UnreliableNet(Verbs):
         chosen = jnp.ones(x.shape, bool) if delivery.chosen is None else delivery.chosen[number]
         if not refers:
             return state, decoded(compressor, value, None, chosen)
-        if isinstance(compressor, RandomK) and self._matrices[verb] == "R":
+        if isinstance(compressor, RandomK) and self._matrices[primitive] == "R":
             return state, jnp.where(chosen, value, jnp.nan)
         known = jnp.zeros_like(x) if state.known is None else state.known
         after = jnp.where(self._k == 0, value, decoded(compressor, value, known, chosen))

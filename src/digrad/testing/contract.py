@@ -107,8 +107,8 @@ def _protocol(s: Case) -> None:
     missing = [name for name in ("needs", "init", "estimate", "query", "step") if not hasattr(s.method, name)]
     s.require(not missing, f"must have `{'`, `'.join(missing)}`, which digrad.types.Method explains")
     s.require(dataclasses.is_dataclass(s.method), "must be a dataclass whose fields are the hyper-parameters")
-    unknown = set(s.method.needs) - set(NumPyNet.verbs)
-    s.require(not unknown, f"`needs` must be some of {', '.join(NumPyNet.verbs)}, but it has {unknown}")
+    unknown = set(s.method.needs) - set(NumPyNet.primitives)
+    s.require(not unknown, f"`needs` must be some of {', '.join(NumPyNet.primitives)}, but it has {unknown}")
 
 
 def _shapes(s: Case) -> None:
@@ -169,8 +169,8 @@ def _needs(s: Case) -> None:
         run(s.method, net, s.gradient, s.start, 2)
     except AssertionError as error:
         raise ContractError(f"{type(s.method).__name__}: {error}.") from error
-    used = {verb for verb, _ in net.calls}
-    idle = {need for need in s.method.needs if NumPyNet.verbs[need] not in used}
+    used = {primitive for primitive, _ in net.calls}
+    idle = {need for need in s.method.needs if NumPyNet.primitives[need] not in used}
     s.require(not idle, f"`needs` announces {', '.join(sorted(idle))}, which `init` and `step` never use")
 
 

@@ -5,17 +5,18 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from digrad.core.net import Verbs
+from digrad.core.net import Primitives
 from digrad.graphs import Digraph
+from digrad.network import KINDS
 
 
-class NumPyNet(Verbs):
+class NumPyNet(Primitives):
     """Mixes with the given matrices (R for pull, C for push, W for mix) and records every call.
 
-    A verb whose matrix is missing raises, and so does ``mean`` unless it is allowed: `needs` is tested with that.
+    A primitive whose matrix is missing raises, and so does ``mean`` unless it is allowed: `needs` is tested with that.
     """
 
-    verbs: ClassVar = {"row": "pull", "column": "push", "doubly": "mix", "mean": "mean"}
+    primitives: ClassVar = {**{kind: facts.primitive for kind, facts in KINDS.items()}, "mean": "mean"}
 
     def __init__(self, n: int, *, R: Any = None, C: Any = None, W: Any = None, mean: bool = True) -> None:
         J = np.full((n, n), 1 / n) if mean else None
@@ -26,8 +27,10 @@ class NumPyNet(Verbs):
     def restricted(self, needs: Iterable[str]) -> "NumPyNet":
         """Return a net that offers nothing but ``needs``."""
         net = NumPyNet(len(self.one_hot))
-        allowed = {self.verbs[need] for need in needs}
-        net.matrices = {verb: matrix if verb in allowed else None for verb, matrix in self.matrices.items()}
+        allowed = {self.primitives[need] for need in needs}
+        net.matrices = {
+            primitive: matrix if primitive in allowed else None for primitive, matrix in self.matrices.items()
+        }
         return net
 
     def bound(self, method: Any) -> "NumPyNet":
@@ -42,12 +45,12 @@ class NumPyNet(Verbs):
         """Return the average in every row."""
         return self._exchange("mean", x)
 
-    def _exchange(self, verb: str, x: Any) -> Any:
-        matrix = self.matrices[verb]
+    def _exchange(self, primitive: str, x: Any) -> Any:
+        matrix = self.matrices[primitive]
         if matrix is None:
-            raise AssertionError(f"the method calls net.{verb}, which its `needs` does not announce")
+            raise AssertionError(f"the method calls net.{primitive}, which its `needs` does not announce")
         payload = x if isinstance(x, tuple) else (x,)
-        self.calls.append((verb, payload))
+        self.calls.append((primitive, payload))
         mixed = tuple(_apply(matrix, part) for part in payload)
         return mixed if isinstance(x, tuple) else mixed[0]
 

@@ -24,10 +24,9 @@ from typing import Any, NoReturn
 import torch
 
 from digrad._internal.error_text import agents_text, first_line
-from digrad.core.net import Verbs
+from digrad.core.net import Primitives
 from digrad.errors import ArgumentError, CommunicationError, NonFiniteError
 from digrad.methods.fields import with_fields
-from digrad.network import LETTERS
 from digrad.torch.engines.base import overwrite
 from digrad.torch.engines.log_records import note_step
 from digrad.torch.engines.mixing import Share, Turns
@@ -46,12 +45,12 @@ _TOLERANCE = 1e3  # times the rounding error of a number: sums of many of them
 Taken = dict[int, dict[int, Item]]  # by sender and call
 
 
-class AsynchronousNet(Verbs):
+class AsynchronousNet(Primitives):
     """What a method sees of a :class:`ProcessNetwork` with a deadline.
 
     Args:
         network: Who is connected to whom.
-        letters: The matrix behind each verb of the method.
+        matrices: The matrix behind each primitive of the method.
         dimension: Numbers per agent: arrays of this width travel in the short format of the network, if it has one.
         dtype: Of the rows.
 
@@ -61,10 +60,10 @@ class AsynchronousNet(Verbs):
     """
 
     def __init__(
-        self, network: ProcessNetwork, letters: Mapping[str, str], dimension: int, dtype: torch.dtype
+        self, network: ProcessNetwork, matrices: Mapping[str, str], dimension: int, dtype: torch.dtype
     ) -> None:
         links = network.network.links
-        if LETTERS["doubly"] in letters.values():
+        if "W" in matrices.values():
             raise ArgumentError(
                 "`deadline` of ProcessNetwork needs a method that pulls or pushes, because a late message breaks a "
                 "doubly stochastic matrix; use CGT, AB or PushPull."
@@ -74,8 +73,8 @@ class AsynchronousNet(Verbs):
         self._short_width = None if links is None or links.compressor is None else dimension
         assert network.deadline is not None
         self._deadline, self._max_lag = network.deadline, network.max_lag
-        self._turns = Turns(network.network, letters)
-        self._adds = {verb: letter != LETTERS["row"] for verb, letter in letters.items()}
+        self._turns = Turns(network.network, matrices)
+        self._adds = {primitive: matrix != "R" for primitive, matrix in matrices.items()}
         self._channel = network.transports.channel()
         self.inbox = Inbox(self._channel, links)
         self._edges: dict[int, Outgoing] = {}
@@ -200,16 +199,17 @@ class AsynchronousNet(Verbs):
     def start_early(self, fields: Sequence[tuple[str, torch.Tensor]], *, ahead: int = 0) -> None:
         """Send arrays ahead of iteration k; ``ahead`` counts the steps taken since while others were behind."""
         self._early, self._ahead, self._since = list(fields), ahead, time.monotonic()
-        is_pair = sum(self._adds[verb] for verb, _ in fields) > 1
+        is_pair = sum(self._adds[primitive] for primitive, _ in fields) > 1
         self._not_sent, self._is_gone = self._is_gone, frozenset()
         parts = {call: field for call, field in enumerate(fields, _EARLY) if call not in self._not_sent}
         self._offer(
-            {call: (verb, array.reshape(-1)) for call, (verb, array) in parts.items()}, is_pair=is_pair
+            {call: (primitive, array.reshape(-1)) for call, (primitive, array) in parts.items()},
+            is_pair=is_pair,
         )
-        for call, (verb, array) in parts.items():
-            if self._adds[verb]:
+        for call, (primitive, array) in parts.items():
+            if self._adds[primitive]:
                 self._gone[call] = array.reshape(-1) * sum(
-                    weight for _, weight in self._share(verb).receivers
+                    weight for _, weight in self._share(primitive).receivers
                 )
 
     def wait_for_packet(self, seconds: float) -> None:
@@ -223,23 +223,27 @@ class AsynchronousNet(Verbs):
             "`deadline` of ProcessNetwork: a method that averages over all agents waits for everybody."
         )
 
-    def _exchange(self, verb: str, x: Any) -> Any:
+    def _exchange(self, primitive: str, x: Any) -> Any:
         arrays = [array for array in (x if isinstance(x, tuple) else (x,))]
-        places = [self._early_place(verb, array) for array in arrays]
+        places = [self._early_place(primitive, array) for array in arrays]
         early = [place for place in places if place is not None]
         if len(early) == len(arrays):
             if self._snapshot is None:  # all at once: the parts of a pair arrive together
-                calls = {_EARLY + place: early_verb for place, (early_verb, _) in enumerate(self._early)}
+                calls = {
+                    _EARLY + place: early_primitive for place, (early_primitive, _) in enumerate(self._early)
+                }
                 self._snapshot = self._taken(calls, self._since + self._deadline)
             rows = [
-                self._mixed(verb, array, _EARLY + place, self._snapshot)
+                self._mixed(primitive, array, _EARLY + place, self._snapshot)
                 for array, place in zip(arrays, early, strict=True)
             ]
         else:
             call, flat = self._next_call(), torch.cat([array.reshape(-1) for array in arrays])
-            self._offer({call: (verb, flat)})
-            taken = self._taken({call: verb}, time.monotonic() + self._deadline)
-            rows = self._mixed(verb, flat[None], call, taken).split([array.shape[1] for array in arrays], 1)
+            self._offer({call: (primitive, flat)})
+            taken = self._taken({call: primitive}, time.monotonic() + self._deadline)
+            rows = self._mixed(primitive, flat[None], call, taken).split(
+                [array.shape[1] for array in arrays], 1
+            )
         return tuple(rows) if isinstance(x, tuple) else rows[0]
 
     def _next_call(self) -> int:
@@ -249,34 +253,36 @@ class AsynchronousNet(Verbs):
         self._place += 1
         return self._place
 
-    def _early_place(self, verb: str, array: torch.Tensor) -> int | None:
-        for place, (early_verb, sent) in enumerate(self._early):
-            if early_verb == verb and sent is array:
+    def _early_place(self, primitive: str, array: torch.Tensor) -> int | None:
+        for place, (early_primitive, sent) in enumerate(self._early):
+            if early_primitive == primitive and sent is array:
                 return place
         return None
 
-    def _share(self, verb: str) -> Share:
-        return self._turns.at(self.k)[verb][self.network.agent]
+    def _share(self, primitive: str) -> Share:
+        return self._turns.at(self.k)[primitive][self.network.agent]
 
     def _offer(self, parts: Mapping[int, tuple[str, torch.Tensor]], *, is_pair: bool = False) -> None:
         """Offer what is sent at the same moment, by call, to each receiver as one packet: lost or late as a whole."""
         packets: dict[int, dict[int, Item]] = {}
-        for call, (verb, flat) in parts.items():
-            adds = self._adds[verb]
+        for call, (primitive, flat) in parts.items():
+            adds = self._adds[primitive]
             is_short = not is_pair and call < _OUTSIDE and flat.numel() == self._short_width
             value = None if adds else Item(flat.clone(), adds, is_short)
-            for receiver, weight in self._share(verb).receivers:
+            for receiver, weight in self._share(primitive).receivers:
                 item = Item(flat * weight, adds, is_short) if value is None else value
                 packets.setdefault(receiver, {})[call] = item
         for receiver, items in packets.items():
             self._edge(receiver).offer(self.k + self._ahead, items)
 
     def _taken(self, calls: Mapping[int, str], until: float) -> Taken:
-        """Wait for the neighbours, and return what has come of some calls, whose verbs these are, by sender."""
-        senders = {verb: {s for s, _ in self._share(verb).senders} for verb in calls.values()}
+        """Wait for the neighbours, and return what has come of some calls, whose primitives these are, by sender."""
+        senders = {primitive: {s for s, _ in self._share(primitive).senders} for primitive in calls.values()}
         expected = {
             sender: [
-                call for call, verb in calls.items() if sender in senders[verb] and call not in self._not_sent
+                call
+                for call, primitive in calls.items()
+                if sender in senders[primitive] and call not in self._not_sent
             ]
             for sender in set().union(*senders.values()) - {self.network.agent}
         }
@@ -305,9 +311,9 @@ class AsynchronousNet(Verbs):
             taken = {
                 sender: {
                     call: arrived.items.pop(call)
-                    for call, verb in calls.items()
+                    for call, primitive in calls.items()
                     # A late estimate waits for the next step at which the edge is there; what was pushed does not.
-                    if call in arrived.items and (self._adds[verb] or sender in senders[verb])
+                    if call in arrived.items and (self._adds[primitive] or sender in senders[primitive])
                 }
                 for sender, arrived in self.inbox.arrived.items()
             }
@@ -376,9 +382,9 @@ class AsynchronousNet(Verbs):
             )
             raise lost from error
 
-    def _mixed(self, verb: str, own: torch.Tensor, call: int, taken: Taken) -> torch.Tensor:
-        share, items = self._share(verb), {s: found[call] for s, found in taken.items() if call in found}
-        if self._adds[verb]:
+    def _mixed(self, primitive: str, own: torch.Tensor, call: int, taken: Taken) -> torch.Tensor:
+        share, items = self._share(primitive), {s: found[call] for s, found in taken.items() if call in found}
+        if self._adds[primitive]:
             mixed = own.clone()
             for _, weight in share.receivers:
                 mixed -= own * weight
@@ -448,7 +454,9 @@ class AsynchronousRuntime:
         """Begin iteration k: send what the method mixes before the gradient is known."""
         self.net.k = k
         note_step(k)
-        self.net.start_early([(verb, getattr(state, name)) for verb, name in self._early], ahead=ahead)
+        self.net.start_early(
+            [(primitive, getattr(state, name)) for primitive, name in self._early], ahead=ahead
+        )
 
     def _wait_for_all(self, name: str) -> None:
         """Wait until all agents have posted something."""

@@ -43,7 +43,7 @@ class Runtime(Protocol):
         ...
 
     def lay_out(self, state: Any, early: Sequence[tuple[str, str]]) -> Any:
-        """Return a copy of a state in memory of its own; ``early`` are the verbs and fields that are sent ahead."""
+        """Return a copy of a state in memory of its own; ``early`` are the primitives and fields that are sent ahead."""
         ...
 
     def advance(self, method: Any, state: Any, grad: torch.Tensor) -> None:

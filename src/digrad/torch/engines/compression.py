@@ -44,13 +44,13 @@ class Compression:
         self.references: dict[str, torch.Tensor] = {}  # [1, d] by name, which ends in the sender
         self._received: dict[
             str, set[tuple[int, int]]
-        ] = {}  # by verb, edges whose receiver has the reference
+        ] = {}  # by primitive, edges whose receiver has the reference
 
     def stored(self) -> dict[str, torch.Tensor]:
         """Return everything by name: state, like that of the method."""
         received = {
-            RECEIVED + verb: torch.tensor(sorted(edges), dtype=torch.int64).reshape(-1, 2)
-            for verb, edges in self._received.items()
+            RECEIVED + primitive: torch.tensor(sorted(edges), dtype=torch.int64).reshape(-1, 2)
+            for primitive, edges in self._received.items()
         }
         return {**self.references, **received}
 
@@ -69,9 +69,9 @@ class Compression:
         """Return whether an array is compressed."""
         return self._compressor is not None and not sent.is_weight and sent.array.shape[1] == self._dimension
 
-    def has_reference(self, verb: str, sender: int, receiver: int) -> bool:
+    def has_reference(self, primitive: str, sender: int, receiver: int) -> bool:
         """Return whether an agent has the reference of another one."""
-        return (sender, receiver) in self._received.get(verb, ())
+        return (sender, receiver) in self._received.get(primitive, ())
 
     def size(self, row: torch.Tensor) -> int:
         """Return the bytes of a compressed row."""
@@ -125,11 +125,11 @@ class Compression:
         """Note who has received from whom at an iteration, whose shares these are: the others have missed it."""
         if self._compressor is None:
             return
-        for verb, everyone in shares.items():
+        for primitive, everyone in shares.items():
             now = {(share.agent, receiver) for share in everyone for receiver, _ in share.receivers}
             senders = {sender for sender, _ in now}
-            before = self._received.get(verb, set())
-            self._received[verb] = {edge for edge in before if edge[0] not in senders} | now
+            before = self._received.get(primitive, set())
+            self._received[primitive] = {edge for edge in before if edge[0] not in senders} | now
 
     def _reference(self, name: str | None) -> torch.Tensor | None:
         return None if name is None else self.references[name]

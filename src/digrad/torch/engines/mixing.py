@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from digrad.network import LETTERS, AnyNetwork, Mixing
+from digrad.network import AnyNetwork, Mixing
 
 PIECE = 1 << 17  # numbers worked on at a time: they stay in the cache, and no large temporary is needed
 
@@ -37,15 +37,15 @@ class Turns:
 
     Args:
         network: Graph and weights, constant or not.
-        letters: The matrix ``R``, ``C`` or ``W`` behind each verb.
+        matrices: The matrix ``R``, ``C`` or ``W`` behind each primitive.
     """
 
-    def __init__(self, network: AnyNetwork, letters: Mapping[str, str]) -> None:
-        self._network, self._letters = network, letters
+    def __init__(self, network: AnyNetwork, matrices: Mapping[str, str]) -> None:
+        self._network, self._matrices = network, matrices
         self._known: dict[tuple[int, float], dict[str, tuple[Share, ...]]] = {}
 
     def at(self, k: int, damping: float = 1.0) -> dict[str, tuple[Share, ...]]:
-        """Return the shares of all agents at iteration k, by verb; ``damping`` times as much is sent."""
+        """Return the shares of all agents at iteration k, by primitive; ``damping`` times as much is sent."""
         period = self._network.period
         turn = k if period is None else k % period
         if (turn, damping) not in self._known:
@@ -53,8 +53,8 @@ class Turns:
                 self._known = {key: one for key, one in self._known.items() if key[0] == turn}
             network = self._network.at(turn)
             self._known[turn, damping] = {
-                verb: shares(getattr(network, letter), conserves=letter != LETTERS["row"], damping=damping)
-                for verb, letter in self._letters.items()
+                primitive: shares(getattr(network, matrix), conserves=matrix != "R", damping=damping)
+                for primitive, matrix in self._matrices.items()
             }
         return self._known[turn, damping]
 

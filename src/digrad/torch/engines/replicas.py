@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import torch
 
 from digrad.core.communication import Sent, arrays_sent
-from digrad.core.net import Verbs
+from digrad.core.net import Primitives
 from digrad.core.traffic import all_reduce_messages
 from digrad.errors import NonFiniteError
 from digrad.network import AnyNetwork
@@ -17,20 +17,20 @@ from digrad.torch.engines.mixing import Turns, combine
 from digrad.torch.engines.unreliable import UnreliableNet, keep_sleepers
 
 
-class ReplicaNet(Verbs):
+class ReplicaNet(Primitives):
     """All agents at once, mixed row by row in the order that a network of processes uses.
 
     Args:
         network: Graph and weights, constant or not, with links that at most compress.
-        letters: The matrix behind each verb of the method.
+        matrices: The matrix behind each primitive of the method.
         dimension: Numbers per agent.
         device: Where the rows are.
     """
 
     def __init__(
-        self, network: AnyNetwork, letters: Mapping[str, str], dimension: int, device: torch.device
+        self, network: AnyNetwork, matrices: Mapping[str, str], dimension: int, device: torch.device
     ) -> None:
-        self._turns = Turns(network, letters)
+        self._turns = Turns(network, matrices)
         self._compression = Compression(network.links, dimension)
         self._n, self._device = network.n, device
         self.k = self.bytes_sent = 0
@@ -66,14 +66,14 @@ class ReplicaNet(Verbs):
         self.bytes_sent += all_reduce_messages(len(x)) * x[0].nbytes
         return x.mean(0, keepdim=True).expand_as(x).contiguous()
 
-    def _exchange(self, verb: str, x: Any) -> Any:
-        mixed = tuple(self._mix(verb, sent) for sent in arrays_sent(verb, x))
+    def _exchange(self, primitive: str, x: Any) -> Any:
+        mixed = tuple(self._mix(primitive, sent) for sent in arrays_sent(primitive, x))
         return mixed if isinstance(x, tuple) else mixed[0]
 
-    def _mix(self, verb: str, sent: Sent) -> torch.Tensor:
+    def _mix(self, primitive: str, sent: Sent) -> torch.Tensor:
         x, compression = sent.array, self._compression
-        shares = self._turns.at(self.k, damping=compression.damping if sent.is_pair else 1.0)[verb]
-        place, refers = self._place, sent.keeps_reference(verb)
+        shares = self._turns.at(self.k, damping=compression.damping if sent.is_pair else 1.0)[primitive]
+        place, refers = self._place, sent.keeps_reference(primitive)
         if place is not None:
             self._place = place + 1
         if place is None or not compression.applies(sent):
@@ -85,7 +85,7 @@ class ReplicaNet(Verbs):
                 value = values[agent : agent + 1]
                 compression.keep(name, value, sends=bool(shares[agent].receivers))
         sizes = [compression.size(row) for row in x]
-        return self._combined(shares, x, values, sizes, full_for=verb if refers else None)
+        return self._combined(shares, x, values, sizes, full_for=primitive if refers else None)
 
     def _combined(
         self,

@@ -14,7 +14,7 @@ import torch
 
 from digrad._internal.error_text import agents_text, first_line
 from digrad.core.communication import Sent, arrays_sent
-from digrad.core.net import Verbs
+from digrad.core.net import Primitives
 from digrad.core.traffic import all_reduce_messages
 from digrad.errors import CommunicationError, NonFiniteError
 from digrad.torch.engines.base import overwrite
@@ -141,7 +141,7 @@ class PacketRound:
             raise CommunicationError(self._lost(sender, MessageLostError(reason)))
         return packet.payload
 
-    def _waited(self, peer: int, look: Any, deadline: float, verb: str) -> Any:
+    def _waited(self, peer: int, look: Any, deadline: float, action: str) -> Any:
         """Return what ``look`` finds within the timeout, or as long as bytes move."""
         timeout = self._network.timeout
         with self._network.waiting_for([peer], lambda: self._channel.last_progress(peer)):
@@ -154,7 +154,7 @@ class PacketRound:
                     return found
                 now, moved = time.monotonic(), self._channel.last_progress(peer)
                 if now >= max(deadline, moved + timeout):
-                    raise CommunicationError(self._silent(verb, peer, timeout))
+                    raise CommunicationError(self._silent(action, peer, timeout))
                 if moved > now - timeout / 4:  # who waits for this agent should not give up either
                     for receiver, _ in self._sendings:
                         self._channel.send_heartbeat(receiver)
@@ -168,9 +168,9 @@ class PacketRound:
         for position, one, piece in zip(positions, like, payload.split(sizes), strict=True):
             self.parts[position].received[sender] = typed(piece, one.dtype)[None]
 
-    def _silent(self, verb: str, peer: int, timeout: float) -> str:
+    def _silent(self, action: str, peer: int, timeout: float) -> str:
         return (
-            f"step {self._k}: nothing was {verb} {agents_text([peer])} within {timeout:.1f} s; it is dead, stopped, "
+            f"step {self._k}: nothing was {action} {agents_text([peer])} within {timeout:.1f} s; it is dead, stopped, "
             "slow or itself waiting: look at its log, raise `timeout` of ProcessNetwork if it is slow, and "
             "start all agents again."
         )
@@ -179,21 +179,21 @@ class PacketRound:
         return f"step {self._k}: the connection to agent {peer} is lost ({first_line(error)}); start all agents again."
 
 
-class SynchronousNet(Verbs):
+class SynchronousNet(Primitives):
     """What a method sees of a :class:`ProcessNetwork` without a deadline.
 
     Args:
         network: Who is connected to whom.
-        letters: The matrix behind each verb of the method.
+        matrices: The matrix behind each primitive of the method.
         dimension: Numbers per agent.
         device: Where the rows are.
     """
 
     def __init__(
-        self, network: ProcessNetwork, letters: Mapping[str, str], dimension: int, device: torch.device
+        self, network: ProcessNetwork, matrices: Mapping[str, str], dimension: int, device: torch.device
     ) -> None:
         self.network = network
-        self._turns = Turns(network.network, letters)
+        self._turns = Turns(network.network, matrices)
         self._compression = Compression(network.network.links, dimension)
         self._is_packet = device.type == "cpu"
         # What is sent ahead must not be in the way of what is not.
@@ -238,7 +238,7 @@ class SynchronousNet(Verbs):
         return self.network.sum(x) / self.network.n
 
     def start_early(self, fields: Sequence[tuple[str, torch.Tensor]]) -> None:
-        """Send arrays ahead of iteration k, which mixes them, as ``(verb, array)``; several pushed ones are a pair.
+        """Send arrays ahead of iteration k, which mixes them, as ``(primitive, array)``; several pushed ones are a pair.
 
         They must stay as they are until :meth:`settle_early`.
         """
@@ -259,10 +259,10 @@ class SynchronousNet(Verbs):
             self._early.release()
         self._early, self._early_fields = None, []
 
-    def _exchange(self, verb: str, x: Any) -> Any:
-        arrays = list(arrays_sent(verb, x))
-        parts: list[Part | None] = [self._find_early(verb, sent.array) for sent in arrays]
-        late = [(verb, sent) for sent, part in zip(arrays, parts, strict=True) if part is None]
+    def _exchange(self, primitive: str, x: Any) -> Any:
+        arrays = list(arrays_sent(primitive, x))
+        parts: list[Part | None] = [self._find_early(primitive, sent.array) for sent in arrays]
+        late = [(primitive, sent) for sent, part in zip(arrays, parts, strict=True) if part is None]
         current = None
         if late:
             current = self._post(late, self._places(len(late)), is_early=False)
@@ -278,12 +278,12 @@ class SynchronousNet(Verbs):
             current.release()
         return mixed if isinstance(x, tuple) else mixed[0]
 
-    def _find_early(self, verb: str, x: torch.Tensor) -> Part | None:
+    def _find_early(self, primitive: str, x: torch.Tensor) -> Part | None:
         """Return what the neighbours sent ahead to be mixed with ``x``, if they did."""
         if self._early is None:
             return None
-        for position, (early_verb, array) in enumerate(self._early_fields):
-            if early_verb == verb and array is x:
+        for position, (early_primitive, array) in enumerate(self._early_fields):
+            if early_primitive == primitive and array is x:
                 self._finish(self._early)
                 self._early.parts[position] = self._decoded(self._early.parts[position])
                 return self._early.parts[position]
@@ -304,13 +304,13 @@ class SynchronousNet(Verbs):
         self._place += count
         return [f"late {place}" for place in range(self._place - count, self._place)]
 
-    def _part(self, verb: str, sent: Sent, name: str | None) -> Part:
+    def _part(self, primitive: str, sent: Sent, name: str | None) -> Part:
         """Return a row as it travels."""
         compression, me = self._compression, self.network.agent
-        share = self._turns.at(self.k, compression.damping if sent.is_pair else 1.0)[verb][me]
+        share = self._turns.at(self.k, compression.damping if sent.is_pair else 1.0)[primitive][me]
         if name is None or not compression.applies(sent):
             return Part(share, sent.array.contiguous())
-        if not sent.keeps_reference(verb):
+        if not sent.keeps_reference(primitive):
             wire, value = compression.encode(sent.array, None)
             return Part(share, wire, value=value)
         wire, value = compression.encode(sent.array, f"{name} of {me}")
@@ -320,9 +320,11 @@ class SynchronousNet(Verbs):
             value=value,
             name=name,
             full_receivers=frozenset(
-                r for r, _ in share.receivers if not compression.has_reference(verb, me, r)
+                r for r, _ in share.receivers if not compression.has_reference(primitive, me, r)
             ),
-            full_senders=frozenset(s for s, _ in share.senders if not compression.has_reference(verb, s, me)),
+            full_senders=frozenset(
+                s for s, _ in share.senders if not compression.has_reference(primitive, s, me)
+            ),
         )
 
     def _decoded(self, part: Part) -> Part:
@@ -346,7 +348,9 @@ class SynchronousNet(Verbs):
     def _post(
         self, arrays: Sequence[tuple[str, Sent]], names: Sequence[str | None], *, is_early: bool
     ) -> Round:
-        parts = [self._part(verb, sent, name) for (verb, sent), name in zip(arrays, names, strict=True)]
+        parts = [
+            self._part(primitive, sent, name) for (primitive, sent), name in zip(arrays, names, strict=True)
+        ]
         self._rounds += 1
         try:
             if self._is_packet:
@@ -361,9 +365,12 @@ class SynchronousNet(Verbs):
 
 def _as_sent(fields: Sequence[tuple[str, torch.Tensor]]) -> list[tuple[str, Sent]]:
     """Return fields as they are sent: several that are pushed are one pair."""
-    pushed = tuple(array for verb, array in fields if verb == "push")
+    pushed = tuple(array for primitive, array in fields if primitive == "push")
     pair = arrays_sent("push", pushed if len(pushed) > 1 else pushed[0]) if len(pushed) > 0 else iter(())
-    return [(verb, next(pair) if verb == "push" else Sent(array, False, False)) for verb, array in fields]
+    return [
+        (primitive, next(pair) if primitive == "push" else Sent(array, False, False))
+        for primitive, array in fields
+    ]
 
 
 class SynchronousRuntime:
@@ -398,7 +405,7 @@ class SynchronousRuntime:
         """Begin iteration k: send what the method mixes before the gradient is known."""
         self.net.k = k
         note_step(k)
-        self.net.start_early([(verb, getattr(state, name)) for verb, name in self._early])
+        self.net.start_early([(primitive, getattr(state, name)) for primitive, name in self._early])
 
     def gather(self, call: str) -> None:
         """Do nothing: agents that wait for all messages are together anyway."""

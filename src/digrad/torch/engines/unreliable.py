@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from digrad.core.communication import Sent, arrays_sent, charges_of
-from digrad.core.net import Verbs, bindings
+from digrad.core.net import Primitives, bindings
 from digrad.core.network_delivery import make_delivery, numbers_of_edges
 from digrad.core.packet_counts import PacketTraffic
 from digrad.core.repair import network_of, repair, void_edges
@@ -73,7 +73,7 @@ class Weights(NamedTuple):
     own: torch.Tensor  # [n, 1]
 
 
-class UnreliableNet(Verbs):
+class UnreliableNet(Primitives):
     """What methods see of all agents of a network whose packets may be lost or late.
 
     Args:
@@ -86,9 +86,9 @@ class UnreliableNet(Verbs):
     def __init__(self, method: Method, network: AnyNetwork, flat: FlatParameters, plain: Any) -> None:
         assert network.links is not None
         x0 = torch.empty(network.n, flat.dimension, dtype=flat.dtype, device="meta")  # without numbers
-        self._letters = bindings(method)
+        self._matrices = bindings(method)
         charges = charges_of(method, network.links.compressor, x0, x0.new_empty(network.n, network.n))
-        delivery = make_delivery(network, charges, self._letters)
+        delivery = make_delivery(network, charges, self._matrices)
         assert delivery is not None
         self._plain, self._delivery, self._device = plain, delivery, flat.device
         self.links, self.timeline = delivery.links, delivery.timeline
@@ -171,25 +171,25 @@ class UnreliableNet(Verbs):
         """Average over all agents; only outside of a step, where it belongs to the plain net."""
         return self._plain.mean(x)
 
-    def _exchange(self, verb: str, x: Any) -> Any:
+    def _exchange(self, primitive: str, x: Any) -> Any:
         if self._call is None:
             self._plain.k = self.k
-            return getattr(self._plain, verb)(x)
-        mixed = tuple(self._send(verb, sent) for sent in arrays_sent(verb, x))
+            return getattr(self._plain, primitive)(x)
+        mixed = tuple(self._send(primitive, sent) for sent in arrays_sent(primitive, x))
         return mixed if isinstance(x, tuple) else mixed[0]
 
-    def _send(self, verb: str, array: Sent) -> torch.Tensor:
+    def _send(self, primitive: str, array: Sent) -> torch.Tensor:
         assert self._call is not None
         state, x, now = self._at(self._call), array.array, self.delivered()
-        value = x if array.is_weight else self._compressed(state, array, verb, now)
-        weights = self._weights(self.k, self._letters[verb], x.dtype)
+        value = x if array.is_weight else self._compressed(state, array, primitive, now)
+        weights = self._weights(self.k, self._matrices[primitive], x.dtype)
         if array.is_pair:
             weights = weights._replace(edges=self.links.pair_damping * weights.edges)
         self._call += 1
-        transport = {"R": self._pulled, "C": self._pushed, "W": self._mixed}[self._letters[verb]]
+        transport = {"R": self._pulled, "C": self._pushed, "W": self._mixed}[self._matrices[primitive]]
         return transport(state, x, value, weights, now)
 
-    def _compressed(self, state: LinkState, array: Sent, verb: str, now: Delivered) -> torch.Tensor:
+    def _compressed(self, state: LinkState, array: Sent, primitive: str, now: Delivered) -> torch.Tensor:
         """Return what receivers would decode if it reached all of them; NaN where nothing is sent."""
         links, value, width = self.links, array.array, array.array.shape[1]
         if links.is_noisy:
@@ -201,9 +201,9 @@ class UnreliableNet(Verbs):
         if isinstance(links.compressor, RandomK):
             drawn = self._delivery.chosen(self.k, 1, self._call or 0, width)[0]
             chosen = torch.as_tensor(drawn, device=value.device)
-        if not array.keeps_reference(verb):
+        if not array.keeps_reference(primitive):
             return decoded(links.compressor, value, None, chosen)
-        if chosen is not None and self._letters[verb] == "R":
+        if chosen is not None and self._matrices[primitive] == "R":
             return torch.where(chosen, value, torch.nan)
         if self.k == 0 or state.reference is None:
             reference = value.clone()
@@ -320,9 +320,9 @@ class UnreliableNet(Verbs):
             self._states.append(LinkState())
         return self._states[call]
 
-    def _weights_of(self, k: int, letter: str, dtype: torch.dtype) -> Weights:
+    def _weights_of(self, k: int, matrix: str, dtype: torch.dtype) -> Weights:
         network = self._networks[self.timeline.phase(k) if self.timeline else 0]
-        found = step_weights(network, letter, k, 1)
+        found = step_weights(network, matrix, k, 1)
         edges = np.zeros(len(self._delivery.edges))
         edges[numbers_of_edges(found.edges, self._delivery.edges, self._delivery.n)] = found.weight[0]
         own = torch.as_tensor(found.own[0], dtype=dtype, device=self._device)[:, None]
