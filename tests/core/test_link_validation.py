@@ -32,7 +32,7 @@ LEARNS = {*REFUSED[DOUBLY], "loss both ways"}  # FROST, which learns the Perron 
 WARNED = {"loss", "loss both ways", "sleep", "deadline"}  # push-sum, which these drain
 
 
-def complaint(case, links):
+def message_of(case, links):
     """Return why a method is refused; nothing if it is not."""
     network = dg.Network(BOTH_WAYS, W=dg.network.metropolis(BOTH_WAYS), links=links)
     try:
@@ -45,8 +45,8 @@ def complaint(case, links):
 @pytest.mark.filterwarnings("ignore:.*divides by a weight")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
 def test_every_method_is_refused_what_the_specification_says(case):
-    refused = {name for name, links in LINKS.items() if complaint(case, links)}
-    assert not any("\n" in complaint(case, links) for links in LINKS.values())
+    refused = {name for name, links in LINKS.items() if message_of(case, links)}
+    assert not any("\n" in message_of(case, links) for links in LINKS.values())
     expected = set(LINKS) - {"compressor"} if "mean" in case.needs else REFUSED[case.needs]
     assert refused == (LEARNS if case.label == "FROST" else expected)
 
@@ -54,6 +54,6 @@ def test_every_method_is_refused_what_the_specification_says(case):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
 @pytest.mark.parametrize("name", sorted(WARNED))
 def test_push_sum_alone_is_warned_of_what_drains_its_weights(case, name, recwarn):
-    if not complaint(case, LINKS[name]):
+    if not message_of(case, LINKS[name]):
         warned = [str(one.message).count("divides by a weight") for one in recwarn]
         assert warned == [1] * (case.needs == COLUMN)

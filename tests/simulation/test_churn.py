@@ -24,7 +24,7 @@ def run(churn, steps, *, links=None, **options):
 @pytest.mark.parametrize(
     ("event", "steps"),
     [(Leave(1, at=400), 137), (Crash(1, at=400), 159), (Crash(1, at=400, repair="restart"), 147)],
-    ids=["leave", "ledger", "restart"],
+    ids=["leave", "undo", "restart"],
 )
 def test_those_who_remain_reach_their_minimum_in_the_steps_of_the_specification(event, steps):
     def error(after):
@@ -60,7 +60,7 @@ def test_an_agent_that_joins_is_there_in_the_steps_of_the_specification():
 
 
 @pytest.mark.parametrize("links", [Links(loss=0.3, delay=3), Links(awake=0.7, delay=2, loss=0.2)], ids=repr)
-@pytest.mark.parametrize("repair", ["ledger", "restart"])
+@pytest.mark.parametrize("repair", ["undo", "restart"])
 def test_mass_is_that_of_the_agents_that_are_there(links, repair):
     first = Leave(1, at=40) if repair == "restart" else Crash(1, at=40)
     churn = [first, Join(1, at=60), Crash(2, at=90, repair=repair), Join(2, at=120)]
@@ -99,7 +99,7 @@ def test_chunks_and_a_resume_do_not_change_a_bit(tmp_path, chunks_of):
         ([Leave(1, at=5), Join(1, at=5)], "two events at one iteration"),
         ([Leave(1, at=5), Leave(1, at=9)], "goes, but is not there"),
         ([Leave(7, at=5)], "there is no agent 7"),
-        ([Leave(1, at=5), Crash(4, at=9)], "left at 5 and its part of the ledger is lost"),
+        ([Leave(1, at=5), Crash(4, at=9)], "left at 5 and took its part of the ledger is exchanged along"),
         (["leave"], "must be a list of Leave, Crash and Join"),
         (Leave(1, at=5), "must be a list of Leave, Crash and Join"),
         (

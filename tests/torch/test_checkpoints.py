@@ -265,7 +265,7 @@ def test_agents_that_are_groups_of_processes_resume_bitwise(tmp_path: Path) -> N
 # --- replicas --------------------------------------------------------------------------------------------------
 
 
-def test_run_that_is_told_to_end_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
+def test_run_that_is_preempted_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
     """Whatever the order of the loop body."""
     run("preempted.py", 2, str(tmp_path))
     for agent in range(2):

@@ -1,4 +1,4 @@
-"""Agents that go and come among replicas: the same runs as in the simulator."""
+"""Churn among replicas: the same runs as in the simulator."""
 
 from dataclasses import replace
 from typing import Any

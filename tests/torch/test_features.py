@@ -71,11 +71,11 @@ def test_agent_may_be_a_ddp_group(tmp_path: Path) -> None:
 def test_looking_whether_a_run_is_over_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     replicas, told = Replicas(nn.Linear(4, 2), METHOD, NETWORK), []
     assert replicas.preempted is False
-    between = SimpleNamespace(is_over=True, end_when_told_to=told.append)
+    between = SimpleNamespace(is_over=True, end_when_preempted=told.append)
     monkeypatch.setattr(replicas._runtime, "step_hooks", between)
     assert replicas.preempted is True
     assert told == []
-    replicas.end_when_told_to()  # which a loop says that has no Checkpoints
+    replicas.end_when_preempted()  # which a loop says that has no Checkpoints
     assert told == [None]
 
 

@@ -93,7 +93,7 @@ def wait_for(folder: Path, pattern: str, count: int) -> None:
         pytest.param("forever", signal.SIGHUP, 129, marks=pytest.mark.slow),
     ],
 )
-def test_nothing_listens_beyond_loopback_and_no_process_survives_when_launch_is_told_to_end(
+def test_nothing_listens_beyond_loopback_and_no_process_survives_when_launch_is_preempted(
     what: str, number: signal.Signals, code: int, tmp_path: Path
 ) -> None:
     with started(tmp_path, *digrad_launch("--agents", "2", WORKER, what, str(tmp_path))) as (
@@ -112,7 +112,7 @@ def test_nothing_listens_beyond_loopback_and_no_process_survives_when_launch_is_
     assert output.endswith("digrad: interrupted\n") == (number == signal.SIGINT)
 
 
-def test_launch_that_is_told_to_end_at_once_leaves_nothing(tmp_path: Path) -> None:
+def test_launch_that_is_preempted_at_once_leaves_nothing(tmp_path: Path) -> None:
     with started(tmp_path, *digrad_launch("--agents", "2", WORKER, "forever", str(tmp_path))) as (
         process,
         token,
@@ -313,7 +313,7 @@ while True:
 """
 
 
-def test_run_that_is_told_to_end_saves_the_same_step_on_all_agents_first(tmp_path: Path) -> None:
+def test_run_that_is_preempted_saves_the_same_step_on_all_agents_first(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SAVING)
     metrics = tmp_path / "metrics"

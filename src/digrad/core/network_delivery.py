@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from digrad.core.communication import Charge
 from digrad.graphs import Digraph, sequence
-from digrad.links import DeliverySchedule, Timeline
+from digrad.links import ChurnSchedule, DeliverySchedule
 from digrad.links.delivery_schedule import Part
 from digrad.network import AnyNetwork, Network, step_weights
 
@@ -54,9 +54,9 @@ def make_delivery(
     graph = all_edges(network)
     parts = _parts(network, graph, charges, matrices or {})
     if network.period == 1:
-        churn = network.links.churn
-        timeline = Timeline(churn, graph.edge_array, network.n) if churn else None
-        return DeliverySchedule(network.links, graph.edge_array, network.n, timeline=timeline, parts=parts)
+        events = network.links.churn
+        churn = ChurnSchedule(events, graph.edge_array, network.n) if events else None
+        return DeliverySchedule(network.links, graph.edge_array, network.n, churn=churn, parts=parts)
     known = numbers_among(network.union.edge_array, graph)
 
     def presence(first: int, length: int) -> npt.NDArray[np.bool_]:

@@ -1,6 +1,6 @@
-"""Agents that go and come: when that is possible, the network in between, and the books afterwards.
+"""Churn, agents that join, leave and crash: when that is possible, the network in between, the state afterwards.
 
-What must hold after an event: the trackers and what is owed add up to the gradients of the agents that remain.
+What must hold after an event: trackers and undelivered mass add up to the gradients of the agents that remain.
 """
 
 from dataclasses import replace
@@ -10,7 +10,7 @@ import numpy as np
 
 from digrad.errors import ArgumentError
 from digrad.graphs import Digraph, GraphSequence, unreachable_pair
-from digrad.links import Crash, Event, Join, Leave, Links, Timeline
+from digrad.links import ChurnSchedule, Crash, Event, Join, Leave, Links
 from digrad.network import AnyNetwork, Network
 
 
@@ -32,9 +32,9 @@ def check_churn(method: Any, network: AnyNetwork, name: str, owner: str) -> None
         raise ArgumentError(
             f'`churn` of {owner} needs links that keep undelivered mass; give Links(push="sum", churn=...).'
         )
-    timeline = Timeline(links.churn, network.graph.edge_array, network.n, owner)
-    _check_ledgers(timeline, network.graph, owner)
-    for event, present in zip((None, *timeline.events), timeline.present, strict=True):
+    churn = ChurnSchedule(links.churn, network.graph.edge_array, network.n, owner)
+    _check_undo(churn, network.graph, owner)
+    for event, present in zip((None, *churn.events), churn.present, strict=True):
         _check_connected(network.graph, present, "at first" if event is None else f"after {event}", owner)
 
 
@@ -46,7 +46,7 @@ def network_of(network: Network, present: Any) -> Network:
     return Network(GraphSequence(network.graph, there[None]), links=replace(network.links, churn=()))
 
 
-def repair(event: Event, state: Any, edges: Any, present: Any, owed: Any, lifetime: Any) -> None:
+def repair(event: Event, state: Any, edges: Any, present: Any, undelivered: Any, lifetime: Any) -> None:
     """Let an event happen to a state, in place.
 
     Args:
@@ -54,8 +54,8 @@ def repair(event: Event, state: Any, edges: Any, present: Any, owed: Any, lifeti
         state: ``x``, ``y`` and ``g``, ``[n, d]`` each, of numpy or torch.
         edges: ``[A, 2]`` sender and receiver.
         present: Who is there afterwards, ``[n]``.
-        owed: ``[A, d]``, pushed and not yet received.
-        lifetime: ``[A, d]``, everything ever pushed; used where a crash is repaired by ledger.
+        undelivered: ``[A, d]``, pushed and not yet received.
+        lifetime: ``[A, d]``, everything ever pushed; used where a crash is undone.
     """
     x, y, g, agent = state.x, state.y, state.g, event.agent
     (sender, receiver), (into, out) = (
@@ -66,12 +66,12 @@ def repair(event: Event, state: Any, edges: Any, present: Any, owed: Any, lifeti
     if isinstance(event, Join):
         x[agent] = x[min(s for s in senders if present[s])]
     elif isinstance(event, Leave):
-        y[senders] += owed[into]
-        y[receivers] += owed[out]
+        y[senders] += undelivered[into]
+        y[receivers] += undelivered[out]
         y[min(r for r in receivers if present[r])] += y[agent] - g[agent]
-    elif event.repair == "ledger":
+    elif event.repair == "undo":
         y[senders] += lifetime[into]
-        y[receivers] -= lifetime[out] - owed[out]
+        y[receivers] -= lifetime[out] - undelivered[out]
     else:
         y[:], g[:] = 0, 0
     y[agent] = g[agent] = 0
@@ -83,20 +83,20 @@ def void_edges(event: Event, edges: Any) -> Any:
     return (edges == event.agent).any(axis=1) | is_anew
 
 
-def _check_ledgers(timeline: Timeline, graph: Digraph, owner: str) -> None:
-    """Raise if a ledger is incomplete: what an agent exchanged with a neighbour that has left is in nobody's books."""
-    for number, event in enumerate(timeline.events):
-        if not (isinstance(event, Crash) and event.repair == "ledger"):
+def _check_undo(churn: ChurnSchedule, graph: Digraph, owner: str) -> None:
+    """Raise if a crash cannot be undone: what the agent exchanged with a neighbour that has left is known to nobody."""
+    for number, event in enumerate(churn.events):
+        if not (isinstance(event, Crash) and event.repair == "undo"):
             continue
         near = set(graph.edge_array[(graph.edge_array == event.agent).any(axis=1)].ravel().tolist())
-        for before in reversed(timeline.events[:number]):
+        for before in reversed(churn.events[:number]):
             begins_anew = isinstance(before, Crash) and before.repair == "restart"
             if begins_anew or (isinstance(before, Join) and before.agent == event.agent):
                 break
             if isinstance(before, Leave) and before.agent in near:
                 raise ArgumentError(
-                    f"`churn` of {owner}: {event} cannot be repaired by ledger, because its neighbour {before.agent} "
-                    f'left at {before.at} and its part of the ledger is lost; use repair="restart".'
+                    f"`churn` of {owner}: {event} cannot be undone, because its neighbour {before.agent} "
+                    f'left at {before.at} and took its part of what they exchanged along; use repair="restart".'
                 )
 
 

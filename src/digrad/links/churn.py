@@ -10,7 +10,7 @@ import numpy.typing as npt
 from digrad import checks
 from digrad.errors import ArgumentError
 
-REPAIRS = ("ledger", "restart")
+REPAIRS = ("undo", "restart")
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class Crash:
     Args:
         agent: Which.
         at: When.
-        repair: ``"ledger"``: its neighbours undo everything they ever sent to it or received from it, of which they
+        repair: ``"undo"``: its neighbours undo everything they ever sent to it or received from it, of which they
             keep the sums; ``"restart"``: all agents begin to track anew from where they are.
     """
 
     agent: int
     at: int
-    repair: Literal["ledger", "restart"] = "ledger"
+    repair: Literal["undo", "restart"] = "undo"
 
     def __post_init__(self) -> None:
         """Check the fields."""
@@ -68,7 +68,7 @@ class Join:
 Event: TypeAlias = Leave | Crash | Join
 
 
-class Timeline:
+class ChurnSchedule:
     """The agents that are present at each iteration.
 
     Args:
@@ -109,9 +109,9 @@ class Timeline:
         self._starts = np.array([event.at for event in self.events])
 
     @property
-    def keeps_ledger(self) -> bool:
+    def keeps_lifetime(self) -> bool:
         """Whether edges must remember all that ever went over them."""
-        return any(isinstance(event, Crash) and event.repair == "ledger" for event in self.events)
+        return any(isinstance(event, Crash) and event.repair == "undo" for event in self.events)
 
     def phase(self, k: int) -> int:
         """Return how many events have happened before the step of iteration k."""

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from scipy.special import ndtri
 
 from digrad.errors import ArgumentError
-from digrad.links.churn import Timeline
+from digrad.links.churn import ChurnSchedule
 from digrad.links.clock import Clock, Floats
 from digrad.links.compressors import RandomK
 from digrad.links.links import LONGEST_DELAY, Bursts, FixedDelay, Links
@@ -40,7 +40,7 @@ class DeliverySchedule:
         n: The number of agents.
         presence: Which edges are there at the iterations first, ..., first + length - 1, ``[length, A]``; None if
             all of them always are.
-        timeline: Which agents are there when; None if all of them always are.
+        churn: Which agents are there when; None if all of them always are.
         parts: Parts of a packet: its size counts, and is seconds where the links have a clock with a bandwidth.
 
     Raises:
@@ -60,10 +60,10 @@ class DeliverySchedule:
         edges: npt.NDArray[np.integer],
         n: int,
         presence: Callable[[int, int], Mask] | None = None,
-        timeline: Timeline | None = None,
+        churn: ChurnSchedule | None = None,
         parts: Sequence[Part] = (),
     ) -> None:
-        self.links, self.edges, self.n, self.timeline = links, edges, n, timeline
+        self.links, self.edges, self.n, self.churn = links, edges, n, churn
         self._presence = presence
         self._twin = _twins(edges, n) if links.two_way else None
         self._rates = np.array(links.rates(n))
@@ -172,8 +172,8 @@ class DeliverySchedule:
         def rows(k: int, count: int) -> Iterable[tuple[Any, ...]]:
             begun = self.ready(k, count)[:, self.edges[:, 0]] + clock.sending(k, count, len(every))
             since = np.zeros((count, len(every)), np.int64)
-            if self.timeline:
-                since = np.where(self.timeline.alive(k, count), self.timeline.born(k, count), k + count)
+            if self.churn:
+                since = np.where(self.churn.alive(k, count), self.churn.born(k, count), k + count)
             return zip(
                 range(k, k + count), self.sent(k, count), self.lost(k, count), begun, since, strict=True
             )
@@ -196,17 +196,15 @@ class DeliverySchedule:
 
     def present(self, first: int, length: int) -> Mask:
         """Return which agents are there, ``[length, n]``, awake or not."""
-        return (
-            np.ones((length, self.n), bool) if self.timeline is None else self.timeline.awake(first, length)
-        )
+        return np.ones((length, self.n), bool) if self.churn is None else self.churn.awake(first, length)
 
     def expected(self, first: int, length: int) -> Mask:
         """Return which edges are there and have both their ends, ``[length, A]``."""
         there = np.ones((length, len(self.edges)), bool)
         if self._presence:
             there &= self._presence(first, length)
-        if self.timeline:
-            there &= self.timeline.alive(first, length)
+        if self.churn:
+            there &= self.churn.alive(first, length)
         return there
 
     def sent(self, first: int, length: int) -> Mask:
@@ -223,9 +221,7 @@ class DeliverySchedule:
         """
         start, comes, delays = self._coming(first, length)
         ages = newest(comes, delays, self.longest_delay)[first - start :]
-        return (
-            ages if self.timeline is None else np.where(self._is_valid(first, ages), ages, np.int8(NOTHING))
-        )
+        return ages if self.churn is None else np.where(self._is_valid(first, ages), ages, np.int8(NOTHING))
 
     def outcomes(self, first: int, length: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return how many packets arrive at each iteration, overtaken ones too, and how many are lost, ``[length]``.
@@ -240,7 +236,7 @@ class DeliverySchedule:
             sent = slice(before + row - late, before + length - late)
             due = comes[sent] & (delays[sent] == late)
             valid = due
-            if self.timeline:
+            if self.churn:
                 valid = due & self._is_valid(first + row, np.full(due.shape, late))
             arrived[row:] += valid.sum(axis=1)
             void[row:] += due.sum(axis=1) - valid.sum(axis=1)
@@ -251,15 +247,15 @@ class DeliverySchedule:
         start = max(0, first - self.longest_delay)
         span = first + length - start
         comes = ~self.lost(start, span)
-        if self._presence or self.links.sleeps or self.timeline:
+        if self._presence or self.links.sleeps or self.churn:
             comes &= self.sent(start, span)
         return start, comes, self._delays(start, span)
 
     def _is_valid(self, first: int, ages: npt.NDArray[np.integer]) -> Mask:
-        """Return whether packets of these ages arrive though agents go and come, ``[length, A]``."""
-        assert self.timeline is not None
+        """Return whether packets of these ages arrive although agents join and leave, ``[length, A]``."""
+        assert self.churn is not None
         sent_at = np.arange(first, first + len(ages))[:, None] - ages
-        return self.timeline.alive(first, len(ages)) & (sent_at >= self.timeline.born(first, len(ages)))
+        return self.churn.alive(first, len(ages)) & (sent_at >= self.churn.born(first, len(ages)))
 
     def chosen(self, first: int, length: int, call: int, width: int) -> Mask:
         """Return the entries that a compressor draws of array number ``call`` of a step, ``[length, n, width]``."""

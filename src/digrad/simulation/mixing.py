@@ -82,7 +82,7 @@ def constant(mixing: Mixing, dtype: npt.DTypeLike) -> Dense | Slots | Rolls:
 
 
 def of_steps(network: AnyNetwork, matrix: str, first: int, length: int, dtype: npt.DTypeLike) -> Operator:
-    """Return R, C or W, whichever ``matrix`` names, of the iterations first, ..., first + length - 1; :func:`pick` takes one."""
+    """Return R, C or W of the iterations first, ..., first + length - 1; :func:`pick` takes one."""
     return _steps(step_weights(network, matrix, first, length), dtype)
 
 

@@ -387,13 +387,13 @@ def _phases(
     params: Params, network: AnyNetwork, delivery: DeliverySchedule | None, dtype: np.dtype[Any]
 ) -> tuple[Params, ...]:
     """Return the parameters before the first agent joins or leaves, and those after each event."""
-    timeline = delivery and delivery.timeline
-    if timeline is None:
+    churn = delivery and delivery.churn
+    if churn is None:
         return (params,)
     assert isinstance(network, Network)
     found = []
-    for phase, present in enumerate(timeline.present):
-        weights = jnp.asarray(timeline.weights(phase), dtype)
+    for phase, present in enumerate(churn.present):
+        weights = jnp.asarray(churn.weights(phase), dtype)
         now, build = network_of(network, present), _builder(network)
         turns = {name: build(now, matrix, 0, 1, dtype) for name, matrix in bindings(params.method).items()}
         found.append(params._replace(turns=turns, u=weights, v=weights, present=jnp.asarray(present)))

@@ -149,10 +149,10 @@ class Simulator:
         setup, k = self.setup, int(state.k)
         every = setup.options["record_every"]
         params, present = self._phase(k)
-        timeline = setup.delivery and setup.delivery.timeline
-        if timeline:
-            end = min([end, *(event.at for event in timeline.events if event.at > k)])
-            if (event := timeline.event(k)) is not None:
+        churn = setup.delivery and setup.delivery.churn
+        if churn:
+            end = min([end, *(event.at for event in churn.events if event.at > k)])
+            if (event := churn.event(k)) is not None:
                 state = repaired(event, state, params)
         first_row = -(-k // every)
         end = min(end, k + setup.length, (first_row + setup.static.rows) * every)
@@ -172,9 +172,9 @@ class Simulator:
 
     def _phase(self, k: int) -> tuple[Params, npt.NDArray[np.bool_] | None]:
         """Return the parameters of iteration k, and the agents that are present if not all are."""
-        timeline = self.setup.delivery and self.setup.delivery.timeline
-        phase = timeline.phase(k) if timeline else 0
-        return self.setup.params[phase], timeline.present[phase] if timeline else None
+        churn = self.setup.delivery and self.setup.delivery.churn
+        phase = churn.phase(k) if churn else 0
+        return self.setup.params[phase], churn.present[phase] if churn else None
 
     def _rows(self, ks: Any, buffer: Buffer, present: Any) -> Rows:
         setup, host = self.setup, first_rows(buffer, len(ks))

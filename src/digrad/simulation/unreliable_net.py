@@ -88,7 +88,7 @@ def rules_of(
     network: AnyNetwork, matrices: Mapping[str, str], dtype: npt.DTypeLike, delivery: DeliverySchedule
 ) -> LinkRules:
     """Return what is compiled in of the links of a network."""
-    links, timeline = network.links, delivery.timeline
+    links, churn = network.links, delivery.churn
     assert isinstance(links, Links)
     slices = {name: edges_of_steps(network, matrix, 0, 1, dtype)[1] for name, matrix in matrices.items()}
     return LinkRules(
@@ -100,8 +100,8 @@ def rules_of(
         damping=links.pair_damping,
         longest_delay=delivery.longest_delay,
         sleeps=links.sleeps,
-        constant=network.period == 1 and timeline is None,
-        keeps_totals=timeline is not None and timeline.keeps_ledger,
+        constant=network.period == 1 and churn is None,
+        keeps_totals=churn is not None and churn.keeps_lifetime,
     )
 
 
@@ -119,7 +119,7 @@ def deliveries(
 
     return Delivery(
         age=padded(delivery.ages(first, length)),
-        awake=padded(delivery.awake(first, length)) if links.sleeps or delivery.timeline else None,
+        awake=padded(delivery.awake(first, length)) if links.sleeps or delivery.churn else None,
         chosen=drawn(delivery.chosen) if isinstance(links.compressor, RandomK) and widths else None,
         noise=drawn(delivery.noise) if links.is_noisy and widths else None,
     )

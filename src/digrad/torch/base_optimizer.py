@@ -16,7 +16,7 @@ from digrad.core import hyperparameters, validation
 from digrad.core.averages import perron_weights
 from digrad.core.communication import early_messages
 from digrad.errors import ArgumentError
-from digrad.links import Timeline
+from digrad.links import ChurnSchedule
 from digrad.methods.fields import numeric_fields, with_fields
 from digrad.network import AnyNetwork
 from digrad.torch.engines.base import Runtime, overwrite
@@ -38,7 +38,7 @@ class BaseOptimizer(torch.optim.Optimizer):
         agents: The number of the agent of each row.
         weight_decay: Added to the gradient as ``weight_decay * x`` before it is tracked.
         non_finite: Policy for a gradient that is not finite.
-        timeline: Which agents are there when; None if all of them always are.
+        churn: Which agents are there when; None if all of them always are.
     """
 
     _step_supports_amp_scaling = True  # GradScaler then calls step even on overflow: neighbours are waiting
@@ -53,9 +53,9 @@ class BaseOptimizer(torch.optim.Optimizer):
         agents: Sequence[int],
         weight_decay: float,
         non_finite: str,
-        timeline: Timeline | None = None,
+        churn: ChurnSchedule | None = None,
     ) -> None:
-        self._non_finite, self._timeline = non_finite, timeline
+        self._non_finite, self._churn = non_finite, churn
         self._flat, self._network, self._agents = flat, network, tuple(agents)
         self._runtime, self._net = runtime, runtime.net
         self._net.shapes = flat.shapes
@@ -270,18 +270,18 @@ class BaseOptimizer(torch.optim.Optimizer):
 
         Look at it at the end of the loop body, save and leave the loop. If ``Checkpoints`` are there and the loop goes
         on nevertheless, the next :meth:`step` saves this step, with schedulers as they are then, and raises
-        ``SystemExit(0)``. A loop without ``Checkpoints`` calls :meth:`end_when_told_to` before it begins.
+        ``SystemExit(0)``. A loop without ``Checkpoints`` calls :meth:`end_when_preempted` before it begins.
         """
         return self._runtime.step_hooks is not None and self._runtime.step_hooks.is_over
 
-    def end_when_told_to(self, saver: Saver | None = None) -> None:
+    def end_when_preempted(self, saver: Saver | None = None) -> None:
         """Let all agents end at the same step when ``digrad launch`` is preempted (SIGTERM); every agent must call.
 
         Args:
             saver: Saves that step, as ``Checkpoints`` do; without one the loop looks at :attr:`preempted`.
         """
         if self._runtime.step_hooks:
-            self._runtime.step_hooks.end_when_told_to(saver)
+            self._runtime.step_hooks.end_when_preempted(saver)
 
     @contextlib.contextmanager
     def together(self, call: str) -> Iterator[None]:
@@ -339,9 +339,9 @@ class BaseOptimizer(torch.optim.Optimizer):
         return self._presence() * self._rows(perron_weights(self._given, self._network)[0])
 
     def _presence(self) -> torch.Tensor:
-        """Return the weights of averages over the agents that are there: ones where nobody goes and comes."""
-        timeline, n = self._timeline, self._network.n
-        return self._rows(np.ones(n) if timeline is None else timeline.weights(timeline.phase(self.k)))
+        """Return the weights of averages over the agents that are there: ones without churn."""
+        churn, n = self._churn, self._network.n
+        return self._rows(np.ones(n) if churn is None else churn.weights(churn.phase(self.k)))
 
     def _rows(self, weights: npt.NDArray[np.float64]) -> torch.Tensor:
         return torch.tensor(weights[list(self._agents)], dtype=self._flat.dtype, device=self._flat.device)

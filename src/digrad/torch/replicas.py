@@ -81,13 +81,13 @@ class Replicas(BaseOptimizer):
             {**settings, "params": list(dict.fromkeys(p for one in found for p in one[i]["params"]))}
             for i, settings in enumerate(found[0])
         ]
-        timeline, net = None, ReplicaNet(network, bindings(method), flat.dimension, flat.device)
+        churn, net = None, ReplicaNet(network, bindings(method), flat.dimension, flat.device)
         if is_unreliable(network):
             net = UnreliableNet(method, network, flat, net)
-            timeline = net.timeline
+            churn = net.churn
         agents = range(network.n)
         super().__init__(
-            flat, merged, method, network, ReplicaRuntime(net), agents, weight_decay, non_finite, timeline
+            flat, merged, method, network, ReplicaRuntime(net), agents, weight_decay, non_finite, churn
         )
 
     @torch.no_grad()

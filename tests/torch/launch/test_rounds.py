@@ -112,7 +112,7 @@ def test_machine_that_does_not_fit_is_told_why_and_disturbs_nobody(
 def test_machine_that_gives_no_sign_of_life_makes_room_for_the_one_that_comes_back(
     rank: int | None, two: list[Machine], rounds: Rounds, clock: Clock
 ) -> None:
-    """One that has lost its power says no farewell."""
+    """One that has lost its power does not say that it leaves."""
     again = Machine(rounds, "c", rank=rank)
     clock.now += 1.0
     assert again.join() == {"missing": []}

@@ -105,7 +105,7 @@ from datetime import timedelta
 for host, port in targets:
     try:
         TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=1)).set("evil", "1")
-        sys.exit("the store has let a stranger in")
+        sys.exit("the store has let an unauthenticated peer in")
     except Exception as error:
         print(type(error).__name__)
 """
@@ -177,7 +177,7 @@ def test_killed_agent_is_started_again_and_a_machine_lost_for_good_ends_the_othe
 
 
 @pytest.mark.slow
-def test_lost_endpoint_is_waited_for_and_a_machine_that_is_told_to_end_ends_the_others(
+def test_lost_endpoint_is_waited_for_and_a_machine_that_is_preempted_ends_the_others(
     tmp_path: Path,
 ) -> None:
     with hosts(2) as machines:

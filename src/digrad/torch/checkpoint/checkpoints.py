@@ -103,7 +103,7 @@ class Checkpoints:
             self._join_the_other_groups()
         self._reserve()
         self._noted: dict[str, torch.Tensor] = {}
-        optimizer.end_when_told_to(self)
+        optimizer.end_when_preempted(self)
 
     def note_end_of_step(self) -> None:
         """Remember random numbers and buffers: the next batch changes them, but the run ends before its step."""

@@ -107,7 +107,7 @@ class StepHooks:
         """Save and end here if all agents have agreed to."""
         self._preemption.before_step(k)
 
-    def end_when_told_to(self, saver: Saver | None = None) -> None:
+    def end_when_preempted(self, saver: Saver | None = None) -> None:
         """Remember what saves, or that the loop itself looks whether the run is over."""
         self._preemption.enable(saver)
 

@@ -91,7 +91,7 @@ class UnreliableNet(Primitives):
         delivery = make_delivery(network, charges, self._matrices)
         assert delivery is not None
         self._plain, self._delivery, self._device = plain, delivery, flat.device
-        self.links, self.timeline = delivery.links, delivery.timeline
+        self.links, self.churn = delivery.links, delivery.churn
         self._networks = _networks(network, delivery)
         self._sender, self._receiver = (
             torch.as_tensor(end.copy(), device=flat.device) for end in delivery.edges.T
@@ -154,8 +154,8 @@ class UnreliableNet(Primitives):
 
     def apply_churn(self, k: int, state: Any) -> None:
         """Let agents join and leave before iteration k: repair a state of all agents, in place."""
-        event = self.timeline.event(k) if self.timeline else None
-        if self.timeline is None or event is None:
+        event = self.churn.event(k) if self.churn else None
+        if self.churn is None or event is None:
             return
         edges, like = self._delivery.edges, state.y
         pushed = next((one for one in self._states if one.undelivered is not None), LinkState())
@@ -163,7 +163,7 @@ class UnreliableNet(Primitives):
         undelivered, lifetime = (
             nothing if value is None else value for value in (pushed.undelivered, pushed.lifetime)
         )
-        repair(event, state, edges, self.timeline.present[self.timeline.phase(k)], undelivered, lifetime)
+        repair(event, state, edges, self.churn.present[self.churn.phase(k)], undelivered, lifetime)
         for one in self._states:
             one.clear(torch.as_tensor(void_edges(event, edges), device=self._device))
 
@@ -276,7 +276,7 @@ class UnreliableNet(Primitives):
         """Return the mass that every edge delivers: all that was undelivered when its newest packet was sent."""
         arrives = (now.age >= 0)[:, None]
         before = torch.zeros_like(share) if state.undelivered is None else state.undelivered
-        if self.timeline is not None and self.timeline.keeps_ledger:
+        if self.churn is not None and self.churn.keeps_lifetime:
             state.lifetime = share + (0 if state.lifetime is None else state.lifetime)
         undelivered = packet = before + share
         if self._slots > 1:
@@ -321,7 +321,7 @@ class UnreliableNet(Primitives):
         return self._states[call]
 
     def _weights_of(self, k: int, matrix: str, dtype: torch.dtype) -> Weights:
-        network = self._networks[self.timeline.phase(k) if self.timeline else 0]
+        network = self._networks[self.churn.phase(k) if self.churn else 0]
         found = step_weights(network, matrix, k, 1)
         edges = np.zeros(len(self._delivery.edges))
         edges[numbers_of_edges(found.edges, self._delivery.edges, self._delivery.n)] = found.weight[0]
@@ -341,9 +341,9 @@ def keep_sleepers(state: Any, after: Any, net: UnreliableNet) -> Any:
 
 def _networks(network: AnyNetwork, delivery: DeliverySchedule) -> list[AnyNetwork]:
     """Return the network of those who are there, before the first event and after each."""
-    if delivery.timeline is None or not isinstance(network, Network):
+    if delivery.churn is None or not isinstance(network, Network):
         return [network]
-    return [network_of(network, present) for present in delivery.timeline.present]
+    return [network_of(network, present) for present in delivery.churn.present]
 
 
 def _block(delivery: DeliverySchedule, block: int) -> tuple[np.ndarray, np.ndarray]:

@@ -116,7 +116,7 @@ class Rounds:
     def _join(self, request: Message) -> Message:
         """Take a machine in; the answer is a number of the round once all machines have come."""
         if self._outcome is not None:
-            return self._farewell(request["name"])
+            return self._dismiss(request["name"])
         self._round = max(
             self._round, request["after"]
         )  # the machine with the endpoint may have been restarted
@@ -139,9 +139,9 @@ class Rounds:
         if missing:
             return {"missing": missing}
         self._begin()
-        return self._farewell(request["name"]) if self._outcome else self._join(request)
+        return self._dismiss(request["name"]) if self._outcome else self._join(request)
 
-    def _farewell(self, name: str) -> Message:
+    def _dismiss(self, name: str) -> Message:
         assert self._outcome is not None
         self._leave(name)
         return {"closed": vars(self._outcome)}

@@ -112,7 +112,7 @@ def endpoint_parts(endpoint: str) -> tuple[str, int]:
 
 
 def check_trust(host: str, *, has_key: bool, insecure: bool) -> None:
-    """Refuse an endpoint that strangers could reach unless they are kept out, or somebody has said that there are none.
+    """Refuse an endpoint that unauthenticated peers could reach, unless somebody has said that there are none.
 
     Raises:
         ArgumentError: Neither is the case.
