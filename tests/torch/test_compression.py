@@ -13,9 +13,10 @@ from digrad.graphs import example5, ring, split
 from digrad.links import Links, compressors
 from digrad.network import Network
 from digrad.torch import Replicas
-from digrad.torch.engines.compression import Compression, check_packable, pack, unpack
+from digrad.torch.engines.compression import Compression, LinkKey, check_packable, pack, unpack
 from digrad.torch.engines.mixing import Share
 
+KEY = LinkKey("reference")
 SHORT = Network(example5(), links=Links(compressor=compressors.bfloat16()))
 CURVATURE = torch.tensor([[1.0 + i, 5.0 - i] for i in range(5)], dtype=torch.float64)
 LINEAR = torch.tensor([[1, 0], [0, 2], [-3, 1], [4, 4], [3, -2]], dtype=torch.float64)
@@ -72,16 +73,16 @@ def test_both_ends_hold_the_same_reference_which_reaches_a_row_that_rests() -> N
     sender, receiver = (Compression(links, x.shape[1]) for _ in range(2))
     shares = {"pull": [Share(0, (), ((1, 1.0),), False)]}
     for step in range(10):
-        wire, value = sender.encode(x, "x")
-        sender.keep("x", value, sends=True)
-        receiver.decode(wire.clone(), x, "x", in_full=step == 0)
-        assert torch.equal(sender.references["x"], receiver.references["x"])
+        wire, value = sender.encode(x, KEY)
+        sender.keep(KEY, value, sends=True)
+        receiver.decode(wire.clone(), x, KEY, in_full=step == 0)
+        assert torch.equal(sender.references[KEY], receiver.references[KEY])
         for end in (sender, receiver):
             end.end_step(shares)
         if step < 6:
             x[:, ::2] += 1e-3
     assert wire.nbytes == 2 * x.numel()
-    assert torch.equal(sender.references["x"], x)
+    assert torch.equal(sender.references[KEY], x)
 
 
 COMPRESSORS = [

@@ -115,8 +115,8 @@ def check_connectivity(used: Mapping[str, Digraph], owner: str, connectivity: Co
         if (pair := unreachable_pair(graph)) is not None:
             raise MixingError(
                 f"`{owner}` needs {KINDS[kind].adjective} weights that connect all agents strongly, because it "
-                f"divides by a weight of every agent, but agent {pair[0]} cannot reach agent {pair[1]}; give weight to more edges "
-                "or use a method for which a common root suffices, such as AB, CGT or PushPull."
+                f"divides by a weight of every agent, but agent {pair[0]} cannot reach agent {pair[1]}; give weight to "
+                "more edges or use a method for which a common root suffices, such as AB, CGT or PushPull."
             )
 
 

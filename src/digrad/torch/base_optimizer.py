@@ -71,7 +71,8 @@ class BaseOptimizer(torch.optim.Optimizer):
         self._mirrored = start
         self._last_grad: torch.Tensor | None = None
         begun = self._method_now().init(flat.read(), self._net)
-        self._state = runtime.lay_out(begun, early_messages(method, torch.ones(1, 2), torch.eye(1)))
+        self._state = type(begun)(*(value.clone(memory_format=torch.contiguous_format) for value in begun))
+        runtime.early = early_messages(method, torch.ones(1, 2), torch.eye(1))
         is_x = self._method.query(self._state) is self._state.x and runtime.shares_memory
         self._point = self._state.x if is_x else flat.empty()
         flat.point_at(self._point)

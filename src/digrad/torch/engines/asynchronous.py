@@ -19,22 +19,21 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
 from digrad._internal.error_text import agents_text, first_line
 from digrad.core.net import Primitives
-from digrad.errors import ArgumentError, CommunicationError, NonFiniteError
+from digrad.errors import ArgumentError, CommunicationError
 from digrad.methods.fields import with_fields
-from digrad.torch.engines.base import overwrite
+from digrad.torch.engines.base import OWNER, ProcessRuntime, overwrite
+from digrad.torch.engines.compression import LinkKey
 from digrad.torch.engines.log_records import note_step
-from digrad.torch.engines.mixing import Share, Turns
-from digrad.torch.engines.step_hooks import StepHooks
-from digrad.torch.engines.undelivered import Arrived, Inbox, Item, Outgoing, Stored
+from digrad.torch.engines.mixing import Share, ShareSchedule
+from digrad.torch.engines.undelivered import Arrived, Inbox, Item, Outgoing
 from digrad.torch.process_network import ProcessNetwork
 
-OWNER = "DecentralizedOptimizer"
 RECENT = 2  # times that a neighbour may be late in a row and still be waited for
 _EARLY, _OUTSIDE = 1 << 20, 1 << 30  # numbers of calls begin here if they are sent ahead, or outside of steps
 _LOOK = 0.05  # seconds between two looks at whether all have come, at least
@@ -73,7 +72,7 @@ class AsynchronousNet(Primitives):
         self._short_width = None if links is None or links.compressor is None else dimension
         assert network.deadline is not None
         self._deadline, self._max_lag = network.deadline, network.max_lag
-        self._turns = Turns(network.network, matrices)
+        self._schedule = ShareSchedule(network.network, matrices)
         self._adds = {primitive: matrix != "R" for primitive, matrix in matrices.items()}
         self._channel = network.transports.channel()
         self.inbox = Inbox(self._channel, links)
@@ -111,29 +110,30 @@ class AsynchronousNet(Primitives):
         """Return undelivered mass and what has arrived, by name; only between :meth:`pause` and :meth:`go_on`."""
         return {str(name): values for name, values in self._mass().items()}
 
-    def _mass(self) -> dict[Stored, torch.Tensor]:
+    def _mass(self) -> dict[LinkKey, torch.Tensor]:
         found = {
-            Stored("undelivered", call, receiver): item.values
+            LinkKey("undelivered", call, receiver): item.values
             for receiver, edge in self._edges.items()
             for call, item in edge.undelivered.items()
         }
         with self.inbox.changed:
             for sender, arrived in self.inbox.arrived.items():
                 found |= {
-                    Stored("arrived", call, sender): item.values
+                    LinkKey("arrived", call, sender): item.values
                     for call, item in arrived.items.items()
                     if item.adds
                 }
         return found | {
-            Stored("ahead", call, self.network.agent): values for call, values in self._gone.items()
+            LinkKey("ahead", call, self.network.agent): values for call, values in self._gone.items()
         }
 
     def load_links(self, stored: Mapping[str, torch.Tensor]) -> None:
         """Go on from other mass, once :meth:`go_on` is called; what is under way counts no more."""
         parts: dict[str, dict[int, dict[int, Item]]] = {"undelivered": {}, "arrived": {}, "ahead": {}}
         for name, values in stored.items():
-            kind, call, peer = Stored.parse(name)
-            parts[kind].setdefault(peer, {})[call] = Item(values.clone(), True)
+            key = LinkKey.parse(name)
+            assert key.agent is not None
+            parts[key.kind].setdefault(key.agent, {})[key.place] = Item(values.clone(), True)
         with self.inbox.changed:
             self.inbox.epoch += 1
             now = time.monotonic()
@@ -260,7 +260,7 @@ class AsynchronousNet(Primitives):
         return None
 
     def _share(self, primitive: str) -> Share:
-        return self._turns.at(self.k)[primitive][self.network.agent]
+        return self._schedule.at(self.k)[primitive][self.network.agent]
 
     def _offer(self, parts: Mapping[int, tuple[str, torch.Tensor]], *, is_pair: bool = False) -> None:
         """Offer what is sent at the same moment, by call, to each receiver as one packet: lost or late as a whole."""
@@ -404,7 +404,7 @@ class AsynchronousNet(Primitives):
         return self._edges[receiver]
 
 
-class AsynchronousRuntime:
+class AsynchronousRuntime(ProcessRuntime):
     """The runtime of :class:`~digrad.torch.DecentralizedOptimizer` on a network with a deadline.
 
     Args:
@@ -412,22 +412,13 @@ class AsynchronousRuntime:
         net: What methods see.
     """
 
-    shares_memory = True
-
     def __init__(self, network: ProcessNetwork, net: AsynchronousNet) -> None:
-        self.net, self._network = net, network
-        self.step_hooks = StepHooks(network, net, self._wait_for_all)
-        self._early: list[tuple[str, str]] = []
+        super().__init__(network, net, self._wait_for_all)
         self._last: tuple[Any, Any, torch.Tensor] | None = None  # method, state and gradient of the last step
         self._gatherings = itertools.count()
         self._tell_at_exit = weakref.finalize(
             self, _tell_seen, network.agent, net.lags
         )  # unless it is closed
-
-    def lay_out(self, state: Any, early: Sequence[tuple[str, str]]) -> Any:
-        """Return a copy of a state."""
-        self._early = list(early)
-        return type(state)(*(value.clone(memory_format=torch.contiguous_format) for value in state))
 
     def advance(self, method: Any, state: Any, grad: torch.Tensor) -> None:
         """Overwrite a state with the one after a step."""
@@ -454,9 +445,7 @@ class AsynchronousRuntime:
         """Begin iteration k: send what the method mixes before the gradient is known."""
         self.net.k = k
         note_step(k)
-        self.net.start_early(
-            [(primitive, getattr(state, name)) for primitive, name in self._early], ahead=ahead
-        )
+        self.net.start_early(self.early_fields(state), ahead=ahead)
 
     def _wait_for_all(self, name: str) -> None:
         """Wait until all agents have posted something."""
@@ -560,14 +549,6 @@ class AsynchronousRuntime:
             _tell(told)
         self._tell_at_exit.detach()
         self.step_hooks.close()
-
-    def add_up(self, value: torch.Tensor, call: str) -> torch.Tensor:
-        """Return the sum over all agents, in the memory of ``value``."""
-        return self._network.add_up(value, f"{OWNER}.{call}()")
-
-    def fail(self, reason: str) -> NoReturn:
-        """Raise here, and on every other agent in its next step or call."""
-        self._network.fail(NonFiniteError(reason))
 
 
 def _tell_seen(agent: int, lags: Mapping[int, int]) -> None:

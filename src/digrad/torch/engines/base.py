@@ -1,12 +1,16 @@
 """Where the agents of an optimizer live, and how a step of them is run: the interface of both torch engines."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 import torch
 
+from digrad.errors import NonFiniteError
 from digrad.torch.engines.step_hooks import StepHooks
+from digrad.torch.process_network import ProcessNetwork
 from digrad.types import Net
+
+OWNER = "DecentralizedOptimizer"
 
 
 class Executor(Net, Protocol):
@@ -27,6 +31,8 @@ class Executor(Net, Protocol):
 class Runtime(Protocol):
     """The agents of one process, rows of the same arrays."""
 
+    early: Sequence[tuple[str, str]]  # primitives and fields of the state that are sent ahead
+
     @property
     def net(self) -> Executor:
         """What methods see."""
@@ -40,10 +46,6 @@ class Runtime(Protocol):
     @property
     def step_hooks(self) -> StepHooks | None:
         """What the agent of this process does between two steps; None where all agents are here."""
-        ...
-
-    def lay_out(self, state: Any, early: Sequence[tuple[str, str]]) -> Any:
-        """Return a copy of a state in memory of its own; ``early`` are the primitives and fields that are sent ahead."""
         ...
 
     def advance(self, method: Any, state: Any, grad: torch.Tensor) -> None:
@@ -77,6 +79,35 @@ class Runtime(Protocol):
     def fail(self, reason: str) -> NoReturn:
         """Raise :class:`~digrad.errors.NonFiniteError` on every agent."""
         ...
+
+
+class ProcessRuntime:
+    """The part of a runtime that both engines of one agent in its own process share.
+
+    Args:
+        network: The processes.
+        net: What methods see.
+        wait: See :class:`~digrad.torch.launch.preemption.Preemption`.
+    """
+
+    shares_memory = True
+
+    def __init__(self, network: ProcessNetwork, net: Any, wait: Callable[[str], None] | None = None) -> None:
+        self.net, self._network = net, network
+        self.step_hooks = StepHooks(network, net, wait)
+        self.early: Sequence[tuple[str, str]] = ()
+
+    def early_fields(self, state: Any) -> list[tuple[str, torch.Tensor]]:
+        """Return what a method mixes before the gradient is known, by primitive."""
+        return [(primitive, getattr(state, name)) for primitive, name in self.early]
+
+    def add_up(self, value: torch.Tensor, call: str) -> torch.Tensor:
+        """Return the sum over all agents, in the memory of ``value``."""
+        return self._network.add_up(value, f"{OWNER}.{call}()")
+
+    def fail(self, reason: str) -> NoReturn:
+        """Raise here, and on every other agent in its next step or call."""
+        self._network.fail(NonFiniteError(reason))
 
 
 def overwrite(state: Any, after: Any) -> None:

@@ -14,12 +14,41 @@ import numpy as np
 import torch
 
 from digrad.core.communication import Sent
+from digrad.core.net import Primitives
 from digrad.errors import ArgumentError
 from digrad.links import Links
 from digrad.links.compressors import Cast, Compressor, Quantize, Sign, TopK, decoded
-from digrad.torch.engines.mixing import Share
+from digrad.network import AnyNetwork
+from digrad.torch.engines.mixing import Share, ShareSchedule
 
-RECEIVED = "received "  # begins the names under which it is stored who has received the last message of whom
+_RECEIVED = "received-"  # begins the kind of what is stored of who has received the last message of whom
+
+
+class LinkKey(NamedTuple):
+    """One array of the link state of an engine, by whose text it is stored.
+
+    Args:
+        kind: For example ``reference`` or ``undelivered``.
+        place: The number of the array among those that a step sends.
+        agent: Whose it is: the other end of an edge, or the agent itself; None for all of them.
+    """
+
+    kind: str
+    place: int = 0
+    agent: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.place}" + ("" if self.agent is None else f" of {self.agent}")
+
+    @classmethod
+    def parse(cls, text: str) -> "LinkKey":
+        """Return the key of a text.
+
+        >>> LinkKey.parse("undelivered 3 of 1"), LinkKey.parse("received-push 0").agent
+        (LinkKey(kind='undelivered', place=3, agent=1), None)
+        """
+        (kind, place), agent = text.split()[:2], text.split()[3:]
+        return cls(kind, int(place), int(agent[0]) if agent else None)
 
 
 class Encoded(NamedTuple):
@@ -41,7 +70,7 @@ class Compression:
         self._compressor = links.compressor if links else None
         self._dimension = dimension
         self.damping = links.pair_damping if links else 1.0
-        self.references: dict[str, torch.Tensor] = {}  # [1, d] by name, which ends in the sender
+        self.references: dict[LinkKey, torch.Tensor] = {}  # [1, d]
         self._received: dict[
             str, set[tuple[int, int]]
         ] = {}  # by primitive, edges whose receiver has the reference
@@ -49,21 +78,19 @@ class Compression:
     def stored(self) -> dict[str, torch.Tensor]:
         """Return everything by name: state, like that of the method."""
         received = {
-            RECEIVED + primitive: torch.tensor(sorted(edges), dtype=torch.int64).reshape(-1, 2)
+            LinkKey(_RECEIVED + primitive): torch.tensor(sorted(edges), dtype=torch.int64).reshape(-1, 2)
             for primitive, edges in self._received.items()
         }
-        return {**self.references, **received}
+        return {str(key): value for key, value in (self.references | received).items()}
 
     def load(self, stored: Mapping[str, torch.Tensor]) -> None:
         """Go on from what was stored; from nothing, the next messages are the first."""
-        self.references = {
-            name: value.clone() for name, value in stored.items() if not name.startswith(RECEIVED)
-        }
-        self._received = {
-            name.removeprefix(RECEIVED): {(sender, receiver) for sender, receiver in edges.tolist()}
-            for name, edges in stored.items()
-            if name.startswith(RECEIVED)
-        }
+        self.references, self._received = {}, {}
+        for key, value in ((LinkKey.parse(name), value) for name, value in stored.items()):
+            if key.kind.startswith(_RECEIVED):
+                self._received[key.kind.removeprefix(_RECEIVED)] = {(s, r) for s, r in value.tolist()}
+            else:
+                self.references[key] = value.clone()
 
     def applies(self, sent: Sent) -> bool:
         """Return whether an array is compressed."""
@@ -78,48 +105,48 @@ class Compression:
         assert self._compressor is not None
         return min(row.nbytes, self._compressor.wire_bytes(row.numel(), row.dtype.itemsize))
 
-    def value(self, x: torch.Tensor, name: str | None) -> torch.Tensor:
-        """Return what the receivers of a row ``[1, d]`` decode, given the reference ``name`` if there is one.
+    def value(self, x: torch.Tensor, key: LinkKey | None) -> torch.Tensor:
+        """Return what the receivers of a row ``[1, d]`` decode, given the reference ``key`` if there is one.
 
         Raises:
             ArgumentError: A finite number is too large for the format of messages.
         """
         assert self._compressor is not None
-        if name is not None and name not in self.references:
+        if key is not None and key not in self.references:
             return x.contiguous()
-        found = decoded(self._compressor, x, self._reference(name))
+        found = decoded(self._compressor, x, self._reference(key))
         _check_overflow(self._compressor, found, x)
         return found
 
-    def encode(self, x: torch.Tensor, name: str | None) -> Encoded:
-        """Return what travels of a row ``[1, d]``, as the change of the reference ``name`` if there is one."""
+    def encode(self, x: torch.Tensor, key: LinkKey | None) -> Encoded:
+        """Return what travels of a row ``[1, d]``, as the change of the reference ``key`` if there is one."""
         assert self._compressor is not None
-        if name is not None and name not in self.references:
+        if key is not None and key not in self.references:
             return Encoded(x.contiguous(), x.contiguous())
-        before = self._reference(name)
+        before = self._reference(key)
         wire = pack(self._compressor, x[0] if before is None else (x - before)[0])
         value = self._unpacked(wire, x, before)
         _check_overflow(self._compressor, value, x)
         return Encoded(wire[None], value)
 
     def decode(
-        self, wire: torch.Tensor, like: torch.Tensor, name: str | None, *, in_full: bool
+        self, wire: torch.Tensor, like: torch.Tensor, key: LinkKey | None, *, in_full: bool
     ) -> torch.Tensor:
-        """Return the row that a wire stands for, and remember it as the reference ``name`` if there is one."""
+        """Return the row that a wire stands for, and remember it as the reference ``key`` if there is one."""
         # A message is received into memory that the next one uses again.
         value = (
-            wire.view(like.dtype).clone() if in_full else self._unpacked(wire[0], like, self._reference(name))
+            wire.view(like.dtype).clone() if in_full else self._unpacked(wire[0], like, self._reference(key))
         )
-        if name is not None:
-            self.references[name] = value
+        if key is not None:
+            self.references[key] = value
         return value
 
-    def keep(self, name: str, value: torch.Tensor, *, sends: bool) -> None:
-        """Remember what a sender has sent as its reference ``name``, if it has receivers."""
-        if name not in self.references:  # the first is the estimate itself, sent or not
-            self.references[name] = value.clone()
+    def keep(self, key: LinkKey, value: torch.Tensor, *, sends: bool) -> None:
+        """Remember what a sender has sent as its reference ``key``, if it has receivers."""
+        if key not in self.references:  # the first is the estimate itself, sent or not
+            self.references[key] = value.clone()
         elif sends:
-            self.references[name] = value
+            self.references[key] = value
 
     def end_step(self, shares: Mapping[str, Sequence[Share]]) -> None:
         """Note who has received from whom at an iteration, whose shares these are: the others have missed it."""
@@ -131,13 +158,58 @@ class Compression:
             before = self._received.get(primitive, set())
             self._received[primitive] = {edge for edge in before if edge[0] not in senders} | now
 
-    def _reference(self, name: str | None) -> torch.Tensor | None:
-        return None if name is None else self.references[name]
+    def _reference(self, key: LinkKey | None) -> torch.Tensor | None:
+        return None if key is None else self.references[key]
 
     def _unpacked(self, wire: torch.Tensor, like: torch.Tensor, before: torch.Tensor | None) -> torch.Tensor:
         assert self._compressor is not None
         change = unpack(self._compressor, wire, like.shape[1], like.dtype)[None]
         return change if before is None else before + change
+
+
+class CompressedNet(Primitives):
+    """A net on which all messages arrive in time: the part that replicas and agents in processes share.
+
+    Args:
+        network: Graph and weights, constant or not, with links that at most compress.
+        matrices: The matrix behind each primitive of the method.
+        dimension: Numbers per agent.
+    """
+
+    def __init__(self, network: AnyNetwork, matrices: Mapping[str, str], dimension: int) -> None:
+        self._schedule = ShareSchedule(network, matrices)
+        self._compression = Compression(network.links, dimension)
+        self.k = 0
+        # Among the arrays of a step; none outside: messages arrive as they are.
+        self._place: int | None = None
+
+    def stored_links(self) -> dict[str, torch.Tensor]:
+        """Return the link state, by name."""
+        return self._compression.stored()
+
+    def load_links(self, stored: Mapping[str, torch.Tensor]) -> None:
+        """Go on from another link state; all agents must do it."""
+        self._compression.load(stored)
+
+    def begin_step(self) -> None:
+        """Count the arrays of a step from the first."""
+        self._place = 0
+
+    def end_step(self) -> None:
+        """Note who has received from whom."""
+        self._place = None
+        self._compression.end_step(self._schedule.at(self.k))
+
+    def _next_key(self, kind: str) -> LinkKey | None:
+        """Return the key of the references of the next array of this step; None outside of it."""
+        if self._place is None:
+            return None
+        self._place += 1
+        return LinkKey(kind, self._place - 1)
+
+    def _shares(self, primitive: str, sent: Sent) -> tuple[Share, ...]:
+        damping = self._compression.damping if sent.is_pair else 1.0
+        return self._schedule.at(self.k, damping)[primitive]
 
 
 def check_packable(links: Links | None, owner: str) -> None:

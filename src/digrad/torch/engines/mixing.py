@@ -32,7 +32,7 @@ class Share:
     conserves: bool
 
 
-class Turns:
+class ShareSchedule:
     """Every agent's part in the mixings of a method, iteration by iteration.
 
     Args:
@@ -47,16 +47,16 @@ class Turns:
     def at(self, k: int, damping: float = 1.0) -> dict[str, tuple[Share, ...]]:
         """Return the shares of all agents at iteration k, by primitive; ``damping`` times as much is sent."""
         period = self._network.period
-        turn = k if period is None else k % period
-        if (turn, damping) not in self._known:
+        phase = k if period is None else k % period
+        if (phase, damping) not in self._known:
             if period is None:  # earlier ones never come back
-                self._known = {key: one for key, one in self._known.items() if key[0] == turn}
-            network = self._network.at(turn)
-            self._known[turn, damping] = {
+                self._known = {key: one for key, one in self._known.items() if key[0] == phase}
+            network = self._network.at(phase)
+            self._known[phase, damping] = {
                 primitive: shares(getattr(network, matrix), conserves=matrix != "R", damping=damping)
                 for primitive, matrix in self._matrices.items()
             }
-        return self._known[turn, damping]
+        return self._known[phase, damping]
 
 
 def shares(mixing: Mixing, *, conserves: bool, damping: float = 1.0) -> tuple[Share, ...]:

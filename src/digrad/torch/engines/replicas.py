@@ -7,17 +7,16 @@ from typing import Any, NoReturn
 import torch
 
 from digrad.core.communication import Sent, arrays_sent
-from digrad.core.net import Primitives
 from digrad.core.traffic import all_reduce_messages
 from digrad.errors import NonFiniteError
 from digrad.network import AnyNetwork
 from digrad.torch.engines.base import overwrite
-from digrad.torch.engines.compression import Compression
-from digrad.torch.engines.mixing import Turns, combine
+from digrad.torch.engines.compression import CompressedNet
+from digrad.torch.engines.mixing import Share, combine
 from digrad.torch.engines.unreliable import UnreliableNet, keep_sleepers
 
 
-class ReplicaNet(Primitives):
+class ReplicaNet(CompressedNet):
     """All agents at once, mixed row by row in the order that a network of processes uses.
 
     Args:
@@ -30,34 +29,14 @@ class ReplicaNet(Primitives):
     def __init__(
         self, network: AnyNetwork, matrices: Mapping[str, str], dimension: int, device: torch.device
     ) -> None:
-        self._turns = Turns(network, matrices)
-        self._compression = Compression(network.links, dimension)
+        super().__init__(network, matrices, dimension)
         self._n, self._device = network.n, device
-        self.k = self.bytes_sent = 0
-        # Among the arrays of a step; none outside: messages arrive as they are.
-        self._place: int | None = None
+        self.bytes_sent = 0
 
     @cached_property
     def one_hot(self) -> torch.Tensor:
         """The identity, made for methods that ask for it: row i is agent i."""
         return torch.eye(self._n, dtype=torch.float64, device=self._device)
-
-    def stored_links(self) -> dict[str, torch.Tensor]:
-        """Return the link state, by name."""
-        return self._compression.stored()
-
-    def load_links(self, stored: Mapping[str, torch.Tensor]) -> None:
-        """Go on from another link state."""
-        self._compression.load(stored)
-
-    def begin_step(self) -> None:
-        """Count the arrays of a step from the first."""
-        self._place = 0
-
-    def end_step(self) -> None:
-        """Note who has received from whom."""
-        self._place = None
-        self._compression.end_step(self._turns.at(self.k))
 
     def mean(self, x: Any) -> Any:
         """Average over all agents, charged as a ring all-reduce."""
@@ -71,25 +50,22 @@ class ReplicaNet(Primitives):
         return mixed if isinstance(x, tuple) else mixed[0]
 
     def _mix(self, primitive: str, sent: Sent) -> torch.Tensor:
-        x, compression = sent.array, self._compression
-        shares = self._turns.at(self.k, damping=compression.damping if sent.is_pair else 1.0)[primitive]
-        place, refers = self._place, sent.keeps_reference(primitive)
-        if place is not None:
-            self._place = place + 1
-        if place is None or not compression.applies(sent):
+        x, compression, shares = sent.array, self._compression, self._shares(primitive, sent)
+        key, refers = self._next_key("reference"), sent.keeps_reference(primitive)
+        if key is None or not compression.applies(sent):
             return self._combined(shares, x, x, [x[0].nbytes] * len(x), full_for=None)
-        names = [f"{place} of {agent}" if refers else None for agent in range(len(x))]
-        values = torch.cat([compression.value(x[i : i + 1], name) for i, name in enumerate(names)])
-        for agent, name in enumerate(names):
-            if name is not None:
+        keys = [key._replace(agent=agent) if refers else None for agent in range(len(x))]
+        values = torch.cat([compression.value(x[i : i + 1], own) for i, own in enumerate(keys)])
+        for agent, own in enumerate(keys):
+            if own is not None:
                 value = values[agent : agent + 1]
-                compression.keep(name, value, sends=bool(shares[agent].receivers))
+                compression.keep(own, value, sends=bool(shares[agent].receivers))
         sizes = [compression.size(row) for row in x]
         return self._combined(shares, x, values, sizes, full_for=primitive if refers else None)
 
     def _combined(
         self,
-        shares: Sequence[Any],
+        shares: Sequence[Share],
         x: torch.Tensor,
         sent: torch.Tensor,
         sizes: Sequence[int],
@@ -118,13 +94,10 @@ class ReplicaRuntime:
 
     step_hooks = None
     shares_memory = False  # the rows of the parameters are aligned, those of the state are not
+    early: Sequence[tuple[str, str]] = ()
 
     def __init__(self, net: ReplicaNet | UnreliableNet) -> None:
         self.net = net
-
-    def lay_out(self, state: Any, early: Sequence[tuple[str, str]]) -> Any:
-        """Return a copy of a state."""
-        return type(state)(*(value.clone(memory_format=torch.contiguous_format) for value in state))
 
     def advance(self, method: Any, state: Any, grad: torch.Tensor) -> None:
         """Overwrite a state with the one after a step."""

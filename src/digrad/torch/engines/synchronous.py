@@ -8,25 +8,22 @@ import struct
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import torch
 
 from digrad._internal.error_text import agents_text, first_line
 from digrad.core.communication import Sent, arrays_sent
-from digrad.core.net import Primitives
 from digrad.core.traffic import all_reduce_messages
-from digrad.errors import CommunicationError, NonFiniteError
-from digrad.torch.engines.base import overwrite
-from digrad.torch.engines.compression import Compression
+from digrad.errors import CommunicationError
+from digrad.torch.engines.base import OWNER, ProcessRuntime, overwrite
+from digrad.torch.engines.compression import CompressedNet, LinkKey
 from digrad.torch.engines.log_records import note_step
-from digrad.torch.engines.mixing import Share, Turns, combine
-from digrad.torch.engines.step_hooks import StepHooks
+from digrad.torch.engines.mixing import Share, combine
 from digrad.torch.process_network import ProcessNetwork
 from digrad.torch.transport.packets import Channel, MessageLostError, Sending, typed
 from digrad.torch.transport.torch_distributed import DeviceRound
 
-OWNER = "DecentralizedOptimizer"
 _HEADER = struct.Struct("<qq")  # round, step
 
 
@@ -39,7 +36,7 @@ class Part:
         wire: ``[1, width]``, as it travels to those who have the reference.
         received: ``[1, width]`` of each sender.
         value: ``[1, width]``, what a compressed wire stands for.
-        name: Of the reference that a compressed wire changes, if it is a change.
+        key: Of the references that a compressed wire changes, if it is a change.
         full_receivers: Who has no reference, and is sent ``value`` instead of the wire.
         full_senders: Whose reference this agent does not have, so that they send in full.
     """
@@ -48,7 +45,7 @@ class Part:
     wire: torch.Tensor
     received: dict[int, torch.Tensor] = field(default_factory=dict)
     value: torch.Tensor | None = None
-    name: str | None = None
+    key: LinkKey | None = None
     full_receivers: frozenset[int] = frozenset()
     full_senders: frozenset[int] = frozenset()
 
@@ -179,7 +176,7 @@ class PacketRound:
         return f"step {self._k}: the connection to agent {peer} is lost ({first_line(error)}); start all agents again."
 
 
-class SynchronousNet(Primitives):
+class SynchronousNet(CompressedNet):
     """What a method sees of a :class:`ProcessNetwork` without a deadline.
 
     Args:
@@ -192,18 +189,15 @@ class SynchronousNet(Primitives):
     def __init__(
         self, network: ProcessNetwork, matrices: Mapping[str, str], dimension: int, device: torch.device
     ) -> None:
+        super().__init__(network.network, matrices, dimension)
         self.network = network
-        self._turns = Turns(network.network, matrices)
-        self._compression = Compression(network.network.links, dimension)
         self._is_packet = device.type == "cpu"
         # What is sent ahead must not be in the way of what is not.
         self._channels = [network.transports.channel().open() for _ in range(2)]
-        self._rounds = self.k = self.late = self._bytes_otherwise = 0
+        self._rounds = self.late = self._bytes_otherwise = 0
         self.waited = 0.0  # seconds
         self._early: Round | None = None
         self._early_fields: list[tuple[str, torch.Tensor]] = []
-        # Among the arrays of a step; none outside: messages arrive as they are.
-        self._place: int | None = None
         self.one_hot = torch.zeros(1, network.n, dtype=torch.float64, device=device)
         self.one_hot[0, network.agent] = 1
 
@@ -211,24 +205,6 @@ class SynchronousNet(Primitives):
     def bytes_sent(self) -> int:
         """Bytes that have left so far."""
         return sum(channel.bytes_sent for channel in self._channels) + self._bytes_otherwise
-
-    def stored_links(self) -> dict[str, torch.Tensor]:
-        """Return the link state, by name."""
-        return self._compression.stored()
-
-    def load_links(self, stored: Mapping[str, torch.Tensor]) -> None:
-        """Go on from another link state; all agents must do it."""
-        self._compression.load(stored)
-
-    def begin_step(self) -> None:
-        """Count the arrays of a step from the first."""
-        self._place = 0
-
-    def end_step(self) -> None:
-        """Forget what was sent ahead, and note who has received from whom."""
-        self._drop_early()
-        self._place = None
-        self._compression.end_step(self._turns.at(self.k))
 
     def mean(self, x: Any) -> Any:
         """Average over all agents: a ring all-reduce, of which this agent sends 2 (n - 1)/n of a row."""
@@ -238,21 +214,21 @@ class SynchronousNet(Primitives):
         return self.network.sum(x) / self.network.n
 
     def start_early(self, fields: Sequence[tuple[str, torch.Tensor]]) -> None:
-        """Send arrays ahead of iteration k, which mixes them, as ``(primitive, array)``; several pushed ones are a pair.
+        """Send arrays ahead of iteration k, which mixes them, by primitive; several pushed ones are a pair.
 
         They must stay as they are until :meth:`settle_early`.
         """
-        self._drop_early()
+        self.drop_early()
         self._early_fields = list(fields)
-        names = [f"early {place}" for place in range(len(fields))]
-        self._early = self._post(_as_sent(fields), names, is_early=True) if fields else None
+        keys = [LinkKey("early", place) for place in range(len(fields))]
+        self._early = self._post(_as_sent(fields), keys, is_early=True) if fields else None
 
     def settle_early(self) -> None:
         """Wait until everything sent ahead has arrived and left; the next step finds it here."""
         if self._early:
             self._finish(self._early)
 
-    def _drop_early(self) -> None:
+    def drop_early(self) -> None:
         """Wait as well, and let go of it: the step that mixes it is over."""
         self.settle_early()
         if self._early:
@@ -265,7 +241,7 @@ class SynchronousNet(Primitives):
         late = [(primitive, sent) for sent, part in zip(arrays, parts, strict=True) if part is None]
         current = None
         if late:
-            current = self._post(late, self._places(len(late)), is_early=False)
+            current = self._post(late, [self._next_key("late") for _ in late], is_early=False)
             self._finish(current)
             fresh = (self._decoded(part) for part in current.parts)
             parts = [part or next(fresh) for part in parts]
@@ -297,28 +273,21 @@ class SynchronousNet(Primitives):
             raise self.network.reason_of(error) from error
         self.waited += time.monotonic() - began
 
-    def _places(self, count: int) -> Sequence[str | None]:
-        """Name the next arrays of this step, so that each finds its references; there are none outside of it."""
-        if self._place is None:
-            return [None] * count
-        self._place += count
-        return [f"late {place}" for place in range(self._place - count, self._place)]
-
-    def _part(self, primitive: str, sent: Sent, name: str | None) -> Part:
+    def _part(self, primitive: str, sent: Sent, key: LinkKey | None) -> Part:
         """Return a row as it travels."""
         compression, me = self._compression, self.network.agent
-        share = self._turns.at(self.k, compression.damping if sent.is_pair else 1.0)[primitive][me]
-        if name is None or not compression.applies(sent):
+        share = self._shares(primitive, sent)[me]
+        if key is None or not compression.applies(sent):
             return Part(share, sent.array.contiguous())
         if not sent.keeps_reference(primitive):
             wire, value = compression.encode(sent.array, None)
             return Part(share, wire, value=value)
-        wire, value = compression.encode(sent.array, f"{name} of {me}")
+        wire, value = compression.encode(sent.array, key._replace(agent=me))
         return Part(
             share,
             wire,
             value=value,
-            name=name,
+            key=key,
             full_receivers=frozenset(
                 r for r, _ in share.receivers if not compression.has_reference(primitive, me, r)
             ),
@@ -335,22 +304,20 @@ class SynchronousNet(Primitives):
             sender: self._compression.decode(
                 message,
                 part.value,
-                None if part.name is None else f"{part.name} of {sender}",
+                None if part.key is None else part.key._replace(agent=sender),
                 in_full=sender in part.full_senders,
             )
             for sender, message in part.received.items()
         }
-        if part.name is not None:
-            own = f"{part.name} of {self.network.agent}"
+        if part.key is not None:
+            own = part.key._replace(agent=self.network.agent)
             self._compression.keep(own, part.value, sends=bool(part.share.receivers))
         return Part(part.share, part.value, received)
 
     def _post(
-        self, arrays: Sequence[tuple[str, Sent]], names: Sequence[str | None], *, is_early: bool
+        self, arrays: Sequence[tuple[str, Sent]], keys: Sequence[LinkKey | None], *, is_early: bool
     ) -> Round:
-        parts = [
-            self._part(primitive, sent, name) for (primitive, sent), name in zip(arrays, names, strict=True)
-        ]
+        parts = [self._part(*array, key) for array, key in zip(arrays, keys, strict=True)]
         self._rounds += 1
         try:
             if self._is_packet:
@@ -373,25 +340,8 @@ def _as_sent(fields: Sequence[tuple[str, torch.Tensor]]) -> list[tuple[str, Sent
     ]
 
 
-class SynchronousRuntime:
-    """The runtime of :class:`~digrad.torch.DecentralizedOptimizer`; see :class:`~digrad.torch.engines.base.Runtime`.
-
-    Args:
-        network: The processes.
-        net: What methods see.
-    """
-
-    shares_memory = True
-
-    def __init__(self, network: ProcessNetwork, net: SynchronousNet) -> None:
-        self.net, self._network = net, network
-        self.step_hooks = StepHooks(network, net)
-        self._early: list[tuple[str, str]] = []
-
-    def lay_out(self, state: Any, early: Sequence[tuple[str, str]]) -> Any:
-        """Return a copy of a state."""
-        self._early = list(early)
-        return type(state)(*(value.clone(memory_format=torch.contiguous_format) for value in state))
+class SynchronousRuntime(ProcessRuntime):
+    """The runtime of :class:`~digrad.torch.DecentralizedOptimizer`; see :class:`~digrad.torch.engines.base.Runtime`."""
 
     def advance(self, method: Any, state: Any, grad: torch.Tensor) -> None:
         """Overwrite a state with the one after a step."""
@@ -399,13 +349,14 @@ class SynchronousRuntime:
         after = method.step(state, grad, self.net)
         self.net.settle_early()
         overwrite(state, after)
+        self.net.drop_early()
         self.net.end_step()
 
     def publish(self, k: int, state: Any) -> None:
         """Begin iteration k: send what the method mixes before the gradient is known."""
         self.net.k = k
         note_step(k)
-        self.net.start_early([(primitive, getattr(state, name)) for primitive, name in self._early])
+        self.net.start_early(self.early_fields(state))
 
     def gather(self, call: str) -> None:
         """Do nothing: agents that wait for all messages are together anyway."""
@@ -416,8 +367,8 @@ class SynchronousRuntime:
     def go_to(self, k: int, links: Mapping[str, torch.Tensor]) -> None:
         """Wait for the messages under way, agree on the iteration, and go on with another link state."""
         self.net.settle_early()
-        names = sorted({name.partition(" of ")[0] for name in links})
-        self._network.agree({"k": k, "links": ", ".join(names)}, OWNER)
+        keys = sorted({str(LinkKey.parse(name)._replace(agent=None)) for name in links})
+        self._network.agree({"k": k, "links": ", ".join(keys)}, OWNER)
         self.net.load_links(links)
         self.net.k = k
 
@@ -425,11 +376,3 @@ class SynchronousRuntime:
         """Finish the messages under way; every agent must call."""
         self.net.settle_early()
         self.step_hooks.close()
-
-    def add_up(self, value: torch.Tensor, call: str) -> torch.Tensor:
-        """Return the sum over all agents, in the memory of ``value``."""
-        return self._network.add_up(value, f"{OWNER}.{call}()")
-
-    def fail(self, reason: str) -> NoReturn:
-        """Raise here, and on every other agent in its next step or call."""
-        self._network.fail(NonFiniteError(reason))

@@ -12,14 +12,13 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import torch
 
 from digrad._internal.error_text import first_line
 from digrad.errors import ArgumentError
 from digrad.links import Links
-from digrad.torch.engines.compression import Compression
+from digrad.torch.engines.compression import Compression, LinkKey
 from digrad.torch.transport.packets import Channel, MessageLostError, Packet, typed
 
 _HEADER = struct.Struct("<qqq")  # step, epoch, arrays
@@ -61,29 +60,6 @@ class Arrived:
     steps: dict[int, int] = field(default_factory=dict)
     when: float = 0.0
     items: dict[int, Item] = field(default_factory=dict)
-
-
-class Stored(NamedTuple):
-    """The name under which mass beyond the state of an agent is stored.
-
-    Args:
-        kind: ``undelivered`` to a receiver, ``arrived`` from a sender, or ``ahead``: gone, but still in the state.
-        call: Of the method.
-        peer: The other end, or the agent itself.
-    """
-
-    kind: str
-    call: int
-    peer: int
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.call} of {self.peer}"
-
-    @classmethod
-    def parse(cls, name: str) -> "Stored":
-        """Return what :meth:`__str__` has written."""
-        kind, call, _, peer = name.split()
-        return cls(kind, int(call), int(peer))
 
 
 class Inbox:
@@ -139,9 +115,9 @@ class Inbox:
             size = compression.size(like[0]) if is_short else like.nbytes
             piece = packet.payload[start : start + size]
             start += size
-            name = None if adds or self._links is None else str(call)
+            key = None if adds or self._links is None else LinkKey("reference", call)
             wire = piece[None] if is_short else typed(piece, like.dtype)[None]
-            values = compression.decode(wire, like, name, in_full=not is_short)[0]
+            values = compression.decode(wire, like, key, in_full=not is_short)[0]
             items[call] = Item(values, bool(adds))
         return step, epoch, items
 
@@ -229,14 +205,14 @@ class Outgoing:
 
     def _packed(self, call: int, item: Item) -> tuple[bool, torch.Tensor]:
         """Return whether an item is compressed, and its bytes; keep what they do not say."""
-        values, name = item.values[None], str(call)
+        values, key = item.values[None], LinkKey("reference", call)
         if not item.is_short:
             return False, values
         if item.adds:
             wire, value = self._compression.encode(values, None)
             self._rest[call] = replace(item, values=(values - value)[0])
             return True, wire
-        is_first = name not in self._compression.references
-        wire, value = self._compression.encode(values, name)
-        self._compression.keep(name, value, sends=True)
+        is_first = key not in self._compression.references
+        wire, value = self._compression.encode(values, key)
+        self._compression.keep(key, value, sends=True)
         return not is_first, wire

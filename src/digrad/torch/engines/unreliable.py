@@ -20,6 +20,7 @@ from digrad.core.repair import network_of, repair, void_edges
 from digrad.links import DeliverySchedule
 from digrad.links.compressors import RandomK, decoded
 from digrad.network import AnyNetwork, Network, step_weights
+from digrad.torch.engines.compression import LinkKey
 from digrad.torch.engines.flat_parameters import FlatParameters
 from digrad.types import Method
 
@@ -122,7 +123,7 @@ class UnreliableNet(Primitives):
     def stored_links(self) -> dict[str, torch.Tensor]:
         """Return the link states, by name."""
         return {
-            f"{field.name} {call}": value
+            str(LinkKey(field.name, call)): value
             for call, state in enumerate(self._states)
             for field in fields(state)
             if (value := getattr(state, field.name)) is not None
@@ -132,8 +133,8 @@ class UnreliableNet(Primitives):
         """Go on from other link states."""
         self._states = []
         for name, value in stored.items():
-            field, call = name.split()
-            setattr(self._at(int(call)), field, value.clone())
+            key = LinkKey.parse(name)
+            setattr(self._at(key.place), key.kind, value.clone())
 
     def begin_step(self) -> None:
         """Count the arrays of a step from the first."""
