@@ -13,7 +13,7 @@ import zmq
 
 from digrad.torch.transport.curve import KeyPair
 from digrad.torch.transport.packets import typed
-from digrad.torch.transport.transports import MessageLostError, ring_sum
+from digrad.torch.transport.transports import MessageLostError, Transports, ring_sum
 from transport_processes import open_kind, run_agents
 
 KINDS = ["memory", "zeromq", "curve"]
@@ -148,3 +148,23 @@ def add_up(agent: int, exchange: Any, kind: str, keys: Any) -> list[float]:
 def test_ring_adds_up(kind: str, tmp_path: Path) -> None:
     for values in run_agents(3, tmp_path, add_up, kind, keys_for(kind)):
         assert values == [6.0 * i for i in range(10)]
+
+
+def leave_tasks(agent: int, exchange: Any, kind: str) -> bool:
+    """Let the thread of a transport leave itself more tasks than the socket that wakes it up has room for."""
+    transports: Transports = open_kind(kind, agent, 1, exchange)
+    done = threading.Event()
+
+    def leave() -> None:
+        for _ in range(5000):
+            transports.each[0]._do(lambda: None)
+        done.set()
+
+    transports.each[0]._do(leave)
+    return done.wait(20.0)
+
+
+@pytest.mark.parametrize("kind", KINDS[:2])
+def test_thread_of_a_transport_never_waits_for_itself(kind: str, tmp_path: Path) -> None:
+    """It alone empties the socket that wakes it up: as many packets of many neighbours may be taken at once."""
+    assert run_agents(1, tmp_path, leave_tasks, kind) == [True]

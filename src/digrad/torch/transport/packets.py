@@ -5,6 +5,8 @@ sender has to send meanwhile stays with it. Every optimizer has channels of its 
 """
 
 import math
+import queue
+import socket
 import threading
 import time
 from collections import deque
@@ -85,7 +87,7 @@ class Receiver(Protocol):
 
 
 class Transport:
-    """One kind of wire. Subclasses transmit packets and tell what has arrived.
+    """One kind of wire. Subclasses transmit packets and tell what has arrived, in a thread that also runs tasks.
 
     Args:
         peers: The agents that it reaches.
@@ -101,7 +103,11 @@ class Transport:
         self._progress: dict[int, float] = {}  # when bytes of or to a neighbour last moved
         self._lock = threading.RLock()
         self._is_closed = False
-        self.bytes_sent = 0
+        self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._wake, self._woken = socket.socketpair()
+        self._wake.setblocking(
+            False
+        )  # the thread itself may call, and would wait for itself once this is full
 
     def open(self, channel: int, receiver: Receiver) -> None:
         """Let ``receiver`` take what comes, or has come, on a channel."""
@@ -137,7 +143,6 @@ class Transport:
             if error is not None:
                 sending.end(error)
                 return sending
-            self.bytes_sent += sending.size
             self._queues.setdefault((receiver, channel), deque()).append(sending)
         self._pump(receiver, channel)
         return sending
@@ -160,6 +165,18 @@ class Transport:
         error = MessageLostError("this agent has closed its connections")
         for peer in self.peers:
             self._lose(peer, error)
+        self._do(lambda: None)
+
+    def _do(self, task: Callable[[], None]) -> None:
+        """Let the thread of this transport do something."""
+        self._tasks.put(task)
+        with suppress(OSError):  # it is closed, or wakes up anyway
+            self._wake.send(b"\0")
+
+    def _run_tasks(self) -> None:
+        self._woken.recv(1 << 12)
+        while not self._tasks.empty() and not self._is_closed:
+            self._tasks.get()()
 
     def _transmit(self, receiver: int, channel: int, sending: Sending) -> None:
         """Begin to send a packet: the one before was taken."""
@@ -217,11 +234,6 @@ class Transports:
     def __init__(self, transports: Sequence[Transport]) -> None:
         self.each = transports
         self._channels = 0
-
-    @property
-    def bytes_sent(self) -> int:
-        """Bytes of payload that have been sent so far."""
-        return sum(transport.bytes_sent for transport in self.each)
 
     def channel(self) -> "Channel":
         """Return the next channel; every agent must ask for the same ones in the same order."""

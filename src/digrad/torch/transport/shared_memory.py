@@ -8,7 +8,6 @@ import contextlib
 import fcntl
 import mmap
 import os
-import queue
 import secrets
 import selectors
 import socket
@@ -71,10 +70,8 @@ class SharedMemory(Transport):
         self._from: dict[int, socket.socket] = {}  # by sender
         self._own: dict[tuple[int, int], torch.Tensor] = {}  # shared memory, by receiver and channel
         self._theirs: dict[tuple[int, int], torch.Tensor] = {}  # by sender and channel
-        self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._wake, woken = socket.socketpair()
         self._selector = selectors.DefaultSelector()
-        self._selector.register(woken, selectors.EVENT_READ, lambda: self._run_tasks(woken))
+        self._selector.register(self._woken, selectors.EVENT_READ, self._run_tasks)
         self._selector.register(listener, selectors.EVENT_READ, lambda: self._accept(listener))
         threading.Thread(target=self._serve, name="digrad-shared-memory", daemon=True).start()
 
@@ -89,11 +86,6 @@ class SharedMemory(Transport):
         """Give a sign of life."""
         with contextlib.suppress(OSError):
             self._connection(receiver).send(_FRAME.pack(0, HEARTBEAT, 0))
-
-    def close(self) -> None:
-        """Close all connections."""
-        super().close()
-        self._do(lambda: None)
 
     def _transmit(self, receiver: int, channel: int, sending: Sending) -> None:
         if sending.size <= INLINE:
@@ -151,17 +143,6 @@ class SharedMemory(Transport):
         except (OSError, MessageLostError, ValueError) as error:
             if not self._is_closed:
                 self._lose(peer, error)
-
-    def _do(self, task: Callable[[], None]) -> None:
-        """Let the thread of this transport do something."""
-        self._tasks.put(task)
-        with contextlib.suppress(OSError):
-            self._wake.send(b"\0")
-
-    def _run_tasks(self, woken: socket.socket) -> None:
-        woken.recv(1 << 12)
-        while not self._tasks.empty():
-            self._tasks.get()()
 
     def _register(self, connection: socket.socket, act: Callable[[], None]) -> None:
         self._selector.register(connection, selectors.EVENT_READ, act)

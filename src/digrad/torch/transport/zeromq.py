@@ -6,9 +6,7 @@ a frame as a whole. A connection that breaks is an error: what was under way may
 """
 
 import contextlib
-import queue
 import secrets
-import socket
 import struct
 import threading
 from collections.abc import Callable
@@ -59,8 +57,6 @@ class ZeroMQ(Transport):
         self._buffers: dict[tuple[int, int], torch.Tensor] = {}
         self._connections: dict[int, int] = {}  # senders, by descriptor
         self._monitors: dict[Any, int | None] = {}  # receivers, by monitor; None for the listener
-        self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._wake, self._woken = socket.socketpair()
         self._refusals = Refusals()
         self._poller = self._zmq.Poller()
         self._poller.register(self._woken.fileno(), self._zmq.POLLIN)
@@ -76,11 +72,6 @@ class ZeroMQ(Transport):
     def send_heartbeat(self, receiver: int) -> None:
         """Give a sign of life."""
         self._do(lambda: self._put(receiver, [(_META.pack(_BEGINS, 0, HEARTBEAT), b"", None)]))
-
-    def close(self) -> None:
-        """Close all connections."""
-        super().close()
-        self._do(lambda: None)
 
     def _transmit(self, receiver: int, channel: int, sending: Sending) -> None:
         frames: list[Any] = [(_META.pack(_BEGINS, channel, sending.size), sending.header, None)]
@@ -123,7 +114,8 @@ class ZeroMQ(Transport):
 
     def _socket(self, kind: int, *, server: bool) -> Any:
         made = self._context.socket(kind)
-        made.sndhwm = made.rcvhwm = QUEUED
+        # What a listener sends is short and at most one for each channel; ZeroMQ would drop what has no room.
+        made.sndhwm, made.rcvhwm = 0 if server else QUEUED, QUEUED
         made.linger = 0
         secure(made, self._keys, server=server)
         return made
@@ -135,9 +127,14 @@ class ZeroMQ(Transport):
 
     def _do(self, task: Callable[[], None]) -> None:
         """Let the thread of this transport do something: sockets belong to it."""
-        self._tasks.put(task)
-        with contextlib.suppress(OSError):
-            self._wake.send(b"\0")
+
+        def attempt() -> None:
+            with contextlib.suppress(
+                self._zmq.ZMQError
+            ):  # a connection that breaks is noticed by its monitor
+                task()
+
+        super()._do(attempt)
 
     def _serve(self) -> None:
         zmq = self._zmq
@@ -162,14 +159,6 @@ class ZeroMQ(Transport):
         self._context.destroy(linger=0)
         for end in (self._wake, self._woken):
             end.close()
-
-    def _run_tasks(self) -> None:
-        self._woken.recv(1 << 12)
-        while not self._tasks.empty() and not self._is_closed:
-            with contextlib.suppress(
-                self._zmq.ZMQError
-            ):  # a connection that breaks is noticed by its monitor
-                self._tasks.get()()
 
     def _receive(self) -> None:
         """Take frames as long as there are some."""
