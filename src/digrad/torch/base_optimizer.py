@@ -153,6 +153,15 @@ class BaseOptimizer(torch.optim.Optimizer):
             self._runtime.step_hooks.end_step(self.k)
         return loss
 
+    def log(self, **values: Any) -> None:
+        """Add numbers, such as the loss, to the line of the next step in the files of ``digrad launch --metrics``.
+
+        Args:
+            **values: Numbers, or tensors of one, by name; they are read only if there are such files.
+        """
+        if self._runtime.step_hooks:
+            self._runtime.step_hooks.log(values)
+
     def estimate(self) -> torch.Tensor:
         """Return each agent's current answer, ``[rows, dimension]``."""
         return self._method.estimate(self._state)

@@ -2,17 +2,21 @@
 
 import io
 import json
+import math
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from digrad._internal.event_files import EventFile, has_tensorboard
+from digrad.errors import ArgumentError
 from digrad.torch.launch import METRICS_VARIABLE, attempt
 from digrad.torch.launch.preemption import Preemption, Saver
 from digrad.torch.process_network import ProcessNetwork
+
+_PLACE = ("agent", "attempt", "step")  # which every line of metrics begins with
 
 
 class Counted(Protocol):
@@ -47,14 +51,30 @@ class StepMetrics:
         self._agent, self._net = agent, net
         self._attempt = attempt()
         self._before = self._counts()
+        self._own: dict[str, float] = {}  # what the user has logged for the next line
+
+    def log(self, values: Mapping[str, Any]) -> None:
+        """Add numbers to the line of the step that ends next.
+
+        Raises:
+            ArgumentError: A name is one of those that every line has.
+        """
+        for name in values:
+            if name in (*self._before, *_PLACE):
+                raise ArgumentError(
+                    f"`{name}` of log is what every line of --metrics has; give the figure another name."
+                )
+        if self._file is not None:
+            self._own |= {name: float(value) for name, value in values.items()}
 
     def write(self, k: int) -> None:
         """Write the line of step k, which has just ended."""
         if self._file is None:
             return
         before, self._before = self._before, self._counts()
-        values = {name: self._before[name] - before[name] for name in before}
-        line = json.dumps({"agent": self._agent, "attempt": self._attempt, "step": k, **values})
+        values, self._own = {name: self._before[name] - before[name] for name in before} | self._own, {}
+        finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
+        line = json.dumps(dict(zip(_PLACE, (self._agent, self._attempt, k), strict=True)) | finite)
         try:
             self._file.write(f"{line}\n".encode())
             if self._events:
@@ -110,6 +130,10 @@ class StepHooks:
     def end_when_preempted(self, saver: Saver | None = None) -> None:
         """Remember what saves, or that the loop itself looks whether the run is over."""
         self._preemption.enable(saver)
+
+    def log(self, values: Mapping[str, Any]) -> None:
+        """Add numbers to the metrics of the step that ends next."""
+        self._metrics.log(values)
 
     @property
     def is_over(self) -> bool:
