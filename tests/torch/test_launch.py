@@ -16,7 +16,7 @@ from digrad import graphs
 from digrad.graphs import ring
 from digrad.torch.checkpoint.files import committed_steps, step_folder
 from digrad.torch.launch import CHECK, GRAPH_VARIABLE
-from torch_processes import WORKERS, Agents, environment, free_port, listening
+from torch_processes import SEARCHED, WORKERS, Agents, environment, free_port, listening
 
 pytestmark = pytest.mark.long
 
@@ -390,3 +390,17 @@ def test_check_is_shown_as_json_on_request() -> None:
     assert found["agents"] == [{"address": "127.0.0.1", "interface": "lo"}] * 2
     assert [edge["edge"] for edge in found["edges"]] == [[0, 1], [1, 0]]
     assert all(0 < edge["latency"] < 60 and edge["bandwidth"] > 0 for edge in found["edges"])
+
+
+def test_one_machine_does_without_pyzmq_and_several_say_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['zmq'] = None\n")
+    without = {"PYTHONPATH": os.pathsep.join([str(tmp_path), SEARCHED])}
+    script = (WORKER, "train", str(tmp_path))
+    code, output, _ = run(tmp_path, *digrad_launch("--agents", "2", *script), **without)
+    assert code == 0, output
+    assert len(list(tmp_path.glob("average-*"))) == 2
+    machines = ("--agents", "1", "--nodes", "2", "--endpoint", f"127.0.0.1:{free_port()}")
+    code, output, _ = run(tmp_path, *digrad_launch(*machines, *script), **without)
+    assert code == 2, output
+    (line,) = output.splitlines()
+    assert "`pip install pyzmq`" in line

@@ -168,3 +168,39 @@ def leave_tasks(agent: int, exchange: Any, kind: str) -> bool:
 def test_thread_of_a_transport_never_waits_for_itself(kind: str, tmp_path: Path) -> None:
     """It alone empties the socket that wakes it up: as many packets of many neighbours may be taken at once."""
     assert run_agents(1, tmp_path, leave_tasks, kind) == [True]
+
+
+class Failing:
+    """What takes packets and cannot."""
+
+    def deliver(self, sender: int, packet: Any) -> None:
+        raise ZeroDivisionError("a defect")
+
+    def lose(self, peer: int, error: Exception) -> None:
+        """Ignore it."""
+
+
+def fail_to_take(agent: int, exchange: Any, kind: str) -> str:
+    """Let the thread of agent 1 fail while it takes a packet; return what its main thread learns."""
+    threading.excepthook = lambda _: None
+    transports = open_kind(kind, agent, 2, exchange)
+    first, second = transports.channel(), transports.channel().open()
+    first.open(Failing()) if agent else first.open()
+    exchange({})
+    error = ""
+    if agent == 0:
+        first.send(1, b"", [torch.ones(3)])
+    else:
+        with pytest.raises(
+            MessageLostError, match="the transport has failed: ZeroDivisionError: a defect"
+        ) as found:
+            second.wait(0, 20.0)
+        error = str(found.value)
+    exchange({})
+    transports.close()
+    return error
+
+
+@pytest.mark.parametrize("kind", KINDS[:2])
+def test_failure_of_the_thread_of_a_transport_is_not_waited_for(kind: str, tmp_path: Path) -> None:
+    assert run_agents(2, tmp_path, fail_to_take, kind)[1]

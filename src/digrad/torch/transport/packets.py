@@ -167,6 +167,24 @@ class Transport:
             self._lose(peer, error)
         self._do(lambda: None)
 
+    def _start(self, name: str) -> None:
+        """Begin to serve, in a thread."""
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        except Exception as error:  # a thread that ends without a word would leave everybody waiting
+            for peer in self.peers:
+                self._lose(
+                    peer, MessageLostError(f"the transport has failed: {type(error).__name__}: {error}")
+                )
+            raise
+
+    def _serve(self) -> None:
+        """Pass packets on until this is closed."""
+        raise NotImplementedError
+
     def _do(self, task: Callable[[], None]) -> None:
         """Let the thread of this transport do something."""
         self._tasks.put(task)

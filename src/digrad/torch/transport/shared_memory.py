@@ -13,7 +13,6 @@ import selectors
 import socket
 import struct
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,7 +72,7 @@ class SharedMemory(Transport):
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._woken, selectors.EVENT_READ, self._run_tasks)
         self._selector.register(listener, selectors.EVENT_READ, lambda: self._accept(listener))
-        threading.Thread(target=self._serve, name="digrad-shared-memory", daemon=True).start()
+        self._start("digrad-shared-memory")
 
     def release(self, sender: int, channel: int) -> None:
         """Let the sender of a packet use its memory again."""

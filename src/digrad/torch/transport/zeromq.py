@@ -8,7 +8,6 @@ a frame as a whole. A connection that breaks is an error: what was under way may
 import contextlib
 import secrets
 import struct
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -62,7 +61,7 @@ class ZeroMQ(Transport):
         self._poller.register(self._woken.fileno(), self._zmq.POLLIN)
         self._poller.register(self._listener, self._zmq.POLLIN)
         self._monitor(self._listener, None)
-        threading.Thread(target=self._serve, name="digrad-zeromq", daemon=True).start()
+        self._start("digrad-zeromq")
 
     def release(self, sender: int, channel: int) -> None:
         """Let the sender of a packet send the next one."""
