@@ -197,7 +197,7 @@ def check_matrices(engine: Engine, setting: Setting) -> None:
 
 
 def check_convergence(engine: Engine, setting: Setting, steps: int = 400) -> None:
-    """8: the error, the trackers and what is owed vanish together: none of them says too early that it is over."""
+    """8: the error, the trackers and undelivered mass vanish together: none of them says too early that it is over."""
     setting = setting._replace(method=replace(setting.method, step_size=0.1))
     minimum = setting.linear.sum(0) / setting.curvature.sum(0)
     for state, owed in engine(setting, steps)[100:]:

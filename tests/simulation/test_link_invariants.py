@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 import digrad as dg
-from digrad.simulation.unreliable_net import undelivered
 from link_invariants import AT_EVERY_STEP, STEPS, Moment, check_convergence, drawn
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*divides by a weight")

@@ -28,7 +28,7 @@ def run(folder: Path, worker: str = "deadline.py", n: int = 5, **plan: Any) -> l
     return [json.loads((folder / f"agent-{rank}.json").read_text()) for rank in range(n)]
 
 
-def test_stopped_agent_costs_steps_and_what_is_owed_survives_the_end_of_a_run(tmp_path: Path) -> None:
+def test_stopped_agent_costs_steps_and_undelivered_mass_survives_the_end_of_a_run(tmp_path: Path) -> None:
     """One agent is slow, one stops for a second, then all are preempted: every save checks that nothing is lost."""
     plan = {"n": 3, "bits": 4, "deadline": 0.02, "compute": 0.002, "slow": 1, "factor": 3, "save": 60}
     plan |= {"stop_at": 40, "seconds": 1.0, "steps": 10**9}

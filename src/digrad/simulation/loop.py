@@ -17,13 +17,14 @@ from jax import lax
 
 from digrad import metrics
 from digrad.core.divergence import far_away
+from digrad.core.link_state import LinkState
 from digrad.core.packet_counts import PACKET_COLUMNS
 from digrad.links import Links
 from digrad.methods.fields import with_fields
 from digrad.problems import LossCode
 from digrad.simulation.mixing import MANY_AGENTS, Operator, count, pick
 from digrad.simulation.simulated_net import SimulatedNet
-from digrad.simulation.unreliable_net import Delivery, LinkRules, LinkState, UnreliableNet, undelivered
+from digrad.simulation.unreliable_net import Delivery, LinkRules, UnreliableNet
 
 PLAIN = {
     "xla_cpu_experimental_ynn_fusion_type": "",
@@ -313,7 +314,7 @@ def trackers(method: Any, state: Any, grad: jax.Array, *, v: jax.Array) -> dict[
 
 
 def _packets(state: Any, links: tuple[LinkState, ...]) -> dict[str, jax.Array]:
-    pushed = [part for part in map(undelivered, links) if part is not None]
+    pushed = [link.undelivered for link in links if link.pushed is not None]
     found = metrics.packet_figures(state, pushed)
     return {name: jnp.asarray(value, state.x.dtype) for name, value in found.items()}
 

@@ -1,7 +1,5 @@
 """Agents that join, leave and crash, in the simulator: a run stops before each event, and its state is repaired."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +8,6 @@ from digrad.core.repair import repair, void_edges
 from digrad.links import Event
 from digrad.simulation.edge_mixing import Edges
 from digrad.simulation.loop import Params, State
-from digrad.simulation.unreliable_net import LinkState, undelivered
 
 
 def repaired(event: Event, state: State, params: Params) -> State:
@@ -27,23 +24,8 @@ def repaired(event: Event, state: State, params: Params) -> State:
     pushed = next(link for link in links if link.pushed is not None)
     after = jax.tree.map(np.array, state.method_state)
     lifetime = None if pushed.lifetime is None else np.asarray(pushed.lifetime)
-    repair(event, after, ends, np.asarray(params.present), np.asarray(undelivered(pushed)), lifetime)
+    repair(event, after, ends, np.asarray(params.present), np.asarray(pushed.undelivered), lifetime)
     void = void_edges(event, ends)
     return state._replace(
-        method_state=jax.tree.map(jnp.asarray, after), links=tuple(_forget(link, void) for link in links)
-    )
-
-
-def _forget(link: LinkState, void: Any) -> LinkState:
-    """Return what is remembered of an array when some edges begin anew."""
-
-    def clear(rows: Any) -> Any:
-        return None if rows is None else jnp.where(void.reshape(-1, *[1] * (rows.ndim - 1)), 0, rows)
-
-    return link._replace(
-        pushed=clear(link.pushed),
-        delivered=None if link.delivered is None else link.delivered & ~void,
-        inbox=clear(link.inbox),
-        lifetime=clear(link.lifetime),
-        new=None if link.new is None else link.new & ~void,
+        method_state=jax.tree.map(jnp.asarray, after), links=tuple(link.without(void) for link in links)
     )

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad.core.communication import Sent, arrays_sent, charges_of
+from digrad.core.link_state import LinkState
 from digrad.core.net import Primitives, bindings
 from digrad.core.network_delivery import make_delivery
 from digrad.links import DeliverySchedule, Links
@@ -52,21 +53,6 @@ class Delivery(NamedTuple):
     awake: jax.Array | None  # [n]; None if nobody ever sleeps
     chosen: tuple[jax.Array, ...] | None  # [n, width] for each array: entries drawn at random
     noise: tuple[jax.Array, ...] | None  # [n, width] for each array
-
-
-class LinkState(NamedTuple):
-    """What is remembered of one array of a step; None where nothing need be."""
-
-    known: jax.Array | None = None  # [n, d] the reference of a compressed estimate
-    pushed: jax.Array | None = None  # [E, d] pushed and not yet received, unless
-    delivered: jax.Array | None = None  # [E], which takes a pass over ``pushed`` less than setting it to zero
-    total: jax.Array | None = None  # [n or E, d] everything pushed, where packets are late
-    totals: jax.Array | None = None  # [D+1, n or E, d] the same when each of the last packets was sent
-    lifetime: jax.Array | None = None  # [E, d] everything ever pushed, to repair a crash
-    inbox: jax.Array | None = None  # [E, d] arrived while the receiver slept
-    past: jax.Array | None = None  # [D+1, n, d] the last estimates sent
-    seen: jax.Array | None = None  # [E, d] the last one that arrived
-    new: jax.Array | None = None  # [E] whether it still is to be used
 
 
 def delivery_of(
@@ -136,13 +122,6 @@ def delivery_bytes(delivery: DeliverySchedule, widths: tuple[int, ...]) -> int:
 def edges_only(network: AnyNetwork, matrix: str, first: int, length: int, dtype: npt.DTypeLike) -> Edges:
     """Return the matrices of several iterations edge by edge."""
     return edges_of_steps(network, matrix, first, length, dtype)[0]
-
-
-def undelivered(link: LinkState) -> jax.Array | None:
-    """Return what has been pushed and not yet received, ``[E, d]``; None if the array is not one that is pushed."""
-    if link.pushed is None or link.delivered is None:
-        return link.pushed
-    return jnp.where(link.delivered[:, None], 0, link.pushed)
 
 
 class UnreliableNet(Primitives):
@@ -216,11 +195,11 @@ class UnreliableNet(Primitives):
             return state, decoded(compressor, value, None, chosen)
         if isinstance(compressor, RandomK) and self._matrices[primitive] == "R":
             return state, jnp.where(chosen, value, jnp.nan)
-        known = jnp.zeros_like(x) if state.known is None else state.known
+        known = jnp.zeros_like(x) if state.reference is None else state.reference
         after = jnp.where(self._k == 0, value, decoded(compressor, value, known, chosen))
         if delivery.awake is not None:
             after = jnp.where(delivery.awake[:, None] | (self._k == 0), after, known)
-        return state._replace(known=after), after
+        return state._replace(reference=after), after
 
     def _pulled(
         self, state: LinkState, x: jax.Array, sent: jax.Array, edges: Edges, slices: Slices
@@ -253,9 +232,9 @@ class UnreliableNet(Primitives):
         arrives = age >= 0
         if rules.longest_delay:
             shape = (rules.longest_delay + 1, *sent.shape)
-            past = jnp.zeros(shape, sent.dtype) if state.past is None else state.past
+            past = jnp.zeros(shape, sent.dtype) if state.sent is None else state.sent
             past = past.at[self._k % len(past)].set(sent)
-            state = state._replace(past=past)
+            state = state._replace(sent=past)
             now = _at(past.reshape(-1, sent.shape[1]), self._places(age, self._n, edges.sender))
         elif rules.pull != "last" and not rules.sleeps and not isinstance(rules.compressor, RandomK):
             return state, arrives, None
@@ -398,7 +377,7 @@ def _add_share(
     sender: jax.Array,
     weight: jax.Array,
 ) -> jax.Array:
-    before = undelivered(LinkState(pushed=pushed, delivered=delivered))
+    before = LinkState(pushed=pushed, delivered=delivered).undelivered
     share = weight[:, None] * _at(sent, sender)
     return share if before is None else before + share
 

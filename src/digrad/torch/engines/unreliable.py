@@ -5,7 +5,6 @@ transport, the rule of the receiver.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 
 from digrad.core.communication import Sent, arrays_sent, charges_of
+from digrad.core.link_state import LinkState
 from digrad.core.net import Primitives, bindings
 from digrad.core.network_delivery import make_delivery, numbers_of_edges
 from digrad.core.packet_counts import PacketTraffic
@@ -25,39 +25,6 @@ from digrad.torch.engines.flat_parameters import FlatParameters
 from digrad.types import Method
 
 BLOCK = 256  # iterations whose delivery is drawn at once
-
-
-@dataclass
-class LinkState:
-    """What is remembered of one array of a step, for A edges; None where nothing need be.
-
-    Args:
-        reference: ``[n, d]``, what is decoded of compressed estimates.
-        undelivered: ``[A, d]``, the mass that was pushed and not yet received.
-        lifetime: ``[A, d]``, everything ever pushed, for the neighbours of an agent that crashes.
-        packets: ``[D + 1, A, d]``, the undelivered mass in each of the last packets.
-        inbox: ``[A, d]``, mass that arrived while its receiver was asleep.
-        sent: ``[D + 1, n, d]``, the last estimates sent.
-        seen: ``[A, d]``, the last one that arrived.
-        new: ``[A]``, whether it still is to be used.
-    """
-
-    reference: torch.Tensor | None = None
-    undelivered: torch.Tensor | None = None
-    lifetime: torch.Tensor | None = None
-    packets: torch.Tensor | None = None
-    inbox: torch.Tensor | None = None
-    sent: torch.Tensor | None = None
-    seen: torch.Tensor | None = None
-    new: torch.Tensor | None = None
-
-    def clear(self, void: torch.Tensor) -> None:
-        """Forget what belongs to some edges, ``[A]``, which begin anew."""
-        for value in (self.undelivered, self.lifetime, self.inbox, self.new):
-            if value is not None:
-                value[void] = 0
-        if self.packets is not None:
-            self.packets[:, void] = 0
 
 
 class Delivered(NamedTuple):
@@ -118,15 +85,15 @@ class UnreliableNet(Primitives):
     @property
     def undelivered(self) -> list[torch.Tensor]:
         """The undelivered mass of each array that is pushed, ``[A, width]``."""
-        return [state.undelivered for state in self._states if state.undelivered is not None]
+        return [state.pushed for state in self._states if state.pushed is not None]
 
     def stored_links(self) -> dict[str, torch.Tensor]:
         """Return the link states, by name."""
         return {
-            str(LinkKey(field.name, call)): value
+            str(LinkKey(name, call)): value
             for call, state in enumerate(self._states)
-            for field in fields(state)
-            if (value := getattr(state, field.name)) is not None
+            for name, value in state._asdict().items()
+            if value is not None
         }
 
     def load_links(self, stored: Mapping[str, torch.Tensor]) -> None:
@@ -134,7 +101,7 @@ class UnreliableNet(Primitives):
         self._states = []
         for name, value in stored.items():
             key = LinkKey.parse(name)
-            setattr(self._at(key.place), key.kind, value.clone())
+            self._keep(key.place, self._at(key.place)._replace(**{key.kind: value.clone()}))
 
     def begin_step(self) -> None:
         """Count the arrays of a step from the first."""
@@ -159,14 +126,14 @@ class UnreliableNet(Primitives):
         if self.churn is None or event is None:
             return
         edges, like = self._delivery.edges, state.y
-        pushed = next((one for one in self._states if one.undelivered is not None), LinkState())
+        pushed = next((one for one in self._states if one.pushed is not None), LinkState())
         nothing = like.new_zeros(len(edges), like.shape[1])
         undelivered, lifetime = (
-            nothing if value is None else value for value in (pushed.undelivered, pushed.lifetime)
+            nothing if value is None else value for value in (pushed.pushed, pushed.lifetime)
         )
         repair(event, state, edges, self.churn.present[self.churn.phase(k)], undelivered, lifetime)
-        for one in self._states:
-            one.clear(torch.as_tensor(void_edges(event, edges), device=self._device))
+        void = torch.as_tensor(void_edges(event, edges), device=self._device)
+        self._states = [one.without(void) for one in self._states]
 
     def mean(self, x: Any) -> Any:
         """Average over all agents; only outside of a step, where it belongs to the plain net."""
@@ -182,80 +149,82 @@ class UnreliableNet(Primitives):
     def _send(self, primitive: str, array: Sent) -> torch.Tensor:
         assert self._call is not None
         state, x, now = self._at(self._call), array.array, self.delivered()
-        value = x if array.is_weight else self._compressed(state, array, primitive, now)
+        value = x
+        if not array.is_weight:
+            state, value = self._compressed(state, array, primitive, now)
         weights = self._weights(self.k, self._matrices[primitive], x.dtype)
         if array.is_pair:
             weights = weights._replace(edges=self.links.pair_damping * weights.edges)
-        self._call += 1
         transport = {"R": self._pulled, "C": self._pushed, "W": self._mixed}[self._matrices[primitive]]
-        return transport(state, x, value, weights, now)
+        state, mixed = transport(state, x, value, weights, now)
+        self._keep(self._call, state)
+        self._call += 1
+        return mixed
 
-    def _compressed(self, state: LinkState, array: Sent, primitive: str, now: Delivered) -> torch.Tensor:
+    def _compressed(
+        self, state: LinkState, array: Sent, primitive: str, now: Delivered
+    ) -> tuple[LinkState, torch.Tensor]:
         """Return what receivers would decode if it reached all of them; NaN where nothing is sent."""
         links, value, width = self.links, array.array, array.array.shape[1]
         if links.is_noisy:
             noise = self._delivery.noise(self.k, 1, self._call or 0, width)[0]
             value = value + torch.as_tensor(noise, dtype=value.dtype, device=value.device)
         if links.compressor is None:
-            return value
+            return state, value
         chosen = None
         if isinstance(links.compressor, RandomK):
             drawn = self._delivery.chosen(self.k, 1, self._call or 0, width)[0]
             chosen = torch.as_tensor(drawn, device=value.device)
         if not array.keeps_reference(primitive):
-            return decoded(links.compressor, value, None, chosen)
+            return state, decoded(links.compressor, value, None, chosen)
         if chosen is not None and self._matrices[primitive] == "R":
-            return torch.where(chosen, value, torch.nan)
+            return state, torch.where(chosen, value, torch.nan)
         if self.k == 0 or state.reference is None:
             reference = value.clone()
         else:
             after = decoded(links.compressor, value, state.reference, chosen)
             reference = torch.where(now.awake[:, None], after, state.reference)
-        state.reference = reference
-        return reference
+        return state._replace(reference=reference), reference
 
     def _pulled(
         self, state: LinkState, x: torch.Tensor, value: torch.Tensor, weights: Weights, now: Delivered
-    ) -> torch.Tensor:
-        used, seen = self._seen(state, value, now)
+    ) -> tuple[LinkState, torch.Tensor]:
+        state, used, seen = self._seen(state, value, now)
         if isinstance(self.links.compressor, RandomK):
             seen = torch.where(seen.isnan(), x[self._receiver], seen)
         if self.links.pull in ("self", "last"):
-            return weights.own * x + self._sum(
-                weights.edges[:, None] * torch.where(used[:, None], seen, x[self._receiver]), x
-            )
+            heard = weights.edges[:, None] * torch.where(used[:, None], seen, x[self._receiver])
+            return state, weights.own * x + self._sum(heard, x)
         weight = torch.where(used, weights.edges, 0.0)[:, None]
         total = weights.own * x + self._sum(weight * torch.where(used[:, None], seen, 0.0), x)
-        if self.links.pull == "drop":
-            return total
-        return total * self._scale(weights, weight)
+        return state, total if self.links.pull == "drop" else total * self._scale(weights, weight)
 
     def _seen(
         self, state: LinkState, value: torch.Tensor, now: Delivered
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[LinkState, torch.Tensor, torch.Tensor]:
         """Return which edges bring an estimate ``[A]``, and which ``[A, d]``."""
         links, awake = self.links, now.awake[self._receiver]
         if links.pull == "drop":
-            return (now.age == 0) & awake, value[self._sender]
+            return state, (now.age == 0) & awake, value[self._sender]
         arrives = now.age >= 0
         if self._slots > 1:
-            state.sent = value.new_zeros(self._slots, *value.shape) if state.sent is None else state.sent
-            state.sent[self.k % self._slots] = value
-            seen = state.sent[(self.k - now.age.clamp(min=0)) % self._slots, self._sender]
+            sent = value.new_zeros(self._slots, *value.shape) if state.sent is None else state.sent
+            sent[self.k % self._slots] = value
+            state = state._replace(sent=sent)
+            seen = sent[(self.k - now.age.clamp(min=0)) % self._slots, self._sender]
         else:
             seen = value[self._sender]
         if links.pull != "last" and not links.sleeps:
-            return arrives, seen
-        if state.seen is None or state.new is None:
-            state.seen, state.new = torch.zeros_like(seen), torch.zeros_like(arrives)
-        state.seen = torch.where(arrives[:, None], seen, state.seen)
-        used = state.new.bool() | arrives
-        state.new = used if links.pull == "last" else used & ~awake
-        return used, state.seen
+            return state, arrives, seen
+        before, new = torch.zeros_like(seen), torch.zeros_like(arrives)
+        if state.seen is not None and state.new is not None:
+            before, new = state.seen, state.new.bool()
+        seen, used = torch.where(arrives[:, None], seen, before), new | arrives
+        return state._replace(seen=seen, new=used if links.pull == "last" else used & ~awake), used, seen
 
     def _pushed(
         self, state: LinkState, x: torch.Tensor, value: torch.Tensor, weights: Weights, now: Delivered
-    ) -> torch.Tensor:
+    ) -> tuple[LinkState, torch.Tensor]:
         value = torch.where(now.awake[:, None], value, 0.0)
         share = weights.edges[:, None] * value[self._sender]
         in_time = ((now.age == 0) & now.awake[self._receiver])[:, None]
@@ -263,49 +232,47 @@ class UnreliableNet(Primitives):
         given = torch.where(in_time, share, 0.0) if policy == "keep" else share
         kept = x.clone().index_add_(0, self._sender, given, alpha=-1)
         if policy == "sum":
-            return kept + self._sum(self._taken(state, share, now), x)
+            state, taken = self._taken(state, share, now)
+            return state, kept + self._sum(taken, x)
         if policy == "last":
-            state.seen = torch.zeros_like(share) if state.seen is None else state.seen
-            state.seen = torch.where(in_time, share, state.seen)
-            return kept + self._sum(state.seen, x)
+            seen = torch.where(in_time, share, torch.zeros_like(share) if state.seen is None else state.seen)
+            return state._replace(seen=seen), kept + self._sum(seen, x)
         mixed = kept + self._sum(torch.where(in_time, share, 0.0), x)
-        if policy != "renormalise":
-            return mixed
-        return mixed * self._scale(weights, torch.where(in_time, weights.edges[:, None], 0.0))
+        if policy == "renormalise":
+            mixed = mixed * self._scale(weights, torch.where(in_time, weights.edges[:, None], 0.0))
+        return state, mixed
 
-    def _taken(self, state: LinkState, share: torch.Tensor, now: Delivered) -> torch.Tensor:
+    def _taken(self, state: LinkState, share: torch.Tensor, now: Delivered) -> tuple[LinkState, torch.Tensor]:
         """Return the mass that every edge delivers: all that was undelivered when its newest packet was sent."""
         arrives = (now.age >= 0)[:, None]
-        before = torch.zeros_like(share) if state.undelivered is None else state.undelivered
+        before = torch.zeros_like(share) if state.pushed is None else state.pushed
         if self.churn is not None and self.churn.keeps_lifetime:
-            state.lifetime = share + (0 if state.lifetime is None else state.lifetime)
-        undelivered = packet = before + share
+            state = state._replace(lifetime=share + (0 if state.lifetime is None else state.lifetime))
+        pushed = packet = before + share
+        packets = None
         if self._slots > 1:
-            state.packets = (
-                share.new_zeros(self._slots, *share.shape) if state.packets is None else state.packets
-            )
-            state.packets[self.k % self._slots] = undelivered
+            packets = share.new_zeros(self._slots, *share.shape) if state.packets is None else state.packets
+            packets[self.k % self._slots] = pushed
             edges = torch.arange(len(share), device=share.device)
-            packet = state.packets[(self.k - now.age.clamp(min=0)) % self._slots, edges]
+            packet = packets[(self.k - now.age.clamp(min=0)) % self._slots, edges]
         if self.links.sleeps:
             waiting = torch.zeros_like(share) if state.inbox is None else state.inbox
             waiting = torch.where(arrives, packet, waiting)
             taken = torch.where(now.awake[self._receiver][:, None], waiting, 0.0)
-            state.inbox = waiting - taken
+            state = state._replace(inbox=waiting - taken)
         else:
             taken = torch.where(arrives, packet, 0.0)
-        state.undelivered = undelivered - taken
-        if state.packets is not None:
-            state.packets -= taken
-        return taken
+        if packets is not None:
+            packets -= taken
+        return state._replace(pushed=pushed - taken, packets=packets), taken
 
     def _mixed(
         self, state: LinkState, x: torch.Tensor, value: torch.Tensor, weights: Weights, now: Delivered
-    ) -> torch.Tensor:
+    ) -> tuple[LinkState, torch.Tensor]:
         arrives = (now.age == 0) & now.awake[self._receiver] & now.awake[self._sender]
         weight = torch.where(arrives, weights.edges, 0.0)[:, None]
         given = self._sum(weight.expand(-1, 1), x[:, :1])
-        return x - given * value + self._sum(weight * value[self._sender], x)
+        return state, x - given * value + self._sum(weight * value[self._sender], x)
 
     def _sum(self, terms: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         """Return the sum over the in-edges of each agent, ``[n, d]``, in ascending order of the senders."""
@@ -317,9 +284,11 @@ class UnreliableNet(Primitives):
         return whole / (weights.own + self._sum(arrived, weights.own))
 
     def _at(self, call: int) -> LinkState:
-        while len(self._states) <= call:
-            self._states.append(LinkState())
-        return self._states[call]
+        return self._states[call] if call < len(self._states) else LinkState()
+
+    def _keep(self, call: int, state: LinkState) -> None:
+        self._states += [LinkState()] * (call + 1 - len(self._states))
+        self._states[call] = state
 
     def _weights_of(self, k: int, matrix: str, dtype: torch.dtype) -> Weights:
         network = self._networks[self.churn.phase(k) if self.churn else 0]
