@@ -90,7 +90,7 @@ def train(
                     together.barrier.wait()
             together.barrier.wait()
             net.pause()
-            assert net.is_settled(30.0)
+            assert net.is_drained(30.0)
             together.barrier.wait()
             stored = net.stored_links()
             found[agent] = {
@@ -231,10 +231,10 @@ def test_neighbour_whose_packet_makes_progress_is_not_silent() -> None:
     now, channel = time.monotonic(), net._channel
     net.inbox.arrived[1] = Arrived({}, now - 100.0, {})
     channel.moved[1] = now  # pyright: ignore[reportAttributeAccessIssue]
-    net.check_silence()
+    net.check_timeouts()
     channel.moved[1] = now - 100.0  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(CommunicationError, match=r"nothing was heard from agent 1 within 30\.0 s"):
-        net.check_silence()
+        net.check_timeouts()
 
 
 def test_loss_is_noticed_however_much_was_pushed_before_the_last_check() -> None:

@@ -407,17 +407,17 @@ def _join(backend: str, timeout: float) -> None:
             f"ProcessNetwork needs {', '.join(missing)} in the environment; start the script with "
             "`digrad launch --agents N SCRIPT` or torchrun."
         )
-    rank, size, meeting = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), None
+    rank, size, joining = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), None
     try:
         store = store_from_environment(timeout)
         if store is not None:
-            meeting = Coordination(store, rank, size, "joining")
-            meeting.post(_HERE, {})
+            joining = Coordination(store, rank, size, "joining")
+            joining.post(_HERE, {})
         dist.init_process_group(
             backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout)
         )
     except (dist.DistError, RuntimeError, ValueError) as error:
-        missing = _missing(meeting)
+        missing = _missing(joining)
         reason = f"missing: {agents_text(missing)}" if missing else first_line(error)
         raise CommunicationError(
             f"the {size} agents did not all join within {timeout:.0f} s ({reason}); look at the logs of the missing "
@@ -425,12 +425,12 @@ def _join(backend: str, timeout: float) -> None:
         ) from error
 
 
-def _missing(meeting: Coordination | None) -> list[int]:
-    """Return the agents that have not come to a meeting, as far as that is known."""
+def _missing(joining: Coordination | None) -> list[int]:
+    """Return the agents that have not come together, as far as that is known."""
     with contextlib.suppress(dist.DistError, RuntimeError):  # the store has gone with agent 0
-        if meeting is not None:
-            missing = meeting.missing(_HERE)
-            meeting.leave_together()
+        if joining is not None:
+            missing = joining.missing(_HERE)
+            joining.leave_together()
             return missing
     return []
 

@@ -165,13 +165,13 @@ TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node=1", "--max-restarts
 def test_two_torchruns_restart_together_after_a_kill_and_end_right(tmp_path: Path) -> None:
     """No file of ours starts anything: the entry point makes the rendezvous known to torchrun."""
     key, endpoint = make_key(tmp_path / "run.key"), f"127.0.0.1:{free_port()}"
-    meeting = (
+    rendezvous = (
         "--nnodes=2",
         "--rdzv-backend=digrad",
         f"--rdzv-endpoint={endpoint}",
         f"--rdzv-conf=key_file={key}",
     )
-    command = [sys.executable, *TORCHRUN, *meeting, str(WORKERS / "launched.py"), "killed", str(tmp_path)]
+    command = [sys.executable, *TORCHRUN, *rendezvous, str(WORKERS / "launched.py"), "killed", str(tmp_path)]
     variables = environment(PYTHONPATH=announce_rendezvous(tmp_path / "installed"))
     processes = [
         subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

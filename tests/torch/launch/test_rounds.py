@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from digrad.torch.launch.rounds import FRESH, TAKEOVER, Rounds
-from digrad.torch.launch.store import SILENCE
+from digrad.torch.launch.store import ANSWER_TIMEOUT
 
 AGAIN = "; all agents have been started again"
 
@@ -36,7 +36,7 @@ class Machine:
         return answer
 
     def is_over(self) -> bool:
-        return self.rounds.answer({"op": "beat", "name": self.name, "round": self.after})["over"]
+        return self.rounds.answer({"op": "heartbeat", "name": self.name, "round": self.after})["over"]
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_machine_that_does_not_fit_is_told_why_and_disturbs_nobody(
     other = Machine(rounds, "c", **facts)
     other.join()
     clock.now += 1.0
-    assert not any(machine.is_over() for machine in two)  # signs of life
+    assert not any(machine.is_over() for machine in two)  # heartbeats
     assert other.join() == {"refused": reason}
     assert not any(machine.is_over() for machine in two)
 
@@ -126,7 +126,7 @@ def test_machine_that_gives_no_sign_of_life_makes_room_for_the_one_that_comes_ba
 
 
 def test_silent_machine_is_lost_and_may_come_back(two: list[Machine], clock: Clock) -> None:
-    clock.now += SILENCE - 1
+    clock.now += ANSWER_TIMEOUT - 1
     assert not two[0].is_over()
     clock.now += 2
     assert two[0].is_over()

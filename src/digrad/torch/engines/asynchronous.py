@@ -37,7 +37,7 @@ from digrad.torch.process_network import ProcessNetwork
 RECENT = 2  # times that a neighbour may be late in a row and still be waited for
 _EARLY, _OUTSIDE = 1 << 20, 1 << 30  # numbers of calls begin here if they are sent ahead, or outside of steps
 _LOOK = 0.05  # seconds between two looks at whether all have come, at least
-_SIGN = 1.0  # seconds between two signs of life of packets under way
+_HEARTBEAT = 1.0  # seconds between two reports that packets move
 _TOLERANCE = 1e3  # times the rounding error of a number: sums of many of them
 
 
@@ -161,14 +161,14 @@ class AsynchronousNet(Primitives):
         for edge in self._edges.values():
             edge.pause()
 
-    def is_settled(self, seconds: float) -> bool:
+    def is_drained(self, seconds: float) -> bool:
         """Return whether all that had left was confirmed, at most so many seconds from now.
 
         Raises:
             CommunicationError: A connection is lost.
         """
         until = time.monotonic() + seconds
-        found = [edge.wait_settled(until) for edge in self._edges.values()]
+        found = [edge.wait_drained(until) for edge in self._edges.values()]
         self._check_connections()
         return all(found)
 
@@ -353,7 +353,7 @@ class AsynchronousNet(Primitives):
             self._check_connections()
         self.waited += time.monotonic() - began
 
-    def check_silence(self) -> None:
+    def check_timeouts(self) -> None:
         """Raise if a neighbour has been silent for too long, although nobody waits for it."""
         now, timeout = time.monotonic(), self.network.timeout
         with self.inbox.changed:
@@ -425,7 +425,7 @@ class AsynchronousRuntime(ProcessRuntime):
         self._last = (method, state, grad.clone())
         self._step(method, state, grad)
         with self._explained():
-            self.net.check_silence()
+            self.net.check_timeouts()
 
     def _step(self, method: Any, state: Any, grad: torch.Tensor) -> None:
         with self._explained():
@@ -452,7 +452,7 @@ class AsynchronousRuntime(ProcessRuntime):
         while self._network.coordination.posted(name) is None:
             self.net.wait_for_packet(_LOOK)
             with self._explained():
-                self.net.check_silence()
+                self.net.check_timeouts()
 
     def gather(self, call: str) -> None:
         """Wait until all agents have come to ``call`` and nothing is under way; mix with those who have not.
@@ -468,40 +468,40 @@ class AsynchronousRuntime(ProcessRuntime):
             self._mix_on(ahead)
             self.net.wait_for_packet(_LOOK)
             with self._explained():
-                self.net.check_silence()
-        settled = f"{name} settled"
+                self.net.check_timeouts()
+        drained = f"{name} drained"
         with self._explained():
-            self._settle(name, settled)
+            self._drain(name, drained)
         self._check_mass(call)
-        for one in (name, settled):  # all have read both
+        for one in (name, drained):  # all have read both
             self._network.coordination.withdraw(one)
 
-    def _settle(self, name: str, settled: str) -> None:
+    def _drain(self, name: str, drained: str) -> None:
         """Let nothing leave, and wait until nobody's packets are under way, however long, as long as they move.
 
         Args:
             name: Under which an agent says that its packets move.
-            settled: Under which it says that all of them were confirmed.
+            drained: Under which it says that all of them were confirmed.
         """
-        handshake, timeout = self._network.coordination, self._network.timeout
+        coordination, timeout = self._network.coordination, self._network.timeout
         self.net.pause()
-        is_settled, moved, known, since = False, 0.0, None, time.monotonic()
-        while not handshake.wait_posted(settled, _SIGN if is_settled else 0.0):
-            if not is_settled and self.net.is_settled(_SIGN):
-                is_settled = True
-                handshake.post(settled, {})
+        is_drained, moved, known, since = False, 0.0, None, time.monotonic()
+        while not coordination.wait_posted(drained, _HEARTBEAT if is_drained else 0.0):
+            if not is_drained and self.net.is_drained(_HEARTBEAT):
+                is_drained = True
+                coordination.post(drained, {})
                 continue
             if self.net.moved != moved:  # at either end: what has left may wait in a buffer of the system
                 moved = self.net.moved
-                handshake.post(name, {"moved": moved})
-            now, everyone = time.monotonic(), handshake.posted(name)
+                coordination.post(name, {"moved": moved})
+            now, everyone = time.monotonic(), coordination.posted(name)
             if everyone != known:
                 known, since = everyone, now
             elif now - since > timeout:
                 raise CommunicationError(
-                    f"step {self.net.k}: the packets of {agents_text(handshake.missing(settled))} have not moved for "
-                    f"{timeout:.1f} s; their sender or receiver is dead, stopped or cut off: look at the logs, and "
-                    "start all agents again."
+                    f"step {self.net.k}: the packets of {agents_text(coordination.missing(drained))} have not moved "
+                    f"for {timeout:.1f} s; their sender or receiver is dead, stopped or cut off: look at the logs, "
+                    "and start all agents again."
                 )
 
     def release(self) -> None:

@@ -216,21 +216,21 @@ class SynchronousNet(CompressedNet):
     def start_early(self, fields: Sequence[tuple[str, torch.Tensor]]) -> None:
         """Send arrays ahead of iteration k, which mixes them, by primitive; several pushed ones are a pair.
 
-        They must stay as they are until :meth:`settle_early`.
+        They must stay as they are until :meth:`finish_early`.
         """
         self.drop_early()
         self._early_fields = list(fields)
         keys = [LinkKey("early", place) for place in range(len(fields))]
         self._early = self._post(_as_sent(fields), keys, is_early=True) if fields else None
 
-    def settle_early(self) -> None:
+    def finish_early(self) -> None:
         """Wait until everything sent ahead has arrived and left; the next step finds it here."""
         if self._early:
             self._finish(self._early)
 
     def drop_early(self) -> None:
         """Wait as well, and let go of it: the step that mixes it is over."""
-        self.settle_early()
+        self.finish_early()
         if self._early:
             self._early.release()
         self._early, self._early_fields = None, []
@@ -347,7 +347,7 @@ class SynchronousRuntime(ProcessRuntime):
         """Overwrite a state with the one after a step."""
         self.net.begin_step()
         after = method.step(state, grad, self.net)
-        self.net.settle_early()
+        self.net.finish_early()
         overwrite(state, after)
         self.net.drop_early()
         self.net.end_step()
@@ -366,7 +366,7 @@ class SynchronousRuntime(ProcessRuntime):
 
     def go_to(self, k: int, links: Mapping[str, torch.Tensor]) -> None:
         """Wait for the messages under way, agree on the iteration, and go on with another link state."""
-        self.net.settle_early()
+        self.net.finish_early()
         keys = sorted({str(LinkKey.parse(name)._replace(agent=None)) for name in links})
         self._network.agree({"k": k, "links": ", ".join(keys)}, OWNER)
         self.net.load_links(links)
@@ -374,5 +374,5 @@ class SynchronousRuntime(ProcessRuntime):
 
     def close(self) -> None:
         """Finish the messages under way; every agent must call."""
-        self.net.settle_early()
+        self.net.finish_early()
         self.step_hooks.close()

@@ -161,7 +161,7 @@ class Outgoing:
         with self._changed:
             self._is_paused = True
 
-    def wait_settled(self, until: float) -> bool:
+    def wait_drained(self, until: float) -> bool:
         """Return whether the packet under way was taken by then."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._under_way, max(until - time.monotonic(), 0.0))

@@ -56,18 +56,18 @@ class Node:
         agents: Workers.
         folder: Private.
         received: Signals that ask this process to end.
-        **meeting: Of :class:`~digrad.torch.launch.rendezvous.Rendezvous`.
+        **rendezvous: Of :class:`~digrad.torch.launch.rendezvous.Rendezvous`.
     """
 
     def __init__(
-        self, command: Sequence[str], *, agents: int, folder: Path, received: list[int], **meeting: Any
+        self, command: Sequence[str], *, agents: int, folder: Path, received: list[int], **rendezvous: Any
     ) -> None:
         self._agents, self._folder, self._received = agents, folder, received
         self._patience: float | None = None  # until when the agents may save
         self._logs = PrefixedLogs(folder)
         self._failures: list[dict[str, Any]] = []
         self._rendezvous = Rendezvous(
-            check=self.check_signals, tell=self._tell, start_over=self._start_over, **meeting
+            check=self.check_signals, tell=self._tell, start_over=self._start_over, **rendezvous
         )
         self._spec = WorkerSpec(
             "agent", agents, self._rendezvous, entrypoint=sys.executable, max_restarts=_RESTARTS, monitor_interval=0.1,

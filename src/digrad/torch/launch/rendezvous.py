@@ -64,7 +64,7 @@ from digrad.torch.transport.curve import (
 
 BACKEND = "digrad"
 TIMEOUT = 300.0  # seconds to wait for machines that have not come, or have gone
-_BEAT = 1.0  # seconds between two signs of life
+_HEARTBEAT = 1.0  # seconds between two heartbeats
 _POLL = 0.1  # seconds between two looks whether all machines have come
 _FIRST_NOTICE, _NOTICE_INTERVAL = 3.0, 30.0  # seconds after which, and then how often, to say who is missing
 _DRAIN = 5.0  # seconds that the machine with the endpoint stays for the others
@@ -175,7 +175,7 @@ class Rendezvous(RendezvousHandler):
         self._name, self._round, self._last = uuid.uuid4().hex, -1, None
         self.failures: list[dict[str, Any]] = []  # of the agents of this machine in the present round
         self.outcome: Outcome | None = None  # of a run that has ended
-        self._is_over, self._beats, self._lock = False, threading.Event(), threading.Lock()
+        self._is_over, self._is_beating, self._lock = False, threading.Event(), threading.Lock()
         self._rounds, self._server, self._client = Rounds(nodes), None, None
         self._address, self._key_file = address or published_address(interface) or "127.0.0.1", key_file
         self._host, self._interface, self._keys = (
@@ -221,9 +221,9 @@ class Rendezvous(RendezvousHandler):
         else:
             store = _AgentStore(self._client, self._round, self._needs_another_round)
             at = RendezvousStoreInfo.build(self._last, store, self._address)
-            if not self._beats.is_set():
-                self._beats.set()
-                threading.Thread(target=self._beat, name="digrad-beat", daemon=True).start()
+            if not self._is_beating.is_set():
+                self._is_beating.set()
+                threading.Thread(target=self._heartbeat, name="digrad-heartbeat", daemon=True).start()
         os.environ.update(self._variables())
         return RendezvousInfo(store, self._last, self._nodes, at)
 
@@ -255,7 +255,7 @@ class Rendezvous(RendezvousHandler):
         error = sys.exc_info()[1]
         if error is not None and self._round >= 0:  # else it was none of this run's machines
             self.close(f"{self.place}: {_reason(error)}", FAILED)
-        self._beats.clear()
+        self._is_beating.clear()
         with contextlib.suppress(EndpointLostError):
             self._ask(op="leave", name=self._name, patience=2.0)
         if self._server is not None:
@@ -264,7 +264,7 @@ class Rendezvous(RendezvousHandler):
             self._client.close()
         return True
 
-    def _ask(self, patience: float = _BEAT, **request: Any) -> Message:
+    def _ask(self, patience: float = _HEARTBEAT, **request: Any) -> Message:
         if self._client is None:
             return self._rounds.answer(request)
         return self._client.ask(patience, **request)
@@ -285,7 +285,7 @@ class Rendezvous(RendezvousHandler):
             try:
                 answer = self._ask(
                     op="join", name=self._name, address=self._address, facts=self._facts, rank=self._asked,
-                    last=self._last, after=self._round, failures=self.failures, patience=_BEAT,
+                    last=self._last, after=self._round, failures=self.failures, patience=_HEARTBEAT,
                 )  # fmt: skip
             except EndpointRefusedError as error:
                 raise ArgumentError(
@@ -319,16 +319,16 @@ class Rendezvous(RendezvousHandler):
                 say(f"waiting for {names}, for at most {self._timeout - waited:.0f} s more")
             time.sleep(_POLL)
 
-    def _beat(self) -> None:
-        """Give signs of life, and learn whether the present round is over."""
-        while self._beats.is_set():
+    def _heartbeat(self) -> None:
+        """Send heartbeats, and learn whether the present round is over."""
+        while self._is_beating.is_set():
             number, is_over = self._round, True
             with contextlib.suppress(EndpointLostError):
-                is_over = self._client.ask(op="beat", name=self._name, round=number)["over"]  # pyright: ignore
+                is_over = self._client.ask(op="heartbeat", name=self._name, round=number)["over"]  # pyright: ignore
             with self._lock:
                 if number == self._round:  # else it was said of a round that is over anyway
                     self._is_over = self._is_over or is_over
-            time.sleep(_BEAT)
+            time.sleep(_HEARTBEAT)
 
     def _needs_another_round(self) -> None:
         """Start over if the round is over although the agents of this machine have succeeded."""

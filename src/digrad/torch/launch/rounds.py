@@ -18,10 +18,10 @@ from digrad.torch.launch.failures import (
     repeated_failure,
     without_successes,
 )
-from digrad.torch.launch.store import SILENCE, Message, Table
+from digrad.torch.launch.store import ANSWER_TIMEOUT, Message, Table
 
-FRESH = 10.0  # seconds in which every machine gives several signs of life, however busy it is
-TAKEOVER = 4.0  # seconds that a machine gets to give one if another wants its place
+FRESH = 10.0  # seconds in which every machine sends several heartbeats, however busy it is
+TAKEOVER = 4.0  # seconds that a machine gets to send one if another wants its place
 _SHARED = ("version", "nodes", "graph", "max_restarts")  # settings on which all machines must agree
 
 
@@ -48,7 +48,7 @@ class Node:
         name: Drawn by its torchrun.
         address: Where its agents listen.
         facts: Its settings.
-        heard: When it gave the last sign of life.
+        heard: When its last heartbeat, or request, came.
         is_waiting: Whether it waits for the next round.
         is_done: Whether all its agents have succeeded, and it has left.
         failures: Of its agents in the present round.
@@ -91,12 +91,12 @@ class Rounds:
             KeyError, TypeError, ValueError: It is none.
         """
         with self._lock:
-            self._forget_silent()
+            self._forget_timed_out()
             match request["op"]:
                 case "join":
                     return self._join(request)
-                case "beat":
-                    return self._beat(request)
+                case "heartbeat":
+                    return self._heartbeat(request)
                 case "leave":
                     return self._leave(request["name"])
                 case "close":
@@ -110,7 +110,7 @@ class Rounds:
     def is_empty(self) -> bool:
         """Whether no machine is left that might still ask."""
         with self._lock:
-            self._forget_silent()
+            self._forget_timed_out()
             return all(node.is_done for node in self._places.values())
 
     def _join(self, request: Message) -> Message:
@@ -186,8 +186,8 @@ class Rounds:
             f"{name} is {facts[name]} here, but {others[0][name]} elsewhere" for name in differing
         )
 
-    def _beat(self, request: Message) -> Message:
-        """Note a sign of life; the answer says whether the round of the machine is over."""
+    def _heartbeat(self, request: Message) -> Message:
+        """Note a heartbeat; the answer says whether the round of the machine is over."""
         known = [node for node in self._places.values() if node.name == request["name"]]
         for node in known:
             node.heard = self._clock()
@@ -212,10 +212,10 @@ class Rounds:
                 found.append(f"machine {rank}" + (f" ({address})" if address else ""))
         return found
 
-    def _forget_silent(self) -> None:
+    def _forget_timed_out(self) -> None:
         now = self._clock()
         for rank, node in list(self._places.items()):
-            if now - node.heard > SILENCE and not node.is_done:
+            if now - node.heard > ANSWER_TIMEOUT and not node.is_done:
                 self._lose(rank)
 
     def _lose(self, rank: int) -> None:

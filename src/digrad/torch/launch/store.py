@@ -29,7 +29,7 @@ from digrad.torch.transport.addresses import is_address, listening_socket
 from digrad.torch.transport.curve import KEY_VARIABLE, KeyPair, read_key, require_zmq, secure
 
 DISCONNECTED = 5.0  # seconds without a connection after which the endpoint counts as lost
-SILENCE = (
+ANSWER_TIMEOUT = (
     60.0  # seconds without an answer over a connection that stands, as that of a machine that was stopped
 )
 _REFUSALS = 2  # failed handshakes after which whoever listens there counts as somebody else
@@ -72,7 +72,7 @@ class Client:
         self._idle: list[_Connection] = []
         self._name, self._numbers = uuid.uuid4().hex, itertools.count()
 
-    def ask(self, patience: float = SILENCE, **request: Any) -> Message:
+    def ask(self, patience: float = ANSWER_TIMEOUT, **request: Any) -> Message:
         """Return the answer to a request; it is repeated until there is one.
 
         Raises:
@@ -134,7 +134,7 @@ class Client:
         socket = self._context.socket(self._zmq.DEALER)
         secure(socket, self._keys, server=False)
         socket.immediate, socket.linger, socket.ipv6 = True, 0, True
-        socket.heartbeat_ivl, socket.heartbeat_timeout = 10_000, int(1000 * SILENCE)
+        socket.heartbeat_ivl, socket.heartbeat_timeout = 10_000, int(1000 * ANSWER_TIMEOUT)
         events = self._zmq.EVENT_HANDSHAKE_SUCCEEDED | self._zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
         events |= self._zmq.EVENT_HANDSHAKE_FAILED_AUTH | self._zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
         connection = _Connection(socket, socket.get_monitor_socket(events))

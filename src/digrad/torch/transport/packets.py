@@ -20,7 +20,7 @@ import torch
 
 from digrad.errors import CommunicationError
 
-HEARTBEAT = -1  # in place of a size: nothing but a sign of life
+HEARTBEAT = -1  # in place of a size: a heartbeat
 
 
 class MessageLostError(RuntimeError):
@@ -156,7 +156,7 @@ class Transport:
         raise NotImplementedError
 
     def send_heartbeat(self, receiver: int) -> None:
-        """Give a sign of life to whoever may wait for a packet of this agent."""
+        """Send a heartbeat to whoever may wait for a packet of this agent."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -311,7 +311,7 @@ class Channel:
         self._transports.to(sender).release(sender, self._number)
 
     def send_heartbeat(self, receiver: int) -> None:
-        """Give a sign of life."""
+        """Send a heartbeat."""
         self._transports.to(receiver).send_heartbeat(receiver)
 
     def last_progress(self, peer: int) -> float:

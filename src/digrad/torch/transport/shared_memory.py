@@ -82,7 +82,7 @@ class SharedMemory(Transport):
                 connection.send(_TAKEN.pack(channel))
 
     def send_heartbeat(self, receiver: int) -> None:
-        """Give a sign of life."""
+        """Send a heartbeat."""
         with contextlib.suppress(OSError):
             self._connection(receiver).send(_FRAME.pack(0, HEARTBEAT, 0))
 

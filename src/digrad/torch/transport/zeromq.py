@@ -69,7 +69,7 @@ class ZeroMQ(Transport):
         self._do(lambda: self._listener.send_multipart([name, _TAKEN.pack(channel)], self._zmq.DONTWAIT))
 
     def send_heartbeat(self, receiver: int) -> None:
-        """Give a sign of life."""
+        """Send a heartbeat."""
         self._do(lambda: self._put(receiver, [(_META.pack(_BEGINS, 0, HEARTBEAT), b"", None)]))
 
     def _transmit(self, receiver: int, channel: int, sending: Sending) -> None:
