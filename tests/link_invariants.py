@@ -58,7 +58,7 @@ class Moment(NamedTuple):
     """Where a run is after a step."""
 
     state: Any
-    owed: list[np.ndarray]  # [A, width] for each array that is pushed
+    undelivered: list[np.ndarray]  # [A, width] for each array that is pushed
 
 
 Engine = Callable[[Setting, int], list[Moment]]
@@ -96,12 +96,12 @@ def drawn(seed: int, method: str | None = None, *, n: int | None = None) -> Sett
 
 
 def check_mass(engine: Engine, setting: Setting) -> None:
-    """1: trackers and what is owed of them sum to the gradients, weights to n, and x moves by the steps taken."""
+    """1: trackers and their undelivered mass sum to the gradients, weights to n, and x moves by the steps taken."""
     delivery = setting.delivery()
     taken_part, n = delivery.awake(0, STEPS), setting.network.n
     mass = setting.x0.sum(0)
-    for (state, owed), awake in zip(engine(setting, STEPS), taken_part, strict=True):
-        under_way = [part.sum(0) for part in owed] or [0.0] * 3
+    for (state, undelivered), awake in zip(engine(setting, STEPS), taken_part, strict=True):
+        under_way = [part.sum(0) for part in undelivered] or [0.0] * 3
         error = abs(state.y.sum(0) + under_way[0] - state.g.sum(0)).max()
         assert error <= 1e-12 * (1 + abs(state.g).sum())
         if hasattr(state, "w"):
@@ -114,9 +114,9 @@ def check_agreement(engine: Engine, setting: Setting) -> None:
     """2: agents at one point, with nothing to track, stay there."""
     at = np.tile(setting.x0[:1], (setting.network.n, 1))
     still = setting._replace(linear=setting.curvature * at, x0=at)
-    for state, owed in engine(still, STEPS):
+    for state, undelivered in engine(still, STEPS):
         np.testing.assert_allclose(setting.method.estimate(state), at, rtol=1e-13, atol=1e-13)
-        assert all(abs(part).max(initial=0) <= 1e-12 for part in owed[:1])
+        assert all(abs(part).max(initial=0) <= 1e-12 for part in undelivered[:1])
 
 
 def check_links_that_do_nothing(engine: Engine, setting: Setting) -> None:
@@ -200,9 +200,9 @@ def check_convergence(engine: Engine, setting: Setting, steps: int = 400) -> Non
     """8: the error, the trackers and undelivered mass vanish together: none of them says too early that it is over."""
     setting = setting._replace(method=replace(setting.method, step_size=0.1))
     minimum = setting.linear.sum(0) / setting.curvature.sum(0)
-    for state, owed in engine(setting, steps)[100:]:
+    for state, undelivered in engine(setting, steps)[100:]:
         error = abs(state.x - minimum).max()
-        moving = max(abs(part).max(initial=0) for part in (state.y, state.x - state.x.mean(0), *owed))
+        moving = max(abs(part).max(initial=0) for part in (state.y, state.x - state.x.mean(0), *undelivered))
         assert error <= 100 * moving + 1e-13
         assert moving <= 100 * error + 1e-13
     assert error < 1e-3

@@ -44,7 +44,7 @@ class PlainNet:
                 self.received[c, a] = self.arrived[c, a]
         return out
 
-    def owed(self, c):
+    def undelivered(self, c):
         return sum(sums[-1] - self.received.get((d, a), 0.0) for (d, a), sums in self.sent.items() if d == c)
 
     def pull(self, x):

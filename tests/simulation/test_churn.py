@@ -99,7 +99,7 @@ def test_chunks_and_a_resume_do_not_change_a_bit(tmp_path, chunks_of):
         ([Leave(1, at=5), Join(1, at=5)], "two events at one iteration"),
         ([Leave(1, at=5), Leave(1, at=9)], "goes, but is not there"),
         ([Leave(7, at=5)], "there is no agent 7"),
-        ([Leave(1, at=5), Crash(4, at=9)], "left at 5 and took its part of what they exchanged"),
+        ([Leave(1, at=5), Crash(4, at=9)], "left at 5 and took its part of what they exchanged along"),
         (["leave"], "must be a list of Leave, Crash and Join"),
         (Leave(1, at=5), "must be a list of Leave, Crash and Join"),
         (

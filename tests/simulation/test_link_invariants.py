@@ -21,7 +21,7 @@ def simulated(setting, steps):
     for _ in range(steps):
         state, _ = simulator.run(state, 1)
         with jax.enable_x64(True):
-            left = [part for part in map(undelivered, state.links or ()) if part is not None]
+            left = [link.undelivered for link in state.links or () if link.pushed is not None]
         found.append(
             Moment(jax.tree.map(np.asarray, state.method_state), [np.asarray(part) for part in left])
         )

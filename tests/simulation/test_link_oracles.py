@@ -159,7 +159,7 @@ BANDS = {  # (links, graph, {method: (least, most) of k8 over 20 seeds; None whe
 # Steps of the run, and how many of 20 seeds end within 1e-8: a step that is unstable now and then throws runs out
 # again, so that the count depends on where they end, which the specification does not say; these lengths give its
 # counts, but for one seed of the first row, which rounding decides: 19 in the specification and when a share is rounded
-# before it is added to what is owed, 20 when both are one operation.
+# before it is added to what is undelivered, 20 when both are one operation.
 PUSH_SUM_CONVERGES = {"loss 0.3": (4000, (19, 20)), "delay 0..5": (3000, (4,)), "split 2": (3000, (3,))}
 
 

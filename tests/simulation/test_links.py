@@ -41,10 +41,10 @@ def test_a_lost_packet_is_owed_and_then_delivered():
     )
     y = net.push(np.array([[1.0], [0.0]]))
     np.testing.assert_array_equal(y, [[0.5], [0.0]])
-    np.testing.assert_array_equal(net.owed(0), [0.5])
+    np.testing.assert_array_equal(net.undelivered(0), [0.5])
     net.begin(1)
     np.testing.assert_array_equal(net.push(y), [[0.25], [0.75]])
-    np.testing.assert_array_equal(net.owed(0), [0.0])
+    np.testing.assert_array_equal(net.undelivered(0), [0.0])
 
 
 GRAPHS = (

@@ -58,7 +58,7 @@ def advance(replicas: Replicas, setting: Setting) -> None:
 def undelivered_by(replicas: Replicas) -> list[np.ndarray]:
     """Return the undelivered mass of each array that is pushed."""
     links = replicas.state_dict()["state"].get("links", {})
-    return [links[name].numpy() for name in sorted(links) if name.startswith("undelivered ")]
+    return [links[name].numpy() for name in sorted(links) if name.startswith("pushed ")]
 
 
 def replicated(setting: Setting, steps: int) -> list[Moment]:

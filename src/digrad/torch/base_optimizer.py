@@ -20,7 +20,8 @@ from digrad.links import ChurnSchedule
 from digrad.methods.fields import numeric_fields, with_fields
 from digrad.network import AnyNetwork
 from digrad.torch.engines.base import Runtime, overwrite
-from digrad.torch.engines.flat_parameters import FlatParameters, nonfinite_rows, release_free_memory
+from digrad.torch.engines.buffers import reused_memory
+from digrad.torch.engines.flat_parameters import FlatParameters, nonfinite_rows
 from digrad.torch.engines.mixing import PIECE
 from digrad.torch.launch.preemption import Saver
 from digrad.types import Average, Method
@@ -76,7 +77,7 @@ class BaseOptimizer(torch.optim.Optimizer):
         is_x = self._method.query(self._state) is self._state.x and runtime.shares_memory
         self._point = self._state.x if is_x else flat.empty()
         flat.point_at(self._point)
-        release_free_memory()
+        self._memory = reused_memory(flat.grad)
         self._publish()
 
     @property
@@ -144,11 +145,12 @@ class BaseOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self._check_groups()
-        grad = self._gradient()
-        self._runtime.advance(self._method_now(), self._state, grad)
-        self._check_state()
-        self.k += 1
-        self._publish()
+        with self._memory:
+            grad = self._gradient()
+            self._runtime.advance(self._method_now(), self._state, grad)
+            self._check_state()
+            self.k += 1
+            self._publish()
         if self._runtime.step_hooks:
             self._runtime.step_hooks.end_step(self.k)
         return loss

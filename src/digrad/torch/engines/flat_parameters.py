@@ -4,7 +4,6 @@ A step of a method then works on a few large arrays instead of many small tensor
 of memory. The gradients are views of a flat row too, so that nothing has to be collected.
 """
 
-import ctypes
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -218,15 +217,3 @@ def nonfinite_rows(rows: torch.Tensor) -> list[int]:
     if rows.sum(1).isfinite().all():  # one pass; a sum of finite numbers may overflow, so it is no proof
         return []
     return [i for i, row in enumerate(rows) if not all(part.isfinite().all() for part in row.split(PIECE))]
-
-
-def release_free_memory() -> None:
-    """Return what was freed to the system, where the C library can (glibc).
-
-    ``digrad launch`` makes the allocator keep freed memory, which makes steps several times faster; what only the
-    construction of an optimizer needed, as much as half of what training needs, should not be kept too.
-    """
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (OSError, AttributeError, TypeError):
-        return  # another C library: it has its own policy

@@ -78,7 +78,11 @@ def shares(mixing: Mixing, *, conserves: bool, damping: float = 1.0) -> tuple[Sh
 
 
 def combine(
-    share: Share, own: torch.Tensor, sent: torch.Tensor, received: Mapping[int, torch.Tensor]
+    share: Share,
+    own: torch.Tensor,
+    sent: torch.Tensor,
+    received: Mapping[int, torch.Tensor],
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return the mixed row of one agent.
 
@@ -87,13 +91,14 @@ def combine(
         own: ``[1, d]``, its own row.
         sent: ``[1, d]``, what the others received of it: ``own``, or its rounded form.
         received: ``[1, d]`` of each sender other than itself.
+        out: Memory of the result, which may not overlap the others; by default it is new.
     """
-    mixed = torch.empty_like(own, memory_format=torch.contiguous_format)
+    mixed = torch.empty_like(own, memory_format=torch.contiguous_format) if out is None else out
     scratch = own.new_empty(2, min(PIECE, own.shape[1]))
-    for out, own_piece, sent_piece, theirs in zip(
+    for mixed_piece, own_piece, sent_piece, theirs in zip(
         pieces(mixed), pieces(own), pieces(sent), received_pieces(received, own), strict=True
     ):
-        combine_piece(share, own_piece, sent_piece, theirs, scratch, out)
+        combine_piece(share, own_piece, sent_piece, theirs, scratch, mixed_piece)
     return mixed
 
 

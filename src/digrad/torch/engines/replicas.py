@@ -71,18 +71,18 @@ class ReplicaNet(CompressedNet):
         sizes: Sequence[int],
         full_for: str | None,
     ) -> torch.Tensor:
-        rows = []
+        mixed = torch.empty_like(x, memory_format=torch.contiguous_format)
         for agent, share in enumerate(shares):
             row = slice(agent, agent + 1)
             received = {sender: sent[sender : sender + 1] for sender, _ in share.senders if sender != agent}
-            rows.append(combine(share, x[row], sent[row], received))
+            combine(share, x[row], sent[row], received, mixed[row])
             self.bytes_sent += sum(
                 x[agent].nbytes
                 if full_for is not None and not self._compression.has_reference(full_for, agent, receiver)
                 else sizes[agent]
                 for receiver, _ in share.receivers
             )
-        return torch.cat(rows)
+        return mixed
 
 
 class ReplicaRuntime:

@@ -26,9 +26,6 @@ ADDRESS_VARIABLE = "DIGRAD_ADDRESS"  # of this machine, where its agents listen
 SETTINGS = {
     "OMP_NUM_THREADS": "1",  # several agents share the cores
     "OMP_WAIT_POLICY": "PASSIVE",
-    # Keep freed memory: a step allocates arrays of the size of the model, whose pages would be faulted in anew.
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
 }
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # which interface they use
 CHECK = Path(__file__).parent / "check.py"  # the script of `digrad launch --check`
