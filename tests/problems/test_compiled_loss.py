@@ -40,6 +40,13 @@ def logistic(generator):
     return dg.problems.logistic(data=dataset, agents=3, reg_weight=0.1)
 
 
+def weighted(generator):
+    data = [generator.standard_normal((m, 4)) for m in (3, 4)]
+    return dg.Problem.from_loss(
+        lambda w, rows: ((rows @ w - 1) ** 2).mean(), data, 4, agent_weights="samples"
+    )
+
+
 def users(generator):
     """Return a problem whose agents have so many sizes that the loss is asked whether it is a mean."""
     data = [generator.standard_normal((m, 4)) for m in (3, 4, 5, 6, 7)]
@@ -56,7 +63,7 @@ def use(problem):
     return problem.solve().x
 
 
-@pytest.mark.parametrize("make", [quadratic, logistic, users])
+@pytest.mark.parametrize("make", [quadratic, logistic, users, weighted])
 def test_problems_of_one_code_are_compiled_once_and_free_their_data(make):
     with count_compilations() as programs:
         first = use(make(np.random.default_rng(0)))
@@ -67,7 +74,7 @@ def test_problems_of_one_code_are_compiled_once_and_free_their_data(make):
     assert not programs
     assert np.linalg.norm(problem.gradient(second)) < 1e-10  # with its own data, not the first one's
     assert np.abs(first - second).max() > 1e-3
-    data = weakref.ref(problem.local)
+    data = weakref.ref(getattr(problem.local, "local", problem.local))  # the losses that others wrap
     del problem
     gc.collect()
     assert data() is None

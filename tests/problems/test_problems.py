@@ -145,6 +145,53 @@ def test_logistic_weighs_agents_equally_whatever_their_size():
     assert problem.loss(x) == pytest.approx(problem.local_losses(x).mean(), rel=1e-14)
 
 
+def test_agents_weighted_by_samples_minimise_the_pooled_loss():
+    dataset = random_dataset(12, 3, seed=7)
+    split = Partition(indices=(np.arange(2), np.arange(2, 12)), scheme="custom")
+    options = {"data": dataset, "reg_weight": 0.1}
+    pooled = dg.problems.logistic(**options, agents=1, partition="iid").solve().x
+    problem = dg.problems.logistic(**options, agents=2, partition=split, agent_weights="samples")
+    np.testing.assert_allclose(problem.solve().x, pooled, atol=1e-9)
+    network = dg.Network(dg.graphs.ring(2))
+    trace = dg.simulate(dg.AB(step_size=0.2), problem, network, steps=400)
+    np.testing.assert_allclose(trace.final_x, np.tile(pooled, (2, 1)), atol=1e-9)
+    plain = dg.problems.logistic(**options, agents=2, partition=split)
+    assert np.abs(plain.solve().x - pooled).max() > 1e-2
+    assert plain.content_hash != problem.content_hash
+    # On mini-batches too: the batch of all samples, in any order, is all samples.
+    index = np.array([[1, 0] * 5, np.arange(10)[::-1]])
+    with jax.enable_x64(True):
+        x, arrays = np.ones((2, 3)), problem.arrays(np.float64)
+        batch = problem.code.gradients(arrays, x, index)
+        np.testing.assert_allclose(batch, problem.local_gradients(x), atol=1e-14)
+
+
+def test_agent_weights_of_an_own_loss_count_by_their_ratios():
+    data = [np.zeros(3), np.ones(1), np.full(2, 4.0)]
+
+    def loss(w, batch):
+        return ((w - batch) ** 2).mean()
+
+    def minimum(weights):
+        return dg.Problem.from_loss(loss, data, 1, agent_weights=weights).solve().x
+
+    np.testing.assert_allclose(minimum([0, 30, 10]), [1.75], atol=1e-12)
+    np.testing.assert_allclose(minimum("samples"), [1.5], atol=1e-12)
+    np.testing.assert_array_equal(minimum([2, 2, 2]), minimum(None))
+
+
+def test_errors_of_mini_batches_have_mean_zero_and_shrink_with_the_batch():
+    problem = dg.problems.logistic(data=random_dataset(30, 3, seed=7), agents=2, reg_weight=0.1)
+    x = np.ones((2, 3))
+    single = problem.gradient_errors(x, draws=4000, seed=1)
+    assert single.shape == (4000, 2, 3)
+    assert np.abs(single.mean(axis=0)).max() < 0.05 * single.std()
+    larger = problem.gradient_errors(x, draws=4000, batch_size=16, seed=1)
+    assert larger.std() == pytest.approx(single.std() / 4, rel=0.05)
+    with pytest.raises(ArgumentError, match="no samples to draw from"):
+        dg.problems.example_quadratic().gradient_errors(np.ones(2))
+
+
 def test_a_partition_of_other_data_is_refused():
     split = Partition(indices=(np.arange(2), np.arange(2, 10)), scheme="custom")
     with pytest.raises(DataError, match="divides 10 samples, but the data set has 12"):
@@ -426,6 +473,9 @@ def test_a_loss_that_is_no_mean_of_its_samples_is_never_padded():
             "same form",
         ),
         (lambda: dg.problems.logistic(data=np.zeros((3, 2)), agents=2), "`data` of logistic"),
+        (lambda: dg.problems.logistic(data="digits", agents=5, agent_weights=[1, 2]), "5 agents"),
+        (lambda: dg.problems.logistic(data="digits", agents=2, agent_weights="sample"), "`agent_weights`"),
+        (lambda: dg.problems.logistic(data="digits", agents=2, agent_weights=[1, -1]), "nonnegative"),
         (lambda: dg.problems.logistic(data="digits", agents=2, reg_weight="a"), "array of numbers"),
         (lambda: dg.problems.quadratic(curvature=[[1.0], [1.0, 2.0]], linear=[[1.0]]), "array of numbers"),
         (lambda: dg.problems.example_quadratic().loss([1.0]), "must have shape"),

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad.errors import ArgumentError
+from digrad.problems.compiled_loss import average_at
 from digrad.problems.problem import Floats, Problem, as_floats
 
 
@@ -213,11 +214,7 @@ def quartic(*, center: npt.ArrayLike, scale: npt.ArrayLike = 1.0) -> Problem:
 
 
 def _averaged(local: Cosh | Quartic, arrays: Any, points: jax.Array) -> tuple[jax.Array, jax.Array]:
-    def at(point: jax.Array) -> tuple[jax.Array, jax.Array]:
-        x = jnp.broadcast_to(point, (local.n_agents, local.dim))
-        return local.losses(arrays, x, None).mean(), local.gradients(arrays, x, None).mean(axis=0)
-
-    return jax.vmap(at)(points)
+    return jax.vmap(lambda point: average_at(local, arrays, point))(points)
 
 
 def _where_quartic(q: jax.Array, x: jax.Array) -> jax.Array:

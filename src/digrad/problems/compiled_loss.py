@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 
@@ -50,6 +51,11 @@ class LossCode:
         """Return F ``[K]`` and its gradient ``[K, d]`` at ``points`` ``[K, d]``."""
         return self.local.objective(arrays, points)
 
+    def regulariser_gradients(self, arrays: Any, x: Array) -> Array:
+        """Return the part of the gradients that no sample has a share in, ``[n, d]``; zero if the losses name none."""
+        ask = getattr(self.local, "regulariser_gradients", None)
+        return jnp.zeros_like(x) if ask is None else ask(arrays, x)
+
     @property
     def shapes(self) -> Shapes | None:
         """The shapes of the parameters that x holds one after another; None for one vector."""
@@ -63,6 +69,12 @@ class LossCode:
     def side_by_side(self, arrays: Any) -> Any:
         """Return the arrays for several runs at once, where other ones are faster."""
         return self.local.side_by_side(arrays) if hasattr(self.local, "side_by_side") else arrays
+
+
+def average_at(local: Any, arrays: Any, point: Array) -> tuple[jax.Array, jax.Array]:
+    """Return F and its gradient at one point ``[d]``: the means over the agents of their losses and gradients."""
+    x = jnp.broadcast_to(point, (local.n_agents, local.dim))
+    return local.losses(arrays, x, None).mean(), local.gradients(arrays, x, None).mean(axis=0)
 
 
 @partial(jax.jit, static_argnames="code")
@@ -83,6 +95,12 @@ def gradients_at(arrays: Any, x: Array, *, code: LossCode) -> jax.Array:
     return code.gradients(arrays, x, None)
 
 
+@partial(jax.jit, static_argnames="code")
+def batch_gradients_at(arrays: Any, x: Array, index: Array, *, code: LossCode) -> jax.Array:
+    """Return :meth:`LossCode.gradients` of several mini-batches ``[draws, n, batch]``, compiled once per code."""
+    return jax.lax.map(lambda batch: code.gradients(arrays, x, batch), index)
+
+
 def code_of(local: Any) -> LossCode:
     """Return the code of losses, a dataclass of arrays, functions and numbers."""
     fields = {one.name: getattr(local, one.name) for one in dataclasses.fields(local)}
@@ -97,15 +115,17 @@ def code_of(local: Any) -> LossCode:
 
 
 def _hollow(leaf: Any) -> Any:
-    """Return an array of the same shape that takes no memory; anything else as it is."""
+    """Return an array of the same shape that takes no memory, losses without their data, anything else as it is."""
     if _is_array(leaf):
         return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
-    return leaf
+    return code_of(leaf).local if _are_losses(leaf) else leaf
 
 
 def _key(leaf: Any) -> Any:
     if _is_array(leaf):
         return (leaf.shape, str(leaf.dtype), scipy.sparse.issparse(leaf))
+    if _are_losses(leaf):
+        return code_of(leaf).key
     if not callable(leaf):
         return leaf
     try:
@@ -116,3 +136,7 @@ def _key(leaf: Any) -> Any:
 
 def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, np.ndarray) or scipy.sparse.issparse(leaf)
+
+
+def _are_losses(leaf: Any) -> bool:
+    return dataclasses.is_dataclass(leaf) and hasattr(leaf, "gradients")

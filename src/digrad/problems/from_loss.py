@@ -16,8 +16,9 @@ from digrad import checks
 from digrad._internal.fingerprints import fingerprint
 from digrad.data.nan_check import not_finite_row
 from digrad.errors import ArgumentError, DataError
-from digrad.problems.compiled_loss import LossCode, code_of
+from digrad.problems.compiled_loss import LossCode, average_at, code_of
 from digrad.problems.problem import Floats, Problem, as_floats
+from digrad.problems.weighted import weighted
 from digrad.types import Shapes
 
 DISTINCT_SIZES = 4  # up to this many the loss is traced once per size; each costs about a second
@@ -74,12 +75,7 @@ class UserLosses:
 
     def objective(self, arrays: Any, points: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return F and its gradient, point after point: the loss of a whole data set may be large."""
-
-        def at(point: jax.Array) -> tuple[jax.Array, jax.Array]:
-            x = jnp.broadcast_to(point, (self.n_agents, self.dim))
-            return self.losses(arrays, x, None).mean(), self.gradients(arrays, x, None).mean(axis=0)
-
-        return jax.lax.map(at, points)
+        return jax.lax.map(lambda point: average_at(self, arrays, point), points)
 
     def fingerprint(self) -> str:
         """Return a hash of the data and of what the loss computes.
@@ -137,7 +133,12 @@ class UserLosses:
 
 
 def from_loss(
-    loss: Callable[[Any, Any], Any], data: Sequence[Any], params: Any, *, name: str = ""
+    loss: Callable[[Any, Any], Any],
+    data: Sequence[Any],
+    params: Any,
+    *,
+    agent_weights: npt.ArrayLike | None = None,
+    name: str = "",
 ) -> Problem:
     """Return the problem f_i(params) = loss(params, data[i]) for a JAX loss.
 
@@ -147,6 +148,8 @@ def from_loss(
         data: One batch per agent: a pytree of arrays that share their first axis, the samples. They are copied.
         params: A pytree of arrays with the shapes of the parameters, from which runs start; or the dimension
             d of a parameter vector, which then starts at zero.
+        agent_weights: How much each agent counts in F: ``"samples"`` (by its number of samples), or one number per
+            agent. By default every agent has one vote.
         name: Name of the problem in reports; the name of the function by default.
 
     Returns:
@@ -184,7 +187,10 @@ def from_loss(
     )
     local = dataclasses.replace(local, groups=_groups(sizes, lambda: _is_mean(local, start)))
     return Problem(
-        name=name or getattr(loss, "__name__", "user loss"), local=local, start=start, unravel=unravel
+        name=name or getattr(loss, "__name__", "user loss"),
+        local=weighted(local, agent_weights, "from_loss"),
+        start=start,
+        unravel=unravel,
     )
 
 

@@ -16,7 +16,9 @@ from digrad import checks, data
 from digrad.data import Dataset, Partition
 from digrad.data.nan_check import not_finite_row
 from digrad.errors import ArgumentError, DataError
+from digrad.problems.compiled_loss import average_at
 from digrad.problems.problem import Floats, Problem, as_floats
+from digrad.problems.weighted import weighted
 
 LARGEST_DENSE_COPY = (
     1 << 30
@@ -119,10 +121,14 @@ class Logistic:
         """Return the gradients, ``[n, d]``."""
         return _of_samples(arrays, x, index) + _regulariser(arrays["reg"], x)[1]
 
+    def regulariser_gradients(self, arrays: Any, x: jax.Array) -> jax.Array:
+        """Return the gradients of the regularisers alone, ``[n, d]``."""
+        return _regulariser(arrays["reg"], x)[1]
+
     def objective(self, arrays: Any, points: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return F and its gradient at ``points``, agent after agent with one product for all points."""
         if "columns" not in arrays:
-            return jax.lax.map(lambda point: self._objective_at(arrays, point), points)
+            return jax.lax.map(lambda point: average_at(self, arrays, point), points)
 
         def of_agent(block: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             columns, weights = block
@@ -132,10 +138,6 @@ class Logistic:
         loss, gradient = jax.lax.map(of_agent, (arrays["columns"], arrays["weights"]))
         reg_loss, reg_gradient = jax.vmap(lambda point: _mean_regulariser(arrays["reg"], point))(points)
         return loss.mean(axis=0) + reg_loss, gradient.mean(axis=0) + reg_gradient
-
-    def _objective_at(self, arrays: Any, point: jax.Array) -> tuple[jax.Array, jax.Array]:
-        x = jnp.broadcast_to(point, (self.n_agents, self.dim))
-        return self.losses(arrays, x, None).mean(), self.gradients(arrays, x, None).mean(axis=0)
 
     def fingerprint(self) -> str:
         """Return a hash of samples, labels and regularisers."""
@@ -158,6 +160,7 @@ def logistic(
     partition: str | Partition = "sorted",
     reg_weight: npt.ArrayLike = 0.0,
     reg_power: npt.ArrayLike = 2.0,
+    agent_weights: npt.ArrayLike | None = None,
     seed: int = 0,
 ) -> Problem:
     r"""Return regularised logistic regression on a data set partitioned among agents.
@@ -175,9 +178,12 @@ def logistic(
             two labels, the larger of which becomes t = 1, the other t = 0.
         agents: The number of agents.
         partition: How samples are partitioned: ``iid``, ``stratified``, ``sorted``, ``shards``, ``dirichlet``, or
-            a :class:`~digrad.data.Partition`. Agents weigh equally in F, whatever their number of samples.
+            a :class:`~digrad.data.Partition`.
         reg_weight: lambda, a number or one per agent, at least 0.
         reg_power: p, a number or one per agent, at least 2.
+        agent_weights: How much each agent counts in F: ``"samples"`` (by its number of samples, so that the minimiser
+            is that of the pooled data), or one number per agent. By default every agent has one vote, whatever its
+            number of samples.
         seed: Random seed of the partition.
 
     Example:
@@ -203,7 +209,10 @@ def logistic(
         reg_power=power,
     )
     return Problem(
-        name=f"logistic regression on {dataset.name}", local=local, start=np.zeros(local.dim), partition=split
+        name=f"logistic regression on {dataset.name}",
+        local=weighted(local, agent_weights, "logistic"),
+        start=np.zeros(local.dim),
+        partition=split,
     )
 
 

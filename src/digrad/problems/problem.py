@@ -1,4 +1,8 @@
-"""A problem: n private losses f_i on R^d, whose average F = (1/n) sum_i f_i the agents minimise together."""
+"""A problem: n private losses f_i on R^d, whose average F = (1/n) sum_i f_i the agents minimise together.
+
+Every agent has one vote; ``agent_weights`` of the functions that make problems counts them otherwise, by letting
+n p_i f_i take the place of f_i.
+"""
 
 import dataclasses
 import hashlib
@@ -13,8 +17,16 @@ import numpy.typing as npt
 
 from digrad.data import Partition
 from digrad.errors import ArgumentError
-from digrad.problems.compiled_loss import LossCode, code_of, gradients_at, losses_at, objective_at
+from digrad.problems.compiled_loss import (
+    LossCode,
+    batch_gradients_at,
+    code_of,
+    gradients_at,
+    losses_at,
+    objective_at,
+)
 from digrad.problems.exact_minimum import Minimum, NoMinimumError, minimise
+from digrad.sampling import WithReplacement
 from digrad.types import Array
 
 Floats = npt.NDArray[np.floating]
@@ -98,12 +110,18 @@ class Problem:
 
     @classmethod
     def from_loss(
-        cls, loss: Callable[[Any, Any], Any], data: Sequence[Any], params: Any, *, name: str = ""
+        cls,
+        loss: Callable[[Any, Any], Any],
+        data: Sequence[Any],
+        params: Any,
+        *,
+        agent_weights: npt.ArrayLike | None = None,
+        name: str = "",
     ) -> "Problem":
         """Make a problem of a JAX loss; see :func:`digrad.problems.from_loss`."""
         from digrad.problems.from_loss import from_loss
 
-        return from_loss(loss, data, params, name=name)
+        return from_loss(loss, data, params, agent_weights=agent_weights, name=name)
 
     def __repr__(self) -> str:
         """Return the name and the sizes, never the data."""
@@ -169,6 +187,26 @@ class Problem:
         """Return the gradients of f_i at x_i ``[n, d]`` for stacked x ``[n, d]`` or one point ``[d]``."""
         with jax.enable_x64(True):
             return np.asarray(gradients_at(self._arrays, self._stacked(x), code=self.code))
+
+    def gradient_errors(
+        self, x: npt.ArrayLike, *, draws: int = 100, batch_size: int = 1, seed: int = 0
+    ) -> Floats:
+        """Return the errors of mini-batch gradients at x, ``[draws, n, d]``, e.g. for :func:`digrad.noise.tail_index`.
+
+        Args:
+            x: Points of the agents, ``[n, d]``, or one for all, ``[d]``.
+            draws: Number of mini-batches per agent.
+            batch_size: Samples of each, with replacement.
+            seed: Random seed of the samples.
+        """
+        if self.sizes is None:
+            raise ArgumentError(
+                f"{self.name} has no samples to draw from, so that its gradients have no errors."
+            )
+        drawn = WithReplacement(self.sizes, batch_size, seed).batches(0, draws)
+        with jax.enable_x64(True):
+            noisy = batch_gradients_at(self._arrays, self._stacked(x), drawn, code=self.code)
+        return np.asarray(noisy) - self.local_gradients(x)
 
     def solve(self, *, tolerance: float = 1e-10) -> Minimum:
         """Return a minimum of F with a gradient norm of at most ``tolerance`` (computed once).

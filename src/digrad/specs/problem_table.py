@@ -11,6 +11,7 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    PlainValidator,
     Tag,
     ValidationInfo,
     model_validator,
@@ -39,6 +40,12 @@ def _data_source(data: str, info: ValidationInfo) -> str:
     return file if data not in BUNDLED and data not in CATALOG and Path(file).is_file() else data
 
 
+def _agent_weights(value: Any) -> Any:
+    if value == "samples" or (isinstance(value, list) and value and all(map(is_number, value))):
+        return value
+    raise refuse(f"must be 'samples', or a list with one number per agent, but got {value!r}.")
+
+
 class LogisticTable(Section):
     """``kind = "logistic"``: see :func:`digrad.problems.logistic`.
 
@@ -48,6 +55,7 @@ class LogisticTable(Section):
         partition: A scheme, or the table below.
         reg_weight: lambda, a number or one per agent.
         reg_power: p, a number or one per agent, at least 2.
+        agent_weights: How much each agent counts: ``"samples"``, or one number per agent; one vote each by default.
         held_out: Share of samples that no agent trains on; ``digrad tune`` and ``digrad sweep`` compare losses on them.
     """
 
@@ -56,6 +64,7 @@ class LogisticTable(Section):
     partition: Annotated[PartitionTable, BeforeValidator(as_partition)] = PartitionTable(scheme="sorted")
     reg_weight: PerAgent = 0.0
     reg_power: PerAgent = 2.0
+    agent_weights: Annotated[str | list[float] | None, PlainValidator(_agent_weights)] = None
     held_out: Annotated[float, Field(gt=0, lt=1)] | None = None
 
     def build(self, agents: int) -> Problem:
@@ -74,6 +83,7 @@ class LogisticTable(Section):
             partition=split,
             reg_weight=self.reg_weight,
             reg_power=self.reg_power,
+            agent_weights=self.agent_weights,
         )
 
     def build_held_out(self) -> Problem | None:
