@@ -19,7 +19,7 @@ from digrad.schedules import SCHEDULES
 from digrad.specs.graph_table import GraphTable, LinksTable, MixingTable
 from digrad.specs.image_table import ImagesTable
 from digrad.specs.partition_table import PartitionTable
-from digrad.specs.problem_table import LOSSES, LogisticTable
+from digrad.specs.problem_table import LOSSES, LogisticTable, LossTable
 from digrad.specs.spec import Spec
 from digrad.specs.sweep_table import SweepTable
 from digrad.testing.convergence import Outcome, convergence_table
@@ -130,6 +130,7 @@ def specs_page() -> str:
         '[problem] with kind = "images"': ImagesTable,
     }
     tables |= {f'[problem] with kind = "{kind}"': make for kind, make in LOSSES.items()}
+    tables |= {"[problem] with a kind of your own": LossTable}
     tables |= {"[problem.partition]": PartitionTable, "[sweep]": SweepTable}
     lines = [*SPECS_HEAD.splitlines()]
     for title, table in tables.items():

@@ -37,6 +37,7 @@ ELSEWHERE = {
     "test_specification_of_the_page_trains_and_is_measured",
     r"^methods LazyAB$|^run lazy.toml": "tests/docs/test_own_method.py::"
     "test_commands_of_the_page_list_and_run_the_method",
+    r"^run stations.toml": "tests/specs/test_spec.py::test_own_problem_of_the_page_runs_from_its_file",
     r"^data get a9a": "tests/data/test_locate.py::test_locate_downloads_into_the_cache_once",
     r"^data get cifar10": "tests/data/test_cifar.py::test_fetch_unpacks_the_archive_into_the_cache",
     r"^launch .*--nodes": "tests/torch/machines/test_hosts.py::"

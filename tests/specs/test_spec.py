@@ -2,18 +2,22 @@
 
 import dataclasses
 import inspect
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from digrad import graphs
+from digrad.cli.main import digrad
 from digrad.errors import SpecError
 from digrad.graphs.parse import NAMED
 from digrad.links import Links, compressors
 from digrad.schedules import InverseSqrt
 from digrad.specs import load_spec, parse_spec, preset, preset_names
 from digrad.specs.graph_table import GraphTable
+from docs_pages import blocks, titled
 
 BASE = {
     "name": 'name = "tiny"',
@@ -241,6 +245,59 @@ def test_schedules_and_numbers_per_agent_reach_the_method() -> None:
     built = parse_spec(text_with(methods=methods)).build()
     assert built.methods["AB"].step_size == InverseSqrt(scale=0.5)
     assert built.methods["CGT"].step_size.shape == (5, 1)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_own_problem_of_the_page_runs_from_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for title, block in titled("guides/problem.md").items():
+        (tmp_path / title.removeprefix("file: ")).write_text(block)
+    (command,) = blocks("guides/problem.md", "sh")
+    monkeypatch.chdir(tmp_path)
+    ran = CliRunner().invoke(digrad, command.split()[1:])
+    assert ran.exit_code == 0, ran.output
+    final = json.loads((tmp_path / "stations" / "summary.json").read_text())["CGT"]["final"]
+    problem = load_spec(tmp_path / "stations.toml").build().problem
+    assert problem.n_agents == 4
+    assert final["loss"] == pytest.approx(problem.solve().loss, abs=1e-6)
+    # The specification stored with the run finds the file from anywhere.
+    monkeypatch.chdir("/")
+    stored = load_spec(tmp_path / "stations" / "spec.toml").build().problem
+    assert stored.content_hash == problem.content_hash
+
+
+OWN = """
+import digrad as dg
+
+def make(agents, fault=None):
+    return fault and {}[fault] or dg.problems.cosh(center=[[1.0]] * agents)
+
+def none(agents):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("absent.py:make", "there is no file"),
+        ("own.py:mak", "own.py does not define 'mak'"),
+        ("own.py:none", "must return a Problem, but it returns a NoneType"),
+        ('own.py:make", fault = "x', "failed: KeyError: 'x'"),
+        ('own.py:make", other = "x', "unexpected keyword argument 'other'"),
+        ("broken.py:make", "SyntaxError"),
+        ("quits.py:make", "SystemExit: 3"),
+    ],
+)
+def test_own_problem_that_fails_is_one_line(tmp_path: Path, kind: str, reason: str) -> None:
+    files = {"own": OWN, "broken": "def make(:", "quits": "raise SystemExit(3)"}
+    for name, text in files.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    spec = parse_spec(text_with(problem=f'problem = {{kind = "{kind}"}}'), "run.toml", base=tmp_path)
+    with pytest.raises(SpecError) as caught:
+        spec.build()
+    assert str(caught.value).startswith("run.toml: `problem`")
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_infinite_threshold_and_batch_of_the_smallest_agent_are_accepted() -> None:

@@ -5,12 +5,16 @@ A package announces them in its ``pyproject.toml``::
     [project.entry-points."digrad.methods"]
     LazyDGD = "lazy_dgd:LazyDGD"
 
-Nothing of a package is imported before one of its names is used.
+Nothing of a package is imported before one of its names is used. What a single file defines is written
+``"file.py:name"``.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any
 
 from digrad._internal.user_warnings import warn_user
@@ -48,11 +52,45 @@ def load(group: str, name: str) -> Any:
     try:
         return point.load()
     except (Exception, SystemExit) as error:  # whatever the other package does when it is imported
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise PluginError(
-            f"{name!r} of {_package(point)} cannot be loaded from {point.value!r}: {reason}; repair or uninstall that "
-            "package."
+            f"{name!r} of {_package(point)} cannot be loaded from {point.value!r}: {_reason(error)}; repair or "
+            "uninstall that package."
         ) from error
+
+
+def is_in_file(name: object) -> bool:
+    """Return whether a name is that of something in a file, ``"file.py:name"``."""
+    return isinstance(name, str) and name.rpartition(":")[0].endswith(".py")
+
+
+def load_from_file(name: str) -> Any:
+    """Execute a file, and return what it defines.
+
+    Args:
+        name: ``"file.py:name"``. Modules beside the file can be imported there, as by a script.
+
+    Raises:
+        PluginError: The file does not exist, fails, or defines no such name.
+    """
+    file, _, attribute = name.rpartition(":")
+    path = Path(file).absolute()
+    if not path.is_file():
+        raise PluginError(f"{name!r} cannot be loaded: there is no file {path}.")
+    # Not among the modules that can be imported: cloudpickle then sends its functions to other processes by value.
+    spec = spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # whatever the file does
+        raise PluginError(f"{name!r} cannot be loaded: {_reason(error)}.") from error
+    finally:
+        sys.path.remove(str(path.parent))
+    if not hasattr(module, attribute):
+        raise PluginError(f"{name!r} cannot be loaded: {path.name} does not define {attribute!r}.")
+    return getattr(module, attribute)
 
 
 def warn_if_announced(group: str, name: str) -> None:
@@ -113,6 +151,10 @@ def package_of(group: str, name: str) -> str | None:
     """Return the package that announces a name, with its version; None if none does."""
     point = installed(group).get(name)
     return None if point is None else _package(point)
+
+
+def _reason(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _package(point: EntryPoint) -> str:

@@ -22,7 +22,7 @@ from digrad._internal import plugins
 from digrad.data import Dataset
 from digrad.data.bundled import BUNDLED
 from digrad.data.known_datasets import CATALOG
-from digrad.errors import DataError, PluginError
+from digrad.errors import DataError, DigradError, PluginError
 from digrad.problems import Problem
 from digrad.specs.graph_table import absolute
 from digrad.specs.image_table import ImagesTable
@@ -106,10 +106,12 @@ LOSSES: dict[str, Callable[..., Problem]] = {
 
 
 class LossTable(Section):
-    """``kind`` of a loss in closed form, or one that another package announces; see :mod:`digrad._internal.plugins`.
+    """``kind`` of a loss in closed form, or of one's own; see :mod:`digrad._internal.plugins`.
 
     Args:
-        kind: A key of ``LOSSES``, or the name of an entry point; the other keys are the arguments of its function.
+        kind: The name of a loss in closed form; or a function of your own, ``"file.py:make"`` or the name of an entry
+            point of ``digrad.problems``, which is also given ``agents`` and returns a :class:`Problem`. The other keys
+            are the arguments of the function.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
@@ -127,18 +129,26 @@ class LossTable(Section):
         return self
 
     def build(self, agents: int) -> Problem:
-        """Return the problem; the function of another package also gets the number of agents."""
+        """Return the problem; a function that is not built in also gets the number of agents."""
         arguments = self.model_extra or {}
         if self.kind in LOSSES:
             return LOSSES[self.kind](**arguments)
-        make = plugins.load(plugins.PROBLEMS, self.kind)
+        in_file = plugins.is_in_file(self.kind)
+        make = plugins.load_from_file(self.kind) if in_file else plugins.load(plugins.PROBLEMS, self.kind)
         try:
             inspect.signature(make).bind(agents=agents, **arguments)
         except TypeError as error:
             raise PluginError(
                 f"`problem` of kind {self.kind!r} does not fit its function: {error}."
             ) from error
-        problem = make(agents=agents, **arguments)
+        try:
+            problem = make(agents=agents, **arguments)
+        except DigradError:
+            raise
+        except Exception as error:  # whatever the function does
+            raise PluginError(
+                f"`problem` of kind {self.kind!r} failed: {type(error).__name__}: {error}."
+            ) from error
         if not isinstance(problem, Problem):
             kind = type(problem).__name__
             raise PluginError(
@@ -157,9 +167,11 @@ def _are_numbers(value: Any) -> bool:
 KINDS = ("logistic", "images", *LOSSES)
 
 
-def _check_kind(value: Any) -> Any:
+def _check_kind(value: Any, info: ValidationInfo) -> Any:
     if isinstance(value, dict):
         kind = value.get("kind")
+        if plugins.is_in_file(kind):
+            return {**value, "kind": absolute(str(kind), info)}
         require_choice(kind, [*KINDS, *plugins.installed(plugins.PROBLEMS)], "kind")
         if kind in KINDS:
             plugins.warn_if_announced(plugins.PROBLEMS, kind)
