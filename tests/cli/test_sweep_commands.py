@@ -65,6 +65,37 @@ def test_sweep_writes_table_and_figures_and_resumes(spec, monkeypatch, capsys, t
     assert "--resume" in output.err
 
 
+def test_parts_of_a_sweep_are_merged_by_resume(spec, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("digrad.specs.sweep_and_tune._draw", lambda *_: [])  # which others test
+    whole = ("sweep", spec(SPEC + SWEEP), "--out", "parts")
+    for part in ("1/3", "3/3"):
+        code, output = call(monkeypatch, capsys, *whole, "--part", part, "--json")
+        assert code == 0, output.err
+        assert len(json.loads(output.out)) == 3
+    assert not (tmp_path / "parts" / "table.parquet").exists()
+    assert call(monkeypatch, capsys, *whole)[0] == 2  # it holds rows already
+    ran = []
+    real = workers.run_batch
+    monkeypatch.setattr(workers, "run_batch", lambda s, b: ran.extend(b.runs) or real(s, b))
+    code, output = call(monkeypatch, capsys, *whole, "--resume")
+    assert code == 0, output.err
+    assert len(ran) == 3
+    found = pd.read_parquet(tmp_path / "parts" / "table.parquet")
+    call(monkeypatch, capsys, "sweep", "spec.toml", "--out", "once")
+    once = pd.read_parquet(tmp_path / "once" / "table.parquet")
+    pd.testing.assert_frame_equal(found.drop(columns="seconds"), once.drop(columns="seconds"), rtol=1e-9)
+    assert call(monkeypatch, capsys, *whole, "--overwrite")[0] == 0
+    assert not list((tmp_path / "parts").glob("part-*"))
+
+
+@pytest.mark.parametrize("part", ["0/3", "4/3", "2", "a/b", "-1/3"])
+def test_a_part_that_does_not_exist_is_one_line(part, spec, monkeypatch, capsys):
+    code, output = call(monkeypatch, capsys, "sweep", spec(SPEC + SWEEP), f"--part={part}")
+    assert code == 2
+    assert "must be I/N with 1 <= I <= N" in output.err
+    assert len(output.err.strip().splitlines()) == 1
+
+
 def test_the_printed_table_tells_when_the_target_was_reached(spec, monkeypatch, capsys, tmp_path):
     code, output = call(
         monkeypatch, capsys, "sweep", spec(SPEC + SWEEP.replace("grad_norm = 1e-2", "loss = 1e9"))

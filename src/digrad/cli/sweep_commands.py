@@ -3,6 +3,7 @@
 Everything heavy is imported inside a command, so that ``--help`` answers at once.
 """
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -33,15 +34,22 @@ _SHOWN = 10  # rows of a sweep that the terminal shows
     "--backend", metavar="NAME", help="Joblib backend to use instead of local processes, e.g. dask."
 )
 @click.option("--scheduler", metavar="ADDRESS", help="Address of a Dask scheduler; implies --backend dask.")
+@click.option(
+    "--part",
+    metavar="I/N",
+    callback=lambda context, option, value: value and _part(value),
+    help="Run only part I of N, as in a SLURM array; --resume without --part merges the parts.",
+)
 @json_option
 def sweep(
     spec: Path, out: Path | None, resume: bool, overwrite: bool, workers: int, backend: str | None,
-    scheduler: str | None, as_json: bool,
+    scheduler: str | None, part: tuple[int, int] | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Run every configuration of the [sweep] table in SPEC, with one result row each.
 
     The results go to --out (default: runs/sweep-<name of the file>): table.parquet, figures, and rows.jsonl. Finished
-    rows are saved at once, so --resume can continue after any interruption. A diverged run is a row like any other.
+    rows are saved at once, so --resume can continue after any interruption. A diverged run is a row like any other. With
+    --part the results go to a folder of that part below --out.
     """
     from digrad._internal.tables import Table
     from digrad.specs import load_spec, sweep_spec
@@ -52,10 +60,11 @@ def sweep(
         result = sweep_spec(
             load_spec(spec), folder, resume=resume, overwrite=overwrite, progress=progress,
             workers=Workers(
-                workers, backend or ("dask" if scheduler else None), {"scheduler_host": scheduler} if scheduler else {}
+                workers, backend or ("dask" if scheduler else None), {"scheduler_host": scheduler} if scheduler else {},
+                part,
             ),
         )  # fmt: skip
-    found = result.found
+    found, folder = result.found, result.folder
     if as_json:
         output.as_json(list(Table.of(found.table)))
     elif len(found.table):
@@ -68,6 +77,18 @@ def sweep(
             err=True,
         )
         sys.exit(130)
+    if part:
+        click.echo(
+            f"Part {part[0]} of {part[1]}; when all have ended, --resume without --part merges them.",
+            err=True,
+        )
+
+
+def _part(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        raise click.BadParameter(f"must be I/N with 1 <= I <= N, as 3/10, but got {text!r}.")
+    return int(found[1]), int(found[2])
 
 
 @click.command()

@@ -38,10 +38,12 @@ class SweptSpec:
 
     Args:
         found: The table.
+        folder: Where it is stored; of a part, a folder below the one that was given.
         figures: The files drawn.
     """
 
     found: Sweep
+    folder: Path
     figures: tuple[Path, ...]
 
 
@@ -107,8 +109,9 @@ def sweep_spec(
             held_out=_held_out(spec), workers=workers, out=out, resume=resume, overwrite=overwrite, progress=progress,
         ),
     )  # fmt: skip
-    write_atomically(Path(out) / "spec.toml", spec.to_toml())
-    return SweptSpec(found, tuple(_draw(found, Path(out) / "figures")))
+    folder = workers.folder(Path(out)) if isinstance(workers, Workers) else Path(out)
+    write_atomically(folder / "spec.toml", spec.to_toml())
+    return SweptSpec(found, folder, tuple(_draw(found, folder / "figures")))
 
 
 def tune_spec(

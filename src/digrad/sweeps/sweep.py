@@ -90,7 +90,7 @@ def sweep(
             of them are reached first. By default those of ``converged``.
         held_out: Losses on samples that no agent trains on; the table gets their average at the end of each run, always
             that of the plain mean of the agents.
-        workers: Processes that share the work: how many, or :class:`Workers` for a cluster.
+        workers: Processes that share the work: how many, or :class:`Workers` for a cluster or for a part of the work.
         out: A folder where every finished batch is kept at once, and the table in the end. Its ``arrays.npz`` holds
             values of more than 64 entries, which the table names by shape and hash.
         resume: Take over the rows that are there, whatever ended the process that wrote them.
@@ -123,9 +123,9 @@ def sweep(
         share_samples=common_random_numbers,
     )
     found = candidates(methods, grid, random, samples, study.options["seed"])
-    wanted = configurations(study, found, seeds)
     pool = workers if isinstance(workers, Workers) else Workers(workers)
-    folder = None if out is None else Path(out)
+    wanted = pool.share(configurations(study, found, seeds))
+    folder = None if out is None else pool.folder(Path(out))
     facts = study.facts() if folder else _facts_or_none(study)
     names = [identity(facts, one) if folder else str(place) for place, one in enumerate(wanted)]
     with nullcontext() if folder is None else locked(folder):

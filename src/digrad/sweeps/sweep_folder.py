@@ -3,11 +3,13 @@
 ``rows.jsonl`` holds the rows, by the identity of their configuration; ``sweep.json`` says what they have in common and
 which of them, in which order, are the table. ``table.parquet`` is deleted before the other two change, and written at
 the end: where it is missing, the sweep has not ended, and what there is of it can be read from the other two.
+Parts that were run apart are sweeps themselves, in folders of their own below that of the whole.
 """
 
 import io
 import json
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,12 @@ from digrad.errors import ArgumentError, DataError
 
 FORMAT = "digrad sweep 1"
 ROWS, FACTS, TABLE, ARRAYS = "rows.jsonl", "sweep.json", "table.parquet", "arrays.npz"
+PARTS = "part-*-of-*"
+
+
+def part_name(i: int, n: int) -> str:
+    """Return the name of the folder of a part, as :data:`PARTS` matches it."""
+    return f"part-{i}-of-{n}"
 
 
 class Journal:
@@ -28,8 +36,8 @@ class Journal:
 
     Args:
         folder: Folder of the rows; None keeps them in memory only.
-        resume: Keep the rows that are there.
-        overwrite: Forget them.
+        resume: Keep the rows that are there, also those of parts.
+        overwrite: Delete them.
 
     Raises:
         ArgumentError: The folder holds something else, or rows and neither ``resume`` nor ``overwrite`` is given.
@@ -41,14 +49,19 @@ class Journal:
         if folder is None or self._path is None:
             return
         check_folder(folder, "a sweep", _is_ours, resume=resume, overwrite=overwrite)
-        if not (resume or overwrite) and _read(self._path):
+        parts = sorted(folder.glob(PARTS))
+        kept = {name: row for part in (*parts, folder) for name, row in _read(part / ROWS).items()}
+        if not (resume or overwrite) and kept:
             raise ArgumentError(
                 f"`out` of sweep: {folder} holds rows already; continue with resume=True (--resume), start over with "
                 "overwrite=True (--overwrite), or give another folder."
             )
-        if resume and self._path.exists():
-            self.rows = _read(self._path)
+        if resume:
+            self.rows = kept
         make_folder(folder)
+        if overwrite:
+            for part in parts:
+                shutil.rmtree(part)
         (folder / TABLE).unlink(missing_ok=True)
         # Without the half of a line that a kill may have left.
         write_atomically(self._path, "".join(map(_line, self.rows.items())))
@@ -107,11 +120,11 @@ def read_rows(folder: Path, names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Return whether a folder holds a sweep, or what is left of one that was killed before it wrote its facts."""
+    """Return whether a folder holds a sweep, parts of one, or what is left of one killed before it wrote its facts."""
     if has_record(folder / FACTS, "format", FORMAT):
         return True
-    others = [file for file in folder.iterdir() if not is_left_over(file)]
-    return [file.name for file in others] == [ROWS] and not others[0].stat().st_size
+    others = [file for file in folder.iterdir() if not (is_left_over(file) or file.match(PARTS))]
+    return not others or ([file.name for file in others] == [ROWS] and not others[0].stat().st_size)
 
 
 def _line(entry: tuple[str, dict[str, Any]]) -> str:

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -19,7 +20,8 @@ import numpy.typing as npt
 
 from digrad import checks
 from digrad.errors import ArgumentError, DigradError, WorkerError
-from digrad.sweeps.rows import Batch, Study, run_batch
+from digrad.sweeps.rows import Batch, Configuration, Study, run_batch
+from digrad.sweeps.sweep_folder import part_name
 
 KEPT = 2  # studies that a worker keeps
 _studies: dict[str, Study] = {}  # by content, the latest last
@@ -34,12 +36,16 @@ class Workers:
     Args:
         count: How many; a cluster may have its own idea. One, without a backend, is this process.
         backend: A backend of joblib, e.g. ``"dask"`` for a cluster; ``"loky"`` (processes of this machine) by default.
-        options: Options of the backend, e.g. ``{"scheduler_host": "10.8.0.1:8786"}``.
+        options: Of the backend, e.g. ``{"scheduler_host": "10.8.0.1:8786"}``.
+        part: Run only part i of n, given as ``(i, n)`` with 1 <= i <= n, and store it in a folder of its own below
+            ``out``: for jobs that share a disk, but know nothing of each other. A sweep with ``resume`` takes over the
+            rows of all parts.
     """
 
     count: int = 1
     backend: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    part: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         """Check the fields."""
@@ -49,6 +55,19 @@ class Workers:
                 "`backend` of Workers must not be 'multiprocessing', which forks: JAX hangs in a forked process; use "
                 "'loky'."
             )
+        if self.part is not None and not 1 <= self.part[0] <= self.part[1]:
+            raise ArgumentError(
+                f"`part` of Workers must be (i, n) with 1 <= i <= n, the parts being 1 to n, but got {self.part}."
+            )
+
+    def share(self, wanted: Sequence[Configuration]) -> list[Configuration]:
+        """Return what is to be run here: neighbours in the grid, which share compiled code."""
+        i, n = self.part or (1, 1)
+        return [wanted[place] for place in np.array_split(np.arange(len(wanted)), n)[i - 1]]
+
+    def folder(self, out: Path) -> Path:
+        """Return the folder of what is run here."""
+        return out if self.part is None else out / part_name(*self.part)
 
     @property
     def is_here(self) -> bool:
