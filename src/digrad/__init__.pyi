@@ -59,6 +59,7 @@ from .network import NetworkSequence as NetworkSequence
 from .problems import Problem as Problem
 from .simulation import Checkpoint as Checkpoint
 from .simulation import Record as Record
+from .report import write_report as write_report
 from .simulation import RunOptions as RunOptions
 from .simulation import Simulator as Simulator
 from .simulation import SimulatorOptions as SimulatorOptions

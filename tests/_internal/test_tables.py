@@ -3,10 +3,16 @@
 import csv
 import io
 import math
+import re
 import sys
+
+import numpy as np
+import pytest
+import scipy.stats
 
 import digrad as dg
 from digrad.core.methods_table import method_facts
+from digrad.errors import ArgumentError
 from digrad.paper.claims import Claim, ClaimTable
 from digrad.paper.link_bias import Bias
 
@@ -35,6 +41,34 @@ def test_latex_escapes_text_and_writes_powers(tmp_path):
 def test_latex_shows_signs_that_its_default_fonts_show_as_others():
     (line,) = dg.Table(({"row": "|F| <= G > 0"},)).to_latex().splitlines()[4:5]
     assert line == r"\textbar{}F\textbar{} \textless{}= G \textgreater{} 0 \\"
+
+
+def test_table_of_a_paper_has_means_with_intervals_and_distances_from_the_minimum():
+    network, problem = dg.Network(dg.graphs.example5()), dg.problems.example_quadratic()
+    methods = [dg.CGT(0.02, 5.0), dg.DGD(0.02)]
+    traces = dg.compare(methods, problem, network, steps=30, seeds=3, x0="normal")
+    columns = ("method", "excess_loss", "distance", "worst_distance", "bytes_sent")
+    table = dg.results_table(traces, problem=problem, columns=columns, statistic="mean")
+    assert table.columns == list(columns)
+    for row, ensemble in zip(table, traces.values(), strict=True):
+        away = np.array([trace.final_x - 1 / 3 for trace in ensemble.traces])  # [seeds, n, d]
+        worst = np.linalg.norm(away, axis=2).max(axis=1)
+        expected = scipy.stats.t.interval(0.95, 2, worst.mean(), worst.std(ddof=1) / np.sqrt(3))
+        mean, half = row["worst_distance"]
+        np.testing.assert_allclose((mean - half, mean + half), expected, rtol=1e-10)
+        # The mean curvature is 3 in both coordinates.
+        square = np.linalg.norm(away.mean(axis=1), axis=1) ** 2
+        np.testing.assert_allclose(row["excess_loss"].mean, 1.5 * square.mean(), rtol=1e-9)
+    line = table.to_latex().splitlines()[4]
+    assert re.fullmatch(r"CGT( & \$[^$]* \\pm [^$]*\$){3} & \d+ \\\\", line), line
+    assert "±" in str(table)
+    assert "±" in table.to_csv()
+    medians = dg.results_table(traces, problem=problem)
+    assert medians[0]["worst_distance"] == np.median(
+        [np.linalg.norm(trace.final_x - problem.solve().x, axis=1).max() for trace in traces["CGT"].traces]
+    )
+    with pytest.raises(ArgumentError, match="Did you mean `distance`"):
+        dg.results_table(traces, problem=problem, columns=["distanc"])
 
 
 def test_every_table_of_the_library_can_be_written(monkeypatch):

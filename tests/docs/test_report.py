@@ -24,6 +24,7 @@ def test_code_of_the_page_runs_and_writes_what_it_says(
     for block in blocks:
         exec(block, names)
     assert (tmp_path / "comparison.html").is_file()
+    assert (tmp_path / "report.html").is_file()
     assert {path.suffix for path in (tmp_path / "figures").iterdir()} == {".pdf", ".svg", ".png"}
     assert (tmp_path / "results.tex").read_text().count(r"\\") == 3
     assert any((tmp_path / "runs" / "board" / "CGT").iterdir())

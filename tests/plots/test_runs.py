@@ -132,6 +132,31 @@ def test_curves_draw_a_band_to_zero_that_no_log_axis_cuts_across():
     assert corners[place == 2, 1].min() < ax.transAxes.transform((0, 0))[1] < corners[place == 2, 1].max()
 
 
+def test_curves_draw_the_excess_loss_on_the_scale_asked_for():
+    run = make_trace("CGT", [2.5, 1.0, 0.5, 0.3 - 1e-16])
+    figure = plots.curves({"CGT": run}, "excess_loss", minimum=0.3, y_scale="linear")
+    assert figure.axes[0].get_yscale() == "linear"
+    np.testing.assert_allclose(figure.axes[0].lines[0].get_ydata(), [2.2, 0.7, 0.2, 0.0])
+    assert plots.curves({"CGT": run}, "excess_loss", minimum=0.3).axes[0].get_yscale() == "log"
+    assert plots.curves({"CGT": run}, "loss", y_scale="log").axes[0].get_yscale() == "log"
+
+
+def test_curves_draw_the_mean_and_its_interval():
+    seeds = [make_trace("CGT", values) for values in ([3.0, 1.0], [1.0, 0.2], [2.0, 0.6])]
+    ensemble = Ensemble(tuple(seeds))
+    figure = plots.curves({"CGT": ensemble, "AB": calm("AB")}, "loss", band="interval")
+    first = figure.axes[0].lines[0]
+    np.testing.assert_allclose(first.get_ydata(), [2.0, 0.6])
+    assert len(figure.axes[0].lines) == 2  # no line for each seed, and the single run
+    k, low, mean, high = ensemble.interval("loss")
+    np.testing.assert_allclose(
+        high - mean, 4.302652729911275 / np.sqrt(3) * np.array([1.0, 0.4])
+    )  # t of 2 degrees
+    np.testing.assert_allclose(mean - low, high - mean)
+    assert k.tolist() == [0, 1]
+    assert_only_finite_lines(figure)
+
+
 def test_curves_say_how_many_seeds_diverged():
     ensemble = Ensemble((calm("AB"), exploding(), exploding()))
     figure = plots.curves({"AB": ensemble}, x="bytes_sent")

@@ -71,7 +71,7 @@ def column(browser: Browser, key: str) -> list[str]:
 def test_every_column_of_the_traces_has_a_figure(show: Callable[..., Browser]) -> None:
     browser = show()
     found = browser.run("return [...document.querySelectorAll('figure.curve')].map(one => one.id)")
-    metrics = ("loss", "excess", "grad_norm", "consensus_error", "fraction_clipped")
+    metrics = ("loss", "excess_loss", "grad_norm", "consensus_error", "fraction_clipped")
     assert found == [f"curve-{name}" for name in metrics]
     assert set(lines(browser)) == {"0", "1", "2"}
 

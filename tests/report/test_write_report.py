@@ -1,5 +1,6 @@
 """The page of a run is complete, self-contained, and a function of the results alone."""
 
+import dataclasses
 import html
 import itertools
 import json
@@ -16,10 +17,11 @@ import pytest
 import digrad as dg
 from digrad import problems
 from digrad.core.methods_table import method_facts, section
-from digrad.errors import DataError, DigradError
+from digrad.errors import ArgumentError, DataError, DigradError
 from digrad.methods import METHODS
 from digrad.report import write_report
 from digrad.report.model import model_of
+from digrad.report.runs import stored_run
 from digrad.report.write_report import _judgement
 from digrad.specs import Spec, find_run, parse_spec, run
 from digrad.specs.run_directory import is_finished
@@ -57,14 +59,37 @@ class Checker(HTMLParser):
         assert self.open.pop() == tag
 
 
+def test_runs_in_memory_have_the_page_of_a_stored_run(tmp_path: Path) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Own(dg.AB):  # known to nobody
+        pass
+
+    problem, network = dg.problems.example_quadratic(), dg.Network(dg.graphs.example5())
+    methods = {"mine": Own(0.05), "CGT": dg.CGT(0.05, 5.0), "GD": dg.GD(0.05)}
+    traces = dg.compare(methods, problem, network, steps=20, seeds=2, x0="normal")
+    page = dg.write_report(traces, problem=problem, network=network, out=tmp_path / "page.html").read_text()
+    checker = Checker()
+    checker.feed(page)
+    assert not checker.open
+    assert "20 steps, all samples, medians over 2 seeds from 0 on, float64" in page
+    assert "GD (not decentralized)" in page
+    assert "<h3>Own</h3>" in page
+    assert "<h2>Who hears whom</h2>" in page
+    assert '"excess_loss":' in page  # the minimum is known
+    assert "<h2>Specification</h2>" not in page
+    assert dg.write_report(traces["CGT"].traces[0], out=tmp_path / "one.html").is_file()
+    with pytest.raises(ArgumentError, match="what simulate or compare returned"):
+        dg.write_report({"CGT": 3.0}, out=tmp_path / "none.html")  # type: ignore[dict-item]
+
+
 def test_excess_loss_has_no_negative_rounding_error_that_would_forbid_a_logarithmic_axis(
     tmp_path: Path,
 ) -> None:
     loss = 0.25 + np.append(10.0 ** -np.arange(12.0), -1e-16)
     assert loss[-1] < 0.25
     run = store(tmp_path / "run", {"CGT": trace("CGT", rows=13, loss=loss)})
-    data, _ = model_of([find_run(run)])
-    excess = data["series"][0]["columns"]["excess"]["median"]
+    data, _ = model_of([stored_run(find_run(run))])
+    excess = data["series"][0]["columns"]["excess_loss"]["median"]
     assert excess[-1] == 0
     assert min(excess[:-1]) > 0
 
@@ -409,5 +434,5 @@ def test_gradient_evaluations_are_no_axis_where_agents_sleep(tmp_path: Path) -> 
         'problem = {kind = "example_quadratic"}\nmethods.CGT = {step_size = 0.05, threshold = 1.0}\n',
         "drowsy.toml",
     )
-    data, _ = model_of([find_run(run(spec, tmp_path / "run", formats=()).directory)])
+    data, _ = model_of([stored_run(find_run(run(spec, tmp_path / "run", formats=()).directory))])
     assert "evaluations" not in [axis["key"] for axis in data["axes"]]

@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from digrad._internal.files import write_atomically
 
@@ -18,6 +18,26 @@ _TEX |= {
     "|": r"\textbar{}",
 }  # other signs in LaTeX's default fonts
 _TEX |= {character: f"\\{character}" for character in "&%$#_{}"}
+
+
+class Interval(NamedTuple):
+    """A value of a table with its uncertainty.
+
+    Args:
+        mean: The value.
+        half_width: Half the width of its confidence interval.
+
+    Example:
+        >>> print(Interval(0.125, 0.0312))
+        0.125 ± 0.031
+    """
+
+    mean: float
+    half_width: float
+
+    def __str__(self) -> str:
+        """Return both, with few digits."""
+        return f"{self.mean:.4g} ± {self.half_width:.2g}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +120,7 @@ class Table:
         writer = csv.writer(buffer, lineterminator="\n")
         writer.writerow(self.columns)
         for row in self.rows:
-            writer.writerow(["" if row.get(name) is None else row[name] for name in self.columns])
+            writer.writerow([_csv_cell(row.get(name)) for name in self.columns])
         return _written(buffer.getvalue(), path)
 
     def to_latex(self, path: str | os.PathLike[str] | None = None, *, digits: int = 3) -> str:
@@ -140,7 +160,7 @@ class Table:
     def _is_numeric(self, name: str) -> bool:
         values = [row.get(name) for row in self.rows]
         return all(
-            value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+            value is None or (isinstance(value, int | float | Interval) and not isinstance(value, bool))
             for value in values
         )
 
@@ -173,6 +193,12 @@ def _shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def _csv_cell(value: Any) -> Any:
+    if isinstance(value, Interval):
+        return f"{value.mean!r} ± {value.half_width!r}"
+    return "" if value is None else value
+
+
 def _tex(content: str) -> str:
     return "".join(_TEX.get(character, character) for character in content)
 
@@ -180,6 +206,9 @@ def _tex(content: str) -> str:
 def _tex_cell(value: Any, digits: int) -> str:
     if value is None:
         return "--"
+    if isinstance(value, Interval):
+        mean, half = _tex_cell(value.mean, digits), _tex_cell(value.half_width, 2)
+        return f"{mean[:-1]} \\pm {half[1:]}" if math.isfinite(value.half_width) else mean
     if not isinstance(value, float):
         return _tex(str(value))
     if not math.isfinite(value):

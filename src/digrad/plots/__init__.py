@@ -7,7 +7,7 @@ without a screen and in threads.
 from digrad._internal.formatting import byte_unit
 from digrad.plots.explosion import twin_explosion
 from digrad.plots.graph import draw_graph
-from digrad.plots.runs import curves, measured_at, side_by_side
+from digrad.plots.runs import curves, excess_loss, measured_at, side_by_side
 from digrad.plots.saving import save_figure, split_suffix
 from digrad.plots.style import LineStyle, paper_fonts, style_of
 from digrad.plots.sweeps import MOST_CURVES, heat_maps, values_against
@@ -18,6 +18,7 @@ __all__ = [
     "byte_unit",
     "curves",
     "draw_graph",
+    "excess_loss",
     "heat_maps",
     "measured_at",
     "paper_fonts",

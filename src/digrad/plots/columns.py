@@ -22,7 +22,9 @@ class Column(NamedTuple):
 # In the order in which a page shows them.
 _COLUMNS = {
     "loss": Column("Global loss", r"loss $f(\bar{x}_k)$", "F at the {average} of the agents"),
-    "excess": Column("Excess loss", "excess loss", "F − F* at the {average} of the agents"),
+    "excess_loss": Column(
+        "Excess loss", r"$f(\bar{x}_k) - f^\star$", "F − F* at the {average} of the agents"
+    ),
     "grad_norm": Column("Gradient norm", r"$\|\nabla f(\bar{x}_k)\|$", "‖∇F‖ at the {average} of the agents"),
     "consensus_error": Column(
         "Consensus error",

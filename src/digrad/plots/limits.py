@@ -21,13 +21,19 @@ _SHORT = 2.5  # decades below which the ticks of a log axis are plain numbers
 _STRIDES = (1, 2, 5, 10, 20, 50, 100)  # decades between the ticks of a log axis
 
 
-def set_limits(ax: "Axes", runs: Sequence[tuple[Floats, bool]], *, allow_log: bool) -> None:
-    """Choose the scale and the limits of a panel with ``runs``: finite values, and whether they diverged."""
+def set_limits(ax: "Axes", runs: Sequence[tuple[Floats, bool]], scale: str) -> None:
+    """Choose the limits of a panel, and its scale if that is ``"auto"``.
+
+    Args:
+        ax: The panel.
+        runs: Finite values, and whether they diverged.
+        scale: ``"auto"``, ``"linear"`` or ``"log"``.
+    """
     runs = [(values, diverged) for values, diverged in runs if values.size]
     values = np.concatenate([values for values, _ in runs])
     low, high = _range_shown(values, runs)
     shown = values[(values >= low) & (values <= high)]
-    if allow_log and deserves_log(values):
+    if scale == "log" or (scale == "auto" and deserves_log(values)):
         use_log_axis(ax, *log_limits(shown))
     elif shown.size < values.size:
         margin = 0.05 * (high - low or 1.0)

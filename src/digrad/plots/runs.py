@@ -5,6 +5,7 @@ and ``band``.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Run: TypeAlias = Any  # a Trace or an Ensemble, by duck typing
+Scale: TypeAlias = Literal["auto", "linear", "log"]
 
 _MARKS = 8  # along a curve
 _SHORT_RUN = 50  # a run this many times shorter than the longest would be a vertical line
@@ -45,19 +47,21 @@ def curves(
     x: str = "k",
     columns: int | None = None,
     width: Width | None = None,
-    x_scale: Literal["auto", "linear", "log"] = "auto",
+    x_scale: Scale = "auto",
+    y_scale: Scale = "auto",
+    band: Literal["range", "interval"] = "range",
+    minimum: float | None = None,
 ) -> "Figure":
     """Draw one panel per metric with one curve per run.
 
     A run that diverged is drawn up to its last finite value, which a cross marks, and the legend says when.
     Values above 1000 times the largest initial one lie outside the axes, so that an explosion does not squash
     the rest; if all explode, all is shown. An ensemble is its median, the band between its smallest and largest
-    values, and a thin line for each seed. The axis is logarithmic when no value is negative and they span a factor
-    of ten.
+    values, and a thin line for each seed.
 
     Args:
         traces: The runs by the label to show.
-        metrics: Names of columns, or one name.
+        metrics: Names of columns, or one name; with ``minimum`` also ``"excess_loss"``, F - F*.
         x: Column to draw them over: ``"k"``, ``"bytes_sent"`` or, where they were recorded, ``"epoch"`` or
             ``"seconds_simulated"``.
         columns: Panels side by side; at most two unless told.
@@ -65,6 +69,9 @@ def curves(
             per panel.
         x_scale: ``"log"`` spreads out the first iterations and shows zero too; ``"auto"`` does so when a run ends
             within a fiftieth of the axis, where it would be a vertical line.
+        y_scale: ``"auto"`` is logarithmic when no value is negative and they span a factor of ten.
+        band: ``"interval"`` draws an ensemble as the mean over its seeds with a 95 % confidence interval instead.
+        minimum: F*, as in ``problem.solve().loss``.
 
     Returns:
         The figure.
@@ -72,13 +79,19 @@ def curves(
     Raises:
         ArgumentError: There is nothing to draw, or a run lacks a metric.
     """
-    choice(x_scale, "x_scale", "curves", ("auto", "linear", "log"))
+    for name, scale in (("x_scale", x_scale), ("y_scale", y_scale)):
+        choice(scale, name, "curves", ("auto", "linear", "log"))
+    choice(band, "band", "curves", ("range", "interval"))
     choice(x, "x", "curves", ("k", "bytes_sent", "epoch", "seconds_simulated"))
     metrics = (metrics,) if isinstance(metrics, str) else metrics
     if not isinstance(metrics, Sequence):
         raise ArgumentError(f"`metrics` of curves must be names of columns, but got {metrics!r}.")
     if not traces or not metrics:
         raise ArgumentError("`traces` and `metrics` of curves must not be empty.")
+    if minimum is not None:
+        traces = {label: _with_excess(run, minimum) for label, run in traces.items()}
+    elif "excess_loss" in metrics:
+        raise ArgumentError("`minimum` of curves must be given for 'excess_loss', e.g. problem.solve().loss.")
     for run, metric in (
         (run, metric) for top in traces.values() for run in _members(top) for metric in (x, *metrics)
     ):
@@ -88,8 +101,8 @@ def curves(
     divisor, x_label = _x_axis(traces, x)
     for ax, metric in zip(axes, metrics, strict=True):
         for index, (label, run) in enumerate(traces.items()):
-            _draw(ax, run, metric, x, divisor, styles[label], index)
-        _limit(ax, list(traces.values()), metric)
+            _draw(ax, run, metric, x, divisor, styles[label], index, band)
+        _limit(ax, list(traces.values()), metric, y_scale)
         dress(ax, metric, x_label, measured_at(traces.values()))
         scale_across(ax, list(traces.values()), x, divisor, x_scale)
     legend(figure, {label_of(label, run): styles[label] for label, run in traces.items()})
@@ -109,6 +122,20 @@ def side_by_side(
             f"The runs of side_by_side must have different names, but both are {first.name!r}."
         )
     return curves({first.name: first, second.name: second}, columns=columns, width=width)
+
+
+def excess_loss(loss: npt.ArrayLike, minimum: float) -> Floats:
+    """Return F - F*, where what rounding of the minimum explains is zero: a negative value would forbid a log axis."""
+    excess = np.asarray(loss, np.float64) - minimum
+    rounding = 64 * np.finfo(np.float64).eps * max(1.0, abs(minimum))
+    return np.where(np.abs(excess) <= rounding, 0.0, excess)
+
+
+def _with_excess(run: Run, minimum: float) -> Run:
+    if hasattr(run, "traces"):
+        return replace(run, traces=tuple(_with_excess(member, minimum) for member in run.traces))
+    excess = excess_loss(run.columns["loss"], minimum)
+    return replace(run, columns={**run.columns, "excess_loss": excess})
 
 
 def measured_at(runs: Iterable[Run]) -> str:
@@ -174,30 +201,34 @@ def _scaled(values: npt.NDArray[Any], divisor: int) -> npt.NDArray[Any]:
     return values if divisor == 1 else values / divisor
 
 
-def _draw(ax: "Axes", run: Run, metric: str, x: str, divisor: int, style: LineStyle, index: int) -> None:
+def _draw(
+    ax: "Axes", run: Run, metric: str, x: str, divisor: int, style: LineStyle, index: int, band: str
+) -> None:
     thick = {"linewidth": 1.4, "marker": style.marker, "markersize": 4.0, "zorder": 3}
     thin = {"linewidth": 0.5, "alpha": 0.5, "zorder": 2}
     is_ensemble = hasattr(run, "traces")
-    for member in _members(run):
+    for member in _members(run) if band == "range" or not is_ensemble else ():
         across, values = finite(_scaled(member.columns[x], divisor), member.columns[metric])
         looks = thin if is_ensemble else {**thick, "markevery": _marks(values.size, index)}
         ax.plot(across, values, color=style.color, linestyle=style.linestyle, label=member.name, **looks)
         if member.verdict == "diverged" and values.size:
             ax.plot(across[-1:], values[-1:], "x", color=style.color, markersize=7, zorder=4, gid="diverged")
     if is_ensemble:
-        across, low, median, high = _band(run, metric, x, divisor)
-        # A log axis leaves out corners at zero, which would cut the band across.
-        low, high = (np.where(edge == 0, SMALLEST, edge) for edge in (low, high))
+        across, low, middle, high = _band(run, metric, x, divisor, band)
+        # A log axis leaves out corners at zero, which would cut the band across; nor is what has no negative value,
+        # such as a norm, in an interval below zero.
+        if all((member.columns[metric] >= 0).all() for member in run.traces):
+            low, high = (np.maximum(edge, SMALLEST) for edge in (low, high))
         ax.fill_between(across, low, high, color=style.color, alpha=0.2, linewidth=0, zorder=1)
-        looks = {**thick, "markevery": _marks(median.size, index)}
-        ax.plot(across, median, color=style.color, linestyle=style.linestyle, label=run.name, **looks)
+        looks = {**thick, "markevery": _marks(middle.size, index)}
+        ax.plot(across, middle, color=style.color, linestyle=style.linestyle, label=run.name, **looks)
 
 
-def _band(run: Run, metric: str, x: str, divisor: int) -> list[npt.NDArray[Any]]:
-    k, low, median, high = run.band(metric)
+def _band(run: Run, metric: str, x: str, divisor: int, band: str) -> list[npt.NDArray[Any]]:
+    k, low, middle, high = run.band(metric) if band == "range" else run.interval(metric)
     across = _scaled(k if x == "k" else run.band(x)[2], divisor)
     seen = np.isfinite(across) & (low >= -LARGEST) & (high <= LARGEST)
-    return [values[seen] for values in (across, low, median, high)]
+    return [values[seen] for values in (across, low, middle, high)]
 
 
 def _marks(size: int, index: int) -> tuple[int, int]:
@@ -205,11 +236,11 @@ def _marks(size: int, index: int) -> tuple[int, int]:
     return (index * every // 4) % every, every
 
 
-def _limit(ax: "Axes", runs: Sequence[Run], metric: str) -> None:
+def _limit(ax: "Axes", runs: Sequence[Run], metric: str, scale: str) -> None:
     members = [member for run in runs for member in _members(run)]
     drawn = [(finite(run.columns["k"], run.columns[metric])[1], run.verdict == "diverged") for run in members]
     if any(values.size for values, _ in drawn):
-        set_limits(ax, drawn, allow_log=not column_of(metric).is_share)
+        set_limits(ax, drawn, "linear" if scale == "auto" and column_of(metric).is_share else scale)
         _keep_crosses_inside(ax)
     else:
         look = {"ha": "center", "transform": ax.transAxes, "fontsize": FONT["tick"]}

@@ -1,4 +1,4 @@
-"""Reports of stored results, for people: one self-contained page per run. Nothing is computed again."""
+"""Reports of results, for people: one self-contained page. Of stored results nothing is computed again."""
 
 from digrad.report.write_report import write_report
 

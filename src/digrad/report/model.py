@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from digrad.plots import measured_at
+from digrad.plots import excess_loss, measured_at
 from digrad.plots.columns import ORDER, column_of
 from digrad.report.downsample import kept_rows
+from digrad.report.runs import Run
 from digrad.report.sources import folder_names
-from digrad.specs.run_directory import Result, RunDirectory
+from digrad.specs.run_directory import Result
 from digrad.trace import Ensemble
 from digrad.trace.ensemble import members
 
@@ -27,83 +28,80 @@ _ACROSS = {"epoch": "epoch", "seconds_simulated": "simulated seconds"}
 _COUNTS = ("k", "bytes_sent")
 
 
-def model_of(runs: Sequence[RunDirectory]) -> tuple[dict[str, Any], dict[str, Any]]:
+def model_of(runs: Sequence[Run]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the data of a page, and apart from it the times, which differ between equal runs."""
     names = folder_names([run.path for run in runs])
-    loaded = [
-        _Loaded(number, name, run, run.results(), run.setting)
-        for number, (name, run) in enumerate(zip(names, runs, strict=True))
-    ]
+    loaded = [_Named(number, name, run) for number, (name, run) in enumerate(zip(names, runs, strict=True))]
     most = _rows_per_curve(loaded)
-    series = [_series(run, label, result, most) for run in loaded for label, result in run.results.items()]
-    average = measured_at(result for run in loaded for result in run.results.values())
+    series = [
+        _series(one, label, result, most) for one in loaded for label, result in one.run.results.items()
+    ]
+    average = measured_at(result for run in runs for result in run.results.values())
     data = {
-        "runs": [_run(run) for run in loaded],
+        "runs": [_run(one) for one in loaded],
         "average": average,
         "metrics": _metrics(series, average),
         "axes": _axes(series),
         "series": series,
     }
-    times = {"seconds": [result.summary()["seconds"] for run in loaded for result in run.results.values()]}
+    times = {"seconds": [result.summary()["seconds"] for run in runs for result in run.results.values()]}
     return data, times
 
 
 @dataclass(frozen=True)
-class _Loaded:
+class _Named:
     number: int
     folder: str  # what the page calls it
-    directory: RunDirectory
-    results: Mapping[str, Result]
-    setting: Mapping[str, Any]
+    run: Run
 
     @property
     def problem(self) -> Mapping[str, Any]:
-        return self.setting.get("problem") or {}
+        return self.run.setting.get("problem") or {}
 
     @property
     def minimum(self) -> float | None:
         return (self.problem.get("minimum") or {}).get("loss")
 
 
-def _rows_per_curve(loaded: Sequence[_Loaded]) -> int:
+def _rows_per_curve(loaded: Sequence[_Named]) -> int:
     columns = 0
-    for run in loaded:
-        for result in run.results.values():
+    for one in loaded:
+        for result in one.run.results.values():
             width = 3 if isinstance(result, Ensemble) else 1
-            columns += 2 + width * (len(_measured(result)) + (run.minimum is not None))
+            columns += 2 + width * (len(_measured(result)) + (one.minimum is not None))
     return max(LEAST_ROWS, min(MOST_ROWS, NUMBERS // max(1, columns)))
 
 
-def _run(run: _Loaded) -> dict[str, Any]:
+def _run(one: _Named) -> dict[str, Any]:
     return {
-        "name": run.directory.spec.name,
-        "folder": run.folder,
-        "minimum": run.minimum,
-        "best": (run.problem.get("minimum") or {}).get("x"),
-        "labels": run.problem.get("labels"),
-        "plane": _rounded_plane(run.problem.get("plane")),
-        "network": run.setting.get("network"),
+        "name": one.run.name,
+        "folder": one.folder,
+        "minimum": one.minimum,
+        "best": (one.problem.get("minimum") or {}).get("x"),
+        "labels": one.problem.get("labels"),
+        "plane": _rounded_plane(one.problem.get("plane")),
+        "network": one.run.setting.get("network"),
     }
 
 
-def _series(run: _Loaded, label: str, result: Result, most: int) -> dict[str, Any]:
+def _series(one: _Named, label: str, result: Result, most: int) -> dict[str, Any]:
     k, columns = _columns(result, _measured(result))
-    if run.minimum is not None and "loss" in columns:
-        columns = _with_excess(columns, run.minimum)
+    if one.minimum is not None and "loss" in columns:
+        columns = _with_excess(columns, one.minimum)
     drawn = [band[part] for name, band in columns.items() if name[:2] != "x[" for part in band]
     wanted = most if len(k) <= most else min(most, THINNED_ROWS)
     rows = kept_rows(k, [np.asarray(values, float) for values in drawn], wanted)
     return {
-        "run": run.number,
+        "run": one.number,
         "label": label,
-        "shown": run.directory.spec.label_of(label),
+        "shown": one.run.shown[label],
         "verdict": result.verdict,
         "diverged_at": result.diverged_at,
         "seeds": len(members(result)),
         "slowest": members(result)[0].facts.get("slowest"),
         "recorded": len(k),
         "steps": int(k[-1]),
-        "evaluations_per_step": _evaluations(run),
+        "evaluations_per_step": _evaluations(one),
         "k": k[rows].tolist(),
         "bytes_sent": _bytes(result, k, rows),
         "columns": {
@@ -144,20 +142,17 @@ def _columns(
 
 
 def _with_excess(columns: dict[str, Any], best: float) -> dict[str, Any]:
-    # The minimum is known to rounding, and a negative rounding error would take the logarithmic axis away.
-    rounding = 64 * np.finfo(np.float64).eps * max(1.0, abs(best))
-    excess = {part: np.asarray(values) - best for part, values in columns["loss"].items()}
-    cut = {part: np.where(np.abs(values) <= rounding, 0.0, values) for part, values in excess.items()}
-    return {"loss": columns["loss"], "excess": cut, **columns}
+    excess = {part: excess_loss(values, best) for part, values in columns["loss"].items()}
+    return {"loss": columns["loss"], "excess_loss": excess, **columns}
 
 
-def _evaluations(run: _Loaded) -> int | None:
+def _evaluations(one: _Named) -> int | None:
     """Return how many gradients of samples all agents take together per step; of losses, where there are none.
 
     None where agents sleep, and take fewer.
     """
-    batch_size, problem = run.directory.spec.batch_size, run.problem
-    if not problem or getattr(run.directory.spec.links.build(), "sleeps", False):
+    batch_size, problem = one.run.batch_size, one.problem
+    if not problem or one.run.sleeps:
         return None
     if batch_size is not None:
         return batch_size * problem["agents"]

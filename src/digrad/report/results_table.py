@@ -6,7 +6,7 @@ from typing import Any
 
 from digrad._internal.formatting import shown, size
 from digrad.report.page import badge, text
-from digrad.specs.run_directory import RunDirectory
+from digrad.report.runs import Run
 
 _LOOKS = {"converged": "good", "diverged": "bad"}  # any other is open
 _SHOWN_AT_FIRST = ("delivered", "train_accuracy", "test_accuracy")  # of the columns that not every run has
@@ -26,7 +26,7 @@ class _Cell:
     value: float | str | None = ""  # what is sorted by; "" stands for the content
 
 
-def results_table(runs: Sequence[RunDirectory], data: Mapping[str, Any]) -> str:
+def results_table(runs: Sequence[Run], data: Mapping[str, Any]) -> str:
     """Return how each method of each run ended, as HTML.
 
     Args:

@@ -12,8 +12,9 @@ from digrad.paper import link_bias
 from digrad.paper.claims import ClaimTable
 from digrad.paper.logistic import MARKER
 from digrad.plots.style import AVERAGES
+from digrad.report.runs import Run, stored_run
 from digrad.specs.certification import CERTIFICATE, StoredCertificate
-from digrad.specs.run_directory import RunDirectory, find_run, is_run
+from digrad.specs.run_directory import find_run, is_run
 from digrad.sweeps.sweep_folder import FACTS, TABLE
 
 
@@ -32,7 +33,7 @@ class Source:
     """
 
     folder: Path
-    runs: tuple[RunDirectory, ...]
+    runs: tuple[Run, ...]
     claims: Mapping[str, Any] | None = None
     identity: Mapping[str, Any] = field(default_factory=dict)
     certificates: tuple[Mapping[str, Any], ...] = ()
@@ -74,7 +75,9 @@ def _read(folder: Path) -> Source:
     if (folder / MARKER).is_file():
         return _reproduction(folder)
     if is_run(folder):
-        return Source(folder, (find_run(folder),), certificates=tuple(_certificates(folder / "certificate")))
+        return Source(
+            folder, (stored_run(find_run(folder)),), certificates=tuple(_certificates(folder / "certificate"))
+        )
     if (folder / FACTS).is_file():
         if not (folder / TABLE).is_file():
             raise DataError(
@@ -88,7 +91,7 @@ def _read(folder: Path) -> Source:
         )
     below = [path for path in sorted(folder.glob("*")) if is_run(path)]
     if below:
-        runs = tuple(find_run(path) for path in below)
+        runs = tuple(stored_run(find_run(path)) for path in below)
         found = [one for path in below for one in _certificates(path / "certificate")]
         return Source(folder, runs, certificates=tuple(found))
     certificates = tuple(_certificates(folder))
@@ -122,7 +125,7 @@ def _reproduction(folder: Path) -> Source:
     judged = [entry["run"] for entry in claims["claims"]]
     others = [path.parent.name for path in sorted(folder.glob("*/summary.json")) if is_run(path.parent)]
     names = dict.fromkeys([*judged, *others])  # some settings of a reproduction decide no claim
-    runs = tuple(find_run(folder / name) for name in names)
+    runs = tuple(stored_run(find_run(folder / name)) for name in names)
     return Source(folder, runs, claims=claims, identity=read_json(folder / MARKER))
 
 

@@ -11,13 +11,17 @@ from digrad._internal.formatting import shown
 from digrad.core.methods_table import bibtex_of, method_facts, section
 from digrad.errors import DataError
 from digrad.methods.registry import ALL_METHODS
+from digrad.network import AnyNetwork
 from digrad.paper.claims import FAILS, HOLDS, PARTLY, SEPARATOR
+from digrad.problems import Problem
 from digrad.report.model import model_of
 from digrad.report.page import badge, image, page, preformatted, table, text
 from digrad.report.results_table import results_table
+from digrad.report.runs import Run, run_in_memory
 from digrad.report.slowest import slowest_section
 from digrad.report.sources import Source, folder_names, read_sources
-from digrad.specs.run_directory import TIMES, RunDirectory
+from digrad.specs.run_directory import TIMES
+from digrad.trace import Ensemble, Trace
 
 MOST_SWEPT = 1000  # rows of a sweep that a page shows
 _CURVES = (
@@ -32,28 +36,39 @@ _CURVES = (
 
 
 def write_report(
-    directory: str | os.PathLike[str],
+    results: str | os.PathLike[str] | Trace | Ensemble | Mapping[str, Trace | Ensemble],
     *others: str | os.PathLike[str],
+    problem: Problem | None = None,
+    network: AnyNetwork | None = None,
     out: str | os.PathLike[str] | None = None,
 ) -> Path:
-    """Write one page about a run, a sweep or a reproduction, or about several of them side by side.
+    """Write one page about runs, a sweep or a reproduction, or about several of them side by side.
 
-    Only stored files are read, and the same files give the same bytes. Of two runs of one specification the pages
-    differ in nothing but the durations.
+    Of stored results only files are read, and the same files give the same bytes. Of two runs of one specification the
+    pages differ in nothing but the durations.
 
     Args:
-        directory: A folder that ``digrad run``, ``demo`` or ``reproduce`` wrote, or a folder of such folders.
-        *others: More of them, to compare; certificates of ``digrad certify`` may be among them.
-        out: The file to write; by default ``report.html`` in ``directory``, or here if there are several.
+        results: What :func:`digrad.simulate` or :func:`digrad.compare` returned; or a folder that ``digrad run``,
+            ``demo`` or ``reproduce`` wrote, or a folder of such folders.
+        *others: More folders, to compare; certificates of ``digrad certify`` may be among them.
+        problem: The problem of runs in memory, for its minimum and the labels of its agents.
+        network: The network of runs in memory, which the page draws.
+        out: The file to write; by default ``report.html`` in the folder, or here if there are several or none.
 
     Returns:
         The path of the page.
 
     Raises:
-        DataError: A directory is none of these, or a file of it is missing or damaged.
+        DataError: A folder is none of these, or a file of it is missing or damaged.
+        ArgumentError: ``results`` is neither.
     """
-    sources = read_sources([directory, *others])
-    path = Path(out) if out is not None else (Path() if others else Path(directory)) / "report.html"
+    if isinstance(results, str | os.PathLike):
+        sources = read_sources([results, *others])
+        folder = Path() if others else Path(results)
+    else:
+        run, folder = run_in_memory(results, problem, network), Path()
+        sources = [Source(run.path, (run,)), *(read_sources(others) if others else ())]
+    path = Path(out) if out is not None else folder / "report.html"
     content = _page(sources)
     make_folder(path.parent)
     return write_atomically(path, content)
@@ -75,12 +90,17 @@ def _page(sources: Sequence[Source]) -> str:
         *([("Stragglers and slow edges", slowest)] if (slowest := slowest_section(data)) else ()),
         *_optional_sections(data),
     ]
+    specified = [run for run in runs if run.toml]
+    again = [
+        ("Reproduce", _commands(sources)),
+        ("Specification" if len(specified) == 1 else "Specifications", _specifications(specified)),
+    ]
+    known = [method for method in _methods_used(runs) if method in ALL_METHODS]
     setting_of_runs = [
         ("Methods", _methods(runs)),
-        ("Reproduce", _commands(sources)),
-        ("Specification" if len(runs) == 1 else "Specifications", _specifications(runs)),
+        *(again if specified else ()),
         ("Environment", _environments(runs)),
-        ("BibTeX", preformatted(bibtex_of(_methods_used(runs)), "bibtex")),
+        *([("BibTeX", preformatted(bibtex_of(known), "bibtex"))] if known else ()),
     ]
     sections = [
         *claims,
@@ -101,7 +121,7 @@ def _title(sources: Sequence[Source]) -> str:
         return source.claims["title"]
     if source.swept:
         return f"{source.title} in {name}"
-    return source.runs[0].spec.name if len(source.runs) == 1 else f"The runs in {name}"
+    return source.runs[0].name if len(source.runs) == 1 else f"The runs in {name}"
 
 
 def _subtitle(sources: Sequence[Source]) -> str:
@@ -112,11 +132,7 @@ def _subtitle(sources: Sequence[Source]) -> str:
         rows = sum(len(source.swept) for source in sources)
         counts = [f"{len(runs)} runs"] * bool(runs) + [f"{rows} rows of tables"] * bool(rows)
         return f"{', '.join(counts)}; made by digrad."
-    spec = runs[0].spec
-    batch = "all samples" if spec.batch_size is None else f"batches of {spec.batch_size}"
-    seeds = f"seed {spec.seed}" if spec.seeds == 1 else f"medians over {spec.seeds} seeds from {spec.seed} on"
-    steps = f"{spec.steps} step{'s' * (spec.steps != 1)}"
-    return f"{steps}, {batch}, {seeds}, {spec.dtype}; made by digrad."
+    return f"{runs[0].about}; made by digrad."
 
 
 def _swept(source: Source, name: str) -> str:
@@ -175,26 +191,28 @@ def _network_figures(data: Mapping[str, Any]) -> str:
     return "\n<details><summary>Figures of the network</summary>\n" + "\n".join(parts) + "\n</details>"
 
 
-def _methods_used(runs: Sequence[RunDirectory]) -> list[str]:
-    return list(dict.fromkeys(entry.method for run in runs for entry in run.spec.methods.values()))
+def _methods_used(runs: Sequence[Run]) -> list[str]:
+    return list(dict.fromkeys(method for run in runs for method, _ in run.methods.values()))
 
 
-def _methods(runs: Sequence[RunDirectory]) -> str:
+def _methods(runs: Sequence[Run]) -> str:
     parts = []
     for method in _methods_used(runs):
-        parts.append(f"<h3>{text(method)}</h3>\n<p>{text(method_facts([method])[0].summary)}</p>")
+        known = ALL_METHODS.get(method)  # not one that the user has just written
+        parts.append(f"<h3>{text(method)}</h3>")
+        parts += [f"<p>{text(method_facts([method])[0].summary)}</p>"] if known else []
         parts += [f"<p>{line}</p>" for line in _settings(runs, method)]
-        parts.append(f'<p class="faint reference">{text(section(ALL_METHODS[method], "Reference"))}</p>')
+        parts += [f'<p class="faint reference">{text(section(known, "Reference"))}</p>'] if known else []
     return "\n".join(parts)
 
 
-def _settings(runs: Sequence[RunDirectory], method: str) -> list[str]:
+def _settings(runs: Sequence[Run], method: str) -> list[str]:
     """Return the hyper-parameters of each use of a method, each setting once."""
     lines: dict[str, list[str]] = {}
     for run in runs:
-        for label, entry in run.spec.methods.items():
-            if entry.method == method:
-                fields = ", ".join(f"{name} = {json.dumps(value)}" for name, value in entry.fields.items())
+        for label, (used, values) in run.methods.items():
+            if used == method:
+                fields = ", ".join(f"{name} = {json.dumps(value)}" for name, value in values.items())
                 lines.setdefault(fields, []).append(label)
     return [
         f"<code>{text(fields)}</code>"
@@ -211,7 +229,7 @@ def _commands(sources: Sequence[Source]) -> str:
         if source.identity:
             lines.append(_reproduce(source))
         else:
-            lines += [f"digrad run spec.toml --out {names[run.path]}" for run in source.runs]
+            lines += [f"digrad run spec.toml --out {names[run.path]}" for run in source.runs if run.toml]
         versions |= {run.environment.get("versions", {}).get("digrad"): None for run in source.runs}
     made_by = [f"# digrad {version}" for version in versions if version]
     return preformatted("\n".join([*made_by, *dict.fromkeys(lines)]), "command") + (
@@ -229,18 +247,18 @@ def _reproduce(source: Source) -> str:
     return " ".join([command, *(f"--setting {setting}" for setting in settings)])
 
 
-def _specifications(runs: Sequence[RunDirectory]) -> str:
+def _specifications(runs: Sequence[Run]) -> str:
     if len(runs) == 1:
-        return preformatted(runs[0].spec.to_toml(), "spec", file="spec.toml")
+        return preformatted(runs[0].toml or "", "spec", file="spec.toml")
     return "\n".join(
-        f"<details><summary>{text(f'{name}: {run.spec.name}')}</summary>\n"
-        + preformatted(run.spec.to_toml(), f"spec-{number}", file="spec.toml")
+        f"<details><summary>{text(f'{name}: {run.name}')}</summary>\n"
+        + preformatted(run.toml or "", f"spec-{number}", file="spec.toml")
         + "</details>"
         for number, (name, run) in enumerate(zip(folder_names([run.path for run in runs]), runs, strict=True))
     )
 
 
-def _environments(runs: Sequence[RunDirectory]) -> str:
+def _environments(runs: Sequence[Run]) -> str:
     names = folder_names([run.path for run in runs])
     distinct = {
         _environment(run.environment): name for run, name in reversed(list(zip(runs, names, strict=True)))

@@ -144,7 +144,8 @@ def _conclude(
     report: Callable[[Path], object] | None,
     formats: Sequence[str],
 ) -> list[Path]:
-    write_json(store.path / "setting.json", setting_of(built, results, with_minimum=report is not None))
+    setting = setting_of(built.problem, built.network, results, with_minimum=report is not None)
+    write_json(store.path / "setting.json", setting)
     store.write_summary(results)
     figures = draw_figures(store.figures, results, built.network, formats)
     if is_complete:

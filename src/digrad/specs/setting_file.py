@@ -65,27 +65,33 @@ def has_paths(problem: Any) -> bool:
     return getattr(problem, "dim", None) == 2 and problem.n_agents <= MOST_PATHS
 
 
-def setting_of(built: Any, results: Mapping[str, Trace | Ensemble], *, with_minimum: bool) -> dict[str, Any]:
+def setting_of(
+    problem: Any, network: Any, results: Mapping[str, Trace | Ensemble], *, with_minimum: bool
+) -> dict[str, Any]:
     """Return what a page shows of the problem and the network besides the results.
 
     Args:
-        built: Methods, problem and network of a specification.
-        results: Results of its methods; they decide which part of a plane is shown.
+        problem: The problem; None if it is not known.
+        network: The network; None if it is not known.
+        results: Results by label; they decide which part of a plane is shown.
         with_minimum: Whether to look for the minimum of the problem, which takes a second or more.
     """
-    problem = built.problem
+    return {
+        "problem": None if problem is None else _problem(problem, results, with_minimum),
+        "network": None if network is None else _network(network),
+    }
+
+
+def _problem(problem: Any, results: Mapping[str, Trace | Ensemble], with_minimum: bool) -> dict[str, Any]:
     minimum = _minimum(problem) if with_minimum and _is_solvable(problem) else None
     return {
-        "problem": {
-            "name": problem.name,
-            "agents": built.network.n,
-            "dim": getattr(problem, "dim", None),
-            "samples": None if problem.sizes is None else [int(size) for size in problem.sizes],
-            "labels": _labels(problem),
-            "minimum": minimum,
-            "plane": _plane(problem, results, minimum) if has_paths(problem) else None,
-        },
-        "network": _network(built.network),
+        "name": problem.name,
+        "agents": problem.n_agents,
+        "dim": getattr(problem, "dim", None),
+        "samples": None if problem.sizes is None else [int(size) for size in problem.sizes],
+        "labels": _labels(problem),
+        "minimum": minimum,
+        "plane": _plane(problem, results, minimum) if has_paths(problem) else None,
     }
 
 

@@ -36,7 +36,7 @@ class Workers:
     Args:
         count: How many; a cluster may have its own idea. One, without a backend, is this process.
         backend: A backend of joblib, e.g. ``"dask"`` for a cluster; ``"loky"`` (processes of this machine) by default.
-        options: Of the backend, e.g. ``{"scheduler_host": "10.8.0.1:8786"}``.
+        options: Options of the backend, e.g. ``{"scheduler_host": "10.8.0.1:8786"}``.
         part: Run only part i of n, given as ``(i, n)`` with 1 <= i <= n, and store it in a folder of its own below
             ``out``: for jobs that share a disk, but know nothing of each other. A sweep with ``resume`` takes over the
             rows of all parts.

@@ -21,6 +21,7 @@ from digrad.trace.trace import (
     Trace,
     Verdict,
     headline,
+    mean_interval,
     plot_run,
     results_table,
 )
@@ -92,13 +93,27 @@ class Ensemble:
         The rows are matched by iteration. Where a run has no row, because it has ended, all three are NaN: a
         statistic of the survivors would make divergence look like progress.
         """
+        k, values = self._matched(column)
+        with np.errstate(invalid="ignore"):
+            return k, values.min(axis=0), np.median(values, axis=0), values.max(axis=0)
+
+    def interval(self, column: str) -> Band:
+        """Return ``(k, low, mean, high)``: the mean over the seeds and its 95 % confidence interval, by Student's t.
+
+        The rows are matched as in :meth:`band`.
+        """
+        k, values = self._matched(column)
+        mean, half = mean_interval(values)
+        return k, mean - half, mean, mean + half
+
+    def _matched(self, column: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+        """Return all iterations, and the values of each seed there, ``[seeds, K]``; NaN where it has no row."""
         checks.choice(column, "column", f"the ensemble {self.name}", self.traces[0].columns)
         k = np.unique(np.concatenate([trace.k for trace in self.traces]))
         values = np.full((len(self.traces), k.size), np.nan)
         for row, trace in zip(values, self.traces, strict=True):
             row[np.searchsorted(k, trace.k)] = trace.columns[column]
-        with np.errstate(invalid="ignore"):
-            return k, values.min(axis=0), np.median(values, axis=0), values.max(axis=0)
+        return k, values
 
     def summary(self) -> dict[str, Any]:
         """Return the entry in ``summary.json``: worst verdict, earliest divergence, medians of the rest.
