@@ -96,6 +96,13 @@ class AlphaStable:
         return self.scale * np.sin(a * angle) / np.cos(angle) ** (1 / a) * spread
 
 
+NOISES: dict[str, type[Gaussian | StudentT | AlphaStable]] = {
+    "gaussian": Gaussian,
+    "student_t": StudentT,
+    "alpha_stable": AlphaStable,
+}
+
+
 def draws(
     noise: Noise, seed: int, first: int, length: int, n: int, d: int, agents: slice = slice(None)
 ) -> Floats:

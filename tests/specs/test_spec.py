@@ -14,6 +14,7 @@ from digrad.cli.main import digrad
 from digrad.errors import SpecError
 from digrad.graphs.parse import NAMED
 from digrad.links import Links, compressors
+from digrad.noise import StudentT
 from digrad.schedules import InverseSqrt
 from digrad.specs import load_spec, parse_spec, preset, preset_names
 from digrad.specs.graph_table import GraphTable
@@ -53,6 +54,15 @@ BAD = [  # what is replaced, by which line, the key that the message names, the 
     ("problem", 'engine = "torch"\nproblem = {kind = "images"}', "batch_size", ""),
     ("problem", 'engine = "torch"\nbatch_size = 4\nproblem = {kind = "images"}', "start", ""),
     ("tolerance", "tolerance = nan", "tolerance", ""),
+    ("noise", "gradient_noise = 0.1", "gradient_noise", ""),
+    (
+        "noise",
+        'gradient_noise = {distribution = "student", scale = 1}',
+        "gradient_noise.distribution",
+        "student_t",
+    ),
+    ("noise", 'gradient_noise = {distribution = "student_t", scale = 1}', "gradient_noise.df", ""),
+    ("noise", 'gradient_noise = {distribution = "student_t", df = 1, scale = 1}', "gradient_noise", ""),
     ("batch_size", "batch_size = 8", "batch_size", ""),
     ("problem", f'batch_size = 400\nsampling = "epoch"\n{LOGISTIC}}}', "batch_size", ""),
     ("graph", "graph = 3", "graph", ""),
@@ -98,6 +108,8 @@ BAD = [  # what is replaced, by which line, the key that the message names, the 
     ("problem", LOGISTIC + ', reg_weight = "1"}', "problem.reg_weight", ""),
     ("problem", LOGISTIC + ", reg_weigt = 1}", "problem.reg_weigt", "reg_weight"),
     ("problem", LOGISTIC + ", reg_weight = [1, 2]}", "problem", ""),
+    ("problem", LOGISTIC + ', agent_weights = "sample"}', "problem.agent_weights", ""),
+    ("problem", LOGISTIC + ", agent_weights = [1, 2]}", "problem", ""),
     (
         "problem",
         'problem = {kind = "quadratic", curvature = [[1], [2, 3]], linear = [[1]]}',
@@ -112,8 +124,6 @@ BAD = [  # what is replaced, by which line, the key that the message names, the 
     ("sweep", "sweep.grid.step_size = {low = 1, high = 2}", "sweep.grid.step_size.count", ""),
     ("sweep", "sweep.grid.step_size = {low = 0, high = 2, count = 3}", "sweep.grid.step_size", ""),
     ("sweep", "sweep.random.step_size = {low = 1, hig = 2}", "sweep.random.step_size.hig", "high"),
-    ("problem", LOGISTIC + ', agent_weights = "sample"}', "problem.agent_weights", ""),
-    ("problem", LOGISTIC + ", agent_weights = [1, 2]}", "problem", ""),
     ("methods", "methods = {}", "methods", ""),
     ("methods", "methods.CGT = 3", "methods.CGT", ""),
     ("methods", "methods.CTG = {step_size = 1.0}", "methods.CTG.method", "CGT"),
@@ -237,16 +247,6 @@ def test_data_file_is_relative_to_the_file(tmp_path: Path) -> None:
     assert load_spec(tmp_path / "run.toml").build().problem.sizes == (1, 1, 1, 1, 1)
 
 
-def test_schedules_and_numbers_per_agent_reach_the_method() -> None:
-    methods = """
-    methods.AB = {step_size = {schedule = "inverse_sqrt", scale = 0.5}}
-    methods.CGT = {step_size = [0.1, 0.2, 0.3, 0.4, 0.5], threshold = 5}
-    """
-    built = parse_spec(text_with(methods=methods)).build()
-    assert built.methods["AB"].step_size == InverseSqrt(scale=0.5)
-    assert built.methods["CGT"].step_size.shape == (5, 1)
-
-
 @pytest.mark.usefixtures("no_figures")
 def test_own_problem_of_the_page_runs_from_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for title, block in titled("guides/problem.md").items():
@@ -300,6 +300,16 @@ def test_own_problem_that_fails_is_one_line(tmp_path: Path, kind: str, reason: s
     assert "\n" not in str(caught.value)
 
 
+def test_schedules_and_numbers_per_agent_reach_the_method() -> None:
+    methods = """
+    methods.AB = {step_size = {schedule = "inverse_sqrt", scale = 0.5}}
+    methods.CGT = {step_size = [0.1, 0.2, 0.3, 0.4, 0.5], threshold = 5}
+    """
+    built = parse_spec(text_with(methods=methods)).build()
+    assert built.methods["AB"].step_size == InverseSqrt(scale=0.5)
+    assert built.methods["CGT"].step_size.shape == (5, 1)
+
+
 def test_infinite_threshold_and_batch_of_the_smallest_agent_are_accepted() -> None:
     methods = 'methods.CGT = {step_size = 0.1, threshold = {schedule = "constant", value = inf}}'
     epochs = 'batch_size = 359\nsampling = "epoch"'
@@ -338,6 +348,14 @@ def test_graph_that_changes_with_time_reaches_the_network(keys: str, edges: list
     assert found == (edges or [expected.at(k).n_edges for k in range(4)])
     assert network.period != 1
     assert parse_spec(spec.to_toml()) == spec
+
+
+def test_gradient_noise_reaches_the_run() -> None:
+    line = 'gradient_noise = {distribution = "student_t", df = 1.5, scale = 0.1}'
+    spec = parse_spec(text_with(noise=line))
+    assert spec.build().options["gradient_noise"] == StudentT(df=1.5, scale=0.1)
+    assert parse_spec(spec.to_toml()) == spec
+    assert parse_spec(text_with()).build().options["gradient_noise"] is None
 
 
 def test_links_reach_the_network() -> None:

@@ -129,6 +129,17 @@ def test_held_out_losses_are_those_of_the_average_at_the_end(digits):
     np.testing.assert_allclose(found.table["held_out_loss"], found.table["final_loss"], rtol=1e-9)
 
 
+def test_rows_with_gradient_noise_are_stored_and_follow_their_seeds(tmp_path):
+    run = {**RUN, "gradient_noise": dg.noise.StudentT(df=3.0, scale=0.1)}
+    grid = {"step_size": [0.001, 0.002]}
+    dg.sweep(dg.AB, QUARTIC, NETWORK, grid=grid, seeds=2, out=tmp_path, **run)
+    found = Sweep.load(tmp_path)
+    assert found.facts["options"]["gradient_noise"] == "StudentT(df=3.0, scale=0.1)"
+    for _, row in found.table.iterrows():
+        alone = dg.simulate(dg.AB(row["step_size"]), QUARTIC, NETWORK, seed=row["seed"], **run)
+        np.testing.assert_allclose(row["final_loss"], alone.final["loss"], rtol=1e-9)
+
+
 def test_finished_rows_are_taken_over_and_only_missing_ones_are_run(tmp_path, monkeypatch):
     dg.sweep(dg.AB, QUARTIC, NETWORK, grid={"step_size": [0.001, 0.05]}, out=tmp_path, **RUN)
     ran = []

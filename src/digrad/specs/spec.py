@@ -50,18 +50,27 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import tomli_w
-from pydantic import BeforeValidator, Field, PlainValidator, PrivateAttr, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
 
 from digrad.checks import did_you_mean
 from digrad.core.hyperparameters import tables
 from digrad.core.validation import check_fit
 from digrad.errors import DigradError, SpecError
 from digrad.network import Network
+from digrad.noise import NOISES, Noise
 from digrad.problems import Problem
 from digrad.sampling import normal_start
 from digrad.simulation.run_options import Record, RunOptions, check_parts, complete, make_sampler, make_start
 from digrad.specs.graph_table import Count, GraphTable, LinksTable, MixingTable, Seed
-from digrad.specs.messages import Section, dotted, is_number, join, message, one_line, refuse
+from digrad.specs.messages import Section, dotted, is_number, join, message, named_value, one_line, refuse
 from digrad.specs.method_table import MethodTable
 from digrad.specs.problem_table import ProblemTable
 from digrad.specs.sweep_table import SweepTable
@@ -91,6 +100,15 @@ def _check_start(value: Any) -> Any:
     raise refuse(f"must be 'zeros', 'normal', 'model' or a list of numbers, but got {value!r}.{near}")
 
 
+def _check_noise(value: dict[str, Any] | None) -> dict[str, Any] | None:
+    _noise(value)
+    return value
+
+
+def _noise(value: dict[str, Any] | None) -> Noise | None:
+    return None if value is None else named_value(value, "distribution", NOISES)
+
+
 def _name_methods(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
@@ -117,7 +135,10 @@ class Spec(Section):
         start_scale: Standard deviation of a normal start; with ``"model"``, a factor for the initial weights.
         record_every: Iterations between two recorded rows.
         dtype: ``"float64"`` or ``"float32"``.
-        sampling: ``"replacement"`` or ``"epoch"``.
+        sampling: ``"replacement"``, ``"epoch"``, or ``"saga"`` (not with torch): one sample, corrected by a table.
+        gradient_noise: A distribution of :mod:`digrad.noise` whose draws are added to every gradient, as
+            ``{distribution = "student_t", df = 1.5, scale = 0.1}``; or ``"gaussian"`` (scale), ``"alpha_stable"``
+            (alpha, scale).
         average: Point at which methods are measured: the ``"plain"`` mean of the agents, or the ``"weighted"`` one (by
             the Perron vector of R where estimates are pulled, by their own weights for push-sum methods).
         tolerance: ``converged`` means gradient norm and consensus error are both at most this.
@@ -141,7 +162,8 @@ class Spec(Section):
     start_scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     record_every: Count = 1
     dtype: Literal["float64", "float32"] = "float64"
-    sampling: Literal["replacement", "epoch"] = "replacement"
+    sampling: Literal["replacement", "epoch", "saga"] = "replacement"
+    gradient_noise: Annotated[dict[str, Any] | None, AfterValidator(_check_noise)] = None
     average: Literal["plain", "weighted"] = "plain"
     tolerance: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-6
     stop_at_tolerance: bool = False
@@ -166,6 +188,12 @@ class Spec(Section):
                 )
             if self.batch_size is None:
                 raise refuse("is required with engine = 'torch', but it is missing.", "batch_size")
+            if self.gradient_noise is not None:
+                raise refuse("must be left out with engine = 'torch'.", "gradient_noise")
+            if self.sampling == "saga":
+                raise refuse(
+                    "must be 'replacement' or 'epoch' with engine = 'torch', but got 'saga'.", "sampling"
+                )
             for key, value in needed.items():
                 if getattr(self, key) != value:
                     raise refuse(
@@ -243,6 +271,7 @@ class Spec(Section):
             for name in RunOptions.__annotations__
             if name in type(self).model_fields
         }
+        own["gradient_noise"] = _noise(self.gradient_noise)
         record = Record(average=self.average)
         x0 = make_start(self.start_of(self.start), problem, seed)
         return {**own, "seed": seed, "x0": x0, "record": record}

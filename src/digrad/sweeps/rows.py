@@ -115,6 +115,7 @@ class Study:
         """Return the part of the facts that every study has, whatever its losses are."""
         options = {name: value for name, value in self.options.items() if name not in ("seed", "x0")}
         options |= {"dtype": str(options["dtype"]), "record": dataclasses.asdict(options["record"])}
+        options |= {name: plain(options[name]) for name in ("gradient_noise", "sampling")}
         return {
             "options": options,
             "target": dict(self.target),
