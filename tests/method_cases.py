@@ -37,6 +37,7 @@ CASES = (
     Case("NormalizedAB", dg.NormalizedAB(0.05), BOTH, (2, 0)),
     Case("FROST", dg.FROST(0.02), ROW, (2, "n")),
     Case("PushDIGing", dg.PushDIGing(0.05), COLUMN, (2, 1), 2),
+    Case("PushSAGA", dg.PushSAGA(0.05), COLUMN, (2, 1), 2),
     Case("ADDOPT", dg.ADDOPT(0.05), COLUMN, (2, 1)),
     Case("SONATA", dg.SONATA(0.05), COLUMN, (2, 1), 2),
     Case("SGP", dg.SGP(0.05), COLUMN, (1, 1)),

@@ -42,6 +42,9 @@ Q5 = Quadratic(
     b=np.array([(1, 0), (0, 2), (-3, 1), (4, 4), (3, -2)], dtype=float),
 )
 Q5_START = np.tile([10.0, -10.0], (5, 1))
+# Q5 as means over four samples: their curvatures and linear terms, [5, 4, 2] each.
+_KAPPA, _SHIFT = np.array([-0.5, -0.25, 0.25, 0.5]), 2 * np.array([[1.0, 0], [-1, 0], [0, 1], [0, -1]])
+Q5_SAMPLES = (Q5.a[:, None] * (1 + _KAPPA)[:, None], Q5.b[:, None] + _SHIFT)
 Q5_QUARTIC = Quadratic(Q5.a, Q5.b, quartic=1.0)
 QUARTIC_START = np.full((5, 2), 10.0)
 QUARTIC_MINIMUM = np.full(2, np.cbrt(0.5 + 1.25**0.5) - np.cbrt(1.25**0.5 - 0.5))  # x^3 + 3x = 1, by Cardano
@@ -61,3 +64,9 @@ def random_problem(n: int, d: int, seed: int) -> tuple[Digraph, Quadratic, np.nd
 def error(x: np.ndarray, target: np.ndarray) -> tuple[float, float]:
     """Return the distance of the mean estimate, and the largest deviation of any coordinate of any agent."""
     return float(np.linalg.norm(x.mean(axis=0) - target)), float(abs(x - target).max())
+
+
+def sample_loss(x: np.ndarray, batch: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    """Return the mean of 1/2 x' diag(a) x - b' x over the samples (a, b) of a batch."""
+    curvature, linear = batch
+    return (0.5 * curvature @ x**2 - linear @ x).mean()

@@ -120,6 +120,17 @@ def push_diging(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator[St
         x = new
 
 
+def push_saga(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator[Stack]:
+    u, w, y = x, [1.0] * len(x), all_hear(C, gradients(at, x))  # the stated deviation
+    while True:
+        yield x
+        u = all_hear(C, [u[j] - m.step_size * y[j] for j in range(len(x))])
+        w = all_hear(C, w)
+        new = [u[i] / w[i] for i in range(len(x))]
+        y = all_hear(C, [y[j] + at(j, new[j]) - at(j, x[j]) for j in range(len(x))])
+        x = new
+
+
 def addopt(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator[Stack]:
     z, w, y = x, [1.0] * len(x), gradients(at, x)
     while True:
@@ -398,6 +409,7 @@ TRANSCRIPTIONS: dict[str, Callable[..., Iterator[Stack]]] = {
     "NormalizedAB": normalized_ab,
     "FROST": frost,
     "PushDIGing": push_diging,
+    "PushSAGA": push_saga,
     "ADDOPT": addopt,
     "SONATA": sonata,
     "SGP": sgp,

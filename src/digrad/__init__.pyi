@@ -5,6 +5,7 @@ from . import links as links
 from . import network as network
 from . import noise as noise
 from . import plots as plots
+from . import privacy as privacy
 from . import problems as problems
 from . import schedules as schedules
 from . import sweeps as sweeps
@@ -47,6 +48,7 @@ from .methods import NormalizedAB as NormalizedAB
 from .methods import NSGDm as NSGDm
 from .methods import PushDIGing as PushDIGing
 from .methods import PushPull as PushPull
+from .methods import PushSAGA as PushSAGA
 from .methods import QGDSGDm as QGDSGDm
 from .methods import SoftCGT as SoftCGT
 from .methods import SubgradientPush as SubgradientPush
@@ -57,9 +59,9 @@ from .network import Mixing as Mixing
 from .network import Network as Network
 from .network import NetworkSequence as NetworkSequence
 from .problems import Problem as Problem
+from .report import write_report as write_report
 from .simulation import Checkpoint as Checkpoint
 from .simulation import Record as Record
-from .report import write_report as write_report
 from .simulation import RunOptions as RunOptions
 from .simulation import Simulator as Simulator
 from .simulation import SimulatorOptions as SimulatorOptions

@@ -104,7 +104,14 @@ NOISES: dict[str, type[Gaussian | StudentT | AlphaStable]] = {
 
 
 def draws(
-    noise: Noise, seed: int, first: int, length: int, n: int, d: int, agents: slice = slice(None)
+    noise: Noise,
+    seed: int,
+    first: int,
+    length: int,
+    n: int,
+    d: int,
+    agents: slice = slice(None),
+    stream: int = GRADIENT_NOISE,
 ) -> Floats:
     """Return the noise of the steps first, ..., first + length - 1, ``[length, agents, d]``.
 
@@ -116,6 +123,7 @@ def draws(
         n: Number of agents.
         d: Numbers per agent.
         agents: Whose noise; by default that of all.
+        stream: Which of the independent streams of the seed.
     """
     wanted = range(n)[agents]
     counters = -(-2 * d // WORDS)
@@ -124,7 +132,8 @@ def draws(
         blocks, rows = blocks[:1], length * n
     else:
         rows = len(wanted)
-    raw = np.stack([_raw(seed, block * counters, rows * counters * WORDS) for block in blocks])
+    philox = (np.random.Philox(key=[seed, stream]).advance(block * counters) for block in blocks)
+    raw = np.stack([generator.random_raw(rows * counters * WORDS) for generator in philox])
     draws = (raw >> np.uint64(11)).astype(np.float64)
     uniform = (draws + 0.5) * 2.0**-53  # never 0, whose logarithm is infinite
     pairs = uniform.reshape(length, len(wanted), -1)[:, :, : 2 * d].reshape(length, len(wanted), d, 2)
@@ -169,10 +178,6 @@ def check_noise(noise: Any, owner: str) -> None:
             f"`gradient_noise` of {owner} must be a model of digrad.noise, such as StudentT(df=1.5, scale=0.1), but "
             f"got {noise!r}."
         )
-
-
-def _raw(seed: int, counter: int, numbers: int) -> npt.NDArray[np.uint64]:
-    return np.random.Philox(key=[seed, GRADIENT_NOISE]).advance(counter).random_raw(numbers)
 
 
 def _with_mean(value: float, name: str, owner: str, most: float) -> None:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 # Independent streams of one seed: the second word of the Philox key.
 SAMPLES, STARTS, PERMUTATIONS, EDGES, AUGMENTATIONS, HELD_OUT = 1, 2, 3, 9, 10, 11
 LOSS, DELAY, AWAKE, COMPRESSOR, NOISE, COMPUTING, SENDING, GRADIENT_NOISE = 4, 5, 6, 7, 8, 12, 13, 14
+POISSON, PRIVACY = 15, 16
 WORDS = 4  # 64-bit numbers per Philox counter value
 
 
@@ -82,6 +83,43 @@ class EpochPermutations:
         keys[sample >= np.array(self.sizes, np.uint64)[agents, None]] = np.iinfo(np.uint64).max
         self._current[agents] = np.argsort(keys, axis=1, kind="stable")
         self._epochs[agents] = epoch[agents]
+
+
+@dataclass(frozen=True, eq=False)
+class PoissonSamples:
+    """Every sample with probability ``rate``, independently: what privacy by sampling is proven for.
+
+    Steps have different numbers of samples; the places that are left are -1. A step has room for so many that more are
+    drawn with probability 1e-15, and then left out.
+
+    >>> sampler = PoissonSamples(sizes=(10, 3), rate=0.5, seed=0)
+    >>> bool((sampler.batches(0, 8)[5] == sampler.batches(5, 1)[0]).all())
+    True
+    """
+
+    sizes: tuple[int, ...]
+    rate: float
+    seed: int
+
+    @property
+    def batch_size(self) -> int:
+        """The samples that a step has room for, per agent."""
+        from scipy.stats import binom
+
+        return max(1, min(max(self.sizes), int(binom.isf(1e-15, max(self.sizes), self.rate)) + 1))
+
+    def batches(self, first: int, length: int) -> npt.NDArray[np.int32]:
+        """Return the sample indices of steps first, ..., first + length - 1, ``[length, n, batch]``, -1 for none."""
+        n, m, room = len(self.sizes), max(self.sizes), self.batch_size
+        is_own = np.arange(m) < np.array(self.sizes)[:, None]  # [n, m]
+        table = np.full((length, n, room), -1, np.int32)
+        for row in range(length):  # of many samples, so that one step at a time is enough
+            drawn = is_own & (uniforms(self.seed, POISSON, first + row, 1, n * m).reshape(n, m) < self.rate)
+            agent, sample = np.nonzero(drawn)
+            place = np.arange(len(agent)) - np.repeat(np.cumsum(drawn.sum(1)) - drawn.sum(1), drawn.sum(1))
+            fits = place < room
+            table[row, agent[fits], place[fits]] = sample[fits]
+        return table
 
 
 def _hashed(words: npt.NDArray[np.uint64] | np.uint64) -> npt.NDArray[np.uint64]:

@@ -248,7 +248,7 @@ def _rounds(method: Any, problem: Quadratic, x: Any, *, nesterov: bool) -> Any:
 
 
 COUNTERPARTS: dict[str, Callable[[Any, Quadratic, Any], Any]] = {
-    **dict.fromkeys(("AB", "PushPull", "AugPushPull", "FROST", "PushDIGing", "ADDOPT"), _descent),
+    **dict.fromkeys(("AB", "PushPull", "AugPushPull", "FROST", "PushDIGing", "PushSAGA", "ADDOPT"), _descent),
     **dict.fromkeys(("SONATA", "SGP", "SubgradientPush", "DSGT", "DGD", "DGDATC", "GD"), _descent),
     **dict.fromkeys(("CGT", "DGDClip", "JiangClip", "ClippedGD"), _clipped_descent),
     **dict.fromkeys(("NormalizedAB", "DNSGD", "GTNSGDm", "DeMuon", "NSGDm"), _normalized_descent),

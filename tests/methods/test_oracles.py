@@ -46,6 +46,7 @@ from digrad.methods import (
     NSGDm,
     PushDIGing,
     PushPull,
+    PushSAGA,
     QGDSGDm,
     SoftCGT,
     SubgradientPush,
@@ -231,6 +232,7 @@ EXACT = {
     "PushPull": (PushPull(0.05), 3000, 3e-15),
     "AugPushPull": (AugPushPull(0.05), 3000, 2e-15),
     "PushDIGing": (PushDIGing(0.05), 3000, 3e-15),
+    "PushSAGA": (PushSAGA(0.05), 3000, 3e-15),  # not in the table: the figure of PushDIGing
     "SONATA": (SONATA(0.05), 3000, 3e-15),
     "ADDOPT": (ADDOPT(0.05), 3000, 1e-15),
     "FROST": (FROST(0.02), 6000, 2e-15),

@@ -196,6 +196,7 @@ INVARIANTS: dict[str, tuple[Callable[[Run], None], ...]] = {
     ),
     "FROST": (frost_tracks_scaled_gradients,),
     "PushDIGing": (*tracked, push_sum_weights),
+    "PushSAGA": (*tracked, push_sum_weights),
     "ADDOPT": (*tracked, push_sum_weights),
     "SONATA": (sums_agree("s", "g"), stored_gradient_is_the_last, push_sum_weights),
     "SGP": (push_sum_weights, mean_moves_by(plain_step)),

@@ -39,7 +39,7 @@ TRACKING = {
     **dict.fromkeys(
         ("CGT", "CGT-agents", "SoftCGT", "AB", "PushPull", "AugPushPull", "NormalizedAB"), ("y", "g")
     ),
-    **dict.fromkeys(("PushDIGing", "ADDOPT", "DSGT", "FROST"), ("y", "g")),
+    **dict.fromkeys(("PushDIGing", "PushSAGA", "ADDOPT", "DSGT", "FROST"), ("y", "g")),
     "SONATA": ("s", "g"),
     "DNSGD": ("v", "g"),
     "GTNSGDm": ("y", "v"),
@@ -50,7 +50,7 @@ TRACKING = {
 }
 # One method per kind of communication; `make slow` compares the simulator with NumPy for all of them.
 SIMULATED = ("CGT", "FROST", "PushDIGing", "DSGT", "JiangClip")
-PUSH_SUM = ("SGP", "SubgradientPush", "PushDIGing", "ADDOPT", "SONATA")
+PUSH_SUM = ("SGP", "SubgradientPush", "PushDIGing", "PushSAGA", "ADDOPT", "SONATA")
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,7 @@ from digrad.methods.normalized_ab import NormalizedAB
 from digrad.methods.nsgdm import NSGDm
 from digrad.methods.push_diging import PushDIGing
 from digrad.methods.push_pull import PushPull
+from digrad.methods.push_saga import PushSAGA
 from digrad.methods.qg_dsgdm import QGDSGDm
 from digrad.methods.references import BIBTEX
 from digrad.methods.sgp import SGP
@@ -46,6 +47,7 @@ METHODS: dict[str, type] = {
         NormalizedAB,
         FROST,
         PushDIGing,
+        PushSAGA,
         ADDOPT,
         SONATA,
         SGP,
@@ -107,6 +109,7 @@ __all__ = [
     "NormalizedAB",
     "PushDIGing",
     "PushPull",
+    "PushSAGA",
     "QGDSGDm",
     "SoftCGT",
     "SubgradientPush",

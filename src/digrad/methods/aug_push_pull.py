@@ -22,7 +22,8 @@ class AugPushPull:
     r"""Push-pull gradient tracking with both mixings after the update (x-ATC, y-ATC).
 
     As :class:`PushPull`, and the new gradient difference is passed on at once instead of one step later. With
-    one doubly stochastic matrix for both mixings it is the augmented gradient method Aug-DGM.
+    one doubly stochastic matrix for both mixings it is the augmented gradient method Aug-DGM; with ``sampling="saga"``
+    it is AB-SAGA (Qureshi et al., arXiv 2202.03346).
 
     .. math::
         x_i^{k+1} &= \sum_j R_{ij} (x_j^k - \alpha\, y_j^k)                                   \qquad (1) \\
@@ -37,7 +38,7 @@ class AugPushPull:
     Converges: linearly to the exact minimum when each f_i is smooth, their mean strongly convex and alpha
         small enough.
     Invariant: the y_i sum to the local gradients at every step.
-    Also known as: ATC push-pull; Aug-DGM or ATC-DIGing when R = C is doubly stochastic.
+    Also known as: ATC push-pull; AB-SAGA with gradients of SAGA; Aug-DGM or ATC-DIGing when R = C is doubly stochastic.
     Deviations: the index of (2) is shifted by one, with :math:`y^{-1} = g^{-1} = 0`, so that y starts from
         :math:`C \nabla f(x^0)` and not from :math:`\nabla f(x^0)`: the transient differs, the limit does not.
     Reference: J. Xu, S. Zhu, Y. C. Soh and L. Xie, "Augmented distributed gradient methods for multi-agent

@@ -13,6 +13,7 @@ from pathlib import Path
 NOT_OPENED = (
     "cattivelli2010diffusion",  # as X. Lian et al., NeurIPS 2017, who note that the order can be swapped
     "nedic2015distributed",
+    "qureshi2022push",  # as the authors' code, github.com/qureshi-mi/PushSAGA
     "scutari2019distributed",
     "xi2018addopt",
     "xu2015augmented",  # as the ATC variant of push-pull

@@ -50,6 +50,7 @@ _COLUMNS = {
         "share of delivered packets that arrived after a newer one, and were ignored",
         is_share=True,
     ),
+    "epsilon": Column("Privacy spent", r"$\varepsilon$", "the epsilon of differential privacy of each agent"),
     "min_weight": Column("Smallest weight", "weight", "the smallest push-sum weight"),
     "train_accuracy": Column(
         "Training accuracy", r"accuracy of $\bar{x}_k$", "of the {average} of the models", is_share=True

@@ -43,10 +43,14 @@ def drive_batch(
 
 
 def can_be_batched(network: Any, options: Mapping[str, Any]) -> bool:
-    """Return whether runs with these options may be batched: they neither stop early nor record what has a shape."""
+    """Return whether runs with these options may be batched.
+
+    They neither stop early, nor record what has a shape, nor remember gradients of all samples.
+    """
     record = options["record"]
     churn = getattr(network.links, "churn", ())
-    return not (options["stop_at_tolerance"] or record.paths or record.invariant or churn)
+    remembers = options["sampling"] == "saga"
+    return not (options["stop_at_tolerance"] or record.paths or record.invariant or churn or remembers)
 
 
 class _Batch:

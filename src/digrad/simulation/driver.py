@@ -16,6 +16,7 @@ from digrad._internal.user_warnings import warn_user
 from digrad.core import hyperparameters
 from digrad.core.packet_counts import PacketTraffic
 from digrad.errors import ArgumentError, CheckpointError, StorageError
+from digrad.privacy import Private
 from digrad.simulation import checkpoint as checkpoints
 from digrad.simulation.checkpoint import Checkpoint
 from digrad.simulation.loop import State
@@ -112,7 +113,7 @@ class _Run:
     def resume(self) -> None:
         assert self.checkpoint is not None
         path, state = Path(self.checkpoint.path), self.state
-        template = (state.method_state, state.links, state.limit)
+        template = (state.method_state, state.links, state.limit, state.memory)
         k, stored, self.rows, seconds = checkpoints.load(path, state=template, fingerprint=self.facts)
         if k > self.options["steps"]:
             raise CheckpointError(
@@ -120,8 +121,10 @@ class _Run:
                 "or start over with overwrite."
             )
         with jax.enable_x64(True):
-            at, (method_state, links, limit) = jax.numpy.asarray(k), jax.device_put(stored)
-        self.state = state._replace(k=at, reached=at, limit=limit, method_state=method_state, links=links)
+            at, (method_state, links, limit, memory) = jax.numpy.asarray(k), jax.device_put(stored)
+        self.state = state._replace(
+            k=at, reached=at, limit=limit, method_state=method_state, links=links, memory=memory
+        )
         self.began -= seconds
 
     def _take_over(self, state: State, rows: Rows) -> None:
@@ -156,7 +159,7 @@ class _Run:
             checkpoints.save(
                 self.checkpoint.path,
                 k=int(state.k),
-                state=(state.method_state, state.links, state.limit),
+                state=(state.method_state, state.links, state.limit, state.memory),
                 columns=self.rows,
                 seconds=self._elapsed(),
                 fingerprint=self.facts,
@@ -243,6 +246,12 @@ def identity(simulator: Simulator, state: State, *, is_stored: bool) -> dict[str
     return {**facts_of(simulator.setup, is_stored=is_stored), "start_hash": hash_of(state.x0)}
 
 
+def _spent(sampling: Any, k: Any) -> dict[str, Any]:
+    """Return the privacy that has been spent at each row, if that was asked for."""
+    asked = isinstance(sampling, Private) and sampling.delta is not None
+    return {"epsilon": sampling.epsilon(k)} if asked else {}
+
+
 def rule_of(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return what else the end of a run and its verdict depend on."""
     return {name: options[name] for name in ("tolerance", "stop_at_tolerance")}
@@ -272,7 +281,7 @@ def ended(
     slowest = {} if times is None else {"slowest": times.slowest(k)}
     return Trace(
         name=setup.name,
-        columns=columns_of(rows),
+        columns={**columns_of(rows), **_spent(options["sampling"], rows["k"])},
         final_x=simulator.estimate(state),
         verdict=verdict,
         diverged_at=k if has_diverged else None,

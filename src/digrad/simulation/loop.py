@@ -24,6 +24,7 @@ from digrad.methods.fields import with_fields
 from digrad.problems import LossCode
 from digrad.simulation.mixing import MANY_AGENTS, Operator, count, pick
 from digrad.simulation.simulated_net import SimulatedNet
+from digrad.simulation.sources import Source
 from digrad.simulation.unreliable_net import Delivery, LinkRules, UnreliableNet
 
 PLAIN = {
@@ -59,6 +60,7 @@ class State(NamedTuple):
     method_state: Any
     links: tuple[Any, ...]  # link state of every array that a step sends
     grad: Any  # [n, d] of the last step, or of an earlier one where no metric looks at it
+    memory: Any = ()  # of the gradient source
     x0: Any = None  # [n, d] the start, by which divergence is judged; outside of the loop only
 
 
@@ -89,6 +91,7 @@ class Static(NamedTuple):
     """Code that is compiled in: two runs with equal code and equal shapes share one compiled loop."""
 
     losses: LossCode
+    source: Source
     compression: Links | None  # where messages are compressed and nothing else happens to them
     rules: LinkRules | None  # where links are unreliable
     rows: int  # recorded iterations that a buffer has room for
@@ -126,7 +129,7 @@ def advance(
     if static.is_batched:
         samples = None if xs.samples is None or static.shares_samples else 0
         noise = None if xs.noise is None else 0
-        one = jax.vmap(one, in_axes=(0, 0, 0, None, samples, None, None, 0, noise))
+        one = jax.vmap(one, in_axes=(0, 0, 0, None, samples, None, None, 0, noise, 0))
         measure_x, measure_y = jax.vmap(measure_x), jax.vmap(measure_y)
         measure_packets = jax.vmap(measure_packets)
 
@@ -142,16 +145,19 @@ def advance(
         delivery = jax.tree.map(lambda table: table[carry.k - first], xs.deliveries)
         noise = None if xs.noise is None else xs.noise[carry.k - first]
         new = one(
-            method, carry.method_state, carry.links, operators, index, carry.k, delivery, carry.limit, noise
-        )
-        state, links, grad, limit, within = new
+            method, carry.method_state, carry.links, operators, index, carry.k, delivery, carry.limit, noise,
+            carry.memory,
+        )  # fmt: skip
+        state, links, grad, limit, within, memory = new
         if not keeps_grad:
             grad = None
         if static.is_batched:  # a run that has diverged stays where it is, while the others go on
-            old = (carry.method_state, carry.links, carry.grad)
-            state, links, grad = jax.tree.map(partial(_where_alive, carry.alive), (state, links, grad), old)
+            old = (carry.method_state, carry.links, carry.grad, carry.memory)
+            state, links, grad, memory = jax.tree.map(
+                partial(_where_alive, carry.alive), (state, links, grad, memory), old
+            )
         reached = jnp.where(carry.alive, carry.k + 1, carry.reached)
-        return State(carry.k + 1, reached, carry.alive & within, limit, state, links, grad)
+        return State(carry.k + 1, reached, carry.alive & within, limit, state, links, grad, memory)
 
     def record(both: tuple[State, Buffer]) -> tuple[State, Buffer]:
         """Measure x at k, run one step to measure y at k, or else run on to the next recorded iteration."""
@@ -216,11 +222,12 @@ def _one_step(
     delivery: Delivery | None,
     limit: jax.Array,
     noise: jax.Array | None,
+    memory: Any,
     *,
     params: Params,
     static: Static,
-) -> tuple[Any, tuple[Any, ...], jax.Array, jax.Array, jax.Array]:
-    """Return the state after one step, that of the links, the gradient used, the limit, and whether x is within it."""
+) -> tuple[Any, tuple[Any, ...], jax.Array, jax.Array, jax.Array, Any]:
+    """Return the states of method and links, the gradient, the limit, whether x is within it, and the memory."""
     point = method.query(state)
     net: SimulatedNet | UnreliableNet
     if static.rules is None or delivery is None:
@@ -235,14 +242,15 @@ def _one_step(
     else:
         net = UnreliableNet(static.rules, operators, delivery, links, k, len(point))  # pyright: ignore[reportArgumentType]
     net.shapes = static.losses.shapes
-    grad = static.losses.gradients(params.arrays, point, index)
+    grad, known = static.source.gradients(static.losses, params.arrays, point, index, memory)
     grad = grad if noise is None else grad + noise
     after = _like(method.step(state, grad, net), state)
     if delivery is not None and delivery.awake is not None:
         after = jax.tree.map(partial(_where_awake, delivery.awake), after, state)
+        known = jax.tree.map(partial(_where_awake, delivery.awake), known, memory)
     largest = jnp.max(jnp.abs(method.estimate(after)))
     limit = jnp.where(limit > 0, limit, far_away(largest, jnp.finfo(largest.dtype).max, jnp.minimum))
-    return after, tuple(net.links), grad, limit, largest <= limit  # false for NaN
+    return after, tuple(net.links), grad, limit, largest <= limit, known  # false for NaN
 
 
 def at(params: Params, xs: Xs, i: jax.Array | int) -> tuple[Any, jax.Array | None]:

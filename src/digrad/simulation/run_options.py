@@ -30,15 +30,18 @@ from digrad.errors import ArgumentError
 from digrad.links import Links
 from digrad.metrics import AVERAGES
 from digrad.noise import Noise, check_noise
+from digrad.privacy import Private
 from digrad.problems import Problem
 from digrad.problems.problem import as_floats
-from digrad.sampling import EpochPermutations, WithReplacement, normal_start
+from digrad.sampling import EpochPermutations, PoissonSamples, WithReplacement, normal_start
+from digrad.simulation.sources import ClippedSum, Mean, Saga, Source
 from digrad.types import Average
 
 MOST_STEPS = 10**12  # even a microsecond for each would take days
 MOST_ROWS = 10**8  # recorded iterations; each takes about 60 bytes
 
 Start: TypeAlias = npt.ArrayLike | Literal["zeros", "normal"] | Callable[[Problem, int], npt.ArrayLike]
+Sampler: TypeAlias = WithReplacement | EpochPermutations | PoissonSamples
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -93,8 +96,9 @@ def _dtype(value: Any, name: str, owner: str) -> np.dtype[Any]:
     return found
 
 
-def _sampling(value: Any, name: str, owner: str) -> str:
-    checks.choice(value, name, owner, ("replacement", "epoch"))
+def _sampling(value: Any, name: str, owner: str) -> str | Private:
+    if not isinstance(value, Private):
+        checks.choice(value, name, owner, ("replacement", "epoch", "saga"))
     return value
 
 
@@ -134,7 +138,10 @@ class SimulatorOptions(TypedDict, total=False):
 
     Attributes:
         batch_size: Samples per agent and step; None, the default, uses all of them.
-        sampling: ``replacement``, or ``epoch`` for a fresh permutation of each agent's samples per epoch.
+        sampling: ``replacement``; ``epoch`` for a fresh permutation of each agent's samples per epoch; or ``saga``, one
+            sample (``batch_size=1``) whose gradient is corrected by a table of the last gradient of every sample, so
+            that the noise vanishes at the minimum. Or :class:`digrad.privacy.Private`, which draws samples and makes
+            noise so that the data stay private; without ``batch_size`` then.
         seed: Random seed of the samples, of a random start and of all that the network draws, 0 by default; see
             :meth:`digrad.Network.with_seed`.
         gradient_noise: A model of :mod:`digrad.noise`, such as ``StudentT(df=1.5, scale=0.1)``, whose draws are added
@@ -146,7 +153,7 @@ class SimulatorOptions(TypedDict, total=False):
     """
 
     batch_size: Annotated[int | None, _Option(None, _count_or_none)]
-    sampling: Annotated[Literal["replacement", "epoch"], _Option("replacement", _sampling)]
+    sampling: Annotated[Literal["replacement", "epoch", "saga"] | Private, _Option("replacement", _sampling)]
     seed: Annotated[int, _Option(0, _seed)]
     gradient_noise: Annotated[Noise | None, _Option(None, _noise)]
     dtype: Annotated[npt.DTypeLike, _Option("float64", _dtype)]
@@ -265,34 +272,58 @@ def check_parts(method: Any, problem: Any, network: Any, name: str) -> None:
         check_churn(method, network, name, "simulate")
 
 
-def make_sampler(problem: Problem, options: Mapping[str, Any]) -> WithReplacement | EpochPermutations | None:
+def make_sampler(problem: Problem, options: Mapping[str, Any]) -> Sampler | None:
     """Return the sampler of a run, or None when every step uses all samples."""
     batch_size, sampling, seed = (options[name] for name in ("batch_size", "sampling", "seed"))
+    if isinstance(sampling, Private):
+        if batch_size is not None:
+            raise ArgumentError(
+                f"`batch_size` must be left out with sampling=Private(...), but got {batch_size}."
+            )
+        return PoissonSamples(_sizes(problem, "sampling", "Private(...)"), sampling.rate, seed)
+    if sampling == "saga" and batch_size != 1:
+        raise ArgumentError(f"`batch_size` must be 1 with sampling='saga', but got {batch_size}.")
     if batch_size is None:
         return None
+    sizes = _sizes(problem, "batch_size", batch_size)
+    if sampling != "epoch" and batch_size > max(sizes):
+        raise ArgumentError(
+            f"`batch_size` is {batch_size}, but no agent has more than {max(sizes)} samples; use at most as "
+            "many, or leave it out to use all of them."
+        )
+    if sampling != "epoch":
+        return WithReplacement(sizes, batch_size, seed)
+    if batch_size > min(sizes):
+        agent = int(np.argmin(sizes))
+        raise ArgumentError(
+            f"`batch_size` is {batch_size}, but agent {agent} has only {sizes[agent]} samples, fewer than "
+            "one batch per epoch; use a smaller batch or sampling='replacement'."
+        )
+    return EpochPermutations(sizes, batch_size, seed)
+
+
+def _sizes(problem: Problem, name: str, given: object) -> tuple[int, ...]:
+    """Return the samples per agent of a problem whose losses mini-batches estimate."""
     if problem.sizes is None:
         raise ArgumentError(
-            f"`batch_size` is {batch_size}, but {problem.name} has no samples to draw from; leave it out."
+            f"`{name}` is {given}, but {problem.name} has no samples to draw from; leave it out."
         )
     if not problem.is_estimated_by_batches:
         raise ArgumentError(
-            f"`batch_size` is {batch_size}, but the loss of {problem.name} is not a mean over the samples of its "
-            "batch, so mini-batches would minimise a different function; take the mean, or leave `batch_size` out."
+            f"`{name}` is {given}, but the loss of {problem.name} is not a mean over the samples of its batch, so "
+            f"mini-batches would minimise a different function; take the mean, or leave `{name}` out."
         )
-    if sampling == "replacement" and batch_size > max(problem.sizes):
-        raise ArgumentError(
-            f"`batch_size` is {batch_size}, but no agent has more than {max(problem.sizes)} samples; use at most as "
-            "many, or leave it out to use all of them."
-        )
-    if sampling == "replacement":
-        return WithReplacement(problem.sizes, batch_size, seed)
-    if batch_size > min(problem.sizes):
-        agent = int(np.argmin(problem.sizes))
-        raise ArgumentError(
-            f"`batch_size` is {batch_size}, but agent {agent} has only {problem.sizes[agent]} samples, fewer than "
-            "one batch per epoch; use a smaller batch or sampling='replacement'."
-        )
-    return EpochPermutations(problem.sizes, batch_size, seed)
+    return problem.sizes
+
+
+def make_source(problem: Problem, options: Mapping[str, Any]) -> Source:
+    """Return how a run makes gradients of its samples."""
+    sampling = options["sampling"]
+    if sampling == "saga" and problem.sizes:
+        return Saga(problem.sizes)
+    if isinstance(sampling, Private) and problem.sizes:
+        return ClippedSum(sampling.clip, tuple(sampling.rate * size for size in problem.sizes))
+    return Mean()
 
 
 def make_start(x0: Any, problem: Problem, seed: int) -> npt.NDArray[np.float64]:

@@ -24,13 +24,14 @@ from digrad.errors import ArgumentError
 from digrad.links import DeliverySchedule, Links
 from digrad.methods.fields import numeric_fields, with_fields
 from digrad.network import AnyNetwork, Network
-from digrad.noise import draws
+from digrad.noise import Gaussian, draws
+from digrad.privacy import Private
 from digrad.problems import Problem
-from digrad.sampling import EpochPermutations, WithReplacement
+from digrad.sampling import PRIVACY
 from digrad.simulation.loop import Params, State, Static, Xs
 from digrad.simulation.mixing import DENSE_AGENTS, Operator, constant, linked_steps, of_steps, pick
 from digrad.simulation.record import observer
-from digrad.simulation.run_options import make_sampler
+from digrad.simulation.run_options import Sampler, make_sampler, make_source
 from digrad.simulation.simulated_net import SimulatedNet
 from digrad.simulation.unreliable_net import (
     UnreliableNet,
@@ -48,8 +49,6 @@ LEAST_STEPS = (
     20  # of a call with many agents, however long: it begins and ends with as much memory as three steps
 )
 STATES_PER_CALL = 4  # how many stacked states the inputs of these steps may be as large as, if that is more
-
-Sampler = WithReplacement | EpochPermutations
 
 
 class Setup(NamedTuple):
@@ -110,7 +109,7 @@ def set_up(
     per_step = (
         fresh_bytes
         + (4 * n * sampler.batch_size if sampler else 0)
-        + (n * d * dtype.itemsize if options["gradient_noise"] else 0)
+        + (n * d * dtype.itemsize if options["gradient_noise"] or _is_private(options) else 0)
         + (delivery_bytes(delivery, widths) if delivery else 0)
         or 1
     )
@@ -135,6 +134,7 @@ def set_up(
         params=_phases(params, network, delivery, dtype),
         static=Static(
             losses=problem.code,
+            source=make_source(problem, options),
             compression=_compression(network) if delivery is None else None,
             rules=rules,
             rows=max(1, min(STEPS_PER_CALL, BYTES_PER_CALL // (d * dtype.itemsize * kept))),
@@ -189,6 +189,7 @@ def start(setup: Setup, x0: npt.NDArray[np.floating]) -> State:
         method_state=state,
         links=setup.links,
         grad=jnp.zeros_like(method.query(state)),
+        memory=setup.static.source.init(jnp.asarray(x0)),
         x0=x0,
     )
 
@@ -226,11 +227,22 @@ def samples_of(setup: Setup, first: int, end: int) -> npt.NDArray[np.int32] | No
 
 def noise_of(setup: Setup, first: int, end: int) -> npt.NDArray[np.floating] | None:
     """Return the noise of the gradients of the iterations first, ..., end - 1; None where there is none."""
-    noise, problem, length = setup.options["gradient_noise"], setup.problem, max(1, end - first)
-    if noise is None:
+    options, problem, length = setup.options, setup.problem, max(1, end - first)
+    noise, sampling, shape = options["gradient_noise"], options["sampling"], (problem.n_agents, problem.dim)
+    drawn: Any = [] if noise is None else [draws(noise, options["seed"], first, length, *shape)]
+    if isinstance(sampling, Private):
+        scale = sampling.clip * sampling.noise_multiplier / (sampling.rate * np.array(problem.sizes))
+        normal = draws(Gaussian(1.0), options["seed"], first, length, *shape, stream=PRIVACY)
+        drawn.append(scale[:, None] * normal)
+    if not drawn:
         return None
-    drawn = draws(noise, setup.options["seed"], first, length, problem.n_agents, problem.dim)
-    return np.pad(drawn.astype(setup.options["dtype"]), ((0, setup.length - length), (0, 0), (0, 0)))
+    return np.pad(
+        np.sum(drawn, axis=0).astype(options["dtype"]), ((0, setup.length - length), (0, 0), (0, 0))
+    )
+
+
+def _is_private(options: Mapping[str, Any]) -> bool:
+    return isinstance(options["sampling"], Private)
 
 
 def limit_beyond(setup: Setup, state: State) -> jax.Array | None:
@@ -268,6 +280,7 @@ def facts_of(setup: Setup, *, is_stored: bool) -> dict[str, Any]:
     method, problem, network = setup.method, setup.problem, setup.network
     apart = ("record", "dtype", "gradient_noise")
     options = {name: value for name, value in setup.options.items() if name not in apart}
+    options["sampling"] = hyperparameters.plain(options["sampling"])
     if noise := setup.options["gradient_noise"]:
         options["gradient_noise"] = hyperparameters.plain(noise)
     record = setup.options["record"]

@@ -67,6 +67,7 @@ def settings() -> list[tuple[Any, str, int]]:
         (dg.NormalizedAB(0.1), "R, C", 5000),
         (dg.FROST(0.02), "R", 6000),
         (dg.PushDIGing(0.05), "C", 3000),
+        (dg.PushSAGA(0.05), "C", 3000),
         (dg.ADDOPT(0.05), "C", 3000),
         (dg.SONATA(0.05), "C", 3000),
         (dg.SGP(0.05), "C", 6000),

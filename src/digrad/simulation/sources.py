@@ -1,0 +1,113 @@
+"""Gradient sources: how the gradient of a step is made of the samples that are drawn for it.
+
+A source may remember something between steps; its memory is carried beside the state of the method, which sees neither
+samples nor memory. So one method runs with any of them.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from digrad.arrays import clip_rows
+from digrad.problems import LossCode
+
+
+class Source(Protocol):
+    """A way from samples to gradients; compiled in, hence compared by value."""
+
+    def init(self, x: jax.Array) -> Any:
+        """Return the memory before the first step, for stacked estimates x ``[n, d]``."""
+        ...
+
+    def gradients(
+        self, losses: LossCode, arrays: Any, x: jax.Array, index: jax.Array | None, memory: Any
+    ) -> tuple[jax.Array, Any]:
+        """Return gradients ``[n, d]`` at x of the samples ``index`` ``[n, batch]``, and the memory after that."""
+        ...
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean over the samples of the step; nothing is remembered."""
+
+    def init(self, x: jax.Array) -> tuple[()]:
+        """Return nothing."""
+        return ()
+
+    def gradients(
+        self, losses: LossCode, arrays: Any, x: jax.Array, index: jax.Array | None, memory: tuple[()]
+    ) -> tuple[jax.Array, tuple[()]]:
+        """Return the gradients of the losses."""
+        return losses.gradients(arrays, x, index), memory
+
+
+@dataclass(frozen=True)
+class Saga:
+    r"""SAGA: the gradient of one sample, corrected by a table of the last gradient of each.
+
+    .. math::
+        s_i = \nabla f_{ij}(x_i) - T_{ij} + \frac{1}{m_i} \sum_l T_{il}, \qquad T_{ij} \leftarrow \nabla f_{ij}(x_i)
+
+    Unbiased for any table, and exact at a minimum once every sample has been seen. The table starts at zero, so that no
+    pass over the data comes first; its mean is kept up to date by differences.
+
+    Args:
+        sizes: m, the samples of each agent.
+    """
+
+    sizes: tuple[int, ...]
+
+    def init(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return an empty table ``[n, m, d]``, and its mean ``[n, d]``."""
+        n, d = x.shape
+        return jnp.zeros((n, max(self.sizes), d), x.dtype), jnp.zeros_like(x)
+
+    def gradients(
+        self,
+        losses: LossCode,
+        arrays: Any,
+        x: jax.Array,
+        index: jax.Array | None,
+        memory: tuple[jax.Array, jax.Array],
+    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        """Return the corrected gradients of one sample per agent, and the table with these."""
+        assert index is not None
+        (table, mean), here = memory, (jnp.arange(len(x)), index[:, 0])
+        change = losses.gradients(arrays, x, index) - table[here]
+        sizes = jnp.asarray(self.sizes, x.dtype)[:, None]
+        return change + mean, (table.at[here].add(change), mean + change / sizes)
+
+
+@dataclass(frozen=True)
+class ClippedSum:
+    """The sum over samples of their clipped gradients, relative to the samples expected, as privacy needs it.
+
+    Regularisers are added after clipping.
+
+    Args:
+        clip: The largest norm of the gradient of a sample.
+        expected: Samples per agent and step on average: dividing by those drawn would tell their number.
+    """
+
+    clip: float
+    expected: tuple[float, ...]
+
+    def init(self, x: jax.Array) -> tuple[()]:
+        """Return nothing."""
+        return ()
+
+    def gradients(
+        self, losses: LossCode, arrays: Any, x: jax.Array, index: jax.Array | None, memory: tuple[()]
+    ) -> tuple[jax.Array, tuple[()]]:
+        """Return the sums; a place of -1 in ``index`` is no sample."""
+        assert index is not None
+        regulariser = losses.regulariser_gradients(arrays, x)
+
+        def clipped(sample: jax.Array) -> jax.Array:
+            own = losses.gradients(arrays, x, jnp.maximum(sample, 0)[:, None]) - regulariser
+            return jnp.where((sample >= 0)[:, None], clip_rows(own, self.clip), 0)
+
+        total = jax.vmap(clipped, in_axes=1)(index).sum(axis=0)
+        return total / jnp.asarray(self.expected, x.dtype)[:, None] + regulariser, memory
