@@ -144,13 +144,6 @@ def run_in(folder: Path, script: str) -> str:
     return done.stdout
 
 
-def test_networks_of_other_tools_are_built() -> None:
-    names: dict[str, Any] = {}
-    exec(titled("guides/other_tools.md")["networks"], names)
-    assert names["server"].n == 10
-    assert names["symmetric"].W.toarray() == pytest.approx(names["symmetric"].W.toarray().T)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("library", "steps"), [("accelerate", 20), ("lightning", 40), ("transformers", 40)])
 def test_loop_of_a_trainer_library_trains_without_ddp(library: str, steps: int, tmp_path: Path) -> None:
