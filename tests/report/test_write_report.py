@@ -74,7 +74,7 @@ def test_runs_in_memory_have_the_page_of_a_stored_run(tmp_path: Path) -> None:
     assert "20 steps, all samples, medians over 2 seeds from 0 on, float64" in page
     assert "GD (not decentralized)" in page
     assert "<h3>Own</h3>" in page
-    assert "<h2>Who hears whom</h2>" in page
+    assert "<h2>Communication graph</h2>" in page
     assert '"excess_loss":' in page  # the minimum is known
     assert "<h2>Specification</h2>" not in page
     assert dg.write_report(traces["CGT"].traces[0], out=tmp_path / "one.html").is_file()

@@ -48,8 +48,8 @@ def sweep(
     """Run every configuration of the [sweep] table in SPEC, with one result row each.
 
     The results go to --out (default: runs/sweep-<name of the file>): table.parquet, figures, and rows.jsonl. Finished
-    rows are saved at once, so --resume can continue after any interruption. A diverged run is a row like any other. With
-    --part the results go to a folder of that part below --out.
+    rows are saved at once, so --resume can continue after any interruption. A diverged run is a row like any other.
+    With --part the results go to a folder of that part below --out.
     """
     from digrad._internal.tables import Table
     from digrad.specs import load_spec, sweep_spec
