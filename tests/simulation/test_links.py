@@ -242,7 +242,9 @@ def test_traffic_counts_lost_packets_and_what_a_missed_one_left_unsaid():
         missed, fresh = np.where(row >= 0, 1, missed + 1), fresh & (row < 0)
 
 
-def step_without_links(method, state, links, operators, index, k, delivery, limit, noise, *, params, static):
+def step_without_links(
+    method, state, links, operators, index, k, delivery, limit, noise, memory, *, params, static
+):
     """Return what :func:`digrad.simulation.loop._one_step` does, written as if there were no links."""
     point = method.query(state)
     grad = static.losses.gradients(params.arrays, point, index)
@@ -251,7 +253,7 @@ def step_without_links(method, state, links, operators, index, k, delivery, limi
     largest = jnp.max(jnp.abs(method.estimate(after)))
     beyond = jnp.minimum(DIVERGED * largest, jnp.finfo(largest.dtype).max)
     limit = jnp.where(limit > 0, limit, beyond)
-    return after, (), grad, limit, largest <= limit
+    return after, (), grad, limit, largest <= limit, memory
 
 
 def instructions(program):
