@@ -47,10 +47,11 @@ def test_hosts_train_as_documented_and_strangers_stay_out(tmp_path: Path) -> Non
         check_result(run)
         for number in range(4):
             log = run.log(number)
-            # Who has closed the connection before anybody looks has no address any more.
             refusals = [line for line in log.splitlines() if "refused a connection from " in line]
             assert all(stranger.address in one or "an address that has gone" in one for one in refusals)
-            assert 1 <= len(refusals) <= (2 if number == 0 else 1), log  # one of launch, one of the agent
+            # Each listening process names the stranger once, perhaps after one whose address has gone.
+            listening = 2 if number == 0 else 1  # launch and the agent, or the agent
+            assert 1 <= len(refusals) <= 2 * listening, log
             assert "Traceback" not in log
             assert f"[{number}] step 0" in log  # agents are numbered as the machines were
         assert not [pid for host in machines for pid in host.pids()]
