@@ -58,6 +58,10 @@ ROUNDED |= dict.fromkeys(
     [f"SoftCGT {how} float{bits}" for how in ("full", "batch", "replicas") for bits in (64, 32)],
     "methods: step_size * (y * factor), as a composition has it",
 )
+COMPRESSED = [
+    f"{method} {links}" for method in ("CGT", "SGP") for links in ("top_k", "sign", "quantize", "bfloat16")
+]
+ROUNDED |= dict.fromkeys(COMPRESSED, "7cdb55f: links that only compress run on the net of reliable links")
 ROUNDED["mass_error"] = "54dc693: at least half a unit in the last place"  # of any case
 # or in what a column says.
 CHANGED = {
@@ -67,6 +71,11 @@ CHANGED = {
         (f"{method} {links}", "delivered"): "81b2da0: counts neither what is under way nor what was overtaken"
         for method in ("CGT", "SGP")
         for links in ("delay", "fixed delay", "deadline")
+    },
+    **{
+        (case, column): "7cdb55f: at the average with Perron weights, at the plain mean before"
+        for case in COMPRESSED
+        for column in ("loss", "grad_norm", "consensus_error", "tracking_error")
     },
 }
 
