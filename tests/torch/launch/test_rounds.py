@@ -170,6 +170,16 @@ def test_wrong_setting_and_repeated_failure_end_the_run(rounds: Rounds, two: lis
     assert alone.join()["closed"]["code"] == 2
 
 
+def test_agents_of_one_machine_may_fail_after_a_long_round(clock: Clock) -> None:
+    alone = Machine(Rounds(1, clock), "a", nodes=1, max_restarts=1)
+    alone.join()
+    for attempt in range(2):
+        clock.now += 2 * ANSWER_TIMEOUT  # a machine that is alone sends no heartbeats
+        answer = alone.join(failure("ValueError: bad", mark=None))
+        assert "agent 0 failed: ValueError: bad" in (alone.told if attempt == 0 else answer["closed"]["line"])
+    assert answer["closed"]["code"] == 1
+
+
 def test_store_of_a_round_is_shared_and_forgotten_with_it(two: list[Machine], rounds: Rounds) -> None:
     rounds.answer({"id": 1, "op": "set", "key": "a", "value": "Yg==", "round": 0})
     check = {"id": 2, "op": "check", "keys": ["a"]}

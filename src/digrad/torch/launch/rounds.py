@@ -91,6 +91,9 @@ class Rounds:
             KeyError, TypeError, ValueError: It is none.
         """
         with self._lock:
+            for node in self._places.values():
+                if node.name == request.get("name"):
+                    node.heard = self._clock()
             self._forget_timed_out()
             match request["op"]:
                 case "join":
@@ -128,7 +131,6 @@ class Rounds:
             if rank is None:
                 return {"missing": []}  # its place may become free
         node = self._places[rank]
-        node.heard = self._clock()
         if not node.is_waiting:
             if request["after"] < self._round:
                 return {"round": self._round, "rank": rank, "told": vars(self._told)}
@@ -187,10 +189,8 @@ class Rounds:
         )
 
     def _heartbeat(self, request: Message) -> Message:
-        """Note a heartbeat; the answer says whether the round of the machine is over."""
+        """Answer whether the round of the machine is over."""
         known = [node for node in self._places.values() if node.name == request["name"]]
-        for node in known:
-            node.heard = self._clock()
         is_complete = len(self._places) == self._nodes
         is_over = not known or not is_complete or any(node.is_waiting for node in self._places.values())
         return {"over": is_over or request["round"] != self._round or self._outcome is not None}
