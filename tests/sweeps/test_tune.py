@@ -38,6 +38,8 @@ def test_clipped_agents_that_never_agree_are_not_stable():
     assert ends[found.value] < 1e-6
     assert ends[ends.index > found.value].min() > 0.1
     assert found.table["final_loss"].max() == pytest.approx(-0.5)  # at the average all of them look well
+    stable, unstable = found.plot().axes[0].lines[:2]  # the score shows it
+    assert max(stable.get_ydata()) < -0.49 < min(unstable.get_ydata())
 
 
 def test_a_bias_of_the_method_is_no_instability():

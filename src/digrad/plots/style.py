@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Dashes: TypeAlias = Literal["-", "--", ":", "-."]
+Dashes: TypeAlias = Literal["-", "--", ":", "-.", ""]
 Width: TypeAlias = Literal["one-column", "two-column"]
 
 PANEL = (3.5, 2.6)  # inches

@@ -10,7 +10,17 @@ from digrad._internal.formatting import shown
 from digrad.errors import ArgumentError
 from digrad.plots.columns import column_of
 from digrad.plots.limits import log_limits, log_ticks, use_log_axis
-from digrad.plots.style import AVERAGES, FONT, RESERVED, dress, legend, panels, plain_text, style_of
+from digrad.plots.style import (
+    AVERAGES,
+    FONT,
+    RESERVED,
+    LineStyle,
+    dress,
+    legend,
+    panels,
+    plain_text,
+    style_of,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,6 +28,7 @@ if TYPE_CHECKING:
 
 MOST_CURVES = 12  # a legend of more is no help
 _TICKS = 8  # of a heat map's axis at most
+_LETTERS = 18  # of the labels of a heat map's horizontal axis; more are turned
 _FAR = 1e3  # on a log scale, a value this many times the smallest is not told apart from larger ones
 _SPREAD = 4  # on a linear one, what lies this many times as far from the smallest as the upper quartile
 _OF_THE_AVERAGE = ("_loss", "_grad_norm", "_consensus_error")  # how metrics end that are about the average
@@ -57,7 +68,9 @@ def values_against(
         _draw(ax, np.asarray(places, float), [np.asarray(each, float) for each in values], styles[label])
     finite = np.concatenate([np.asarray(each, float) for _, values in curves.values() for each in values])
     _limit(ax, finite[np.isfinite(finite)])
-    _cross_out(ax, curves, styles)
+    if not np.isfinite(finite).all():
+        _cross_out(ax, curves, styles)
+        styles["diverged"] = LineStyle("0.35", "x", "")
     if mark is not None:
         ax.axvline(mark, color="0.4", linewidth=1.0, linestyle="--", zorder=1)
         ax.annotate(f"{mark:.3g}", (mark, 1.0), xycoords=("data", "axes fraction"), xytext=(2, -2),
@@ -119,7 +132,7 @@ def heat_maps(
         ax.tick_params(labelsize=FONT["tick"], length=2)
     bar = figure.colorbar(mesh, ax=axes, extend="max" if finite.size and finite.max() > high else "neither")
     label, where = column_of(metric).label, _measured_at(metric, average)
-    bar.set_label(f"{label}{where}" + r"  ($\times$ diverged)", fontsize=FONT["label"])
+    bar.set_label(f"{label}{where}" + "\n" + r"($\times$ diverged)", fontsize=FONT["label"])
     bar.ax.tick_params(labelsize=FONT["tick"])
     return figure
 
@@ -182,8 +195,7 @@ def _cross_out(ax: "Axes", curves: Mapping[str, Any], styles: Mapping[str, Any])
 
 def _dress(ax: "Axes", x: str, metric: str, average: str | None) -> None:
     dress(ax, metric, _words(x))
-    title = column_of(metric).title + _measured_at(metric, average)
-    ax.set_title(f"{title} against {_words(x)}" + r" ($\times$ diverged)", fontsize=FONT["title"])
+    ax.set_title(column_of(metric).title + _measured_at(metric, average), fontsize=FONT["title"])
 
 
 def _measured_at(metric: str, average: str | None) -> str:
@@ -198,7 +210,8 @@ def _ticks(ax: "Axes", across: Sequence[Any], up: Sequence[Any]) -> None:
         every = -(-len(places) // _TICKS)
         axis.set_ticks([place + 0.5 for place in range(0, len(places), every)])
         axis.set_ticklabels([shown(places[place], 3) for place in range(0, len(places), every)])
-    ax.tick_params(axis="x", rotation=45 if len(across) > 5 else 0)
+    letters = sum(len(label.get_text()) for label in ax.get_xticklabels())
+    ax.tick_params(axis="x", rotation=45 if letters > _LETTERS else 0)
 
 
 def _words(name: str) -> str:

@@ -67,24 +67,19 @@ class Tuning:
         return f"Tuning({type(self.method).__name__}: {self.goal}, {self.field} = {found}{edge}; {values} values tried)"
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> "Figure":
-        """Draw the score against the values tried, with the one found.
+        """Draw the score against the values tried, those that are not stable apart, with the one found.
 
         Args:
             path: File for the figure; see :meth:`digrad.Trace.plot`.
         """
-        rows: Any = self.table.sort_values(self.field)
+        rows: Any = self.table.sort_values(self.field).drop_duplicates([self.field, "planned_steps"])
         rows = rows[rows["planned_steps"] == rows["planned_steps"].min()]
-        grouped = rows.groupby(self.field)[self.metric].apply(list)
-        diverged = rows.groupby(self.field)["verdict"].apply(lambda verdicts: (verdicts == "diverged").any())
-        values = [[math.inf] if diverged[x] else grouped[x] for x in grouped.index]
-        label = type(self.method).__name__
-        figure = plots.values_against(
-            {label: (grouped.index.tolist(), values)},
-            self.field,
-            self.metric,
-            mark=self.value,
-            average="plain",
-        )
+        curves: dict[str, tuple[list[float], list[list[float]]]] = {}
+        for label, is_stable in ((type(self.method).__name__, True), ("not stable", False)):
+            part = rows[rows["is_stable"] == is_stable]
+            if len(part):
+                curves[label] = (part[self.field].tolist(), [[score] for score in part["score"]])
+        figure = plots.values_against(curves, self.field, self.metric, mark=self.value)
         if path is not None:
             stem, formats = plots.split_suffix(path, "path", "plot")
             plots.save_figure(figure, stem, formats=formats)
