@@ -251,6 +251,10 @@ def test_a_method_can_be_added_to_a_finished_run(tmp_path: Path) -> None:
     done = run_again(both, tmp_path, resume=True)
     assert (tmp_path / f"trace-{first}.parquet").stat().st_mtime_ns == written
     assert set(done.results) == set(both.methods)
+    swept = Spec.model_validate(
+        {**both.model_dump(exclude_none=True), "sweep": {"grid": {"step_size": [0.1, 0.2]}}}
+    )
+    run_again(swept, tmp_path, resume=True)  # a run does not look at [sweep]
     with pytest.raises(ArgumentError, match="holds the run of another specification"):
         run_again(one, tmp_path, resume=True)  # what is there is not forgotten silently
 

@@ -285,8 +285,10 @@ def _difference(path: Path, spec: Spec) -> str:
     except SpecError as error:
         return f"its spec.toml is not valid: {error}"
     known = {label: table for label, table in spec.methods.items() if label in before.methods}
-    stored = dict(_flat(before.model_dump(exclude_none=True)))
-    wanted = dict(_flat(spec.model_copy(update={"methods": known}).model_dump(exclude_none=True)))
+    ignored = {"sweep"}  # a run does not look at it
+    stored = dict(_flat(before.model_dump(exclude_none=True, exclude=ignored)))
+    limited = spec.model_copy(update={"methods": known})
+    wanted = dict(_flat(limited.model_dump(exclude_none=True, exclude=ignored)))
     if stored["steps"] < wanted["steps"]:
         stored["steps"] = wanted["steps"]
     keys = [key for key in {**stored, **wanted} if stored.get(key) != wanted.get(key)]
