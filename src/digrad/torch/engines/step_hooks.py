@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+
 from digrad._internal.event_files import EventFile, has_tensorboard
 from digrad.errors import ArgumentError
 from digrad.torch.launch import METRICS_VARIABLE, attempt
@@ -65,7 +67,10 @@ class StepMetrics:
                     f"`{name}` of log is what every line of --metrics has; give the figure another name."
                 )
         if self._file is not None:
-            self._own |= {name: float(value) for name, value in values.items()}
+            self._own |= {
+                name: float(value.detach() if isinstance(value, torch.Tensor) else value)
+                for name, value in values.items()
+            }
 
     def write(self, k: int) -> None:
         """Write the line of step k, which has just ended."""

@@ -141,9 +141,9 @@ def _is_consequence(error: BaseException) -> bool:
 
 
 def _is_final(error: BaseException) -> bool:
-    """Return whether all attempts would end in this error: bad input, different settings, a damaged checkpoint."""
+    """Return whether all attempts would end in this error: bad input, different settings, a bad checkpoint, a typo."""
     final = ValueError | DisagreementError | CheckpointError
-    return isinstance(error, DigradError) and isinstance(error, final)
+    return isinstance(error, SyntaxError) or (isinstance(error, DigradError) and isinstance(error, final))
 
 
 def without_successes(failures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -88,7 +88,7 @@ class Coordination:
             return _FAILURES[failed[0]["call"]](failed[0]["facts"]["reason"])
         listed = ", ".join(f"{agents_text(agents)} in {other}" for other, agents in elsewhere.items())
         return DisagreementError(
-            f"{call}: this agent waits here, but {listed}; what concerns all agents must be called by all of them."
+            f"{call}: this agent waits here, but {listed}; all agents must make the same calls, and step equally often."
         )
 
     def is_elsewhere(self, agents: Sequence[int], call: str | None) -> bool:
