@@ -113,7 +113,10 @@ class Certificate:
         """Return what else is known, a line each: the largest certified step, the upper end, costs, thresholds."""
         found = []
         if self.largest or self.verdict != "not covered":
-            found.append(f"certified: every step up to {_show(self.alpha_max)}")
+            word = "indicated" if self.label else "certified"
+            found.append(
+                f"{word}: every step up to {_show(self.alpha_max)}" if self.alpha_max else f"{word}: no step"
+            )
         if self.proof and not self.label:
             counts = ", ".join(f"K({eps:g}) = {_show(self.iterations(eps))}" for eps in ACCURACIES)
             found.append(
