@@ -4,6 +4,8 @@ Prints the table of guides/step_size.md: how far CGT ends from the minimum with 
 threshold, each with the best of nine step sizes.
 """
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 import digrad as dg
@@ -23,7 +25,22 @@ def cases() -> dict[str, tuple[dg.Problem, np.ndarray]]:
     for data in ("digits", "breast_cancer"):
         problem = dg.problems.logistic(data=data, agents=5, partition="sorted", **regulariser)
         found[f"{data}, normal"] = (problem, normal_start(5, problem.dim, 0))
+    steep = dg.problems.from_loss(log_cosh_and_fourth_power, regression(), 3)
+    found["own steep loss, 10 x normal"] = (steep, 10 * normal_start(5, 3, 0))
     return found
+
+
+def regression() -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return 20 random samples for each of five agents."""
+    rng = np.random.default_rng(0)
+    return [(rng.standard_normal((20, 3)), rng.standard_normal(20)) for _ in range(5)]
+
+
+def log_cosh_and_fourth_power(w: jax.Array, batch: tuple[jax.Array, jax.Array]) -> jax.Array:
+    """Return a loss whose gradient grows with the cube of the residual."""
+    features, targets = batch
+    residual = features @ w - targets
+    return (jnp.logaddexp(residual, -residual) + 0.1 * residual**4).mean()
 
 
 def main() -> None:

@@ -67,7 +67,8 @@ def _check_two_way(network: AnyNetwork, links: Links, name: str, *, is_fair: boo
         _refuse(
             name,
             "mixes with doubly stochastic weights, which one-way loss breaks",
-            "Links(two_way=True), or a method that pulls and pushes, such as CGT",
+            "Links(two_way=True) on an undirected graph, row-stochastic weights (mixing='row') if it takes them, "
+            "or a method that pulls and pushes, such as CGT",
         )
     span = 1 if network.period is None else network.period
     for row in range(span):
