@@ -38,7 +38,7 @@ class GraphTable(Section):
 
     Args:
         kind: A generator of :mod:`digrad.graphs`, e.g. ``"ring"``; the other keys are its arguments.
-        file: A graph file (JSON or edge list), instead of ``kind``.
+        file: A graph file instead of ``kind``: JSON, or text with one ``sender receiver`` pair per line.
         n: Number of agents.
         p: Probability of an edge.
         k: Out-degree.

@@ -198,12 +198,17 @@ def _without_tags(fault: Any, content: Any) -> list[str | int]:
     return [*found, fault["loc"][-1]] if fault["type"] == "missing" else found
 
 
+_ELSEWHERE = {"x0": "start", "edges": "file"}  # names of the Python functions for what a key says
+
+
 def _check_known(given: Iterable[str], known: Iterable[str], owner: str, *key: str) -> None:
     known = list(known)
     for one in given:
         if one not in known:
             takes = ", ".join(known) or "nothing"
-            reason = f"is no key of {owner}, which takes {takes}.{did_you_mean(one, known)}"
+            reason = (
+                f"is no key of {owner}, which takes {takes}.{did_you_mean(_ELSEWHERE.get(one, one), known)}"
+            )
             context = {"reason": reason, "key": (*key, one), "is_unknown": True}
             raise PydanticCustomError("refused", "{reason}", context)
 
