@@ -148,8 +148,11 @@ class Coordination:
         deadline = time.monotonic() + grace
         for agent, key in enumerate(self._keys(self._count)):
             try:
-                if not self._store.check([key]):  # a wait of no time may end before the store has answered
-                    self._store.wait([key], timedelta(seconds=max(deadline - time.monotonic(), 0.001)))
+                if not self._store.check([key]):
+                    remaining = deadline - time.monotonic()
+                    if remaining <= 0.0:  # torch logs a wait that ends in vain
+                        continue
+                    self._store.wait([key], timedelta(seconds=remaining))
                 found[agent] = json.loads(self._store.get(key))
             except (dist.DistError, RuntimeError):
                 continue  # it has said nothing
