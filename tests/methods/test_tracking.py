@@ -272,6 +272,35 @@ def test_thresholds_of_parts_are_numbers_of_the_compiled_loop():
     np.testing.assert_allclose(swept["2.0"].final_x, other.final_x, rtol=0, atol=1e-12)
 
 
+def test_local_steps_may_be_those_of_any_optimizer():
+    """DiLoCo as it is written down: Adam on every agent, Nesterov's step of torch on the mean of their ways."""
+    H, rounds, a, b = 3, 6, torch.tensor(Q5.a), torch.tensor(Q5.b)
+    fast = [torch.nn.Parameter(torch.tensor(row)) for row in Q5_START]
+    slow = torch.nn.Parameter(torch.tensor(Q5_START[0]))
+    inner = [torch.optim.Adam([x], lr=0.1) for x in fast]
+    outer = torch.optim.SGD([slow], lr=0.7, momentum=0.6, nesterov=True)
+    for k in range(1 + H * (rounds - 1)):
+        for i, x in enumerate(fast):
+            x.grad = (a[i] * x - b[i]).detach()
+            inner[i].step()
+        if k % H == 0:
+            slow.grad = (slow - sum(fast) / 5).detach()
+            outer.step()
+            for x in fast:
+                x.data.copy_(slow.detach())
+    options = {"local_steps": H, "momentum": 0.6}
+    network = dg.Network(dg.graphs.every(H, dg.graphs.complete(5)))
+    in_torch = dg.DiLoCo(1.0, **options, direction=from_torch(lambda p: torch.optim.Adam(p, lr=0.1)))
+    models = [torch.nn.ParameterList([torch.tensor(row)]) for row in Q5_START]
+    found = train(Replicas(models, in_torch, network), 1 + H * (rounds - 1))
+    np.testing.assert_allclose(found, np.tile(slow.detach(), (5, 1)), rtol=0, atol=1e-12)
+    in_simulator = dg.DiLoCo(1.0, **options, direction=from_optax(optax.adam(0.1)))
+    trace = dg.simulate(in_simulator, PROBLEM, network, steps=1 + H * (rounds - 1), x0=Q5_START)
+    np.testing.assert_allclose(trace.final_x, found, atol=1e-8)  # optax adds epsilon elsewhere
+    with pytest.raises(ArgumentError, match="`direction` of NoLoCo must be a direction"):
+        dg.NoLoCo(0.1, direction=clip)
+
+
 class TestShapes:
     """Matrices among the parameters."""
 

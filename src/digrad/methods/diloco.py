@@ -1,11 +1,12 @@
 """DiLoCo with gossip: an outer Nesterov step over many local ones."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 from digrad import checks
 from digrad.arrays import ones_column, where
-from digrad.methods.defaults import state_x
+from digrad.methods.defaults import parameter_shapes, state_x
+from digrad.methods.directions import Direction, check_direction, plain
 from digrad.methods.one_matrix import MIXINGS, MixingChoice
 from digrad.types import Array, Hyper, Net
 
@@ -17,6 +18,7 @@ class DiLoCoState(NamedTuple):
     z: Array  # [n, d] slow estimates, with which the round began
     h: Array  # [n, d] the outer step of the round before, without momentum
     t: Array  # [n, 1] local steps of the round so far
+    memory: Array  # [n, m] what the direction remembers
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +29,7 @@ class DiLoCo:
     the form of GASLoC in which the momentum is mixed too, with the same messages.
 
     .. math::
-        x_i^{k+1} &= x_i^k - \alpha \nabla f_i(x_i^k) \quad \text{in every step; at the end of a round, with}     \\
+        x_i^{k+1} &= x_i^k - \alpha\, D(\nabla f_i(x_i^k)) \quad \text{in every step; at the end of a round, with} \\
         h_i^+ &= z_i + \eta\, (x_i - z_i),                                                           \qquad (1) \\
         z_i^+ = x_i^+ &= \sum_j P_{ij} \big(h_j^+ + \mu (h_j^+ - h_j)\big)                           \qquad (2)
 
@@ -43,6 +45,8 @@ class DiLoCo:
             large momentum lets the agents drift apart: on the example from about 0.75 on.
         mixing: ``"sinkhorn"``: P is doubly stochastic on the edges of the digraph; ``"row"``: P = R, which weights the
             agents by u.
+        direction: D, the optimizer of the local steps (:mod:`digrad.methods.directions`), such as
+            ``from_torch(...)`` or ``from_optax(...)``; a plain gradient step by default. What it remembers is not sent.
 
     Communication: d numbers per edge and round; 1 dependent round.
     Converges: to a point that is biased by what the agents do between two messages, proportional to alpha (H - 1), and
@@ -51,7 +55,7 @@ class DiLoCo:
     Invariant: at the end of a round the mean of x is that of h + mu (h - h before) (with ``"row"``: weighted by u).
     Also known as: local SGD or FedAvg with server momentum, for a complete graph.
     Deviations:
-        1. Local steps are gradient steps; the reference takes AdamW.
+        1. Local steps are gradient steps by default; the reference takes AdamW (``direction``).
         2. The first round has one step, see above.
     Reference: A. Douillard et al., "DiLoCo: Distributed low-communication training of language models", 2023,
         arXiv:2311.08105.
@@ -69,6 +73,7 @@ class DiLoCo:
     outer_step: float = 0.7
     momentum: float = 0.9
     mixing: MixingChoice = "sinkhorn"
+    direction: Direction = field(default_factory=plain)
 
     needs = frozenset({"doubly"})
     converges: ClassVar = "biased"
@@ -82,6 +87,7 @@ class DiLoCo:
         checks.positive(self.outer_step, "outer_step", "DiLoCo")
         checks.fraction(self.momentum, "momentum", "DiLoCo")
         checks.choice(self.mixing, "mixing", "DiLoCo", MIXINGS)
+        check_direction(self.direction, "direction", "DiLoCo")
 
     def estimate(self, state: DiLoCoState) -> Array:
         """Return the slow estimates, which the last round ended with."""
@@ -89,11 +95,13 @@ class DiLoCo:
 
     def init(self, x0: Array, net: Net) -> DiLoCoState:
         """Start at x0, before a round of one step."""
-        return DiLoCoState(x=x0, z=x0, h=x0, t=0 * ones_column(x0))
+        memory = self.direction.init(x0, parameter_shapes(x0, net))
+        return DiLoCoState(x=x0, z=x0, h=x0, t=0 * ones_column(x0), memory=memory)
 
     def step(self, state: DiLoCoState, grad: Array, net: Net) -> DiLoCoState:
         """Take a local step, and at the end of a round the outer one."""
-        x = state.x - self.step_size * grad
+        direction, memory = self.direction.update(grad, state.memory, state.x, parameter_shapes(state.x, net))
+        x = state.x - self.step_size * direction
         h = state.z + self.outer_step * (x - state.z)  # (1)
         z = net.mix(h + self.momentum * (h - state.h))  # (2)
         ends = state.t == 0
@@ -102,4 +110,5 @@ class DiLoCo:
             z=where(ends, z, state.z),
             h=where(ends, h, state.h),
             t=(state.t + 1) % self.local_steps,
+            memory=memory,
         )

@@ -1,11 +1,12 @@
 """NoLoCo: an outer step over many local ones that needs no all-reduce."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 from digrad import checks
 from digrad.arrays import ones_column, where, zeros_like
-from digrad.methods.defaults import state_x
+from digrad.methods.defaults import parameter_shapes, state_x
+from digrad.methods.directions import Direction, check_direction, plain
 from digrad.methods.one_matrix import MIXINGS, MixingChoice
 from digrad.types import Array, Hyper, Net
 
@@ -17,6 +18,7 @@ class NoLoCoState(NamedTuple):
     z: Array  # [n, d] slow estimates, with which the round began
     m: Array  # [n, d] momenta of the outer steps
     t: Array  # [n, 1] local steps of the round so far
+    memory: Array  # [n, m] what the direction remembers
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +28,7 @@ class NoLoCo:
     Agents communicate once in H steps, with their neighbours only; the momentum pulls the slow estimates together.
 
     .. math::
-        x_i^{k+1} &= x_i^k - \alpha \nabla f_i(x_i^k) \quad \text{in every step; at the end of a round, with}   \\
+        x_i^{k+1} &= x_i^k - \alpha\, D(\nabla f_i(x_i^k)) \quad \text{in every step; at the end of a round, with} \\
         m_i^+ &= \mu m_i + \eta \big({\textstyle\sum_j P_{ij} x_j} - z_i\big),                       \qquad (1) \\
         z_i^+ = x_i^+ &= z_i + m_i^+                                                               \qquad (2)
 
@@ -41,6 +43,8 @@ class NoLoCo:
         momentum: :math:`\mu` in [0, 1), of the outer steps.
         mixing: ``"sinkhorn"``: P is doubly stochastic on the edges of the digraph; ``"row"``: P = R, which weights the
             agents by u.
+        direction: D, the optimizer of the local steps (:mod:`digrad.methods.directions`), such as
+            ``from_torch(...)`` or ``from_optax(...)``; a plain gradient step by default. What it remembers is not sent.
 
     Communication: d numbers per edge and round; 1 dependent round.
     Converges: to a point that is biased by what the agents do between two messages, proportional to alpha H. Gradient
@@ -51,7 +55,8 @@ class NoLoCo:
     Deviations:
         1. The reference averages with one random agent in a round; here P does. Its two coefficients, of the local
            steps and of the distance to the average, are one, as in its code; then one vector per edge suffices.
-        2. Local steps are gradient steps; the reference takes Adam. The first round has one step, see above.
+        2. Local steps are gradient steps by default; the reference takes Adam (``direction``). The first round has one
+           step, see above.
     Reference: J. Kolehmainen, N. Blagoev, J. Donaghy, O. Ersoy and C. Nies, "NoLoCo: No-all-reduce low communication
         training method for large models", 2025, arXiv:2506.10911 (as its published code has it).
 
@@ -68,6 +73,7 @@ class NoLoCo:
     outer_step: float = 0.7
     momentum: float = 0.5
     mixing: MixingChoice = "sinkhorn"
+    direction: Direction = field(default_factory=plain)
 
     needs = frozenset({"doubly"})
     converges: ClassVar = "biased"
@@ -81,6 +87,7 @@ class NoLoCo:
         checks.positive(self.outer_step, "outer_step", "NoLoCo")
         checks.fraction(self.momentum, "momentum", "NoLoCo")
         checks.choice(self.mixing, "mixing", "NoLoCo", MIXINGS)
+        check_direction(self.direction, "direction", "NoLoCo")
 
     def estimate(self, state: NoLoCoState) -> Array:
         """Return the slow estimates, which the last round ended with."""
@@ -88,11 +95,13 @@ class NoLoCo:
 
     def init(self, x0: Array, net: Net) -> NoLoCoState:
         """Start at x0, at rest, before a round of one step."""
-        return NoLoCoState(x=x0, z=x0, m=zeros_like(x0), t=0 * ones_column(x0))
+        memory = self.direction.init(x0, parameter_shapes(x0, net))
+        return NoLoCoState(x=x0, z=x0, m=zeros_like(x0), t=0 * ones_column(x0), memory=memory)
 
     def step(self, state: NoLoCoState, grad: Array, net: Net) -> NoLoCoState:
         """Take a local step, and at the end of a round the outer one."""
-        x = state.x - self.step_size * grad
+        direction, memory = self.direction.update(grad, state.memory, state.x, parameter_shapes(state.x, net))
+        x = state.x - self.step_size * direction
         m = self.momentum * state.m + self.outer_step * (net.mix(x) - state.z)  # (1)
         z = state.z + m  # (2)
         ends = state.t == 0
@@ -101,4 +110,5 @@ class NoLoCo:
             z=where(ends, z, state.z),
             m=where(ends, m, state.m),
             t=(state.t + 1) % self.local_steps,
+            memory=memory,
         )
