@@ -95,28 +95,14 @@ def combine(
     """
     mixed = torch.empty_like(own, memory_format=torch.contiguous_format) if out is None else out
     scratch = own.new_empty(2, min(PIECE, own.shape[1]))
-    for mixed_piece, own_piece, sent_piece, theirs in zip(
-        pieces(mixed), pieces(own), pieces(sent), received_pieces(received, own), strict=True
-    ):
-        combine_piece(share, own_piece, sent_piece, theirs, scratch, mixed_piece)
+    for begin in range(0, own.shape[1], PIECE):
+        piece = slice(begin, begin + PIECE)
+        theirs = {sender: row[0, piece] for sender, row in received.items()}
+        _combine_piece(share, own[0, piece], sent[0, piece], theirs, scratch, mixed[0, piece])
     return mixed
 
 
-def pieces(row: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return a row ``[1, d]`` as the views that it is worked on in, each ``[PIECE]`` or shorter."""
-    return row[0].split(PIECE)
-
-
-def received_pieces(
-    received: Mapping[int, torch.Tensor], like: torch.Tensor
-) -> list[dict[int, torch.Tensor]]:
-    """Return what was received, by sender, for every piece of ``like``."""
-    by_sender = {sender: pieces(row) for sender, row in received.items()}
-    count = -(-like.shape[1] // PIECE)
-    return [{sender: parts[i] for sender, parts in by_sender.items()} for i in range(count)]
-
-
-def combine_piece(
+def _combine_piece(
     share: Share,
     own: torch.Tensor,
     sent: torch.Tensor,
@@ -124,7 +110,7 @@ def combine_piece(
     scratch: torch.Tensor,
     out: torch.Tensor,
 ) -> None:
-    """Write a mixed piece to ``out``, which may not overlap ``own``; ``scratch`` has room for two pieces."""
+    """Write a mixed piece ``[PIECE]`` or shorter to ``out``; ``scratch`` has room for two."""
     term, spare = scratch[0, : out.shape[0]], scratch[1, : out.shape[0]]
     for position, (sender, weight) in enumerate(share.senders):
         target = spare if position else out  # the first term is the sum so far
