@@ -349,7 +349,7 @@ class Training:
         path = self.plan.checkpoint
         if path is None or not path.is_file():
             return
-        tensors, header = read_tensors(path)
+        tensors, header = read_tensors(path, "; delete it, or run without --resume.")
         ours = json.loads(json.dumps(self._fingerprint()))
         differing = sorted(
             key for key in {*ours, *header["fingerprint"]} if ours.get(key) != header["fingerprint"].get(key)

@@ -190,18 +190,20 @@ def read_file(folder: Path, k: int, name: str) -> Stored:
     try:
         if _digest(path) != digest:
             raise CheckpointError(f"`{path}` is truncated or was changed since it was committed")
-        with safe_open(path, "pt") as file:
-            header = json.loads(file.metadata()["digrad"])
-        tensors = load_file(path)
-        if header["k"] != k:
-            raise CheckpointError(f"`{path}` holds step {header['k']}")
-    except (OSError, KeyError, ValueError, TypeError, SafetensorError) as error:
+    except OSError as error:
         raise CheckpointError(f"`{path}` cannot be read ({error!r})") from error
+    tensors, header = read_tensors(path)
+    if header.get("k") != k:
+        raise CheckpointError(f"`{path}` holds step {header.get('k')}")
     return Stored(path, tensors, header)
 
 
-def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Return the tensors and the header of a file of :func:`write_file` that stands alone.
+def read_tensors(path: Path, remedy: str = "") -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Return the tensors and the header of a file of :func:`write_file`.
+
+    Args:
+        path: The file.
+        remedy: Ends the message about a damaged one.
 
     Raises:
         CheckpointError: It is damaged.
@@ -211,9 +213,7 @@ def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
             header = json.loads(file.metadata()["digrad"])
         return load_file(path), header
     except (OSError, KeyError, ValueError, TypeError, SafetensorError) as error:
-        raise CheckpointError(
-            f"`{path}` cannot be read ({error!r}); delete it, or run without --resume."
-        ) from error
+        raise CheckpointError(f"`{path}` cannot be read ({error!r}){remedy}") from error
 
 
 def _digest(path: Path) -> str:
