@@ -35,16 +35,15 @@ def record_failure(error: BaseException, script: str | None = None) -> None:
     step = step_reached()  # two attempts that fail alike at one step fail for ever
     places = [f"{place.filename}:{place.lineno}" for place in traceback.extract_tb(frames)]
     reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    details = {
-        "time": time.monotonic(),
-        "step": step,
-        "reason": reason,
-        "traceback": text,
-        "is_final": _is_final(error),
-        "is_own": not isinstance(error, CommunicationError),  # not the silence of others
-        "has_left": False,
-        "mark": None if _is_consequence(error) else json.dumps([type(error).__name__, places, step]),
-    }
+    details = _record(
+        reason,
+        time=time.monotonic(),
+        step=step,
+        traceback=text,
+        is_final=_is_final(error),
+        is_own=not isinstance(error, CommunicationError),  # not the silence of others
+        mark=None if _is_consequence(error) else json.dumps([type(error).__name__, places, step]),
+    )
     extra = {"py_callstack": text or reason, "timestamp": str(int(time.time()))}
     _write({"message": {"message": reason, "extraInfo": extra}, "digrad": details})
 
@@ -52,18 +51,32 @@ def record_failure(error: BaseException, script: str | None = None) -> None:
 def record_end() -> None:
     """Write that this agent has ended well: if others fail for want of it, it was too early."""
     step = step_reached()
-    details = {
-        "time": time.monotonic(),
-        "step": step,
-        "reason": f"it ended with exit code 0 {place_of({'step': step})}, before the others were done; all agents must "
-        "step equally often",
+    reason = (
+        f"it ended with exit code 0 {place_of({'step': step})}, before the others were done; all agents must step "
+        "equally often"
+    )
+    mark = json.dumps(["left", step])
+    details = _record(reason, time=time.monotonic(), step=step, is_own=False, has_left=True, mark=mark)
+    _write({"digrad": details}, _LEFT)
+
+
+def _record(reason: str, **known: Any) -> dict[str, Any]:
+    """Return what is recorded of the end of an agent; by default it could not say anything itself.
+
+    Args:
+        reason: Why it ended.
+        **known: ``step`` it had reached, ``traceback``, ``is_final`` if all attempts would end so, ``is_own`` unless
+            it ended for want of others, ``has_left`` if it ended well, ``mark`` by which an end like it is recognised.
+    """
+    unknown = {
+        "step": None,
         "traceback": "",
         "is_final": False,
-        "is_own": False,
-        "has_left": True,
-        "mark": json.dumps(["left", step]),
+        "is_own": True,
+        "has_left": False,
+        "mark": None,
     }
-    _write({"digrad": details}, _LEFT)
+    return {"reason": reason, **unknown, **known}
 
 
 def _write(entry: dict[str, Any], name: str | None = None) -> None:
@@ -88,7 +101,7 @@ def failures_of(error_files: dict[int, str], codes: dict[int, int]) -> list[dict
         if details is None and code:
             if code == -signal.SIGTERM and found:
                 continue  # ended by torchelastic because another one had failed
-            details = _unrecorded(code)
+            details = _record(_exit_text(code))
         if details is not None:
             found.append({"agent": agent, "age": now - details.get("time", now), **details})
     return found
@@ -97,24 +110,18 @@ def failures_of(error_files: dict[int, str], codes: dict[int, int]) -> list[dict
 def _details(path: Path) -> dict[str, Any] | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         found = json.loads(path.read_text())
-        return found.get("digrad") or _unrecorded(FAILED) | {
-            "reason": found["message"]["message"]
-        }  # of @record
+        return found.get("digrad") or _record(found["message"]["message"])  # of @record
     return None
 
 
-def _unrecorded(code: int) -> dict[str, Any]:
-    """Return the failure of an agent that could not say anything itself, from its exit code.
+def _exit_text(code: int) -> str:
+    """Return what an exit code says.
 
-    >>> _unrecorded(-9)["reason"], _unrecorded(7)["reason"]
+    >>> _exit_text(-9), _exit_text(7)
     ('it was ended by SIGKILL', 'it ended with exit code 7')
     """
     signals = {number.value: number.name for number in signal.Signals}
-    reason = f"it was ended by {signals[-code]}" if -code in signals else f"it ended with exit code {code}"
-    return {
-        "step": None, "reason": reason, "traceback": "", "is_final": False, "is_own": True, "has_left": False,
-        "mark": None,
-    }  # fmt: skip
+    return f"it was ended by {signals[-code]}" if -code in signals else f"it ended with exit code {code}"
 
 
 def _as_shown(error: BaseException, frames: TracebackType | None) -> str:
