@@ -41,10 +41,17 @@ def main() -> None:
         _measure(network, channel, sender, receiver)
         for sender, receiver in sorted(network.network.union.edges)
     ]
+    clocks = [one.pop("time") for one in everyone]
+    report = {
+        "versions": facts,
+        "clock_difference": max(clocks) - min(clocks),  # in seconds, as all times here
+        "agents": everyone,
+        "edges": found,
+    }
     if network.agent == 0 and sys.argv[1:]:
-        Path(sys.argv[1]).write_text(json.dumps(_as_dict(facts, everyone, found)))
+        Path(sys.argv[1]).write_text(json.dumps(report))
     elif network.agent == 0:
-        _show(facts, everyone, found)
+        sys.stdout.write(_as_text(report))
     network.close()
     broken = [one for one in found if "failed" in one]
     if broken:
@@ -90,39 +97,24 @@ def _turn(channel: Channel, peer: int, message: torch.Tensor, *, first: bool) ->
     return time.perf_counter() - began
 
 
-def _as_dict(
-    facts: dict[str, str], everyone: list[dict[str, Any]], found: list[dict[str, Any]]
-) -> dict[str, Any]:
-    """Return what :func:`_show` prints: seconds, and bytes per second."""
-    clocks = [one["time"] for one in everyone]
-    agents = [{"address": one["address"], "interface": one["interface"]} for one in everyone]
-    return {
-        "versions": facts,
-        "clock_difference": max(clocks) - min(clocks),
-        "agents": agents,
-        "edges": found,
-    }
-
-
-def _show(facts: dict[str, str], everyone: list[dict[str, Any]], found: list[dict[str, Any]]) -> None:
-    clocks = [one["time"] for one in everyone]
+def _as_text(report: dict[str, Any]) -> str:
     lines = [
-        ", ".join(f"{name} {version}" for name, version in facts.items()),
-        f"clocks differ by at most {max(clocks) - min(clocks):.1f} s, which digrad does not mind",
+        ", ".join(f"{name} {version}" for name, version in report["versions"].items()),
+        f"clocks differ by at most {report['clock_difference']:.1f} s, which digrad does not mind",
         *(
             f"agent {agent} listens on {one['address']} ({one['interface']})"
-            for agent, one in enumerate(everyone)
+            for agent, one in enumerate(report["agents"])
         ),
     ]
-    for one in found:
+    for one in report["edges"]:
         name = "edge {} to {}, and back".format(*one["edge"])
         if "failed" in one:
             lines.append(f"{name}: nothing passes ({one['failed']})")
         else:
             lines.append(f"{name}: {1e3 * one['latency']:.2f} ms, {8e-6 * one['bandwidth']:.0f} Mbit/s")
-    if not any("failed" in one for one in found):
-        lines.append(f"all {len(found)} edges work in both directions")
-    sys.stdout.write("\n".join(lines) + "\n")
+    if not any("failed" in one for one in report["edges"]):
+        lines.append(f"all {len(report['edges'])} edges work in both directions")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
