@@ -71,8 +71,7 @@ def test_agent_may_be_a_ddp_group(tmp_path: Path) -> None:
 def test_looking_whether_a_run_is_over_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     replicas, told = Replicas(nn.Linear(4, 2), METHOD, NETWORK), []
     assert replicas.preempted is False
-    between = SimpleNamespace(is_over=True, end_when_preempted=told.append)
-    monkeypatch.setattr(replicas._runtime, "step_hooks", between)
+    monkeypatch.setattr(replicas, "_preemption", SimpleNamespace(is_over=True, enable=told.append))
     assert replicas.preempted is True
     assert told == []
     replicas.end_when_preempted()  # which a loop says that has no Checkpoints

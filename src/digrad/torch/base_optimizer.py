@@ -23,7 +23,8 @@ from digrad.torch.engines.base import Runtime, overwrite
 from digrad.torch.engines.buffers import reused_memory
 from digrad.torch.engines.flat_parameters import FlatParameters, nonfinite_rows
 from digrad.torch.engines.mixing import PIECE
-from digrad.torch.launch.preemption import Saver
+from digrad.torch.engines.step_metrics import StepMetrics
+from digrad.torch.launch.preemption import Preemption, Saver
 from digrad.types import Average, Method
 
 
@@ -43,6 +44,8 @@ class BaseOptimizer(torch.optim.Optimizer):
     """
 
     _step_supports_amp_scaling = True  # GradScaler then calls step even on overflow: neighbours are waiting
+    _metrics: StepMetrics | None = None  # these two are of an agent in its own process
+    _preemption: Preemption | None = None
 
     def __init__(
         self,
@@ -138,8 +141,6 @@ class BaseOptimizer(torch.optim.Optimizer):
         """
         self._refuse_inside_average("step")
         self._refuse_written()
-        if self._runtime.step_hooks:
-            self._runtime.step_hooks.begin_step(self.k)
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -151,8 +152,6 @@ class BaseOptimizer(torch.optim.Optimizer):
             self._check_state()
             self.k += 1
             self._publish()
-        if self._runtime.step_hooks:
-            self._runtime.step_hooks.end_step(self.k)
         return loss
 
     def log(self, **values: Any) -> None:
@@ -161,8 +160,8 @@ class BaseOptimizer(torch.optim.Optimizer):
         Args:
             **values: Numbers, or tensors of one, by name; they are read only if there are such files.
         """
-        if self._runtime.step_hooks:
-            self._runtime.step_hooks.log(values)
+        if self._metrics:
+            self._metrics.log(values)
 
     def estimate(self) -> torch.Tensor:
         """Return each agent's current answer, ``[rows, dimension]``."""
@@ -284,7 +283,7 @@ class BaseOptimizer(torch.optim.Optimizer):
         on nevertheless, the next :meth:`step` saves this step, with schedulers as they are then, and raises
         ``SystemExit(0)``. A loop without ``Checkpoints`` calls :meth:`end_when_preempted` before it begins.
         """
-        return self._runtime.step_hooks is not None and self._runtime.step_hooks.is_over
+        return self._preemption is not None and self._preemption.is_over
 
     def end_when_preempted(self, saver: Saver | None = None) -> None:
         """Let all agents end at the same step when ``digrad launch`` is preempted (SIGTERM); every agent must call.
@@ -292,8 +291,8 @@ class BaseOptimizer(torch.optim.Optimizer):
         Args:
             saver: Saves that step, as ``Checkpoints`` do; without one the loop looks at :attr:`preempted`.
         """
-        if self._runtime.step_hooks:
-            self._runtime.step_hooks.end_when_preempted(saver)
+        if self._preemption:
+            self._preemption.enable(saver)
 
     @contextlib.contextmanager
     def together(self, call: str) -> Iterator[None]:

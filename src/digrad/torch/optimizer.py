@@ -1,5 +1,6 @@
 """The optimizer of one agent that lives in its own process."""
 
+import time
 from typing import Any, Literal
 
 from digrad.core import hyperparameters
@@ -10,7 +11,9 @@ from digrad.torch.base_optimizer import BaseOptimizer, check_arguments, shared_s
 from digrad.torch.engines.asynchronous import AsynchronousNet, AsynchronousRuntime
 from digrad.torch.engines.compression import check_packable
 from digrad.torch.engines.flat_parameters import FlatParameters, parameter_groups
+from digrad.torch.engines.step_metrics import StepMetrics
 from digrad.torch.engines.synchronous import SynchronousNet, SynchronousRuntime
+from digrad.torch.launch.preemption import Preemption
 from digrad.torch.process_network import ProcessNetwork
 from digrad.types import Method
 
@@ -70,10 +73,13 @@ class DecentralizedOptimizer(BaseOptimizer):
         check_packable(network.network.links, "ProcessNetwork")
         if network.deadline is None:
             net = SynchronousNet(network, bindings(method), flat.dimension, flat.device)
-            runtime = SynchronousRuntime(network, net)
+            runtime, wait = SynchronousRuntime(network, net), None
         else:
-            late = AsynchronousNet(network, bindings(method), flat.dimension, flat.dtype)
-            runtime = AsynchronousRuntime(network, late)
+            net = AsynchronousNet(network, bindings(method), flat.dimension, flat.dtype)
+            runtime = AsynchronousRuntime(network, net)
+            wait = runtime.wait_for_all
+        self._metrics, self._preemption = StepMetrics(network.agent, net), Preemption(network, wait)
+        self._last_end: float | None = None
         groups = [{**group, "params": list(dict.fromkeys(group["params"]))} for group in groups]
         super().__init__(
             flat,
@@ -85,6 +91,8 @@ class DecentralizedOptimizer(BaseOptimizer):
             weight_decay,
             non_finite,
         )
+        self.register_step_pre_hook(_before_step)
+        self.register_step_post_hook(_after_step)
 
     @property
     def network(self) -> ProcessNetwork:
@@ -94,6 +102,22 @@ class DecentralizedOptimizer(BaseOptimizer):
     def close(self) -> None:
         """Finish the messages under way; every agent must call, before the process group ends."""
         self._runtime.close()
+        if self._metrics:
+            self._metrics.close()
+
+
+def _before_step(optimizer: Any, *_: Any) -> None:
+    """Save and end here if all agents have agreed to."""
+    optimizer._preemption.before_step(optimizer.k)
+
+
+def _after_step(optimizer: Any, *_: Any) -> None:
+    """Note how long a step takes and what it has cost, and whether it was the last one."""
+    began, optimizer._last_end = optimizer._last_end, time.monotonic()
+    if began is not None:
+        optimizer.network.note_step(optimizer._last_end - began)
+    optimizer._metrics.write(optimizer.k)
+    optimizer._preemption.after_step(optimizer.k)
 
 
 def _describe(method: Any) -> str:

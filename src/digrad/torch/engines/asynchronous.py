@@ -413,7 +413,7 @@ class AsynchronousRuntime(ProcessRuntime):
     """
 
     def __init__(self, network: ProcessNetwork, net: AsynchronousNet) -> None:
-        super().__init__(network, net, self._wait_for_all)
+        super().__init__(network, net)
         self._last: tuple[Any, Any, torch.Tensor] | None = None  # method, state and gradient of the last step
         self._gatherings = itertools.count()
         self._tell_at_exit = weakref.finalize(
@@ -447,7 +447,7 @@ class AsynchronousRuntime(ProcessRuntime):
         note_step(k)
         self.net.start_early(self.early_fields(state), ahead=ahead)
 
-    def _wait_for_all(self, name: str) -> None:
+    def wait_for_all(self, name: str) -> None:
         """Wait until all agents have posted something."""
         while self._network.coordination.posted(name) is None:
             self.net.wait_for_packet(_LOOK)
@@ -548,7 +548,6 @@ class AsynchronousRuntime(ProcessRuntime):
         if self._network.agent == 0:
             _tell(told)
         self._tell_at_exit.detach()
-        self.step_hooks.close()
 
 
 def _tell_seen(agent: int, lags: Mapping[int, int]) -> None:

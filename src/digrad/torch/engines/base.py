@@ -1,12 +1,11 @@
 """Where the agents of an optimizer live, and how a step of them is run: the interface of both torch engines."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 import torch
 
 from digrad.errors import NonFiniteError
-from digrad.torch.engines.step_hooks import StepHooks
 from digrad.torch.process_network import ProcessNetwork
 from digrad.types import Net
 
@@ -41,11 +40,6 @@ class Runtime(Protocol):
     @property
     def shares_memory(self) -> bool:
         """Whether parameters may be views of the state itself."""
-        ...
-
-    @property
-    def step_hooks(self) -> StepHooks | None:
-        """What the agent of this process does between two steps; None where all agents are here."""
         ...
 
     def advance(self, method: Any, state: Any, grad: torch.Tensor) -> None:
@@ -87,14 +81,12 @@ class ProcessRuntime:
     Args:
         network: The processes.
         net: What methods see.
-        wait: See :class:`~digrad.torch.launch.preemption.Preemption`.
     """
 
     shares_memory = True
 
-    def __init__(self, network: ProcessNetwork, net: Any, wait: Callable[[str], None] | None = None) -> None:
+    def __init__(self, network: ProcessNetwork, net: Any) -> None:
         self.net, self._network = net, network
-        self.step_hooks = StepHooks(network, net, wait)
         self.early: Sequence[tuple[str, str]] = ()
 
     def early_fields(self, state: Any) -> list[tuple[str, torch.Tensor]]:

@@ -92,7 +92,6 @@ class ReplicaRuntime:
         net: What methods see.
     """
 
-    step_hooks = None
     shares_memory = False  # the rows of the parameters are aligned, those of the state are not
     early: Sequence[tuple[str, str]] = ()
 

@@ -375,4 +375,3 @@ class SynchronousRuntime(ProcessRuntime):
     def close(self) -> None:
         """Finish the messages under way; every agent must call."""
         self.net.finish_early()
-        self.step_hooks.close()

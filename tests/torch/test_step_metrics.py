@@ -8,7 +8,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from digrad.errors import ArgumentError
-from digrad.torch.engines.step_hooks import StepMetrics
+from digrad.torch.engines.step_metrics import StepMetrics
 from digrad.torch.launch import METRICS_VARIABLE
 
 NET = SimpleNamespace(bytes_sent=0, waited=0.0, late=0)

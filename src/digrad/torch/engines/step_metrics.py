@@ -1,4 +1,4 @@
-"""What an agent in its own process does between two steps: write metrics, and save and end on preemption."""
+"""Files of what every step of an agent has cost, and of what the user logs."""
 
 import io
 import json
@@ -6,7 +6,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,8 +15,6 @@ import torch
 from digrad._internal.event_files import EventFile, has_tensorboard
 from digrad.errors import ArgumentError
 from digrad.torch.launch import METRICS_VARIABLE, attempt
-from digrad.torch.launch.preemption import Preemption, Saver
-from digrad.torch.process_network import ProcessNetwork
 
 _PLACE = ("agent", "attempt", "step")  # which every line of metrics begins with
 
@@ -101,50 +99,3 @@ class StepMetrics:
     def _counts(self) -> dict[str, float]:
         net = self._net
         return {"seconds": time.monotonic(), "waited": net.waited, "bytes": net.bytes_sent, "late": net.late}
-
-
-class StepHooks:
-    """One agent between its steps.
-
-    Args:
-        network: The processes.
-        net: The executor.
-        wait: See :class:`~digrad.torch.launch.preemption.Preemption`.
-    """
-
-    def __init__(
-        self, network: ProcessNetwork, net: Counted, wait: Callable[[str], None] | None = None
-    ) -> None:
-        self._network = network
-        self._metrics = StepMetrics(network.agent, net)
-        self._preemption = Preemption(network, wait)
-        self._last_end: float | None = None
-
-    def end_step(self, k: int) -> None:
-        """Note how long a step takes and what it has cost."""
-        began, self._last_end = self._last_end, time.monotonic()
-        if began is not None:
-            self._network.note_step(self._last_end - began)
-        self._metrics.write(k)
-        self._preemption.after_step(k)
-
-    def begin_step(self, k: int) -> None:
-        """Save and end here if all agents have agreed to."""
-        self._preemption.before_step(k)
-
-    def end_when_preempted(self, saver: Saver | None = None) -> None:
-        """Remember what saves, or that the loop itself looks whether the run is over."""
-        self._preemption.enable(saver)
-
-    def log(self, values: Mapping[str, Any]) -> None:
-        """Add numbers to the metrics of the step that ends next."""
-        self._metrics.log(values)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the run was preempted, and the last step was that of all agents."""
-        return self._preemption.is_over
-
-    def close(self) -> None:
-        """Write no more metrics."""
-        self._metrics.close()
