@@ -8,7 +8,7 @@ import struct
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -58,20 +58,6 @@ class Part:
         """Return the neighbours that this agent receives from, or sends to."""
         found = self.share.senders if receiving else self.share.receivers
         return [peer for peer, _ in found if peer != self.share.agent]
-
-
-class Round(Protocol):
-    """Messages under way, one to or from every neighbour."""
-
-    parts: list[Part]
-
-    def finish(self) -> None:
-        """Wait until everything has arrived and left."""
-        ...
-
-    def release(self) -> None:
-        """Let go of what was received."""
-        ...
 
 
 def messages(parts: Sequence[Part], *, receiving: bool) -> dict[int, list[int]]:
@@ -196,7 +182,7 @@ class SynchronousNet(CompressedNet):
         self._channels = [network.transports.channel().open() for _ in range(2)]
         self._rounds = self.late = self._bytes_otherwise = 0
         self.waited = 0.0  # seconds
-        self._early: Round | None = None
+        self._early: PacketRound | DeviceRound | None = None
         self._early_fields: list[tuple[str, torch.Tensor]] = []
         self.one_hot = torch.zeros(1, network.n, dtype=torch.float64, device=device)
         self.one_hot[0, network.agent] = 1
@@ -265,7 +251,7 @@ class SynchronousNet(CompressedNet):
                 return self._early.parts[position]
         return None
 
-    def _finish(self, current: Round) -> None:
+    def _finish(self, current: PacketRound | DeviceRound) -> None:
         began = time.monotonic()
         try:
             current.finish()
@@ -316,7 +302,7 @@ class SynchronousNet(CompressedNet):
 
     def _post(
         self, arrays: Sequence[tuple[str, Sent]], keys: Sequence[LinkKey | None], *, is_early: bool
-    ) -> Round:
+    ) -> PacketRound | DeviceRound:
         parts = [self._part(*array, key) for array, key in zip(arrays, keys, strict=True)]
         self._rounds += 1
         try:

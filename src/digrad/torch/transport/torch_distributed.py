@@ -16,7 +16,7 @@ TAGS = 1 << 16  # rounds are numbered modulo this, so that a message can only me
 
 
 class DeviceRound:
-    """A round whose messages are tensors of a device; see :class:`~digrad.torch.engines.synchronous.Round`.
+    """A round whose messages are tensors of a device, as :class:`~digrad.torch.engines.synchronous.PacketRound`.
 
     Args:
         parts: The arrays, in the same order on every agent.
