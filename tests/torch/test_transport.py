@@ -12,8 +12,8 @@ import torch
 import zmq
 
 from digrad.torch.transport.curve import KeyPair
-from digrad.torch.transport.packets import typed
-from digrad.torch.transport.transports import MessageLostError, Transports, ring_sum
+from digrad.torch.transport.packets import MessageLostError, typed
+from digrad.torch.transport.transports import Transports, ring_sum
 from transport_processes import open_kind, run_agents
 
 KINDS = ["memory", "zeromq", "curve"]

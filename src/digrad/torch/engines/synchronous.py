@@ -21,8 +21,9 @@ from digrad.torch.engines.compression import CompressedNet, LinkKey
 from digrad.torch.engines.log_records import note_step
 from digrad.torch.engines.mixing import Share, combine
 from digrad.torch.process_network import ProcessNetwork
-from digrad.torch.transport.packets import Channel, MessageLostError, Sending, typed
+from digrad.torch.transport.packets import MessageLostError, Sending, typed
 from digrad.torch.transport.torch_distributed import DeviceRound
+from digrad.torch.transport.transports import Channel
 
 _HEADER = struct.Struct("<qq")  # round, step
 

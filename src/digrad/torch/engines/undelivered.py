@@ -19,7 +19,8 @@ from digrad._internal.error_text import first_line
 from digrad.errors import ArgumentError
 from digrad.links import Links
 from digrad.torch.engines.compression import Compression, LinkKey
-from digrad.torch.transport.packets import Channel, MessageLostError, Packet, typed
+from digrad.torch.transport.packets import MessageLostError, Packet, typed
+from digrad.torch.transport.transports import Channel
 
 _HEADER = struct.Struct("<qqq")  # step, epoch, arrays
 _ENTRY = struct.Struct("<qqqqq")  # call, format, whether it adds up, whether it is compressed, numbers
