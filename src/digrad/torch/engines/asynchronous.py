@@ -14,7 +14,6 @@ mixing, without a step along their gradients, until the others have come: who is
 import contextlib
 import itertools
 import math
-import sys
 import time
 import weakref
 from collections import deque
@@ -29,12 +28,13 @@ from digrad.errors import ArgumentError, CommunicationError
 from digrad.methods.fields import with_fields
 from digrad.torch.engines.base import OWNER, ProcessRuntime, overwrite
 from digrad.torch.engines.compression import LinkKey
+from digrad.torch.engines.lags import RECENT, lag_text, tell_seen
 from digrad.torch.engines.log_records import note_step
 from digrad.torch.engines.mixing import Share, ShareSchedule
 from digrad.torch.engines.undelivered import Arrived, Inbox, Item, Outgoing
+from digrad.torch.launch.failures import say
 from digrad.torch.process_network import ProcessNetwork
 
-RECENT = 2  # times that a neighbour may be late in a row and still be waited for
 _EARLY, _OUTSIDE = 1 << 20, 1 << 30  # numbers of calls begin here if they are sent ahead, or outside of steps
 _LOOK = 0.05  # seconds between two looks at whether all have come, at least
 _HEARTBEAT = 1.0  # seconds between two reports that packets move
@@ -86,15 +86,13 @@ class AsynchronousNet(Primitives):
         self._snapshot: Taken | None = None  # what was sent ahead to this step
         self._gone: dict[int, torch.Tensor] = {}  # pushed ahead and still part of the state, by call
         self._is_gone: frozenset[int] = frozenset()  # calls whose shares had left before the state was stored
-        self._not_sent: frozenset[int] = (
-            frozenset()
-        )  # those of this step that nobody sends, because they had left
-        self._asked: dict[
-            tuple[int, int], deque[int]
-        ] = {}  # the last steps when a neighbour was waited for, by call
+        # Those of this step that nobody sends, because they had left.
+        self._not_sent: frozenset[int] = frozenset()
+        # The last steps when a neighbour was waited for, by neighbour and call.
+        self._asked: dict[tuple[int, int], deque[int]] = {}
         self._since = time.monotonic()  # when this agent began to wait for what is sent ahead
         self.balance = self.scale = 0.0  # what pushing has added to the sum of all, and how much was pushed
-        self.late = self.awaited = 0  # messages that were not there in time, and all
+        self.late = 0  # messages that were not there in time
         self.held_up = 0.0  # seconds, by neighbours that were too far behind
         self.lags: dict[int, int] = {}  # how many steps each neighbour was behind when it was furthest behind
         self.waited = 0.0  # seconds
@@ -286,29 +284,13 @@ class AsynchronousNet(Primitives):
             ]
             for sender in set().union(*senders.values()) - {self.network.agent}
         }
-        step, first = self.k + self._ahead, min(calls)
+        first = min(calls)
         if first >= _OUTSIDE:
             self._wait_until(lambda: all(self._has(s, first) for s in expected), math.inf, expected)
         else:
-            recent = [s for s in expected if self._is_recent(s, first, expected[s])]
-            is_there = lambda s, wanted: self._step_of(s, expected[s]) >= wanted  # noqa: E731
-            self._wait_until(lambda: all(is_there(s, step) for s in recent), until, expected)
-            if not self._ahead:  # else all have come as far as they will
-                bounds, began = {s: self._oldest(s, first) for s in expected}, time.monotonic()
-                self._wait_until(
-                    lambda: all(is_there(s, bound) for s, bound in bounds.items()), math.inf, expected
-                )
-                self.held_up += time.monotonic() - began
-                for sender in expected:
-                    behind = step - self._step_of(sender, expected[sender])
-                    self.lags[sender] = max(self.lags.get(sender, 0), behind)
-            for sender in expected:
-                kept = max(RECENT + 1, self._max_lag or 0)
-                self._asked.setdefault((sender, first), deque(maxlen=kept)).append(step)
-            self.awaited += len(expected)
-            self.late += sum(not is_there(s, step) for s in expected)
+            self._wait_for_neighbours(first, expected, until)
         with self.inbox.changed:
-            taken = {
+            return {
                 sender: {
                     call: arrived.items.pop(call)
                     for call, primitive in calls.items()
@@ -317,7 +299,33 @@ class AsynchronousNet(Primitives):
                 }
                 for sender, arrived in self.inbox.arrived.items()
             }
-        return taken
+
+    def _wait_for_neighbours(self, first: int, expected: Mapping[int, Sequence[int]], until: float) -> None:
+        """Wait for neighbours that were in time lately, and for those too far behind however long it takes.
+
+        Args:
+            first: The first of the calls.
+            expected: The calls under which each neighbour sends something.
+            until: The deadline of the former.
+        """
+        step = self.k + self._ahead
+
+        def have_come(wanted: Mapping[int, int]) -> bool:
+            return all(self._step_of(s, expected[s]) >= bound for s, bound in wanted.items())
+
+        recent = {s: step for s in expected if self._is_recent(s, first, expected[s])}
+        self._wait_until(lambda: have_come(recent), until, expected)
+        if not self._ahead:  # else all have come as far as they will
+            bounds, began = {s: self._oldest(s, first) for s in expected}, time.monotonic()
+            self._wait_until(lambda: have_come(bounds), math.inf, expected)
+            self.held_up += time.monotonic() - began
+            for sender, calls in expected.items():
+                behind = step - self._step_of(sender, calls)
+                self.lags[sender] = max(self.lags.get(sender, 0), behind)
+        for sender in expected:
+            kept = max(RECENT + 1, self._max_lag or 0)
+            self._asked.setdefault((sender, first), deque(maxlen=kept)).append(step)
+            self.late += not have_come({sender: step})
 
     def _is_recent(self, sender: int, first: int, calls: Sequence[int]) -> bool:
         """Return whether a neighbour has sent something since it was waited for the time before last, or earlier."""
@@ -416,9 +424,8 @@ class AsynchronousRuntime(ProcessRuntime):
         super().__init__(network, net)
         self._last: tuple[Any, Any, torch.Tensor] | None = None  # method, state and gradient of the last step
         self._gatherings = itertools.count()
-        self._tell_at_exit = weakref.finalize(
-            self, _tell_seen, network.agent, net.lags
-        )  # unless it is closed
+        # Unless it is closed.
+        self._tell_at_exit = weakref.finalize(self, tell_seen, network.agent, net.lags)
 
     def advance(self, method: Any, state: Any, grad: torch.Tensor) -> None:
         """Overwrite a state with the one after a step."""
@@ -545,41 +552,6 @@ class AsynchronousRuntime(ProcessRuntime):
         here = {"lags": list(self.net.lags.items()), "held up": self.net.held_up}
         everyone = self._network.exchange(here, f"{OWNER}.close()")
         told = lag_text([dict(one["lags"]) for one in everyone], [one["held up"] for one in everyone])
-        if self._network.agent == 0:
-            _tell(told)
+        if told and self._network.agent == 0:
+            say(told)
         self._tell_at_exit.detach()
-
-
-def _tell_seen(agent: int, lags: Mapping[int, int]) -> None:
-    """Say which neighbours were late, where an agent ends without having asked the others."""
-    told = lag_text([lags], [0.0] * (max(lags, default=0) + 1))
-    _tell(told and f"{told}, as agent {agent} has seen it")
-
-
-def _tell(told: str) -> None:
-    if told:
-        sys.stderr.write(f"digrad: {told}\n")
-        sys.stderr.flush()
-
-
-def lag_text(lags: Sequence[Mapping[int, int]], held_up: Sequence[float]) -> str:
-    """Return who was behind by more steps than are normal, at worst; not those who were late because others were.
-
-    Args:
-        lags: By how many steps each neighbour was behind, as each agent has seen it.
-        held_up: Seconds that each agent has waited for neighbours that were too far behind.
-
-    >>> lag_text([{1: 0, 2: 20}, {0: 20, 2: 7}, {}], [2.0, 2.0, 0.0])
-    'late: agent 2 was up to 20 steps behind'
-    """
-    worst: dict[int, int] = {}
-    for seen in lags:
-        for agent, behind in seen.items():
-            worst[agent] = max(worst.get(agent, 0), behind)
-    late = sorted(
-        (-behind, agent)
-        for agent, behind in worst.items()
-        if behind > RECENT and 2 * held_up[agent] <= max(held_up)
-    )
-    listed = ", ".join(f"agent {agent} was up to {-behind} steps behind" for behind, agent in late)
-    return f"late: {listed}" if listed else ""
