@@ -12,17 +12,18 @@ import torch
 
 from digrad import checks, metrics
 from digrad._internal.error_text import agents_text
-from digrad.core import hyperparameters, validation
+from digrad.core import hyperparameters
 from digrad.core.averages import perron_weights
 from digrad.core.communication import early_messages
 from digrad.errors import ArgumentError
 from digrad.links import ChurnSchedule
-from digrad.methods.fields import numeric_fields, with_fields
+from digrad.methods.fields import with_fields
 from digrad.network import AnyNetwork
 from digrad.torch.engines.base import Runtime, overwrite
 from digrad.torch.engines.buffers import reused_memory
 from digrad.torch.engines.flat_parameters import FlatParameters, nonfinite_rows
 from digrad.torch.engines.mixing import PIECE
+from digrad.torch.engines.settings import local_arrays, shared_settings
 from digrad.torch.engines.step_metrics import StepMetrics
 from digrad.torch.launch.preemption import Preemption, Saver
 from digrad.types import Average, Method
@@ -63,7 +64,7 @@ class BaseOptimizer(torch.optim.Optimizer):
         self._flat, self._network, self._agents = flat, network, tuple(agents)
         self._runtime, self._net = runtime, runtime.net
         self._net.shapes = flat.shapes
-        self._given, self._local = method, _local_arrays(method, self._agents, flat)
+        self._given, self._local = method, local_arrays(method, self._agents, flat)
         self.k = 0
         self._is_built = self._is_averaged = False
         self._bytes_before = 0  # sent by those whose state was loaded
@@ -463,42 +464,3 @@ class BaseOptimizer(torch.optim.Optimizer):
                 f"`state_dict` of {self._name} has arrays {given} in {len(groups)} groups, but the model needs "
                 f"{shapes} in {len(self.param_groups)}; build the same model."
             )
-
-
-def check_arguments(
-    method: Any, network: AnyNetwork, weight_decay: float, non_finite: str, owner: str
-) -> None:
-    """Raise unless the arguments that both engines share can be used."""
-    checks.choice(non_finite, "non_finite", owner, ("error", "repeat"))
-    validation.check_method(method, owner)
-    if weight_decay != 0:
-        checks.positive(weight_decay, "weight_decay", owner)
-    validation.check_network(network, owner)
-    validation.check_fit(method, network, type(method).__name__)
-    hyperparameters.check_schedules(method)
-
-
-def shared_settings(method: Any, groups: Sequence[Mapping[str, Any]], k: int) -> dict[str, Any]:
-    """Return the rates of groups and the schedules at k that all agents must share: those not given per agent."""
-    shown = {"weight decay": [float(group["weight_decay"]) for group in groups]}
-    if np.ndim(getattr(method, "step_size", 0.0)) == 0:
-        shown["lr"] = [float(group["lr"]) for group in groups]
-    now = hyperparameters.at_iteration(method, k)
-    return shown | {name: getattr(now, name) for name in hyperparameters.scheduled_fields(method)}
-
-
-def _local_arrays(method: Any, agents: Sequence[int], flat: FlatParameters) -> dict[str, Any]:
-    """Return the hyper-parameters given per agent, ``[n, 1]``, as tensors with the rows of these agents."""
-    local: dict[str, Any] = {}
-    for name in numeric_fields(type(method)):
-        value = getattr(method, name)
-        if callable(value) or np.ndim(value) == 0:
-            continue
-        rows = torch.tensor(np.asarray(value)[list(agents)], dtype=flat.dtype, device=flat.device)
-        if name == "step_size" and len(set(rows.flatten().tolist())) > 1:
-            raise ArgumentError(
-                f"`step_size` of {type(method).__name__} differs between the agents of one process; "
-                "give one number, because `lr` mirrors it."
-            )
-        local[name] = float(rows.flatten()[0]) if name == "step_size" else rows
-    return local

@@ -6,11 +6,11 @@ from typing import Any, Literal
 from digrad.core import hyperparameters
 from digrad.core.net import bindings
 from digrad.errors import ArgumentError
-from digrad.methods.fields import with_fields
-from digrad.torch.base_optimizer import BaseOptimizer, check_arguments, shared_settings
+from digrad.torch.base_optimizer import BaseOptimizer
 from digrad.torch.engines.asynchronous import AsynchronousNet, AsynchronousRuntime
 from digrad.torch.engines.compression import check_packable
 from digrad.torch.engines.flat_parameters import FlatParameters, parameter_groups
+from digrad.torch.engines.settings import check_arguments, describe_shared, shared_settings
 from digrad.torch.engines.step_metrics import StepMetrics
 from digrad.torch.engines.synchronous import SynchronousNet, SynchronousRuntime
 from digrad.torch.launch.preemption import Preemption
@@ -62,7 +62,7 @@ class DecentralizedOptimizer(BaseOptimizer):
             "weight_decay": weight_decay,
         }
         facts = {
-            "method": _describe(method),
+            "method": describe_shared(method),
             "dimension": flat.dimension,
             "model": flat.signature,
             "dtype": str(flat.dtype),
@@ -118,10 +118,3 @@ def _after_step(optimizer: Any, *_: Any) -> None:
         optimizer.network.note_step(optimizer._last_end - began)
     optimizer._metrics.write(optimizer.k)
     optimizer._preemption.after_step(optimizer.k)
-
-
-def _describe(method: Any) -> str:
-    """Return the method and what all agents must share of it; a step size may be their own."""
-    scheduled = dict.fromkeys(hyperparameters.scheduled_fields(method), "schedule")
-    shown = hyperparameters.describe(with_fields(method, scheduled))
-    return f"{type(method).__name__}({', '.join(f'{k}={v}' for k, v in shown.items() if k != 'step_size')})"

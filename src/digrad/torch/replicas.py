@@ -16,10 +16,11 @@ from digrad.core.repair import check_churn
 from digrad.errors import ArgumentError
 from digrad.graphs import Digraph, GraphSequence
 from digrad.network import AnyNetwork, Network
-from digrad.torch.base_optimizer import BaseOptimizer, check_arguments
+from digrad.torch.base_optimizer import BaseOptimizer
 from digrad.torch.checkpoint.single_process import SingleProcess
 from digrad.torch.engines.flat_parameters import FlatParameters, parameter_groups
 from digrad.torch.engines.replicas import ReplicaNet, ReplicaRuntime
+from digrad.torch.engines.settings import check_arguments
 from digrad.torch.engines.unreliable import UnreliableNet
 from digrad.types import Method
 
