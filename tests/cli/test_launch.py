@@ -10,7 +10,7 @@ import pytest
 
 from digrad.cli import main
 from digrad.graphs import ring, write
-from digrad.torch.launch import agent
+from digrad.torch.launch import elastic_agent
 from digrad.torch.transport.curve import make_key, read_key
 
 
@@ -137,7 +137,7 @@ def test_all_that_follows_the_script_is_its_own(words, handed, monkeypatch, caps
         def run(self):
             return 0
 
-    monkeypatch.setattr(agent, "Node", Node)
+    monkeypatch.setattr(elastic_agent, "Node", Node)
     code, _ = call(monkeypatch, capsys, "--agents", "3", script, *words)
     assert code == 0
     ((command, options),) = commands

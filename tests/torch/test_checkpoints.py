@@ -20,7 +20,7 @@ from digrad.graphs import ring
 from digrad.links import Links, compressors
 from digrad.network import Network
 from digrad.torch import Checkpoints, Replicas
-from digrad.torch.checkpoint.files import MARKER, delete_file, step_folder
+from digrad.torch.checkpoint.checkpoint_files import MARKER, delete_file, step_folder
 from digrad.torch.checkpoint.serialization import decode, encode
 from digrad.torch.checkpoint.single_process import SingleProcess
 from torch_processes import Agents, run
@@ -387,7 +387,7 @@ def test_disk_without_room_for_the_states_of_all_who_share_it_is_an_error(
 
 
 def test_folder_of_a_run_that_is_alive_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("digrad.torch.checkpoint.files._PATIENCE", 0.0)
+    monkeypatch.setattr("digrad.torch.checkpoint.checkpoint_files._PATIENCE", 0.0)
     replicas = Replicas(torch.nn.Linear(2, 1), CGT(step_size=0.1, threshold=1.0), ring(3))
     held = os.open(tmp_path / ".agent-all.lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(held, fcntl.LOCK_EX)

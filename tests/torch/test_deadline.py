@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from digrad.torch.checkpoint.files import committed_steps
+from digrad.torch.checkpoint.checkpoint_files import committed_steps
 from torch_processes import WORKERS, Agents, environment
 
 pytestmark = pytest.mark.long

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from digrad.torch.checkpoint.files import committed_steps, step_folder
+from digrad.torch.checkpoint.checkpoint_files import committed_steps, step_folder
 from torch_processes import Agents, Ended
 
 pytestmark = pytest.mark.long

@@ -14,7 +14,7 @@ import pytest
 
 from digrad import graphs
 from digrad.graphs import ring
-from digrad.torch.checkpoint.files import committed_steps, step_folder
+from digrad.torch.checkpoint.checkpoint_files import committed_steps, step_folder
 from digrad.torch.launch import CHECK, GRAPH_VARIABLE
 from torch_processes import SEARCHED, WORKERS, Agents, environment, free_port, listening
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from digrad.torch.engines.base import overwrite
+from digrad.torch.engines.runtime import overwrite
 
 
 class State(NamedTuple):

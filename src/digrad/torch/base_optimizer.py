@@ -19,10 +19,10 @@ from digrad.errors import ArgumentError
 from digrad.links import ChurnSchedule
 from digrad.methods.fields import with_fields
 from digrad.network import AnyNetwork
-from digrad.torch.engines.base import Runtime, overwrite
 from digrad.torch.engines.buffers import reused_memory
 from digrad.torch.engines.flat_parameters import FlatParameters, nonfinite_rows
 from digrad.torch.engines.mixing import PIECE
+from digrad.torch.engines.runtime import Runtime, overwrite
 from digrad.torch.engines.settings import local_arrays, shared_settings
 from digrad.torch.engines.step_metrics import StepMetrics
 from digrad.torch.launch.preemption import Preemption, Saver

@@ -23,7 +23,7 @@ from digrad.graphs import Digraph, GraphSequence
 from digrad.network import AnyNetwork, Network
 from digrad.torch.engines.log_records import note_agent
 from digrad.torch.launch import ADDRESS_VARIABLE, GRAPH_VARIABLE, ROUND_VARIABLE, STORE_VARIABLE
-from digrad.torch.launch.store import store_from_environment
+from digrad.torch.launch.rendezvous_store import store_from_environment
 from digrad.torch.launch.worker import die_with_parent, record_uncaught
 from digrad.torch.transport.addresses import check_interface, published_address
 from digrad.torch.transport.coordination import GRACE, LINGER, Coordination

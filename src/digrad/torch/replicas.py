@@ -19,9 +19,9 @@ from digrad.network import AnyNetwork, Network
 from digrad.torch.base_optimizer import BaseOptimizer
 from digrad.torch.checkpoint.single_process import SingleProcess
 from digrad.torch.engines.flat_parameters import FlatParameters, parameter_groups
-from digrad.torch.engines.replicas import ReplicaNet, ReplicaRuntime
 from digrad.torch.engines.settings import check_arguments
-from digrad.torch.engines.unreliable import UnreliableNet
+from digrad.torch.engines.single_process import ReplicaNet, ReplicaRuntime
+from digrad.torch.engines.unreliable_net import UnreliableNet
 from digrad.types import Method
 
 

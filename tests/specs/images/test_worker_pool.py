@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from digrad.specs.images import worker, worker_pool
+from digrad.specs.images import training_worker, worker_pool
 from digrad.specs.images.worker_pool import Job, run_jobs
 
 # A worker without digrad: a job's work is what it does.
@@ -76,7 +76,7 @@ def test_no_jobs_start_no_worker(monkeypatch):
 
 
 def test_a_worker_ends_when_the_process_that_gave_its_job_is_gone(monkeypatch):
-    check = worker._end_without_parent()
+    check = training_worker._end_without_parent()
     check()
     monkeypatch.setattr(os, "getppid", lambda: 1)
     with pytest.raises(SystemExit, match="is gone"):

@@ -20,9 +20,9 @@ import zmq
 from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 
 from digrad.errors import ArgumentError
-from digrad.torch.launch import store as store_module
+from digrad.torch.launch import rendezvous_store as store_module
 from digrad.torch.launch.rendezvous import Rendezvous
-from digrad.torch.launch.store import Client, RendezvousStore
+from digrad.torch.launch.rendezvous_store import Client, RendezvousStore
 from digrad.torch.transport import curve
 from digrad.torch.transport.curve import make_key, read_key, secure
 from plugin_installs import announce_rendezvous

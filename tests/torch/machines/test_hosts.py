@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from digrad.graphs import example5, ring
-from digrad.torch.checkpoint.files import committed_steps
+from digrad.torch.checkpoint.checkpoint_files import committed_steps
 from digrad.torch.transport.curve import make_key
 from host_runs import STARTUP, WORKER, Run, check_result, until
 from namespaces import Host, hosts, needs_namespaces

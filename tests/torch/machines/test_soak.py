@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from digrad.torch.checkpoint.files import committed_steps
+from digrad.torch.checkpoint.checkpoint_files import committed_steps
 from host_runs import WORKER, Run, check_result, until
 from namespaces import Host, hosts, needs_namespaces
 

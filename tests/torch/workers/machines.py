@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 
 from digrad import CGT
 from digrad.torch import Checkpoints, DecentralizedOptimizer, ProcessNetwork
+from digrad.torch.checkpoint import checkpoint_files
 from digrad.torch.checkpoint import checkpoints as checkpoint_module
-from digrad.torch.checkpoint import files as checkpoint_files
 from digrad.torch.launch import attempt as this_attempt
 from digrad.torch.transport import shared_memory
 from torch_models import network_loss, network_model

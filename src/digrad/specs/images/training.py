@@ -22,7 +22,7 @@ from digrad.sampling import EpochPermutations, WithReplacement
 from digrad.specs.images.problem import Evaluation, ImageProblem
 from digrad.specs.images.worker_pool import JobProgress
 from digrad.torch.batch_norm import recalibrate
-from digrad.torch.checkpoint.files import read_tensors, write_file
+from digrad.torch.checkpoint.checkpoint_files import read_tensors, write_file
 from digrad.torch.replicas import Replicas
 from digrad.trace import Trace
 from digrad.types import Average

@@ -1,7 +1,7 @@
 """Jobs in worker processes of one thread each: on few cores faster, and safer, than one process with many threads.
 
-A worker is a process of :mod:`digrad.specs.images.worker`. Jobs go to its standard input and events come back on its
-standard output, one JSON object per line. A job that fails, or takes its worker down, does not touch the others.
+A worker is a process of :mod:`digrad.specs.images.training_worker`. Jobs go to its standard input and events come back
+on its standard output, one JSON object per line. A job that fails, or takes its worker down, does not touch the others.
 """
 
 import json
@@ -20,7 +20,7 @@ from typing import IO, Any
 
 Event = Mapping[str, Any]
 
-WORKER = ("-m", "digrad.specs.images.worker")  # arguments of Python
+WORKER = ("-m", "digrad.specs.images.training_worker")  # arguments of Python
 
 # One thread; waiting threads sleep instead of spinning; freed memory is kept, because getting it anew from the system
 # for every layer of every step costs a tenth of the time.
@@ -40,7 +40,7 @@ class Job:
 
     Args:
         name: Unique among the jobs; events carry it.
-        work: A key of :data:`digrad.specs.images.worker.WORK`.
+        work: A key of :data:`digrad.specs.images.training_worker.WORK`.
         arguments: Arguments of that function that JSON can hold.
     """
 

@@ -19,7 +19,7 @@ from digrad import checks
 from digrad._internal.error_text import agents_text
 from digrad._internal.files import write_atomically
 from digrad.errors import ArgumentError, CheckpointError, DisagreementError
-from digrad.torch.checkpoint.files import (
+from digrad.torch.checkpoint.checkpoint_files import (
     FORMAT,
     MARKER,
     Stored,

@@ -26,11 +26,11 @@ from digrad._internal.error_text import agents_text, first_line
 from digrad.core.net import Primitives
 from digrad.errors import ArgumentError, CommunicationError
 from digrad.methods.fields import with_fields
-from digrad.torch.engines.base import OWNER, ProcessRuntime, overwrite
 from digrad.torch.engines.compression import LinkKey
 from digrad.torch.engines.lags import RECENT, lag_text, tell_seen
 from digrad.torch.engines.log_records import note_step
 from digrad.torch.engines.mixing import Share, ShareSchedule
+from digrad.torch.engines.runtime import OWNER, ProcessRuntime, overwrite
 from digrad.torch.engines.undelivered import Arrived, Inbox, Item, Outgoing
 from digrad.torch.launch.failures import say
 from digrad.torch.process_network import ProcessNetwork

@@ -16,10 +16,10 @@ from digrad._internal.error_text import agents_text, first_line
 from digrad.core.communication import Sent, arrays_sent
 from digrad.core.traffic import all_reduce_messages
 from digrad.errors import CommunicationError
-from digrad.torch.engines.base import OWNER, ProcessRuntime, overwrite
 from digrad.torch.engines.compression import CompressedNet, LinkKey
 from digrad.torch.engines.log_records import note_step
 from digrad.torch.engines.mixing import Share, combine
+from digrad.torch.engines.runtime import OWNER, ProcessRuntime, overwrite
 from digrad.torch.process_network import ProcessNetwork
 from digrad.torch.transport.packets import MessageLostError, Sending, typed
 from digrad.torch.transport.torch_distributed import DeviceRound
@@ -328,7 +328,7 @@ def _as_sent(fields: Sequence[tuple[str, torch.Tensor]]) -> list[tuple[str, Sent
 
 
 class SynchronousRuntime(ProcessRuntime):
-    """The runtime of :class:`~digrad.torch.DecentralizedOptimizer`; see :class:`~digrad.torch.engines.base.Runtime`."""
+    """The runtime of :class:`~digrad.torch.DecentralizedOptimizer`; see :mod:`~digrad.torch.engines.runtime`."""
 
     def advance(self, method: Any, state: Any, grad: torch.Tensor) -> None:
         """Overwrite a state with the one after a step."""

@@ -104,7 +104,7 @@ def launch(
         received = stack.enter_context(_ending_signals())
         stack.enter_context(_variables({**variables, LAUNCH_VARIABLE: folder}))
         stack.enter_context(_quiet_torchelastic())
-        from digrad.torch.launch.agent import Node  # imports torch
+        from digrad.torch.launch.elastic_agent import Node  # imports torch
 
         code = Node(
             ["-m", "digrad.torch.launch.worker", str(script), *arguments], agents=agents, folder=Path(folder),

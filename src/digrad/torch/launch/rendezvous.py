@@ -5,8 +5,8 @@ A plug-in of torchelastic, by the entry point ``torchrun.handlers``::
     torchrun --nnodes 3 --nproc-per-node 2 --rdzv-backend digrad --rdzv-endpoint 10.8.0.1:29400 \\
         --rdzv-conf key_file=run.key train.py
 
-The machine that has the endpoint keeps the state (:mod:`digrad.torch.launch.rounds`); each round has a fresh store. On
-one machine there is nobody to meet, and no ZeroMQ: the store is torch's, on loopback only.
+The machine that has the endpoint keeps the state (:mod:`digrad.torch.launch.rendezvous_rounds`); each round has a fresh
+store. On one machine there is nobody to meet, and no ZeroMQ: the store is torch's, on loopback only.
 """
 
 import contextlib
@@ -36,8 +36,8 @@ import digrad
 from digrad.errors import ArgumentError
 from digrad.torch.launch import ADDRESS_VARIABLE, ROUND_VARIABLE, STORE_VARIABLE
 from digrad.torch.launch.failures import FAILED, say
-from digrad.torch.launch.rounds import Outcome, Rounds
-from digrad.torch.launch.store import (
+from digrad.torch.launch.rendezvous_rounds import Outcome, Rounds
+from digrad.torch.launch.rendezvous_store import (
     Client,
     EndpointLostError,
     EndpointRefusedError,

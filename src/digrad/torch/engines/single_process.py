@@ -10,10 +10,10 @@ from digrad.core.communication import Sent, arrays_sent
 from digrad.core.traffic import all_reduce_messages
 from digrad.errors import NonFiniteError
 from digrad.network import AnyNetwork
-from digrad.torch.engines.base import overwrite
 from digrad.torch.engines.compression import CompressedNet
 from digrad.torch.engines.mixing import Share, combine
-from digrad.torch.engines.unreliable import UnreliableNet, keep_sleepers
+from digrad.torch.engines.runtime import overwrite
+from digrad.torch.engines.unreliable_net import UnreliableNet, keep_sleepers
 
 
 class ReplicaNet(CompressedNet):
@@ -86,7 +86,7 @@ class ReplicaNet(CompressedNet):
 
 
 class ReplicaRuntime:
-    """The runtime of :class:`~digrad.torch.Replicas`; see :class:`~digrad.torch.engines.base.Runtime`.
+    """The runtime of :class:`~digrad.torch.Replicas`; see :class:`~digrad.torch.engines.runtime.Runtime`.
 
     Args:
         net: What methods see.

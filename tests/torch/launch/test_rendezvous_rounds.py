@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from digrad.torch.launch.rounds import FRESH, TAKEOVER, Rounds
-from digrad.torch.launch.store import ANSWER_TIMEOUT
+from digrad.torch.launch.rendezvous_rounds import FRESH, TAKEOVER, Rounds
+from digrad.torch.launch.rendezvous_store import ANSWER_TIMEOUT
 
 AGAIN = "; all agents have been started again"
 

@@ -16,7 +16,7 @@ from digrad.torch.launch.failures import FAILED, failures_of, say
 from digrad.torch.launch.logs import PrefixedLogs
 from digrad.torch.launch.preemption import GRACE, ask_to_save, is_saved_for_another
 from digrad.torch.launch.rendezvous import Rendezvous
-from digrad.torch.launch.rounds import Outcome
+from digrad.torch.launch.rendezvous_rounds import Outcome
 
 _RESTARTS = 1_000_000  # the rendezvous decides
 _TERM_GRACE = 5  # seconds between SIGTERM and SIGKILL

@@ -1,4 +1,4 @@
-"""A worker process: jobs come on standard input, what happens goes to standard output; see the module `jobs`."""
+"""A worker process: jobs come on standard input, what happens goes to standard output; see `worker_pool`."""
 
 import functools
 import json

@@ -18,7 +18,7 @@ from digrad.torch.launch.failures import (
     repeated_failure,
     without_successes,
 )
-from digrad.torch.launch.store import ANSWER_TIMEOUT, Message, Table
+from digrad.torch.launch.rendezvous_store import ANSWER_TIMEOUT, Message, Table
 
 FRESH = 10.0  # seconds in which every machine sends several heartbeats, however busy it is
 TAKEOVER = 4.0  # seconds that a machine gets to send one if another wants its place
