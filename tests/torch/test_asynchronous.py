@@ -239,9 +239,7 @@ def test_neighbour_whose_packet_makes_progress_is_not_silent() -> None:
 
 def test_loss_is_noticed_however_much_was_pushed_before_the_last_check() -> None:
     net = lone_net(Network(ring(2)))
-    alone: Any = SimpleNamespace(
-        agent=0, n=1, count_optimizer=lambda: 1, exchange=lambda facts, purpose: [facts], network=net.network
-    )
+    alone: Any = SimpleNamespace(agent=0, n=1, exchange=lambda facts, purpose: [facts], network=net.network)
     runtime = AsynchronousRuntime(alone, net)
     net.scale = 1e15  # of a long run
     runtime._check_mass("save")
@@ -286,9 +284,7 @@ def test_late_estimate_waits_for_the_next_step_at_which_its_edge_is_there() -> N
 def test_who_was_late_is_said_even_if_nobody_closes(
     closed: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    network: Any = SimpleNamespace(
-        agent=1, n=3, count_optimizer=lambda: 0, exchange=lambda facts, _: [facts] * 3
-    )
+    network: Any = SimpleNamespace(agent=1, n=3, exchange=lambda facts, _: [facts] * 3)
     net: Any = SimpleNamespace(lags={0: 2, 2: 20}, held_up=0.0, waited=0.0, bytes_sent=0, late=0)
     runtime = AsynchronousRuntime(network, net)
     monkeypatch.setattr(AsynchronousRuntime, "gather", lambda *_: None)

@@ -4,7 +4,7 @@ import contextlib
 import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from digrad._internal.error_text import agents_text
 from digrad.core import hyperparameters
 from digrad.core.averages import perron_weights
 from digrad.core.communication import early_messages
-from digrad.errors import ArgumentError
+from digrad.errors import ArgumentError, NonFiniteError
 from digrad.links import ChurnSchedule
 from digrad.methods.fields import with_fields
 from digrad.network import AnyNetwork
@@ -24,8 +24,10 @@ from digrad.torch.engines.flat_parameters import FlatParameters, nonfinite_rows
 from digrad.torch.engines.mixing import PIECE
 from digrad.torch.engines.runtime import Runtime, overwrite
 from digrad.torch.engines.settings import local_arrays, shared_settings
+from digrad.torch.engines.single_process import SingleProcess
 from digrad.torch.engines.step_metrics import StepMetrics
 from digrad.torch.launch.preemption import Preemption, Saver
+from digrad.torch.process_network import ProcessNetwork
 from digrad.types import Average, Method
 
 
@@ -36,8 +38,8 @@ class BaseOptimizer(torch.optim.Optimizer):
         flat: The parameters.
         groups: Settings of each parameter group (``lr``, ``weight_decay``), with its parameters.
         method: Any method of :mod:`digrad.methods`.
-        network: Graph and weights, constant or not.
-        runtime: Where the agents live.
+        processes: Those that the agents live in.
+        runtime: How they step.
         agents: The number of the agent of each row.
         weight_decay: Added to the gradient as ``weight_decay * x`` before it is tracked.
         non_finite: Policy for a gradient that is not finite.
@@ -53,7 +55,7 @@ class BaseOptimizer(torch.optim.Optimizer):
         flat: FlatParameters,
         groups: list[dict[str, Any]],
         method: Method,
-        network: AnyNetwork,
+        processes: ProcessNetwork | SingleProcess,
         runtime: Runtime,
         agents: Sequence[int],
         weight_decay: float,
@@ -61,7 +63,8 @@ class BaseOptimizer(torch.optim.Optimizer):
         churn: ChurnSchedule | None = None,
     ) -> None:
         self._non_finite, self._churn = non_finite, churn
-        self._flat, self._network, self._agents = flat, network, tuple(agents)
+        self._flat, self._processes, self._agents = flat, processes, tuple(agents)
+        self._network: AnyNetwork = processes.network
         self._runtime, self._net = runtime, runtime.net
         self._net.shapes = flat.shapes
         self._given, self._local = method, local_arrays(method, self._agents, flat)
@@ -77,7 +80,8 @@ class BaseOptimizer(torch.optim.Optimizer):
         self._last_grad: torch.Tensor | None = None
         begun = self._method_now().init(flat.read(), self._net)
         self._state = type(begun)(*(value.clone(memory_format=torch.contiguous_format) for value in begun))
-        runtime.early = early_messages(method, torch.ones(1, 2), torch.eye(1))
+        early = early_messages(method, torch.ones(1, 2), torch.eye(1))
+        self._early = [(primitive, getattr(self._state, name)) for primitive, name in early]
         is_x = self._method.query(self._state) is self._state.x and runtime.shares_memory
         self._point = self._state.x if is_x else flat.empty()
         flat.point_at(self._point)
@@ -192,7 +196,7 @@ class BaseOptimizer(torch.optim.Optimizer):
         """
         distance = self.estimate() - self._average("consensus_error", average)
         distance *= (self._presence() > 0)[:, None]
-        total = self._runtime.add_up(distance.square_().sum().reshape(1), "consensus_error")
+        total = self._add_up(distance.square_().sum().reshape(1), "consensus_error")
         return float((total / self._network.n).sqrt())
 
     @contextlib.contextmanager
@@ -334,7 +338,7 @@ class BaseOptimizer(torch.optim.Optimizer):
         """Show the parameters where the next gradient is wanted, and begin the next iteration."""
         if self._point is not self._state.x:
             self._point.copy_(self._at(self.k).query(self._state))
-        self._runtime.publish(self.k, self._state)
+        self._runtime.publish(self.k, self._early)
 
     @torch.no_grad()
     def _average(self, call: str, average: str) -> torch.Tensor:
@@ -344,8 +348,11 @@ class BaseOptimizer(torch.optim.Optimizer):
             if average == "weighted":
                 weights = metrics.average_weights(self._method, self._state, self._perron())
             weighted = torch.cat([weights @ self.estimate(), weights.sum().reshape(1)])
-            total = self._runtime.add_up(weighted, call)
+            total = self._add_up(weighted, call)
             return total[:-1] / total[-1]  # not n: of push-sum, part may be under way
+
+    def _add_up(self, values: torch.Tensor, call: str) -> torch.Tensor:
+        return self._processes.add_up(values, f"{self._name}.{call}()")
 
     def _perron(self) -> torch.Tensor:
         return self._presence() * self._rows(perron_weights(self._given, self._network)[0])
@@ -408,9 +415,9 @@ class BaseOptimizer(torch.optim.Optimizer):
             grad = self._decayed(grad)
         broken = nonfinite_rows(grad)
         if broken and self._non_finite == "error":
-            self._runtime.fail(
-                f"step {self.k}: the gradient of {self._named(broken)} is not finite; look at the batch of that step, "
-                "or pass non_finite='repeat' to repeat the previous gradient."
+            self._fail(
+                f"the gradient of {self._named(broken)} is not finite; look at the batch of that step, or pass "
+                "non_finite='repeat' to repeat the previous gradient."
             )
         if broken:
             warnings.warn(
@@ -427,10 +434,13 @@ class BaseOptimizer(torch.optim.Optimizer):
     def _check_state(self) -> None:
         broken = nonfinite_rows(self._state.x)
         if broken:
-            self._runtime.fail(
-                f"step {self.k}: the state of {self._named(broken)} is no longer finite; lower `lr`, and resume from "
-                "a checkpoint."
+            self._fail(
+                f"the state of {self._named(broken)} is no longer finite; lower `lr`, and resume from a checkpoint."
             )
+
+    def _fail(self, reason: str) -> NoReturn:
+        """Raise on every agent."""
+        self._processes.fail(NonFiniteError(f"step {self.k}: {reason}"))
 
     def _named(self, rows: Sequence[int]) -> str:
         return agents_text(self._agents[row] for row in rows)

@@ -54,7 +54,6 @@ class DecentralizedOptimizer(BaseOptimizer):
                 "wrap it: ProcessNetwork(graph)."
             )
         check_arguments(method, network.network, weight_decay, non_finite, "DecentralizedOptimizer")
-        self._processes = network
         groups = parameter_groups(params, "DecentralizedOptimizer")
         flat = FlatParameters([[group["params"] for group in groups]], "DecentralizedOptimizer")
         first = {
@@ -85,7 +84,7 @@ class DecentralizedOptimizer(BaseOptimizer):
             flat,
             groups,
             method,
-            network.network,
+            network,
             runtime,
             (network.agent,),
             weight_decay,
@@ -97,7 +96,7 @@ class DecentralizedOptimizer(BaseOptimizer):
     @property
     def network(self) -> ProcessNetwork:
         """The processes."""
-        return self._processes
+        return self._processes  # pyright: ignore[reportReturnType]
 
     def close(self) -> None:
         """Finish the messages under way; every agent must call, before the process group ends."""

@@ -17,10 +17,9 @@ from digrad.errors import ArgumentError
 from digrad.graphs import Digraph, GraphSequence
 from digrad.network import AnyNetwork, Network
 from digrad.torch.base_optimizer import BaseOptimizer
-from digrad.torch.checkpoint.single_process import SingleProcess
 from digrad.torch.engines.flat_parameters import FlatParameters, parameter_groups
 from digrad.torch.engines.settings import check_arguments
-from digrad.torch.engines.single_process import ReplicaNet, ReplicaRuntime
+from digrad.torch.engines.single_process import ReplicaNet, ReplicaRuntime, SingleProcess
 from digrad.torch.engines.unreliable_net import UnreliableNet
 from digrad.types import Method
 
@@ -88,7 +87,15 @@ class Replicas(BaseOptimizer):
             churn = net.churn
         agents = range(network.n)
         super().__init__(
-            flat, merged, method, network, ReplicaRuntime(net), agents, weight_decay, non_finite, churn
+            flat,
+            merged,
+            method,
+            SingleProcess(network),
+            ReplicaRuntime(net),
+            agents,
+            weight_decay,
+            non_finite,
+            churn,
         )
 
     @torch.no_grad()
@@ -104,7 +111,7 @@ class Replicas(BaseOptimizer):
     @property
     def network(self) -> SingleProcess:
         """The agents, all in this process."""
-        return SingleProcess(self._network)
+        return self._processes  # pyright: ignore[reportReturnType]
 
     @property
     def present(self) -> list[int]:

@@ -33,8 +33,8 @@ from digrad.torch.checkpoint.checkpoint_files import (
     write_file,
 )
 from digrad.torch.checkpoint.serialization import decode, encode
-from digrad.torch.checkpoint.single_process import ALL
 from digrad.torch.engines.flat_parameters import nonfinite_rows
+from digrad.torch.engines.single_process import ALL
 from digrad.torch.optimizer import DecentralizedOptimizer
 from digrad.torch.process_network import ProcessNetwork
 from digrad.torch.replicas import Replicas

@@ -30,7 +30,7 @@ from digrad.torch.engines.compression import LinkKey
 from digrad.torch.engines.lags import RECENT, lag_text, tell_seen
 from digrad.torch.engines.log_records import note_step
 from digrad.torch.engines.mixing import Share, ShareSchedule
-from digrad.torch.engines.runtime import OWNER, ProcessRuntime, overwrite
+from digrad.torch.engines.runtime import OWNER, overwrite
 from digrad.torch.engines.undelivered import Arrived, Inbox, Item, Outgoing
 from digrad.torch.launch.failures import say
 from digrad.torch.process_network import ProcessNetwork
@@ -412,7 +412,7 @@ class AsynchronousNet(Primitives):
         return self._edges[receiver]
 
 
-class AsynchronousRuntime(ProcessRuntime):
+class AsynchronousRuntime:
     """The runtime of :class:`~digrad.torch.DecentralizedOptimizer` on a network with a deadline.
 
     Args:
@@ -420,8 +420,11 @@ class AsynchronousRuntime(ProcessRuntime):
         net: What methods see.
     """
 
+    shares_memory = True
+
     def __init__(self, network: ProcessNetwork, net: AsynchronousNet) -> None:
-        super().__init__(network, net)
+        self._network, self.net = network, net
+        self._early: Sequence[tuple[str, torch.Tensor]] = ()
         self._last: tuple[Any, Any, torch.Tensor] | None = None  # method, state and gradient of the last step
         self._gatherings = itertools.count()
         # Unless it is closed.
@@ -448,11 +451,11 @@ class AsynchronousRuntime(ProcessRuntime):
         except CommunicationError as error:
             raise self._network.reason_of(error) from error
 
-    def publish(self, k: int, state: Any, *, ahead: int = 0) -> None:
+    def publish(self, k: int, early: Sequence[tuple[str, torch.Tensor]]) -> None:
         """Begin iteration k: send what the method mixes before the gradient is known."""
-        self.net.k = k
+        self.net.k, self._early = k, early
         note_step(k)
-        self.net.start_early(self.early_fields(state), ahead=ahead)
+        self.net.start_early(early)
 
     def wait_for_all(self, name: str) -> None:
         """Wait until all agents have posted something."""
@@ -521,7 +524,7 @@ class AsynchronousRuntime(ProcessRuntime):
             return
         method, state, grad = self._last
         self._step(with_fields(method, {"step_size": 0.0}), state, grad)
-        self.publish(self.net.k, state, ahead=ahead)
+        self.net.start_early(self._early, ahead=ahead)
 
     def _check_mass(self, call: str) -> None:
         """Make sure that what is pushed is with somebody: nothing was lost or counted twice."""

@@ -1,12 +1,10 @@
-"""Where the agents of an optimizer live, and how a step of them is run: the interface of both torch engines."""
+"""How a step of the agents of one process is run: the interface of the engines."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import torch
 
-from digrad.errors import NonFiniteError
-from digrad.torch.process_network import ProcessNetwork
 from digrad.types import Net
 
 OWNER = "DecentralizedOptimizer"
@@ -30,8 +28,6 @@ class Executor(Net, Protocol):
 class Runtime(Protocol):
     """The agents of one process, rows of the same arrays."""
 
-    early: Sequence[tuple[str, str]]  # primitives and fields of the state that are sent ahead
-
     @property
     def net(self) -> Executor:
         """What methods see."""
@@ -46,8 +42,8 @@ class Runtime(Protocol):
         """Overwrite a state with the one after a step."""
         ...
 
-    def publish(self, k: int, state: Any) -> None:
-        """Begin iteration k: what is known of its messages may leave."""
+    def publish(self, k: int, early: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Begin iteration k: what it mixes before the gradient is known, fields of the state, may leave."""
         ...
 
     def gather(self, call: str) -> None:
@@ -65,41 +61,6 @@ class Runtime(Protocol):
     def close(self) -> None:
         """Finish the messages under way."""
         ...
-
-    def add_up(self, value: torch.Tensor, call: str) -> torch.Tensor:
-        """Return the sum over all processes, in the memory of ``value``; ``call`` is what the user has called."""
-        ...
-
-    def fail(self, reason: str) -> NoReturn:
-        """Raise :class:`~digrad.errors.NonFiniteError` on every agent."""
-        ...
-
-
-class ProcessRuntime:
-    """The part of a runtime that both engines of one agent in its own process share.
-
-    Args:
-        network: The processes.
-        net: What methods see.
-    """
-
-    shares_memory = True
-
-    def __init__(self, network: ProcessNetwork, net: Any) -> None:
-        self.net, self._network = net, network
-        self.early: Sequence[tuple[str, str]] = ()
-
-    def early_fields(self, state: Any) -> list[tuple[str, torch.Tensor]]:
-        """Return what a method mixes before the gradient is known, by primitive."""
-        return [(primitive, getattr(state, name)) for primitive, name in self.early]
-
-    def add_up(self, value: torch.Tensor, call: str) -> torch.Tensor:
-        """Return the sum over all agents, in the memory of ``value``."""
-        return self._network.add_up(value, f"{OWNER}.{call}()")
-
-    def fail(self, reason: str) -> NoReturn:
-        """Raise here, and on every other agent in its next step or call."""
-        self._network.fail(NonFiniteError(reason))
 
 
 def overwrite(state: Any, after: Any) -> None:

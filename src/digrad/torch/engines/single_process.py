@@ -1,6 +1,7 @@
 """The engine of agents that all live in this process: rows of the same arrays, nothing is sent."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -8,12 +9,14 @@ import torch
 
 from digrad.core.communication import Sent, arrays_sent
 from digrad.core.traffic import all_reduce_messages
-from digrad.errors import NonFiniteError
+from digrad.errors import DigradError
 from digrad.network import AnyNetwork
 from digrad.torch.engines.compression import CompressedNet
 from digrad.torch.engines.mixing import Share, combine
 from digrad.torch.engines.runtime import overwrite
 from digrad.torch.engines.unreliable_net import UnreliableNet, keep_sleepers
+
+ALL = "all"  # stands for the number of the agent where one process has all of them
 
 
 class ReplicaNet(CompressedNet):
@@ -93,7 +96,6 @@ class ReplicaRuntime:
     """
 
     shares_memory = False  # the rows of the parameters are aligned, those of the state are not
-    early: Sequence[tuple[str, str]] = ()
 
     def __init__(self, net: ReplicaNet | UnreliableNet) -> None:
         self.net = net
@@ -109,7 +111,7 @@ class ReplicaRuntime:
             self.net.apply_churn(self.net.k + 1, state)
         self.net.end_step()
 
-    def publish(self, k: int, state: Any) -> None:
+    def publish(self, k: int, early: Sequence[tuple[str, torch.Tensor]]) -> None:
         """Begin iteration k."""
         self.net.k = k
 
@@ -127,10 +129,39 @@ class ReplicaRuntime:
     def close(self) -> None:
         """Wait for nothing."""
 
-    def add_up(self, value: torch.Tensor, call: str) -> torch.Tensor:
-        """Return the sum over all processes: there is one."""
-        return value
 
-    def fail(self, reason: str) -> NoReturn:
-        """Raise."""
-        raise NonFiniteError(reason)
+@dataclass(frozen=True)
+class SingleProcess:
+    """The one process of replicas, with the part of the interface of a ``ProcessNetwork`` that optimizers need.
+
+    Args:
+        network: Graph and weights.
+    """
+
+    network: AnyNetwork
+    agent: str = ALL
+
+    @property
+    def n(self) -> int:
+        """Number of agents."""
+        return self.network.n
+
+    @property
+    def coordination(self) -> "SingleProcess":
+        """What asks the others."""
+        return self
+
+    def exchange(self, facts: dict[str, Any], purpose: str) -> list[dict[str, Any]]:
+        """Return the facts of every process."""
+        return [facts]
+
+    def add_up(self, values: torch.Tensor, call: str) -> torch.Tensor:
+        """Return the sum over all processes."""
+        return values
+
+    def fail(self, error: DigradError) -> NoReturn:
+        """Raise ``error``."""
+        raise error
+
+    def leave_together(self) -> None:
+        """Wait for nobody."""

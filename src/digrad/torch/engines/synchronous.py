@@ -19,7 +19,7 @@ from digrad.errors import CommunicationError
 from digrad.torch.engines.compression import CompressedNet, LinkKey
 from digrad.torch.engines.log_records import note_step
 from digrad.torch.engines.mixing import Share, combine
-from digrad.torch.engines.runtime import OWNER, ProcessRuntime, overwrite
+from digrad.torch.engines.runtime import OWNER, overwrite
 from digrad.torch.process_network import ProcessNetwork
 from digrad.torch.transport.packets import MessageLostError, Sending, typed
 from digrad.torch.transport.torch_distributed import DeviceRound
@@ -327,8 +327,18 @@ def _as_sent(fields: Sequence[tuple[str, torch.Tensor]]) -> list[tuple[str, Sent
     ]
 
 
-class SynchronousRuntime(ProcessRuntime):
-    """The runtime of :class:`~digrad.torch.DecentralizedOptimizer`; see :mod:`~digrad.torch.engines.runtime`."""
+class SynchronousRuntime:
+    """The runtime of :class:`~digrad.torch.DecentralizedOptimizer`; see :mod:`~digrad.torch.engines.runtime`.
+
+    Args:
+        network: The processes.
+        net: What methods see.
+    """
+
+    shares_memory = True
+
+    def __init__(self, network: ProcessNetwork, net: SynchronousNet) -> None:
+        self._network, self.net = network, net
 
     def advance(self, method: Any, state: Any, grad: torch.Tensor) -> None:
         """Overwrite a state with the one after a step."""
@@ -339,11 +349,11 @@ class SynchronousRuntime(ProcessRuntime):
         self.net.drop_early()
         self.net.end_step()
 
-    def publish(self, k: int, state: Any) -> None:
+    def publish(self, k: int, early: Sequence[tuple[str, torch.Tensor]]) -> None:
         """Begin iteration k: send what the method mixes before the gradient is known."""
         self.net.k = k
         note_step(k)
-        self.net.start_early(self.early_fields(state))
+        self.net.start_early(early)
 
     def gather(self, call: str) -> None:
         """Do nothing: agents that wait for all messages are together anyway."""
