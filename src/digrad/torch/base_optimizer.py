@@ -82,8 +82,9 @@ class BaseOptimizer(torch.optim.Optimizer):
         self._state = type(begun)(*(value.clone(memory_format=torch.contiguous_format) for value in begun))
         early = early_messages(method, torch.ones(1, 2), torch.eye(1))
         self._early = [(primitive, getattr(self._state, name)) for primitive, name in early]
-        is_x = self._method.query(self._state) is self._state.x and runtime.shares_memory
-        self._point = self._state.x if is_x else flat.empty()
+        is_x = self._method.query(self._state) is self._state.x
+        # Of several agents the rows of the parameters are aligned, those of the state are not.
+        self._point = self._state.x if is_x and len(self._agents) == 1 else flat.empty()
         flat.point_at(self._point)
         self._memory = reused_memory(flat.grad)
         self._publish()

@@ -75,7 +75,6 @@ def main(out: str, settings: str) -> None:
         "resumed": resumed,
         "own": distance(model.x),
         "late": getattr(net, "late", 0),
-        "awaited": getattr(net, "awaited", 0),
         "reached": reached,
         "ahead": ahead,
         "seconds": time.monotonic() - began,

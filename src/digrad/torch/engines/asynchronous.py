@@ -420,8 +420,6 @@ class AsynchronousRuntime:
         net: What methods see.
     """
 
-    shares_memory = True
-
     def __init__(self, network: ProcessNetwork, net: AsynchronousNet) -> None:
         self._network, self.net = network, net
         self._early: Sequence[tuple[str, torch.Tensor]] = ()

@@ -33,11 +33,6 @@ class Runtime(Protocol):
         """What methods see."""
         ...
 
-    @property
-    def shares_memory(self) -> bool:
-        """Whether parameters may be views of the state itself."""
-        ...
-
     def advance(self, method: Any, state: Any, grad: torch.Tensor) -> None:
         """Overwrite a state with the one after a step."""
         ...

@@ -95,8 +95,6 @@ class ReplicaRuntime:
         net: What methods see.
     """
 
-    shares_memory = False  # the rows of the parameters are aligned, those of the state are not
-
     def __init__(self, net: ReplicaNet | UnreliableNet) -> None:
         self.net = net
 

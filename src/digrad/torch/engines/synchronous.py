@@ -335,8 +335,6 @@ class SynchronousRuntime:
         net: What methods see.
     """
 
-    shares_memory = True
-
     def __init__(self, network: ProcessNetwork, net: SynchronousNet) -> None:
         self._network, self.net = network, net
 

@@ -99,23 +99,17 @@ def launch(
         "graph": None if graph is None else graphs.read(graph).content_hash,
         "max_restarts": max_restarts,
     }
-    with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="digrad-launch-"))
-        received = stack.enter_context(_ending_signals())
-        stack.enter_context(_variables({**variables, LAUNCH_VARIABLE: folder}))
-        stack.enter_context(_quiet_torchelastic())
+    with _private_folder(variables) as folder, _ending_signals() as received, _quiet_torchelastic():
         from digrad.torch.launch.elastic_agent import Node  # imports torch
 
         code = Node(
-            ["-m", "digrad.torch.launch.worker", str(script), *arguments], agents=agents, folder=Path(folder),
+            ["-m", "digrad.torch.launch.worker", str(script), *arguments], agents=agents, folder=folder,
             received=received, nodes=nodes, endpoint=endpoint, rank=node_rank, timeout=rejoin_timeout,
             key_file=None if key_file is None else str(key_file), interface=interface, facts=facts,
         ).run()  # fmt: skip
-    if received:
-        if received[0] == signal.SIGINT:
-            raise KeyboardInterrupt
-        return 128 + received[0]
-    return code
+    if signal.SIGINT in received[:1]:
+        raise KeyboardInterrupt
+    return 128 + received[0] if received else code
 
 
 def attempt() -> int:
@@ -188,15 +182,16 @@ def _environment(
 
 
 @contextlib.contextmanager
-def _variables(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of the environment for a while."""
+def _private_folder(variables: Mapping[str, str]) -> Iterator[Path]:
+    """Make a folder, and set variables of the environment, for a while."""
     before = dict(os.environ)
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+    with tempfile.TemporaryDirectory(prefix="digrad-launch-") as folder:
+        os.environ.update({**variables, LAUNCH_VARIABLE: folder})
+        try:
+            yield Path(folder)
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
 
 
 @contextlib.contextmanager
