@@ -8,8 +8,8 @@ import math
 
 import numpy as np
 
-from digrad.theory.paper.printed import is_moderate
-from digrad.theory.paper.setting import Setting, scaled
+from digrad.theory.paper.inequalities import scaled
+from digrad.theory.paper.printed import Setting, is_moderate
 
 
 def gradient_bound(setting: Setting, gap: float) -> float:

@@ -31,7 +31,7 @@ def test_trajectory_evaluates_f_at_the_weighted_average():
     path = run(problem, network, step_size=0.05, threshold=2.0, x0=np.eye(5, 2), steps=7)
     assert np.allclose(path.average, np.einsum("i,kid->kd", network.u / 5, path.x))
     assert np.allclose(path.loss, [problem.loss(point) for point in path.average])
-    assert np.allclose(path.grad_F, path.local.mean(axis=1))
+    assert np.allclose(path.grad_F, [problem.gradient(point) for point in path.average])
     assert np.allclose(path.grad[3], problem.local_gradients(path.x[3]))
 
 

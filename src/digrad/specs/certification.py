@@ -33,8 +33,8 @@ from digrad.theory import (
     verify_proof,
 )
 from digrad.theory import run as run_cgt
+from digrad.theory.arguments import uncovered
 from digrad.theory.constants.assumptions import INDICATIVE
-from digrad.theory.constants.coverage import uncovered
 
 CHECKED_STEPS = 1500  # of a run that keeps every iterate, unless told otherwise
 CERTIFICATE, SMOOTHNESS = "certificate.json", "smoothness.json"

@@ -20,8 +20,9 @@ from digrad.theory.constants.empirical import (
 from digrad.theory.constants.norms import Norms, WeightedNorm, network_norms
 from digrad.theory.constants.smoothness import closed_form
 from digrad.theory.drawing import row_figure, row_figures, smoothness_figure
-from digrad.theory.inequalities.check_run import PaperCheck, RunCheck, check_run
-from digrad.theory.inequalities.rows import Row
+from digrad.theory.inequalities.check_run import RunCheck, check_run
+from digrad.theory.paper.inequalities import PaperCheck
+from digrad.theory.rows import Row
 from digrad.theory.trajectory import RunDivergedError, Trajectory, run
 
 __all__ = [

@@ -7,11 +7,17 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad.errors import ArgumentError
+from digrad.graphs import Digraph
+from digrad.network import AnyNetwork, Network, NetworkSequence
 from digrad.problems import Problem
 from digrad.theory.constants.assumptions import Smoothness
 
 Floats = npt.NDArray[np.floating]
 Given: TypeAlias = Smoothness | float | npt.ArrayLike | None  # smoothness, as a user gives it
+
+CHANGES = "the network changes with time"
+LOSSY = "packets may be lost or late, so that the figures of the perfect network are indicative, not a certificate"
+ALTERED = "its links alter messages, but in the proof they arrive as sent"
 
 
 def one_number(value: object, name: str, owner: str) -> None:
@@ -87,3 +93,35 @@ def check_start(
             f"is {here:.6g}; lower it."
         )
     return losses, gradients
+
+
+def uncovered(network: AnyNetwork, owner: str) -> str:
+    """Return why the theory says nothing of a network, or an empty string.
+
+    Raises:
+        ArgumentError: It is no network.
+    """
+    if not isinstance(network, Network | NetworkSequence):
+        raise ArgumentError(
+            f"`network` of {owner} must be a Network, but got {type(network).__name__}; build one with Network(graph)."
+        )
+    if not isinstance(network.graph, Digraph):
+        return CHANGES
+    if network.links is None:
+        return ""
+    return ALTERED if network.links.is_reliable else LOSSY
+
+
+def check_covered(network: AnyNetwork, owner: str) -> None:
+    """Raise unless the theory is about networks like this one."""
+    if reason := uncovered(network, owner):
+        raise ArgumentError(f"`network` of {owner} is not covered: {reason}.")
+
+
+def check_agents(problem: Problem, network: AnyNetwork, owner: str) -> None:
+    """Raise unless the problem and the network have equally many agents."""
+    if network.n != problem.n_agents:
+        raise ArgumentError(
+            f"`network` of {owner} has {network.n} agents, but the problem has {problem.n_agents}; build both for the "
+            "same agents."
+        )

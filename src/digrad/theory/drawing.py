@@ -10,7 +10,7 @@ import numpy as np
 
 from digrad.plots.style import BLUE, FONT, RED, dress_axes, panels, style_of
 from digrad.theory.constants.assumptions import INDICATIVE
-from digrad.theory.inequalities.rows import Row
+from digrad.theory.rows import Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,11 +1,9 @@
 """A deterministic run of CGT that keeps everything, so that every inequality of the theory can be evaluated."""
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
@@ -13,17 +11,23 @@ from digrad import checks
 from digrad.errors import ArgumentError
 from digrad.methods import CGT
 from digrad.network import Network
-from digrad.problems import LossCode, Problem
+from digrad.problems import Problem
+from digrad.problems.compiled_loss import objective_at
 from digrad.simulation import Simulator
 from digrad.simulation.driver import chunks, deferred_interrupt
 from digrad.simulation.record import joined
-from digrad.theory.arguments import check_problem, one_number, start_array
-from digrad.theory.constants.coverage import check_covered
+from digrad.theory.arguments import (
+    check_agents,
+    check_covered,
+    check_problem,
+    one_number,
+    start_array,
+)
 
 Floats = npt.NDArray[np.floating]
 
-MOST_NUMBERS = 2**28  # of x in all iterations: 2 GiB, and as much for y and two kinds of gradients
-POINTS_AT_ONCE = 500  # points whose loss and gradient are evaluated in one product
+MOST_NUMBERS = 2**28  # of x in all iterations: 2 GiB, and as much for y and the gradients
+POINTS_AT_ONCE = 500  # points at which F and its gradient are evaluated in one product
 
 
 class RunDivergedError(ArgumentError):
@@ -46,7 +50,6 @@ class Trajectory:
         average: ``[K + 1, d]``, weighted by u.
         loss: ``[K + 1]``, F at the average.
         grad_F: ``[K + 1, d]``, its gradient there.
-        local: ``[K + 1, n, d]``, the gradients of the f_i at the average.
         step_size: alpha.
         threshold: c0.
     """
@@ -57,7 +60,6 @@ class Trajectory:
     average: Floats = field(repr=False)
     loss: Floats = field(repr=False)
     grad_F: Floats = field(repr=False)  # noqa: N815
-    local: Floats = field(repr=False)
     step_size: float
     threshold: float
 
@@ -98,11 +100,7 @@ def run(
     checks.positive(step_size, "step_size", "theory.run")
     checks.positive(threshold, "threshold", "theory.run", allow_inf=True)
     start = start_array(problem, x0, "theory.run")
-    if network.n != problem.n_agents:
-        raise ArgumentError(
-            f"`network` of theory.run has {network.n} agents, but the problem has {problem.n_agents}; build both for "
-            "the same agents."
-        )
+    check_agents(problem, network, "theory.run")
     if steps * start.size > MOST_NUMBERS:
         raise ArgumentError(
             f"`steps` of theory.run must be at most {MOST_NUMBERS // start.size} for {network.n} agents in dimension "
@@ -110,10 +108,9 @@ def run(
         )
     method = CGT(step_size=step_size, threshold=threshold)
     x, y, grad = _iterates(Simulator(method, problem, network, keep=_keep), start, steps)
-    with jax.enable_x64(True):
-        average = np.einsum("i,kid->kd", network.u / network.n, x)
-        loss, grad_F, local = _at_points(problem, average)
-    return Trajectory(x, y, grad, average, loss, grad_F, local, float(step_size), float(threshold))
+    average = np.einsum("i,kid->kd", network.u / network.n, x)
+    loss, grad_F = _at_points(problem, average)
+    return Trajectory(x, y, grad, average, loss, grad_F, float(step_size), float(threshold))
 
 
 def _iterates(simulator: Simulator, start: Floats, steps: int) -> tuple[Floats, Floats, Floats]:
@@ -136,19 +133,13 @@ def _keep(method: Any, before: Any, after: Any, grad: jax.Array) -> dict[str, ja
     return {"x": before.x, "y": after.y, "grad": grad}  # y is updated first: x_k, y_k, gradients at x_k
 
 
-@partial(jax.jit, static_argnames=("losses",))
-def _evaluate(arrays: Any, points: jax.Array, *, losses: LossCode) -> tuple[jax.Array, jax.Array, jax.Array]:
-    loss, gradient = losses.objective(arrays, points)
-    stacked = jnp.broadcast_to(points[:, None], (len(points), losses.local.n_agents, points.shape[1]))
-    return loss, gradient, jax.lax.map(lambda x: losses.gradients(arrays, x, None), stacked)
-
-
-def _at_points(problem: Problem, points: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return F, its gradient and all local gradients at points ``[K + 1, d]``, a chunk of equal size at a time."""
+def _at_points(problem: Problem, points: Floats) -> tuple[Floats, Floats]:
+    """Return F ``[K + 1]`` and its gradient at points ``[K + 1, d]``, a chunk of equal size at a time."""
     padded = np.concatenate([points, np.repeat(points[-1:], -len(points) % POINTS_AT_ONCE, axis=0)])
-    parts = [
-        _evaluate(problem.arrays(np.float64), padded[first : first + POINTS_AT_ONCE], losses=problem.code)
-        for first in range(0, len(padded), POINTS_AT_ONCE)
-    ]
-    loss, gradient, local = (np.concatenate([np.asarray(part[i]) for part in parts]) for i in range(3))
-    return loss[: len(points)], gradient[: len(points)], local[: len(points)]
+    with jax.enable_x64(True):
+        parts = [
+            objective_at(problem.arrays(np.float64), chunk, code=problem.code)
+            for chunk in padded.reshape(-1, POINTS_AT_ONCE, problem.dim)
+        ]
+    loss, gradient = (np.concatenate([np.asarray(part[i]) for part in parts]) for i in range(2))
+    return loss[: len(points)], gradient[: len(points)]

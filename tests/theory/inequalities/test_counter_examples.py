@@ -15,10 +15,10 @@ from digrad.arrays import clip_factors
 from digrad.data import Dataset
 from digrad.network import Network, row_stochastic
 from digrad.theory import RunCheck, check_run, closed_form, network_norms, run
-from digrad.theory.inequalities.paper_rows import Measured
 from digrad.theory.paper import printed as paper
 from digrad.theory.paper.bound import close
-from digrad.theory.paper.setting import Setting, make_setting
+from digrad.theory.paper.inequalities import measure
+from digrad.theory.paper.printed import Setting, make_setting
 
 check_paper = partial(check_run, paper=True)
 
@@ -56,10 +56,10 @@ def test_a1_printed_bound_of_the_tracking_error_fails_from_a_heterogeneous_start
     check = check_paper(
         cosh, network, step_size=1e-5, threshold=steps**-0.5, x0=[2.0, -1.0, 2.0], steps=steps
     )
-    printed, measured = check.row("unibound_y", "paper"), check.paper.measured
+    printed, measured = check.row("unibound_y", "paper"), check.paper
     assert printed.status == "FAIL"
     assert 1e5 < printed.max_ratio < 1e10  # the specification reports 9e6 (logistic) and up to 8e9 (cosh)
-    k = repaired.local_constants(measured.setting, 1e-5, measured.G)
+    k = repaired.local_constants(measured.setting, 1e-5, measured.g.max())
     decay = ((1 + k["sC"] ** 2) / 2) ** np.arange(steps + 1) * measured.setting.Y0**2
     ratio = measured.Y**2 / (decay + k["Cy"] * measured.setting.reach(1e-5) ** 2)
     assert 0.99 < ratio.max() <= 1 + 1e-12  # and the correction is tight at k = 0
@@ -77,8 +77,8 @@ def well_mixing_run(t: float) -> RunCheck:
 
 def corrected_ratio(check: RunCheck) -> float:
     """Return the largest consensus error over its corrected bound (A2, A3)."""
-    measured = check.paper.measured
-    k = repaired.local_constants(measured.setting, check.step_size, measured.G)
+    measured = check.paper
+    k = repaired.local_constants(measured.setting, check.step_size, measured.g.max())
     bound = k["Cx"] * measured.setting.reach(check.step_size) ** 2
     return float(measured.X.max() ** 2 / max(measured.setting.X0**2, bound))
 
@@ -133,7 +133,7 @@ def test_a5_printed_tracking_recursion_fails_as_curvature_grows(network, curvatu
     problem = problems.quadratic(curvature=np.full((5, 2), curvature), linear=curvature * x0)
     setting = make_setting(problem, network_norms(network), closed_form(problem), 5.0, x0)
     path = run(problem, network, step_size=1e-6, threshold=5.0, x0=x0, steps=1)
-    measured = Measured(path, setting)
+    measured = measure(problem, path, setting)
     assert measured.g[0] < 1e-12
     printed = measured.Y[1] ** 2 / (paper.local_constants(setting, 1e-6, 0.0)["Cy1"] * measured.X[0] ** 2)
     corrected = measured.Y[1] ** 2 / (
@@ -339,7 +339,7 @@ def test_b6_clip_factor_of_an_empty_tracker_is_one(network):
     assert np.allclose(path.x[1], network.R.toarray() @ x0, atol=1e-15)
     assert np.isfinite(path.x).all()
     setting = make_setting(problem, network_norms(network), closed_form(problem), 1.0, x0)
-    measured = Measured(path, setting)
+    measured = measure(problem, path, setting)
     assert np.isclose(measured.reference[0], 0.1)
     assert np.allclose(measured.steps[0], 0.1)
 
@@ -347,10 +347,8 @@ def test_b6_clip_factor_of_an_empty_tracker_is_one(network):
 def test_b7_consensus_claim_bounds_the_squared_error_not_the_error(network, cosh):
     x0 = 0.02 * np.random.default_rng(1).normal(size=(5, 3))
     check = check_paper(cosh, network, step_size=1e-4, threshold=1.0, x0=x0, steps=20)
-    errors = np.linalg.norm(
-        check.paper.measured.path.x - check.paper.measured.path.average[:, None], axis=-1
-    )  # [K + 1, n]
-    X2 = check.paper.measured.X**2
+    errors = np.linalg.norm(check.paper.path.x - check.paper.path.average[:, None], axis=-1)  # [K + 1, n]
+    X2 = check.paper.X**2
     assert ((errors**2).sum(axis=1) <= X2 * (1 + 1e-12)).all()
     assert (errors.max(axis=1) > X2).all()
 

@@ -235,7 +235,6 @@ def local_rows(r: SimpleNamespace) -> dict[tuple[str, str], Sides]:
     moved = np.diff(r.mean, axis=0)
     t = norm(moved, axis=1)
     rows = {
-        "lower bound: f_inf <= F_k": Sides(np.full(r.K + 1, r.smooth.lower_bound), r.F),
         "dissimilarity (Assumption 3)": Sides(
             norm(r.local - r.grad_F[:, None], axis=2).max(axis=1), (r.smooth.ell - 1) * r.g + r.smooth.b
         ),
@@ -250,10 +249,6 @@ def local_rows(r: SimpleNamespace) -> dict[tuple[str, str], Sides]:
             phi2(r.smooth.L1_F * t) * (r.smooth.L0_F + r.smooth.L1_F * r.g[:-1]) * t**2 / 2,
         ),
         "pre1: clipped steps": Sides(abs(r.steps - r.own) * norm(r.y, axis=2), r.own * r.w_i),
-        "invariant: the y_i sum to the gradients": Sides(
-            norm(r.y.sum(axis=1) - r.grad.sum(axis=1), axis=1),
-            1e-9 * np.maximum.accumulate(norm(r.grad, axis=2).sum(axis=1)),
-        ),
     }
     return {("all", name): sides for name, sides in rows.items()}
 

@@ -8,7 +8,7 @@ from digrad.network import Network
 from digrad.theory import Smoothness, closed_form, network_norms
 from digrad.theory.paper import printed
 from digrad.theory.paper.bound import close, largest_printed_step, largest_step
-from digrad.theory.paper.setting import Setting, make_setting
+from digrad.theory.paper.printed import Setting, make_setting
 
 NETWORK = Network(graphs.example5())
 COSH = problems.cosh(center=0.5 * np.random.default_rng(0).normal(size=(5, 3)), scale=np.linspace(0.5, 2, 5))

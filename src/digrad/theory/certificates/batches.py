@@ -27,12 +27,13 @@ from digrad.network import Network
 from digrad.problems import Problem
 from digrad.problems.logistic import Logistic
 from digrad.theory.arguments import Given, as_smoothness, check_problem, start_array
+from digrad.theory.bisection import last_step
 from digrad.theory.certificates.certification import begin, refused
 from digrad.theory.certificates.closure import DISTANCE, FLATTEST, ROUNDED_UP, Start
 from digrad.theory.certificates.proof import Proof
 from digrad.theory.certificates.regions import Losses
 from digrad.theory.certificates.responses import Matrices
-from digrad.theory.certificates.search import last_step
+from digrad.theory.certificates.search import TOLERANCE
 from digrad.theory.certificates.storage import (
     DEPTH,
     EPS,
@@ -130,7 +131,7 @@ def certify_batches(
             f"`network` of certify_batches is not covered: {reason or 'it changes with time'}."
         )
     x, reach = start_array(problem, x0, "certify_batches"), np.full(network.n, float(threshold))
-    start = begin(problem, network, constants, x, None, reach)
+    start = begin(Losses.of(problem, constants), network, x, None, reach)
     curvature, variance = _curvature(start.losses), _noise(problem, batch_size, noise)
     if math.isfinite(threshold):
         return _clipped(start, curvature, variance, float(step_size))
@@ -186,7 +187,7 @@ def _unclipped(start: Start, curvature: Floats, noise: Floats, step_size: float)
         found = find_storages([form])
         return found[0] if found and is_negative(form, found[0], found[0], relative=start.relative) else None
 
-    scaled = last_step(lambda step: prove(step) is not None, *STEPS)
+    scaled = last_step(lambda step: prove(step) is not None, *STEPS, tolerance=TOLERANCE)
     P, share = prove(scaled), step_size * unit / scaled
     if P is None or share >= 1:
         return None

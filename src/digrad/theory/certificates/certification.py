@@ -14,12 +14,16 @@ from digrad.errors import ArgumentError
 from digrad.network import AnyNetwork, Network
 from digrad.problems import Problem
 from digrad.theory.arguments import (
+    CHANGES,
     Given,
     as_smoothness,
+    check_agents,
+    check_covered,
     check_problem,
     check_start,
     one_number,
     start_array,
+    uncovered,
 )
 from digrad.theory.certificates.certificate import Certificate
 from digrad.theory.certificates.closure import (
@@ -39,7 +43,6 @@ from digrad.theory.certificates.regions import Losses
 from digrad.theory.certificates.responses import Matrices
 from digrad.theory.certificates.search import TapSearch
 from digrad.theory.constants.assumptions import INDICATIVE, Smoothness
-from digrad.theory.constants.coverage import CHANGES, check_covered, uncovered
 from digrad.theory.constants.smoothness import has_closed_form
 from digrad.theory.paper.bound import largest_printed_step
 
@@ -118,7 +121,7 @@ def certify(
         caveats.append("the smoothness constants are estimates along a run, lower than the true ones")
     if reason := reason or _unknown(problem, constants, c0):
         return Certificate("not covered", "", (reason,), alpha, c0)
-    state = begin(problem, network, constants, start, None, reach)
+    state = begin(Losses.of(problem, constants), network, start, None, reach)
     best = largest(state)
     proof = best
     if alpha is not None:  # steps below a certified one are certified, mostly by a proof of their own
@@ -175,7 +178,7 @@ def certify_state(
     c0 = float(reach.max())
     if reason := refused(problem, network, "certify_state") or _unknown(problem, constants, c0):
         return Certificate("not covered", "", (reason,), float(step_size), c0)
-    state = begin(problem, network, constants, here, trackers, reach)
+    state = begin(Losses.of(problem, constants), network, here, trackers, reach)
     proof = close(state, float(step_size))
     return _answer(state, proof, None, float(step_size), c0, np.ones(network.n), ())
 
@@ -262,7 +265,8 @@ def verify_proof(
         shares = step_sizes / proof.step_size
         if not largest:
             claims["the step is at most the proven one"] = bool(step_sizes.max() <= proof.step_size)
-    start = begin(problem, network, constants, start_array(problem, x0, "verify_proof"), None, reach)
+    x = start_array(problem, x0, "verify_proof")
+    start = begin(Losses.of(problem, constants), network, x, None, reach)
     if promised is not None:
         is_fixed = not callable(threshold) and not callable(step_size)
         claims["K(eps) follows"] = all(
@@ -277,27 +281,18 @@ def _is_enough(K: float, needed: float | None) -> bool:
     return needed is not None and needed <= K * (1 + ROUNDED_UP)
 
 
-def first_proven(
-    problem: Problem, network: Network, x: Floats, y: Floats, step_size: float, threshold: float,
-    constants: Smoothness | None = None,
-) -> tuple[int, Proof] | None:  # fmt: skip
+def first_proven(start: Start, x: Floats, y: Floats, step_size: float) -> tuple[int, Proof] | None:
     """Return a state of a run from which on it is proven to converge, about the first one, and the proof; or None.
 
     Args:
-        problem: The losses.
-        network: The network.
+        start: The first state of the run.
         x: Iterates, ``[K, n, d]``.
         y: Trackers.
         step_size: alpha.
-        threshold: c0.
-        constants: Constants of losses that are not built in.
     """
-    turns, losses = Matrices.of(network), Losses.of(problem, constants)
-    search = TapSearch(turns, count_taps(turns), losses.convex)
-    first = Start(losses, search, x[0], y[0], np.full(network.n, float(threshold)))
 
     def attempt(k: int) -> Proof | None:
-        return close(replace(first, x=x[k], y=y[k]), step_size)
+        return close(replace(start, x=x[k], y=y[k]), step_size)
 
     low, high = 0, len(x) - 1
     if found := attempt(low):
@@ -356,11 +351,7 @@ def _each(value: Any, name: str, n: int) -> Floats:
 def refused(problem: Problem, network: AnyNetwork, owner: str) -> str:
     """Return why nothing can be said of a network, or an empty string."""
     reason = uncovered(network, owner)
-    if network.n != problem.n_agents:
-        raise ArgumentError(
-            f"`network` of {owner} has {network.n} agents, but the problem has {problem.n_agents}; build both for the "
-            "same agents."
-        )
+    check_agents(problem, network, owner)
     if reason == CHANGES and network.period is not None:
         reason = ""
     if reason:
@@ -386,17 +377,10 @@ def _unknown(problem: Problem, constants: Smoothness | None, threshold: float) -
     return ""
 
 
-def begin(
-    problem: Problem,
-    network: AnyNetwork,
-    constants: Smoothness | None,
-    x: Floats,
-    y: Floats | None,
-    reach: Floats,
-) -> Start:
+def begin(losses: Losses, network: AnyNetwork, x: Floats, y: Floats | None, reach: Floats) -> Start:
     """Return the state from which a certificate begins, checked; without y the trackers are the gradients."""
-    known, turns = Losses.of(problem, constants), Matrices.of(network)
-    _, gradients = check_start(problem, known.lower_bound, turns[0].u @ x / network.n, x)
+    turns = Matrices.of(network)
+    _, gradients = check_start(losses.problem, losses.lower_bound, turns[0].u @ x / network.n, x)
     if y is not None:
         drift = np.linalg.norm(y.sum(axis=0) - gradients.sum(axis=0))
         if drift > DRIFT * (np.linalg.norm(y, axis=1).sum() + np.linalg.norm(gradients, axis=1).sum()):
@@ -404,8 +388,8 @@ def begin(
                 "`y` of certify_state must sum to the gradients at x, as the trackers of a run do, but misses by "
                 f"{drift:.3g}."
             )
-    search = TapSearch(turns, count_taps(turns), known.convex)
-    return Start(known, search, x, gradients if y is None else y, reach)
+    search = TapSearch(turns, count_taps(turns), losses.convex)
+    return Start(losses, search, x, gradients if y is None else y, reach)
 
 
 def _why_not(step_size: float | None, best: Proof | None) -> str:

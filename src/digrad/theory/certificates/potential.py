@@ -9,14 +9,10 @@ with :math:`c_j = a_j - b_j`, :math:`C_l = \sum_{j>l} c_j`, and a constant histo
 nonconvex losses there is one tap with :math:`c_1 = 1`.
 """
 
-from functools import partial
-from typing import Any
-
-import jax
 import numpy as np
 import numpy.typing as npt
 
-from digrad.problems import LossCode, Problem
+from digrad.problems import Problem
 from digrad.theory.certificates.proof import Proof
 from digrad.theory.certificates.responses import Matrices
 
@@ -48,7 +44,7 @@ def potentials(
 
     average, mean = np.einsum("ki,kid->kd", u / n, x), y.mean(axis=1)
     e_x, e_y = x - average[:, None], y - v[:, :, None] * mean[:, None]
-    losses = _local_losses(problem, x)
+    losses = np.array([problem.local_losses(one) for one in x])  # [K, n]
     values, sizes = losses.sum(axis=1), np.abs(losses).sum(axis=1)
     slopes = np.sum(grad * e_x, axis=(1, 2))
     work = n * np.sum(mean * (average - before(average, 1)), axis=1)
@@ -70,14 +66,3 @@ def potentials(
         total[k :: len(turns)] += proof.step_size * np.sum(at * (P @ at), axis=(1, 2))
         size[k :: len(turns)] += proof.step_size * np.sum(longest * (longest @ np.abs(P)), axis=1)
     return total, ROUNDING * size
-
-
-@partial(jax.jit, static_argnames="losses")
-def _evaluate(arrays: Any, x: jax.Array, *, losses: LossCode) -> jax.Array:
-    return jax.lax.map(lambda one: losses.losses(arrays, one, None), x)
-
-
-def _local_losses(problem: Problem, x: Floats) -> Floats:
-    """Return f_i(x_i), ``[K, n]``."""
-    with jax.enable_x64(True):
-        return np.asarray(_evaluate(problem.arrays(np.float64), x, losses=problem.code))

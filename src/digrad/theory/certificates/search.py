@@ -1,12 +1,12 @@
 """The search for multipliers: by frequency responses on a fixed network, by trial on one that changes periodically."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 from scipy import optimize
 
+from digrad.theory.bisection import last_step
 from digrad.theory.certificates.proof import Proof
 from digrad.theory.certificates.responses import Matrices, Taps, largest_step
 from digrad.theory.certificates.storage import EPS, prove_storages
@@ -72,17 +72,9 @@ def _largest_by_trial(turns: tuple[Matrices, ...], curvature: Floats, convex: bo
                 prove_storages(turns, Proof(step, taps, curvature / unit, convex), relative=EPS) is not None
             )
 
-        return last_step(has_storage, *STEPS)
+        return last_step(has_storage, *STEPS, tolerance=TOLERANCE)
 
     best = optimize.minimize_scalar(
         lambda s: -largest(s), bounds=TAUS, method="bounded", options={"xatol": SETTLED}
     )
     return multipliers(float(best.x))._replace(step_size=largest(float(best.x)) / unit)
-
-
-def last_step(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """Return the largest number between two for which something holds, relatively to TOLERANCE, which holds below."""
-    while high > low * (1 + TOLERANCE):
-        middle = np.sqrt(low * high)
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low

@@ -78,16 +78,9 @@ class EmpiricalSmoothness:
         """The tightest line above the dissimilarity: intercept b, slope ell - 1."""
         return tightest_line(self.grad_norms_F, self.dissimilarity)
 
-    def constants(self, *, L1: float | None = None) -> Smoothness:
-        """Return constants that hold at the points seen: with the tightest lines, or with a given L1."""
-        if L1 is None:
-            lines, line = self.agent_lines, self.line
-        else:
-            lines = tuple(
-                envelope(g, h, L1) for g, h in zip(self.grad_norms.T, self.hessian_norms.T, strict=True)
-            )
-            line = envelope(self.grad_norms_F, self.hessian_norms_F, L1)
-        spread = self.dissimilarity_line
+    def constants(self) -> Smoothness:
+        """Return constants that hold at the points seen."""
+        lines, line, spread = self.agent_lines, self.line, self.dissimilarity_line
         return Smoothness(
             L0=np.array([each.intercept for each in lines]),
             L1=np.array([each.slope for each in lines]),

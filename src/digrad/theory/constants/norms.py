@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from digrad.errors import ArgumentError, MixingError
 from digrad.network import Network
-from digrad.theory.constants.coverage import check_covered
+from digrad.theory.arguments import check_covered
 
 Floats = npt.NDArray[np.floating]
 

@@ -1,20 +1,18 @@
 """The rows of a certificate along a run: V falls, F stays below the level, agents stay together."""
 
-from typing import NamedTuple
-
 import numpy as np
 import numpy.typing as npt
 
 from digrad.arrays import clip_factors
 from digrad.network import Network
 from digrad.problems import Problem
-from digrad.theory.certificates.certification import first_proven, refused
+from digrad.theory.certificates.certification import begin, first_proven, refused
 from digrad.theory.certificates.potential import potentials
 from digrad.theory.certificates.proof import Proof
 from digrad.theory.certificates.regions import Losses
 from digrad.theory.certificates.responses import Matrices
 from digrad.theory.constants.assumptions import Smoothness
-from digrad.theory.inequalities.rows import ESTIMATES, Row, Terms
+from digrad.theory.rows import ESTIMATES, Row, Terms
 from digrad.theory.trajectory import Trajectory
 
 Floats = npt.NDArray[np.floating]
@@ -25,18 +23,10 @@ CHAIN = "certificate"
 FALLS = "V falls: V+ + eps alpha <p, D y> <= V"
 
 
-class Proven(NamedTuple):
-    """From which step on a run is proven to converge, by what, and the rows that say so."""
-
-    first: int | None
-    proof: Proof | None
-    rows: tuple[Row, ...]
-
-
 def certificate_rows(
     problem: Problem, network: Network, path: Trajectory, constants: Smoothness | None
-) -> Proven:
-    """Return the first proven state of a run and the rows of its certificate."""
+) -> tuple[int | None, Proof | None, list[Row]]:
+    """Return the step from which on a run is proven to converge, the proof, and the rows of the certificate."""
     losses = Losses.of(problem, constants)
     sizes = np.linalg.norm(path.grad, axis=2).sum(axis=1)
     drift = np.linalg.norm(path.y.sum(axis=1) - path.grad.sum(axis=1), axis=1)
@@ -49,12 +39,14 @@ def certificate_rows(
         Row("invariant: the y_i sum to the gradients", CHAIN, drift, DRIFT * np.maximum.accumulate(sizes)),
     ]
     reason = refused(problem, network, "check_run") if is_proven else ESTIMATES
-    found = None if reason else first_proven(
-        problem, network, path.x, path.y, path.step_size, path.threshold, constants
-    )  # fmt: skip
+    found = None
+    if not reason:
+        reach = np.full(network.n, path.threshold)
+        start = begin(losses, network, path.x[0], path.y[0], reach)
+        found = first_proven(start, path.x, path.y, path.step_size)
     if found is None:
         needs = Terms(reason or "a state from which the run is proven", is_met=False)
-        return Proven(None, None, (*rows, Row(FALLS, CHAIN, np.zeros(1), 0.0, needs)))
+        return None, None, [*rows, Row(FALLS, CHAIN, np.zeros(1), 0.0, needs)]
     k, proof = found
     turns = Matrices.of(network)
     x, y, base = path.x[k:], path.y[k:], network.n * losses.lower_bound
@@ -75,4 +67,4 @@ def certificate_rows(
         Row("F(xbar_k) <= V_0/n", CHAIN, path.loss[k:], proof.level, given, noise[k:], first=k),
         Row(together, CHAIN, spread, 1.0, given, blur, first=k),
     ]
-    return Proven(k, proof, tuple(rows))
+    return k, proof, rows

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy.typing as npt
 
@@ -10,30 +10,19 @@ from digrad._internal.tables import Table
 from digrad.errors import ArgumentError
 from digrad.network import Network
 from digrad.problems import Problem
-from digrad.theory.arguments import Given, as_smoothness, check_problem
+from digrad.theory.arguments import Given, as_smoothness, check_covered, check_problem
 from digrad.theory.certificates.proof import Proof
-from digrad.theory.constants.assumptions import Smoothness
-from digrad.theory.constants.coverage import check_covered
 from digrad.theory.constants.empirical import empirical_smoothness
 from digrad.theory.constants.norms import network_norms
 from digrad.theory.inequalities.certificate_rows import certificate_rows
-from digrad.theory.inequalities.paper_rows import Measured, assumption_rows, paper_rows
-from digrad.theory.inequalities.rows import ESTIMATES, Row
-from digrad.theory.paper.bound import close, largest_printed_step
-from digrad.theory.paper.setting import make_setting
-from digrad.theory.trajectory import Trajectory, run
+from digrad.theory.paper.bound import largest_printed_step
+from digrad.theory.paper.inequalities import PaperCheck, measure, paper_rows
+from digrad.theory.paper.printed import make_setting
+from digrad.theory.rows import Row
+from digrad.theory.trajectory import run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-REFUTED = "the run refutes the constants"
-
-
-class PaperCheck(NamedTuple):
-    """What the paper's constants, as printed, say of a run; they certify nothing."""
-
-    smoothness: Smoothness  # the constants of the losses
-    measured: Measured  # the trajectory and its norms
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +36,7 @@ class RunCheck:
         step_size: alpha.
         threshold: c0.
         steps: K.
-        paper: Constants of the paper's proof, if it was asked for.
+        paper: The run in the quantities of the paper's proof, if that was asked for.
     """
 
     rows: tuple[Row, ...] = field(repr=False)
@@ -164,23 +153,14 @@ def check_run(
     path = run(problem, network, step_size=step_size, threshold=threshold, x0=x0, steps=steps)
     if isinstance(smoothness, str):
         constants = empirical_smoothness(problem, path.average).constants()
-    proven = certificate_rows(problem, network, path, constants)
-    rows, found = proven.rows, None
+    first, proof, rows = certificate_rows(problem, network, path, constants)
+    found = None
     if paper:
-        found, more = _paper(problem, network, path, constants)
-        rows = (*rows, *more)
-    return RunCheck(rows, proven.first, proven.proof, float(step_size), float(threshold), path.steps, found)
-
-
-def _paper(
-    problem: Problem, network: Network, path: Trajectory, constants: Smoothness | None
-) -> tuple[PaperCheck, tuple[Row, ...]]:
-    """Return the rows of the assumptions and of the paper's proof, with the free parameter that allows most."""
-    start, norms = path.x[0], network_norms(network)
-    smooth = constants or largest_printed_step(problem, network, path.threshold, start)[0].smoothness
-    measured = Measured(path, make_setting(problem, norms, smooth, path.threshold, start))
-    reason = "" if smooth.is_certifiable else ESTIMATES
-    if not reason and any(row.status == "FAIL" for row in assumption_rows(measured)):
-        reason = REFUTED
-    rows = paper_rows(measured, close(measured.setting, path.step_size), reason)
-    return PaperCheck(smooth, measured), tuple(rows)
+        start, c0 = path.x[0], path.threshold
+        if constants:
+            setting = make_setting(problem, network_norms(network), constants, c0, start)
+        else:  # with the free parameter that allows the largest step
+            setting, _ = largest_printed_step(problem, network, c0, start)
+        found = measure(problem, path, setting)
+        rows += paper_rows(found, is_refuted=any(row.status == "FAIL" for row in rows))
+    return RunCheck(tuple(rows), first, proof, path.step_size, path.threshold, path.steps, found)

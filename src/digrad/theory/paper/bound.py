@@ -6,7 +6,6 @@ T: G -> Phi(V0(G)). Read literally, the paper's supremum is infinite (erratum A1
 several printed constants are invalid.
 """
 
-import math
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,11 +14,11 @@ import numpy.typing as npt
 
 from digrad.network import Network
 from digrad.problems import Problem
+from digrad.theory.bisection import last_step
 from digrad.theory.constants.assumptions import Smoothness
 from digrad.theory.constants.norms import network_norms
 from digrad.theory.constants.smoothness import candidates
-from digrad.theory.paper.printed import conditions_hold, evaluate, gradient_bound
-from digrad.theory.paper.setting import Setting, make_setting
+from digrad.theory.paper.printed import Setting, conditions_hold, evaluate, gradient_bound, make_setting
 
 Floats = npt.NDArray[np.floating]
 
@@ -55,15 +54,11 @@ def close(setting: Setting, step_size: float) -> Closed:
 
 def largest_step(setting: Setting) -> Closed | None:
     """Return the printed constants at the largest step that they allow, or None: such steps form an interval from 0."""
-    best, low, high = None, SMALLEST_STEP, LARGEST_STEP
-    while high > low * (1 + TOLERANCE):
-        middle = math.sqrt(low * high)
-        found = close(setting, middle)
-        if found.holds:
-            best, low = found, middle
-        else:
-            high = middle
-    return best
+    step = last_step(
+        lambda step: close(setting, step).holds, SMALLEST_STEP, LARGEST_STEP, tolerance=TOLERANCE
+    )
+    found = close(setting, step)
+    return found if found.holds else None
 
 
 def largest_printed_step(
