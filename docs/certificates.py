@@ -21,13 +21,13 @@ import numpy as np
 
 import digrad as dg
 from digrad.sampling import normal_start
-from digrad.theory.certificates.closure import Start, largest
+from digrad.theory.certificates.curvature_bounds import Losses
+from digrad.theory.certificates.frequency_responses import Matrices
 from digrad.theory.certificates.linearisation import largest_stable_step
 from digrad.theory.certificates.proof import Proof
-from digrad.theory.certificates.regions import Losses
-from digrad.theory.certificates.responses import Matrices
-from digrad.theory.certificates.search import TapSearch
-from digrad.theory.certificates.storage import perron_error, prove_storages
+from digrad.theory.certificates.prove_step import Start, largest
+from digrad.theory.certificates.storage_function import perron_error, prove_storages
+from digrad.theory.certificates.tap_search import TapSearch
 
 OUT = Path(__file__).parent / "results" / "certificates"
 EXAMPLE = dg.Network(dg.graphs.example5())

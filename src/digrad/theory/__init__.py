@@ -4,10 +4,11 @@ The certificate is a potential that contains F and falls along every run; the pa
 constants, are checked on request. See the page on the theory.
 """
 
-from digrad.theory.certificates.batches import BatchBound, certify_batches
 from digrad.theory.certificates.certificate import Certificate
-from digrad.theory.certificates.certification import certify, certify_state, verify_proof
+from digrad.theory.certificates.certify import certify, certify_state, verify_proof
+from digrad.theory.certificates.mini_batches import BatchBound, certify_batches
 from digrad.theory.certificates.proof import Proof
+from digrad.theory.check_run import RunCheck, check_run
 from digrad.theory.constants import norms, smoothness
 from digrad.theory.constants.assumptions import Smoothness
 from digrad.theory.constants.empirical import (
@@ -20,7 +21,6 @@ from digrad.theory.constants.empirical import (
 from digrad.theory.constants.norms import Norms, WeightedNorm, network_norms
 from digrad.theory.constants.smoothness import closed_form
 from digrad.theory.drawing import row_figure, row_figures, smoothness_figure
-from digrad.theory.inequalities.check_run import RunCheck, check_run
 from digrad.theory.paper.inequalities import PaperCheck
 from digrad.theory.rows import Row
 from digrad.theory.trajectory import RunDivergedError, Trajectory, run

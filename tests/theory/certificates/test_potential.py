@@ -5,13 +5,13 @@ import pytest
 
 from digrad import graphs, problems
 from digrad.network import Network
-from digrad.theory.certificates.closure import Start, close, largest
+from digrad.theory.certificates.curvature_bounds import Losses
+from digrad.theory.certificates.frequency_responses import Matrices, Taps
 from digrad.theory.certificates.potential import potentials
 from digrad.theory.certificates.proof import Proof
-from digrad.theory.certificates.regions import Losses
-from digrad.theory.certificates.responses import Matrices, Taps
-from digrad.theory.certificates.search import TapSearch
-from digrad.theory.certificates.storage import supply
+from digrad.theory.certificates.prove_step import Start, close, largest
+from digrad.theory.certificates.storage_function import supply
+from digrad.theory.certificates.tap_search import TapSearch
 
 
 def random_problem(rng: np.random.Generator, n: int, kind: int) -> problems.Problem:

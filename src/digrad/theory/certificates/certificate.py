@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from digrad import checks
 from digrad._internal.tables import facts_html
+from digrad.theory.certificates.frequency_responses import Matrices
 from digrad.theory.certificates.proof import Proof
-from digrad.theory.certificates.responses import Matrices
 
 Floats = npt.NDArray[np.floating]
 Answer = Literal["holds", "fails", "not covered"]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from digrad.errors import ArgumentError
 from digrad.problems import LossCode, Problem
-from digrad.theory.certificates.responses import Matrices
+from digrad.theory.certificates.frequency_responses import Matrices
 
 Floats = npt.NDArray[np.floating]
 

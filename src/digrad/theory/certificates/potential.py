@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad.problems import Problem
+from digrad.theory.certificates.frequency_responses import Matrices
 from digrad.theory.certificates.proof import Proof
-from digrad.theory.certificates.responses import Matrices
 
 Floats = npt.NDArray[np.floating]
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from digrad.theory.certificates.responses import Matrices, Taps
+from digrad.theory.certificates.frequency_responses import Matrices, Taps
 
 Floats = npt.NDArray[np.floating]
 

@@ -8,7 +8,7 @@ Every bound here is a proven upper bound: suprema of one real variable are taken
 parts (:func:`_supremum`), and the minimum of F is lowered by what its computed gradient leaves open. All are computed
 in float64 and rounded outwards: what is sums and products of positive numbers by the relative ``OUTWARD``, which is
 more than a thousand roundings can do; what subtracts by as much of all its terms; sums over samples by their number
-(:mod:`digrad.theory.constants.spectra`).
+(:mod:`digrad.theory.constants.gram_bounds`).
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ from digrad.problems.analytic import Cosh, Polynomial, Quartic
 from digrad.problems.exact_minimum import Minimum
 from digrad.problems.logistic import Logistic
 from digrad.theory.constants.assumptions import Smoothness
-from digrad.theory.constants.spectra import EPS, gram_bound, row_lengths
+from digrad.theory.constants.gram_bounds import EPS, gram_bound, row_lengths
 
 Floats = npt.NDArray[np.floating]
 Curve = Callable[[Floats], Floats]

@@ -11,14 +11,14 @@ from scipy.special import exprel, hyp1f1
 
 from digrad.problems import Problem
 from digrad.theory.constants.assumptions import Smoothness
-from digrad.theory.paper.bound import close
-from digrad.theory.paper.printed import (
+from digrad.theory.paper.printed_constants import (
     LARGEST_CURVATURE,
     Setting,
     is_moderate,
     local_constants,
     smallest_gradient,
 )
+from digrad.theory.paper.printed_step import close
 from digrad.theory.rows import ESTIMATES, UNCONDITIONAL, Row, Terms, worst_agent
 from digrad.theory.trajectory import Trajectory
 

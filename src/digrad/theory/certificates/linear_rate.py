@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import linalg
 
+from digrad.theory.certificates.frequency_responses import Matrices
 from digrad.theory.certificates.proof import Proof
-from digrad.theory.certificates.responses import Matrices
-from digrad.theory.certificates.storage import (
+from digrad.theory.certificates.storage_function import (
     Bounded,
     Term,
     bases,

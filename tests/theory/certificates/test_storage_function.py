@@ -7,16 +7,16 @@ import pytest
 
 from digrad import graphs
 from digrad.network import Network
+from digrad.theory.certificates.frequency_responses import Matrices, largest_step
 from digrad.theory.certificates.proof import Proof
-from digrad.theory.certificates.responses import Matrices, largest_step
-from digrad.theory.certificates.search import TapSearch
-from digrad.theory.certificates.storage import (
+from digrad.theory.certificates.storage_function import (
     find_storages,
     is_negative,
     perron_error,
     prove_storages,
     supply,
 )
+from digrad.theory.certificates.tap_search import TapSearch
 
 NETWORKS = {
     "example5": graphs.example5(),

@@ -23,8 +23,8 @@ from digrad.problems import Problem
 from digrad.problems.analytic import Cosh, Polynomial, Quartic
 from digrad.problems.logistic import Logistic
 from digrad.theory.constants.assumptions import Smoothness
+from digrad.theory.constants.gram_bounds import EPS, gram_bound
 from digrad.theory.constants.smoothness import OUTWARD, closed_form, data_bounds, up
-from digrad.theory.constants.spectra import EPS, gram_bound
 
 Floats = npt.NDArray[np.floating]
 

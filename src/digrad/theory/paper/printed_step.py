@@ -18,7 +18,13 @@ from digrad.theory.bisection import last_step
 from digrad.theory.constants.assumptions import Smoothness
 from digrad.theory.constants.norms import network_norms
 from digrad.theory.constants.smoothness import candidates
-from digrad.theory.paper.printed import Setting, conditions_hold, evaluate, gradient_bound, make_setting
+from digrad.theory.paper.printed_constants import (
+    Setting,
+    conditions_hold,
+    evaluate,
+    gradient_bound,
+    make_setting,
+)
 
 Floats = npt.NDArray[np.floating]
 

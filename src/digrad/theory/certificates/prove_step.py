@@ -13,12 +13,12 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from digrad.theory.certificates.curvature_bounds import Losses
+from digrad.theory.certificates.frequency_responses import Matrices, Taps
+from digrad.theory.certificates.linear_rate import contraction, is_contraction
 from digrad.theory.certificates.proof import Proof
-from digrad.theory.certificates.rates import contraction, is_contraction
-from digrad.theory.certificates.regions import Losses
-from digrad.theory.certificates.responses import Matrices, Taps
-from digrad.theory.certificates.search import TapSearch
-from digrad.theory.certificates.storage import EPS, form_bound, perron_error, prove_storages
+from digrad.theory.certificates.storage_function import EPS, form_bound, perron_error, prove_storages
+from digrad.theory.certificates.tap_search import TapSearch
 from digrad.theory.constants.smoothness import OUTWARD
 
 Floats = npt.NDArray[np.floating]

@@ -26,7 +26,11 @@ from digrad.theory.arguments import (
     uncovered,
 )
 from digrad.theory.certificates.certificate import Certificate
-from digrad.theory.certificates.closure import (
+from digrad.theory.certificates.curvature_bounds import Losses
+from digrad.theory.certificates.frequency_responses import Matrices
+from digrad.theory.certificates.linearisation import largest_stable_step
+from digrad.theory.certificates.proof import Proof
+from digrad.theory.certificates.prove_step import (
     FEW,
     LARGEST_NETWORK,
     ROUNDED_UP,
@@ -37,14 +41,10 @@ from digrad.theory.certificates.closure import (
     strengthen,
     verify,
 )
-from digrad.theory.certificates.linearisation import largest_stable_step
-from digrad.theory.certificates.proof import Proof
-from digrad.theory.certificates.regions import Losses
-from digrad.theory.certificates.responses import Matrices
-from digrad.theory.certificates.search import TapSearch
+from digrad.theory.certificates.tap_search import TapSearch
 from digrad.theory.constants.assumptions import INDICATIVE, Smoothness
 from digrad.theory.constants.smoothness import has_closed_form
-from digrad.theory.paper.bound import largest_printed_step
+from digrad.theory.paper.printed_step import largest_printed_step
 
 Floats = npt.NDArray[np.floating]
 

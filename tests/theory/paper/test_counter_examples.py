@@ -15,10 +15,10 @@ from digrad.arrays import clip_factors
 from digrad.data import Dataset
 from digrad.network import Network, row_stochastic
 from digrad.theory import RunCheck, check_run, closed_form, network_norms, run
-from digrad.theory.paper import printed as paper
-from digrad.theory.paper.bound import close
+from digrad.theory.paper import printed_constants as paper
 from digrad.theory.paper.inequalities import measure
-from digrad.theory.paper.printed import Setting, make_setting
+from digrad.theory.paper.printed_constants import Setting, make_setting
+from digrad.theory.paper.printed_step import close
 
 check_paper = partial(check_run, paper=True)
 

@@ -19,8 +19,8 @@ from digrad.theory import (
     run,
     verify_proof,
 )
-from digrad.theory.certificates.responses import Matrices
-from digrad.theory.certificates.search import TapSearch
+from digrad.theory.certificates.frequency_responses import Matrices
+from digrad.theory.certificates.tap_search import TapSearch
 
 CHANGES = "the network changes with time"
 LOSSY = "packets may be lost or late, so that the figures of the perfect network are indicative, not a certificate"
@@ -107,7 +107,7 @@ def test_promised_iterations_are_enough_on_a_certified_run(cosh, network):
 def test_step_that_is_certified_by_the_proof_of_a_larger_one_needs_more_iterations(network, monkeypatch):
     problem = problems.example_quadratic()
     largest = certify(problem, network, 5.0)
-    monkeypatch.setattr("digrad.theory.certificates.certification.close", lambda *asked: None)
+    monkeypatch.setattr("digrad.theory.certificates.certify.close", lambda *asked: None)
     smaller = certify(problem, network, 5.0, step_size=largest.step_size / 10)
     assert smaller.verdict == "holds"
     assert smaller.proof.step_size == largest.step_size

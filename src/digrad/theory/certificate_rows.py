@@ -6,11 +6,11 @@ import numpy.typing as npt
 from digrad.arrays import clip_factors
 from digrad.network import Network
 from digrad.problems import Problem
-from digrad.theory.certificates.certification import begin, first_proven, refused
+from digrad.theory.certificates.certify import begin, first_proven, refused
+from digrad.theory.certificates.curvature_bounds import Losses
+from digrad.theory.certificates.frequency_responses import Matrices
 from digrad.theory.certificates.potential import potentials
 from digrad.theory.certificates.proof import Proof
-from digrad.theory.certificates.regions import Losses
-from digrad.theory.certificates.responses import Matrices
 from digrad.theory.constants.assumptions import Smoothness
 from digrad.theory.rows import ESTIMATES, Row, Terms
 from digrad.theory.trajectory import Trajectory

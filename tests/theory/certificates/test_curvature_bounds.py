@@ -5,8 +5,8 @@ import pytest
 
 from digrad import problems
 from digrad.theory import Smoothness
+from digrad.theory.certificates.curvature_bounds import Losses
 from digrad.theory.certificates.linearisation import hessians
-from digrad.theory.certificates.regions import Losses
 
 RNG = np.random.default_rng(3)
 

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from digrad.theory.constants import spectra
-from digrad.theory.constants.spectra import gram_bound, row_lengths
+from digrad.theory.constants import gram_bounds
+from digrad.theory.constants.gram_bounds import gram_bound, row_lengths
 
 
 def blocks_of(kind: str, seed: int) -> list:
@@ -28,7 +28,7 @@ def exact(blocks: list) -> float:
 def test_bound_of_large_matrices_is_above_the_largest_eigenvalue_and_close(kind, seed, monkeypatch):
     blocks = blocks_of(kind, seed)
     small = gram_bound(blocks)
-    monkeypatch.setattr(spectra, "DENSE_SIDE", 0)
+    monkeypatch.setattr(gram_bounds, "DENSE_SIDE", 0)
     large, largest = gram_bound(blocks), exact(blocks)
     assert largest * (1 - 1e-14) <= small <= largest * (1 + 1e-10)
     assert (
@@ -37,7 +37,7 @@ def test_bound_of_large_matrices_is_above_the_largest_eigenvalue_and_close(kind,
 
 
 def test_bound_of_large_matrices_is_above_the_largest_eigenvalue_when_columns_are_empty_or_apart(monkeypatch):
-    monkeypatch.setattr(spectra, "DENSE_SIDE", 0)
+    monkeypatch.setattr(gram_bounds, "DENSE_SIDE", 0)
     values = np.append(np.ones(498), [1.001, 0.0])
     bound = gram_bound([np.diag(np.sqrt(values))])
     assert 1.001 / 500 <= bound <= 1.1 / 500
@@ -57,5 +57,5 @@ def test_bounds_scale_exactly_and_do_not_vanish(exponent, layout):
 def test_bound_of_nothing_is_zero_and_beyond_doubles_infinite(monkeypatch):
     assert gram_bound([np.zeros((3, 2))]) == 0
     assert gram_bound([np.full((3, 2), 1e200)]) == np.inf
-    monkeypatch.setattr(spectra, "DENSE_SIDE", 0)
+    monkeypatch.setattr(gram_bounds, "DENSE_SIDE", 0)
     assert gram_bound([np.zeros((3, 2))]) == 0

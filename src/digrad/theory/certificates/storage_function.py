@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import linalg
 
+from digrad.theory.certificates.frequency_responses import Matrices, product
 from digrad.theory.certificates.proof import Proof
-from digrad.theory.certificates.responses import Matrices, product
 from digrad.theory.constants.smoothness import OUTWARD
 
 Floats = npt.NDArray[np.floating]

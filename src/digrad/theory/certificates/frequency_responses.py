@@ -17,7 +17,7 @@ for convex losses; for nonconvex ones, with one scalar :math:`\tau > 0`,
 
 Both suprema are convex functions of the taps: a norm squared over a positive linear function, and its like. The best
 taps are found by cutting planes, each a linear program. Nothing here is a proof: frequencies form a grid. What is found
-is a proposal, which :mod:`~digrad.theory.certificates.storage` verifies.
+is a proposal, which :mod:`~digrad.theory.certificates.storage_function` verifies.
 """
 
 from collections.abc import Sequence

@@ -28,13 +28,12 @@ from digrad.problems import Problem
 from digrad.problems.logistic import Logistic
 from digrad.theory.arguments import Given, as_smoothness, check_problem, start_array
 from digrad.theory.bisection import last_step
-from digrad.theory.certificates.certification import begin, refused
-from digrad.theory.certificates.closure import DISTANCE, FLATTEST, ROUNDED_UP, Start
+from digrad.theory.certificates.certify import begin, refused
+from digrad.theory.certificates.curvature_bounds import Losses
+from digrad.theory.certificates.frequency_responses import Matrices
 from digrad.theory.certificates.proof import Proof
-from digrad.theory.certificates.regions import Losses
-from digrad.theory.certificates.responses import Matrices
-from digrad.theory.certificates.search import TOLERANCE
-from digrad.theory.certificates.storage import (
+from digrad.theory.certificates.prove_step import DISTANCE, FLATTEST, ROUNDED_UP, Start
+from digrad.theory.certificates.storage_function import (
     DEPTH,
     EPS,
     Bounded,
@@ -50,6 +49,7 @@ from digrad.theory.certificates.storage import (
     solution_error,
     stacked,
 )
+from digrad.theory.certificates.tap_search import TOLERANCE
 from digrad.theory.constants.smoothness import OUTWARD, closed_form
 
 Floats = npt.NDArray[np.floating]

@@ -9,9 +9,9 @@ import pytest
 from digrad import graphs, problems
 from digrad.network import Network
 from digrad.theory import Smoothness, certify, closed_form, verify_proof
+from digrad.theory.certificates.curvature_bounds import Losses
 from digrad.theory.certificates.linearisation import hessians
 from digrad.theory.certificates.potential import potentials
-from digrad.theory.certificates.regions import Losses
 
 RNG = np.random.default_rng(3)
 CENTER, SCALE = RNG.normal(size=(3, 2)), RNG.uniform(0.5, 2, 3)

@@ -1,1 +1,0 @@
-"""Every inequality of the theory, evaluated along a run."""
