@@ -4,6 +4,7 @@ The certificate is a potential that contains F and falls along every run; the pa
 constants, are checked on request. See the page on the theory.
 """
 
+from digrad.plots.inequalities import row_figure, row_figures, smoothness_figure
 from digrad.theory.certificates.certificate import Certificate
 from digrad.theory.certificates.certify import certify, certify_state, verify_proof
 from digrad.theory.certificates.mini_batches import BatchBound, certify_batches
@@ -20,7 +21,6 @@ from digrad.theory.constants.empirical import (
 )
 from digrad.theory.constants.norms import Norms, WeightedNorm, network_norms
 from digrad.theory.constants.smoothness import closed_form
-from digrad.theory.drawing import row_figure, row_figures, smoothness_figure
 from digrad.theory.paper.inequalities import PaperCheck
 from digrad.theory.rows import Row
 from digrad.theory.trajectory import RunDivergedError, Trajectory, run

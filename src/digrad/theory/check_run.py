@@ -95,7 +95,7 @@ class RunCheck:
 
     def figures(self) -> "dict[str, Figure]":
         """Return one figure per row, by a name fit for a file."""
-        from digrad.theory.drawing import row_figures
+        from digrad.plots.inequalities import row_figures
 
         return row_figures(self.rows)
 

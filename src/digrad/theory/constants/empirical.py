@@ -6,7 +6,7 @@ front end computes them for a JAX problem by power iteration on Hessian-vector p
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -60,6 +60,7 @@ class EmpiricalSmoothness:
     hessian_norms_F: Floats = field(repr=False)  # noqa: N815
     dissimilarity: Floats = field(repr=False)
     lower_bound: float = 0.0
+    label: ClassVar[str] = INDICATIVE
 
     @property
     def line(self) -> Line:
@@ -105,7 +106,7 @@ class EmpiricalSmoothness:
         """Return the estimates and the points they were fitted to, ready for JSON."""
         spread = self.dissimilarity_line
         return {
-            "label": INDICATIVE,
+            "label": self.label,
             "losses": [dict(row) for row in self.table()],
             "ell": 1 + spread.slope,
             "b": spread.intercept,
@@ -115,7 +116,7 @@ class EmpiricalSmoothness:
 
     def figure(self) -> "Figure":
         """Return Hessian norm against gradient norm with the fitted line, for F and for every agent."""
-        from digrad.theory.drawing import smoothness_figure
+        from digrad.plots.inequalities import smoothness_figure
 
         return smoothness_figure(self)
 

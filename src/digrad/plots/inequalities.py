@@ -4,19 +4,15 @@ import math
 import re
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from digrad.plots.style import BLUE, FONT, RED, dress_axes, panels, style_of
-from digrad.theory.constants.assumptions import INDICATIVE
-from digrad.theory.rows import Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from digrad.theory.constants.empirical import EmpiricalSmoothness, Line
 
 TITLE_WIDTH = 44  # letters that fit above one panel
 LEGEND_AGENTS = 8  # with more agents a legend hides the points
@@ -28,11 +24,11 @@ SMALLEST_SHOWN = 1e-24  # of the largest value: what is smaller is drawn at zero
 _COLORS = {"PASS": "#009e73", "FAIL": RED, "INAPPLICABLE": "0.5"}
 
 
-def row_figure(row: Row) -> "Figure":
+def row_figure(row: Any) -> "Figure":
     """Draw both sides of one inequality over k, logarithmically; on both sides of zero if a side is negative.
 
     Args:
-        row: Row of a :class:`~digrad.theory.RunCheck`.
+        row: A :class:`~digrad.theory.Row`.
     """
     figure, (ax,) = panels(1, 1)
     k = np.arange(row.first, row.first + row.lhs.size)
@@ -92,16 +88,19 @@ def _scale(ax: "Axes", sizes: np.ndarray, is_signed: bool) -> None:
     ax.set_yticks([], minor=True)
 
 
-def row_figures(rows: Sequence[Row]) -> "dict[str, Figure]":
+def row_figures(rows: Sequence[Any]) -> "dict[str, Figure]":
     """Return a figure per row, by a name fit for a file: ``<chain>-<row>``."""
     return {f"{row.chain}-{_slug(row.name)}": row_figure(row) for row in rows}
 
 
-def smoothness_figure(found: "EmpiricalSmoothness") -> "Figure":
+def smoothness_figure(found: Any) -> "Figure":
     """Draw Hessian norm against gradient norm with the tightest line above, for F and for each agent.
 
     This is the picture with which J. Zhang, T. He, S. Sra and A. Jadbabaie, "Why gradient clipping accelerates
     training" (ICLR 2020, arXiv:1905.11881), argue for (L0, L1)-smoothness.
+
+    Args:
+        found: An :class:`~digrad.theory.EmpiricalSmoothness`.
     """
     figure, axes = panels(2, 2)
     _points_and_line(axes[0], found.grad_norms_F, found.hessian_norms_F, found.line, BLUE, RED, "F: ")
@@ -117,12 +116,12 @@ def smoothness_figure(found: "EmpiricalSmoothness") -> "Figure":
         top = ax.get_ylim()[1] * (1.1 if ax is axes[0] else 1.5)  # room for the legend above the points
         ax.set_ylim(0.0, top)
         ax.legend(fontsize=FONT["legend"], frameon=False, loc="upper left", labelspacing=0.2)
-    figure.suptitle(f"Estimates along a run: {INDICATIVE}", fontsize=FONT["title"])
+    figure.suptitle(f"Estimates along a run: {found.label}", fontsize=FONT["title"])
     return figure
 
 
 def _points_and_line(
-    ax: "Axes", g: np.ndarray, h: np.ndarray, line: "Line", color: str, line_color: str, name: str
+    ax: "Axes", g: np.ndarray, h: np.ndarray, line: Any, color: str, line_color: str, name: str
 ) -> None:
     ax.scatter(g, h, s=10, color=color, zorder=3, linewidths=0)
     ends = np.array([0.0, float(g.max())])
