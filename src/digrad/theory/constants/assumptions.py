@@ -36,7 +36,6 @@ class Smoothness:
         strong_convexity: m of F, or any m with ``|grad F|^2 >= 2 m (F - inf F)`` everywhere; 0, no rate, by default.
         convex: Whether every f_i is convex, which doubles certified steps and must be known, not hoped.
         source: ``"closed form"`` and ``"given"`` can be certified; ``"empirical"`` cannot.
-        note: Source of the constants, for the report.
 
     Example:
         >>> constants = Smoothness(L0=[1.0, 3.0], L1=[0.0, 1.0], ell=2.0, b=1.0, lower_bound=0.0)
@@ -54,7 +53,6 @@ class Smoothness:
     strong_convexity: float = 0.0
     convex: bool = False
     source: str = "given"
-    note: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         """Check, and fill in the constants of F by the paper's lemma where they are not given."""
@@ -114,15 +112,6 @@ class Smoothness:
     def to_dict(self) -> dict[str, Any]:
         """Return the constants by name, ready for JSON."""
         return {
-            "L0": self.L0.tolist(),
-            "L1": self.L1.tolist(),
-            "L0_F": self.L0_F,
-            "L1_F": self.L1_F,
-            "ell": self.ell,
-            "b": self.b,
-            "lower_bound": self.lower_bound,
-            "strong_convexity": self.strong_convexity,
-            "convex": self.convex,
-            "source": self.source,
-            "note": self.note,
+            name: value.tolist() if isinstance(value, np.ndarray) else value
+            for name, value in vars(self).items()
         }

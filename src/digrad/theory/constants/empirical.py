@@ -91,7 +91,6 @@ class EmpiricalSmoothness:
             b=spread.intercept,
             lower_bound=self.lower_bound,
             source="empirical",
-            note=f"estimated at {len(self.grad_norms_F)} points",
         )
 
     def table(self) -> Table:

@@ -121,7 +121,6 @@ def _cosh(local: Cosh, problem: Problem, L1: float, excess: float) -> Smoothness
         lower_bound=_strongly_convex_bound(minimum, float(np.mean(a * s**2)), abs(minimum.loss), error),
         strong_convexity=down(float(np.mean(a * s**2))),
         source="closed form",
-        note="cosh: L0 = a s^2, L1 = s (cosh <= 1 + |sinh|)",
     )
 
 
@@ -156,7 +155,6 @@ def _polynomial(local: Polynomial, problem: Problem, L1: float, excess: float) -
         lower_bound=_strongly_convex_bound(minimum, float(mean_a.min()), terms, error),
         strong_convexity=down(float(mean_a.min())),
         source="closed form",
-        note="polynomial: L0 = max curvature" + (f", tuned for L1 = {free:.3g}" if free else ", L1 = 0"),
     )
 
 
@@ -231,7 +229,6 @@ def _quartic(local: Quartic, problem: Problem, L1: float, excess: float) -> Smoo
         lower_bound=_quartic_bound(problem, local, center, slack),
         strong_convexity=down(float(np.mean(a * np.maximum(length - slack, 0) ** 2))),  # mean a |x - m|^2
         source="closed form",
-        note=f"quartic: L0 = 4 a/L1^2 with L1 = {L1:.3g}, ell - 1 = spread of a + {excess:.3g}",
     )
 
 
@@ -270,7 +267,6 @@ def _logistic(local: Logistic, problem: Problem, L1: float, excess: float) -> Sm
         lower_bound=_logistic_bound(problem, local),
         strong_convexity=down(float(np.mean(np.where(power == 2, 2 * weight, 0.0)))),
         source="closed form",
-        note=f"logistic: tuned for L1 = {free:.3g}; ell = N, because the regularisers pull in one direction",
     )
 
 
