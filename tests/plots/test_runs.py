@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -43,11 +44,11 @@ def test_curves_draw_the_data_given():
     assert legend_texts(figure) == ["CGT", "DGD"]
 
 
-def test_curves_draw_a_diverged_run_to_its_last_finite_value_with_a_cross_and_say_so():
+def test_curves_draw_a_diverged_run_to_its_last_finite_value_with_a_cross_where_it_diverged_and_say_so():
     figure = plots.curves({"CGT": calm(), "AB": exploding()}, ("loss",))
     line, cross = figure.axes[0].lines[1:]
     assert line.get_xydata().tolist() == [[0.0, 1.3], [1.0, 9.0], [2.0, 1e60]]
-    assert (cross.get_marker(), cross.get_xdata().tolist()) == ("x", [2])
+    assert (cross.get_marker(), cross.get_xdata()) == ("x", [3])
     assert legend_texts(figure) == ["CGT", "AB (diverged at k=3)"]
     assert_only_finite_lines(figure)
 
@@ -222,6 +223,17 @@ def test_twin_explosion_puts_the_baseline_left_in_blue_and_the_proposed_right_in
     assert right.lines[0].get_color() == plots.style_of("CGT", 0).color
     assert legend_texts(figure) == ["AB (diverged at k=3), left axis", "CGT, right axis"]
     assert_only_finite_lines(figure)
+
+
+def test_the_cross_is_at_the_same_iteration_in_every_panel_though_the_loss_overflows_first():
+    grad_norm = np.array([1.0, 5.0, 1e50, 1e99, math.inf])
+    run = replace(exploding(), columns={**exploding().columns, "grad_norm": grad_norm})
+    for figure in (plots.twin_explosion(run, calm()), plots.curves({"AB": run, "CGT": calm()})):
+        crosses = [line for ax in figure.axes for line in ax.lines if line.get_gid() == "diverged"]
+        assert [line.get_xdata()[0] for line in crosses] == [3, 3]
+        for line in crosses:
+            low, high = line.axes.get_ylim()
+            assert low < line.get_ydata()[0] < high
 
 
 def test_twin_explosion_spreads_out_the_iterations_of_a_short_baseline():

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from digrad.errors import ArgumentError
 from digrad.plots.limits import deserves_log, log_limits, use_log_axis
-from digrad.plots.runs import Run, finite, label_of, measured_at, scale_across
+from digrad.plots.runs import Run, finite, label_of, mark_divergence, measured_at, scale_across
 from digrad.plots.style import BLUE, FONT, RED, LineStyle, Width, dress, legend, panels, plain_text
 
 if TYPE_CHECKING:
@@ -21,9 +21,10 @@ def twin_explosion(
 ) -> "Figure":
     """Draw a method that explodes against one that does not, each on its own axis.
 
-    Two panels, loss and gradient norm: ``baseline`` in blue on the left, logarithmic axis, ``proposed`` in
-    red on the right axis. The iterations are on a logarithmic axis too, which shows zero, when the baseline ends
-    within a fiftieth of them, where it would be a vertical line.
+    Two panels, loss and gradient norm: ``baseline`` in blue on the left, logarithmic axis, ``proposed`` in red on the
+    right axis. A cross marks the iteration at which ``baseline`` diverged, at the edge of the panel if its value lies
+    beyond. The iterations are on a logarithmic axis too, which shows zero, when the baseline ends within a fiftieth of
+    them, where it would be a vertical line.
 
     Args:
         baseline: The run that explodes, e.g. of AB.
@@ -60,9 +61,7 @@ def _twin_panel(ax: "Axes", baseline: Run, proposed: Run, metric: str) -> None:
         axis.plot(k, values, color=color, linewidth=1.4, zorder=3)
         if values.size and (axis is ax or deserves_log(values)) and values.min() > 0:
             use_log_axis(axis, *log_limits(values))
-    k, values = pairs[0]
-    if baseline.verdict == "diverged" and k.size:
-        ax.plot(k[-1:], values[-1:], "x", color=BLUE, markersize=7, gid="diverged", clip_on=False)
+    mark_divergence(ax, baseline, metric, BLUE)
     dress(ax, metric, "iteration $k$", measured_at([baseline, proposed]))
     _dress_twin(ax, right, baseline.name, proposed.name)
     scale_across(ax, [baseline, proposed])

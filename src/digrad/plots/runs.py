@@ -54,10 +54,10 @@ def curves(
 ) -> "Figure":
     """Draw one panel per metric with one curve per run.
 
-    A run that diverged is drawn up to its last finite value, which a cross marks, and the legend says when.
-    Values above 1000 times the largest initial one lie outside the axes, so that an explosion does not squash
-    the rest; if all explode, all is shown. An ensemble is its median, the band between its smallest and largest
-    values, and a thin line for each seed.
+    A run that diverged is drawn up to its last finite value. A cross marks the iteration at which it diverged, at the
+    edge of the panel if its value lies beyond, and the legend says when. Values above 1000 times the largest initial
+    one lie outside the axes, so that an explosion does not squash the rest; if all explode, all is shown. An ensemble
+    is its median, the band between its smallest and largest values, and a thin line for each seed.
 
     Args:
         traces: The runs by the label to show.
@@ -103,6 +103,9 @@ def curves(
         for index, (label, run) in enumerate(traces.items()):
             _draw(ax, run, metric, x, divisor, styles[label], index, band)
         _limit(ax, list(traces.values()), metric, y_scale)
+        for label, run in traces.items():
+            for member in _members(run) if band == "range" or not hasattr(run, "traces") else ():
+                mark_divergence(ax, member, metric, styles[label].color, _scaled(member.columns[x], divisor))
         dress(ax, metric, x_label, measured_at(traces.values()))
         scale_across(ax, list(traces.values()), x, divisor, x_scale)
     legend(figure, {label_of(label, run): styles[label] for label, run in traces.items()})
@@ -211,8 +214,6 @@ def _draw(
         across, values = finite(_scaled(member.columns[x], divisor), member.columns[metric])
         looks = thin if is_ensemble else {**thick, "markevery": _marks(values.size, index)}
         ax.plot(across, values, color=style.color, linestyle=style.linestyle, label=member.name, **looks)
-        if member.verdict == "diverged" and values.size:
-            ax.plot(across[-1:], values[-1:], "x", color=style.color, markersize=7, zorder=4, gid="diverged")
     if is_ensemble:
         across, low, middle, high = _band(run, metric, x, divisor, band)
         # A log axis leaves out corners at zero, which would cut the band across; nor is what has no negative value,
@@ -241,16 +242,32 @@ def _limit(ax: "Axes", runs: Sequence[Run], metric: str, scale: str) -> None:
     drawn = [(finite(run.columns["k"], run.columns[metric])[1], run.verdict == "diverged") for run in members]
     if any(values.size for values, _ in drawn):
         set_limits(ax, drawn, "linear" if scale == "auto" and column_of(metric).is_share else scale)
-        _keep_crosses_inside(ax)
     else:
         look = {"ha": "center", "transform": ax.transAxes, "fontsize": FONT["tick"]}
         ax.text(0.5, 0.5, "nothing finite was recorded", **look)
 
 
-def _keep_crosses_inside(ax: "Axes") -> None:
-    limits = np.array(ax.get_ylim())
-    low, high = np.log(limits) if ax.get_yscale() == "log" else limits
-    highest = low + 0.96 * (high - low)
-    for line in ax.lines:
-        if line.get_gid() == "diverged" and np.asarray(line.get_ydata())[0] > limits[1]:
-            line.set_ydata([np.exp(highest) if ax.get_yscale() == "log" else highest])
+def mark_divergence(
+    ax: "Axes", run: Run, metric: str, color: str, across: npt.NDArray[Any] | None = None
+) -> None:
+    """Put a cross where a run diverged, inside the limits of the panel, which must be set before.
+
+    Args:
+        ax: The panel.
+        run: A single run; nothing is drawn unless it diverged.
+        metric: The column that the panel shows.
+        color: Colour of the cross.
+        across: Where its rows are on the horizontal axis; at ``k`` by default.
+    """
+    if run.diverged_at is None:
+        return
+    k, values = run.columns["k"], run.columns[metric]
+    row = min(int(np.searchsorted(k, run.diverged_at)), k.size - 1)
+    value = values[row] if np.isfinite(values[row]) else LARGEST
+    is_log = ax.get_yscale() == "log"
+    low, high = np.log(ax.get_ylim()) if is_log else ax.get_ylim()
+    edges = low + np.array([0.04, 0.96]) * (high - low)
+    height = np.clip(value, *(np.exp(edges) if is_log else edges))
+    place = (k if across is None else across)[row]
+    look: dict[str, Any] = {"color": color, "markersize": 7, "zorder": 4, "gid": "diverged"}
+    ax.plot([place], [height], "x", scaley=False, **look)
