@@ -457,6 +457,24 @@ def test_many_methods_look_different_without_colour_vision_too(
     assert path.stat().st_size < LARGEST_PAGE
 
 
+def test_a_method_has_its_colour_in_every_run_and_a_run_its_dashes(
+    show: Callable[..., Browser], tmp_path: Path
+) -> None:
+    other = trace("other", rate=0.01)
+    store(tmp_path / "runs" / "a", {"CGT": METHODS["CGT"], "AB": METHODS["AB"]})
+    store(tmp_path / "runs" / "b", {"other": other, "CGT": METHODS["CGT"]})
+    browser = show(write_report(tmp_path / "runs" / "a", tmp_path / "runs" / "b", out=tmp_path / "both.html"))
+    looks = browser.run(
+        "return [...document.querySelectorAll('#curve-loss path.line')]"
+        ".map(p => [getComputedStyle(p).stroke, p.getAttribute('stroke-dasharray')])"
+    )
+    (cgt, first), (ab, also_first), (others, second), (again, also_second) = looks
+    assert cgt == again
+    assert len({cgt, ab, others}) == 3
+    assert (first, second) == (also_first, also_second)
+    assert first != second
+
+
 def test_seeds_are_a_band_around_the_median(show: Callable[..., Browser], tmp_path: Path) -> None:
     ensemble = Ensemble(tuple(trace("CGT", seed=seed) for seed in range(3)))
     browser = show(write_report(store(tmp_path / "run", {"CGT": ensemble})))

@@ -4,23 +4,32 @@ const COLOURS = 8;
 const DASHES = ["", "7 3", "2 3", "9 3 2 3", "12 4"];
 const RESERVED = { CGT: 0, AB: 1 }; // the protagonists look the same on every page
 
+// The colour says the method, and of several runs the dashes say which; of runs of one method the colour says that.
 function prepareSeries(data, times) {
-  let next = 2;
+  const isCompared = data.runs.length > 1, isOneMethod = new Set(data.series.map((one) => one.label)).size === 1;
+  const places = new Map(Object.entries(RESERVED));
+  const nameOf = (series) => (isCompared && isOneMethod ? series.run : series.label);
+  for (const series of data.series) if (!places.has(nameOf(series))) places.set(nameOf(series), places.size);
+  const turns = Math.ceil(places.size / COLOURS); // how often the colours are used
   data.series.forEach((series, number) => {
     series.number = number;
     series.seconds = times.seconds[number];
-    const place = data.runs.length === 1 && series.label in RESERVED ? RESERVED[series.label] : next++;
+    const place = places.get(nameOf(series)), turn = Math.floor(place / COLOURS);
     series.colour = place % COLOURS;
-    series.dash = dashOf(series.colour, Math.floor(place / COLOURS));
-    const of = data.runs.length > 1 ? `${data.runs[series.run].folder}: ` : "";
+    series.dash = isCompared && !isOneMethod ? dashes(series.run * turns + turn) : dashOf(series.colour, turn);
+    const of = isCompared ? `${data.runs[series.run].folder}: ` : "";
     series.title = of + series.shown;
   });
 }
 
-// Colour and dash together are different for all series; neighbours differ in both, for those without colour vision.
+// Colour and dash together are different for all; neighbours differ in both, for those without colour vision.
 function dashOf(colour, turn) {
   const first = colour < 2 ? 0 : colour;
-  return turn < DASHES.length ? DASHES[(first + turn) % DASHES.length] : `${turn} 3 1 3`;
+  return turn < DASHES.length ? DASHES[(first + turn) % DASHES.length] : dashes(turn);
+}
+
+function dashes(turn) {
+  return turn < DASHES.length ? DASHES[turn] : `${turn} 3 1 3`;
 }
 
 // Where the rows of a series are on an axis.
