@@ -24,6 +24,8 @@ def smoke(a9a_folder: Path, no_figures: None, tmp_path_factory: pytest.TempPathF
         digrad, ["reproduce", "logistic", "--preset", "smoke", "--out", str(folder)], catch_exceptions=False
     )
     assert "claims.md" in done.stdout
+    assert "logistic-sorted (4 of 6), CGT: " in done.stderr
+    assert "`digrad reproduce logistic` without --preset" in done.stdout.splitlines()[-1]
     with pytest.MonkeyPatch.context() as patch:
         # Those of the first call are still there.
         patch.setattr(
@@ -42,7 +44,7 @@ def test_smoke_judges_every_claim_and_writes_everything(smoke: Reproduction) -> 
     assert len([path for path in smoke.figures if path.stat().st_size > 1000]) == 6
     for directory in (*smoke.runs.values(), smoke.directory):
         assert (directory / "report.html").is_file()
-    assert {"graph", "split", "start", "iterations", "loss", "tracking", "mixing of DGD-clip"} <= set(
+    assert {"graph", "split", "start", "iterations", "loss", "tracking", "mixing of DGDClip"} <= set(
         smoke.table.choices
     )
 
@@ -67,6 +69,15 @@ def test_short_runs_do_not_decide_about_the_end_of_runs(smoke: Reproduction) -> 
     assert {claim.holds for claim in smoke.table.claims if claim.number > 1} == {UNDECIDED}
     slower = [claim for claim in smoke.table.claims if claim.numbers.get("is_slower")]
     assert {claim.run for claim in slower} == {"logistic-sorted", "logistic-iid"}
+
+
+@pytest.mark.a9a
+def test_clipped_dgd_clips_only_at_the_start_so_that_its_bias_is_that_of_dgd(smoke: Reproduction) -> None:
+    assert smoke.table is not None
+    for claim in smoke.table.claims:
+        if claim.number == 2:
+            label = claim.setting.split("; ")[-1]
+            assert claim.numbers[f"{label}_last_clipped"] <= 20
 
 
 def claims_that(*judgements: str) -> list[Claim]:

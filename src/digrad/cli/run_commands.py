@@ -172,12 +172,14 @@ def reproduce(
     if as_json:
         output.as_json(result.table.to_dict())
     else:
-        _show_claims(result)
+        _show_claims(result, experiment)
     if result.failures:
         sys.exit(1)
 
 
-def _show_claims(result: Any) -> None:
+def _show_claims(result: Any, experiment: str) -> None:
+    from digrad.paper.claims import UNDECIDED
+
     rows = [
         (f"({row.number}) {row.claim}", row.setting, row.measured, row.holds) for row in result.table.claims
     ]
@@ -196,6 +198,11 @@ def _show_claims(result: Any) -> None:
         result.directory / "report.html",
     ):
         click.echo(f"  {path}")
+    if any(row.holds == UNDECIDED for row in result.table.claims):
+        click.echo(
+            f"Some claims are undecided, because the runs are short; run `digrad reproduce {experiment}` without "
+            f"--preset, or read the stored verdicts in docs/results/{experiment}."
+        )
 
 
 @click.command()

@@ -30,7 +30,7 @@ class DGD:
     Args:
         step_size: :math:`\alpha > 0`, or a schedule.
         mixing: ``"sinkhorn"``: P is doubly stochastic on the edges of the digraph; ``"row"``: P = R, as the
-            CGT paper evidently ran it, which minimises the Perron-weighted loss instead of the average.
+            CGT paper may have run it, which minimises the Perron-weighted loss instead of the average.
 
     Communication: d numbers per edge and step; 1 dependent round.
     Converges: to a point at distance O(alpha) from the minimum; for decreasing alpha to the minimum itself

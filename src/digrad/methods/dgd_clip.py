@@ -20,8 +20,8 @@ class DGDClipState(NamedTuple):
 class DGDClip:
     r"""Decentralized gradient descent with clipping of the local gradients.
 
-    Stable from any start, but biased twice: by the constant step size, as :class:`DGD`, and by clipping,
-    because clipped local gradients of different agents need not cancel where the true ones do.
+    Stable from any start, but biased: by a constant step size, as :class:`DGD`, and also by clipping if the threshold
+    is below the local gradients at the minimum, because clipped gradients need not cancel where the true ones do.
 
     .. math::
         x_i^{k+1} = \sum_j P_{ij} x_j^k
@@ -33,10 +33,11 @@ class DGDClip:
         step_size: :math:`\alpha > 0`, or a schedule.
         threshold: :math:`c_0 > 0`; ``inf`` gives :class:`DGD`.
         mixing: ``"sinkhorn"``: P is doubly stochastic on the edges of the digraph; ``"row"``: P = R, as the
-            CGT paper evidently ran it, which minimises a Perron-weighted loss.
+            CGT paper may have run it, which minimises a Perron-weighted loss.
 
     Communication: d numbers per edge and step; 1 dependent round.
-    Converges: to a biased point; as alpha goes to 0, to a root of the sum of the clipped local gradients.
+    Converges: to a biased point; as alpha goes to 0, to a root of the sum of the clipped local gradients, which is the
+        minimum if the threshold is above them there.
     Invariant: the mean estimate moves by alpha times the mean clipped gradient (with ``"row"``: both weighted
         by u).
     Also known as: "DGD with gradient clipping" in the CGT paper.

@@ -33,10 +33,10 @@ CHOICES = {
     "does not say",
     "heterogeneous splits": "the paper argues about them and shows none; with Dirichlet(0.1) the agents' numbers of "
     "images differ, and every agent counts equally, as in the paper's objective",
-    "mixing of the baselines": "CDSGD, CDSGD-P, CDSGD-N, DAMSGrad and DAdaGrad mix with a doubly stochastic W on the "
-    "same edges (Sinkhorn), as their theory asks for; the paper does not say",
-    "momentum": "0.3 for CDSGD-P and CDSGD-N; 0.9 and 0.99 for DAMSGrad, 0.9 for DAdaGrad: those of earlier code of "
-    "the paper's group; the paper does not say",
+    "mixing of the baselines": "CDSGD, CDSGDPolyak, CDSGDNesterov, DAMSGrad and DAdaGrad mix with a doubly stochastic "
+    "W on the same edges (Sinkhorn), as their theory asks for; the paper does not say",
+    "momentum": "0.3 for CDSGDPolyak and CDSGDNesterov (the paper's CDSGD-P and CDSGD-N); 0.9 and 0.99 for DAMSGrad, "
+    "0.9 for DAdaGrad: those of earlier code of the paper's group; the paper does not say",
     "step sizes": "CGT as in the paper, 0.05 with threshold 10; all others by the written protocol in `search.json`, "
     "on held-out training images, never on test images",
     "curves": "accuracy of the average of the agents (Perron weights of R where estimates are pulled), BatchNorm "

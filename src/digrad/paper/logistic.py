@@ -19,6 +19,7 @@ from digrad.specs.presets import preset as load_preset
 from digrad.specs.run_directory import has_results
 from digrad.specs.runner import Observer, RunResult, run
 from digrad.specs.spec import Spec
+from digrad.trace import Trace
 from digrad.trace.ensemble import members
 
 Scale: TypeAlias = Literal["smoke", "small", "medium", "full"]
@@ -30,9 +31,9 @@ SAMPLED = ("logistic-sorted", "logistic-iid")
 FULL_BATCH = "logistic-fullbatch"
 SETTINGS = (*STARTS, *SAMPLED, FULL_BATCH)
 CAPTIONS = {
-    "gradient_tracking_explodes": "Plain gradient tracking against CGT from one start (the paper's first figure).",
-    "cgt_against_clipped_dgd": "CGT against DGD with clipped gradients (the paper's second figure).",
-    "bias_without_sampling_noise": "The same with all samples: what remains is the bias.",
+    "gradient_tracking_explodes": "Plain gradient tracking against CGT from one start (the paper's Fig. 2).",
+    "cgt_against_clipped_dgd": "CGT against DGD with clipped gradients, DGDClip (the paper's Fig. 3).",
+    "bias_without_sampling_noise": "The same with all samples in every step, so without sampling noise.",
 }
 
 
@@ -43,6 +44,23 @@ class _Size:
     seeds: int
     full_batch_steps: int
     record_every: int
+
+
+@dataclass(frozen=True)
+class _InSetting:
+    """Observer that adds the setting to the names of the methods that another observer shows."""
+
+    observer: Observer
+    setting: str
+
+    def on_method_start(self, name: str, steps: int) -> None:
+        self.observer.on_method_start(f"{self.setting}, {name}", steps)
+
+    def on_progress(self, progress: Any) -> None:
+        self.observer.on_progress(progress)
+
+    def on_method_end(self, trace: Trace) -> None:
+        self.observer.on_method_end(trace)
 
 
 # The claim about the bias needs 5000 iterations with all samples: smoke shows that everything runs, no more.
@@ -123,13 +141,13 @@ def _reproduce(
 ) -> Reproduction:
     specs = {name: _sized(load_preset(name), name, SIZES[preset], seed) for name in SETTINGS}
     done: dict[str, RunResult] = {}
-    for name, spec in specs.items():
+    for number, (name, spec) in enumerate(specs.items(), start=1):
         done[name] = run(
             spec,
             folder / name,
             resume=resume,
             overwrite=overwrite,
-            progress=progress,
+            progress=progress and _InSetting(progress, f"{name} ({number} of {len(specs)})"),
             report=report,
             built=_reuse(spec, done),
             formats=("png",),  # a PDF takes a second; the figures of the paper below have one
@@ -205,10 +223,9 @@ def _reuse(spec: Spec, done: Mapping[str, RunResult]) -> Any:
 
 def _paper_figures(folder: Path, done: Mapping[str, RunResult]) -> list[Path]:
     start, sampled = done["logistic-explosion"].results, done["logistic-sorted"].results
-    pair = {name: sampled[name] for name in ("CGT", "DGDClip")}
     figures = (
         plots.twin_explosion(members(start["AB"])[0], members(start["CGT"])[0]),
-        plots.side_by_side(pair["CGT"], pair["DGDClip"]),
+        plots.side_by_side(sampled["CGT"], sampled["DGDClip (R)"]),
         plots.curves(done[FULL_BATCH].results),
     )
     drawn = zip(CAPTIONS, figures, strict=True)

@@ -13,6 +13,7 @@ from digrad.paper.measures import (
     Oscillation,
     iterations_to,
     largest_over_initial,
+    last_clipped,
     oscillation,
     over_seeds,
     tail_mean,
@@ -32,7 +33,7 @@ EXPLOSION = "plain gradient tracking (AB) explodes while CGT decreases"
 SLOW_AND_BIASED = "DGD with clipping is slower than CGT, and biased"
 OSCILLATIONS = "DGD with clipping shows pronounced oscillations"
 
-VARIANTS = {"DGDClip": "DGD-clip mixes with R", "DGDClip-sinkhorn": "DGD-clip mixes with W"}
+VARIANTS = ("DGDClip (R)", "DGDClip (W)")  # the matrix that they mix with
 LONG_ENOUGH = f"Decided only when CGT reaches F - F* <= {GAP:g} in the first half of the run."
 
 CHOICES = {
@@ -42,8 +43,8 @@ CHOICES = {
     "32561 samples are partitioned",
     "start": "independent N(0, 1) entries, different for every agent; also zero and N(0, 0.09); the paper does "
     "not say",
-    "mixing of DGD-clip": "both the row-stochastic R, as the paper evidently ran it, and a doubly stochastic W "
-    "on the same edges (Sinkhorn); the paper does not say, and the one it cites could not be found",
+    "mixing of DGDClip": "both the row-stochastic R, with which CGT mixes its estimates, and a doubly stochastic W on "
+    "the same edges (Sinkhorn); the paper does not say, and the paper that it cites for the method could not be found",
     "loss": "the sign error of the printed loss is corrected: log(1 + exp(z)) - y z; as printed it is unbounded "
     "below",
     "convexity": 'the corrected loss is convex, although the paper calls it "nonconvex regularized"',
@@ -102,7 +103,7 @@ def bias_claim(done: RunResult, label: str) -> Claim:
     return Claim(
         number=2,
         claim=SLOW_AND_BIASED,
-        setting=f"{done.spec.name}; {VARIANTS[label]}",
+        setting=f"{done.spec.name}; {label}",
         run=done.directory.name,
         measured=_bias_sentence(numbers, label, ratio, kind),
         holds=parts.get((slower, biased), FAILS) if is_long_enough(done) else UNDECIDED,
@@ -125,11 +126,11 @@ def oscillation_claim(done: RunResult, label: str) -> Claim:
     return Claim(
         number=3,
         claim=OSCILLATIONS,
-        setting=f"{done.spec.name}; {VARIANTS[label]}",
+        setting=f"{done.spec.name}; {label}",
         run=done.directory.name,
         measured=_oscillation_sentence(ours, theirs, found["CGT_grad_norm"], found[f"{label}_grad_norm"]),
         holds=(HOLDS if pronounced else FAILS) if is_long_enough(done) else UNDECIDED,
-        rule="in the second half, the loss of DGD-clip deviates from its trend by at least "
+        rule="in the second half, the loss of DGDClip deviates from its trend by at least "
         f"{PRONOUNCED:.0%} of its mean, and twice as much as CGT's. {LONG_ENOUGH}",
         numbers={
             f"{name}_{field}": value for name, one in found.items() for field, value in vars(one).items()
@@ -152,6 +153,7 @@ def _measure(done: RunResult, label: str) -> dict[str, float | None]:
         "mean_gap": lambda trace: tail_mean(trace.loss) - least,
         "final_grad_norm": lambda trace: float(trace.grad_norm[-1]),
         "mean_grad_norm": lambda trace: tail_mean(trace.grad_norm),
+        "last_clipped": last_clipped,
     }
     return {f"{label}_{name}": over_seeds(result, measure) for name, measure in measures.items()}
 
@@ -169,8 +171,9 @@ def _explosion_sentence(numbers: Mapping[str, Any]) -> str:
     if numbers["diverged_at"] is not None:
         return f"AB diverges at iteration {numbers['diverged_at']}; {cgt}"
     never = "never clips" if numbers["largest_fraction_clipped"] == 0 else "clips"
-    difference = figure(numbers["largest_loss_difference"])
-    return f"AB does not diverge; {cgt}; CGT {never}, and the losses of both differ by at most {difference}"
+    difference = numbers["largest_loss_difference"]
+    both = f"differ by at most {figure(difference)}" if difference else "are identical"
+    return f"AB does not diverge; {cgt}; CGT {never}, and the losses of both {both}"
 
 
 def _ratio(numerator: float | None, denominator: float | None) -> float | None:
@@ -184,7 +187,8 @@ def _bias_sentence(numbers: Mapping[str, Any], label: str, ratio: float | None, 
     at = "at the end" if kind == "final" else "in the mean of the last quarter"
     return (
         f"iterations to F - F* <= {GAP:g}: {both('iterations')}; {at}: gradient norm "
-        f"{both(f'{kind}_grad_norm', f', ratio {figure(ratio)}')}, F - F* {both(f'{kind}_gap')}"
+        f"{both(f'{kind}_grad_norm', f', ratio {figure(ratio)}')}, F - F* {both(f'{kind}_gap')}; last "
+        f"recorded iteration that clips: {both('last_clipped')}; a step that does not clip is one of DGD"
     )
 
 

@@ -59,6 +59,12 @@ def largest_over_initial(trace: Trace) -> float | None:
     return float(trace.loss.max() / trace.loss[0]) if np.isfinite(trace.loss).all() else None
 
 
+def last_clipped(trace: Trace) -> int | None:
+    """Return the last recorded iteration at which an agent clipped, or None."""
+    clipped = np.flatnonzero(trace.fraction_clipped > 0)
+    return int(trace.k[clipped[-1]]) if clipped.size else None
+
+
 def oscillation(k: npt.NDArray[Any], values: npt.NDArray[np.float64]) -> Oscillation:
     """Measure how much a finite curve moves up and down.
 
