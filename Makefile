@@ -65,7 +65,7 @@ docs: $(VENV)/.installed-test
 	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs docs/_build/html
 
 # Wheel and source distribution in dist/, each installed into an empty environment and tried outside of the checkout.
-package: $(VENV)/.installed-test
+package: $(VENV)/.installed-build
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation
 	for file in dist/*.whl dist/*.tar.gz; do \
@@ -84,6 +84,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(PIP) install -c constraints.txt -e '.[test,docs,torch]'
+	touch $@
+
+$(VENV)/.installed-build: constraints.txt | $(VENV)/bin/python
+	$(PIP) install -c constraints.txt build hatchling
 	touch $@
 
 $(VENV)/.installed-slow: $(VENV)/.installed-test
