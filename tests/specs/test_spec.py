@@ -124,6 +124,12 @@ BAD = [  # what is replaced, by which line, the key that the message names, the 
     ("sweep", "sweep.grid.step_size = {low = 1, high = 2}", "sweep.grid.step_size.count", ""),
     ("sweep", "sweep.grid.step_size = {low = 0, high = 2, count = 3}", "sweep.grid.step_size", ""),
     ("sweep", "sweep.random.step_size = {low = 1, hig = 2}", "sweep.random.step_size.hig", "high"),
+    (
+        "methods",
+        'methods.DiLoCo = {step_size = 0.05, direction = "adam"}',
+        "methods.DiLoCo.direction",
+        "",
+    ),
     ("methods", "methods = {}", "methods", ""),
     ("methods", "methods.CGT = 3", "methods.CGT", ""),
     ("methods", "methods.CTG = {step_size = 1.0}", "methods.CTG.method", "CGT"),

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from pydantic import ConfigDict, PrivateAttr, TypeAdapter, ValidationError, model_validator
+from pydantic.errors import PydanticSchemaGenerationError
 
 from digrad.errors import DigradError
 from digrad.methods.registry import ALL_METHODS
@@ -55,6 +56,8 @@ def _value(value: Any, hint: Any, key: str) -> Any:
         return hyper_parameter(value, key)
     try:
         return TypeAdapter(hint, config=ConfigDict(strict=True)).validate_python(value)
+    except PydanticSchemaGenerationError as error:
+        raise refuse("cannot be given in a specification; build the method in Python.", key) from error
     except ValidationError as error:
         expected = typing.get_args(hint)
         if expected and all(isinstance(option, str) for option in expected):

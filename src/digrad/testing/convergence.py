@@ -136,6 +136,8 @@ def setting(method: Any, matrix: str) -> str:
 
     >>> setting(dg.DGDClip(0.05, 5.0), "W"), setting(dg.DAMSGrad(0.1, delayed=False), "W")
     ('W, step_size 0.05, threshold 5', 'W, step_size 0.1, delayed False')
+    >>> setting(dg.DiLoCo(0.05, 3), "W")
+    'W, step_size 0.05, local_steps 3'
     """
     values = {field.name: getattr(method, field.name) for field in dataclasses.fields(method)}
     shown = [name for name, value in values.items() if value != _default(method, name)]
@@ -144,7 +146,8 @@ def setting(method: Any, matrix: str) -> str:
 
 
 def _default(method: Any, name: str) -> Any:
-    return type(method).__dataclass_fields__[name].default
+    field = type(method).__dataclass_fields__[name]
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def _moves(last: list[Floats]) -> bool:
