@@ -190,18 +190,7 @@ def methods_page() -> str:
     """Return methods.md."""
     lines = [*METHODS_HEAD.splitlines()]
     for row in method_facts():
-        cells = (
-            row.name,
-            " + ".join(row.needs),
-            row.vectors,
-            row.scalars,
-            row.all_reduces,
-            row.rounds,
-            row.converges,
-            "yes" if row.decentralized else "no",
-            row.source,
-        )
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
+        lines.append("| " + " | ".join(map(str, row.cells())) + " |")
     unread = [name for name, method in METHODS.items() if getattr(method, "reference", None) in NOT_OPENED]
     lines += [
         "",
@@ -214,8 +203,7 @@ def convergence_page(table: list[Outcome]) -> str:
     """Return convergence.md."""
     lines = [*CONVERGENCE_HEAD.splitlines()]
     for row in table:
-        cells = (row.method, row.setting, row.steps, *row.errors_shown(), row.outcome)
-        lines.append("| " + " | ".join(map(str, cells)) + f" | {'yes' if row.decentralized else 'no'} |")
+        lines.append("| " + " | ".join(map(str, row.cells())) + " |")
     return "\n".join(lines) + "\n"
 
 

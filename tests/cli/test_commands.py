@@ -9,7 +9,6 @@ import pytest
 
 import digrad as dg
 from digrad.cli import main
-from digrad.cli.commands import COMMANDS
 from digrad.cli.main import digrad
 from digrad.core.link_validation import check_links
 from digrad.specs import preset
@@ -52,7 +51,7 @@ def call(monkeypatch, capsys, *words):
     return output.out
 
 
-@pytest.mark.parametrize("command", [command.name for command in COMMANDS])
+@pytest.mark.parametrize("command", digrad.commands)
 def test_every_command_explains_itself(command, monkeypatch, capsys):
     text = call(monkeypatch, capsys, command, "--help")
     assert f"Usage: digrad {command}" in text

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from digrad._internal.json_files import strict
 from digrad.paper.claims import Claim, ClaimTable, Ruling
 from digrad.paper.measures import iterations_to, largest_over_initial, oscillation, over_seeds, tail_mean
 from digrad.trace import Ensemble, Trace
@@ -56,4 +57,4 @@ def test_claim_table_shows_every_claim_rule_and_choice() -> None:
     assert "| (1) it explodes | a start | at 3 | **holds** |" in text
     assert "- (1) it explodes: it diverges" in text
     assert "- **graph**: a ring" in text
-    assert table.to_dict()["claims"][0]["numbers"] == {"diverged_at": 3}
+    assert strict(table)["claims"][0]["numbers"] == {"diverged_at": 3}

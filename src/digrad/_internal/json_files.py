@@ -1,5 +1,6 @@
 """JSON files: strict, for people to read, replaced atomically, and checked when read, because people edit them."""
 
+import dataclasses
 import functools
 import json
 import math
@@ -12,12 +13,14 @@ from digrad.errors import DataError
 
 
 def strict(value: Any) -> Any:
-    """Return a value as strict JSON holds it: plain numbers and lists, and None for NaN and infinity.
+    """Return a value as strict JSON holds it: plain numbers, lists and objects, and None for NaN and infinity.
 
     Example:
         >>> strict({"loss": float("inf"), "k": (1, 2)})
         {'loss': None, 'k': [1, 2]}
     """
+    if dataclasses.is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {key: strict(item) for key, item in value.items()}
     if hasattr(value, "tolist"):  # of NumPy

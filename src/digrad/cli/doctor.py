@@ -8,7 +8,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -39,7 +39,7 @@ def doctor(as_json: bool) -> None:
     """
     findings = [*_versions(), *_machine(), *_folders(), *_data(), *_plugins()]
     if as_json:
-        output.as_json([asdict(finding) for finding in findings])
+        output.as_json(findings)
     else:
         output.table(("", "here", "to do"), [(f.subject, f.found, f.fix) for f in findings])
     if any(finding.needed for finding in findings):

@@ -12,30 +12,23 @@ from pathlib import Path
 import click
 
 from digrad.cli import output
-from digrad.cli.shared_options import json_option
+from digrad.cli.shared_options import COUNT, FILE, INDEX, json_option
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option(
-    "--agents",
-    type=click.IntRange(min=1),
-    help="Number of agents (processes) to start on this machine.  [required]",
+    "--agents", type=COUNT, help="Number of agents (processes) to start on this machine.  [required]"
 )
 @click.option(
-    "--graph",
-    type=click.Path(path_type=Path),
-    help="Graph file for a script that calls ProcessNetwork() without a graph.",
+    "--graph", type=FILE, help="Graph file for a script that calls ProcessNetwork() without a graph."
 )
 @click.option(
     "--max-restarts",
-    type=click.IntRange(min=0),
+    type=INDEX,
     default=3,
-    show_default=True,
     help="How often to restart all agents after a failure.",
 )
-@click.option(
-    "--nodes", type=click.IntRange(min=1), default=1, show_default=True, help="Number of machines in the run."
-)
+@click.option("--nodes", type=COUNT, default=1, help="Number of machines in the run.")
 @click.option(
     "--endpoint",
     metavar="HOST:PORT",
@@ -43,22 +36,15 @@ from digrad.cli.shared_options import json_option
 )
 @click.option("--interface", help="Network interface to use.  [default: loopback on one machine]")
 @click.option(
-    "--node-rank",
-    type=click.IntRange(min=0),
-    help="Number of this machine, from 0.  [default: in order of arrival]",
+    "--node-rank", type=INDEX, help="Number of this machine, from 0.  [default: in order of arrival]"
 )
 @click.option(
     "--rejoin-timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=300.0,
-    show_default=True,
     help="Seconds to wait for machines that are missing or were lost.",
 )
-@click.option(
-    "--key-file",
-    type=click.Path(path_type=Path),
-    help="Secret key, made by `digrad keygen`, that all machines share.",
-)
+@click.option("--key-file", type=FILE, help="Secret key, made by `digrad keygen`, that all machines share.")
 @click.option(
     "--insecure",
     is_flag=True,
@@ -71,11 +57,11 @@ from digrad.cli.shared_options import json_option
 )
 @click.option(
     "--metrics",
-    type=click.Path(path_type=Path),
+    type=FILE,
     help="Folder for metrics of every agent and step, as JSON lines and for TensorBoard.",
 )
 @json_option
-@click.argument("script", type=click.Path(path_type=Path), required=False)
+@click.argument("script", type=FILE, required=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def launch(
@@ -144,7 +130,7 @@ def launch(
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=FILE)
 def keygen(file: Path) -> None:
     """Write a new secret key to FILE for `digrad launch --key-file`.
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from digrad.cli import output
-from digrad.cli.shared_options import json_option
+from digrad.cli.shared_options import FILE, INDEX, json_option
 
 _MANY_EDGES = 2_000_000  # from here on a description takes long enough for a word
 
@@ -17,15 +17,9 @@ _MANY_EDGES = 2_000_000  # from here on a description takes long enough for a wo
 @click.command(context_settings={"ignore_unknown_options": True})  # or -3 would be an option
 @click.argument("graph")
 @click.argument("arguments", nargs=-1)
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed for random graphs."
-)
-@click.option(
-    "--draw", type=click.Path(path_type=Path), help="Draw the digraph to this PNG, PDF or SVG file."
-)
-@click.option(
-    "--save", type=click.Path(path_type=Path), help="Write the digraph to this .json or edge-list file."
-)
+@click.option("--seed", type=INDEX, default=0, help="Random seed for random graphs.")
+@click.option("--draw", type=FILE, help="Draw the digraph to this PNG, PDF or SVG file.")
+@click.option("--save", type=FILE, help="Write the digraph to this .json or edge-list file.")
 @json_option
 def graph(
     graph: str, arguments: tuple[str, ...], seed: int, draw: Path | None, save: Path | None, as_json: bool
@@ -89,34 +83,11 @@ def methods(names: tuple[str, ...], as_json: bool, bibtex: bool, measure: bool) 
         return
     facts = method_facts(names)
     if as_json:
-        output.as_json([row.to_dict() for row in facts])
+        output.as_json(facts)
         return
-    rows = [
-        (
-            row.name,
-            " + ".join(row.needs),
-            row.vectors,
-            row.scalars,
-            row.all_reduces,
-            row.rounds,
-            row.converges,
-            "yes" if row.decentralized else "no",
-            row.source,
-        )
-        for row in facts
-    ]
-    headers = (
-        "method",
-        "needs",
-        "vectors/edge",
-        "scalars/edge",
-        "all-reduce",
-        "rounds",
-        "converges",
-        "decentralized",
-        "reference",
-    )
-    output.table(headers, rows)
+    counts = ("vectors/edge", "scalars/edge", "all-reduce", "rounds")
+    headers = ("method", "needs", *counts, "converges", "decentralized", "reference")
+    output.table(headers, [row.cells() for row in facts])
 
 
 def _measure_methods(names: tuple[str, ...], as_json: bool) -> None:
@@ -126,21 +97,11 @@ def _measure_methods(names: tuple[str, ...], as_json: bool) -> None:
     chosen = {row.name for row in method_facts(names)}
     rows = [convergence.measure(*row) for row in convergence.settings() if type(row[0]).__name__ in chosen]
     if as_json:
-        output.as_json([row.to_dict() for row in rows])
+        output.as_json(rows)
         return
-    headers = (
-        "method",
-        "matrices and hyper-parameters",
-        "steps",
-        "mean error",
-        "largest error",
-        "a tenth of the step",
-        "outcome",
-        "decentralized",
-    )
-    lines = [(r.method, r.setting, r.steps, *r.errors_shown(), r.outcome) for r in rows]
-    marks = ["yes" if row.decentralized else "no" for row in rows]
-    output.table(headers, [(*line, mark) for line, mark in zip(lines, marks, strict=True)])
+    errors = ("mean error", "largest error", "a tenth of the step")
+    headers = ("method", "matrices and hyper-parameters", "steps", *errors, "outcome", "decentralized")
+    output.table(headers, [row.cells() for row in rows])
 
 
 @click.group()
@@ -152,27 +113,18 @@ def data() -> None:
 @json_option
 def data_list(as_json: bool) -> None:
     """List the data sets that problems may name, and where they are on this machine."""
-    import dataclasses
-
     from digrad.data import list_datasets
 
-    rows = list_datasets()
+    found = list_datasets()
     if as_json:
-        output.as_json([dataclasses.asdict(row) for row in rows])
+        output.as_json(found)
         return
-    output.table(
-        ("name", "samples", "features", "where", "description"),
-        [
-            (
-                r.name,
-                r.n_samples,
-                r.dim,
-                r.problem or r.location or "not here: digrad data get",
-                r.description,
-            )
-            for r in rows
-        ],
-    )
+    places = [row.problem or row.location or "not here: digrad data get" for row in found]
+    rows = [
+        (row.name, row.n_samples, row.dim, place, row.description)
+        for row, place in zip(found, places, strict=True)
+    ]
+    output.table(("name", "samples", "features", "where", "description"), rows)
 
 
 @data.command("get")
@@ -180,15 +132,13 @@ def data_list(as_json: bool) -> None:
 @json_option
 def data_get(name: str, as_json: bool) -> None:
     """Find the data set NAME, and download it to the cache if it is not on this machine."""
-    import dataclasses
-
     from digrad.data import fetch
     from digrad.data.download import progress_bar
 
     with progress_bar(name) as progress:
         found = fetch(name, progress=progress)
     if as_json:
-        output.as_json(dataclasses.asdict(found))
+        output.as_json(found)
     elif found.source == "bundled":
         click.echo(f"{name} is bundled with {found.location}: nothing to fetch.")
     else:
@@ -200,13 +150,11 @@ def data_get(name: str, as_json: bool) -> None:
 @json_option
 def data_verify(name: str, as_json: bool) -> None:
     """Check that the data set NAME on this machine is the published one, by its SHA-256."""
-    import dataclasses
-
     from digrad.data import verify
 
     found = verify(name)
     if as_json:
-        output.as_json(dataclasses.asdict(found))
+        output.as_json(found)
         return
     click.echo(
         f"{found.name}: {found.n_samples} samples, {found.dim} features, sha256 {found.sha256}, {found.location}"

@@ -9,7 +9,12 @@ from typing import Any, NoReturn
 import click
 
 from digrad._internal.compilation import keep_compiled
-from digrad.cli import commands
+from digrad.cli.doctor import doctor
+from digrad.cli.launch_commands import keygen, launch
+from digrad.cli.lookup_commands import data, graph, methods
+from digrad.cli.run_commands import demo, report, reproduce, run
+from digrad.cli.sweep_commands import sweep, tune
+from digrad.cli.theory_commands import certify, smoothness
 from digrad.errors import DigradError
 
 HELP = """Decentralized optimization over directed graphs that does not blow up.
@@ -26,13 +31,18 @@ Start here:
 """
 
 
-@click.group(help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    help=HELP,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True},
+)
 @click.version_option(package_name="digrad")
 def digrad() -> None:
     """Hold the commands."""
 
 
-for command in commands.COMMANDS:
+for command in (
+    demo, run, sweep, tune, reproduce, certify, smoothness, launch, keygen, graph, methods, data, report, doctor,
+):  # fmt: skip
     digrad.add_command(command)
 
 

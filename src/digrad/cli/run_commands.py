@@ -4,7 +4,6 @@ Everything heavy is imported inside a command, so that ``--help`` answers at onc
 """
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -12,7 +11,15 @@ import click
 
 from digrad._internal.formatting import shown
 from digrad.cli import observers, output
-from digrad.cli.shared_options import json_option, out_option, overwrite_option, resume_option
+from digrad.cli.shared_options import (
+    COUNT,
+    FILE,
+    INDEX,
+    json_option,
+    out_option,
+    overwrite_option,
+    resume_option,
+)
 
 Preset = Literal["smoke", "small", "medium", "full"]
 
@@ -36,7 +43,7 @@ def demo(out: Path | None, as_json: bool, overwrite: bool) -> None:
 
 
 @click.command()
-@click.argument("spec", type=click.Path(path_type=Path), required=False)
+@click.argument("spec", type=FILE, required=False)
 @out_option
 @resume_option
 @overwrite_option
@@ -81,25 +88,11 @@ def run(
     type=click.Choice(get_args(Preset)),
     help="Size of the experiment; see above.  [default: full for logistic, small for cifar]",
 )
+@click.option("--seed", type=INDEX, default=0, help="Random seed for starts and samples.")
+@click.option("--jobs", type=COUNT, help="cifar: number of parallel processes.  [default: one per core]")
+@click.option("--seeds", type=COUNT, help="cifar: run only the first N seeds; --resume adds the others.")
 @click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Random seed for starts and samples.",
-)
-@click.option(
-    "--jobs", type=click.IntRange(min=1), help="cifar: number of parallel processes.  [default: one per core]"
-)
-@click.option(
-    "--seeds",
-    type=click.IntRange(min=1),
-    help="cifar: run only the first N seeds; --resume adds the others.",
-)
-@click.option(
-    "--steps",
-    type=click.IntRange(min=1),
-    help="cifar: run only N steps, without a search, to see how long a full run takes.",
+    "--steps", type=COUNT, help="cifar: run only N steps, without a search, to see how long a full run takes."
 )
 @click.option(
     "--setting",
@@ -170,7 +163,7 @@ def reproduce(
         sys.exit(130)
     assert result.table is not None
     if as_json:
-        output.as_json(result.table.to_dict())
+        output.as_json(result.table)
     else:
         _show_claims(result, experiment)
     if result.failures:
@@ -206,7 +199,7 @@ def _show_claims(result: Any, experiment: str) -> None:
 
 
 @click.command()
-@click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=FILE)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -225,7 +218,7 @@ def report(directories: tuple[Path, ...], out: Path | None) -> None:
 
 def _show_links(found: Any, as_json: bool) -> None:
     if as_json:
-        output.as_json([asdict(row) for row in found.rows])
+        output.as_json(found.rows)
         return
     rows = [(row.problem, row.policy, shown(row.error, 2, absent="inf"), row.verdict) for row in found.rows]
     output.table(("problem", "lost packets", "error of the worst agent", "verdict"), rows)

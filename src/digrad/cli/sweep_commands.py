@@ -13,23 +13,17 @@ import click
 from digrad._internal.formatting import shown
 from digrad.cli import output
 from digrad.cli.observers import row_bar
-from digrad.cli.shared_options import json_option, out_option, overwrite_option
+from digrad.cli.shared_options import COUNT, json_option, out_option, overwrite_option, spec_argument
 
 _SHOWN = 10  # rows of a sweep that the terminal shows
 
 
 @click.command()
-@click.argument("spec", type=click.Path(path_type=Path))
+@spec_argument
 @out_option
 @click.option("--resume", is_flag=True, help="Keep the finished rows of an earlier sweep in --out.")
 @overwrite_option
-@click.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Number of worker processes.",
-)
+@click.option("--workers", type=COUNT, default=1, help="Number of worker processes.")
 @click.option(
     "--backend", metavar="NAME", help="Joblib backend to use instead of local processes, e.g. dask."
 )
@@ -92,25 +86,18 @@ def _part(text: str) -> tuple[int, int]:
 
 
 @click.command()
-@click.argument("spec", type=click.Path(path_type=Path))
+@spec_argument
 @out_option
 @click.option("--method", metavar="LABEL", help="Which method of SPEC to tune.  [default: the first]")
 @click.option(
     "--goal",
     type=click.Choice(["largest stable step", "best final value"]),
     default="largest stable step",
-    show_default=True,
     help="What to search for.",
 )
-@click.option("--field", default="step_size", show_default=True, help="The hyper-parameter to search.")
-@click.option(
-    "--budget",
-    type=click.IntRange(min=1),
-    default=12,
-    show_default=True,
-    help="Largest number of values to try, 3 or more.",
-)
-@click.option("--steps", type=click.IntRange(min=1), help="Steps of each run.  [default: those of SPEC]")
+@click.option("--field", default="step_size", help="The hyper-parameter to search.")
+@click.option("--budget", type=COUNT, default=12, help="Largest number of values to try, 3 or more.")
+@click.option("--steps", type=COUNT, help="Steps of each run.  [default: those of SPEC]")
 @json_option
 def tune(
     spec: Path, out: Path | None, method: str | None, goal: Any, field: str, budget: int, steps: int | None,

@@ -11,24 +11,17 @@ import click
 
 from digrad.cli import output
 from digrad.cli.observers import ProgressBar
-from digrad.cli.shared_options import json_option, method_option, out_option
+from digrad.cli.shared_options import COUNT, FILE, json_option, method_option, out_option, spec_argument
 
 
 @click.command()
-@click.argument("spec", type=click.Path(path_type=Path), required=False)
+@click.argument("spec", type=FILE, required=False)
 @out_option
 @click.option(
-    "--steps",
-    type=click.IntRange(min=1),
-    help="Steps of the run to check.  [default: those of SPEC, at most 1500]",
+    "--steps", type=COUNT, help="Steps of the run to check.  [default: those of SPEC, at most 1500]"
 )
 @click.option("--paper", is_flag=True, help="Also check every inequality of the paper's proof along the run.")
-@click.option(
-    "--verify",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Verify a stored certificate.json instead.",
-)
+@click.option("--verify", type=FILE, metavar="FILE", help="Verify a stored certificate.json instead.")
 @method_option
 @json_option
 def certify(
@@ -77,7 +70,7 @@ def certify(
 
 
 @click.command()
-@click.argument("spec", type=click.Path(path_type=Path))
+@spec_argument
 @out_option
 @method_option
 @json_option

@@ -32,9 +32,11 @@ class MethodFacts:
     decentralized: bool  # False for a method that needs the true average of all agents
     source: str  # where it was published, or what it is instead
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the facts as plain values."""
-        return dataclasses.asdict(self) | {"needs": list(self.needs)}
+    def cells(self) -> tuple[str | int, ...]:
+        """Return the facts in the order in which tables show them, from ``method`` to ``reference``."""
+        counts = (self.vectors, self.scalars, self.all_reduces, self.rounds)
+        is_decentralized = "yes" if self.decentralized else "no"
+        return self.name, " + ".join(self.needs), *counts, self.converges, is_decentralized, self.source
 
 
 def method_facts(names: Iterable[str] = ()) -> list[MethodFacts]:

@@ -1,7 +1,7 @@
 """The table of final accuracies: one row per method that was trained."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -46,10 +46,6 @@ class AccuracyRow:
     seconds_per_step: float
     cpu_seconds_per_step: float
     seeds: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return asdict(self)
 
 
 def accuracy_table(done: RunResult) -> list[AccuracyRow]:

@@ -188,14 +188,12 @@ def _conclude(
     table = replace(_judge(done, preset, size, seed), figures=captions)
     rows = {name: accuracy_table(result) for name, result in done.items()}
     failures = {name: result.failures for name, result in done.items() if result.failures}
-    write_json(
-        folder / "table.json", {name: [row.to_dict() for row in found] for name, found in rows.items()}
-    )
+    write_json(folder / "table.json", rows)
     tables = [table_markdown(done[name].spec.name, found) for name, found in rows.items()]
     projected = _projection(done, preset, size)
     text = "\n".join(["# Accuracies", "", *tables, projected, failures_markdown(failures)])
     write_atomically(folder / "table.md", text)
-    write_json(folder / "claims.json", table.to_dict())
+    write_json(folder / "claims.json", table)
     write_atomically(folder / "claims.md", table.to_markdown())
     if report:
         report(folder)

@@ -1,7 +1,7 @@
 """Claims of a paper, what was measured, and whether they hold: as data, as JSON and as a table."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -52,7 +52,7 @@ class Ruling:
 
 @dataclass(frozen=True)
 class ClaimTable:
-    """All claims of one experiment.
+    """All claims of one experiment, the content of ``claims.json``.
 
     Args:
         title: Title of the experiment.
@@ -67,10 +67,6 @@ class ClaimTable:
     verdicts: Sequence[Ruling]
     choices: Mapping[str, str]
     figures: Mapping[str, str] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the content of ``claims.json``."""
-        return asdict(self)
 
     def table(self) -> Table:
         """Return one row per claim and setting."""

@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +122,7 @@ def reproduce_links(out: str | os.PathLike[str], *, seed: int = 0, overwrite: bo
             figures += plots.save_figure(figure, folder / f"links-{name}", formats=("png",))
         found = LinkBias(folder, tuple(rows), tuple(figures))
         write_atomically(folder / "links.md", found.to_markdown())
-        write_json(folder / TABLE, {"seed": seed, "rows": [asdict(row) for row in rows]})
+        write_json(folder / TABLE, {"seed": seed, "rows": rows})
     return found
 
 

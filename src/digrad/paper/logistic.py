@@ -158,7 +158,7 @@ def _reproduce(
             )
     figures = _paper_figures(folder / "figures", done)
     table = _judge(done, preset, SIZES[preset], seed)
-    write_json(folder / "claims.json", table.to_dict())
+    write_json(folder / "claims.json", table)
     write_atomically(folder / "claims.md", table.to_markdown())
     if report:
         report(folder)

@@ -40,11 +40,12 @@ class Outcome:
     outcome: str  # exact, biased, drifting, neighbourhood, or wrong point
     decentralized: bool  # False for a method that needs the true average of all agents
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the outcome as plain values."""
-        return dataclasses.asdict(self)
+    def cells(self) -> tuple[str | int, ...]:
+        """Return the outcome in the order in which tables show it, from ``method`` to ``decentralized``."""
+        is_decentralized = "yes" if self.decentralized else "no"
+        return self.method, self.setting, self.steps, *self._errors(), self.outcome, is_decentralized
 
-    def errors_shown(self) -> tuple[str, str, str]:
+    def _errors(self) -> tuple[str, str, str]:
         """Return the three errors to the digits that do not depend on rounding."""
         errors = (self.mean_error, self.largest_error, self.largest_error_tenth)
         if self.outcome == "neighbourhood":
