@@ -235,6 +235,7 @@ def _style(**chosen: bool) -> str:
 
 
 def _run(spec: Any, out: Path, *, resume: bool, overwrite: bool, style: str) -> None:
+    from digrad.core.methods_table import marked
     from digrad.plots import measured_at
     from digrad.specs import run as run_experiment
 
@@ -250,7 +251,8 @@ def _run(spec: Any, out: Path, *, resume: bool, overwrite: bool, style: str) -> 
         observers.write_line({"event": "done", "directory": str(out), "interrupted": result.interrupted})
     elif style != "quiet":
         average = measured_at(result.results.values())
-        output.verdict_table({spec.label_of(name): entry for name, entry in summary.items()}, average)
+        labels = {name: marked(name, spec.methods[name].build()) for name in summary}
+        output.verdict_table({labels[name]: entry for name, entry in summary.items()}, average)
         for path in result.figures:
             if path.suffix == ".png":
                 click.echo(f"  {path}")

@@ -48,6 +48,11 @@ def method_facts(names: Iterable[str] = ()) -> list[MethodFacts]:
     return [_facts(name, method) for name, method in _chosen(names).items()]
 
 
+def marked(label: str, method: Any) -> str:
+    """Return a label as tables show it: marked when the method needs the true average of all agents."""
+    return f"{label} (not decentralized)" if "mean" in getattr(method, "needs", ()) else label
+
+
 def bibtex_of(names: Iterable[str] = ()) -> str:
     """Return the BibTeX entries that the named methods cite, each once, or those of all methods."""
     entries = dict.fromkeys(_entry(method) for method in _chosen(names).values())

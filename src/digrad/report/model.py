@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from digrad.plots import excess_loss, measured_at
 from digrad.plots.columns import ORDER, column_of
 from digrad.report.downsample import kept_rows
 from digrad.report.runs import Run
-from digrad.report.sources import folder_names
 from digrad.specs.run_directory import Result
 from digrad.trace import Ensemble
 from digrad.trace.ensemble import members
@@ -30,15 +28,15 @@ _COUNTS = ("k", "bytes_sent")
 
 def model_of(runs: Sequence[Run]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the data of a page, and apart from it the times, which differ between equal runs."""
-    names = folder_names([run.path for run in runs])
-    loaded = [_Named(number, name, run) for number, (name, run) in enumerate(zip(names, runs, strict=True))]
-    most = _rows_per_curve(loaded)
+    most = _rows_per_curve(runs)
     series = [
-        _series(one, label, result, most) for one in loaded for label, result in one.run.results.items()
+        {"run": number, **_series(run, label, result, most)}
+        for number, run in enumerate(runs)
+        for label, result in run.results.items()
     ]
     average = measured_at(result for run in runs for result in run.results.values())
     data = {
-        "runs": [_run(one) for one in loaded],
+        "runs": [_run(run) for run in runs],
         "average": average,
         "metrics": _metrics(series, average),
         "axes": _axes(series),
@@ -48,60 +46,44 @@ def model_of(runs: Sequence[Run]) -> tuple[dict[str, Any], dict[str, Any]]:
     return data, times
 
 
-@dataclass(frozen=True)
-class _Named:
-    number: int
-    folder: str  # what the page calls it
-    run: Run
-
-    @property
-    def problem(self) -> Mapping[str, Any]:
-        return self.run.setting.get("problem") or {}
-
-    @property
-    def minimum(self) -> float | None:
-        return (self.problem.get("minimum") or {}).get("loss")
-
-
-def _rows_per_curve(loaded: Sequence[_Named]) -> int:
+def _rows_per_curve(runs: Sequence[Run]) -> int:
     columns = 0
-    for one in loaded:
-        for result in one.run.results.values():
+    for run in runs:
+        for result in run.results.values():
             width = 3 if isinstance(result, Ensemble) else 1
-            columns += 2 + width * (len(_measured(result)) + (one.minimum is not None))
+            columns += 2 + width * (len(_measured(result)) + (run.minimum.get("loss") is not None))
     return max(LEAST_ROWS, min(MOST_ROWS, NUMBERS // max(1, columns)))
 
 
-def _run(one: _Named) -> dict[str, Any]:
+def _run(run: Run) -> dict[str, Any]:
     return {
-        "name": one.run.name,
-        "folder": one.folder,
-        "minimum": one.minimum,
-        "best": (one.problem.get("minimum") or {}).get("x"),
-        "labels": one.problem.get("labels"),
-        "plane": _rounded_plane(one.problem.get("plane")),
-        "network": one.run.setting.get("network"),
+        "name": run.name,
+        "folder": run.folder,
+        "minimum": run.minimum.get("loss"),
+        "best": run.minimum.get("x"),
+        "labels": run.problem.get("labels"),
+        "plane": _rounded_plane(run.problem.get("plane")),
+        "network": run.setting.get("network"),
     }
 
 
-def _series(one: _Named, label: str, result: Result, most: int) -> dict[str, Any]:
+def _series(run: Run, label: str, result: Result, most: int) -> dict[str, Any]:
     k, columns = _columns(result, _measured(result))
-    if one.minimum is not None and "loss" in columns:
-        columns = _with_excess(columns, one.minimum)
+    if run.minimum.get("loss") is not None and "loss" in columns:
+        columns = _with_excess(columns, run.minimum["loss"])
     drawn = [band[part] for name, band in columns.items() if name[:2] != "x[" for part in band]
     wanted = most if len(k) <= most else min(most, THINNED_ROWS)
     rows = kept_rows(k, [np.asarray(values, float) for values in drawn], wanted)
     return {
-        "run": one.number,
         "label": label,
-        "shown": one.run.shown[label],
+        "shown": run.shown(label),
         "verdict": result.verdict,
         "diverged_at": result.diverged_at,
         "seeds": len(members(result)),
         "slowest": members(result)[0].facts.get("slowest"),
         "recorded": len(k),
         "steps": int(k[-1]),
-        "evaluations_per_step": _evaluations(one),
+        "evaluations_per_step": _evaluations(run),
         "k": k[rows].tolist(),
         "bytes_sent": _bytes(result, k, rows),
         "columns": {
@@ -146,16 +128,16 @@ def _with_excess(columns: dict[str, Any], best: float) -> dict[str, Any]:
     return {"loss": columns["loss"], "excess_loss": excess, **columns}
 
 
-def _evaluations(one: _Named) -> int | None:
+def _evaluations(run: Run) -> int | None:
     """Return how many gradients of samples all agents take together per step; of losses, where there are none.
 
     None where agents sleep, and take fewer.
     """
-    batch_size, problem = one.run.batch_size, one.problem
-    if not problem or one.run.sleeps:
+    problem = run.problem
+    if not problem or run.sleeps:
         return None
-    if batch_size is not None:
-        return batch_size * problem["agents"]
+    if run.batch_size is not None:
+        return run.batch_size * problem["agents"]
     return sum(problem["samples"]) if problem["samples"] else problem["agents"]
 
 

@@ -37,11 +37,7 @@ def results_table(runs: Sequence[Run], data: Mapping[str, Any]) -> str:
         metric for metric in data["metrics"] if metric["key"] not in ("loss", "grad_norm", "consensus_error")
     ]
     columns = _columns(extras, has_runs=len(runs) > 1)
-    summaries = [run.summary for run in runs]
-    rows = [
-        _row(series, data["runs"][series["run"]], summaries[series["run"]][series["label"]], extras)
-        for series in data["series"]
-    ]
+    rows = [_row(series, runs[series["run"]], extras) for series in data["series"]]
     head = "".join(
         f'<th data-key="{text(column.key)}"{_look(column)}>{text(column.title)}</th>' for column in columns
     )
@@ -89,16 +85,12 @@ def _columns(extras: Sequence[Mapping[str, Any]], *, has_runs: bool) -> list[_Co
     ]
 
 
-def _row(
-    series: Mapping[str, Any],
-    run: Mapping[str, Any],
-    entry: Mapping[str, Any],
-    extras: Sequence[Mapping[str, Any]],
-) -> dict[str, _Cell]:
+def _row(series: Mapping[str, Any], run: Run, extras: Sequence[Mapping[str, Any]]) -> dict[str, _Cell]:
+    entry = run.results[series["label"]].summary()
     final, best = entry["final"], entry["best"]
     return {
         "method": _Cell(text(series["shown"])),
-        "run": _Cell(text(f"{run['folder']}: {run['name']}")),
+        "run": _Cell(text(f"{run.folder}: {run.name}")),
         "verdict": _Cell(badge(_verdict(entry), _LOOKS.get(entry["verdict"], "open"))),
         "diverged_at": _Cell(
             text("" if entry["diverged_at"] is None else entry["diverged_at"]), entry["diverged_at"]

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from digrad._internal.json_files import strict
-from digrad.core.methods_table import method_facts
+from digrad.core.methods_table import marked
 from digrad.errors import ArgumentError
-from digrad.methods import METHODS
+from digrad.methods.registry import ALL_METHODS
 from digrad.network import AnyNetwork
 from digrad.problems import Problem
 from digrad.specs.run_directory import Result, RunDirectory, environment
@@ -23,31 +23,47 @@ class Run:
 
     Args:
         name: Title of a page about it.
-        path: Its folder, or what a page calls it.
+        path: Its folder.
         results: By label.
-        summary: How each method ended, by label.
         setting: The problem and the network; empty where they are not known.
         environment: Machine, versions and times.
         methods: Class and hyper-parameters by label.
-        shown: Labels as tables show them: marked when the method needs the true average of all agents.
         about: Steps, samples and seeds, in one line.
         batch_size: Samples per agent and step; None for all.
         sleeps: Whether agents may miss steps.
         toml: The specification, if the run is that of one.
+        folder: What a page calls its folder; the name of the folder by default.
     """
 
     name: str
     path: Path
     results: Mapping[str, Result]
-    summary: Mapping[str, Any]
     setting: Mapping[str, Any]
     environment: Mapping[str, Any]
     methods: Mapping[str, tuple[str, Mapping[str, Any]]]
-    shown: Mapping[str, str]
     about: str
     batch_size: int | None
     sleeps: bool
     toml: str | None = None
+    folder: str = ""
+
+    def __post_init__(self) -> None:
+        """Name the folder."""
+        object.__setattr__(self, "folder", self.folder or self.path.resolve().name)
+
+    @property
+    def problem(self) -> Mapping[str, Any]:
+        """The problem; empty where it is not known."""
+        return self.setting.get("problem") or {}
+
+    @property
+    def minimum(self) -> Mapping[str, Any]:
+        """The minimum of the problem; empty where it is not known."""
+        return self.problem.get("minimum") or {}
+
+    def shown(self, label: str) -> str:
+        """Return a label as tables show it."""
+        return marked(label, ALL_METHODS.get(self.methods[label][0]))
 
 
 def stored_run(directory: RunDirectory) -> Run:
@@ -61,11 +77,9 @@ def stored_run(directory: RunDirectory) -> Run:
         name=spec.name,
         path=directory.path,
         results=directory.results(),
-        summary=directory.summary,
         setting=directory.setting,
         environment=directory.environment,
         methods={label: (entry.method, entry.fields) for label, entry in spec.methods.items()},
-        shown={label: spec.label_of(label) for label in spec.methods},
         about=_about(spec.steps, spec.batch_size, spec.seed, spec.seeds, spec.dtype),
         batch_size=spec.batch_size,
         sleeps=getattr(spec.links.build(), "sleeps", False),
@@ -98,21 +112,15 @@ def run_in_memory(
         name=problem.name if problem else first.get("problem", "Runs"),
         path=Path("traces"),
         results=results,
-        summary=strict({label: result.summary() for label, result in results.items()}),
         setting=strict(setting_of(problem, network, results, with_minimum=True)),
         environment=environment(),
         methods=methods,
-        shown={label: f"{label}{_mark(method)}" for label, (method, _) in methods.items()},
         about=_about(
             steps, batch_size, first.get("seed", 0), len(members(runs)), first.get("dtype", "float64")
         ),
         batch_size=batch_size,
         sleeps=getattr(getattr(network, "links", None), "sleeps", False),
     )
-
-
-def _mark(method: str) -> str:
-    return " (not decentralized)" if method in METHODS and not method_facts([method])[0].decentralized else ""
 
 
 def _about(steps: int, batch_size: int | None, seed: int, seeds: int, dtype: str) -> str:

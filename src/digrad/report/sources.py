@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ class Source:
         certificates: The content of each ``certificate.json``.
         swept: The rows of a table: of a sweep, or of a reproduction without runs.
         title: Title of that table.
+        name: What a page calls the folder.
     """
 
     folder: Path
@@ -39,6 +40,7 @@ class Source:
     certificates: tuple[Mapping[str, Any], ...] = ()
     swept: tuple[Mapping[str, Any], ...] = ()
     title: str = "The sweep"
+    name: str = ""
 
 
 def read_sources(folders: Sequence[str | os.PathLike[str]]) -> list[Source]:
@@ -53,6 +55,16 @@ def read_sources(folders: Sequence[str | os.PathLike[str]]) -> list[Source]:
             f"{sources[0].folder} holds a certificate and no run; give the folder of its run too."
         )
     return sources
+
+
+def with_names(sources: Sequence[Source]) -> list[Source]:
+    """Return the sources and their runs with names by which a page tells their folders apart."""
+    names = folder_names([source.folder for source in sources])
+    of_runs = iter(folder_names([run.path for source in sources for run in source.runs]))
+    return [
+        replace(source, name=name, runs=tuple(replace(run, folder=next(of_runs)) for run in source.runs))
+        for source, name in zip(sources, names, strict=True)
+    ]
 
 
 def folder_names(folders: Sequence[Path]) -> list[str]:

@@ -19,7 +19,7 @@ from digrad.report.page import badge, image, page, preformatted, table, text
 from digrad.report.results_table import results_table
 from digrad.report.runs import Run, run_in_memory
 from digrad.report.slowest import slowest_section
-from digrad.report.sources import Source, folder_names, read_sources
+from digrad.report.sources import Source, read_sources, with_names
 from digrad.specs.run_directory import TIMES
 from digrad.trace import Ensemble, Trace
 
@@ -42,7 +42,7 @@ def write_report(
     network: AnyNetwork | None = None,
     out: str | os.PathLike[str] | None = None,
 ) -> Path:
-    """Write one page about runs, a sweep or a reproduction, or about several of them side by side.
+    """Write one page about runs, a sweep or a reproduction, or about several of them together.
 
     Of stored results only files are read, and the same files give the same bytes. Of two runs of one specification the
     pages differ in nothing but the durations.
@@ -69,7 +69,7 @@ def write_report(
         run, folder = run_in_memory(results, problem, network), Path()
         sources = [Source(run.path, (run,)), *(read_sources(others) if others else ())]
     path = Path(out) if out is not None else folder / "report.html"
-    content = _page(sources)
+    content = _page(with_names(sources))
     make_folder(path.parent)
     return write_atomically(path, content)
 
@@ -78,12 +78,7 @@ def _page(sources: Sequence[Source]) -> str:
     runs = [run for source in sources for run in source.runs]
     data, times = model_of(runs)
     claims = [part for source in sources if source.claims for part in _claim_sections(source, source.claims)]
-    names = folder_names([source.folder for source in sources])
-    swept = [
-        (f"{source.title} in {name}", _swept(source, name))
-        for source, name in zip(sources, names, strict=True)
-        if source.swept
-    ]
+    swept = [(f"{source.title} in {source.name}", _swept(source)) for source in sources if source.swept]
     about_runs = [
         ("Results", results_table(runs, data)),
         ("Curves", _CURVES),
@@ -114,14 +109,14 @@ def _page(sources: Sequence[Source]) -> str:
 
 def _title(sources: Sequence[Source]) -> str:
     if len(sources) > 1:
-        names = folder_names([source.folder for source in sources if source.runs or source.swept])
+        names = [source.name for source in sources if source.runs or source.swept]
         return f"Comparison of {', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
-    source, (name,) = sources[0], folder_names([sources[0].folder])
+    source = sources[0]
     if source.claims:
         return source.claims["title"]
     if source.swept:
-        return f"{source.title} in {name}"
-    return source.runs[0].name if len(source.runs) == 1 else f"The runs in {name}"
+        return f"{source.title} in {source.name}"
+    return source.runs[0].name if len(source.runs) == 1 else f"The runs in {source.name}"
 
 
 def _subtitle(sources: Sequence[Source]) -> str:
@@ -135,7 +130,7 @@ def _subtitle(sources: Sequence[Source]) -> str:
     return f"{runs[0].about}; made by digrad."
 
 
-def _swept(source: Source, name: str) -> str:
+def _swept(source: Source) -> str:
     """Return the table of a sweep, which the script sorts, and its figures."""
     columns = list(dict.fromkeys(name for row in source.swept for name in row))
     kinds = {
@@ -149,7 +144,7 @@ def _swept(source: Source, name: str) -> str:
     pictures = [*(source.folder / "figures").glob("*.png"), *source.folder.glob("*.png")]
     figures = [image(path, path.stem.replace("_", " ")) for path in sorted(pictures)]
     spec = source.folder / "spec.toml"
-    again = [_sweep_spec(name, spec.read_text(encoding="utf-8"))] if spec.is_file() else []
+    again = [_sweep_spec(source.name, spec.read_text(encoding="utf-8"))] if spec.is_file() else []
     return "\n".join([content, rest, *figures, *again])
 
 
@@ -223,13 +218,11 @@ def _settings(runs: Sequence[Run], method: str) -> list[str]:
 
 def _commands(sources: Sequence[Source]) -> str:
     lines, versions = [], {}
-    runs = [run for source in sources for run in source.runs]
-    names = dict(zip([run.path for run in runs], folder_names([run.path for run in runs]), strict=True))
     for source in sources:
         if source.identity:
             lines.append(_reproduce(source))
         else:
-            lines += [f"digrad run spec.toml --out {names[run.path]}" for run in source.runs if run.toml]
+            lines += [f"digrad run spec.toml --out {run.folder}" for run in source.runs if run.toml]
         versions |= {run.environment.get("versions", {}).get("digrad"): None for run in source.runs}
     made_by = [f"# digrad {version}" for version in versions if version]
     return preformatted("\n".join([*made_by, *dict.fromkeys(lines)]), "command") + (
@@ -251,18 +244,15 @@ def _specifications(runs: Sequence[Run]) -> str:
     if len(runs) == 1:
         return preformatted(runs[0].toml or "", "spec", file="spec.toml")
     return "\n".join(
-        f"<details><summary>{text(f'{name}: {run.name}')}</summary>\n"
+        f"<details><summary>{text(f'{run.folder}: {run.name}')}</summary>\n"
         + preformatted(run.toml or "", f"spec-{number}", file="spec.toml")
         + "</details>"
-        for number, (name, run) in enumerate(zip(folder_names([run.path for run in runs]), runs, strict=True))
+        for number, run in enumerate(runs)
     )
 
 
 def _environments(runs: Sequence[Run]) -> str:
-    names = folder_names([run.path for run in runs])
-    distinct = {
-        _environment(run.environment): name for run, name in reversed(list(zip(runs, names, strict=True)))
-    }
+    distinct = {_environment(run.environment): run.folder for run in reversed(runs)}
     if len(distinct) == 1:
         return next(iter(distinct))
     return "\n".join(f"<h3>{text(name)}</h3>\n{content}" for content, name in reversed(distinct.items()))

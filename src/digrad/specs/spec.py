@@ -217,11 +217,6 @@ class Spec(Section):
         text = tomli_w.dumps({key: value for key, value in tables.items() if value != {}})
         return _NUMBERS.sub(lambda found: "[" + ", ".join(found[1].replace(",", " ").split()) + "]", text)
 
-    def label_of(self, label: str) -> str:
-        """Return the label as tables show it: marked when the method needs the true average of all agents."""
-        needs_mean = label in self.methods and "mean" in self.methods[label].build().needs
-        return f"{label} (not decentralized)" if needs_mean else label
-
     def build(self) -> Built:
         """Build everything, so that what can be wrong is found before the first step.
 
