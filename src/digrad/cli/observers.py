@@ -152,8 +152,8 @@ class ProgressBar(Observer):
             return
         if event == "end":
             note, line = about.verdict, f"{about.verdict} after {row.k} steps, {about.seconds:.1f} s"
-        else:  # of jobs side by side also when all will be done
-            left, accuracy = (getattr(about, key, None) for key in ("seconds_left", "test_accuracy"))
+        else:  # of jobs of a pool of workers also when all will be done
+            left, accuracy = about.seconds_left, about.test_accuracy
             note = f"loss {about.loss:.4g}"
             note += "" if accuracy is None else f", test {accuracy:.1%}"
             note += "" if left is None else f", all done in {duration(left)}"

@@ -1,5 +1,6 @@
 """A run from its start to its end: chunks, progress, Ctrl-C, checkpoints, and the verdict."""
 
+import math
 import signal
 import threading
 import time
@@ -32,14 +33,27 @@ FIRST_STEPS = 10  # of the first call, before anything is known about the time o
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a run, passed to a callback after each chunk."""
+    """Progress of a run, passed to a callback after each chunk, or of a training or search in a worker process.
+
+    Args:
+        name: The method, with its seed if there are several.
+        k: Steps done; of a search, trials.
+        steps: Steps in all.
+        loss: Loss at the average of the agents; of a search, on held-out data.
+        grad_norm: Norm of the gradient there.
+        consensus_error: How far the agents are apart.
+        test_accuracy: Test accuracy of the average model of a training.
+        seconds_left: Until all jobs of a pool of workers are done, at the speed so far; None before it is known.
+    """
 
     name: str
     k: int
     steps: int
     loss: float
-    grad_norm: float
-    consensus_error: float
+    grad_norm: float = math.nan
+    consensus_error: float = math.nan
+    test_accuracy: float | None = None
+    seconds_left: float | None = None
 
 
 def drive(

@@ -3,7 +3,7 @@
 This module does not load torch: a specification is checked without it.
 """
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -88,9 +88,3 @@ class ImagesTable(Section):
         )
         order = generator.permutation(count)
         return np.sort(order[self.held_out : wanted]), np.sort(order[: self.held_out])
-
-    def plan(self, **options: Any) -> Any:
-        """Return the plan of a training with these options of a specification."""
-        from digrad.specs.images.training import TrainingPlan
-
-        return TrainingPlan(evaluate=self.evaluate, evaluate_last=self.evaluate_last, **options)

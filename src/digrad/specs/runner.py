@@ -22,9 +22,7 @@ from digrad.simulation.checkpoint import difference
 from digrad.simulation.compare import run_each
 from digrad.simulation.driver import drive, identity, rule_of
 from digrad.simulation.simulate import simulator_of
-from digrad.specs.image_table import ImagesTable
 from digrad.specs.images.train_all import train_all
-from digrad.specs.images.worker_pool import JobProgress
 from digrad.specs.run_directory import Result, RunDirectory, is_run, open_run
 from digrad.specs.setting_file import has_paths, setting_of
 from digrad.specs.spec import Built, Spec
@@ -42,7 +40,7 @@ class Observer(Protocol):
         """``name`` (with its seed if there are several) begins; it takes up to ``steps`` steps."""
         ...
 
-    def on_progress(self, progress: Progress | JobProgress) -> None:
+    def on_progress(self, progress: Progress) -> None:
         """Some steps are done."""
         ...
 
@@ -281,11 +279,11 @@ def _check_stored(store: RunDirectory, built: Built) -> None:
 
 def _facts(store: RunDirectory, built: Built, label: str, seed: int) -> dict[str, Any]:
     method, spec = built.methods[label], store.spec
-    if isinstance(spec.problem, ImagesTable):
-        from digrad.specs.images.training import facts_of_training
+    if spec.engine == "torch":
+        from digrad.specs.images.training import TrainingPlan, facts_of_training
 
-        plan = spec.problem.plan(**spec.options(built.problem, seed))
-        return facts_of_training(method, built.problem, built.network.with_seed(seed), plan)
+        network = built.network.with_seed(seed)
+        return facts_of_training(method, built.problem, network, TrainingPlan.of(spec, seed))
     options = _options(spec, built, seed)
     simulator = simulator_of(method, built.problem, built.network, options)
     return {**identity(simulator, simulator.init(options["x0"]), is_stored=False), **rule_of(options)}

@@ -234,10 +234,9 @@ class Spec(Section):
         methods = {label: table.build() for label, table in self.methods.items()}
         for label, method in methods.items():
             self.at(dotted(["methods", label]), partial(self._check_method, label, method, problem, network))
-        known = {key: value for key, value in options.items() if key in RunOptions.__annotations__}
-        checked = self.at("", lambda: complete(known, self.name))
+        checked = self.at("", lambda: complete(options, self.name))
         self.at("", lambda: make_sampler(problem, checked))
-        return Built(methods, problem, network, checked if self.engine == "simulation" else options)
+        return Built(methods, problem, network, checked)
 
     def _check_method(self, label: str, method: Method, problem: Problem, network: Network) -> None:
         if self.engine == "torch":
@@ -249,27 +248,13 @@ class Spec(Section):
             tables(method, label, range(k, k + 1), 1, self.dtype)
 
     def options(self, problem: Problem, seed: int) -> dict[str, Any]:
-        """Return the keyword arguments of :func:`digrad.simulate`, or of a torch training plan, for one seed."""
-        if self.engine == "torch":
-            names = (
-                "steps",
-                "batch_size",
-                "record_every",
-                "start_scale",
-                "sampling",
-                "average",
-                "checkpoint_every",
-            )
-            return {**{name: getattr(self, name) for name in names}, "seed": seed}
-        own = {
-            name: getattr(self, name)
-            for name in RunOptions.__annotations__
-            if name in type(self).model_fields
-        }
-        own["gradient_noise"] = _noise(self.gradient_noise)
-        record = Record(average=self.average)
-        x0 = make_start(self.start_of(self.start), problem, seed)
-        return {**own, "seed": seed, "x0": x0, "record": record}
+        """Return the keyword arguments of :func:`digrad.simulate` for one seed; a model of torch starts by itself."""
+        options = {name: value for name, value in self if name in RunOptions.__annotations__}
+        options |= {"seed": seed, "record": Record(average=self.average)}
+        options["gradient_noise"] = _noise(self.gradient_noise)
+        if self.start != "model":
+            options["x0"] = make_start(self.start_of(self.start), problem, seed)
+        return options
 
     def start_of(self, name: Any) -> Any:
         """Return a start, ``"zeros"``, ``"normal"`` or a point, as a sweep takes it: normal ones differ by seed."""

@@ -5,8 +5,7 @@ import time
 import numpy as np
 import numpy.typing as npt
 
-from digrad.specs.image_table import ImagesTable
-from digrad.specs.images.worker_pool import JobProgress
+from digrad.simulation import Progress
 from digrad.specs.runner import Observer
 from digrad.specs.spec import Spec
 from digrad.theory import EmpiricalSmoothness
@@ -23,10 +22,10 @@ def smoothness_of_training(
         The iterations measured at, and what was found there.
     """
     from digrad.specs.images.hessian_norms import curvature_along
+    from digrad.specs.images.training import TrainingPlan
 
-    assert isinstance(spec.problem, ImagesTable)
     built = spec.build()
-    plan = spec.problem.plan(**spec.options(built.problem, spec.seed))
+    plan = TrainingPlan.of(spec, spec.seed)
     # Most of the change is at the beginning: points equally spaced on a logarithmic scale.
     points = np.unique(np.geomspace(1, spec.steps + 1, min(POINTS, spec.steps + 1)).astype(int) - 1)
     began = time.monotonic()
@@ -34,7 +33,7 @@ def smoothness_of_training(
     def tell(k: int, loss: float) -> None:
         left = (spec.steps - k) * (time.monotonic() - began) / k
         if progress:
-            progress.on_progress(JobProgress(label, k, spec.steps, loss, seconds_left=left))
+            progress.on_progress(Progress(label, k, spec.steps, loss, seconds_left=left))
 
     if progress:
         progress.on_method_start(label, spec.steps)

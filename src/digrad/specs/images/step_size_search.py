@@ -13,7 +13,6 @@ import numpy as np
 
 from digrad._internal.files import file_stem
 from digrad._internal.json_files import read_json, write_json
-from digrad.specs.image_table import ImagesTable
 from digrad.specs.spec import Built, Spec
 from digrad.sweeps.bisection import FACTOR, Search, largest_stable
 from digrad.sweeps.stability_rule import is_stable, remains, worst
@@ -46,14 +45,13 @@ def tune_method(
         tell: Called after every trial.
         most: Step sizes tried at most.
     """
-    from digrad.specs.images.training import train
+    from digrad.specs.images.training import TrainingPlan, train
 
-    assert isinstance(spec.problem, ImagesTable)
     path = folder / f"search-{file_stem(label)}.json"
     method: Any = built.methods[label]
     stored = read_json(path)["trials"] if path.is_file() else []
     known = {trial["step_size"]: trial for trial in stored}
-    plan = spec.problem.plan(**spec.options(built.problem, spec.seed))
+    plan = TrainingPlan.of(spec, spec.seed)
 
     def loss_of(step_size: float) -> float:
         loss = known[step_size]["loss"]

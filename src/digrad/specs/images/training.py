@@ -19,8 +19,8 @@ from digrad.core.divergence import far_away
 from digrad.errors import CheckpointError, NonFiniteError
 from digrad.network import Network
 from digrad.sampling import EpochPermutations, WithReplacement
+from digrad.simulation import Progress
 from digrad.specs.images.problem import Evaluation, ImageProblem
-from digrad.specs.images.worker_pool import JobProgress
 from digrad.torch.batch_norm import recalibrate
 from digrad.torch.checkpoint.checkpoint_files import read_tensors, write_file
 from digrad.torch.replicas import Replicas
@@ -60,6 +60,12 @@ class TrainingPlan:
     checkpoint: Path | None = None
     checkpoint_every: int = 100
 
+    @classmethod
+    def of(cls, spec: Any, seed: int, checkpoint: Path | None = None) -> "TrainingPlan":
+        """Return the plan of a specification of engine ``torch``: its keys of these names."""
+        keys = {**dict(spec), **dict(spec.problem), "seed": seed, "checkpoint": checkpoint}
+        return cls(**{field.name: keys[field.name] for field in dataclasses.fields(cls)})
+
 
 def train(
     method: Any,
@@ -68,7 +74,7 @@ def train(
     plan: TrainingPlan,
     *,
     name: str | None = None,
-    callback: Callable[[JobProgress], None] | None = None,
+    callback: Callable[[Progress], None] | None = None,
     each_step: Callable[[], None] | None = None,
 ) -> Trace:
     """Train the agents of ``network`` and return what was recorded.
@@ -256,11 +262,11 @@ class Training:
             buffer.copy_(kept[name])
         return measured
 
-    def progress(self) -> JobProgress:
+    def progress(self) -> Progress:
         """Return where the run is."""
         last = {column: values[-1] for column, values in self._rows.items()}
         names = ("loss", "grad_norm", "consensus_error", "test_accuracy")
-        return JobProgress(name=self.name, k=self.k, steps=self.plan.steps, **{n: last[n] for n in names})
+        return Progress(name=self.name, k=self.k, steps=self.plan.steps, **{n: last[n] for n in names})
 
     def trace(self) -> Trace:
         """Return what was recorded, after a last evaluation on more images."""

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from digrad.errors import DigradError
-from digrad.specs.image_table import ImagesTable
 from digrad.specs.images.step_size_search import tune_method
 from digrad.specs.run_directory import RunDirectory
 from digrad.specs.spec import Built, Spec, load_spec
@@ -22,17 +21,15 @@ Tell = Callable[[Mapping[str, Any]], None]
 
 def train_member(tell: Tell, *, run: str, label: str, seed: int) -> None:
     """Train one method of a run directory with one seed, from its checkpoint if there is one, and store its trace."""
-    from digrad.specs.images.training import train
+    from digrad.specs.images.training import TrainingPlan, train
 
     spec, built = _built(run)
-    assert isinstance(spec.problem, ImagesTable)
     store = RunDirectory(Path(run), spec)
-    plan = spec.problem.plan(**spec.options(built.problem, seed), checkpoint=store.checkpoint(label, seed))
     trace = train(
         built.methods[label],
         built.problem,
         built.network,
-        plan,
+        TrainingPlan.of(spec, seed, store.checkpoint(label, seed)),
         name=label,
         callback=lambda progress: tell({"event": "progress", **asdict(progress)}),
         each_step=_end_without_parent(),

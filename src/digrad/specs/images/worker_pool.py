@@ -5,7 +5,6 @@ on its standard output, one JSON object per line. A job that fails, or takes its
 """
 
 import json
-import math
 import os
 import queue
 import subprocess
@@ -17,6 +16,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, Any
+
+from digrad.simulation import Progress
 
 Event = Mapping[str, Any]
 
@@ -47,31 +48,6 @@ class Job:
     name: str
     work: str
     arguments: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class JobProgress:
-    """Progress of a job, and how long all of them will take.
-
-    Args:
-        name: The method, with its seed if there are several.
-        k: Steps done; of a search, trials.
-        steps: Steps in all.
-        loss: Loss of the average model on training images; of a search, on held-out images.
-        grad_norm: Norm of the mean of the mini-batch gradients.
-        consensus_error: How far the agents are apart.
-        test_accuracy: Test accuracy of the average model; None where it is not measured.
-        seconds_left: Until all jobs are done, at the speed so far; None before it is known.
-    """
-
-    name: str
-    k: int
-    steps: int
-    loss: float
-    grad_norm: float = math.nan
-    consensus_error: float = math.nan
-    test_accuracy: float | None = None
-    seconds_left: float | None = None
 
 
 class JobWatch:
@@ -110,7 +86,7 @@ class JobWatch:
             if self._progress:
                 values = {key: value for key, value in event.items() if key != "event"}
                 values |= {"name": name, "seconds_left": self._seconds_left()}
-                self._progress.on_progress(JobProgress(**values))
+                self._progress.on_progress(Progress(**values))
         elif kind in ("done", "failed"):
             self._reached[name] = self._steps
             if kind == "failed":
