@@ -79,6 +79,18 @@ def save_figure(
     return written
 
 
+def saved(figure: "Figure", path: str | os.PathLike[str] | None) -> "Figure":
+    """Return the figure, written to ``path`` if there is one: as its suffix says, without one as PNG and PDF.
+
+    Raises:
+        ArgumentError: The suffix is not .png, .pdf or .svg.
+    """
+    if path is not None:
+        stem, formats = split_suffix(path, "path", "plot")
+        save_figure(figure, stem, formats=formats)
+    return figure
+
+
 @contextmanager
 def _laid_out_once(figure: "Figure") -> Iterator[None]:
     """Fix the layout for all formats: finding it takes longer than drawing, and every file would find it twice."""

@@ -13,6 +13,7 @@ import numpy as np
 from digrad import checks, plots
 from digrad._internal.files import write_atomically
 from digrad.errors import ArgumentError, DataError
+from digrad.plots.saving import saved
 from digrad.sweeps.sweep_folder import TABLE, read_facts, read_rows, write_facts
 from digrad.trace.trace import VERDICTS
 from digrad.types import Average
@@ -93,7 +94,8 @@ class Sweep:
         """
         (x,) = self._axes(x)
         self._check(metric, x)
-        return _saved(plots.values_against(_curves(self, metric, x), x, metric, average=self.average), path)
+        figure = plots.values_against(_curves(self, metric, x), x, metric, average=self.average)
+        return saved(figure, path)
 
     def heat_map(
         self,
@@ -118,7 +120,7 @@ class Sweep:
         for label, part in _parts(self, metric, x, y):
             cells = part.pivot_table(index=y, columns=x, values="_value", aggfunc=_median)
             panels[label] = (cells.columns.tolist(), cells.index.tolist(), cells.to_numpy())
-        return _saved(plots.heat_maps(panels, x, y, metric, average=self.average), path)
+        return saved(plots.heat_maps(panels, x, y, metric, average=self.average), path)
 
     def save(self, directory: str | os.PathLike[str]) -> Path:
         """Write ``table.parquet`` and ``sweep.json``; return the table's path."""
@@ -265,10 +267,3 @@ def _parts(found: Sweep, metric: str, *axes: str) -> "Iterator[tuple[str, pd.Dat
 def _median(values: "pd.Series") -> float:
     """Return the median of the seeds, infinite when one of them is."""
     return math.inf if math.inf in values.to_numpy() else float(values.median())
-
-
-def _saved(figure: "Figure", path: str | os.PathLike[str] | None) -> "Figure":
-    if path is not None:
-        stem, formats = plots.split_suffix(path, "path", "plot")
-        plots.save_figure(figure, stem, formats=formats)
-    return figure

@@ -14,6 +14,7 @@ from digrad.core.validation import check_method
 from digrad.errors import ArgumentError
 from digrad.methods.fields import numeric_fields
 from digrad.network import AnyNetwork
+from digrad.plots.saving import saved
 from digrad.problems import Problem
 from digrad.simulation.run_options import RunOptions, complete, lists_options
 from digrad.sweeps import stability_rule
@@ -79,11 +80,7 @@ class Tuning:
             part = rows[rows["is_stable"] == is_stable]
             if len(part):
                 curves[label] = (part[self.field].tolist(), [[score] for score in part["score"]])
-        figure = plots.values_against(curves, self.field, self.metric, mark=self.value)
-        if path is not None:
-            stem, formats = plots.split_suffix(path, "path", "plot")
-            plots.save_figure(figure, stem, formats=formats)
-        return figure
+        return saved(plots.values_against(curves, self.field, self.metric, mark=self.value), path)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result without the rows, as plain values for JSON."""

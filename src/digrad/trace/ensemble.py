@@ -11,20 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from digrad import checks
+from digrad import checks, plots
 from digrad._internal.json_files import strict
 from digrad.errors import ArgumentError, DataError
+from digrad.plots.saving import saved
 from digrad.trace import trace_files
-from digrad.trace.trace import (
-    HEADLINE,
-    VERDICTS,
-    Trace,
-    Verdict,
-    headline,
-    mean_interval,
-    plot_run,
-    results_table,
-)
+from digrad.trace.trace import HEADLINE, VERDICTS, Trace, Verdict, headline, mean_interval, results_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -146,7 +138,7 @@ class Ensemble:
         self, metrics: Sequence[str] | str = ("loss", "grad_norm"), path: str | os.PathLike[str] | None = None
     ) -> "Figure":
         """Draw the median and the band of ``metrics`` over the iterations; see :meth:`Trace.plot`."""
-        return plot_run(self, metrics, path)
+        return saved(plots.curves({self.name: self}, metrics), path)
 
     def save(self, directory: str | os.PathLike[str]) -> list[Path]:
         """Write each run as the trace ``<name>-seed<seed>``, and ``ensemble-<name>.json`` that lists them."""

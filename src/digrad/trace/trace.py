@@ -15,6 +15,7 @@ from digrad._internal.formatting import size
 from digrad._internal.json_files import strict
 from digrad._internal.tables import Interval, Table
 from digrad.errors import ArgumentError, DataError
+from digrad.plots.saving import saved
 from digrad.trace import trace_files
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ class Trace:
         Raises:
             ArgumentError: ``path`` has another suffix, or a metric is not a column.
         """
-        return plot_run(self, metrics, path)
+        return saved(plots.curves({self.name: self}, metrics), path)
 
     def save(self, directory: str | os.PathLike[str]) -> list[Path]:
         """Write ``trace-<name>.parquet``, ``final-<name>.parquet`` and ``trace-<name>.json``.
@@ -420,13 +421,3 @@ def headline(summary: Mapping[str, Any]) -> str:
         f"loss {loss:.4g}, |grad| {grad_norm:.2g}, consensus {consensus:.2g}, "
         f"{size(summary['bytes_sent'])} sent, {summary['seconds']:.2f} s"
     )
-
-
-def plot_run(run: Any, metrics: Sequence[str] | str, path: str | os.PathLike[str] | None) -> "Figure":
-    """Draw a trace or an ensemble, and save the figure if a path is given; see :meth:`Trace.plot`."""
-    if path is None:
-        return plots.curves({run.name: run}, metrics)
-    stem, formats = plots.split_suffix(path, "path", "plot")
-    figure = plots.curves({run.name: run}, metrics)
-    plots.save_figure(figure, stem, formats=formats)
-    return figure
