@@ -20,7 +20,7 @@ from digrad.simulation.run_options import RunOptions, complete, lists_options
 from digrad.sweeps import stability_rule
 from digrad.sweeps.bisection import FACTOR, Search, best_value, largest_stable
 from digrad.sweeps.rows import Study, batches, run_batch
-from digrad.sweeps.space import candidates
+from digrad.sweeps.space import Candidate
 from digrad.sweeps.stability_rule import SLACK, Ending
 from digrad.sweeps.sweep import configurations, make_study
 from digrad.sweeps.sweep_results import table_of
@@ -158,15 +158,7 @@ def tune(
         >>> found.is_bounded, 0.1 < found.value < 1.0
         (True, True)
     """
-    check_method(method, "tune")
-    checks.choice(goal, "goal", "tune", GOALS)
-    checks.choice(field, "field", "tune", numeric_fields(type(method)))
-    begun: Any = method
-    begin = getattr(method, field)
-    if callable(begin) or getattr(begin, "shape", ()) or not math.isfinite(begin):
-        raise ArgumentError(
-            f"`{field}` of {type(method).__name__} must be one finite number for tune to start from, but got {begin!r}."
-        )
+    begin = _begin(method, goal, field)
     budget = checks.count(budget, "budget", "tune", minimum=LEAST_BUDGET)
     checks.fraction(slack, "slack", "tune")
     confirm = checks.count(confirm, "confirm", "tune")
@@ -176,101 +168,111 @@ def tune(
                 f"`{name}` is not an option of tune, which takes every run to its end; leave it out."
             )
     wanted = complete(options, "tune")
-    steps, rounding = wanted["steps"], float(np.finfo(wanted["dtype"]).eps)
-    metric = "final_loss" if held_out is None else "held_out_loss"
 
-    def study_of(length: int) -> Study:
-        every = wanted["record_every"] if "record_every" in options else max(1, length // ROWS) | 1
-        longer = {**wanted, "steps": length, "record_every": every}
-        return make_study(
+    def runs_of(steps: int) -> _Runs:
+        every = wanted["record_every"] if "record_every" in options else max(1, steps // ROWS) | 1
+        longer = {**wanted, "steps": steps, "record_every": every}
+        study = make_study(
             problem, network, longer, "tune", held_out=held_out, share_samples=True, asks_settling=True
         )
-
-    def run(study: Study, value: float) -> Any:
-        runs = configurations(study, candidates(method, {field: [value]}, None, None, 0), seeds)
-        rows = [row for batch in batches(study, runs, 1) for row in run_batch(study, batch)]
-        if len(rows) < len(runs):
-            raise KeyboardInterrupt
-        return table_of(rows)
-
-    def runs_of(length: int) -> _Runs:
-        study = study_of(length)
-
-        def measured(value: float, runs: _Runs) -> None:
-            if tell:
-                told = {"value": value, "steps": length, "score": runs.scores[value]}
-                tell({**told, "done": len(runs.endings), "budget": budget})
-
-        return _Runs(
-            lambda value: run(study, value) if _is_taken(begun, field, value) else None,
-            length, metric, slack, rounding, measured,
-        )  # fmt: skip
+        return _Runs(study, method, field, seeds, slack, budget, tell)
 
     limits: dict[str, Any] = {"precision": precision, "budget": budget}
-    lengths = [runs_of(steps)]
+    lengths = [runs_of(wanted["steps"])]
     if goal == GOALS[1]:
-        search = best_value(lengths[0].measure, start=float(begin), **limits)
+        search = best_value(lengths[0].measure, start=begin, **limits)
     else:
-        search = largest_stable(
-            lengths[0].measure, start=float(begin), is_stable=lengths[0].is_stable, **limits
-        )
+        search = largest_stable(lengths[0].measure, start=begin, is_stable=lengths[0].is_stable, **limits)
         if search.value is not None and confirm > 1:
-            lengths.append(runs_of(confirm * steps))
+            lengths.append(runs_of(confirm * wanted["steps"]))
             search = _confirmed(search, lengths[0], lengths[1], **limits)
     return Tuning(
-        method=method if search.value is None else dataclasses.replace(begun, **{field: search.value}),
+        method=method if search.value is None else _with(method, field, search.value),
         field=field,
         value=search.value,
         is_bounded=search.is_bounded,
         goal=goal,
-        metric=metric,
+        metric=lengths[0].metric,
         table=_evidence(lengths, field, search.value if goal == GOALS[0] else math.inf),
     )
 
 
+def _begin(method: Method, goal: str, field: str) -> float:
+    """Return the value that a search begins at, from arguments that are checked here."""
+    check_method(method, "tune")
+    checks.choice(goal, "goal", "tune", GOALS)
+    checks.choice(field, "field", "tune", numeric_fields(type(method)))
+    begin = getattr(method, field)
+    if callable(begin) or getattr(begin, "shape", ()) or not math.isfinite(begin):
+        raise ArgumentError(
+            f"`{field}` of {type(method).__name__} must be one finite number for tune to start from, but got {begin!r}."
+        )
+    return float(begin)
+
+
+def _with(method: Any, field: str, value: float) -> Any:
+    return dataclasses.replace(method, **{field: value})
+
+
+@dataclass
 class _Runs:
-    """The runs of one length, and what they say of each value.
+    """The runs of one length, and what they say of each value; the arguments are those of :func:`tune`."""
 
-    Args:
-        run: Returns the rows of a value, or None if the method refuses it.
-        steps: The length.
-        metric: The column of the last loss.
-        slack: See :func:`tune`.
-        rounding: The unit of rounding.
-        tell: Called after each value.
-    """
+    study: Study
+    method: Method
+    field: str
+    seeds: int
+    slack: float
+    budget: int
+    tell: Callable[[Mapping[str, Any]], None] | None
+    tables: dict[float, Any] = dataclasses.field(default_factory=dict)
+    endings: dict[float, Ending] = dataclasses.field(default_factory=dict)
+    scores: dict[float, float] = dataclasses.field(default_factory=dict)
 
-    def __init__(
-        self, run: Callable[[float], Any], steps: int, metric: str, slack: float, rounding: float,
-        tell: Callable[[float, "_Runs"], None],
-    ) -> None:  # fmt: skip
-        self._run, self._metric, self._slack, self._rounding, self._tell = run, metric, slack, rounding, tell
-        self.steps = steps
-        self.tables: dict[float, Any] = {}
-        self.endings: dict[float, Ending] = {}
-        self.scores: dict[float, float] = {}
+    @property
+    def steps(self) -> int:
+        """The length of the runs."""
+        return self.study.options["steps"]
+
+    @property
+    def metric(self) -> str:
+        """The column of the last loss."""
+        return "final_loss" if self.study.held_out is None else "held_out_loss"
 
     def measure(self, value: float) -> float:
         """Return the largest last loss of all seeds, at the average and at the estimate farthest from it."""
-        rows = self._run(value)
-        if rows is None:
+        try:
+            tried = _with(self.method, self.field, value)
+        except ArgumentError:  # a value that the method refuses
             return math.inf
-        worst = rows[[self._metric, "farthest_loss"]].max(axis=1)
+        rows = self._run(Candidate(type(tried).__name__, tried, {self.field: value}))
+        worst = rows[[self.metric, "farthest_loss"]].max(axis=1)
         is_bad = (rows["verdict"] == "diverged") | ~(worst < math.inf)
         # Agents that come to agree are judged by where they will meet.
-        judged = worst.where(~rows["settled_consensus_error"], rows[self._metric])
-        start = rows["initial_loss" if self._metric == "final_loss" else "initial_held_out_loss"]
-        self.tables[value] = rows
+        judged = worst.where(~rows["settled_consensus_error"], rows[self.metric])
+        start = rows["initial_loss" if self.study.held_out is None else "initial_held_out_loss"]
         last = math.inf if is_bad.any() else float(judged.max())
-        records = rows.to_dict("records")
-        self.endings[value] = stability_rule.worst(value, float(start.max()), last, records, self._rounding)
+        rounding = float(np.finfo(self.study.options["dtype"]).eps)
+        self.tables[value] = rows
+        self.endings[value] = stability_rule.worst(
+            value, float(start.max()), last, rows.to_dict("records"), rounding
+        )
         self.scores[value] = math.inf if is_bad.any() else float(worst.max())
-        self._tell(value, self)
+        if self.tell:
+            told = {"value": value, "steps": self.steps, "score": self.scores[value]}
+            self.tell({**told, "done": len(self.endings), "budget": self.budget})
         return self.scores[value]
 
     def is_stable(self, value: float) -> bool:
         """Return whether a value is stable by what has been run so far."""
-        return stability_rule.is_stable(self.endings[value], self.endings.values(), self._slack)
+        return stability_rule.is_stable(self.endings[value], self.endings.values(), self.slack)
+
+    def _run(self, candidate: Candidate) -> Any:
+        runs = configurations(self.study, [candidate], self.seeds)
+        rows = [row for batch in batches(self.study, runs, 1) for row in run_batch(self.study, batch)]
+        if len(rows) < len(runs):
+            raise KeyboardInterrupt
+        return table_of(rows)
 
 
 def _confirmed(found: Search, shorter: _Runs, longer: _Runs, precision: float, budget: int) -> Search:
@@ -292,14 +294,6 @@ def _confirmed(found: Search, shorter: _Runs, longer: _Runs, precision: float, b
         good, bad = (middle, bad) if longer.is_stable(middle) else (good, middle)
     value = good if longer.is_stable(good) else None
     return dataclasses.replace(found, value=value, is_bounded=value is not None and bad <= precision * good)
-
-
-def _is_taken(method: Any, field: str, value: float) -> bool:
-    try:
-        dataclasses.replace(method, **{field: value})
-    except ArgumentError:
-        return False
-    return True
 
 
 def _evidence(lengths: list[_Runs], field: str, largest: float | None) -> Any:
