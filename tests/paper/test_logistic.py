@@ -2,11 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from digrad import plots
 from digrad.cli.main import digrad
 from digrad.errors import ArgumentError
 from digrad.paper import Reproduction, reproduce_logistic
@@ -18,20 +18,30 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def smoke(a9a_folder: Path, no_figures: None, tmp_path_factory: pytest.TempPathFactory) -> Reproduction:
-    """What `digrad reproduce logistic --preset smoke` leaves; a resume of all of it computes nothing."""
-    folder = tmp_path_factory.mktemp("smoke")
-    done = CliRunner().invoke(
-        digrad, ["reproduce", "logistic", "--preset", "smoke", "--out", str(folder)], catch_exceptions=False
-    )
+    """What `digrad reproduce logistic --preset smoke` leaves, and what it calls returns."""
+    folder, found = tmp_path_factory.mktemp("smoke"), []
+
+    def reproduce(*arguments: Any, **options: Any) -> Reproduction:
+        found.append(reproduce_logistic(*arguments, **options))
+        return found[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("digrad.paper.reproduce_logistic", reproduce)
+        words = ["reproduce", "logistic", "--preset", "smoke", "--out", str(folder)]
+        done = CliRunner().invoke(digrad, words, catch_exceptions=False)
     assert "claims.md" in done.stdout
     assert "logistic-sorted (4 of 6), CGT: " in done.stderr
     assert "`digrad reproduce logistic` without --preset" in done.stdout.splitlines()[-1]
-    with pytest.MonkeyPatch.context() as patch:
-        # Those of the first call are still there.
-        patch.setattr(
-            plots, "save_figure", lambda _, path: [path.with_suffix(kind) for kind in (".png", ".pdf")]
-        )
-        return reproduce_logistic(folder, preset="smoke", resume=True)
+    return found[0]
+
+
+@pytest.mark.slow
+@pytest.mark.a9a
+def test_resume_of_a_finished_reproduction_computes_nothing(
+    smoke: Reproduction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("digrad.specs.runner.drive", None)
+    assert reproduce_logistic(smoke.directory, preset="smoke", resume=True).table == smoke.table
 
 
 @pytest.mark.a9a
