@@ -16,7 +16,7 @@ from digrad.paper import cifar_claims
 from digrad.paper.accuracy_table import accuracy_table, failures_markdown, table_markdown
 from digrad.paper.cifar_search import FEW_IMAGES, SEARCHED, SearchPlan, with_step_sizes
 from digrad.paper.claims import ClaimTable, verdicts
-from digrad.paper.logistic import Report, Reproduction, Scale, open_reproduction
+from digrad.paper.logistic import Report, Reproduction, Scale, directories, open_reproduction, write_claims
 from digrad.specs.images.step_size_search import MOST
 from digrad.specs.presets import preset as load_preset
 from digrad.specs.run_directory import is_finished
@@ -122,12 +122,7 @@ def reproduce_cifar(
     cifar10()  # says how to get it before anything is written
     folders = [*size.steps, *(f"{name}{SEARCHED}" for name in size.steps)]
     with open_reproduction(folder, identity, folders, resume=resume, overwrite=overwrite):
-        options = {
-            "resume": resume,
-            "overwrite": overwrite,
-            "progress": progress,
-            "report": report,
-        }
+        options = {"resume": resume, "overwrite": overwrite, "progress": progress, "report": report}
         chosen = [name for name in size.steps if name in wanted or (resume and is_finished(folder / name))]
         specs = {name: _sized(load_preset(name), name, size, seed, steps) for name in chosen}
         seeds_now = {name: seeds if name in wanted else 1 for name in chosen}  # of the others none is added
@@ -193,19 +188,9 @@ def _conclude(
     projected = _projection(done, preset, size)
     text = "\n".join(["# Accuracies", "", *tables, projected, failures_markdown(failures)])
     write_atomically(folder / "table.md", text)
-    write_json(folder / "claims.json", table)
-    write_atomically(folder / "claims.md", table.to_markdown())
-    if report:
-        report(folder)
-    return Reproduction(
-        folder,
-        table,
-        tuple(figures),
-        {name: result.directory for name, result in done.items()},
-        False,
-        failures,
-        {name: Table.of(found) for name, found in rows.items()},
-    )
+    write_claims(folder, table, report)
+    accuracies = {name: Table.of(found) for name, found in rows.items()}
+    return Reproduction(folder, table, tuple(figures), directories(done), False, failures, accuracies)
 
 
 def _sized(spec: Spec, name: str, size: _Size, seed: int, steps: int | None) -> Spec:

@@ -126,45 +126,39 @@ def reproduce_logistic(
     checks.choice(preset, "preset", "reproduce_logistic", SIZES)
     folder = Path(out)
     identity = {"experiment": "logistic", "preset": preset, "seed": seed}
-    with open_reproduction(folder, identity, SETTINGS, resume=resume, overwrite=overwrite):
-        return _reproduce(folder, preset, seed, progress, resume, overwrite, report)
-
-
-def _reproduce(
-    folder: Path,
-    preset: Scale,
-    seed: int,
-    progress: Observer | None,
-    resume: bool,
-    overwrite: bool,
-    report: Report | None,
-) -> Reproduction:
-    specs = {name: _sized(load_preset(name), name, SIZES[preset], seed) for name in SETTINGS}
     done: dict[str, RunResult] = {}
-    for number, (name, spec) in enumerate(specs.items(), start=1):
-        done[name] = run(
-            spec,
-            folder / name,
-            resume=resume,
-            overwrite=overwrite,
-            progress=progress and _InSetting(progress, f"{name} ({number} of {len(specs)})"),
-            report=report,
-            built=_reuse(spec, done),
-            formats=("png",),  # a PDF takes a second; the figures of the paper below have one
-        )
-        if done[name].interrupted:
-            return Reproduction(
-                folder, None, (), {name: result.directory for name, result in done.items()}, True
+    with open_reproduction(folder, identity, SETTINGS, resume=resume, overwrite=overwrite):
+        for number, name in enumerate(SETTINGS, start=1):
+            spec = _sized(load_preset(name), name, SIZES[preset], seed)
+            done[name] = run(
+                spec,
+                folder / name,
+                resume=resume,
+                overwrite=overwrite,
+                progress=progress and _InSetting(progress, f"{name} ({number} of {len(SETTINGS)})"),
+                report=report,
+                built=_reuse(spec, done),
+                formats=("png",),  # a PDF takes a second; the figures of the paper below have one
             )
-    figures = _paper_figures(folder / "figures", done)
-    table = _judge(done, preset, SIZES[preset], seed)
+            if done[name].interrupted:
+                return Reproduction(folder, None, (), directories(done), interrupted=True)
+        figures = _paper_figures(folder / "figures", done)
+        table = write_claims(folder, _judge(done, preset, SIZES[preset], seed), report)
+    return Reproduction(folder, table, tuple(figures), directories(done), interrupted=False)
+
+
+def directories(done: Mapping[str, RunResult]) -> dict[str, Path]:
+    """Return the run directory of each setting."""
+    return {name: result.directory for name, result in done.items()}
+
+
+def write_claims(folder: Path, table: ClaimTable, report: Report | None) -> ClaimTable:
+    """Write the claims of a reproduction, and its report, and return the claims."""
     write_json(folder / "claims.json", table)
     write_atomically(folder / "claims.md", table.to_markdown())
     if report:
         report(folder)
-    return Reproduction(
-        folder, table, tuple(figures), {name: result.directory for name, result in done.items()}, False
-    )
+    return table
 
 
 @contextmanager
