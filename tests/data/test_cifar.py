@@ -24,7 +24,6 @@ def generated_sums(monkeypatch, tmp_path):
     folder = write_batches(tmp_path / "sums", 20)
     sums = {name: md5((folder / f"{name}.bin").read_bytes()).hexdigest() for name in cifar.BATCHES}
     monkeypatch.setattr(cifar, "BINARY_MD5", sums)
-    monkeypatch.setattr(cifar, "N_TEST", 20)
 
 
 def write_pickles(folder, count=20):

@@ -12,11 +12,11 @@ import pytest
 from digrad.data import list_datasets, load, locate, verify
 from digrad.data.cache import LIBSVM_URL, cache_folder
 from digrad.data.download import progress_bar
-from digrad.data.known_datasets import CATALOG, CatalogEntry
+from digrad.data.known_datasets import KNOWN, KnownDataset
 from digrad.errors import ArgumentError, DataError
 
 TEXT = b"".join(b"%d 1:1 3:0.5\n" % (-1 if row % 3 else 1) for row in range(600))
-TOY = CatalogEntry("toy", "toy", hashlib.sha256(TEXT).hexdigest(), 4, 600, "made up")
+TOY = KnownDataset("toy", "libsvm", 600, 4, "made up", hashlib.sha256(TEXT).hexdigest())
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -51,8 +51,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server():
+def server(cache, monkeypatch):
+    """A site that data sets are downloaded from."""
     with Server() as site:
+        monkeypatch.setenv("DIGRAD_LIBSVM_URL", site.url)
         thread = threading.Thread(target=site.serve_forever, kwargs={"poll_interval": 0.005})
         thread.start()
         yield site
@@ -67,7 +69,7 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("DIGRAD_LIBSVM_URL", _closed_url())
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.delenv("DIGRAD_DATA", raising=False)
-    monkeypatch.setitem(CATALOG, "toy", TOY)
+    monkeypatch.setitem(KNOWN, "toy", TOY)
     return tmp_path / "cache"
 
 
@@ -85,9 +87,9 @@ def _closed_url():
         return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-def failure(name="toy", path=None, **options):
+def failure(name="toy", path=None):
     with pytest.raises(DataError) as caught:
-        locate(name, path, **options)
+        locate(name, path)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -144,7 +146,7 @@ def test_locate_refuses_a_damaged_packed_file_in_the_data_folder(cache, data_fol
 def test_locate_prefers_the_cache_to_the_site(cache, server):
     cache.mkdir()
     (cache / "toy").write_bytes(TEXT)
-    assert locate("toy", base_url=server.url) == cache / "toy"
+    assert locate("toy") == cache / "toy"
     assert server.requests == []
 
 
@@ -153,7 +155,7 @@ def test_locate_downloads_into_the_cache_once(cache, server, length):
     server.pages["/binary/toy"] = (200, TEXT, length)
     calls = []
     for _ in range(2):
-        path = locate("toy", base_url=server.url, progress=lambda done, total: calls.append((done, total)))
+        path = locate("toy", progress=lambda done, total: calls.append((done, total)))
         assert path == cache / "toy"
     assert path.read_bytes() == TEXT
     assert server.requests == ["/binary/toy"]
@@ -168,18 +170,11 @@ def test_locate_downloads_from_the_site_of_the_environment(cache, server, monkey
     assert capfd.readouterr() == ("", "")
 
 
-def test_locate_accepts_a_packed_download(cache, server, monkeypatch):
-    monkeypatch.setitem(CATALOG, "toy", replace(TOY, file="toy.bz2"))
-    packed = bz2.compress(TEXT)
-    server.pages["/binary/toy.bz2"] = (200, packed, len(packed))
-    assert locate("toy", base_url=server.url) == cache / "toy.bz2"
-
-
 def test_locate_replaces_a_damaged_file_in_the_cache(cache, server):
     cache.mkdir()
     (cache / "toy").write_bytes(TEXT[:50])
     server.pages["/binary/toy"] = (200, TEXT, len(TEXT))
-    assert locate("toy", base_url=server.url).read_bytes() == TEXT
+    assert locate("toy").read_bytes() == TEXT
 
 
 def test_locate_says_why_each_of_the_four_places_failed(cache, data_folder):
@@ -221,7 +216,7 @@ def test_locate_says_that_the_cached_file_was_damaged_when_the_download_fails_to
 )
 def test_locate_leaves_nothing_behind_when_the_download_fails(cache, server, page, reason):
     server.pages["/binary/toy"] = page
-    assert reason in failure(base_url=server.url)
+    assert reason in failure()
     assert list(cache.iterdir()) == []
 
 
@@ -232,17 +227,18 @@ def test_locate_leaves_nothing_behind_when_the_download_is_interrupted(cache, se
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        locate("toy", base_url=server.url, progress=interrupt)
+        locate("toy", progress=interrupt)
     assert list(cache.iterdir()) == []
 
 
-def test_locate_explains_a_malformed_address(cache):
-    assert "unknown url type" in failure(base_url="not-an-address")
+def test_locate_explains_a_malformed_address(cache, monkeypatch):
+    monkeypatch.setenv("DIGRAD_LIBSVM_URL", "not-an-address")
+    assert "unknown url type" in failure()
 
 
 def test_locate_explains_a_cache_that_cannot_be_made(cache, server):
     cache.write_text("a file in the way")
-    assert "download: " in failure(base_url=server.url)
+    assert "download: " in failure()
     assert server.requests == []
 
 
@@ -304,7 +300,7 @@ def test_list_datasets_says_where_each_is_without_downloading(cache, data_folder
     (data_folder / "toy").write_bytes(TEXT)
     (data_folder / "a9a").write_bytes(b"1 1:1\n")
     rows = {row.name: row for row in list_datasets()}
-    assert list(rows) == ["digits", "breast_cancer", "a9a", "a9a.t", "toy", "cifar10"]
+    assert list(rows) == ["digits", "breast_cancer", "a9a", "a9a.t", "cifar10", "toy"]
     assert rows["digits"].location == "scikit-learn"
     assert rows["toy"].location == str(data_folder / "toy")
     assert (rows["a9a.t"].location, rows["a9a.t"].problem) == (None, None)
@@ -334,7 +330,7 @@ def test_verify_says_how_to_get_what_is_not_here(cache):
 def test_verify_rejects_an_unknown_name_and_another_shape(cache, data_folder, monkeypatch):
     with pytest.raises(DataError, match="Did you mean `digits`"):
         verify("digts")
-    monkeypatch.setitem(CATALOG, "toy", replace(TOY, n_samples=601))
+    monkeypatch.setitem(KNOWN, "toy", replace(TOY, n_samples=601))
     (data_folder / "toy").write_bytes(TEXT)
     with pytest.raises(DataError, match="must be 601 x 4"):
         verify("toy")

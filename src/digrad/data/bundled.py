@@ -1,7 +1,7 @@
 """Data sets that come with scikit-learn: nothing to download."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -9,16 +9,6 @@ import numpy as np
 
 from digrad.data.dataset import Dataset, binary_labels
 from digrad.errors import ArgumentError
-
-
-@dataclass(frozen=True)
-class Bundled:
-    """One row of :data:`BUNDLED`."""
-
-    load: Callable[[], Dataset]
-    n_samples: int
-    dim: int
-    description: str
 
 
 def digits(*, classes: int = 2) -> Dataset:
@@ -59,7 +49,4 @@ def _standardized(name: str, file: str, *, heading: int = 0) -> Dataset:
     return Dataset(name, table[:, :-1].copy(), table[:, -1].astype(np.int64)).standardized()
 
 
-BUNDLED: dict[str, Bundled] = {
-    "digits": Bundled(digits, 1797, 64, "handwritten digits, 8 x 8 pixels; is the digit at least 5?"),
-    "breast_cancer": Bundled(breast_cancer, 569, 30, "tumour measurements; benign or malignant?"),
-}
+BUNDLED: dict[str, Callable[[], Dataset]] = {"digits": digits, "breast_cancer": breast_cancer}

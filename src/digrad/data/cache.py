@@ -1,4 +1,4 @@
-"""Places of the file of a catalog data set: given, in the data folder, in the cache, or on the LIBSVM site."""
+"""Places of the file of a LIBSVM data set: given, in the data folder, in the cache, or on the LIBSVM site."""
 
 import hashlib
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 from digrad._internal.folders import cache_folder
 from digrad.checks import did_you_mean
 from digrad.data.download import Progress, download
-from digrad.data.known_datasets import CATALOG, CatalogEntry
+from digrad.data.known_datasets import KNOWN, KnownDataset
 from digrad.data.libsvm import open_unpacked
 from digrad.errors import DataError
 
@@ -22,50 +22,45 @@ def locate(
     name: str,
     path: str | Path | None = None,
     *,
-    base_url: str | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Return the file of a catalog data set, downloading it if it is nowhere on this machine.
+    """Return the file of a LIBSVM data set, downloading it if it is nowhere on this machine.
 
-    The places, in this order: ``path``; the folder ``DIGRAD_DATA``; the cache folder; the
-    LIBSVM site, which fills the cache. Every file but the one at ``path`` is compared with its known SHA-256.
+    The places, in this order: ``path``; the folder ``DIGRAD_DATA``; the cache folder; the LIBSVM site, or its
+    mirror at the address ``DIGRAD_LIBSVM_URL``, which fills the cache. Every file but the one at ``path`` is compared
+    with its known SHA-256.
 
     Args:
-        name: A name of the catalog, such as ``a9a``.
+        name: A data set of the LIBSVM site that digrad knows, such as ``a9a``.
         path: The user's own file, or a folder that holds it. It is used as it is, and nothing else is tried.
-        base_url: Address to download from; by default the variable ``DIGRAD_LIBSVM_URL``, else the LIBSVM site.
         progress: Called during a download with the bytes so far and the bytes in all (None when unknown).
 
     Raises:
         DataError: When the file at ``path`` or in ``DIGRAD_DATA`` is not usable, or no place has the data
             set; then the message says why each failed.
     """
-    entry = catalog_entry(name)
+    catalog = {each: known for each, known in KNOWN.items() if known.source == "libsvm"}
+    if name not in catalog:
+        near = did_you_mean(name, catalog)
+        raise DataError(f"No data set {name!r} on the LIBSVM site; digrad knows {', '.join(catalog)}.{near}")
+    entry = catalog[name]
     if path is not None:
         return _given(entry, Path(path).expanduser())
-    found, failures = _find(entry)
+    found, failures = find_file(entry)
     if found is not None:
         return found
     failures = ["`path`: not given", *failures]
-    url = _base_url(base_url).rstrip("/") + "/" + entry.file
-    target = cache_folder() / entry.file
+    url = (os.environ.get("DIGRAD_LIBSVM_URL") or LIBSVM_URL).rstrip("/") + "/" + name
     try:
-        return download(url, target, refuse=lambda file: mismatch(entry, file), progress=progress)
+        return download(
+            url, cache_folder() / name, refuse=lambda file: mismatch(entry, file), progress=progress
+        )
     except DataError as error:
         failures.append(f"download: {error}")
     raise DataError(
-        f"Data set {name!r} was not found. {'; '.join(failures)}. Get {entry.file} from {LIBSVM_URL} "
+        f"Data set {name!r} was not found. {'; '.join(failures)}. Get {name} from {LIBSVM_URL} "
         f"on a machine with internet, then set DIGRAD_DATA to its folder or pass it as `path`."
     )
-
-
-def find_local(name: str) -> Path | None:
-    """Return the file of a catalog data set if it is on this machine and has the right hash; never download.
-
-    Raises:
-        DataError: When the file in ``DIGRAD_DATA`` has the wrong hash.
-    """
-    return _find(catalog_entry(name))[0]
 
 
 def find_on_disk(
@@ -104,18 +99,6 @@ def find_on_disk(
     return None, failures
 
 
-def catalog_entry(name: str) -> CatalogEntry:
-    """Return the catalog's entry of that name.
-
-    Raises:
-        DataError: With the names there are.
-    """
-    if name not in CATALOG:
-        listed = ", ".join(CATALOG)
-        raise DataError(f"No data set {name!r} in the catalog; it has {listed}.{did_you_mean(name, CATALOG)}")
-    return CATALOG[name]
-
-
 def unpacked_sha256(path: Path) -> str:
     """Return the SHA-256 of a file's text, unpacked if need be."""
     digest = hashlib.sha256()
@@ -125,8 +108,8 @@ def unpacked_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def mismatch(entry: CatalogEntry, path: Path) -> str | None:
-    """Return what is wrong with the text of ``path``, or None when it is the one the catalog knows."""
+def mismatch(entry: KnownDataset, path: Path) -> str | None:
+    """Return what is wrong with the text of ``path``, or None when it is the known one."""
     try:
         actual = unpacked_sha256(path)
     except DataError as error:
@@ -136,7 +119,7 @@ def mismatch(entry: CatalogEntry, path: Path) -> str | None:
     return f"the SHA-256 of the text must be {entry.sha256}, but is {actual}"
 
 
-def _given(entry: CatalogEntry, path: Path) -> Path:
+def _given(entry: KnownDataset, path: Path) -> Path:
     if path.is_file():
         return path
     found = _in_folder(entry, path)
@@ -148,19 +131,16 @@ def _given(entry: CatalogEntry, path: Path) -> Path:
     return found
 
 
-def _find(entry: CatalogEntry) -> tuple[Path | None, list[str]]:
+def find_file(entry: KnownDataset) -> tuple[Path | None, list[str]]:
+    """Return the file of a LIBSVM data set on this machine, as :func:`find_on_disk` does."""
     what = f"the data set {entry.name!r}"
     return find_on_disk(lambda folder: _in_folder(entry, folder), lambda file: mismatch(entry, file), what)
 
 
-def _in_folder(entry: CatalogEntry, folder: Path) -> Path | None:
+def _in_folder(entry: KnownDataset, folder: Path) -> Path | None:
     candidates = (folder / (entry.name + suffix) for suffix in _SUFFIXES)
     return next((file for file in candidates if file.is_file()), None)
 
 
-def _names(entry: CatalogEntry) -> str:
+def _names(entry: KnownDataset) -> str:
     return ", ".join(entry.name + suffix for suffix in _SUFFIXES)
-
-
-def _base_url(base_url: str | None) -> str:
-    return base_url or os.environ.get("DIGRAD_LIBSVM_URL") or LIBSVM_URL

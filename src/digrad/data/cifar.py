@@ -24,7 +24,7 @@ from digrad.data.images import RECORD, ImageSet, Pixels
 from digrad.errors import DataError
 
 NAME = "cifar10"
-N_TRAIN, N_TEST, N_CLASSES = 50_000, 10_000, 10
+N_CLASSES = 10
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 ARCHIVE_MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
 FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py", ".")  # as the archives of the authors unpack
@@ -80,12 +80,17 @@ def find_cifar10(path: str | Path | None = None) -> Path:
                 f"`path` of cifar10: {path} holds no batches ({BATCHES[0]}.bin or {BATCHES[0]}, ...)."
             )
         return found
-    found, failures = find_on_disk(_folder_below, mismatch, "CIFAR-10")
+    found, failures = find_folder()
     if found is not None:
         return found
     raise DataError(
         f"CIFAR-10 is not on this machine. {'; '.join(failures)}. Get it with `digrad data get {NAME}`."
     )
+
+
+def find_folder() -> tuple[Path | None, list[str]]:
+    """Return the folder with the batches on this machine, as :func:`digrad.data.cache.find_on_disk` does."""
+    return find_on_disk(_folder_below, mismatch, "CIFAR-10")
 
 
 def fetch_cifar10(*, progress: Progress | None = None) -> Path:

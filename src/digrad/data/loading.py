@@ -1,4 +1,4 @@
-"""Data sets by name or file: bundled, in the catalog, or a LIBSVM file of the user."""
+"""Data sets by name or file: one that digrad knows, or a LIBSVM file of the user."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,11 +7,10 @@ from typing import NoReturn
 from digrad.checks import did_you_mean
 from digrad.data import cifar
 from digrad.data.bundled import BUNDLED
-from digrad.data.cache import catalog_entry, find_local, locate
+from digrad.data.cache import find_file, locate
 from digrad.data.dataset import Dataset
 from digrad.data.download import Progress
-from digrad.data.images import RECORD
-from digrad.data.known_datasets import CATALOG
+from digrad.data.known_datasets import KNOWN, KnownDataset
 from digrad.data.libsvm import read_libsvm
 from digrad.errors import ArgumentError, DataError
 
@@ -60,8 +59,8 @@ def load(
     """Return a data set by name, or read it from a LIBSVM file.
 
     Args:
-        source: A bundled name (``digits``), a catalog name (``a9a``, found by :func:`locate`), or a file.
-        path: For a catalog name: the file to use instead of looking for it.
+        source: A bundled name (``digits``), one of the LIBSVM site (``a9a``, found by :func:`locate`), or a file.
+        path: For a name of the LIBSVM site: the file to use instead of looking for it.
         dim: For a file: the number of features, by default its largest index.
         progress: Called during a download with the bytes so far and the bytes in all (None when unknown).
 
@@ -72,20 +71,19 @@ def load(
         >>> load("digits")
         Dataset('digits', 1797 x 64, dense)
     """
-    if isinstance(source, str) and source in BUNDLED:
+    known = KNOWN.get(source) if isinstance(source, str) else None
+    if known and known.source == "bundled":
         if path is not None or dim is not None:
             raise ArgumentError(
                 f"`path` and `dim` of load are for files, but {source!r} is bundled. Omit them."
             )
-        return BUNDLED[source].load()
-    if isinstance(source, str) and source in CATALOG:
-        file = locate(source, path, progress=progress)
-        width = CATALOG[source].dim if dim is None else dim
-        return replace(read_libsvm(file, dim=width), name=source)
+        return BUNDLED[known.name]()
+    if known and known.source == "libsvm":
+        file = locate(known.name, path, progress=progress)
+        return replace(read_libsvm(file, dim=known.dim if dim is None else dim), name=known.name)
     if path is not None:
-        raise ArgumentError(
-            f"`path` of load is for the names {', '.join(CATALOG)}, but `source` is {source!r}."
-        )
+        names = ", ".join(name for name in KNOWN if KNOWN[name].source == "libsvm")
+        raise ArgumentError(f"`path` of load is for the names {names}, but `source` is {source!r}.")
     if not Path(source).expanduser().is_file():
         _raise_unknown(source)
     return read_libsvm(source, dim=dim)
@@ -95,7 +93,7 @@ def fetch(name: str, *, progress: Progress | None = None) -> DatasetRow:
     """Make sure that a data set is on this machine, downloading it if it is not, and say where it is.
 
     Args:
-        name: A bundled name, which needs no download, or one of the catalog.
+        name: A name of :func:`list_datasets`; bundled ones need no download.
         progress: Called during a download with the bytes so far and the bytes in all (None when unknown).
 
     Raises:
@@ -105,13 +103,10 @@ def fetch(name: str, *, progress: Progress | None = None) -> DatasetRow:
         >>> fetch("digits").location
         'scikit-learn'
     """
-    if name in BUNDLED:
-        return _bundled_row(name)
-    if name == cifar.NAME:
-        return replace(_cifar10_row(), location=str(cifar.fetch_cifar10(progress=progress)), problem=None)
-    if name not in CATALOG:
-        _raise_unknown(name)
-    return replace(_catalog_row(name), location=str(locate(name, progress=progress)), problem=None)
+    known = _known(name)
+    if known.source == "images":
+        return _row(known, cifar.fetch_cifar10(progress=progress))
+    return _row(known, locate(name, progress=progress) if known.source == "libsvm" else _find(known))
 
 
 def list_datasets() -> list[DatasetRow]:
@@ -121,7 +116,13 @@ def list_datasets() -> list[DatasetRow]:
         >>> [row.name for row in list_datasets()]
         ['digits', 'breast_cancer', 'a9a', 'a9a.t', 'cifar10']
     """
-    return [*map(_bundled_row, BUNDLED), *map(_catalog_row, CATALOG), _cifar10_row()]
+    rows = []
+    for known in KNOWN.values():
+        try:
+            rows.append(_row(known, _find(known)))
+        except DataError as error:
+            rows.append(_row(known, None, str(error)))
+    return rows
 
 
 def verify(name: str) -> Verification:
@@ -134,61 +135,49 @@ def verify(name: str) -> Verification:
         >>> verify("digits").n_samples
         1797
     """
-    if name == cifar.NAME:
-        folder, train = cifar.find_cifar10(), cifar.cifar10()
-        return Verification(name, str(folder), train.content_hash, len(train), RECORD - 1)
-    if name in BUNDLED:
-        data, expected, location = BUNDLED[name].load(), BUNDLED[name], "scikit-learn"
-        sha256 = data.content_hash
-    else:
-        if name not in CATALOG:
-            _raise_unknown(name)
-        expected, file = catalog_entry(name), find_local(name)
-        if file is None:
-            raise DataError(
-                f"Data set {name!r} is not on this machine. Get it with `digrad data get {name}`."
-            )
-        data, location, sha256 = read_libsvm(file, dim=expected.dim), str(file), expected.sha256
-    if (data.n_samples, data.dim) != (expected.n_samples, expected.dim):
+    known = _known(name)
+    location = _find(known)
+    if location is None:
+        raise DataError(f"Data set {name!r} is not on this machine. Get it with `digrad data get {name}`.")
+    if known.source == "images":
+        train = cifar.cifar10()
+        return Verification(name, str(location), train.content_hash, len(train), known.dim)
+    data = read_libsvm(location, dim=known.dim) if known.source == "libsvm" else BUNDLED[name]()
+    if (data.n_samples, data.dim) != (known.n_samples, known.dim):
         raise DataError(
-            f"Data set {name!r} must be {expected.n_samples} x {expected.dim}, but {location} has "
+            f"Data set {name!r} must be {known.n_samples} x {known.dim}, but {location} has "
             f"{data.n_samples} x {data.dim}. Install a complete copy."
         )
-    return Verification(name, location, sha256, data.n_samples, data.dim)
+    return Verification(name, str(location), known.sha256 or data.content_hash, data.n_samples, data.dim)
 
 
-def _bundled_row(name: str) -> DatasetRow:
-    entry = BUNDLED[name]
-    return DatasetRow(name, "bundled", entry.n_samples, entry.dim, "scikit-learn", entry.description)
+def _known(name: str) -> KnownDataset:
+    return KNOWN[name] if name in KNOWN else _raise_unknown(name)
 
 
-def _catalog_row(name: str) -> DatasetRow:
-    entry = CATALOG[name]
-    problem = None
-    try:
-        file = find_local(name)
-    except DataError as error:
-        file, problem = None, str(error)
-    location = None if file is None else str(file)
-    return DatasetRow(name, "libsvm", entry.n_samples, entry.dim, location, entry.description, problem)
+def _find(known: KnownDataset) -> str | Path | None:
+    """Return where a data set is on this machine; None if it is not here.
+
+    Raises:
+        DataError: What is in ``DIGRAD_DATA`` is not the data set.
+    """
+    if known.source == "bundled":
+        return "scikit-learn"
+    return (cifar.find_folder() if known.source == "images" else find_file(known))[0]
 
 
-def _cifar10_row() -> DatasetRow:
-    location, problem = None, None
-    try:
-        location = str(cifar.find_cifar10())
-    except DataError as error:
-        problem = str(error) if "MD5" in str(error) else None
-    description = "colour images of ten classes, 32 x 32 pixels, for torch models (and 10 000 test images)"
-    return DatasetRow(cifar.NAME, "images", cifar.N_TRAIN, RECORD - 1, location, description, problem)
+def _row(known: KnownDataset, found: str | Path | None, problem: str | None = None) -> DatasetRow:
+    location = None if found is None else str(found)
+    return DatasetRow(
+        known.name, known.source, known.n_samples, known.dim, location, known.description, problem
+    )
 
 
 def _raise_unknown(source: str | Path) -> NoReturn:
     if source == cifar.NAME:
         raise DataError("Data set 'cifar10' holds images for torch models: use `dg.data.cifar10()`.")
-    names = [*BUNDLED, *CATALOG, cifar.NAME]
-    alike = [name for name in names if name[0] == str(source)[:1].lower()]  # iris is no misspelt digits
+    alike = [name for name in KNOWN if name[0] == str(source)[:1].lower()]  # iris is no misspelt digits
     raise DataError(
-        f"No data set and no file {str(source)!r}. Data sets: {', '.join(names)}; or give the path of a "
+        f"No data set and no file {str(source)!r}. Data sets: {', '.join(KNOWN)}; or give the path of a "
         f"LIBSVM file.{did_you_mean(source, alike)}"
     )

@@ -20,8 +20,7 @@ from pydantic import (
 from digrad import data, problems
 from digrad._internal import plugins
 from digrad.data import Dataset
-from digrad.data.bundled import BUNDLED
-from digrad.data.known_datasets import CATALOG
+from digrad.data.known_datasets import KNOWN
 from digrad.errors import DataError, DigradError, PluginError
 from digrad.problems import Problem
 from digrad.specs.graph_table import absolute
@@ -37,7 +36,7 @@ PerAgent: TypeAlias = Annotated[float | list[float], numbers("agent")]
 
 def _data_source(data: str, info: ValidationInfo) -> str:
     file = absolute(data, info)
-    return file if data not in BUNDLED and data not in CATALOG and Path(file).is_file() else data
+    return file if data not in KNOWN and Path(file).is_file() else data
 
 
 def _agent_weights(value: Any) -> Any:
