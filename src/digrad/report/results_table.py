@@ -1,8 +1,9 @@
 """The table of results: one row per method, complete without the script, which sorts it and hides columns."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from digrad._internal.formatting import shown, size
 from digrad.report.page import badge, text
@@ -11,19 +12,34 @@ from digrad.report.runs import Run
 _LOOKS = {"converged": "good", "diverged": "bad"}  # any other is open
 _SHOWN_AT_FIRST = ("delivered", "train_accuracy", "test_accuracy")  # of the columns that not every run has
 
+_NUMBER = partial(shown, absent="inf")
+
+
+class _Row(NamedTuple):
+    """One method of one run."""
+
+    series: Mapping[str, Any]
+    run: Run
+    entry: Mapping[str, Any]  # how it ended
+
 
 @dataclass(frozen=True)
 class _Column:
     key: str
     title: str
+    value: Callable[[_Row], Any]  # what is sorted by
+    show: Callable[[Any], str] = _NUMBER  # as HTML
     is_number: bool = True
     is_hidden: bool = False
 
+    @property
+    def look(self) -> str:
+        return (' class="number"' if self.is_number else "") + (" hidden" if self.is_hidden else "")
 
-@dataclass(frozen=True)
-class _Cell:
-    content: str  # HTML
-    value: float | str | None = ""  # what is sorted by; "" stands for the content
+    def cell(self, row: _Row) -> str:
+        value = self.value(row)
+        sorted_by = f' data-value="{"" if value is None else value}"' if self.is_number else ""
+        return f"<td{self.look}{sorted_by}>{self.show(value)}</td>"
 
 
 def results_table(runs: Sequence[Run], data: Mapping[str, Any]) -> str:
@@ -33,20 +49,17 @@ def results_table(runs: Sequence[Run], data: Mapping[str, Any]) -> str:
         runs: The runs of a page.
         data: Result of :func:`digrad.report.model.model_of` for them.
     """
-    extras = [
-        metric for metric in data["metrics"] if metric["key"] not in ("loss", "grad_norm", "consensus_error")
-    ]
-    columns = _columns(extras, has_runs=len(runs) > 1)
-    rows = [_row(series, runs[series["run"]], extras) for series in data["series"]]
+    columns = _columns(data["metrics"], has_runs=len(runs) > 1)
     head = "".join(
-        f'<th data-key="{text(column.key)}"{_look(column)}>{text(column.title)}</th>' for column in columns
+        f'<th data-key="{text(column.key)}"{column.look}>{text(column.title)}</th>' for column in columns
     )
-    lines = [
-        f'<tr data-series="{number}">'
-        + "".join(_cell(column, row[column.key]) for column in columns)
-        + "</tr>"
-        for number, row in enumerate(rows)
-    ]
+    lines = []
+    for number, series in enumerate(data["series"]):
+        run = runs[series["run"]]
+        row = _Row(series, run, run.results[series["label"]].summary())
+        lines.append(
+            f'<tr data-series="{number}">' + "".join(column.cell(row) for column in columns) + "</tr>"
+        )
     return (
         '<div class="scroll"><table id="results">\n'
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n" + "\n".join(lines) + "\n</tbody>\n</table></div>\n"
@@ -63,67 +76,43 @@ _NOTE = (
 )
 
 
-def _columns(extras: Sequence[Mapping[str, Any]], *, has_runs: bool) -> list[_Column]:
+def _columns(metrics: Sequence[Mapping[str, Any]], *, has_runs: bool) -> list[_Column]:
+    finals = {"loss": "loss", "grad_norm": "gradient norm", "consensus_error": "consensus error"}
+    bests = {"loss": "smallest loss", "grad_norm": "smallest gradient norm"}
+    of_runs = _Column("run", "run", lambda row: f"{row.run.folder}: {row.run.name}", text, is_number=False)
     return [
-        _Column("method", "method", is_number=False),
-        *([_Column("run", "run", is_number=False)] if has_runs else []),
-        _Column("verdict", "verdict", is_number=False),
-        _Column("diverged_at", "diverged at", is_hidden=True),
-        _Column("steps", "steps"),
-        _Column("loss", "loss"),
-        _Column("grad_norm", "gradient norm"),
-        _Column("consensus_error", "consensus error"),
+        _Column("method", "method", lambda row: row.series["shown"], text, is_number=False),
+        *([of_runs] if has_runs else []),
+        _Column("verdict", "verdict", lambda row: row.entry, _verdict, is_number=False),
+        _Column("diverged_at", "diverged at", lambda row: row.entry["diverged_at"], shown, is_hidden=True),
+        _Column("steps", "steps", lambda row: row.entry["steps"]),
+        *(_Column(key, title, lambda row, key=key: row.entry["final"][key]) for key, title in finals.items()),
         *(
-            _Column(one["key"], one["title"].lower(), is_hidden=one["key"] not in _SHOWN_AT_FIRST)
-            for one in extras
+            _Column(
+                one["key"],
+                one["title"].lower(),
+                partial(_last, key=one["key"]),
+                is_hidden=one["key"] not in _SHOWN_AT_FIRST,
+            )
+            for one in metrics
+            if one["key"] not in finals
         ),
-        _Column("best_loss", "smallest loss", is_hidden=True),
-        _Column("best_grad_norm", "smallest gradient norm", is_hidden=True),
-        _Column("bytes_sent", "sent"),
-        _Column("seconds", "seconds"),
-        _Column("seeds", "seeds", is_hidden=True),
+        *(
+            _Column(f"best_{key}", title, lambda row, key=key: row.entry["best"][key], is_hidden=True)
+            for key, title in bests.items()
+        ),
+        _Column("bytes_sent", "sent", lambda row: row.entry["bytes_sent"], size),
+        _Column("seconds", "seconds", lambda row: ""),  # which the script fills in
+        _Column("seeds", "seeds", lambda row: row.series["seeds"], is_hidden=True),
     ]
-
-
-def _row(series: Mapping[str, Any], run: Run, extras: Sequence[Mapping[str, Any]]) -> dict[str, _Cell]:
-    entry = run.results[series["label"]].summary()
-    final, best = entry["final"], entry["best"]
-    return {
-        "method": _Cell(text(series["shown"])),
-        "run": _Cell(text(f"{run.folder}: {run.name}")),
-        "verdict": _Cell(badge(_verdict(entry), _LOOKS.get(entry["verdict"], "open"))),
-        "diverged_at": _Cell(
-            text("" if entry["diverged_at"] is None else entry["diverged_at"]), entry["diverged_at"]
-        ),
-        "steps": _Cell(text(entry["steps"]), entry["steps"]),
-        **{name: _number(final[name]) for name in ("loss", "grad_norm", "consensus_error")},
-        **{one["key"]: _last(series["columns"].get(one["key"])) for one in extras},
-        "best_loss": _number(best["loss"]),
-        "best_grad_norm": _number(best["grad_norm"]),
-        "bytes_sent": _Cell(size(entry["bytes_sent"]), entry["bytes_sent"]),
-        "seconds": _Cell(""),
-        "seeds": _Cell(text(series["seeds"]), series["seeds"]),
-    }
 
 
 def _verdict(entry: Mapping[str, Any]) -> str:
     at = f" at k = {entry['diverged_at']}" if entry["diverged_at"] is not None else ""
-    return entry["verdict"] + at
+    return badge(entry["verdict"] + at, _LOOKS.get(entry["verdict"], "open"))
 
 
-def _last(band: Mapping[str, Any] | None) -> _Cell:
-    return _Cell("", None) if band is None else _number(band["median"][-1])
-
-
-def _number(value: float | None) -> _Cell:
-    return _Cell(shown(value, absent="inf"), value)
-
-
-def _cell(column: _Column, cell: _Cell) -> str:
-    value = "" if cell.value is None else cell.value
-    sorted_by = f' data-value="{value}"' if column.is_number else ""
-    return f"<td{_look(column)}{sorted_by}>{cell.content}</td>"
-
-
-def _look(column: _Column) -> str:
-    return (' class="number"' if column.is_number else "") + (" hidden" if column.is_hidden else "")
+def _last(row: _Row, key: str) -> float | str | None:
+    """Return the last value of a metric; nothing where the run has no such column."""
+    band = row.series["columns"].get(key)
+    return "" if band is None else band["median"][-1]
