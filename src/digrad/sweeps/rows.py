@@ -21,6 +21,7 @@ from digrad.simulation.driver import drive
 from digrad.simulation.run_options import make_start
 from digrad.simulation.simulate import simulator_of
 from digrad.simulation.simulator import Simulator
+from digrad.sweeps.space import Configuration
 from digrad.sweeps.stability_rule import remains
 from digrad.trace import Trace
 from digrad.trace.trace import HEADLINE
@@ -28,29 +29,6 @@ from digrad.trace.trace import HEADLINE
 MOST_RUNS = 64  # of one batch: beyond, products gain nothing and a kill loses more
 BATCH_BYTES = 1 << 30  # what the states of all runs of a batch together take at most, about
 STATES = 10  # arrays [n, d] that a run holds, about
-
-
-@dataclass(frozen=True)
-class Configuration:
-    """One run of a sweep.
-
-    Args:
-        label: Label of the method.
-        method: With its hyper-parameters.
-        values: The swept ones.
-        network: The label of its network.
-        start: The label of its start.
-        seed: Random seed of the start, and of the samples if they are common.
-        sample_seed: Random seed of the samples and of random events of the network.
-    """
-
-    label: str
-    method: Any
-    values: Mapping[str, Any]
-    network: str
-    start: str
-    seed: int
-    sample_seed: int
 
 
 @dataclass(frozen=True, eq=False)

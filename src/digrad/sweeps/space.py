@@ -54,18 +54,26 @@ Draws: TypeAlias = LogUniform | Uniform | Sequence[Any]
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """One method of a sweep.
+class Configuration:
+    """One run of a sweep.
 
     Args:
-        label: Its name in the table.
+        label: Label of the method in the table.
         method: With its hyper-parameters.
         values: Those of the grid, and those drawn.
+        network: The label of its network.
+        start: The label of its start.
+        seed: Random seed of the start, and of the samples if they are common.
+        sample_seed: Random seed of the samples and of random events of the network.
     """
 
     label: str
     method: Any
     values: Mapping[str, Any]
+    network: str = ""
+    start: str = ""
+    seed: int = 0
+    sample_seed: int = 0
 
 
 def candidates(
@@ -74,10 +82,10 @@ def candidates(
     random: Mapping[str, Draws] | None,
     samples: int | None,
     seed: int,
-) -> list[Candidate]:
+) -> list[Configuration]:
     """Return every method with every point of the grid and every random draw of the fields that it has.
 
-    A field that a method lacks does not multiply its candidates; one that no method has is refused.
+    A field that a method lacks does not multiply its configurations; one that no method has is refused.
 
     Raises:
         ArgumentError: The grid is empty, names an unknown field, or holds a value that a method refuses.
@@ -92,7 +100,7 @@ def candidates(
                 f"`{name}` of the sweep is no field of {owners}, which take {listed}.{checks.did_you_mean(name, known)}"
             )
     return [
-        Candidate(label, _build(method, values, label), values)
+        Configuration(label, _build(method, values, label), values)
         for label, method in by_label.items()
         for values in _points(axes, draws, set(_fields(method)))
     ]

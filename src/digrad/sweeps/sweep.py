@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Unpack
@@ -24,8 +24,8 @@ from digrad.simulation.run_options import (
     make_sampler,
     make_start,
 )
-from digrad.sweeps.rows import Configuration, Study, batches, form, identity, long_arrays
-from digrad.sweeps.space import Candidate, Draws, MethodLike, candidates
+from digrad.sweeps.rows import Study, batches, form, identity, long_arrays
+from digrad.sweeps.space import Configuration, Draws, MethodLike, candidates
 from digrad.sweeps.sweep_folder import Journal, write_arrays, write_facts
 from digrad.sweeps.sweep_results import Sweep, table_of, write_table
 from digrad.sweeps.workers import Workers, run_here, run_on_workers
@@ -173,8 +173,8 @@ def make_study(
     return Study(problem, networks, starts, wanted, held_out, levels, share_samples, asks_settling)
 
 
-def configurations(study: Study, found: Sequence[Candidate], seeds: int) -> list[Configuration]:
-    """Return every candidate on every network from every start with every seed, checked."""
+def configurations(study: Study, found: Sequence[Configuration], seeds: int) -> list[Configuration]:
+    """Return every method on every network from every start with every seed, checked."""
     first = study.options["seed"]
     several = range(first, first + checks.count(seeds, "seeds", "sweep"))
     for one in {(each.label, form(each.method)): each for each in found}.values():
@@ -182,15 +182,13 @@ def configurations(study: Study, found: Sequence[Candidate], seeds: int) -> list
             check_parts(one.method, study.problem, network, one.label)
     is_own = study.options["batch_size"] is not None and not study.share_samples
     return [
-        Configuration(
-            one.label, one.method, one.values, network, start, seed,
-            _own_seed(one, network, start, seed) if is_own else seed,
-        )
-        for one in found
+        replace(one, sample_seed=_own_seed(one) if is_own else one.seed)
+        for each in found
         for network in study.networks
         for start in study.starts
         for seed in several
-    ]  # fmt: skip
+        for one in (replace(each, network=network, start=start, seed=seed),)
+    ]
 
 
 def _run_missing(
@@ -238,13 +236,13 @@ def _facts_or_none(study: Study) -> dict[str, Any]:
         return study.settings()
 
 
-def _own_seed(one: Candidate, network: str, start: str, seed: int) -> int:
+def _own_seed(one: Configuration) -> int:
     """Return the seed of the samples of one configuration, which does not depend on the others."""
     try:
         content = describe(one.method)
     except ArgumentError:
         content = sorted(one.values)
-    text = repr((one.label, content, network, start, seed))
+    text = repr((one.label, content, one.network, one.start, one.seed))
     return int.from_bytes(sha256(text.encode()).digest()[:6], "little")
 
 

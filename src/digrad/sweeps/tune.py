@@ -20,7 +20,7 @@ from digrad.simulation.run_options import RunOptions, complete, lists_options
 from digrad.sweeps import stability_rule
 from digrad.sweeps.bisection import FACTOR, Search, best_value, largest_stable
 from digrad.sweeps.rows import Study, batches, run_batch
-from digrad.sweeps.space import Candidate
+from digrad.sweeps.space import Configuration
 from digrad.sweeps.stability_rule import SLACK, Ending
 from digrad.sweeps.sweep import configurations, make_study
 from digrad.sweeps.sweep_results import table_of
@@ -245,7 +245,7 @@ class _Runs:
             tried = _with(self.method, self.field, value)
         except ArgumentError:  # a value that the method refuses
             return math.inf
-        rows = self._run(Candidate(type(tried).__name__, tried, {self.field: value}))
+        rows = self._run(Configuration(type(tried).__name__, tried, {self.field: value}))
         worst = rows[[self.metric, "farthest_loss"]].max(axis=1)
         is_bad = (rows["verdict"] == "diverged") | ~(worst < math.inf)
         # Agents that come to agree are judged by where they will meet.
@@ -267,8 +267,8 @@ class _Runs:
         """Return whether a value is stable by what has been run so far."""
         return stability_rule.is_stable(self.endings[value], self.endings.values(), self.slack)
 
-    def _run(self, candidate: Candidate) -> Any:
-        runs = configurations(self.study, [candidate], self.seeds)
+    def _run(self, tried: Configuration) -> Any:
+        runs = configurations(self.study, [tried], self.seeds)
         rows = [row for batch in batches(self.study, runs, 1) for row in run_batch(self.study, batch)]
         if len(rows) < len(runs):
             raise KeyboardInterrupt
