@@ -179,27 +179,21 @@ class Spec(Section):
 
     @model_validator(mode="after")
     def _check_engine(self) -> "Spec":
-        needed = {"start": "model", "dtype": "float32"}
+        kind = self.problem.kind
         if self.engine == "torch":
-            if self.problem.kind != "images":
-                raise refuse(
-                    f"'torch' trains problems of kind 'images', but the kind is {self.problem.kind!r}.",
-                    "engine",
-                )
-            if self.batch_size is None:
-                raise refuse("is required with engine = 'torch', but it is missing.", "batch_size")
-            if self.gradient_noise is not None:
-                raise refuse("must be left out with engine = 'torch'.", "gradient_noise")
-            if self.sampling == "saga":
-                raise refuse(
-                    "must be 'replacement' or 'epoch' with engine = 'torch', but got 'saga'.", "sampling"
-                )
-            for key, value in needed.items():
-                if getattr(self, key) != value:
-                    raise refuse(
-                        f"must be {value!r} with engine = 'torch', but got {getattr(self, key)!r}.", key
-                    )
-        elif self.problem.kind == "images":
+            if kind != "images":
+                raise refuse(f"'torch' trains problems of kind 'images', but the kind is {kind!r}.", "engine")
+            needs = {
+                "batch_size": (self.batch_size is not None, "must be given"),
+                "gradient_noise": (self.gradient_noise is None, "must be left out"),
+                "sampling": (self.sampling != "saga", "must be 'replacement' or 'epoch'"),
+                "start": (self.start == "model", "must be 'model'"),
+                "dtype": (self.dtype == "float32", "must be 'float32'"),
+            }
+            for key, (is_met, need) in needs.items():
+                if not is_met:
+                    raise refuse(f"{need} with engine = 'torch', but got {getattr(self, key)!r}.", key)
+        elif kind == "images":
             raise refuse("must be 'torch' for a problem of kind 'images'.", "engine")
         elif self.start == "model":
             raise refuse(
