@@ -78,6 +78,6 @@ def test_no_jobs_start_no_worker(monkeypatch):
 def test_a_worker_ends_when_the_process_that_gave_its_job_is_gone(monkeypatch):
     check = training_worker._end_without_parent()
     check()
-    monkeypatch.setattr(os, "getppid", lambda: 1)
+    monkeypatch.setattr(os, "getppid", lambda: -1)
     with pytest.raises(SystemExit, match="is gone"):
         check()

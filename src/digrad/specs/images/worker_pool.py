@@ -12,14 +12,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
 from digrad.simulation import Progress
 
 Event = Mapping[str, Any]
+ENDS = ("done", "failed")  # the last event of a job
 
 WORKER = ("-m", "digrad.specs.images.training_worker")  # arguments of Python
 
@@ -87,7 +88,7 @@ class JobWatch:
                 values = {key: value for key, value in event.items() if key != "event"}
                 values |= {"name": name, "seconds_left": self._seconds_left()}
                 self._progress.on_progress(Progress(**values))
-        elif kind in ("done", "failed"):
+        elif kind in ENDS:
             self._reached[name] = self._steps
             if kind == "failed":
                 self.failures[name] = event["reason"]
@@ -113,97 +114,72 @@ def run_jobs(jobs: Sequence[Job], *, workers: int, on_event: Callable[[str, Even
     Raises:
         KeyboardInterrupt: As it came, after all workers were ended.
     """
-    waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
-    for job in jobs:
-        waiting.put(job)
-    said: queue.SimpleQueue[tuple[str, Event]] = queue.SimpleQueue()
-    crew = [_Crew(waiting, said) for _ in range(min(workers, len(jobs)))]
+    crew = _Crew(jobs)
+    threads = [threading.Thread(target=crew.work, daemon=True) for _ in range(min(workers, len(jobs)))]
     failures: dict[str, str] = {}
     try:
-        for member in crew:
-            member.start()
-        for name, event in _until_done(said, len(jobs)):
+        for thread in threads:
+            thread.start()
+        left = len(jobs)
+        while left:
+            name, event = crew.said.get()
+            left -= event["event"] in ENDS
             if event["event"] == "failed":
                 failures[name] = event["reason"]
             on_event(name, event)
     finally:
-        for member in crew:
-            member.end()
+        crew.end()
+        for thread in threads:
+            thread.join()
     return failures
 
 
-def _until_done(said: "queue.SimpleQueue[tuple[str, Event]]", jobs: int) -> Iterator[tuple[str, Event]]:
-    while jobs:
-        name, event = said.get()
-        jobs -= event["event"] in ("done", "failed")
-        yield name, event
+class _Crew:
+    """The jobs that wait, what is said of them, and the workers so far."""
 
-
-class _Crew(threading.Thread):
-    """One worker at a time, and the jobs given to it."""
-
-    def __init__(
-        self, waiting: "queue.SimpleQueue[Job]", said: "queue.SimpleQueue[tuple[str, Event]]"
-    ) -> None:
-        super().__init__(daemon=True)
-        self._waiting, self._said = waiting, said
-        self._process: subprocess.Popen[str] | None = None
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self.said: queue.SimpleQueue[tuple[str, Event]] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        for job in jobs:
+            self._waiting.put(job)
+        self._workers: list[subprocess.Popen[str]] = []
         self._is_ended = False
 
-    def run(self) -> None:
-        """Give jobs to the worker, a new one after each that died."""
+    def work(self) -> None:
+        """Give jobs to one worker after the other: a new one after each that died."""
         while not self._is_ended:
-            with _log() as log:
-                self._process = _start(log)
-                try:
-                    while self._process.poll() is None:
-                        self._do(self._waiting.get_nowait(), log)
-                except queue.Empty:
-                    return
-                finally:
-                    self._close()
+            with (
+                suppress(BrokenPipeError),  # of a worker that died before it read its job
+                tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log,
+                _start(log) as worker,
+            ):
+                self._workers.append(worker)
+                while worker.poll() is None and not self._is_ended:
+                    try:
+                        job = self._waiting.get_nowait()
+                    except queue.Empty:
+                        return
+                    self._do(job, worker, log)
 
     def end(self) -> None:
-        """End the worker, whatever it is doing."""
+        """End all workers, whatever they are doing."""
         self._is_ended = True
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
-        self.join()
+        for worker in self._workers:
+            worker.kill()
 
-    def _do(self, job: Job, log: IO[str]) -> None:
-        self._said.put((job.name, {"event": "started"}))
-        process, (stdin, stdout) = self._worker()
-        try:
-            stdin.write(json.dumps({"work": job.work, "arguments": dict(job.arguments)}) + "\n")
-            stdin.flush()
-            for line in stdout:
+    def _do(self, job: Job, worker: "subprocess.Popen[str]", log: IO[str]) -> None:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        self.said.put((job.name, {"event": "started"}))
+        with suppress(BrokenPipeError):
+            worker.stdin.write(json.dumps({"work": job.work, "arguments": dict(job.arguments)}) + "\n")
+            worker.stdin.flush()
+            for line in worker.stdout:
                 event = json.loads(line)
-                self._said.put((job.name, event))
-                if event["event"] in ("done", "failed"):
+                self.said.put((job.name, event))
+                if event["event"] in ENDS:
                     return
-        except BrokenPipeError:
-            pass
-        self._said.put((job.name, {"event": "failed", "reason": _reason(process.wait(), log)}))
-
-    def _close(self) -> None:
-        process, pipes = self._worker()
-        for pipe in pipes:
-            with suppress(BrokenPipeError):
-                pipe.close()
-        process.wait()
-
-    def _worker(self) -> tuple["subprocess.Popen[str]", tuple[IO[str], IO[str]]]:
-        process = self._process
-        assert process is not None
-        assert process.stdin is not None
-        assert process.stdout is not None
-        return process, (process.stdin, process.stdout)
-
-
-@contextmanager
-def _log() -> Iterator[IO[str]]:
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
-        yield log
+        self.said.put((job.name, {"event": "failed", "reason": _reason(worker.wait(), log)}))
 
 
 def _start(log: IO[str]) -> "subprocess.Popen[str]":
