@@ -33,7 +33,7 @@ def test_gradient_tracking_explodes_within_ten_steps_where_cgt_decreases(setting
 
 
 @pytest.mark.parametrize(("steps", "ratio"), [(1400, 1.5), pytest.param(5000, 100, marks=pytest.mark.slow)])
-def test_clipping_the_local_gradients_is_biased_where_clipping_the_tracker_is_not(setting, steps, ratio):
+def test_clipped_dgd_is_biased_where_clipped_tracking_is_not(setting, steps, ratio):
     problem, network = setting
     methods = {
         "CGT": dg.CGT(step_size=0.05, threshold=5.0),
