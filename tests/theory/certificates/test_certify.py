@@ -315,6 +315,8 @@ def test_users_loss_is_certified_with_constants_and_twice_as_far_if_convex():
     assert convex.alpha_max > 1.5 * nonconvex.alpha_max
     estimated = certify(problem, network, 1.0, smoothness="empirical")
     assert (estimated.verdict, estimated.label) == ("not covered", "indicative, not a certificate")
+    with pytest.raises(ArgumentError, match="where that norm is 2;"):
+        certify(problem, network, 1.0, smoothness=[2.0, 1.9])
 
 
 def test_nonconvex_constants_of_a_built_in_loss_certify_less_than_its_formulas(cosh, network):
@@ -367,7 +369,7 @@ def test_certificate_is_json_and_readable(cosh, network):
         ({"threshold": 1.0, "network": None}, "must be a Network"),
         ({"threshold": 1.0, "smoothness": "guessed"}, "smoothness"),
         ({"threshold": 1.0, "smoothness": Smoothness([1.0], [0.0], 1.0, 0.0, 0.0)}, "1 agents"),
-        ({"threshold": 1.0, "smoothness": Smoothness([1.0] * 5, [0.0] * 5, 1.0, 0.0, 1e9)}, "lower_bound"),
+        ({"threshold": 1.0, "smoothness": Smoothness([10.0] * 5, [0.0] * 5, 1.0, 0.0, 1e9)}, "lower_bound"),
         ({"threshold": 1.0, "network": Network(graphs.ring(3))}, "3 agents, but the problem has 5"),
     ],
 )

@@ -113,6 +113,7 @@ def certify(
         checks.count(batch_size, "batch_size", "certify")
         caveats.append(f"gradients are mini-batches of {batch_size}: the proof needs full gradients")
     start = start_array(problem, x0, "certify")
+    _check_at(start, problem, constants, "certify")
     reason = refused(problem, network, "certify")
     if isinstance(smoothness, str) and not reason:
         check_covered(network, "certify")  # by the run along which constants are estimated
@@ -175,6 +176,7 @@ def certify_state(
     checks.positive(step_size, "step_size", "certify_state")
     reach = _values(threshold, "threshold", problem.n_agents, 1, allow_inf=True)
     here, trackers = start_array(problem, x, "certify_state"), start_array(problem, y, "certify_state")
+    _check_at(here, problem, constants, "certify_state")
     c0 = float(reach.max())
     if reason := refused(problem, network, "certify_state") or _unknown(problem, constants, c0):
         return Certificate("not covered", "", (reason,), float(step_size), c0)
@@ -428,6 +430,26 @@ def _explained(start: Start, network: AnyNetwork, best: Proof, threshold: float)
             for step in [largest(replace(start, reach=factor * start.reach))]
         }
     return found
+
+
+def _check_at(points: Floats, problem: Problem, constants: Smoothness | None, owner: str) -> None:
+    """Refuse constants of the user that do not hold at the agents' estimates."""
+    if constants is None or constants.source != "given":
+        return
+    from digrad.theory.constants.empirical import empirical_smoothness
+
+    seen = empirical_smoothness(
+        problem, points, max_points=10
+    )  # norms from below, so an excess is no rounding
+    bounds = constants.L0 + constants.L1 * seen.grad_norms
+    excess = np.where(seen.hessian_norms > (1 + 1e-6) * bounds, seen.hessian_norms - bounds, 0.0)
+    if excess.any():
+        point, agent = np.unravel_index(excess.argmax(), excess.shape)
+        raise ArgumentError(
+            f"`smoothness` of {owner} must bound every Hessian norm, but for agent {agent} it gives "
+            f"{bounds[point, agent]:.4g} at the start, where that norm is {seen.hessian_norms[point, agent]:.4g}; give "
+            "a bound that you can prove, L1 too if the norm grows with the gradient."
+        )
 
 
 def _estimated(
