@@ -4,17 +4,40 @@ Only concrete Python and NumPy numbers are checked: a sweep passes traced values
 constructors.
 """
 
+import dataclasses
 import difflib
 import inspect
 import math
 import sys
 from collections.abc import Callable, Iterable
+from functools import cache, partial
 from numbers import Integral, Real
-from typing import Any
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from digrad.errors import ArgumentError
 
 LARGEST_WHOLE = 2**63 - 1  # what arrays of whole numbers hold
+
+
+def fields(record: Any) -> None:
+    """Check the fields of a dataclass by their annotations; such a class has ``__post_init__ = checks.fields``.
+
+    A field ``Annotated[type, check]`` is checked by ``check(value, name, owner)``, which may return the value in its
+    one form; a ``Literal`` must be one of its choices; with ``| None`` it may also be None.
+
+    >>> from digrad.types import Positive
+    >>> @dataclasses.dataclass
+    ... class Circle:
+    ...     radius: Positive
+    ...     __post_init__ = fields
+    >>> Circle(-1.0)
+    Traceback (most recent call last):
+    digrad.errors.ArgumentError: `radius` of Circle must be positive and finite, but got -1.0.
+    """
+    for name, check in _checks_of(type(record)).items():
+        form = check(getattr(record, name), name, type(record).__name__)
+        if form is not None:
+            object.__setattr__(record, name, form)
 
 
 def positive(value: Any, name: str, owner: str, *, allow_inf: bool = False) -> None:
@@ -53,11 +76,16 @@ def number(value: Any, name: str, owner: str) -> int | float:
     return plain if isinstance(plain, int) else float(plain)
 
 
+def one_number(check: Callable[[Any, str, str], None], value: Any, name: str, owner: str) -> int | float:
+    """Return one concrete number, checked; for the annotation of a field, ``partial(one_number, positive)``."""
+    found = number(value, name, owner)
+    check(found, name, owner)
+    return found
+
+
 def set_number(owner: Any, name: str, check: Callable[[Any, str, str], None]) -> None:
     """Store a field of a frozen dataclass as one number of Python's, checked."""
-    found = number(getattr(owner, name), name, type(owner).__name__)
-    check(found, name, type(owner).__name__)
-    object.__setattr__(owner, name, found)
+    object.__setattr__(owner, name, one_number(check, getattr(owner, name), name, type(owner).__name__))
 
 
 def count(value: Any, name: str, owner: str, *, minimum: int = 1, maximum: int = LARGEST_WHOLE) -> int:
@@ -122,6 +150,24 @@ def did_you_mean(value: Any, options: Iterable[str]) -> str:
     by_lower = {option.lower(): option for option in options}
     near = difflib.get_close_matches(str(value).lower(), by_lower, n=1)
     return f" Did you mean `{by_lower[near[0]]}`?" if near else ""
+
+
+@cache
+def _checks_of(kind: type) -> dict[str, Callable[[Any, str, str], Any]]:
+    hints = get_type_hints(kind, include_extras=True)
+    found = {field.name: _check_of(hints[field.name]) for field in dataclasses.fields(kind)}
+    return {name: check for name, check in found.items() if check is not None}
+
+
+def _check_of(hint: Any) -> Callable[[Any, str, str], Any] | None:
+    if get_origin(hint) is Annotated:
+        return hint.__metadata__[0]
+    if get_origin(hint) is Literal:
+        return partial(choice, options=get_args(hint))
+    if type(None) not in get_args(hint):
+        return None
+    check = next(filter(None, map(_check_of, get_args(hint))), None)
+    return check and (lambda value, name, owner: None if value is None else check(value, name, owner))
 
 
 def _is_concrete(value: Any) -> bool:

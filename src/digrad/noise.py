@@ -14,7 +14,7 @@ True
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,16 @@ from digrad.errors import ArgumentError
 from digrad.sampling import GRADIENT_NOISE, WORDS
 
 Floats = npt.NDArray[np.float64]
+Scale: TypeAlias = Annotated[float, partial(checks.one_number, checks.positive)]
+
+
+def _with_mean(value: float, name: str, owner: str, most: float) -> None:
+    if not 1 < value <= most:
+        allowed = "above 1" if most == np.inf else f"above 1 and at most {most:g}"
+        raise ArgumentError(
+            f"`{name}` of {owner} must be {allowed}, because noise without a mean has no gradient to estimate, but got "
+            f"{value!r}."
+        )
 
 
 class Noise(Protocol):
@@ -38,11 +48,9 @@ class Noise(Protocol):
 class Gaussian:
     """Normal noise with standard deviation ``scale``."""
 
-    scale: float
+    scale: Scale
 
-    def __post_init__(self) -> None:
-        """Check the field."""
-        checks.set_number(self, "scale", checks.positive)
+    __post_init__ = checks.fields
 
     def shape(self, u: Floats, v: Floats) -> Floats:
         """Return normal draws (Box and Muller)."""
@@ -58,13 +66,10 @@ class StudentT:
         scale: Factor of every draw.
     """
 
-    df: float
-    scale: float
+    df: Annotated[float, partial(checks.one_number, partial(_with_mean, most=np.inf))]
+    scale: Scale
 
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        checks.set_number(self, "df", partial(_with_mean, most=np.inf))
-        checks.set_number(self, "scale", checks.positive)
+    __post_init__ = checks.fields
 
     def shape(self, u: Floats, v: Floats) -> Floats:
         """Return draws, exactly: one coordinate of the bivariate t distribution (Bailey, 1994)."""
@@ -81,13 +86,10 @@ class AlphaStable:
         scale: Factor of every draw; the characteristic function is ``exp(-|scale t|^alpha)``.
     """
 
-    alpha: float
-    scale: float
+    alpha: Annotated[float, partial(checks.one_number, partial(_with_mean, most=2.0))]
+    scale: Scale
 
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        checks.set_number(self, "alpha", partial(_with_mean, most=2.0))
-        checks.set_number(self, "scale", checks.positive)
+    __post_init__ = checks.fields
 
     def shape(self, u: Floats, v: Floats) -> Floats:
         """Return draws by the method of Chambers, Mallows and Stuck (1976)."""
@@ -177,13 +179,4 @@ def check_noise(noise: Any, owner: str) -> None:
         raise ArgumentError(
             f"`gradient_noise` of {owner} must be a model of digrad.noise, such as StudentT(df=1.5, scale=0.1), but "
             f"got {noise!r}."
-        )
-
-
-def _with_mean(value: float, name: str, owner: str, most: float) -> None:
-    if not 1 < value <= most:
-        allowed = "above 1" if most == np.inf else f"above 1 and at most {most:g}"
-        raise ArgumentError(
-            f"`{name}` of {owner} must be {allowed}, because noise without a mean has no gradient to estimate, but got "
-            f"{value!r}."
         )

@@ -12,17 +12,16 @@ import math
 from dataclasses import dataclass
 
 from digrad import checks
+from digrad.types import Positive, Threshold
 
 
 @dataclass(frozen=True)
 class Constant:
     """``value`` at every k."""
 
-    value: float
+    value: Threshold
 
-    def __post_init__(self) -> None:
-        """Check the field."""
-        checks.positive(self.value, "value", "Constant", allow_inf=True)
+    __post_init__ = checks.fields
 
     def __call__(self, k: int) -> float:
         """Return the value at iteration k."""
@@ -33,13 +32,10 @@ class Constant:
 class InverseSqrt:
     """``scale / sqrt(k + offset)``."""
 
-    scale: float
-    offset: float = 1.0
+    scale: Positive
+    offset: Positive = 1.0
 
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        checks.positive(self.scale, "scale", "InverseSqrt")
-        checks.positive(self.offset, "offset", "InverseSqrt")
+    __post_init__ = checks.fields
 
     def __call__(self, k: int) -> float:
         """Return the value at iteration k."""
@@ -50,13 +46,10 @@ class InverseSqrt:
 class Inverse:
     """``scale / (k + offset)``: not summable, but its squares are."""
 
-    scale: float
-    offset: float = 1.0
+    scale: Positive
+    offset: Positive = 1.0
 
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        checks.positive(self.scale, "scale", "Inverse")
-        checks.positive(self.offset, "offset", "Inverse")
+    __post_init__ = checks.fields
 
     def __call__(self, k: int) -> float:
         """Return the value at iteration k."""
@@ -67,13 +60,10 @@ class Inverse:
 class Geometric:
     """``scale * ratio ** k``, for example noise that fades."""
 
-    scale: float
-    ratio: float
+    scale: Positive
+    ratio: Positive
 
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        checks.positive(self.scale, "scale", "Geometric")
-        checks.positive(self.ratio, "ratio", "Geometric")
+    __post_init__ = checks.fields
 
     def __call__(self, k: int) -> float:
         """Return the value at iteration k."""

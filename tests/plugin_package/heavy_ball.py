@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 import digrad as dg
 from digrad import checks
 from digrad.arrays import zeros_like
-from digrad.types import Array, Hyper, Net
+from digrad.types import Array, Hyper, Net, StepSize
 
 
 class HeavyBallABState(NamedTuple):
@@ -22,7 +22,7 @@ class HeavyBallABState(NamedTuple):
 class HeavyBallAB:
     """Gradient tracking with a row- and a column-stochastic matrix, and a heavy ball (ABm)."""
 
-    step_size: Hyper
+    step_size: StepSize
     momentum: Hyper = 0.3
 
     needs = frozenset({"row", "column"})
@@ -30,10 +30,7 @@ class HeavyBallAB:
     bibtex: ClassVar = (
         "@article{xin2020heavy,\n  author = {Xin, Ran and Khan, Usman A.},\n  year = {2020},\n}"
     )
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        checks.positive(self.step_size, "step_size", "HeavyBallAB")
+    __post_init__ = checks.fields
 
     def init(self, x0: Array, net: Net) -> HeavyBallABState:
         """Start at x0, at rest."""

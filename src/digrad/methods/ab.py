@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 from digrad import checks
 from digrad.arrays import zeros_like
 from digrad.methods.defaults import state_x
-from digrad.types import Array, Hyper, Net
+from digrad.types import Array, Net, StepSize
 
 
 class ABState(NamedTuple):
@@ -54,17 +54,14 @@ class AB:
         'converged'
     """
 
-    step_size: Hyper
+    step_size: StepSize
 
     needs = frozenset({"row", "column"})
     connectivity: ClassVar = "common root"
     converges: ClassVar = "exact"
     reference: ClassVar = "xin2018linear"
     estimate = query = state_x
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        checks.positive(self.step_size, "step_size", "AB")
+    __post_init__ = checks.fields
 
     def init(self, x0: Array, net: Net) -> ABState:
         """Start at x0 with empty trackers."""

@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 from digrad import checks
 from digrad.arrays import ones_column, zeros_like
 from digrad.methods.defaults import state_x
-from digrad.types import Array, Hyper, Net
+from digrad.types import Array, Fraction, Net, Positive, StepSize
 
 
 class AdamState(NamedTuple):
@@ -53,22 +53,16 @@ class Adam:
         'converged'
     """
 
-    step_size: Hyper
-    momentum: float = 0.9
-    second_momentum: float = 0.999
-    epsilon: float = 1e-8
+    step_size: StepSize
+    momentum: Fraction = 0.9
+    second_momentum: Fraction = 0.999
+    epsilon: Positive = 1e-8
 
     needs = frozenset({"mean"})
     converges: ClassVar = "exact"
     reference: ClassVar = "kingma2015adam"
     estimate = query = state_x
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        checks.positive(self.step_size, "step_size", "Adam")
-        checks.fraction(self.momentum, "momentum", "Adam")
-        checks.fraction(self.second_momentum, "second_momentum", "Adam")
-        checks.positive(self.epsilon, "epsilon", "Adam")
+    __post_init__ = checks.fields
 
     def init(self, x0: Array, net: Net) -> AdamState:
         """Start everybody at the average of the starts with empty moments."""

@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 from digrad import checks
 from digrad.arrays import zeros_like
 from digrad.methods.defaults import state_x
-from digrad.types import Array, Hyper, Net
+from digrad.types import Array, Net, StepSize
 
 
 class AugPushPullState(NamedTuple):
@@ -52,7 +52,7 @@ class AugPushPull:
         'converged'
     """
 
-    step_size: Hyper
+    step_size: StepSize
 
     needs = frozenset({"row", "column"})
     connectivity: ClassVar = "common root"
@@ -60,10 +60,7 @@ class AugPushPull:
     reference: ClassVar = "xu2015augmented"
     attribution: ClassVar = "after Xu et al. 2015"
     estimate = query = state_x
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        checks.positive(self.step_size, "step_size", "AugPushPull")
+    __post_init__ = checks.fields
 
     def init(self, x0: Array, net: Net) -> AugPushPullState:
         """Start at x0 with empty trackers."""

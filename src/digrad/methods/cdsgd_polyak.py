@@ -6,8 +6,7 @@ from typing import ClassVar, NamedTuple
 from digrad import checks
 from digrad.arrays import zeros_like
 from digrad.methods.defaults import state_x
-from digrad.methods.one_matrix import MIXINGS, MixingChoice
-from digrad.types import Array, Hyper, Net
+from digrad.types import Array, Fraction, MixingChoice, Net, StepSize
 
 
 class CDSGDPolyakState(NamedTuple):
@@ -55,20 +54,15 @@ class CDSGDPolyak:
         True
     """
 
-    step_size: Hyper
-    momentum: float = 0.9
+    step_size: StepSize
+    momentum: Fraction = 0.9
     mixing: MixingChoice = "sinkhorn"
 
     needs = frozenset({"doubly"})
     converges: ClassVar = "biased"
     reference: ClassVar = "jiang2017collaborative"
     estimate = query = state_x
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        checks.positive(self.step_size, "step_size", "CDSGDPolyak")
-        checks.fraction(self.momentum, "momentum", "CDSGDPolyak")
-        checks.choice(self.mixing, "mixing", "CDSGDPolyak", MIXINGS)
+    __post_init__ = checks.fields
 
     def init(self, x0: Array, net: Net) -> CDSGDPolyakState:
         """Start at x0, at rest."""

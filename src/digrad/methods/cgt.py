@@ -5,9 +5,8 @@ from typing import ClassVar, NamedTuple
 
 from digrad import checks
 from digrad.arrays import clip_rows, row_norm, zeros_like
-from digrad.errors import ArgumentError
 from digrad.methods.defaults import state_x
-from digrad.types import Array, Hyper, Net
+from digrad.types import Array, Net, StepSize, Threshold
 
 
 class CGTState(NamedTuple):
@@ -58,32 +57,18 @@ class CGT:
         'converged'
     """
 
-    step_size: Hyper
-    threshold: Hyper
+    step_size: StepSize
+    threshold: Threshold
 
     needs = frozenset({"row", "column"})
     connectivity: ClassVar = "common root"
     converges: ClassVar = "exact"
     reference: ClassVar = "bo2026provably"
     estimate = query = state_x
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        checks.positive(self.step_size, "step_size", "CGT")
-        checks.positive(self.threshold, "threshold", "CGT", allow_inf=True)
+    __post_init__ = checks.fields
 
     def init(self, x0: Array, net: Net) -> CGTState:
-        """Start at x0 with empty trackers.
-
-        Raises:
-            ArgumentError: If ``threshold`` is an array but not a column with one row for each of x0.
-        """
-        shape = getattr(self.threshold, "shape", ())
-        if shape not in ((), (x0.shape[0], 1)):
-            raise ArgumentError(
-                f"`threshold` of CGT must be a number or a column [{x0.shape[0]}, 1], one row per agent, but "
-                f"has shape {list(shape)}; build it with `scaled_thresholds`."
-            )
+        """Start at x0 with empty trackers."""
         return CGTState(x=x0, y=zeros_like(x0), g=zeros_like(x0))
 
     def step(self, state: CGTState, grad: Array, net: Net) -> CGTState:

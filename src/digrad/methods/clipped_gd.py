@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 from digrad import checks
 from digrad.arrays import clip_rows, row_norm
 from digrad.methods.defaults import state_x
-from digrad.types import Array, Hyper, Net
+from digrad.types import Array, Net, StepSize, Threshold
 
 
 class ClippedGDState(NamedTuple):
@@ -43,18 +43,14 @@ class ClippedGD:
         'converged'
     """
 
-    step_size: Hyper
-    threshold: Hyper
+    step_size: StepSize
+    threshold: Threshold
 
     needs = frozenset({"mean"})
     converges: ClassVar = "exact"
     reference: ClassVar = "zhang2020why"
     estimate = query = state_x
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        checks.positive(self.step_size, "step_size", "ClippedGD")
-        checks.positive(self.threshold, "threshold", "ClippedGD", allow_inf=True)
+    __post_init__ = checks.fields
 
     def init(self, x0: Array, net: Net) -> ClippedGDState:
         """Start everybody at the average of the starts."""

@@ -6,8 +6,7 @@ from typing import ClassVar, NamedTuple
 from digrad import checks
 from digrad.arrays import maximum, ones_column, zeros_like
 from digrad.methods.defaults import state_x
-from digrad.methods.one_matrix import MIXINGS, MixingChoice
-from digrad.types import Array, Hyper, Net
+from digrad.types import Array, Fraction, MixingChoice, Net, Positive, StepSize
 
 
 class DAdaGradState(NamedTuple):
@@ -66,9 +65,9 @@ class DAdaGrad:
         True
     """
 
-    step_size: Hyper
-    momentum: float = 0.9
-    epsilon: float = 1e-6
+    step_size: StepSize
+    momentum: Fraction = 0.9
+    epsilon: Positive = 1e-6
     delayed: bool = True
     mixing: MixingChoice = "sinkhorn"
 
@@ -76,13 +75,7 @@ class DAdaGrad:
     converges: ClassVar = "drifting"
     reference: ClassVar = "chen2023convergence"
     estimate = query = state_x
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        checks.positive(self.step_size, "step_size", "DAdaGrad")
-        checks.fraction(self.momentum, "momentum", "DAdaGrad")
-        checks.positive(self.epsilon, "epsilon", "DAdaGrad")
-        checks.choice(self.mixing, "mixing", "DAdaGrad", MIXINGS)
+    __post_init__ = checks.fields
 
     def init(self, x0: Array, net: Net) -> DAdaGradState:
         """Start at x0 with empty moments."""

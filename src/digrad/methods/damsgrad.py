@@ -6,8 +6,7 @@ from typing import ClassVar, NamedTuple
 from digrad import checks
 from digrad.arrays import maximum, zeros_like
 from digrad.methods.defaults import state_x
-from digrad.methods.one_matrix import MIXINGS, MixingChoice
-from digrad.types import Array, Hyper, Net
+from digrad.types import Array, Fraction, MixingChoice, Net, Positive, StepSize
 
 
 class DAMSGradState(NamedTuple):
@@ -73,10 +72,10 @@ class DAMSGrad:
         True
     """
 
-    step_size: Hyper
-    momentum: float = 0.9
-    second_momentum: float = 0.99
-    epsilon: float = 1e-6
+    step_size: StepSize
+    momentum: Fraction = 0.9
+    second_momentum: Fraction = 0.99
+    epsilon: Positive = 1e-6
     delayed: bool = True
     mixing: MixingChoice = "sinkhorn"
 
@@ -84,14 +83,7 @@ class DAMSGrad:
     converges: ClassVar = "biased"
     reference: ClassVar = "chen2023convergence"
     estimate = query = state_x
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        checks.positive(self.step_size, "step_size", "DAMSGrad")
-        checks.fraction(self.momentum, "momentum", "DAMSGrad")
-        checks.fraction(self.second_momentum, "second_momentum", "DAMSGrad")
-        checks.positive(self.epsilon, "epsilon", "DAMSGrad")
-        checks.choice(self.mixing, "mixing", "DAMSGrad", MIXINGS)
+    __post_init__ = checks.fields
 
     def init(self, x0: Array, net: Net) -> DAMSGradState:
         """Start at x0 with empty moments."""

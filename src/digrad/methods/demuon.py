@@ -7,8 +7,7 @@ from digrad import checks
 from digrad.arrays import zeros_like
 from digrad.methods.defaults import parameter_shapes, state_x
 from digrad.methods.directions import orthogonal_factors
-from digrad.methods.one_matrix import MIXINGS, MixingChoice
-from digrad.types import Array, Hyper, Net
+from digrad.types import Array, Count, Fraction, MixingChoice, Net, StepSize
 
 
 class DeMuonState(NamedTuple):
@@ -37,7 +36,7 @@ class DeMuon:
         step_size: :math:`\alpha > 0`, the spectral norm of one step, or a schedule.
         momentum: :math:`\beta` in [0, 1).
         iterations: None for singular value decompositions, or a number of Newton-Schulz iterations with the
-            coefficients of Muon, as in :func:`digrad.directions.orthogonalize`.
+            coefficients of Muon, as in :class:`digrad.directions.orthogonalize`.
         mixing: ``"sinkhorn"``: P is doubly stochastic on the edges of the digraph; ``"row"``: P = R, which minimises
             the Perron-weighted loss instead of the average. With R and C:
             ``Tracking(step_size, estimator=momentum(0.9, dampening=0.9), direction=orthogonalize())``.
@@ -60,23 +59,16 @@ class DeMuon:
         True
     """
 
-    step_size: Hyper
-    momentum: float = 0.9
-    iterations: int | None = None
+    step_size: StepSize
+    momentum: Fraction = 0.9
+    iterations: Count | None = None
     mixing: MixingChoice = "sinkhorn"
 
     needs = frozenset({"doubly"})
     converges: ClassVar = "neighbourhood"
     reference: ClassVar = "he2025demuon"
     estimate = query = state_x
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        checks.positive(self.step_size, "step_size", "DeMuon")
-        checks.fraction(self.momentum, "momentum", "DeMuon")
-        if self.iterations is not None:
-            checks.count(self.iterations, "iterations", "DeMuon")
-        checks.choice(self.mixing, "mixing", "DeMuon", MIXINGS)
+    __post_init__ = checks.fields
 
     def init(self, x0: Array, net: Net) -> DeMuonState:
         """Start at x0, at rest, with empty trackers."""

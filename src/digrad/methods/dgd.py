@@ -5,8 +5,7 @@ from typing import ClassVar, NamedTuple
 
 from digrad import checks
 from digrad.methods.defaults import state_x
-from digrad.methods.one_matrix import MIXINGS, MixingChoice
-from digrad.types import Array, Hyper, Net
+from digrad.types import Array, MixingChoice, Net, StepSize
 
 
 class DGDState(NamedTuple):
@@ -51,18 +50,14 @@ class DGD:
         True
     """
 
-    step_size: Hyper
+    step_size: StepSize
     mixing: MixingChoice = "sinkhorn"
 
     needs = frozenset({"doubly"})
     converges: ClassVar = "biased"
     reference: ClassVar = "nedic2009distributed"
     estimate = query = state_x
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        checks.positive(self.step_size, "step_size", "DGD")
-        checks.choice(self.mixing, "mixing", "DGD", MIXINGS)
+    __post_init__ = checks.fields
 
     def init(self, x0: Array, net: Net) -> DGDState:
         """Start at x0."""

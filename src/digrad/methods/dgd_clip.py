@@ -6,8 +6,7 @@ from typing import ClassVar, NamedTuple
 from digrad import checks
 from digrad.arrays import clip_rows, row_norm
 from digrad.methods.defaults import state_x
-from digrad.methods.one_matrix import MIXINGS, MixingChoice
-from digrad.types import Array, Hyper, Net
+from digrad.types import Array, MixingChoice, Net, StepSize, Threshold
 
 
 class DGDClipState(NamedTuple):
@@ -53,20 +52,15 @@ class DGDClip:
         True
     """
 
-    step_size: Hyper
-    threshold: Hyper
+    step_size: StepSize
+    threshold: Threshold
     mixing: MixingChoice = "sinkhorn"
 
     needs = frozenset({"doubly"})
     converges: ClassVar = "biased"
     reference: ClassVar = "bo2026provably"
     estimate = query = state_x
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        checks.positive(self.step_size, "step_size", "DGDClip")
-        checks.positive(self.threshold, "threshold", "DGDClip", allow_inf=True)
-        checks.choice(self.mixing, "mixing", "DGDClip", MIXINGS)
+    __post_init__ = checks.fields
 
     def init(self, x0: Array, net: Net) -> DGDClipState:
         """Start at x0."""

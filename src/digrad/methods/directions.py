@@ -3,8 +3,8 @@
 A direction D is a pure function of stacked rows with a memory of its own; the step that is subtracted from x is
 ``step_size * D(y)``. The trackers of all agents point the same way in the end, so that a direction that is odd and
 never points away from y moves no fixed point: on the *tracker* it causes no bias, while the same function of the local
-gradients would. A direction that vanishes with y ends at the minimum; one of fixed length (:func:`normalize`,
-:func:`sign`, :func:`orthogonalize`) hovers around it at a distance proportional to the step size.
+gradients would. A direction that vanishes with y ends at the minimum; one of fixed length (:class:`normalize`,
+:class:`sign`, :class:`orthogonalize`) hovers around it at a distance proportional to the step size.
 
 >>> import numpy as np
 >>> chain(clip(5.0), sign()).update(np.array([[30.0, -40.0]]), np.zeros((1, 0)), np.zeros((1, 2)), ((2,),))[0]
@@ -13,8 +13,7 @@ array([[ 1., -1.]])
 
 import math
 from dataclasses import dataclass
-from functools import partial
-from typing import Protocol, TypeAlias
+from typing import Annotated, Protocol, TypeAlias
 
 from digrad import checks
 from digrad.arrays import (
@@ -28,7 +27,7 @@ from digrad.arrays import (
 )
 from digrad.errors import ArgumentError
 from digrad.methods.optimizers import from_optax, from_torch
-from digrad.types import Array, Shapes
+from digrad.types import Array, Count, PartThreshold, Shapes
 
 __all__ = [
     "Direction",
@@ -73,8 +72,8 @@ def no_memory(direction: object, x: Array, shapes: Shapes) -> Array:
 
 
 @dataclass(frozen=True)
-class Plain:
-    """Made by :func:`plain`."""
+class plain:
+    """The tracker itself, as AB and its relatives have it."""
 
     settles = True
     init = no_memory
@@ -85,17 +84,18 @@ class Plain:
 
 
 @dataclass(frozen=True)
-class Clip:
-    """Made by :func:`clip`."""
+class clip:
+    r""":math:`D(y) = \min(1, c_0/\|y\|)\, y`, as CGT has it.
 
-    threshold: float
+    Args:
+        threshold: :math:`c_0 > 0`, or infinity.
+    """
+
+    threshold: PartThreshold
 
     settles = True
     init = no_memory
-
-    def __post_init__(self) -> None:
-        """Check the field."""
-        checks.set_number(self, "threshold", partial(checks.positive, allow_inf=True))
+    __post_init__ = checks.fields
 
     def update(self, y: Array, memory: Array, x: Array, shapes: Shapes) -> tuple[Array, Array]:
         """Return the clipped tracker."""
@@ -103,17 +103,18 @@ class Clip:
 
 
 @dataclass(frozen=True)
-class SoftClip:
-    """Made by :func:`soft_clip`."""
+class soft_clip:
+    r""":math:`D(y) = c_0\, y/(c_0 + \|y\|)`, as SoftCGT has it.
 
-    threshold: float
+    Args:
+        threshold: :math:`c_0 > 0`, or infinity.
+    """
+
+    threshold: PartThreshold
 
     settles = True
     init = no_memory
-
-    def __post_init__(self) -> None:
-        """Check the field."""
-        checks.set_number(self, "threshold", partial(checks.positive, allow_inf=True))
+    __post_init__ = checks.fields
 
     def update(self, y: Array, memory: Array, x: Array, shapes: Shapes) -> tuple[Array, Array]:
         """Return the softly clipped tracker."""
@@ -121,8 +122,8 @@ class SoftClip:
 
 
 @dataclass(frozen=True)
-class Normalize:
-    """Made by :func:`normalize`."""
+class normalize:
+    r""":math:`D(y) = y/\|y\|`, with 0/0 = 0: a step of fixed length, as NormalizedAB and GT-NSGDm have it."""
 
     settles = False
     init = no_memory
@@ -133,8 +134,8 @@ class Normalize:
 
 
 @dataclass(frozen=True)
-class Sign:
-    """Made by :func:`sign`."""
+class sign:
+    """The sign of every entry: one bit per number, whatever the scale of the coordinates."""
 
     settles = False
     init = no_memory
@@ -145,31 +146,49 @@ class Sign:
 
 
 @dataclass(frozen=True)
-class Orthogonalize:
-    """Made by :func:`orthogonalize`."""
+class orthogonalize:
+    r""":math:`D(Y) = U V^T` of :math:`Y = U \Sigma V^T` for every matrix among the parameters, as Muon has it.
 
-    iterations: int | None = None
+    Every parameter with two axes or more is a matrix (its first axis by all others); of a vector it is the unit vector.
+    The engines know the shapes: those of the pytree of :func:`digrad.problems.from_loss`, or of the parameters of a
+    torch module. A problem on plain vectors has one parameter, and there this is :class:`normalize`.
+
+    Args:
+        iterations: None for a singular value decomposition; a number for that many Newton-Schulz iterations with the
+            coefficients of Muon, which are faster for large matrices and leave singular values between 0.7 and 1.2
+            (5 is usual).
+    """
+
+    iterations: Count | None = None
 
     settles = False
     init = no_memory
-
-    def __post_init__(self) -> None:
-        """Check the field."""
-        if self.iterations is not None:
-            object.__setattr__(
-                self, "iterations", checks.count(self.iterations, "iterations", "orthogonalize")
-            )
+    __post_init__ = checks.fields
 
     def update(self, y: Array, memory: Array, x: Array, shapes: Shapes) -> tuple[Array, Array]:
         """Return the orthogonal factor of every matrix."""
         return orthogonal_factors(y, shapes, self.iterations), memory
 
 
-@dataclass(frozen=True)
-class Chain:
-    """Made by :func:`chain`."""
+@dataclass(frozen=True, init=False)
+class chain:
+    """Directions one after another, such as ``chain(clip(5.0), from_optax(optax.adam(1e-3)))``.
+
+    Raises:
+        ArgumentError: There is no part, or more than one of them is an optimizer with a memory.
+    """
 
     parts: tuple[Direction, ...]
+
+    def __init__(self, *parts: Direction) -> None:
+        for part in parts:
+            check_direction(part, "parts", "chain")
+        if not parts or sum(part.settles is None for part in parts) > 1:
+            raise ArgumentError(
+                f"`parts` of chain must be directions of which at most one is an optimizer, but got {len(parts)} of "
+                f"which {sum(part.settles is None for part in parts)} are."
+            )
+        object.__setattr__(self, "parts", parts)
 
     @property
     def settles(self) -> Settles:
@@ -193,70 +212,6 @@ class Chain:
         return y, memory
 
 
-def plain() -> Plain:
-    """Return the tracker itself as direction, as AB and its relatives have it."""
-    return Plain()
-
-
-def clip(threshold: float) -> Clip:
-    r"""Return :math:`D(y) = \min(1, c_0/\|y\|)\, y`, as CGT has it.
-
-    Args:
-        threshold: :math:`c_0 > 0`, or infinity.
-    """
-    return Clip(threshold)
-
-
-def soft_clip(threshold: float) -> SoftClip:
-    r"""Return :math:`D(y) = c_0\, y/(c_0 + \|y\|)`, as SoftCGT has it.
-
-    Args:
-        threshold: :math:`c_0 > 0`, or infinity.
-    """
-    return SoftClip(threshold)
-
-
-def normalize() -> Normalize:
-    r"""Return :math:`D(y) = y/\|y\|`, with 0/0 = 0: a step of fixed length, as NormalizedAB and GT-NSGDm have it."""
-    return Normalize()
-
-
-def sign() -> Sign:
-    """Return the sign of every entry: one bit per number, whatever the scale of the coordinates."""
-    return Sign()
-
-
-def orthogonalize(iterations: int | None = None) -> Orthogonalize:
-    r"""Return :math:`D(Y) = U V^T` of :math:`Y = U \Sigma V^T` for every matrix among the parameters, as Muon has it.
-
-    Every parameter with two axes or more is a matrix (its first axis by all others); of a vector it is the unit vector.
-    The engines know the shapes: those of the pytree of :func:`digrad.problems.from_loss`, or of the parameters of a
-    torch module. A problem on plain vectors has one parameter, and there this is :func:`normalize`.
-
-    Args:
-        iterations: None for a singular value decomposition; a number for that many Newton-Schulz iterations with the
-            coefficients of Muon, which are faster for large matrices and leave singular values between 0.7 and 1.2
-            (5 is usual).
-    """
-    return Orthogonalize(iterations)
-
-
-def chain(*parts: Direction) -> Chain:
-    """Return directions one after another, such as ``chain(clip(5.0), from_optax(optax.adam(1e-3)))``.
-
-    Raises:
-        ArgumentError: There is no part, or more than one of them is an optimizer with a memory.
-    """
-    for part in parts:
-        check_direction(part, "parts", "chain")
-    if not parts or sum(part.settles is None for part in parts) > 1:
-        raise ArgumentError(
-            f"`parts` of chain must be directions of which at most one is an optimizer, but got {len(parts)} of which "
-            f"{sum(part.settles is None for part in parts)} are."
-        )
-    return Chain(parts)
-
-
 def check_direction(value: object, name: str, owner: str) -> None:
     """Raise unless ``value`` is a direction."""
     if isinstance(value, type) or not hasattr(value, "settles") or not hasattr(value, "update"):
@@ -264,6 +219,10 @@ def check_direction(value: object, name: str, owner: str) -> None:
             f"`{name}` of {owner} must be a direction of digrad.directions, such as clip(5.0) or "
             f"from_optax(optax.adam(1e-3)), but got {value!r}."
         )
+
+
+#: A field that holds a direction, for :func:`digrad.checks.fields`.
+CheckedDirection: TypeAlias = Annotated[Direction, check_direction]
 
 
 def orthogonal_factors(y: Array, shapes: Shapes, iterations: int | None = None) -> Array:

@@ -6,8 +6,7 @@ from typing import ClassVar, NamedTuple
 from digrad import checks
 from digrad.arrays import normalize_rows, zeros_like
 from digrad.methods.defaults import state_x
-from digrad.methods.one_matrix import MIXINGS, MixingChoice
-from digrad.types import Array, Hyper, Net
+from digrad.types import Array, Count, Fraction, MixingChoice, Net, StepSize
 
 
 class DNSGDState(NamedTuple):
@@ -61,22 +60,16 @@ class DNSGD:
         True
     """
 
-    step_size: Hyper
-    gossip_rounds: int = 1
-    chebyshev: float = 0.0
+    step_size: StepSize
+    gossip_rounds: Count = 1
+    chebyshev: Fraction = 0.0
     mixing: MixingChoice = "sinkhorn"
 
     needs = frozenset({"doubly"})
     converges: ClassVar = "neighbourhood"
     reference: ClassVar = "luo2025decentralized"
     estimate = query = state_x
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        checks.positive(self.step_size, "step_size", "DNSGD")
-        checks.count(self.gossip_rounds, "gossip_rounds", "DNSGD")
-        checks.fraction(self.chebyshev, "chebyshev", "DNSGD")
-        checks.choice(self.mixing, "mixing", "DNSGD", MIXINGS)
+    __post_init__ = checks.fields
 
     def init(self, x0: Array, net: Net) -> DNSGDState:
         """Start at x0 with empty trackers."""

@@ -6,8 +6,7 @@ from typing import ClassVar, NamedTuple
 from digrad import checks
 from digrad.arrays import zeros_like
 from digrad.methods.defaults import state_x
-from digrad.methods.one_matrix import MIXINGS, MixingChoice
-from digrad.types import Array, Hyper, Net
+from digrad.types import Array, MixingChoice, Net, StepSize
 
 
 class DSGTState(NamedTuple):
@@ -54,18 +53,14 @@ class DSGT:
         'converged'
     """
 
-    step_size: Hyper
+    step_size: StepSize
     mixing: MixingChoice = "sinkhorn"
 
     needs = frozenset({"doubly"})
     converges: ClassVar = "exact"
     reference: ClassVar = "pu2021distributed"
     estimate = query = state_x
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        checks.positive(self.step_size, "step_size", "DSGT")
-        checks.choice(self.mixing, "mixing", "DSGT", MIXINGS)
+    __post_init__ = checks.fields
 
     def init(self, x0: Array, net: Net) -> DSGTState:
         """Start at x0 with empty trackers."""

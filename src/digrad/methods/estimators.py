@@ -11,13 +11,12 @@ array([[2.5]])
 """
 
 import math
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from digrad import checks
 from digrad.arrays import clip_rows, row_norm, where
-from digrad.types import Array
+from digrad.types import Array, PartFraction, PartThreshold
 
 __all__ = ["Estimator", "error_feedback", "gradient", "momentum"]
 
@@ -31,8 +30,8 @@ class Estimator(Protocol):
 
 
 @dataclass(frozen=True)
-class Gradient:
-    """Made by :func:`gradient`."""
+class gradient:
+    """The gradient itself, as plain gradient tracking has it."""
 
     def update(self, grad: Array, g: Array) -> Array:
         """Return the gradient."""
@@ -40,16 +39,19 @@ class Gradient:
 
 
 @dataclass(frozen=True)
-class Momentum:
-    """Made by :func:`momentum`."""
+class momentum:
+    r"""The momentum :math:`g^+ = \beta g + (1 - \tau) \nabla f_i`, in the words of ``torch.optim.SGD``.
 
-    momentum: float
-    dampening: float = 0.0
+    Args:
+        momentum: :math:`\beta` in [0, 1).
+        dampening: :math:`\tau` in [0, 1): 0 gives the sum of momentum tracking, whose effective step size is
+            :math:`\alpha/(1 - \beta)`; :math:`\tau = \beta` the moving average of GT-NSGDm and DeMuon.
+    """
 
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        checks.set_number(self, "momentum", checks.fraction)
-        checks.set_number(self, "dampening", checks.fraction)
+    momentum: PartFraction
+    dampening: PartFraction = field(default=0.0, kw_only=True)
+
+    __post_init__ = checks.fields
 
     def update(self, grad: Array, g: Array) -> Array:
         """Return the momentum."""
@@ -57,40 +59,8 @@ class Momentum:
 
 
 @dataclass(frozen=True)
-class ErrorFeedback:
-    """Made by :func:`error_feedback`."""
-
-    threshold: float
-
-    def __post_init__(self) -> None:
-        """Check the field."""
-        checks.set_number(self, "threshold", partial(checks.positive, allow_inf=True))
-
-    def update(self, grad: Array, g: Array) -> Array:
-        """Return the gradient, or as much of the way to it as the threshold allows."""
-        change = grad - g
-        # The gradient itself, not g + (grad - g), which is another number after rounding.
-        return where(row_norm(change) <= self.threshold, grad, g + clip_rows(change, self.threshold))
-
-
-def gradient() -> Gradient:
-    """Return the estimator of plain gradient tracking: the gradient itself."""
-    return Gradient()
-
-
-def momentum(momentum: float, *, dampening: float = 0.0) -> Momentum:
-    r"""Return the momentum :math:`g^+ = \beta g + (1 - \tau) \nabla f_i`, in the words of ``torch.optim.SGD``.
-
-    Args:
-        momentum: :math:`\beta` in [0, 1).
-        dampening: :math:`\tau` in [0, 1): 0 gives the sum of momentum tracking, whose effective step size is
-            :math:`\alpha/(1 - \beta)`; :math:`\tau = \beta` the moving average of GT-NSGDm and DeMuon.
-    """
-    return Momentum(momentum, dampening)
-
-
-def error_feedback(threshold: float = math.inf) -> ErrorFeedback:
-    r"""Return the estimate that follows the gradient by at most ``threshold`` a step (Clip21).
+class error_feedback:
+    r"""An estimate that follows the gradient by at most ``threshold`` a step (Clip21).
 
     :math:`g^+ = g + \min(1, c/\|\nabla f_i - g\|)(\nabla f_i - g)`: what an agent adds to the trackers in a step is
     bounded, and yet nothing is biased, because what was clipped away follows later. Far from the minimum it overshoots
@@ -100,4 +70,13 @@ def error_feedback(threshold: float = math.inf) -> ErrorFeedback:
     Args:
         threshold: The longest change of what is tracked.
     """
-    return ErrorFeedback(threshold)
+
+    threshold: PartThreshold = math.inf
+
+    __post_init__ = checks.fields
+
+    def update(self, grad: Array, g: Array) -> Array:
+        """Return the gradient, or as much of the way to it as the threshold allows."""
+        change = grad - g
+        # The gradient itself, not g + (grad - g), which is another number after rounding.
+        return where(row_norm(change) <= self.threshold, grad, g + clip_rows(change, self.threshold))

@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 from digrad import checks
 from digrad.arrays import cast_like, zeros_like
 from digrad.methods.defaults import state_x
-from digrad.types import Array, Hyper, Net
+from digrad.types import Array, Net, StepSize
 
 
 class FROSTState(NamedTuple):
@@ -55,7 +55,7 @@ class FROST:
         'converged'
     """
 
-    step_size: Hyper
+    step_size: StepSize
 
     needs = frozenset({"row"})
     converges: ClassVar = "exact"
@@ -64,10 +64,7 @@ class FROST:
     max_agents: ClassVar = 1000  # each carries and sends n numbers: n^2 in memory, and n per edge and step
     reference: ClassVar = "xin2019frost"
     estimate = query = state_x
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        checks.positive(self.step_size, "step_size", "FROST")
+    __post_init__ = checks.fields
 
     def init(self, x0: Array, net: Net) -> FROSTState:
         """Start at x0 with empty trackers, every agent certain of itself."""

@@ -5,7 +5,7 @@ from typing import ClassVar, NamedTuple
 
 from digrad import checks
 from digrad.methods.defaults import state_x
-from digrad.types import Array, Hyper, Net
+from digrad.types import Array, Net, StepSize
 
 
 class GDState(NamedTuple):
@@ -40,16 +40,13 @@ class GD:
         'converged'
     """
 
-    step_size: Hyper
+    step_size: StepSize
 
     needs = frozenset({"mean"})
     converges: ClassVar = "exact"
     reference: ClassVar = "cauchy1847methode"
     estimate = query = state_x
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        checks.positive(self.step_size, "step_size", "GD")
+    __post_init__ = checks.fields
 
     def init(self, x0: Array, net: Net) -> GDState:
         """Start everybody at the average of the starts."""

@@ -6,8 +6,7 @@ from typing import ClassVar, NamedTuple
 from digrad import checks
 from digrad.arrays import clip_factors, row_norm
 from digrad.methods.defaults import state_x
-from digrad.methods.one_matrix import MIXINGS, MixingChoice
-from digrad.types import Array, Hyper, Net
+from digrad.types import Array, MixingChoice, Net, StepSize, Threshold
 
 
 class JiangClipState(NamedTuple):
@@ -54,8 +53,8 @@ class JiangClip:
         True
     """
 
-    step_size: Hyper
-    threshold: Hyper
+    step_size: StepSize
+    threshold: Threshold
     mixing: MixingChoice = "sinkhorn"
 
     needs = frozenset({"doubly", "mean"})
@@ -63,12 +62,7 @@ class JiangClip:
     reference: ClassVar = "jiang2025decentralized"
     attribution: ClassVar = "after Jiang et al. 2025, interpretation"
     estimate = query = state_x
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        checks.positive(self.step_size, "step_size", "JiangClip")
-        checks.positive(self.threshold, "threshold", "JiangClip", allow_inf=True)
-        checks.choice(self.mixing, "mixing", "JiangClip", MIXINGS)
+    __post_init__ = checks.fields
 
     def init(self, x0: Array, net: Net) -> JiangClipState:
         """Start at x0."""

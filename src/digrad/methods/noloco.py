@@ -6,9 +6,8 @@ from typing import ClassVar, NamedTuple
 from digrad import checks
 from digrad.arrays import ones_column, where, zeros_like
 from digrad.methods.defaults import parameter_shapes, state_x
-from digrad.methods.directions import Direction, check_direction, plain
-from digrad.methods.one_matrix import MIXINGS, MixingChoice
-from digrad.types import Array, Hyper, Net
+from digrad.methods.directions import CheckedDirection, plain
+from digrad.types import Array, Count, Fraction, MixingChoice, Net, Positive, StepSize
 
 
 class NoLoCoState(NamedTuple):
@@ -68,26 +67,18 @@ class NoLoCo:
         True
     """
 
-    step_size: Hyper
-    local_steps: int = 1
-    outer_step: float = 0.7
-    momentum: float = 0.5
+    step_size: StepSize
+    local_steps: Count = 1
+    outer_step: Positive = 0.7
+    momentum: Fraction = 0.5
     mixing: MixingChoice = "sinkhorn"
-    direction: Direction = field(default_factory=plain)
+    direction: CheckedDirection = field(default_factory=plain)
 
     needs = frozenset({"doubly"})
     converges: ClassVar = "biased"
     reference: ClassVar = "kolehmainen2025noloco"
     query = state_x
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        checks.positive(self.step_size, "step_size", "NoLoCo")
-        checks.count(self.local_steps, "local_steps", "NoLoCo")
-        checks.positive(self.outer_step, "outer_step", "NoLoCo")
-        checks.fraction(self.momentum, "momentum", "NoLoCo")
-        checks.choice(self.mixing, "mixing", "NoLoCo", MIXINGS)
-        check_direction(self.direction, "direction", "NoLoCo")
+    __post_init__ = checks.fields
 
     def estimate(self, state: NoLoCoState) -> Array:
         """Return the slow estimates, which the last round ended with."""

@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 from digrad import checks
 from digrad.arrays import normalize_rows, zeros_like
 from digrad.methods.defaults import state_x
-from digrad.types import Array, Hyper, Net
+from digrad.types import Array, Net, StepSize
 
 
 class NormalizedABState(NamedTuple):
@@ -51,7 +51,7 @@ class NormalizedAB:
         True
     """
 
-    step_size: Hyper
+    step_size: StepSize
 
     needs = frozenset({"row", "column"})
     connectivity: ClassVar = "common root"
@@ -59,10 +59,7 @@ class NormalizedAB:
     reference: ClassVar = "bo2026provably"
     attribution: ClassVar = "this library (ablation of CGT)"
     estimate = query = state_x
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        checks.positive(self.step_size, "step_size", "NormalizedAB")
+    __post_init__ = checks.fields
 
     def init(self, x0: Array, net: Net) -> NormalizedABState:
         """Start at x0 with empty trackers."""

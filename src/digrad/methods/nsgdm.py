@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 from digrad import checks
 from digrad.arrays import normalize_rows, zeros_like
 from digrad.methods.defaults import state_x
-from digrad.types import Array, Hyper, Net
+from digrad.types import Array, Fraction, Net, StepSize
 
 
 class NSGDmState(NamedTuple):
@@ -46,18 +46,14 @@ class NSGDm:
         True
     """
 
-    step_size: Hyper
-    momentum: float = 0.9
+    step_size: StepSize
+    momentum: Fraction = 0.9
 
     needs = frozenset({"mean"})
     converges: ClassVar = "neighbourhood"
     reference: ClassVar = "cutkosky2020momentum"
     estimate = query = state_x
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        checks.positive(self.step_size, "step_size", "NSGDm")
-        checks.fraction(self.momentum, "momentum", "NSGDm")
+    __post_init__ = checks.fields
 
     def init(self, x0: Array, net: Net) -> NSGDmState:
         """Start everybody at the average of the starts, at rest."""

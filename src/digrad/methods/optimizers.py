@@ -15,8 +15,9 @@ from digrad.errors import ArgumentError
 from digrad.types import Array, Shapes
 
 
-def from_optax(transform: Any) -> "OptaxDirection":
-    """Return the direction of an optax gradient transformation, such as ``optax.adam(1e-3)``, for the simulator.
+@dataclass(frozen=True, eq=False)
+class from_optax:
+    """The direction of an optax gradient transformation, such as ``optax.adam(1e-3)``, for the simulator.
 
     Args:
         transform: Anything with optax's ``init(params)`` and ``update(updates, state, params)``. Its learning rate
@@ -25,40 +26,18 @@ def from_optax(transform: Any) -> "OptaxDirection":
     Raises:
         ArgumentError: It is no transformation.
     """
-    if not callable(getattr(transform, "init", None)) or not callable(getattr(transform, "update", None)):
-        raise ArgumentError(
-            f"`transform` of from_optax must be an optax transformation such as optax.adam(1e-3), but got "
-            f"{type(transform).__name__}."
-        )
-    return OptaxDirection(transform)
-
-
-def from_torch(make: Callable[[list[Any]], Any]) -> "TorchDirection":
-    """Return the direction of a torch optimizer, such as ``lambda params: torch.optim.Adam(params, lr=1e-3)``.
-
-    Args:
-        make: Returns an optimizer of the given parameters. What it does at a step must depend on nothing but the
-            gradients, the parameters and the state it keeps, and its state must have the same entries from its first
-            step on. Its learning rate counts, multiplied by the ``step_size`` of the method.
-
-    Raises:
-        ArgumentError: ``make`` cannot be called.
-    """
-    if not callable(make):
-        raise ArgumentError(
-            f"`make` of from_torch must be a function such as lambda params: torch.optim.Adam(params, lr=1e-3), but "
-            f"got {type(make).__name__}."
-        )
-    return TorchDirection(make)
-
-
-@dataclass(frozen=True, eq=False)
-class OptaxDirection:
-    """Made by :func:`from_optax`."""
 
     transform: Any
 
     settles = None
+
+    def __post_init__(self) -> None:
+        """Check the transformation."""
+        if not all(callable(getattr(self.transform, name, None)) for name in ("init", "update")):
+            raise ArgumentError(
+                f"`transform` of from_optax must be an optax transformation such as optax.adam(1e-3), but got "
+                f"{type(self.transform).__name__}."
+            )
 
     def init(self, x: Array, shapes: Shapes) -> Array:
         """Return what the transform remembers at the start, one row per agent."""
@@ -88,12 +67,29 @@ class OptaxDirection:
 
 
 @dataclass(frozen=True, eq=False)
-class TorchDirection:
-    """Made by :func:`from_torch`."""
+class from_torch:
+    """The direction of a torch optimizer, such as ``lambda params: torch.optim.Adam(params, lr=1e-3)``.
+
+    Args:
+        make: Returns an optimizer of the given parameters. What it does at a step must depend on nothing but the
+            gradients, the parameters and the state it keeps, and its state must have the same entries from its first
+            step on. Its learning rate counts, multiplied by the ``step_size`` of the method.
+
+    Raises:
+        ArgumentError: ``make`` cannot be called.
+    """
 
     make: Callable[[list[Any]], Any]
 
     settles = None
+
+    def __post_init__(self) -> None:
+        """Check the function."""
+        if not callable(self.make):
+            raise ArgumentError(
+                f"`make` of from_torch must be a function such as lambda params: torch.optim.Adam(params, lr=1e-3), "
+                f"but got {type(self.make).__name__}."
+            )
 
     def init(self, x: Array, shapes: Shapes) -> Array:
         """Return an empty memory: a first column that says whether there was a step, then what the state needs."""

@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 from digrad import checks
 from digrad.arrays import ones_column, zeros_like
 from digrad.methods.defaults import debiased_x, state_w
-from digrad.types import Array, Hyper, Net
+from digrad.types import Array, Net, StepSize
 
 
 class PushSAGAState(NamedTuple):
@@ -56,17 +56,14 @@ class PushSAGA:
         'converged'
     """
 
-    step_size: Hyper
+    step_size: StepSize
 
     needs = frozenset({"column"})
     converges: ClassVar = "exact"
     reference: ClassVar = "qureshi2022push"
     estimate = query = debiased_x
     average_weights = state_w
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        checks.positive(self.step_size, "step_size", "PushSAGA")
+    __post_init__ = checks.fields
 
     def init(self, x0: Array, net: Net) -> PushSAGAState:
         """Start at x0 with weights one and empty trackers."""

@@ -6,8 +6,7 @@ from typing import ClassVar, NamedTuple
 from digrad import checks
 from digrad.arrays import zeros_like
 from digrad.methods.defaults import state_x
-from digrad.methods.one_matrix import MIXINGS, MixingChoice
-from digrad.types import Array, Hyper, Net
+from digrad.types import Array, Fraction, MixingChoice, Net, StepSize
 
 
 class QGDSGDmState(NamedTuple):
@@ -53,20 +52,15 @@ class QGDSGDm:
         True
     """
 
-    step_size: Hyper
-    momentum: float = 0.9
+    step_size: StepSize
+    momentum: Fraction = 0.9
     mixing: MixingChoice = "sinkhorn"
 
     needs = frozenset({"doubly"})
     converges: ClassVar = "biased"
     reference: ClassVar = "lin2021quasi"
     estimate = query = state_x
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        checks.positive(self.step_size, "step_size", "QGDSGDm")
-        checks.fraction(self.momentum, "momentum", "QGDSGDm")
-        checks.choice(self.mixing, "mixing", "QGDSGDm", MIXINGS)
+    __post_init__ = checks.fields
 
     def init(self, x0: Array, net: Net) -> QGDSGDmState:
         """Start at x0, at rest."""

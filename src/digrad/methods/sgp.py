@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 from digrad import checks
 from digrad.arrays import ones_column
 from digrad.methods.defaults import debiased_x, state_w
-from digrad.types import Array, Hyper, Net
+from digrad.types import Array, Net, StepSize
 
 
 class SGPState(NamedTuple):
@@ -50,17 +50,14 @@ class SGP:
         True
     """
 
-    step_size: Hyper
+    step_size: StepSize
 
     needs = frozenset({"column"})
     converges: ClassVar = "biased"
     reference: ClassVar = "assran2019stochastic"
     estimate = query = debiased_x
     average_weights = state_w
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        checks.positive(self.step_size, "step_size", "SGP")
+    __post_init__ = checks.fields
 
     def init(self, x0: Array, net: Net) -> SGPState:
         """Start at x0 with weights one."""

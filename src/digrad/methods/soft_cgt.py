@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 from digrad import checks
 from digrad.arrays import row_norm, soft_clip_factors, zeros_like
 from digrad.methods.defaults import state_x
-from digrad.types import Array, Hyper, Net
+from digrad.types import Array, Net, StepSize, Threshold
 
 
 class SoftCGTState(NamedTuple):
@@ -53,8 +53,8 @@ class SoftCGT:
         'converged'
     """
 
-    step_size: Hyper
-    threshold: Hyper
+    step_size: StepSize
+    threshold: Threshold
 
     needs = frozenset({"row", "column"})
     connectivity: ClassVar = "common root"
@@ -62,11 +62,7 @@ class SoftCGT:
     reference: ClassVar = "bo2026provably"
     attribution: ClassVar = "this library (variant of CGT)"
     estimate = query = state_x
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        checks.positive(self.step_size, "step_size", "SoftCGT")
-        checks.positive(self.threshold, "threshold", "SoftCGT", allow_inf=True)
+    __post_init__ = checks.fields
 
     def init(self, x0: Array, net: Net) -> SoftCGTState:
         """Start at x0 with empty trackers."""

@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 from digrad import checks
 from digrad.arrays import ones_column, zeros_like
 from digrad.methods.defaults import state_w, state_x
-from digrad.types import Array, Hyper, Net
+from digrad.types import Array, Net, StepSize
 
 
 class SONATAState(NamedTuple):
@@ -57,17 +57,14 @@ class SONATA:
         'converged'
     """
 
-    step_size: Hyper
+    step_size: StepSize
 
     needs = frozenset({"column"})
     converges: ClassVar = "exact"
     reference: ClassVar = "scutari2019distributed"
     estimate = query = state_x
     average_weights = state_w
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        checks.positive(self.step_size, "step_size", "SONATA")
+    __post_init__ = checks.fields
 
     def init(self, x0: Array, net: Net) -> SONATAState:
         """Start at x0 with weights one and empty trackers."""

@@ -2,15 +2,15 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple, TypeAlias, get_args
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 from digrad import checks
 from digrad.arrays import row_norm, zeros_like
 from digrad.errors import ArgumentError
 from digrad.methods.defaults import parameter_shapes, state_x
-from digrad.methods.directions import Direction, check_direction, plain
+from digrad.methods.directions import CheckedDirection, plain
 from digrad.methods.estimators import Estimator, gradient
-from digrad.types import Array, Hyper, Net
+from digrad.types import Array, Net, StepSize
 
 TrackingMixing: TypeAlias = Literal["push-pull", "sinkhorn", "row"]
 Order: TypeAlias = Literal["cta", "x-atc", "atc"]
@@ -81,9 +81,9 @@ class Tracking:
         'converged'
     """
 
-    step_size: Hyper
+    step_size: StepSize
     estimator: Estimator = field(default_factory=gradient)
-    direction: Direction = field(default_factory=plain)
+    direction: CheckedDirection = field(default_factory=plain)
     mixing: TrackingMixing = "push-pull"
     order: Order = "cta"
 
@@ -92,11 +92,8 @@ class Tracking:
 
     def __post_init__(self) -> None:
         """Check the hyper-parameters and the parts."""
-        checks.positive(self.step_size, "step_size", "Tracking")
+        checks.fields(self)
         _check_estimator(self.estimator)
-        check_direction(self.direction, "direction", "Tracking")
-        checks.choice(self.mixing, "mixing", "Tracking", get_args(TrackingMixing))
-        checks.choice(self.order, "order", "Tracking", get_args(Order))
 
     @property
     def needs(self) -> frozenset[str]:
