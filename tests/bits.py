@@ -131,7 +131,7 @@ SEQUENCES = {
     "random edges": dg.Network(dg.graphs.random_edges(EXAMPLE, 0.6, seed=3)),
     "local steps": dg.Network(dg.graphs.every(3, EXAMPLE)),
     "one peer": dg.Network(dg.graphs.one_peer_exponential(5)),
-    "two networks": dg.NetworkSequence([NETWORK, dg.Network(COMPLETE)]),
+    "two networks": dg.Network([NETWORK, dg.Network(COMPLETE)]),
     "random edges with loss": dg.Network(dg.graphs.random_edges(EXAMPLE, 0.6), links=dg.Links(loss=0.2)),
 }
 CHURN = {

@@ -88,7 +88,7 @@ def settings_of_runs(draw: Any) -> Setting:
     links = draw(st.sampled_from((None, None, *bits.LINKS.values())))
     kind = draw(st.sampled_from(("fixed", "fixed", "split", "random", "networks", "churn")))
     if kind == "networks":
-        network: Any = dg.NetworkSequence([dg.Network(FIXED), dg.Network(bits.COMPLETE)], links=links)
+        network: Any = dg.Network([dg.Network(FIXED), dg.Network(bits.COMPLETE)], links=links)
     elif kind == "churn":
         churn, links = draw(st.sampled_from(CHURN)), links or dg.Links(loss=0.2)
         links = dataclasses.replace(links, churn=churn) if isinstance(links, dg.Links) else links

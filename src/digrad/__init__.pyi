@@ -57,7 +57,6 @@ from .methods import directions as directions
 from .methods import estimators as estimators
 from .network import Mixing as Mixing
 from .network import Network as Network
-from .network import NetworkSequence as NetworkSequence
 from .problems import Problem as Problem
 from .report import write_report as write_report
 from .simulation import Checkpoint as Checkpoint

@@ -45,7 +45,7 @@ def test_own_weights_in_turn_are_charged_alike_whatever_the_chunk(chunk, chunks_
     chunks_of(chunk)
     there, back = dg.graphs.from_edges(3, [(0, 1), (1, 2)]), dg.graphs.from_edges(3, [(2, 0)])
     members = [dg.Network(graph, partial=True) for graph in (there, back)]
-    turns = dg.NetworkSequence(members, links=Links(compressor=compressors.bfloat16()))
+    turns = dg.Network(members, links=Links(compressor=compressors.bfloat16()))
     problem = dg.problems.quadratic(curvature=[[1.0, 2.0]] * 3, linear=[[1.0, 1.0]] * 3)
     method = dg.DGD(step_size=0.1, mixing="row")
     trace = dg.simulate(method, problem, turns, steps=5)

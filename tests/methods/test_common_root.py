@@ -130,7 +130,7 @@ def test_pair_without_a_common_root_is_refused_with_the_reason(method):
         dg.simulate(
             method,
             dg.problems.example_quadratic(),
-            dg.NetworkSequence([dg.Network(PATH, partial=True)]),
+            dg.Network([dg.Network(PATH, partial=True)]),
             steps=1,
         )
 

@@ -12,7 +12,6 @@ from digrad.errors import ArgumentError, MixingError
 from digrad.links import Bursts, Clock, Exponential, FixedDelay, Links, Uniform, compressors
 from digrad.network import (
     Network,
-    NetworkSequence,
     column_stochastic,
     custom,
     network,
@@ -327,7 +326,7 @@ def test_edges_drawn_at_random_follow_the_seed():
 
 
 def test_members_of_a_sequence_share_links_that_follow_the_seed():
-    net = NetworkSequence([Network(EXAMPLE), Network(graphs.ring(5))], links=Links(loss=0.3))
+    net = Network([Network(EXAMPLE), Network(graphs.ring(5))], links=Links(loss=0.3))
     assert net.with_seed(0) is net
     assert net.with_seed(1).networks == net.networks
     assert not np.array_equal(make_delivery(net).ages(0, 50), make_delivery(net.with_seed(1)).ages(0, 50))

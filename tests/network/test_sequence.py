@@ -9,7 +9,6 @@ from digrad import graphs
 from digrad.errors import ArgumentError, MixingError
 from digrad.network import (
     Network,
-    NetworkSequence,
     column_stochastic,
     edges_used,
     row_stochastic,
@@ -46,37 +45,37 @@ def test_doubly_stochastic_weights_exist_at_every_turn_of_one_peer_exponential()
 def test_own_matrices_of_every_turn_are_kept():
     R0, R1 = np.array([[1.0, 0.0], [0.3, 0.7]]), np.array([[0.6, 0.4], [0.0, 1.0]])
     there, back = graphs.from_edges(2, [(0, 1)]), graphs.from_edges(2, [(1, 0)])
-    turns = NetworkSequence([Network(there, R=R0, partial=True), Network(back, R=R1, partial=True)])
+    turns = Network([Network(there, R=R0, partial=True), Network(back, R=R1, partial=True)])
     np.testing.assert_array_equal(turns.at(5).R.toarray(), R1)
-    assert turns.content_hash != NetworkSequence([turns.at(1), turns.at(0)]).content_hash
+    assert turns.content_hash != Network([turns.at(1), turns.at(0)]).content_hash
     turns.require(frozenset({"row", "column"}), "CGT")
 
 
 @pytest.mark.parametrize(
     ("build", "error", "message"),
     [
-        (lambda: NetworkSequence([]), ArgumentError, "must be a list of networks"),
-        (lambda: NetworkSequence(np.eye(3)), ArgumentError, "of one graph each, but got ndarray.$"),
-        (lambda: NetworkSequence([Network(graphs.split(EXAMPLE, 2))]), ArgumentError, "of one graph each"),
+        (lambda: Network([]), ArgumentError, "must be a list of networks"),
+        (lambda: Network(np.eye(3)), ArgumentError, "must be a Digraph or a networkx graph, but got ndarray"),
+        (lambda: Network([Network(graphs.split(EXAMPLE, 2))]), ArgumentError, "of one graph each"),
         (
-            lambda: NetworkSequence([Network(graphs.ring(3)), Network(graphs.ring(4))]),
+            lambda: Network([Network(graphs.ring(3)), Network(graphs.ring(4))]),
             ArgumentError,
             "same agents",
         ),
         (
-            lambda: NetworkSequence([Network(graphs.from_edges(3, [(0, 1)]), partial=True)]),
+            lambda: Network([Network(graphs.from_edges(3, [(0, 1)]), partial=True)]),
             MixingError,
             "no agent reaches all others",
         ),
         (
-            lambda: NetworkSequence([Network(graphs.out_star(3), partial=True)]).require(
+            lambda: Network([Network(graphs.out_star(3), partial=True)]).require(
                 frozenset({"column"}), "CGT"
             ),
             MixingError,
             "agent 1 cannot reach agent 0",
         ),
         (
-            lambda: NetworkSequence([Network(EXAMPLE, W=np.eye(5), partial=True)] * 2).require(
+            lambda: Network([Network(EXAMPLE, W=np.eye(5), partial=True)] * 2).require(
                 frozenset({"doubly"}), "DGD"
             ),
             MixingError,

@@ -169,9 +169,7 @@ def test_many_agents_use_sparse_weights_of_the_iteration():
 def test_own_matrices_in_turn_equal_their_product_with_numpy():
     R0, R1 = np.eye(2), np.array([[0.25, 0.75], [0.5, 0.5]])
     both = dg.graphs.complete(2)
-    network = dg.NetworkSequence(
-        [dg.Network(both, R=R0, C=R0.T, partial=True), dg.Network(both, R=R1, C=R1.T)]
-    )
+    network = dg.Network([dg.Network(both, R=R0, C=R0.T, partial=True), dg.Network(both, R=R1, C=R1.T)])
     problem = dg.problems.quadratic(curvature=np.ones((2, 1)), linear=np.array([[0.0], [2.0]]))
     trace = dg.simulate(dg.DGD(step_size=0.1, mixing="row"), problem, network, steps=2, x0=[[1.0], [3.0]])
     x = np.array([[1.0], [3.0]])
@@ -218,5 +216,5 @@ def test_one_step_of_a_sequence_is_refused_alone():
 
 def test_a_sequence_of_one_network_takes_the_steps_of_that_network():
     alone = dg.Network(EXAMPLE)
-    one = dg.simulate(CGT, QUADRATIC, dg.NetworkSequence([alone]), steps=60)
+    one = dg.simulate(CGT, QUADRATIC, dg.Network([alone]), steps=60)
     np.testing.assert_array_equal(one.final_x, dg.simulate(CGT, QUADRATIC, alone, steps=60).final_x)

@@ -198,7 +198,7 @@ def test_killed_agents_and_replicas_go_on_to_the_same_bits(tmp_path: Path) -> No
 
 def test_own_weights_of_a_sequence_are_used() -> None:
     there, back = dg.graphs.from_edges(2, [(0, 1)]), dg.graphs.from_edges(2, [(1, 0)])
-    turns = dg.NetworkSequence(
+    turns = dg.Network(
         [
             dg.Network(there, R=[[1, 0], [0.75, 0.25]], partial=True),
             dg.Network(back, R=[[0.5, 0.5], [0, 1]], partial=True),
@@ -214,7 +214,7 @@ def test_own_weights_of_a_sequence_are_used() -> None:
 def test_own_weights_of_a_sequence_with_links_equal_the_simulator() -> None:
     example = dg.graphs.example5()
     members = [dg.Network(dg.graphs.split(example, 2).at(k), partial=True) for k in (0, 1)]
-    turns = dg.NetworkSequence(members, links=dg.Links(compressor=dg.compressors.bfloat16()))
+    turns = dg.Network(members, links=dg.Links(compressor=dg.compressors.bfloat16()))
     case = TurnCase("own weights", dg.CGT(step_size=0.02, threshold=2.0), turns)
     simulator, replicas = simulated(case), replicated(case)
     assert abs(replicas.x - simulator.x).max() <= 1e-12

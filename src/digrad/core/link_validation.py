@@ -5,13 +5,13 @@ from digrad.core.net import bindings
 from digrad.errors import ArgumentError
 from digrad.links import Links
 from digrad.links.compressors import Cast
-from digrad.network import AnyNetwork, step_weights
+from digrad.network import Network, step_weights
 from digrad.types import Method
 
 MUCH_LOSS = 0.1  # above which push-sum weights are drained
 
 
-def check_links(method: Method, network: AnyNetwork, name: str) -> None:
+def check_links(method: Method, network: Network, name: str) -> None:
     """Raise if a network that misbehaves makes the method, called ``name``, meaningless; warn if it biases it.
 
     Raises:
@@ -46,7 +46,7 @@ def check_links(method: Method, network: AnyNetwork, name: str) -> None:
         )
 
 
-def _is_constant(network: AnyNetwork) -> bool:
+def _is_constant(network: Network) -> bool:
     """Return whether every iteration mixes with the same weights, of which all take effect at once."""
     links = network.links
     if network.period != 1 or links is None:
@@ -54,7 +54,7 @@ def _is_constant(network: AnyNetwork) -> bool:
     return links.mean_loss == 0 and not (links.sleeps or links.is_late)
 
 
-def _check_two_way(network: AnyNetwork, links: Links, name: str, *, is_fair: bool, is_late: bool) -> None:
+def _check_two_way(network: Network, links: Links, name: str, *, is_fair: bool, is_late: bool) -> None:
     if is_late:
         _refuse(
             name,
@@ -84,7 +84,7 @@ def _check_two_way(network: AnyNetwork, links: Links, name: str, *, is_fair: boo
             )
 
 
-def _check_push_sum(network: AnyNetwork, links: Links, name: str) -> None:
+def _check_push_sum(network: Network, links: Links, name: str) -> None:
     if links.compressor is not None and not _is_constant(network):
         _refuse(
             name,

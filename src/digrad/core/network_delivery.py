@@ -9,12 +9,12 @@ from digrad.core.communication import Charge
 from digrad.graphs import Digraph, sequence
 from digrad.links import ChurnSchedule, DeliverySchedule
 from digrad.links.delivery_schedule import Part
-from digrad.network import AnyNetwork, Network, step_weights
+from digrad.network import Network, step_weights
 
 
-def all_edges(network: AnyNetwork) -> Digraph:
+def all_edges(network: Network) -> Digraph:
     """Return every edge that may carry a packet: those of the graph, and of weights that bring their own."""
-    members = [network] if isinstance(network, Network) else list(network.networks)
+    members = network.networks or (network,)
     supports = [weights.support for one in members for weights in one.given]
     return sequence([network.union, *supports]).union if supports else network.union
 
@@ -31,13 +31,13 @@ def numbers_of_edges(
     return np.searchsorted(among[:, 1] * n + among[:, 0], edges[:, 1] * n + edges[:, 0])
 
 
-def is_unreliable(network: AnyNetwork) -> bool:
+def is_unreliable(network: Network) -> bool:
     """Return whether packets of a network may be lost, late or noisy, or its agents join and leave."""
     return network.links is not None and not network.links.is_reliable
 
 
 def make_delivery(
-    network: AnyNetwork,
+    network: Network,
     charges: Sequence[Charge] = (),
     matrices: Mapping[str, str] | None = None,
 ) -> DeliverySchedule | None:
@@ -68,7 +68,7 @@ def make_delivery(
 
 
 def _parts(
-    network: AnyNetwork, graph: Digraph, charges: Sequence[Charge], matrices: Mapping[str, str]
+    network: Network, graph: Digraph, charges: Sequence[Charge], matrices: Mapping[str, str]
 ) -> list[Part]:
     """Return what each array takes on each edge: one that only R uses carries nothing that is pushed."""
     turns = 1 if network.period is None else network.period

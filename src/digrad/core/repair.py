@@ -11,10 +11,10 @@ import numpy as np
 from digrad.errors import ArgumentError
 from digrad.graphs import Digraph, GraphSequence, unreachable_pair
 from digrad.links import ChurnSchedule, Crash, Event, Join, Leave, Links
-from digrad.network import AnyNetwork, Network
+from digrad.network import Network
 
 
-def check_churn(method: Any, network: AnyNetwork, name: str, owner: str) -> None:
+def check_churn(method: Any, network: Network, name: str, owner: str) -> None:
     """Raise unless agents may join and leave, as the links say, while this method, called ``name``, runs."""
     links = network.links
     if not isinstance(links, Links) or not links.churn:
@@ -24,7 +24,7 @@ def check_churn(method: Any, network: AnyNetwork, name: str, owner: str) -> None
             f"`churn` of {owner} needs a method with row and column weights, such as CGT, but got {name}, whose "
             "state cannot be repaired."
         )
-    if not isinstance(network, Network) or not isinstance(network.graph, Digraph) or network.given:
+    if not isinstance(network.graph, Digraph) or network.given:
         raise ArgumentError(
             f"`churn` of {owner} needs a network of one graph with uniform weights, which the agents recompute."
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from digrad.network import AnyNetwork, edges_used, step_weights
+from digrad.network import Network, edges_used, step_weights
 
 STEPS_OF_EDGES = 1000  # iterations whose edges are looked at in one go
 
@@ -47,7 +47,7 @@ class Traffic:
         step: What every step sends.
     """
 
-    def __init__(self, network: AnyNetwork, matrices: Mapping[str, str], start: Meter, step: Meter) -> None:
+    def __init__(self, network: Network, matrices: Mapping[str, str], start: Meter, step: Meter) -> None:
         self._network, self._matrices, self._step = network, matrices, step
         self._is_coded = step.per_edge != step.in_full
         self._period = None if self._is_coded else network.period

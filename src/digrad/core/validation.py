@@ -6,7 +6,7 @@ from digrad.core.link_validation import check_links
 from digrad.core.net import connectivity, required
 from digrad.errors import ArgumentError
 from digrad.methods.fields import check_columns
-from digrad.network import AnyNetwork, Network, NetworkSequence
+from digrad.network import Network
 from digrad.types import Method
 
 
@@ -20,18 +20,18 @@ def check_method(method: Any, owner: str) -> None:
 
 def check_network(network: Any, owner: str) -> None:
     """Raise unless ``network`` is one, constant or not."""
-    if not isinstance(network, Network | NetworkSequence):
+    if not isinstance(network, Network):
         raise ArgumentError(
             f"`network` of {owner} must be a digrad Network, but got {type(network).__name__}; "
             "wrap a graph: Network(graph)."
         )
-    if isinstance(network, Network) and network.partial:
+    if network.partial:
         raise ArgumentError(
-            f"`network` of {owner} is one step of a sequence (partial=True); pass NetworkSequence([...])."
+            f"`network` of {owner} is one step of a sequence (partial=True); pass Network([network, ...])."
         )
 
 
-def check_fit(method: Method, network: AnyNetwork, name: str) -> None:
+def check_fit(method: Method, network: Network, name: str) -> None:
     """Raise unless the network has what the method, called ``name``, mixes with, and as many agents as its columns.
 
     The number of agents comes first: what a method carries for each of them may not fit into memory.

@@ -2,19 +2,17 @@
 
 from digrad.network.circulant import circulant
 from digrad.network.network import Network
-from digrad.network.sequence import AnyNetwork, NetworkSequence, StepWeights, edges_used, step_weights
 from digrad.network.spectral import perron_column, perron_row, rho, second_singular_value
+from digrad.network.step_weights import StepWeights, edges_used, step_weights
 from digrad.network.summary import NetworkSummary
 from digrad.network.validation import Connectivity, custom
 from digrad.network.weights import KINDS, Mixing, column_stochastic, metropolis, row_stochastic, sinkhorn
 
 __all__ = [
     "KINDS",
-    "AnyNetwork",
     "Connectivity",
     "Mixing",
     "Network",
-    "NetworkSequence",
     "NetworkSummary",
     "StepWeights",
     "circulant",

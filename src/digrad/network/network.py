@@ -1,6 +1,7 @@
 """The network that a run is given: a digraph, or one per iteration, with validated weights R, C and W."""
 
 import hashlib
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from digrad import checks
 from digrad._internal.tables import facts_html
 from digrad.errors import ArgumentError, MixingError
-from digrad.graphs import Digraph, GraphSequence, from_networkx, roots, sinks, unreachable_pair
+from digrad.graphs import Digraph, GraphSequence, from_networkx, roots, sequence, sinks, unreachable_pair
 from digrad.graphs.digraph import numbered
 from digrad.links import Links, check_links
 from digrad.network.proportional_weights import proportions, scaled
@@ -25,6 +26,7 @@ from digrad.network.validation import (
     custom,
     no_root,
     no_sink,
+    not_strong,
 )
 from digrad.network.weights import KINDS, Kind, Mixing, column_stochastic, row_stochastic, sinkhorn
 
@@ -39,12 +41,13 @@ class Network:
     Args:
         graph: Communication graph: a digraph, or a networkx graph (for weights on its edges:
             :meth:`from_weights`); a sequence (:func:`digrad.graphs.split` and others) changes with the iteration, with
-            uniform weights recomputed from the degrees of each.
+            uniform weights recomputed from the degrees of each. Or a list of networks with weights of their own:
+            iteration k mixes with number k mod P of the P given, which together must connect the agents.
         R: Row-stochastic weights for ``pull``; by default :func:`row_stochastic` of ``graph``.
         C: Column-stochastic weights for ``push``; by default :func:`column_stochastic` of ``graph``, on first use.
         W: Doubly stochastic weights for ``mix``; by default :func:`sinkhorn` of ``graph``, on first use.
         links: Unreliable or compressed links, :class:`digrad.Links`; by default messages arrive as sent.
-        partial: One step of a :class:`NetworkSequence`, whose edges need not connect the agents alone.
+        partial: One of a list of networks, whose edges need not connect the agents alone.
 
     Weights given as an array must live on the edges of ``graph``. Given as :class:`Mixing`, they bring their
     own graph, so R and C may use different edges; doubly stochastic weights may serve as R or C.
@@ -54,7 +57,7 @@ class Network:
             names the agents and the remedy.
 
     Example:
-        >>> from digrad.graphs import example5, split
+        >>> from digrad.graphs import example5, from_edges, split
         >>> network = Network(example5())
         >>> network
         Network(n=5, n_edges=7)
@@ -62,17 +65,21 @@ class Network:
         array([40., 30., 15., 20., 30.])
         >>> Network(split(example5(), 3)).at(4)
         Network(n=5, n_edges=2)
+        >>> there, back = from_edges(2, [(0, 1)]), from_edges(2, [(1, 0)])
+        >>> Network([Network(there, partial=True), Network(back, partial=True)]).at(3).R.toarray()
+        array([[0.5, 0.5], [0. , 1. ]])
     """
 
     graph: Digraph | GraphSequence
     links: Links | None
     partial: bool
+    networks: tuple["Network", ...]
     _given: dict[str, Mixing]
     _steps: dict[int, "Network"] = field(default_factory=dict)
 
     def __init__(
         self,
-        graph: "Digraph | GraphSequence | networkx.Graph",
+        graph: "Digraph | GraphSequence | Sequence[Network] | networkx.Graph",
         *,
         R: Any = None,
         C: Any = None,
@@ -90,20 +97,27 @@ class Network:
                 "use digrad.graphs.from_edges or from_adjacency."
             )
         given = {name: weights for name, weights in (("R", R), ("C", C), ("W", W)) if weights is not None}
+        members: tuple[Network, ...] = ()
+        if isinstance(graph, Sequence):
+            members = _members(graph)
+            graph = sequence([one.union for one in members])
+            if len(members) == 1 and not given:
+                members, graph, given = (), members[0].union, members[0]._given
         if isinstance(graph, GraphSequence) and given:
             raise ArgumentError(
                 f"`{min(given)}` of Network is one matrix, but the graph changes with the iteration; give those of "
-                "every step: NetworkSequence([Network(graph, R=..., C=..., partial=True), ...])."
+                "every step: Network([Network(graph, R=..., C=..., partial=True), ...])."
             )
         check_links(links, graph.n, "Network")
         object.__setattr__(self, "graph", graph)
         object.__setattr__(self, "links", links)
         object.__setattr__(self, "partial", partial)
+        object.__setattr__(self, "networks", members)
         accepted = {name: _accept(weights, self.union, name, partial) for name, weights in given.items()}
         object.__setattr__(self, "_given", accepted)
-        object.__setattr__(self, "_steps", {})
+        object.__setattr__(self, "_steps", dict(enumerate(members)))
         if "R" not in accepted and not partial:
-            _check_root(self.union)
+            _check_root(_together(members, "R") if members else self.union)
 
     @classmethod
     def from_weights(
@@ -245,7 +259,8 @@ class Network:
     @property
     def content_hash(self) -> str:
         """SHA-256 of the graph, of all weights that were given and of the links, in hexadecimal."""
-        parts = [self.graph.content_hash, *(f"{name}={w.content_hash}" for name, w in self._given.items())]
+        parts = [one.content_hash for one in self.networks] or [self.graph.content_hash]
+        parts += [f"{name}={weights.content_hash}" for name, weights in self._given.items()]
         parts += [] if self.links is None else [repr(self.links)]
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
@@ -263,6 +278,9 @@ class Network:
         """
         for need in sorted(needs):
             checks.choice(need, "needs", owner, (*KINDS, "mean"))
+        if self.networks:
+            _require_each(self.networks, needs, owner, connectivity)
+            return
         if isinstance(self.graph, GraphSequence):
             _require_sequence(self, needs, owner, connectivity)
             return
@@ -287,7 +305,9 @@ class Network:
             'no agent is reached by all others (agent 1 cannot reach agent 0), but column-stochastic weights need one'
         """
         if isinstance(self.graph, GraphSequence):
-            return of_union(self.union, self.period)
+            when = "at random" if self.period is None else f"with period {self.period}"
+            changes = f"{when}; the figures are those of all its edges together, with uniform weights"
+            return replace(Network(self.union).describe(), changes=changes)
         if "C" not in self._given and not sinks(self.graph).size:
             return summarize(self.graph, self.R, self.u, no_column=no_sink(self.graph))
         doubly = self._doubly_or_none() if self.n <= DENSE_LIMIT else None
@@ -318,11 +338,45 @@ class Network:
             return None
 
 
-def of_union(union: Digraph, period: int | None) -> NetworkSummary:
-    """Return the figures of all edges of a network that changes with time, which says so."""
-    when = "at random" if period is None else f"with period {period}"
-    changes = f"{when}; the figures are those of all its edges together, with uniform weights"
-    return replace(Network(union).describe(), changes=changes)
+def _members(networks: Sequence[Any]) -> tuple[Network, ...]:
+    """Return a list of networks, checked to fit together."""
+    members = tuple(networks)
+    if not members or not all(isinstance(one, Network) and one.period == 1 for one in members):
+        kinds = " and ".join(sorted({type(one).__name__ for one in members})) or "nothing"
+        raise ArgumentError(
+            f"`graph` of Network must be a list of networks of one graph each, but got a list of {kinds}."
+        )
+    if len({one.n for one in members}) > 1:
+        raise ArgumentError(
+            f"`graph` of Network: the networks must have the same agents, but have {[one.n for one in members]}."
+        )
+    linked = [turn for turn, one in enumerate(members) if one.links is not None]
+    if linked:
+        raise ArgumentError(
+            f"`graph` of Network: number {linked[0]} has links of its own, but all share those of the whole; pass "
+            "links=... after the list."
+        )
+    return members
+
+
+def _require_each(
+    members: tuple[Network, ...], needs: frozenset[str], owner: str, connectivity: Connectivity
+) -> None:
+    for one in members:
+        one.require(needs, owner)
+    used = {need: _together(members, KINDS[need].matrix) for need in KINDS if need in needs}
+    if "column" in used:
+        _check_sink(used["column"])
+    if "doubly" in used and unreachable_pair(used["doubly"]) is not None:
+        raise MixingError(
+            f"`graph` of Network: {not_strong(used['doubly'])}; give weight to more edges of one of the networks."
+        )
+    check_connectivity({need: used[need] for need in ("row", "column") if need in used}, owner, connectivity)
+
+
+def _together(members: Sequence[Network], name: str) -> Digraph:
+    """Return the edges to which one of the networks gives weight."""
+    return sequence([getattr(one, name).support for one in members]).union
 
 
 def _require_sequence(

@@ -9,7 +9,7 @@ from digrad._internal.json_files import strict
 from digrad.core.methods_table import marked
 from digrad.errors import ArgumentError
 from digrad.methods.registry import ALL_METHODS
-from digrad.network import AnyNetwork
+from digrad.network import Network
 from digrad.problems import Problem
 from digrad.specs.run_directory import Result, RunDirectory, environment
 from digrad.specs.setting_file import setting_of
@@ -88,7 +88,7 @@ def stored_run(directory: RunDirectory) -> Run:
 
 
 def run_in_memory(
-    traces: Trace | Ensemble | Mapping[str, Result], problem: Problem | None, network: AnyNetwork | None
+    traces: Trace | Ensemble | Mapping[str, Result], problem: Problem | None, network: Network | None
 ) -> Run:
     """Return a run as :func:`digrad.compare` or :func:`digrad.simulate` returned it.
 

@@ -11,7 +11,7 @@ from digrad._internal.formatting import shown
 from digrad.core.methods_table import bibtex_of, method_facts, section
 from digrad.errors import DataError
 from digrad.methods.registry import ALL_METHODS
-from digrad.network import AnyNetwork
+from digrad.network import Network
 from digrad.paper.claims import FAILS, HOLDS, PARTLY, SEPARATOR
 from digrad.problems import Problem
 from digrad.report.model import model_of
@@ -39,7 +39,7 @@ def write_report(
     results: str | os.PathLike[str] | Trace | Ensemble | Mapping[str, Trace | Ensemble],
     *others: str | os.PathLike[str],
     problem: Problem | None = None,
-    network: AnyNetwork | None = None,
+    network: Network | None = None,
     out: str | os.PathLike[str] | None = None,
 ) -> Path:
     """Write one page about runs, a sweep or a reproduction, or about several of them together.

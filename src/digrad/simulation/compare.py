@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 from digrad import checks
 from digrad._internal.files import file_stem
-from digrad.network import AnyNetwork
+from digrad.network import Network
 from digrad.problems import Problem
 from digrad.simulation.batched_runs import can_be_batched, drive_batch
 from digrad.simulation.checkpoint import Checkpoint
@@ -45,7 +45,7 @@ def run_each(
 def compare(
     methods: Mapping[str, Method] | Sequence[Method],
     problem: Problem,
-    network: AnyNetwork,
+    network: Network,
     *,
     seeds: int = 1,
     callback: Callable[[Progress], None] | None = None,

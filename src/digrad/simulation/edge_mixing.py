@@ -15,7 +15,7 @@ import numpy.typing as npt
 from jax import lax
 
 from digrad.core.network_delivery import all_edges, numbers_among
-from digrad.network import AnyNetwork, step_weights
+from digrad.network import Network, step_weights
 
 MOST_SLICES = 64  # further in-edges of a hub are added one by one
 
@@ -40,7 +40,7 @@ Slices = tuple[int, ...]  # where each slice of the edges ends
 
 
 def edges_of_steps(
-    network: AnyNetwork, matrix: str, first: int, length: int, dtype: npt.DTypeLike
+    network: Network, matrix: str, first: int, length: int, dtype: npt.DTypeLike
 ) -> tuple[Edges, Slices]:
     """Return the matrices ``matrix`` of the iterations first, ..., first + length - 1, edge by edge."""
     weights = step_weights(network, matrix, first, length)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from digrad.network import AnyNetwork, Mixing, StepWeights, circulant, step_weights
+from digrad.network import Mixing, Network, StepWeights, circulant, step_weights
 from digrad.simulation.edge_mixing import Edges
 
 DENSE_AGENTS = 64  # up to which the matrix is multiplied densely
@@ -81,12 +81,12 @@ def constant(mixing: Mixing, dtype: npt.DTypeLike) -> Dense | Slots | Rolls:
     return _slots(mixing.n, matrix.indices, receiver, np.asarray(matrix.data, np.float64), dtype)
 
 
-def of_steps(network: AnyNetwork, matrix: str, first: int, length: int, dtype: npt.DTypeLike) -> Operator:
+def of_steps(network: Network, matrix: str, first: int, length: int, dtype: npt.DTypeLike) -> Operator:
     """Return R, C or W of the iterations first, ..., first + length - 1; :func:`pick` takes one."""
     return _steps(step_weights(network, matrix, first, length), dtype)
 
 
-def linked_steps(network: AnyNetwork, matrix: str, first: int, length: int, dtype: npt.DTypeLike) -> Linked:
+def linked_steps(network: Network, matrix: str, first: int, length: int, dtype: npt.DTypeLike) -> Linked:
     """Return the matrices of several iterations for compressed messages."""
     weights = step_weights(network, matrix, first, length)
     nothing = np.zeros_like(weights.own)

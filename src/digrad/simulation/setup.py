@@ -23,7 +23,7 @@ from digrad.core.traffic import Meter, Traffic
 from digrad.errors import ArgumentError
 from digrad.links import DeliverySchedule, Links
 from digrad.methods.fields import numeric_fields, with_fields
-from digrad.network import AnyNetwork, Network
+from digrad.network import Network
 from digrad.noise import Gaussian, draws
 from digrad.privacy import Private
 from digrad.problems import Problem
@@ -57,7 +57,7 @@ class Setup(NamedTuple):
     name: str
     method: Any  # with its schedules
     problem: Problem
-    network: AnyNetwork
+    network: Network
     options: Mapping[str, Any]  # SimulatorOptions, complete
     sampler: Sampler | None
     params: tuple[Params, ...]  # before the first event of churn, and after each: mostly one
@@ -76,7 +76,7 @@ class Setup(NamedTuple):
 def set_up(
     method: Any,
     problem: Problem,
-    network: AnyNetwork,
+    network: Network,
     options: Mapping[str, Any],
     *,
     name: str,
@@ -362,7 +362,7 @@ def _dry_run(
     shape: tuple[int, int],
     dtype: np.dtype[Any],
     opening: dict[str, Operator],
-    network: AnyNetwork,
+    network: Network,
     delivery: DeliverySchedule | None,
     shapes: Shapes | None,
 ) -> tuple[tuple[Any, ...], Traffic | PacketTraffic, Any, tuple[int, ...]]:
@@ -397,13 +397,12 @@ def _dry_run(
 
 
 def _phases(
-    params: Params, network: AnyNetwork, delivery: DeliverySchedule | None, dtype: np.dtype[Any]
+    params: Params, network: Network, delivery: DeliverySchedule | None, dtype: np.dtype[Any]
 ) -> tuple[Params, ...]:
     """Return the parameters before the first agent joins or leaves, and those after each event."""
     churn = delivery and delivery.churn
     if churn is None:
         return (params,)
-    assert isinstance(network, Network)
     found = []
     for phase, present in enumerate(churn.present):
         weights = jnp.asarray(churn.weights(phase), dtype)
@@ -414,7 +413,7 @@ def _phases(
 
 
 def _first(
-    build: Callable[..., Operator], network: AnyNetwork, matrices: dict[str, str], dtype: npt.DTypeLike
+    build: Callable[..., Operator], network: Network, matrices: dict[str, str], dtype: npt.DTypeLike
 ) -> dict[str, Any]:
     """Return the operators of the first iteration."""
     return {name: pick(build(network, matrix, 0, 1, dtype), 0) for name, matrix in matrices.items()}
@@ -431,7 +430,7 @@ def _strong(state: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def _known_operators(
-    network: AnyNetwork, matrices: dict[str, str], dtype: np.dtype[Any]
+    network: Network, matrices: dict[str, str], dtype: np.dtype[Any]
 ) -> tuple[dict[str, Operator], dict[str, Operator], int]:
     """Return the operators of a constant network, or those of all turns, and what a fresh one takes otherwise."""
     if network.period == 1 and _builder(network) is of_steps:
@@ -445,20 +444,20 @@ def _known_operators(
 
 
 def _operators(
-    network: AnyNetwork, matrices: dict[str, str], first: int, length: int, dtype: npt.DTypeLike
+    network: Network, matrices: dict[str, str], first: int, length: int, dtype: npt.DTypeLike
 ) -> dict[str, Operator]:
     build = _builder(network)
     return {name: build(network, matrix, first, length, dtype) for name, matrix in matrices.items()}
 
 
-def _builder(network: AnyNetwork) -> Callable[..., Operator]:
+def _builder(network: Network) -> Callable[..., Operator]:
     """Return what makes the operators of a network."""
     if is_unreliable(network):
         return edges_only
     return of_steps if _compression(network) is None else linked_steps
 
 
-def _compression(network: AnyNetwork) -> Links | None:
+def _compression(network: Network) -> Links | None:
     """Return how messages are compressed, and nothing else of the links; None for not at all."""
     links = network.links
     if links is None or links.compressor is None:

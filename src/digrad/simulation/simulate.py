@@ -5,7 +5,7 @@ from typing import Any, Unpack
 
 import jax
 
-from digrad.network import AnyNetwork
+from digrad.network import Network
 from digrad.problems import Problem
 from digrad.simulation.checkpoint import Checkpoint
 from digrad.simulation.driver import Progress, drive
@@ -20,7 +20,7 @@ from digrad.types import Method
 def simulate(
     method: Method,
     problem: Problem,
-    network: AnyNetwork,
+    network: Network,
     *,
     callback: Callable[[Progress], None] | None = None,
     checkpoint: Checkpoint | None = None,
@@ -58,7 +58,7 @@ def simulate(
 
 
 def simulator_of(
-    method: Method, problem: Problem, network: AnyNetwork, options: Mapping[str, Any], name: str | None = None
+    method: Method, problem: Problem, network: Network, options: Mapping[str, Any], name: str | None = None
 ) -> Simulator:
     """Return the simulator of a run, from arguments that have been checked and all its options."""
     own = {key: options[key] for key in SimulatorOptions.__annotations__}

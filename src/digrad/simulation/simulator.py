@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from digrad import checks
 from digrad.errors import ArgumentError
-from digrad.network import AnyNetwork
+from digrad.network import Network
 from digrad.problems import Problem
 from digrad.simulation.loop import Buffer, Params, State, advance_of
 from digrad.simulation.record import evaluate_many, first_rows, joined, rows_of
@@ -65,7 +65,7 @@ class Simulator:
         self,
         method: Method,
         problem: Problem,
-        network: AnyNetwork,
+        network: Network,
         *,
         name: str | None = None,
         keep: Callable[..., Mapping[str, Any]] | None = None,

@@ -19,7 +19,7 @@ from digrad.core.net import Primitives, bindings
 from digrad.core.network_delivery import make_delivery
 from digrad.links import DeliverySchedule, Links
 from digrad.links.compressors import Compressor, RandomK, decoded
-from digrad.network import AnyNetwork
+from digrad.network import Network
 from digrad.simulation.edge_mixing import (
     Edges,
     Slices,
@@ -56,7 +56,7 @@ class Delivery(NamedTuple):
 
 
 def delivery_of(
-    method: Any, network: AnyNetwork, shape: tuple[int, int], dtype: npt.DTypeLike
+    method: Any, network: Network, shape: tuple[int, int], dtype: npt.DTypeLike
 ) -> DeliverySchedule | None:
     """Return when the packets of a run arrive, with what every step sends counted without computing it."""
     links, charges = network.links, []
@@ -71,7 +71,7 @@ def delivery_of(
 
 
 def rules_of(
-    network: AnyNetwork, matrices: Mapping[str, str], dtype: npt.DTypeLike, delivery: DeliverySchedule
+    network: Network, matrices: Mapping[str, str], dtype: npt.DTypeLike, delivery: DeliverySchedule
 ) -> LinkRules:
     """Return what is compiled in of the links of a network."""
     links, churn = network.links, delivery.churn
@@ -119,7 +119,7 @@ def delivery_bytes(delivery: DeliverySchedule, widths: tuple[int, ...]) -> int:
     return 10 * len(delivery.edges) + 16 * drawn
 
 
-def edges_only(network: AnyNetwork, matrix: str, first: int, length: int, dtype: npt.DTypeLike) -> Edges:
+def edges_only(network: Network, matrix: str, first: int, length: int, dtype: npt.DTypeLike) -> Edges:
     """Return the matrices of several iterations edge by edge."""
     return edges_of_steps(network, matrix, first, length, dtype)[0]
 

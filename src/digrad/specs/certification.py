@@ -16,7 +16,6 @@ from digrad._internal.folders import check_folder
 from digrad._internal.json_files import has_record, read_json, write_json
 from digrad.errors import ArgumentError, DataError, SpecError
 from digrad.methods import AB, CGT, SoftCGT
-from digrad.network import Network
 from digrad.simulation import simulate
 from digrad.specs.images.smoothness import smoothness_of_training
 from digrad.specs.runner import Observer
@@ -386,7 +385,7 @@ def _notice(spec: Spec) -> str:
 
 def _batches(spec: Spec, built: Built, covered: Covered, x0: npt.ArrayLike | None) -> str:
     """Return what is proven with mini-batches, beside what a run does; or why nothing is."""
-    if spec.batch_size is None or not covered.is_constant or not isinstance(built.network, Network):
+    if spec.batch_size is None or not covered.is_constant:
         return ""
     step_size, threshold, batch_size = covered.step_size, covered.threshold, spec.batch_size
     options = {"x0": x0, "batch_size": batch_size}

@@ -161,7 +161,7 @@ def tune_spec(
             ),
         )  # fmt: skip
         advice = None
-        if hasattr(chosen, "threshold") and isinstance(built.network, Network):
+        if hasattr(chosen, "threshold"):
             advice = recommend_threshold(built.problem, x0=built.options["x0"], seed=spec.seed)
         certified = certified_step(spec, built, label) if field == "step_size" else None
         return _store(TunedSpec(label, tuning, advice, certified, ()), folder)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from digrad.errors import ArgumentError
 from digrad.graphs import Digraph, GraphSequence
 from digrad.methods import CGT
-from digrad.network import AnyNetwork, Network, NetworkSequence
+from digrad.network import Network
 from digrad.problems import Problem, from_loss
 from digrad.simulation import simulate
 from digrad.sweeps.recommend_threshold import recommend_threshold
@@ -28,7 +28,7 @@ _SHARES = (0.5, 0.1, 0.02)  # of the step size found, in turn until the run conv
 def minimize(
     fun: Problem | Callable[[Any, Any], Any] | Sequence[Callable[[Any], Any]],
     x0: npt.ArrayLike,
-    network: "AnyNetwork | Digraph | GraphSequence | networkx.Graph",
+    network: "Network | Digraph | GraphSequence | networkx.Graph",
     *,
     data: Sequence[Any] | None = None,
     method: Method | None = None,
@@ -64,7 +64,7 @@ def minimize(
         >>> found.success, found.x.round(4)
         (True, array([0.5898, 0.5898]))
     """
-    if not isinstance(network, Network | NetworkSequence):
+    if not isinstance(network, Network):
         network = Network(network)
     start = _start(x0)
     problem = _problem(fun, start, network.n, data)
@@ -122,7 +122,7 @@ def _problem(fun: Any, start: npt.NDArray[np.float64], n: int, data: Any) -> Pro
 
 
 def _candidates(
-    problem: Problem, network: AnyNetwork, start: npt.NDArray[np.float64], tolerance: float, seed: int
+    problem: Problem, network: Network, start: npt.NDArray[np.float64], tolerance: float, seed: int
 ) -> Iterator[Method]:
     """Yield CGT with smaller and smaller step sizes: one that clips for ever may look stable in a short search."""
     slope = float(np.linalg.norm(problem.gradient(start)))

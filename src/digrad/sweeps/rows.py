@@ -14,7 +14,7 @@ import numpy as np
 from digrad._internal.fingerprints import fingerprint
 from digrad.core.hyperparameters import describe, is_short, plain
 from digrad.methods.fields import numeric_fields
-from digrad.network import AnyNetwork
+from digrad.network import Network
 from digrad.problems import Problem
 from digrad.simulation.batched_runs import can_be_batched, drive_batch
 from digrad.simulation.driver import drive
@@ -48,7 +48,7 @@ class Study:
     """
 
     problem: Problem
-    networks: Mapping[str, AnyNetwork]
+    networks: Mapping[str, Network]
     starts: Mapping[str, Any]
     options: Mapping[str, Any]
     held_out: Problem | None

@@ -13,7 +13,7 @@ from digrad import checks
 from digrad._internal.files import locked
 from digrad.core.hyperparameters import describe
 from digrad.errors import ArgumentError, WorkerError
-from digrad.network import AnyNetwork
+from digrad.network import Network
 from digrad.problems import Problem
 from digrad.simulation.record import FLOATS
 from digrad.simulation.run_options import (
@@ -52,7 +52,7 @@ class SweepProgress:
 def sweep(
     methods: MethodLike | Sequence[MethodLike] | Mapping[str, MethodLike],
     problem: Problem,
-    network: AnyNetwork | Mapping[str, AnyNetwork],
+    network: Network | Mapping[str, Network],
     *,
     grid: Mapping[str, Sequence[Any]] | None = None,
     random: Mapping[str, Draws] | None = None,
@@ -143,7 +143,7 @@ def sweep(
 
 def make_study(
     problem: Problem,
-    network: AnyNetwork | Mapping[str, AnyNetwork],
+    network: Network | Mapping[str, Network],
     options: Mapping[str, Any],
     owner: str,
     *,

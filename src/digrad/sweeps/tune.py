@@ -13,7 +13,7 @@ from digrad import checks, plots
 from digrad.core.validation import check_method
 from digrad.errors import ArgumentError
 from digrad.methods.fields import numeric_fields
-from digrad.network import AnyNetwork
+from digrad.network import Network
 from digrad.plots.saving import saved
 from digrad.problems import Problem
 from digrad.simulation.run_options import RunOptions, complete, lists_options
@@ -105,7 +105,7 @@ class Tuning:
 def tune(
     method: Method,
     problem: Problem,
-    network: AnyNetwork,
+    network: Network,
     *,
     goal: Literal["largest stable step", "best final value"] = "largest stable step",
     field: str = "step_size",

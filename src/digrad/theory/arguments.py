@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from digrad.errors import ArgumentError
 from digrad.graphs import Digraph
-from digrad.network import AnyNetwork, Network, NetworkSequence
+from digrad.network import Network
 from digrad.problems import Problem
 from digrad.theory.constants.assumptions import Smoothness
 
@@ -95,13 +95,13 @@ def check_start(
     return losses, gradients
 
 
-def uncovered(network: AnyNetwork, owner: str) -> str:
+def uncovered(network: Network, owner: str) -> str:
     """Return why the theory says nothing of a network, or an empty string.
 
     Raises:
         ArgumentError: It is no network.
     """
-    if not isinstance(network, Network | NetworkSequence):
+    if not isinstance(network, Network):
         raise ArgumentError(
             f"`network` of {owner} must be a Network, but got {type(network).__name__}; build one with Network(graph)."
         )
@@ -112,13 +112,13 @@ def uncovered(network: AnyNetwork, owner: str) -> str:
     return ALTERED if network.links.is_reliable else LOSSY
 
 
-def check_covered(network: AnyNetwork, owner: str) -> None:
+def check_covered(network: Network, owner: str) -> None:
     """Raise unless the theory is about networks like this one."""
     if reason := uncovered(network, owner):
         raise ArgumentError(f"`network` of {owner} is not covered: {reason}.")
 
 
-def check_agents(problem: Problem, network: AnyNetwork, owner: str) -> None:
+def check_agents(problem: Problem, network: Network, owner: str) -> None:
     """Raise unless the problem and the network have equally many agents."""
     if network.n != problem.n_agents:
         raise ArgumentError(

@@ -18,7 +18,7 @@ from digrad.core.communication import early_messages
 from digrad.errors import ArgumentError, NonFiniteError
 from digrad.links import ChurnSchedule
 from digrad.methods.fields import with_fields
-from digrad.network import AnyNetwork
+from digrad.network import Network
 from digrad.torch.engines.buffers import reused_memory
 from digrad.torch.engines.flat_parameters import FlatParameters, nonfinite_rows
 from digrad.torch.engines.mixing import PIECE
@@ -64,7 +64,7 @@ class BaseOptimizer(torch.optim.Optimizer):
     ) -> None:
         self._non_finite, self._churn = non_finite, churn
         self._flat, self._processes, self._agents = flat, processes, tuple(agents)
-        self._network: AnyNetwork = processes.network
+        self._network: Network = processes.network
         self._runtime, self._net = runtime, runtime.net
         self._net.shapes = flat.shapes
         self._given, self._local = method, local_arrays(method, self._agents, flat)

@@ -20,7 +20,7 @@ from digrad._internal.error_text import agents_text, first_line
 from digrad.core.validation import check_network
 from digrad.errors import ArgumentError, CommunicationError, DigradError
 from digrad.graphs import Digraph, GraphSequence
-from digrad.network import AnyNetwork, Network
+from digrad.network import Network
 from digrad.torch.engines.log_records import note_agent
 from digrad.torch.launch import ADDRESS_VARIABLE, GRAPH_VARIABLE, ROUND_VARIABLE, STORE_VARIABLE
 from digrad.torch.launch.rendezvous_store import store_from_environment
@@ -74,8 +74,8 @@ class ProcessNetwork:
     makes sure that all of them mean the same graph, weights and version. Every agent must construct it.
 
     Args:
-        network: A :class:`~digrad.network.Network`, a :class:`~digrad.network.NetworkSequence`, or a digraph,
-            constant or not; by default the graph file named by ``digrad launch``.
+        network: A :class:`~digrad.network.Network`, or a digraph, constant or not; by default the graph
+            file named by ``digrad launch``.
         group: A process group whose ranks are the agents; by default the world. For agents that are DDP groups
             pass the group of equal data-parallel ranks.
         timeout: Seconds to wait for a neighbour of which nothing moves; by default 300, or five times the longest step
@@ -99,7 +99,7 @@ class ProcessNetwork:
 
     def __init__(
         self,
-        network: AnyNetwork | Digraph | GraphSequence | None = None,
+        network: Network | Digraph | GraphSequence | None = None,
         *,
         group: dist.ProcessGroup | None = None,
         timeout: float | None = None,
@@ -357,7 +357,7 @@ def _watch(network: weakref.ref[ProcessNetwork]) -> None:
         time.sleep(LOOK)
 
 
-def _as_network(network: AnyNetwork | Digraph | GraphSequence | None) -> AnyNetwork:
+def _as_network(network: Network | Digraph | GraphSequence | None) -> Network:
     if isinstance(network, Digraph | GraphSequence):
         return Network(network)
     if network is not None:

@@ -15,7 +15,7 @@ from digrad.core.packet_counts import PACKET_COLUMNS
 from digrad.core.repair import check_churn
 from digrad.errors import ArgumentError
 from digrad.graphs import Digraph, GraphSequence
-from digrad.network import AnyNetwork, Network
+from digrad.network import Network
 from digrad.torch.base_optimizer import BaseOptimizer
 from digrad.torch.engines.flat_parameters import FlatParameters, parameter_groups
 from digrad.torch.engines.settings import check_arguments
@@ -62,7 +62,7 @@ class Replicas(BaseOptimizer):
         self,
         model: torch.nn.Module | Sequence[torch.nn.Module],
         method: Method,
-        network: AnyNetwork | Digraph | GraphSequence,
+        network: Network | Digraph | GraphSequence,
         *,
         groups: Callable[[torch.nn.Module], Iterable[Any]] | None = None,
         weight_decay: float = 0.0,

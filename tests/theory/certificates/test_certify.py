@@ -7,7 +7,7 @@ import pytest
 from digrad import graphs, problems
 from digrad.errors import ArgumentError
 from digrad.links import Links, compressors
-from digrad.network import Network, NetworkSequence, row_stochastic
+from digrad.network import Network, row_stochastic
 from digrad.schedules import Inverse
 from digrad.theory import (
     Smoothness,
@@ -262,7 +262,7 @@ def test_networks_outside_the_theory_are_not_covered(cosh, outside, reason):
         (problems.example_quartic(), Network(graphs.split(graphs.example5(), 2))),
         (
             problems.example_quadratic(),
-            NetworkSequence([Network(graphs.example5()), Network(graphs.ring(5))]),
+            Network([Network(graphs.example5()), Network(graphs.ring(5))]),
         ),
     ],
 )

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from digrad import checks
 from digrad.errors import ArgumentError
-from digrad.network import AnyNetwork, Network
+from digrad.network import Network
 from digrad.problems import Problem
 from digrad.theory.arguments import (
     CHANGES,
@@ -61,7 +61,7 @@ EMPIRICAL_STEP_SIZE = 0.01  # of the run along which constants are estimated whe
 
 def certify(
     problem: Problem,
-    network: AnyNetwork,
+    network: Network,
     threshold: Any,
     x0: npt.ArrayLike | None = None,
     step_size: Any = None,
@@ -117,7 +117,6 @@ def certify(
     reason = refused(problem, network, "certify")
     if isinstance(smoothness, str) and not reason:
         check_covered(network, "certify")  # by the run along which constants are estimated
-        assert isinstance(network, Network)
         constants = _estimated(problem, network, c0, start, alpha)
         caveats.append("the smoothness constants are estimates along a run, lower than the true ones")
     if reason := reason or _unknown(problem, constants, c0):
@@ -135,7 +134,7 @@ def certify(
 
 def certify_state(
     problem: Problem,
-    network: AnyNetwork,
+    network: Network,
     x: npt.ArrayLike,
     y: npt.ArrayLike,
     step_size: float,
@@ -208,7 +207,7 @@ def _answer(
 
 def verify_proof(
     problem: Problem,
-    network: AnyNetwork,
+    network: Network,
     stored: Mapping[str, Any],
     threshold: Any,
     x0: npt.ArrayLike | None = None,
@@ -350,7 +349,7 @@ def _each(value: Any, name: str, n: int) -> Floats:
         ) from None
 
 
-def refused(problem: Problem, network: AnyNetwork, owner: str) -> str:
+def refused(problem: Problem, network: Network, owner: str) -> str:
     """Return why nothing can be said of a network, or an empty string."""
     reason = uncovered(network, owner)
     check_agents(problem, network, owner)
@@ -379,7 +378,7 @@ def _unknown(problem: Problem, constants: Smoothness | None, threshold: float) -
     return ""
 
 
-def begin(losses: Losses, network: AnyNetwork, x: Floats, y: Floats | None, reach: Floats) -> Start:
+def begin(losses: Losses, network: Network, x: Floats, y: Floats | None, reach: Floats) -> Start:
     """Return the state from which a certificate begins, checked; without y the trackers are the gradients."""
     turns = Matrices.of(network)
     _, gradients = check_start(losses.problem, losses.lower_bound, turns[0].u @ x / network.n, x)
@@ -402,7 +401,7 @@ def _why_not(step_size: float | None, best: Proof | None) -> str:
     return f"the largest certified step is {best.step_size:.4g}"
 
 
-def _explained(start: Start, network: AnyNetwork, best: Proof, threshold: float) -> dict[str, Any]:
+def _explained(start: Start, network: Network, best: Proof, threshold: float) -> dict[str, Any]:
     """Return the upper end, what costs the difference, and certified steps at other thresholds."""
     found: dict[str, Any] = {}
     losses, n, turns = start.losses, start.matrices.n, start.search.turns
@@ -420,7 +419,7 @@ def _explained(start: Start, network: AnyNetwork, best: Proof, threshold: float)
                 "class (any losses of these curvatures, any clipping)": alike / local,
                 "scalar L_i (as curved in every direction as in the steepest)": stable / alike,
             }
-    if math.isfinite(threshold) and isinstance(network, Network) and len(turns) == 1:
+    if math.isfinite(threshold) and len(turns) == 1:
         printed = largest_printed_step(losses.problem, network, threshold, start.x, losses.constants)[1]
         found["printed"] = printed.step_size if printed else None
     if math.isfinite(threshold) and n <= FEW:

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize
 
-from digrad.network import AnyNetwork
+from digrad.network import Network
 
 Floats = npt.NDArray[np.floating]
 
@@ -67,7 +67,7 @@ class Matrices:
     next_v: Floats
 
     @classmethod
-    def of(cls, network: AnyNetwork) -> "tuple[Matrices, ...]":
+    def of(cls, network: Network) -> "tuple[Matrices, ...]":
         """Return the matrices of every step of a period; a fixed network has one."""
         turns = [network.at(k) for k in range(network.period or 1)]
         R, C = [one.R.toarray() for one in turns], [one.C.toarray() for one in turns]

@@ -18,7 +18,7 @@ from digrad.core.net import Primitives
 from digrad.errors import ArgumentError
 from digrad.links import Links
 from digrad.links.compressors import Cast, Compressor, Quantize, Sign, TopK, decoded
-from digrad.network import AnyNetwork
+from digrad.network import Network
 from digrad.torch.engines.mixing import Share, ShareSchedule
 
 _RECEIVED = "received-"  # begins the kind of what is stored of who has received the last message of whom
@@ -176,7 +176,7 @@ class CompressedNet(Primitives):
         dimension: Numbers per agent.
     """
 
-    def __init__(self, network: AnyNetwork, matrices: Mapping[str, str], dimension: int) -> None:
+    def __init__(self, network: Network, matrices: Mapping[str, str], dimension: int) -> None:
         self._schedule = ShareSchedule(network, matrices)
         self._compression = Compression(network.links, dimension)
         self.k = 0

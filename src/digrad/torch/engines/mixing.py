@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from digrad.network import AnyNetwork, Mixing
+from digrad.network import Mixing, Network
 
 PIECE = 1 << 17  # numbers worked on at a time: they stay in the cache, and no large temporary is needed
 
@@ -40,7 +40,7 @@ class ShareSchedule:
         matrices: The matrix ``R``, ``C`` or ``W`` behind each primitive.
     """
 
-    def __init__(self, network: AnyNetwork, matrices: Mapping[str, str]) -> None:
+    def __init__(self, network: Network, matrices: Mapping[str, str]) -> None:
         self._network, self._matrices = network, matrices
         self._known: dict[tuple[int, float], dict[str, tuple[Share, ...]]] = {}
 

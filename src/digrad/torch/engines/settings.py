@@ -10,13 +10,11 @@ from digrad import checks
 from digrad.core import hyperparameters, validation
 from digrad.errors import ArgumentError
 from digrad.methods.fields import numeric_fields, with_fields
-from digrad.network import AnyNetwork
+from digrad.network import Network
 from digrad.torch.engines.flat_parameters import FlatParameters
 
 
-def check_arguments(
-    method: Any, network: AnyNetwork, weight_decay: float, non_finite: str, owner: str
-) -> None:
+def check_arguments(method: Any, network: Network, weight_decay: float, non_finite: str, owner: str) -> None:
     """Raise unless the arguments that both engines share can be used."""
     checks.choice(non_finite, "non_finite", owner, ("error", "repeat"))
     validation.check_method(method, owner)

@@ -10,7 +10,7 @@ import torch
 from digrad.core.communication import Sent, arrays_sent
 from digrad.core.traffic import all_reduce_messages
 from digrad.errors import DigradError
-from digrad.network import AnyNetwork
+from digrad.network import Network
 from digrad.torch.engines.compression import CompressedNet
 from digrad.torch.engines.mixing import Share, combine
 from digrad.torch.engines.runtime import overwrite
@@ -30,7 +30,7 @@ class ReplicaNet(CompressedNet):
     """
 
     def __init__(
-        self, network: AnyNetwork, matrices: Mapping[str, str], dimension: int, device: torch.device
+        self, network: Network, matrices: Mapping[str, str], dimension: int, device: torch.device
     ) -> None:
         super().__init__(network, matrices, dimension)
         self._n, self._device = network.n, device
@@ -136,7 +136,7 @@ class SingleProcess:
         network: Graph and weights.
     """
 
-    network: AnyNetwork
+    network: Network
     agent: str = ALL
 
     @property

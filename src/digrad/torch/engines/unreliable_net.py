@@ -19,7 +19,7 @@ from digrad.core.packet_counts import PacketTraffic
 from digrad.core.repair import network_of, repair, void_edges
 from digrad.links import DeliverySchedule
 from digrad.links.compressors import RandomK, decoded
-from digrad.network import AnyNetwork, Network, step_weights
+from digrad.network import Network, step_weights
 from digrad.torch.engines.compression import LinkKey
 from digrad.torch.engines.flat_parameters import FlatParameters
 from digrad.types import Method
@@ -51,7 +51,7 @@ class UnreliableNet(Primitives):
         plain: The net of the same agents on which everything arrives, for messages outside of a step.
     """
 
-    def __init__(self, method: Method, network: AnyNetwork, flat: FlatParameters, plain: Any) -> None:
+    def __init__(self, method: Method, network: Network, flat: FlatParameters, plain: Any) -> None:
         assert network.links is not None
         x0 = torch.empty(network.n, flat.dimension, dtype=flat.dtype, device="meta")  # without numbers
         self._matrices = bindings(method)
@@ -309,9 +309,9 @@ def keep_sleepers(state: Any, after: Any, net: UnreliableNet) -> Any:
     )
 
 
-def _networks(network: AnyNetwork, delivery: DeliverySchedule) -> list[AnyNetwork]:
+def _networks(network: Network, delivery: DeliverySchedule) -> list[Network]:
     """Return the network of those who are there, before the first event and after each."""
-    if delivery.churn is None or not isinstance(network, Network):
+    if delivery.churn is None:
         return [network]
     return [network_of(network, present) for present in delivery.churn.present]
 
