@@ -181,9 +181,9 @@ def test_mixing_speed_of_a_large_slow_graph_comes_from_the_eigenvalues_near_one(
 
 
 def test_no_root_and_no_strong_connection_are_errors():
-    with pytest.raises(MixingError, match="`R` of perron_row has no root"):
+    with pytest.raises(MixingError, match="`R` has no agent that reaches all others"):
         perron_row(row_stochastic(graphs.out_star(3).reversed()))
-    with pytest.raises(MixingError, match="`C` of perron_column has no agent that all others reach"):
+    with pytest.raises(MixingError, match="`C` has no agent that all others reach"):
         perron_column(column_stochastic(graphs.out_star(3)))
     with pytest.raises(MixingError, match="must be doubly stochastic, but its kind is 'row'"):
         second_singular_value(row_stochastic(EXAMPLE))

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from digrad import checks
 from digrad._internal.tables import facts_html
 from digrad.errors import ArgumentError, MixingError
-from digrad.graphs import Digraph, GraphSequence, from_networkx, roots, sequence, sinks, unreachable_pair
+from digrad.graphs import Digraph, GraphSequence, from_networkx, roots, sequence, sinks
 from digrad.graphs.digraph import numbered
 from digrad.links import Links, check_links
 from digrad.network.proportional_weights import proportions, scaled
@@ -24,9 +24,7 @@ from digrad.network.validation import (
     check_connected,
     check_connectivity,
     custom,
-    no_root,
-    no_sink,
-    not_strong,
+    disconnected,
 )
 from digrad.network.weights import KINDS, Kind, Mixing, column_stochastic, row_stochastic, sinkhorn
 
@@ -117,7 +115,7 @@ class Network:
         object.__setattr__(self, "_given", accepted)
         object.__setattr__(self, "_steps", dict(enumerate(members)))
         if "R" not in accepted and not partial:
-            _check_root(_together(members, "R") if members else self.union)
+            _check_union(_together(members, "R") if members else self.union, "row")
 
     @classmethod
     def from_weights(
@@ -221,7 +219,7 @@ class Network:
             return self._given["C"]
         graph = self._constant("C")
         if not self.partial:
-            _check_sink(graph)
+            _check_union(graph, "column")
         return column_stochastic(graph)
 
     @cached_property
@@ -308,8 +306,8 @@ class Network:
             when = "at random" if self.period is None else f"with period {self.period}"
             changes = f"{when}; the figures are those of all its edges together, with uniform weights"
             return replace(Network(self.union).describe(), changes=changes)
-        if "C" not in self._given and not sinks(self.graph).size:
-            return summarize(self.graph, self.R, self.u, no_column=no_sink(self.graph))
+        if "C" not in self._given and (reason := disconnected(self.graph, "column")):
+            return summarize(self.graph, self.R, self.u, no_column=reason)
         doubly = self._doubly_or_none() if self.n <= DENSE_LIMIT else None
         return summarize(self.graph, self.R, self.u, C=self.C, v=self.v, W=doubly)
 
@@ -365,13 +363,16 @@ def _require_each(
     for one in members:
         one.require(needs, owner)
     used = {need: _together(members, KINDS[need].matrix) for need in KINDS if need in needs}
-    if "column" in used:
-        _check_sink(used["column"])
-    if "doubly" in used and unreachable_pair(used["doubly"]) is not None:
-        raise MixingError(
-            f"`graph` of Network: {not_strong(used['doubly'])}; give weight to more edges of one of the networks."
-        )
+    for need, graph in used.items():
+        _check_union(graph, need)
     check_connectivity({need: used[need] for need in ("row", "column") if need in used}, owner, connectivity)
+
+
+def _check_union(graph: Digraph, kind: str) -> None:
+    if reason := disconnected(graph, kind):
+        raise MixingError(
+            f"`graph` of Network: {reason}; add edges, or pass {KINDS[kind].matrix} on a graph that is connected so."
+        )
 
 
 def _together(members: Sequence[Network], name: str) -> Digraph:
@@ -383,7 +384,7 @@ def _require_sequence(
     network: Network, needs: frozenset[str], owner: str, connectivity: Connectivity
 ) -> None:
     if "column" in needs:
-        _check_sink(network.union)
+        _check_union(network.union, "column")
     check_connectivity(
         {need: network.union for need in ("row", "column") if need in needs}, owner, connectivity
     )
@@ -401,20 +402,6 @@ def _require_sequence(
             raise MixingError(
                 f"`{owner}` needs doubly stochastic weights for `mix` at every iteration, but at k = {k}: {error}"
             ) from None
-
-
-def _check_root(graph: Digraph) -> None:
-    if not roots(graph).size:
-        raise MixingError(
-            f"`graph` of Network: {no_root(graph)}; add edges, or pass R on a graph that has a root."
-        )
-
-
-def _check_sink(graph: Digraph) -> None:
-    if unreachable_pair(graph) is not None and not sinks(graph).size:
-        raise MixingError(
-            f"`graph` of Network: {no_sink(graph)}; add edges, or pass C on a graph that has such an agent."
-        )
 
 
 def _accept(weights: Any, graph: Digraph, name: str, partial: bool) -> Mixing:

@@ -65,17 +65,7 @@ def perron_row(R: Mixing) -> Vector:
         >>> 3 * perron_row(row_stochastic(triangle()))
         array([4., 2., 3.])
     """
-    members = roots(R.support)
-    if not members.size:
-        raise MixingError(
-            "`R` of perron_row has no root: no agent reaches all others, so its Perron vector is not unique; "
-            "add edges until one agent reaches all."
-        )
-    if R.kind == "doubly":
-        return np.ones(R.n)
-    u = np.zeros(R.n)
-    u[members] = _stationary(csr_array(R.matrix[members][:, members].T), "R")
-    return u * (R.n / u.sum())
+    return _perron(R, "R", roots(R.support), "reaches all others")
 
 
 def perron_column(C: Mixing) -> Vector:
@@ -93,17 +83,7 @@ def perron_column(C: Mixing) -> Vector:
         >>> 3 * perron_column(column_stochastic(triangle()))
         array([3., 2., 4.])
     """
-    members = sinks(C.support)
-    if not members.size:
-        raise MixingError(
-            "`C` of perron_column has no agent that all others reach, so its Perron vector is not unique; add edges "
-            "until there is one."
-        )
-    if C.kind == "doubly":
-        return np.ones(C.n)
-    v = np.zeros(C.n)
-    v[members] = _stationary(csr_array(C.matrix[members][:, members]), "C")
-    return v * (C.n / v.sum())
+    return _perron(C, "C", sinks(C.support), "all others reach")
 
 
 def rho(M: Mixing) -> float:
@@ -256,6 +236,19 @@ def _is_reversible(M: Mixing) -> bool:
     left, right = _perron_pair(M)
     flow = csr_array(diags_array(left) @ M.matrix @ diags_array(right))
     return bool(np.abs(flow - flow.T).max() <= RESIDUAL_TOLERANCE * flow.max())
+
+
+def _perron(M: Mixing, name: str, members: npt.NDArray[np.int64], what: str) -> Vector:
+    """Return the Perron vector, left of R and right of C, which is zero but for ``members``."""
+    if not members.size:
+        raise MixingError(
+            f"`{name}` has no agent that {what}, so its Perron vector is not unique; add edges until there is one."
+        )
+    if M.kind == "doubly":
+        return np.ones(M.n)
+    block, vector = M.matrix[members][:, members], np.zeros(M.n)
+    vector[members] = _stationary(csr_array(block.T if name == "R" else block), name)
+    return vector * (M.n / vector.sum())
 
 
 def _perron_pair(M: Mixing) -> tuple[Vector, Vector]:

@@ -22,7 +22,6 @@ from digrad.network.weights import KINDS, Kind, Mixing
 SUM_TOLERANCE = 1e-10  # of the sum of a row or column
 #: How weights must connect the agents for a method.
 Connectivity: TypeAlias = Literal["root", "common root", "strong"]
-_NAMES = {"row": "R", "column": "C", "doubly": "W"}
 
 
 def custom(
@@ -53,8 +52,8 @@ def custom(
         >>> custom([[0.5, 0.5], [0.25, 0.75]], "row")
         Mixing(kind='row', n=2, n_edges=2)
     """
-    checks.choice(kind, "kind", "custom", _NAMES)
-    name = _NAMES[kind] if name is None else name
+    checks.choice(kind, "kind", "custom", KINDS)
+    name = KINDS[kind].matrix if name is None else name
     weights = as_weights(matrix, name)
     if graph is not None:
         _check_inside(weights, graph, name)
@@ -80,20 +79,11 @@ def check_connected(mixing: Mixing, name: str) -> None:
     """Raise unless repeated mixing settles: the positive weights have an agent that reaches all others (R), one that
     all others reach (C) or connect strongly (W), and one of these agents keeps some of its own value.
     """
-    if mixing.kind == "row":
-        if not roots(mixing.support).size:
-            raise MixingError(f"`{name}`: {no_root(mixing.support)}; give weight to more edges.")
-        _check_some_diagonal(mixing.matrix, name, roots(mixing.support))
-    elif mixing.kind == "column":
-        if not sinks(mixing.support).size:
-            raise MixingError(f"`{name}`: {no_sink(mixing.support)}; give weight to more edges.")
-        _check_some_diagonal(mixing.matrix, name, sinks(mixing.support))
-    elif (pair := unreachable_pair(mixing.support)) is not None:
-        raise MixingError(
-            f"`{name}`: agent {pair[0]} cannot reach agent {pair[1]} along positive weights, "
-            f"but {KINDS[mixing.kind].adjective} weights must connect all agents strongly; "
-            "give weight to more edges."
-        )
+    if reason := disconnected(mixing.support, mixing.kind):
+        raise MixingError(f"`{name}`: {reason}; give weight to more edges.")
+    if mixing.kind != "doubly":
+        deciding = (roots if mixing.kind == "row" else sinks)(mixing.support)
+        _check_some_diagonal(mixing.matrix, name, deciding)
 
 
 def check_connectivity(used: Mapping[str, Digraph], owner: str, connectivity: Connectivity) -> None:
@@ -125,34 +115,17 @@ def _listed(agents: npt.NDArray[np.int64]) -> str:
     return shown or "none"
 
 
-def no_root(graph: Digraph) -> str:
-    """Return the reason, with witnesses, why no agent of ``graph`` reaches all others."""
+def disconnected(graph: Digraph, kind: str) -> str | None:
+    """Return why weights of a kind on these edges would not mix, with agents that show it; None if they do."""
     pair = unreachable_pair(graph)
-    assert pair is not None
-    return (
-        f"no agent reaches all others (agent {pair[0]} cannot reach agent {pair[1]}), "
-        "but row-stochastic weights need one that does"
-    )
-
-
-def no_sink(graph: Digraph) -> str:
-    """Return the reason, with witnesses, why no agent of ``graph`` is reached by all others."""
-    pair = unreachable_pair(graph)
-    assert pair is not None
-    return (
-        f"no agent is reached by all others (agent {pair[0]} cannot reach agent {pair[1]}), "
-        "but column-stochastic weights need one"
-    )
-
-
-def not_strong(graph: Digraph) -> str:
-    """Return the reason, with witnesses, why ``graph`` does not do for doubly stochastic weights."""
-    pair = unreachable_pair(graph)
-    assert pair is not None
-    return (
-        f"agent {pair[0]} cannot reach agent {pair[1]}, "
-        "but doubly stochastic weights need a strongly connected graph"
-    )
+    if pair is None or (kind != "doubly" and (roots if kind == "row" else sinks)(graph).size):
+        return None
+    witness = f"agent {pair[0]} cannot reach agent {pair[1]}"
+    return {
+        "row": f"no agent reaches all others ({witness}), but row-stochastic weights need one that does",
+        "column": f"no agent is reached by all others ({witness}), but column-stochastic weights need one",
+        "doubly": f"{witness}, but doubly stochastic weights need a strongly connected graph",
+    }[kind]
 
 
 def _as_csr(matrix: Any, name: str) -> csr_array:
@@ -250,7 +223,7 @@ def _remedy(axis: str, kind: Kind, agent: int) -> str:
 def _hint(sums: dict[str, npt.NDArray[np.float64]], axis: str, kind: Kind) -> str:
     other = "column" if axis == "row" else "row"
     fits = kind != "doubly" and bool((np.abs(sums[other] - 1.0) <= SUM_TOLERANCE).all())
-    return f" Its {other}s do sum to 1: is it transposed, or meant as {_NAMES[other]}?" if fits else ""
+    return f" Its {other}s do sum to 1: is it transposed, or meant as {KINDS[other].matrix}?" if fits else ""
 
 
 def _position(weights: csr_array, entry: int) -> tuple[int, int]:
