@@ -12,7 +12,9 @@ import numpy.typing as npt
 from digrad.errors import ArgumentError
 from digrad.problems.compiled_loss import average_at
 from digrad.problems.problem import Floats, LocalLosses, as_floats
-from digrad.types import Array, Shapes
+from digrad.types import Array
+
+UNCHANGED = ("n_agents", "dim", "sizes", "targets", "shapes", "is_estimated_by_batches")
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,35 +24,11 @@ class WeightedLosses:
     local: Any  # the losses f_i
     scale: Floats  # [n] n p_i
 
-    @property
-    def n_agents(self) -> int:
-        """The number n of losses."""
-        return self.local.n_agents
-
-    @property
-    def dim(self) -> int:
-        """The dimension d."""
-        return self.local.dim
-
-    @property
-    def sizes(self) -> tuple[int, ...] | None:
-        """Samples per agent."""
-        return self.local.sizes
-
-    @property
-    def targets(self) -> tuple[Floats, ...] | None:
-        """The labels of each agent's samples, if the losses have some."""
-        return getattr(self.local, "targets", None)
-
-    @property
-    def shapes(self) -> Shapes | None:
-        """The shapes of the parameters; None for one vector."""
-        return getattr(self.local, "shapes", None)
-
-    def is_estimated_by_batches(self, start: Floats) -> bool:
-        """Return whether mini-batches estimate the losses."""
-        ask = getattr(self.local, "is_estimated_by_batches", None)
-        return ask is None or ask(start)
+    def __getattr__(self, name: str) -> Any:
+        """Return what weights leave as it is."""
+        if name in UNCHANGED:
+            return getattr(self.local, name)
+        raise AttributeError(name)
 
     def arrays(self, dtype: npt.DTypeLike) -> tuple[Floats, Any]:
         """Return the weights, and the arrays of the losses."""
@@ -101,4 +79,4 @@ def weighted(local: LocalLosses, agent_weights: npt.ArrayLike | None, owner: str
             f"`agent_weights` of {owner} must be 'samples', or one nonnegative number for each of the {n} agents, "
             f"not all zero, but got {agent_weights!r}."
         )
-    return WeightedLosses(local, weights / weights.mean())
+    return WeightedLosses(local, weights / weights.mean())  # pyright: ignore[reportReturnType]
