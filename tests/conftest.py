@@ -54,7 +54,17 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest files, so that at the end no process works alone."""
+    """Begin with the longest files, so that at the end no process works alone.
+
+    Examples of methods compile a loop each: those of one method of each kind run, the others in `make slow`.
+    """
+    from digrad.methods import METHODS
+    from method_cases import KINDS
+
+    for item in items:
+        module, _, name = item.name.rpartition(".")
+        if module.startswith("digrad.methods.") and name in METHODS and name not in KINDS:
+            item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
