@@ -116,6 +116,18 @@ def choice(value: Any, name: str, owner: str, options: Iterable[str]) -> None:
         )
 
 
+def flag(value: Any, name: str, owner: str) -> bool:
+    """Return ``value`` as a bool; raise unless it is True or False."""
+    if type(value).__name__ not in ("bool", "bool_"):  # of Python or of NumPy
+        raise ArgumentError(f"`{name}` of {owner} must be True or False, but got {value!r}.")
+    return bool(value)
+
+
+def optional(check: Callable[[Any, str, str], Any]) -> Callable[[Any, str, str], Any]:
+    """Return a check that also accepts None."""
+    return lambda value, name, owner: None if value is None else check(value, name, owner)
+
+
 def function_of_k(value: Any, name: str, owner: str) -> None:
     """Raise unless a schedule can be called with the iteration alone."""
     try:
@@ -167,7 +179,7 @@ def _check_of(hint: Any) -> Callable[[Any, str, str], Any] | None:
     if type(None) not in get_args(hint):
         return None
     check = next(filter(None, map(_check_of, get_args(hint))), None)
-    return check and (lambda value, name, owner: None if value is None else check(value, name, owner))
+    return check and optional(check)
 
 
 def _is_concrete(value: Any) -> bool:

@@ -171,12 +171,12 @@ def tail_index(values: npt.ArrayLike, fraction: float = 0.05) -> float:
     return 1 / excess if excess > 0 else float("inf")
 
 
-def check_noise(noise: Any, owner: str) -> None:
+def check_noise(noise: Any, name: str, owner: str) -> None:
     """Raise unless ``noise`` is None or a model of noise."""
     if noise is not None and (
         isinstance(noise, type) or not hasattr(noise, "shape") or isinstance(noise, np.ndarray)
     ):
         raise ArgumentError(
-            f"`gradient_noise` of {owner} must be a model of digrad.noise, such as StudentT(df=1.5, scale=0.1), but "
+            f"`{name}` of {owner} must be a model of digrad.noise, such as StudentT(df=1.5, scale=0.1), but "
             f"got {noise!r}."
         )

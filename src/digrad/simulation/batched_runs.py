@@ -15,10 +15,10 @@ import numpy as np
 
 from digrad.core.hyperparameters import scheduled_fields
 from digrad.errors import ArgumentError
-from digrad.simulation.driver import deferred_interrupt, drive, ended, identity
+from digrad.simulation.driver import deferred_interrupt, drive, ended
 from digrad.simulation.loop import Buffer, State, Static, Xs, advance
 from digrad.simulation.record import evaluate_many, first_rows, joined, rows_of
-from digrad.simulation.setup import Setup, inputs, limit_beyond, noise_of, samples_of, schedules_of
+from digrad.simulation.setup import Setup, facts_of, inputs, limit_beyond, noise_of, samples_of, schedules_of
 from digrad.simulation.simulator import Rows, Simulator
 from digrad.trace import Trace
 
@@ -110,7 +110,7 @@ class _Batch:
             return drive(simulator, options)
         return ended(
             simulator, options, state, self.rows[number], seconds=seconds, interrupted=interrupted,
-            facts=identity(simulator, state, is_stored=False),
+            facts=facts_of(simulator.setup, state.x0),
         )  # fmt: skip
 
     def _ended(self) -> State:

@@ -23,7 +23,7 @@ from digrad.simulation.checkpoint import Checkpoint
 from digrad.simulation.loop import State
 from digrad.simulation.mixing import MANY_AGENTS
 from digrad.simulation.record import before, columns_of, is_within, joined
-from digrad.simulation.setup import LEAST_STEPS, facts_of, hash_of
+from digrad.simulation.setup import LEAST_STEPS, facts_of
 from digrad.simulation.simulator import Rows, Simulator
 from digrad.trace import Trace, Verdict, is_stalled
 
@@ -95,7 +95,7 @@ class _Run:
         self.simulator, self.options = simulator, options
         self.callback, self.checkpoint = callback, checkpoint
         self.state, self.rows = simulator.init(options["x0"]), {}
-        self.facts = identity(simulator, self.state, is_stored=checkpoint is not None)
+        self.facts = facts_of(simulator.setup, self.state.x0, is_stored=checkpoint is not None)
         self.is_stopped = False  # at the tolerance
         self.began = time.perf_counter()  # less what was spent in earlier processes
 
@@ -249,15 +249,6 @@ def deferred_interrupt() -> Iterator[Callable[[], bool]]:
         yield lambda: pressed
     finally:
         signal.signal(signal.SIGINT, handler)
-
-
-def identity(simulator: Simulator, state: State, *, is_stored: bool) -> dict[str, Any]:
-    """Return the facts that a stored run must have in common with one that goes on from it.
-
-    Raises:
-        ArgumentError: The run is to be stored, and cannot be recognised in another process.
-    """
-    return {**facts_of(simulator.setup, is_stored=is_stored), "start_hash": hash_of(state.x0)}
 
 
 def _spent(sampling: Any, k: Any) -> dict[str, Any]:

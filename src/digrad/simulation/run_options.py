@@ -7,7 +7,7 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import (
     Annotated,
     Any,
@@ -28,7 +28,6 @@ from digrad.core.repair import check_churn
 from digrad.core.validation import check_fit, check_method, check_network
 from digrad.errors import ArgumentError
 from digrad.links import Links
-from digrad.metrics import AVERAGES
 from digrad.noise import Noise, check_noise
 from digrad.privacy import Private
 from digrad.problems import Problem
@@ -60,30 +59,10 @@ class Record:
     """
 
     average: Average = "plain"
-    paths: bool = False
-    invariant: bool = False
+    paths: Annotated[bool, checks.flag] = False
+    invariant: Annotated[bool, checks.flag] = False
 
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        checks.choice(self.average, "average", "Record", AVERAGES)
-        for name in ("paths", "invariant"):
-            _flag(getattr(self, name), name, "Record")
-
-
-def _count(value: Any, name: str, owner: str) -> int:
-    return checks.count(value, name, owner)
-
-
-def _count_or_none(value: Any, name: str, owner: str) -> int | None:
-    return None if value is None else checks.count(value, name, owner)
-
-
-def _steps(value: Any, name: str, owner: str) -> int:
-    return checks.count(value, name, owner, maximum=MOST_STEPS)
-
-
-def _seed(value: Any, name: str, owner: str) -> int:
-    return checks.seed(value, owner)
+    __post_init__ = checks.fields
 
 
 def _dtype(value: Any, name: str, owner: str) -> np.dtype[Any]:
@@ -96,41 +75,26 @@ def _dtype(value: Any, name: str, owner: str) -> np.dtype[Any]:
     return found
 
 
-def _sampling(value: Any, name: str, owner: str) -> str | Private:
+def _sampling(value: Any, name: str, owner: str) -> None:
     if not isinstance(value, Private):
         checks.choice(value, name, owner, ("replacement", "epoch", "saga"))
-    return value
 
 
-def _positive(value: Any, name: str, owner: str) -> float:
-    checks.positive(value, name, owner)
-    return value
-
-
-def _flag(value: Any, name: str, owner: str) -> bool:
-    if not isinstance(value, bool | np.bool_):
-        raise ArgumentError(f"`{name}` of {owner} must be True or False, but got {value!r}.")
-    return bool(value)
-
-
-def _record(value: Any, name: str, owner: str) -> Record:
+def _record(value: Any, name: str, owner: str) -> None:
     if not isinstance(value, Record):
         raise ArgumentError(
             f"`{name}` of {owner} must be a Record, as in Record(paths=True), but got {value!r}."
         )
-    return value
-
-
-def _noise(value: Any, name: str, owner: str) -> Noise | None:
-    check_noise(value, owner)
-    return value
 
 
 class _Option(NamedTuple):
-    """The default of an option, and what brings a value into its one form; the start is checked with its problem."""
+    """The default of an option, and its check, which may return the value in its one form.
+
+    The start is checked with its problem.
+    """
 
     default: Any
-    form: Callable[[Any, str, str], Any] = lambda value, name, owner: value
+    check: Callable[[Any, str, str], Any] = lambda value, name, owner: None
 
 
 class SimulatorOptions(TypedDict, total=False):
@@ -152,12 +116,12 @@ class SimulatorOptions(TypedDict, total=False):
         record: A :class:`digrad.Record`: at which average of the agents rows are measured, and what else they hold.
     """
 
-    batch_size: Annotated[int | None, _Option(None, _count_or_none)]
+    batch_size: Annotated[int | None, _Option(None, checks.optional(checks.count))]
     sampling: Annotated[Literal["replacement", "epoch", "saga"] | Private, _Option("replacement", _sampling)]
-    seed: Annotated[int, _Option(0, _seed)]
-    gradient_noise: Annotated[Noise | None, _Option(None, _noise)]
+    seed: Annotated[int, _Option(0, partial(checks.count, minimum=0))]
+    gradient_noise: Annotated[Noise | None, _Option(None, check_noise)]
     dtype: Annotated[npt.DTypeLike, _Option("float64", _dtype)]
-    record_every: Annotated[int, _Option(1, _count)]
+    record_every: Annotated[int, _Option(1, checks.count)]
     record: Annotated[Record, _Option(Record(), _record)]
 
 
@@ -174,10 +138,12 @@ class RunOptions(SimulatorOptions, total=False):
         stop_at_tolerance: End the run at the first recorded iteration that is within ``tolerance``.
     """
 
-    steps: Required[Annotated[int, _Option(inspect.Parameter.empty, _steps)]]
+    steps: Required[
+        Annotated[int, _Option(inspect.Parameter.empty, partial(checks.count, maximum=MOST_STEPS))]
+    ]
     x0: Annotated[Start | Mapping[str, Start] | None, _Option(None)]
-    tolerance: Annotated[float, _Option(1e-6, _positive)]
-    stop_at_tolerance: Annotated[bool, _Option(False, _flag)]
+    tolerance: Annotated[float, _Option(1e-6, checks.positive)]
+    stop_at_tolerance: Annotated[bool, _Option(False, checks.flag)]
 
 
 @cache
@@ -223,7 +189,8 @@ def complete(given: Mapping[str, Any], owner: str, kind: Any = RunOptions) -> di
     for name, value in values.items():
         if value is inspect.Parameter.empty:
             raise ArgumentError(f"`{name}` of {owner} is required, but it is missing.")
-    options = {name: option.form(values[name], name, owner) for name, option in known.items()}
+    forms = {name: option.check(values[name], name, owner) for name, option in known.items()}
+    options = {name: value if forms[name] is None else forms[name] for name, value in values.items()}
     rows = options.get("steps", 0) // options["record_every"]
     if rows > MOST_ROWS:
         raise ArgumentError(

@@ -109,7 +109,11 @@ def set_up(
     per_step = (
         fresh_bytes
         + (4 * n * sampler.batch_size if sampler else 0)
-        + (n * d * dtype.itemsize if options["gradient_noise"] or _is_private(options) else 0)
+        + (
+            n * d * dtype.itemsize
+            if options["gradient_noise"] or isinstance(options["sampling"], Private)
+            else 0
+        )
         + (delivery_bytes(delivery, widths) if delivery else 0)
         or 1
     )
@@ -241,10 +245,6 @@ def noise_of(setup: Setup, first: int, end: int) -> npt.NDArray[np.floating] | N
     )
 
 
-def _is_private(options: Mapping[str, Any]) -> bool:
-    return isinstance(options["sampling"], Private)
-
-
 def limit_beyond(setup: Setup, state: State) -> jax.Array | None:
     """Return the limit with which a run that ended beyond its own goes on; None if it has diverged.
 
@@ -260,8 +260,8 @@ def limit_beyond(setup: Setup, state: State) -> jax.Array | None:
     return _limit(x) if _largest_gradient(setup.problem, here) <= setup.steep[start] else None
 
 
-def facts_of(setup: Setup, *, is_stored: bool) -> dict[str, Any]:
-    """Return what determines the numbers of a run besides its start, as a stored run is recognised by.
+def facts_of(setup: Setup, x0: npt.NDArray[np.floating], *, is_stored: bool = False) -> dict[str, Any]:
+    """Return what determines the numbers of a run, as a stored run is recognised by.
 
     Raises:
         ArgumentError: The run is to be stored, and one of them cannot be recognised in another process.
@@ -289,17 +289,16 @@ def facts_of(setup: Setup, *, is_stored: bool) -> dict[str, Any]:
         **{name: value for name, value in dataclasses.asdict(record).items() if value is not False},
         "dtype": setup.options["dtype"].name,
         "method": type(method).__name__,
-        "method_hash": recognised(lambda: _hash_of_class(type(method)), "the class of the method"),
+        "method_hash": recognised(lambda: hash_of_class(type(method)), "the class of the method"),
         "hyper_parameters": recognised(lambda: hyperparameters.describe(method), "a hyper-parameter"),
         "problem": problem.name,
         "problem_hash": recognised(lambda: problem.content_hash, "the problem"),
         "network_hash": recognised(lambda: network.content_hash, "the network"),
+        "start_hash": hash_of(x0),
     }
 
 
-@lru_cache(maxsize=64)
-def _hash_of_class(cls: type) -> str:
-    return fingerprint(cls)
+hash_of_class = lru_cache(maxsize=64)(fingerprint)
 
 
 def numbers_only(method: Any, dtype: npt.DTypeLike) -> Any:

@@ -20,7 +20,8 @@ from digrad.network import Network
 from digrad.simulation import Checkpoint, Progress
 from digrad.simulation.checkpoint import difference
 from digrad.simulation.compare import run_each
-from digrad.simulation.driver import drive, identity, rule_of
+from digrad.simulation.driver import drive, rule_of
+from digrad.simulation.setup import facts_of
 from digrad.simulation.simulate import simulator_of
 from digrad.specs.images.train_all import train_all
 from digrad.specs.run_directory import Result, RunDirectory, is_run, open_run
@@ -286,4 +287,4 @@ def _facts(store: RunDirectory, built: Built, label: str, seed: int) -> dict[str
         return facts_of_training(method, built.problem, network, TrainingPlan.of(spec, seed))
     options = _options(spec, built, seed)
     simulator = simulator_of(method, built.problem, built.network, options)
-    return {**identity(simulator, simulator.init(options["x0"]), is_stored=False), **rule_of(options)}
+    return {**facts_of(simulator.setup, simulator.init(options["x0"]).x0), **rule_of(options)}
