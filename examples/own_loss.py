@@ -25,7 +25,7 @@ def main() -> None:
         "out": generator.standard_normal(8),
     }
 
-    problem = dg.Problem.from_loss(loss, data, params)
+    problem = dg.problems.from_loss(loss, data, params)
     print(f"gradient error {problem.check_gradient():.1e}")
     trace = dg.simulate(
         dg.CGT(step_size=0.05, threshold=2.0),

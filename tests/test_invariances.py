@@ -45,7 +45,7 @@ def shifted(constant: float) -> dg.Problem:
         features = generator.standard_normal((4, 2))
         target = features @ np.array([1.0, -2.0]) + agent
         blocks.append((features, target, np.full(4, constant)))
-    return dg.Problem.from_loss(huber, blocks, 2)
+    return dg.problems.from_loss(huber, blocks, 2)
 
 
 @examples(gate=4, explored=40)

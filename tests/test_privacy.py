@@ -16,7 +16,7 @@ A, B = Q5_SAMPLES
 
 @pytest.fixture(scope="module")
 def problem():
-    return dg.Problem.from_loss(sample_loss, list(zip(A, B, strict=True)), 2)
+    return dg.problems.from_loss(sample_loss, list(zip(A, B, strict=True)), 2)
 
 
 def test_gradients_are_clipped_by_sample_summed_and_noisy(problem):

@@ -42,7 +42,7 @@ def logistic(generator):
 
 def weighted(generator):
     data = [generator.standard_normal((m, 4)) for m in (3, 4)]
-    return dg.Problem.from_loss(
+    return dg.problems.from_loss(
         lambda w, rows: ((rows @ w - 1) ** 2).mean(), data, 4, agent_weights="samples"
     )
 
@@ -50,7 +50,7 @@ def weighted(generator):
 def users(generator):
     """Return a problem whose agents have so many sizes that the loss is asked whether it is a mean."""
     data = [generator.standard_normal((m, 4)) for m in (3, 4, 5, 6, 7)]
-    return dg.Problem.from_loss(lambda w, rows: ((rows @ w - 1) ** 2).mean(), data, 4)
+    return dg.problems.from_loss(lambda w, rows: ((rows @ w - 1) ** 2).mean(), data, 4)
 
 
 def use(problem):

@@ -65,7 +65,7 @@ def test_check_gradient_finds_a_wrong_gradient():
         return (w**2).sum()
 
     wrong.defjvp(lambda primals, tangents: (wrong(*primals), 3 * (primals[0] * tangents[0]).sum()))
-    problem = dg.Problem.from_loss(lambda w, batch: wrong(w) + 0 * batch.mean(), [np.zeros(2)], 3)
+    problem = dg.problems.from_loss(lambda w, batch: wrong(w) + 0 * batch.mean(), [np.zeros(2)], 3)
     assert problem.check_gradient() > 0.01
 
 
@@ -173,7 +173,7 @@ def test_agent_weights_of_an_own_loss_count_by_their_ratios():
         return ((w - batch) ** 2).mean()
 
     def minimum(weights):
-        return dg.Problem.from_loss(loss, data, 1, agent_weights=weights).solve().x
+        return dg.problems.from_loss(loss, data, 1, agent_weights=weights).solve().x
 
     np.testing.assert_allclose(minimum([0, 30, 10]), [1.75], atol=1e-12)
     np.testing.assert_allclose(minimum("samples"), [1.5], atol=1e-12)
@@ -216,7 +216,7 @@ def test_from_loss_equals_the_hand_written_problem_for_unequal_sizes(sizes, seed
         features, targets = batch
         return ((features @ params["w"] - targets) ** 2).mean() + params["b"] ** 2
 
-    problem = dg.Problem.from_loss(loss, data, {"w": np.zeros(2), "b": np.ones(())})
+    problem = dg.problems.from_loss(loss, data, {"w": np.zeros(2), "b": np.ones(())})
     x = generator.standard_normal(
         (len(sizes), 3)
     )  # leaves are raveled in the order of their names: b, then w
@@ -231,7 +231,7 @@ def test_from_loss_equals_the_hand_written_problem_for_unequal_sizes(sizes, seed
 
 
 def test_solve_says_when_there_is_no_minimum():
-    problem = dg.Problem.from_loss(lambda w, batch: w.sum() + batch.mean(), [np.zeros(1)], 1)
+    problem = dg.problems.from_loss(lambda w, batch: w.sum() + batch.mean(), [np.zeros(1)], 1)
     with pytest.raises(
         ArgumentError, match=r"no minimum of <lambda> was found .* best gradient norm reached is 1;"
     ):
@@ -239,7 +239,7 @@ def test_solve_says_when_there_is_no_minimum():
 
 
 def of_parameters(loss, params):
-    return dg.Problem.from_loss(lambda w, batch: loss(w) + 0 * batch.mean(), [np.zeros(1)], params, name="f")
+    return dg.problems.from_loss(lambda w, batch: loss(w) + 0 * batch.mean(), [np.zeros(1)], params, name="f")
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def test_data_that_are_not_finite_are_named_by_agent_and_row(value):
         return ((batch[0] @ w - batch[1]) ** 2).mean()
 
     with pytest.raises(DataError, match="row 1 of agent 2 is not"):
-        dg.Problem.from_loss(loss, data, 2)
+        dg.problems.from_loss(loss, data, 2)
     for sparse in (False, True):
         dataset = random_dataset(20, 4, seed=1, sparse=sparse)
         written = dataset.features.data if sparse else dataset.features[7:]
@@ -360,7 +360,7 @@ def test_data_that_are_not_finite_are_named_by_agent_and_row(value):
 
 def test_a_loss_may_expect_missing_values():
     data = [np.array([1.0, np.nan]), np.array([3.0])]
-    problem = dg.Problem.from_loss(lambda w, b: ((w - jnp.where(jnp.isnan(b), w, b)) ** 2).sum(), data, 1)
+    problem = dg.problems.from_loss(lambda w, b: ((w - jnp.where(jnp.isnan(b), w, b)) ** 2).sum(), data, 1)
     assert problem.solve().x == pytest.approx([2.0])
 
 
@@ -373,7 +373,7 @@ def test_many_sizes_are_padded_without_changing_losses_or_gradients():
         norms = jnp.sqrt((batch[0] ** 2).sum(axis=1))  # not differentiable at padding with zeros
         return ((batch[0] @ w / norms - batch[1]) ** 2).mean() + 1e-3 * (w**2).sum()
 
-    problem = dg.Problem.from_loss(loss, data, 4)
+    problem = dg.problems.from_loss(loss, data, 4)
     assert len(problem.local.groups) < 4
     x = generator.standard_normal((6, 4))
     losses, gradients = [], []
@@ -392,7 +392,7 @@ def squares(w, batch):
 def regression(sizes):
     generator = np.random.default_rng(3)
     data = [(generator.standard_normal((m, 3)), generator.standard_normal(m)) for m in sizes]
-    return dg.Problem.from_loss(squares, data, 3)
+    return dg.problems.from_loss(squares, data, 3)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -431,14 +431,14 @@ def test_a_loss_that_leaves_out_a_single_sample_is_never_padded(agent, row):
         known = batch > 0
         return jnp.where(known, (w - batch) ** 2, 0.0).sum() / known.sum()
 
-    problem = dg.Problem.from_loss(loss, data, 1)
+    problem = dg.problems.from_loss(loss, data, 1)
     expected = [((2.0 - block[block > 0]) ** 2).mean() for block in data]
     np.testing.assert_allclose(problem.local_losses([2.0]), expected, rtol=1e-12)
 
 
 def test_a_loss_that_is_no_mean_of_its_samples_is_never_padded():
     data = [np.arange(m, dtype=float) for m in range(2, 7)]
-    problem = dg.Problem.from_loss(lambda w, batch: (w * batch.std()).sum() ** 2, data, 1)
+    problem = dg.problems.from_loss(lambda w, batch: (w * batch.std()).sum() ** 2, data, 1)
     assert len(problem.local.groups) == 5
     np.testing.assert_allclose(problem.local_losses([2.0]), [(2 * block.std()) ** 2 for block in data])
 
@@ -455,21 +455,21 @@ def test_a_loss_that_is_no_mean_of_its_samples_is_never_padded():
         (lambda: dg.problems.logistic(data="digits", agents=5, reg_power=1.0), "at least 2"),
         (lambda: dg.problems.logistic(data="digits", agents=5, reg_weight=[1, 2]), "5 agents"),
         (lambda: dg.problems.logistic(data="digits", agents=0), "`agents` of logistic"),
-        (lambda: dg.Problem.from_loss(lambda w, b: w, [np.zeros(1)], 2), "must return a scalar"),
-        (lambda: dg.Problem.from_loss(lambda w, b: w.sum(), [], 2), "it is empty"),
+        (lambda: dg.problems.from_loss(lambda w, b: w, [np.zeros(1)], 2), "must return a scalar"),
+        (lambda: dg.problems.from_loss(lambda w, b: w.sum(), [], 2), "it is empty"),
         (
-            lambda: dg.Problem.from_loss(lambda w, b: w.sum(), [(np.zeros(2), np.zeros(3))], 2),
+            lambda: dg.problems.from_loss(lambda w, b: w.sum(), [(np.zeros(2), np.zeros(3))], 2),
             "first axes are",
         ),
-        (lambda: dg.Problem.from_loss("loss", [np.zeros(1)], 2), "must be a function"),
+        (lambda: dg.problems.from_loss("loss", [np.zeros(1)], 2), "must be a function"),
         (
-            lambda: dg.Problem.from_loss(lambda w, b: np.asarray(w).sum(), [np.zeros(1)], 2),
+            lambda: dg.problems.from_loss(lambda w, b: np.asarray(w).sum(), [np.zeros(1)], 2),
             "must be a JAX function",
         ),
-        (lambda: dg.Problem.from_loss(lambda w, b: w.sum(), [np.zeros(1)], None), "`params` of from_loss"),
-        (lambda: dg.Problem.from_loss(lambda w, b: w.sum(), [np.zeros(1)], 0), "`params` of from_loss"),
+        (lambda: dg.problems.from_loss(lambda w, b: w.sum(), [np.zeros(1)], None), "`params` of from_loss"),
+        (lambda: dg.problems.from_loss(lambda w, b: w.sum(), [np.zeros(1)], 0), "`params` of from_loss"),
         (
-            lambda: dg.Problem.from_loss(lambda w, b: w.sum(), [np.zeros((1, 2)), np.zeros((1, 3))], 2),
+            lambda: dg.problems.from_loss(lambda w, b: w.sum(), [np.zeros((1, 2)), np.zeros((1, 3))], 2),
             "same form",
         ),
         (lambda: dg.problems.logistic(data=np.zeros((3, 2)), agents=2), "`data` of logistic"),
@@ -516,7 +516,7 @@ def half_precision(w, batch):
 
 @pytest.mark.parametrize("loss", [summed, lambda w, b: summed(w, b) / 4, lambda w, b: (w * b.std()).sum()])
 def test_mini_batches_of_a_loss_that_is_no_mean_are_refused(loss):
-    problem = dg.Problem.from_loss(loss, [np.arange(2.0), np.arange(9.0)], 1)
+    problem = dg.problems.from_loss(loss, [np.arange(2.0), np.arange(9.0)], 1)
     method, network = dg.CGT(step_size=0.01, threshold=1.0), dg.Network(dg.graphs.complete(2))
     with pytest.raises(ArgumentError, match="is not a mean over the samples"):
         dg.simulate(method, problem, network, steps=1, batch_size=2)
@@ -529,4 +529,4 @@ def test_mini_batches_of_a_loss_that_is_no_mean_are_refused(loss):
 )
 def test_rounding_and_overflow_are_no_reason_to_refuse_mini_batches(loss):
     data = [np.linspace(0, 1, m) for m in (2, 70)]
-    assert dg.Problem.from_loss(loss, data, np.array(0.5)).is_estimated_by_batches
+    assert dg.problems.from_loss(loss, data, np.array(0.5)).is_estimated_by_batches

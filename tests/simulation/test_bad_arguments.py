@@ -8,7 +8,7 @@ from digrad.errors import ArgumentError
 
 NETWORK, METHOD = dg.Network(dg.graphs.ring(2)), dg.CGT(step_size=0.05, threshold=5.0)
 DATA = [np.ones(3), np.ones(2)]
-PROBLEM = dg.Problem.from_loss(lambda w, batch: ((w - batch) ** 2).mean(), DATA, 1)
+PROBLEM = dg.problems.from_loss(lambda w, batch: ((w - batch) ** 2).mean(), DATA, 1)
 
 
 def simulate(method=METHOD, **options):
@@ -54,14 +54,14 @@ REFUSED = {
     ),
     "no methods": (lambda: dg.compare([], PROBLEM, NETWORK, steps=3), "not empty, but got"),
     "data": (
-        lambda: dg.Problem.from_loss(lambda w, b: w.sum(), None, 1),
+        lambda: dg.problems.from_loss(lambda w, b: w.sum(), None, 1),
         "one batch per agent, but got NoneType",
     ),
-    "params": (lambda: dg.Problem.from_loss(lambda w, b: w.sum(), DATA, "a"), "`params` of from_loss"),
-    "int": (lambda: dg.Problem.from_loss(lambda w, b: 3, DATA, 1), "a real number with a gradient"),
-    "complex": (lambda: dg.Problem.from_loss(lambda w, b: w[0] * 1j, DATA, 1), "returns complex128"),
+    "params": (lambda: dg.problems.from_loss(lambda w, b: w.sum(), DATA, "a"), "`params` of from_loss"),
+    "int": (lambda: dg.problems.from_loss(lambda w, b: 3, DATA, 1), "a real number with a gradient"),
+    "complex": (lambda: dg.problems.from_loss(lambda w, b: w[0] * 1j, DATA, 1), "returns complex128"),
     "other arrays": (
-        lambda: dg.Problem.from_loss(lambda w, b: w.detach(), DATA, 1),
+        lambda: dg.problems.from_loss(lambda w, b: w.detach(), DATA, 1),
         "must be a JAX function",
     ),
 }

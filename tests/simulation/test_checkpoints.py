@@ -50,15 +50,15 @@ def run(problem, path, *, steps=20, method=METHOD, **options):
 @pytest.mark.parametrize("name", CHANGES)
 def test_resume_refuses_a_loss_that_names_other_values(name, tmp_path, monkeypatch):
     loss, change = CHANGES[name]
-    run(dg.Problem.from_loss(loss, DATA, 1), tmp_path / "run.npz")
+    run(dg.problems.from_loss(loss, DATA, 1), tmp_path / "run.npz")
     change(monkeypatch)
     with pytest.raises(CheckpointError, match="problem_hash"):
-        run(dg.Problem.from_loss(loss, DATA, 1), tmp_path / "run.npz", steps=40, resume=True)
+        run(dg.problems.from_loss(loss, DATA, 1), tmp_path / "run.npz", steps=40, resume=True)
 
 
 def test_problem_keeps_its_data_when_the_caller_changes_the_array(tmp_path):
     data = [block.copy() for block in DATA]
-    problem = dg.Problem.from_loss(from_dictionary, data, 1)
+    problem = dg.problems.from_loss(from_dictionary, data, 1)
     before = run(problem, tmp_path / "run.npz").loss
     data[1][:] = 7.0
     with pytest.raises(ValueError, match="read-only"):
@@ -67,7 +67,7 @@ def test_problem_keeps_its_data_when_the_caller_changes_the_array(tmp_path):
 
 
 def test_problem_whose_loss_changed_since_is_not_stored(tmp_path, monkeypatch):
-    problem = dg.Problem.from_loss(from_dictionary, DATA, 1)
+    problem = dg.problems.from_loss(from_dictionary, DATA, 1)
     monkeypatch.setitem(SETTINGS, "scale", 2.0)
     with pytest.raises(ArgumentError, match="changed after the problem was made; make the problem again"):
         run(problem, tmp_path / "run.npz")
@@ -80,7 +80,7 @@ def test_loss_without_fingerprint_runs_but_is_not_stored(tmp_path):
         with lock:
             return ((w - batch) ** 2).mean()
 
-    problem = dg.Problem.from_loss(loss, DATA, 1)
+    problem = dg.problems.from_loss(loss, DATA, 1)
     assert dg.simulate(METHOD, problem, NETWORK, steps=3).facts["problem_hash"] is None
     with pytest.raises(ArgumentError, match=r"the problem cannot be identified: it holds a _thread\.lock"):
         run(problem, tmp_path / "run.npz")

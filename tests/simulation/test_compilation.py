@@ -52,7 +52,7 @@ def loss_with(factor):
 
 
 def user_problem(loss, value):
-    return dg.Problem.from_loss(loss, [np.full(3, value), np.full(3, -value)], np.array([value]))
+    return dg.problems.from_loss(loss, [np.full(3, value), np.full(3, -value)], np.array([value]))
 
 
 def test_losses_are_compared_by_what_they_compute():

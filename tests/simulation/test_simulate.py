@@ -38,7 +38,7 @@ def user_loss():
         features, targets = batch
         return ((jnp.tanh(features @ params["hidden"]) @ params["out"] - targets) ** 2).mean()
 
-    return dg.Problem.from_loss(loss, data, {"hidden": generator.standard_normal((3, 4)), "out": np.ones(4)})
+    return dg.problems.from_loss(loss, data, {"hidden": generator.standard_normal((3, 4)), "out": np.ones(4)})
 
 
 def assert_same(first, second):
@@ -442,7 +442,9 @@ def test_a_schedule_is_asked_for_the_steps_of_the_run_only():
 
 
 def scaled_problem(factor):
-    return dg.Problem.from_loss(lambda w, batch: factor * ((w - batch) ** 2).mean(), [np.ones((3, 1))] * 5, 1)
+    return dg.problems.from_loss(
+        lambda w, batch: factor * ((w - batch) ** 2).mean(), [np.ones((3, 1))] * 5, 1
+    )
 
 
 def test_a_checkpoint_of_another_closure_is_refused(tmp_path):
@@ -503,7 +505,7 @@ def test_numpy_numbers_are_numbers(tmp_path):
     checkpoint = dg.Checkpoint(tmp_path / "new" / "run.ckpt", every=10)
     trace = dg.simulate(CGT, QUADRATIC, NETWORK, steps=np.int64(20), seed=np.int64(1), checkpoint=checkpoint)
     assert trace.facts["seed"] == 1
-    problem = dg.Problem.from_loss(lambda w, b: (w**2).sum() + 0 * b.sum(), [np.ones(2)], np.int64(3))
+    problem = dg.problems.from_loss(lambda w, b: (w**2).sum() + 0 * b.sum(), [np.ones(2)], np.int64(3))
     assert problem.dim == 3
 
 
@@ -547,7 +549,7 @@ def test_what_has_overflowed_is_infinite_in_columns_files_and_print_and_null_in_
 
 
 def test_a_loss_that_overflows_downwards_is_minus_infinity():
-    falls = dg.Problem.from_loss(lambda x, batch: -((x + 0 * batch.mean()) ** 4).sum(), [np.ones(1)] * 5, 1)
+    falls = dg.problems.from_loss(lambda x, batch: -((x + 0 * batch.mean()) ** 4).sum(), [np.ones(1)] * 5, 1)
     assert dg.simulate(CGT, falls, NETWORK, steps=1, x0=[1e80]).loss[0] == -np.inf
 
 

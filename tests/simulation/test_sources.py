@@ -15,7 +15,7 @@ SAGA = {"batch_size": 1, "sampling": "saga", "x0": Q5_START}
 
 @pytest.fixture(scope="module")
 def problem():
-    found = dg.Problem.from_loss(sample_loss, list(zip(A, B, strict=True)), 2)
+    found = dg.problems.from_loss(sample_loss, list(zip(A, B, strict=True)), 2)
     np.testing.assert_allclose(found.local_gradients(Q5_START), Q5.gradient(Q5_START), atol=1e-13)
     return found
 

@@ -86,14 +86,6 @@ class Network:
         partial: bool = False,
     ) -> None:
         """Validate what is given."""
-        if hasattr(graph, "is_multigraph"):
-            has_weights = not (R is None and C is None and W is None)
-            graph = numbered(graph)[0] if has_weights else from_networkx(graph)  # pyright: ignore[reportArgumentType]
-        if not isinstance(graph, Digraph | GraphSequence):
-            raise ArgumentError(
-                f"`graph` of Network must be a Digraph or a networkx graph, but got {type(graph).__name__}; "
-                "use digrad.graphs.from_edges or from_adjacency."
-            )
         given = {name: weights for name, weights in (("R", R), ("C", C), ("W", W)) if weights is not None}
         members: tuple[Network, ...] = ()
         if isinstance(graph, Sequence):
@@ -101,6 +93,13 @@ class Network:
             graph = sequence([one.union for one in members])
             if len(members) == 1 and not given:
                 members, graph, given = (), members[0].union, members[0]._given
+        if hasattr(graph, "is_multigraph"):
+            graph = numbered(graph)[0] if given else from_networkx(graph)  # pyright: ignore[reportArgumentType]
+        if not isinstance(graph, Digraph | GraphSequence):
+            raise ArgumentError(
+                f"`graph` of Network must be a Digraph or a networkx graph, but got {type(graph).__name__}; "
+                "use digrad.graphs.from_edges or from_adjacency."
+            )
         if isinstance(graph, GraphSequence) and given:
             raise ArgumentError(
                 f"`{min(given)}` of Network is one matrix, but the graph changes with the iteration; give those of "

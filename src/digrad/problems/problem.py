@@ -6,7 +6,7 @@ n p_i f_i take the place of f_i.
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -81,7 +81,7 @@ class LocalLosses(Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Problem:
-    """n private losses on R^d, made by a function of :mod:`digrad.problems` or by :meth:`from_loss`.
+    """n private losses on R^d, made by a function of :mod:`digrad.problems`.
 
     Args:
         name: Its name in reports.
@@ -91,8 +91,9 @@ class Problem:
         unravel: Turns a vector ``[d]`` into the parameters of the user's loss.
 
     Example:
+        >>> from digrad.problems import from_loss
         >>> data = [np.zeros(3), np.ones(2)]
-        >>> problem = Problem.from_loss(lambda w, batch: ((w - batch) ** 2).mean(), data, 1)
+        >>> problem = from_loss(lambda w, batch: ((w - batch) ** 2).mean(), data, 1)
         >>> round(problem.loss(np.array([0.5])), 6), problem.solve().x.round(9)
         (0.25, array([0.5]))
     """
@@ -107,21 +108,6 @@ class Problem:
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what another process computes for itself: arrays on the device, the minimum, compiled code."""
         return {one.name: getattr(self, one.name) for one in dataclasses.fields(self)} | {"_on_device": {}}
-
-    @classmethod
-    def from_loss(
-        cls,
-        loss: Callable[[Any, Any], Any],
-        data: Sequence[Any],
-        params: Any,
-        *,
-        agent_weights: npt.ArrayLike | None = None,
-        name: str = "",
-    ) -> "Problem":
-        """Make a problem of a JAX loss; see :func:`digrad.problems.from_loss`."""
-        from digrad.problems.from_loss import from_loss
-
-        return from_loss(loss, data, params, agent_weights=agent_weights, name=name)
 
     def __repr__(self) -> str:
         """Return the name and the sizes, never the data."""
