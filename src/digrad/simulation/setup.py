@@ -68,6 +68,7 @@ class Setup(NamedTuple):
     traffic: Traffic | PacketTraffic
     delivery: DeliverySchedule | None  # of packets, where links are unreliable
     widths: tuple[int, ...]  # numbers per agent of each array that a step sends through such links
+    keeps: bool  # whether a function of the caller's, and not the usual columns, is recorded
     steep: dict[
         str, float
     ]  # what counts as a steep gradient, by the hash of the start; filled when first asked for
@@ -118,7 +119,7 @@ def set_up(
         or 1
     )
     u, v = perron_weights(method, network)
-    keep = keep or observer(paths=record.paths, invariant=record.invariant)
+    keeps, keep = keep is not None, keep or observer(paths=record.paths, invariant=record.invariant)
     kept = 1 if keep is None else 4 * n  # a caller that keeps states keeps about four
     params = Params(
         method=numeric,
@@ -155,6 +156,7 @@ def set_up(
         traffic=traffic,
         delivery=delivery,
         widths=widths,
+        keeps=keeps,
         steep={},
     )
 

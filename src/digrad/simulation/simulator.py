@@ -75,16 +75,15 @@ class Simulator:
         if not isinstance(label, str) or not label:
             raise ArgumentError(f"`name` of Simulator must be a non-empty string, but got {name!r}.")
         check_parts(method, problem, network, label)
-        complete_options = complete(options, "Simulator", SimulatorOptions)
-        self._keeps = keep is not None
+        wanted = complete(options, "Simulator", SimulatorOptions)
         with jax.enable_x64(True):
-            self.setup = set_up(method, problem, network, complete_options, name=label, keep=keep)
+            self.setup = set_up(method, problem, network, wanted, name=label, keep=keep)
 
     @classmethod
-    def of(cls, setup: Setup, *, keeps: bool = False) -> "Simulator":
+    def of(cls, setup: Setup) -> "Simulator":
         """Return the simulator of a setup whose arguments have been checked."""
         simulator = object.__new__(cls)
-        simulator.setup, simulator._keeps = setup, keeps
+        simulator.setup = setup
         return simulator
 
     def init(self, x0: Start | None = None) -> State:
@@ -142,7 +141,7 @@ class Simulator:
             seed: Random seed of the samples; the network must draw nothing, or have this seed.
         """
         with jax.enable_x64(True):
-            return Simulator.of(with_numbers(self.setup, method, seed), keeps=self._keeps)
+            return Simulator.of(with_numbers(self.setup, method, seed))
 
     def _call(self, state: State, end: int) -> tuple[State, Rows]:
         """Take as many steps as one call of the loop may, up to ``end``, or up to where agents join or leave."""
@@ -179,7 +178,7 @@ class Simulator:
     def _rows(self, ks: Any, buffer: Buffer, present: Any) -> Rows:
         setup, host = self.setup, first_rows(buffer, len(ks))
         points: Any = host.point
-        if self._keeps:
+        if setup.keeps:
             return {"k": ks, **host.kept}
         row = -(-int(ks[0]) // setup.options["record_every"]) if len(ks) else 0  # number of the first one
         arrays = setup.params[0].arrays
