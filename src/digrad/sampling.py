@@ -31,10 +31,7 @@ class WithReplacement:
 
     def batches(self, first: int, length: int) -> npt.NDArray[np.int32]:
         """Return the sample indices of steps first, ..., first + length - 1, ``[length, n, batch]``."""
-        numbers = len(self.sizes) * self.batch_size
-        counters = -(-numbers // WORDS)
-        generator = np.random.Philox(key=[self.seed, SAMPLES]).advance(first * counters)
-        raw = generator.random_raw(length * counters * WORDS).reshape(length, -1)[:, :numbers]
+        raw = _words(self.seed, SAMPLES, first, length, len(self.sizes) * self.batch_size)
         drawn = raw.reshape(length, len(self.sizes), self.batch_size)
         drawn >>= np.uint64(32)  # in place: a call on a large network draws some hundred megabytes
         drawn *= np.array(self.sizes, np.uint64)[:, None]
@@ -152,7 +149,12 @@ def uniforms(seed: int, stream: int, first: int, length: int, numbers: int) -> n
     >>> bool((uniforms(0, EDGES, 0, 8, 7)[5] == uniforms(0, EDGES, 5, 1, 7)[0]).all())
     True
     """
+    raw = _words(seed, stream, first, length, numbers)
+    return (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _words(seed: int, stream: int, first: int, length: int, numbers: int) -> npt.NDArray[np.uint64]:
+    """Return ``numbers`` words of 64 bits for each of the steps first, ..., ``[length, numbers]``."""
     counters = -(-numbers // WORDS)
     generator = np.random.Philox(key=[seed, stream]).advance(first * counters)
-    raw = generator.random_raw(length * counters * WORDS).reshape(length, -1)[:, :numbers]
-    return (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return generator.random_raw(length * counters * WORDS).reshape(length, -1)[:, :numbers]

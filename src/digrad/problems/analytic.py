@@ -40,6 +40,10 @@ class ClosedForm:
         """Return the coefficients in the order of the fields."""
         return tuple(np.asarray(array, dtype) for array in self._coefficients())
 
+    def objective(self, arrays: Any, points: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return F and its gradient at ``points``."""
+        return jax.vmap(lambda point: average_at(self, arrays, point))(points)
+
     def fingerprint(self) -> str:
         """Return a hash of the coefficients."""
         digest = hashlib.sha256()
@@ -97,10 +101,6 @@ class Cosh(ClosedForm):
         a, s, m = arrays
         return a * s * jnp.sinh(s * (x - m))
 
-    def objective(self, arrays: Any, points: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return F and its gradient at ``points``."""
-        return _averaged(self, arrays, points)
-
 
 @dataclass(frozen=True, eq=False)
 class Quartic(ClosedForm):
@@ -123,10 +123,6 @@ class Quartic(ClosedForm):
         square = jnp.sum((x - m) ** 2, axis=-1, keepdims=True)
         # Beyond overflow a coordinate at its center would be inf 0, which is NaN.
         return jnp.where(jnp.isinf(square) & (x == m), 0, a * square * (x - m))
-
-    def objective(self, arrays: Any, points: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return F and its gradient at ``points``."""
-        return _averaged(self, arrays, points)
 
 
 def quadratic(*, curvature: npt.ArrayLike, linear: npt.ArrayLike, quartic: npt.ArrayLike = 0.0) -> Problem:
@@ -211,10 +207,6 @@ def quartic(*, center: npt.ArrayLike, scale: npt.ArrayLike = 1.0) -> Problem:
     return Problem(
         name="quartic", local=Quartic(_column(scale, m, "scale", "quartic"), m), start=np.zeros(m.shape[1])
     )
-
-
-def _averaged(local: Cosh | Quartic, arrays: Any, points: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return jax.vmap(lambda point: average_at(local, arrays, point))(points)
 
 
 def _where_quartic(q: jax.Array, x: jax.Array) -> jax.Array:
