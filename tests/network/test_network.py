@@ -105,10 +105,7 @@ def test_unsuitable_weights_are_rejected_at_construction(build, message):
 
 def test_something_that_is_no_digraph_is_rejected_with_the_way_to_make_one():
     with pytest.raises(
-        ArgumentError,
-        match="must be a Digraph or a networkx graph, but got list; use digrad.graphs.from_edges".replace(
-            ".", r"\."
-        ),
+        ArgumentError, match=r"must be a Digraph, .* but got a list of tuple; use .*from_edges"
     ):
         Network([(0, 1)])  # pyright: ignore[reportArgumentType]
 

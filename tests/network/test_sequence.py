@@ -54,8 +54,8 @@ def test_own_matrices_of_every_turn_are_kept():
 @pytest.mark.parametrize(
     ("build", "error", "message"),
     [
-        (lambda: Network([]), ArgumentError, "must be a list of networks"),
-        (lambda: Network(np.eye(3)), ArgumentError, "must be a Digraph or a networkx graph, but got ndarray"),
+        (lambda: Network([]), ArgumentError, "but got a list of nothing"),
+        (lambda: Network(np.eye(3)), ArgumentError, "must be a Digraph, .*, but got ndarray"),
         (lambda: Network([Network(graphs.split(EXAMPLE, 2))]), ArgumentError, "of one graph each"),
         (
             lambda: Network([Network(graphs.ring(3)), Network(graphs.ring(4))]),

@@ -96,10 +96,7 @@ class Network:
         if hasattr(graph, "is_multigraph"):
             graph = numbered(graph)[0] if given else from_networkx(graph)  # pyright: ignore[reportArgumentType]
         if not isinstance(graph, Digraph | GraphSequence):
-            raise ArgumentError(
-                f"`graph` of Network must be a Digraph or a networkx graph, but got {type(graph).__name__}; "
-                "use digrad.graphs.from_edges or from_adjacency."
-            )
+            raise _no_graph(type(graph).__name__)
         if isinstance(graph, GraphSequence) and given:
             raise ArgumentError(
                 f"`{min(given)}` of Network is one matrix, but the graph changes with the iteration; give those of "
@@ -335,14 +332,19 @@ class Network:
             return None
 
 
+def _no_graph(what: str) -> ArgumentError:
+    return ArgumentError(
+        f"`graph` of Network must be a Digraph, a networkx graph or a list of networks of one graph each, but got "
+        f"{what}; use digrad.graphs.from_edges or from_adjacency."
+    )
+
+
 def _members(networks: Sequence[Any]) -> tuple[Network, ...]:
     """Return a list of networks, checked to fit together."""
     members = tuple(networks)
     if not members or not all(isinstance(one, Network) and one.period == 1 for one in members):
         kinds = " and ".join(sorted({type(one).__name__ for one in members})) or "nothing"
-        raise ArgumentError(
-            f"`graph` of Network must be a list of networks of one graph each, but got a list of {kinds}."
-        )
+        raise _no_graph(f"a list of {kinds}")
     if len({one.n for one in members}) > 1:
         raise ArgumentError(
             f"`graph` of Network: the networks must have the same agents, but have {[one.n for one in members]}."
