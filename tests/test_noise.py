@@ -54,8 +54,14 @@ def test_bad_values_are_one_line():
         (lambda: Gaussian(0.0), "`scale` of Gaussian must be positive"),
         (lambda: tail_index(np.ones(30)), "at least 20 count as the tail"),
         (lambda: tail_index([np.nan] * 1000), "must be finite numbers"),
-        (lambda: noise.check_noise(StudentT, "simulate"), "`gradient_noise` of simulate must be a model"),
-        (lambda: noise.check_noise(0.1, "simulate"), "`gradient_noise` of simulate must be a model"),
+        (
+            lambda: noise.check_noise(StudentT, "gradient_noise", "simulate"),
+            "`gradient_noise` of simulate must be",
+        ),
+        (
+            lambda: noise.check_noise(0.1, "gradient_noise", "simulate"),
+            "`gradient_noise` of simulate must be",
+        ),
     ):
         with pytest.raises(ArgumentError, match=line):
             make()

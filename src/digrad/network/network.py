@@ -372,7 +372,7 @@ def _require_each(
 def _check_union(graph: Digraph, kind: str) -> None:
     if reason := disconnected(graph, kind):
         raise MixingError(
-            f"`graph` of Network: {reason}; add edges, or pass {KINDS[kind].matrix} on a graph that is connected so."
+            f"`graph` of Network: {reason}; add edges, or pass {KINDS[kind].matrix} on a graph that has enough of them."
         )
 
 

@@ -193,7 +193,7 @@ def logistic(
     """
     agents = checks.count(agents, "agents", "logistic")
     dataset = _dataset(data)
-    targets = data.binary_labels(dataset).astype(np.float64)
+    targets = _binary(dataset)
     split = _partition(partition, targets, agents, seed)
     weight, power = (
         _per_agent(reg_weight, agents, "reg_weight", 0.0),
@@ -238,6 +238,10 @@ def _float_features(dataset: Dataset) -> Any:
             f"{dataset.features.dtype} has larger ones; scale them."
         )
     return features
+
+
+def _binary(dataset: Dataset) -> Floats:
+    return data.binary_labels(dataset).astype(np.float64)
 
 
 def _partition(partition: str | Partition, targets: Floats, agents: int, seed: int) -> Partition:

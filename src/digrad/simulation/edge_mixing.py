@@ -67,15 +67,11 @@ def edges_of_steps(
     return Edges(*jax.device_put(arrays)), tuple(ends[:MOST_SLICES])
 
 
-def stored(k: jax.Array | int, make: Callable[..., Any], *operands: Any) -> Any:
-    """Return ``make(*operands)`` at iteration k, as arrays that what follows reads.
-
-    XLA would compute the index or the mask of a row anew for every number in it, which took ten times as long on 1000
-    agents, and it drops optimization barriers before it fuses; through a branch that is always taken it does not look.
-    """
+def only_if(condition: jax.Array | bool, make: Callable[..., Any], *operands: Any) -> Any:
+    """Return ``make(*operands)``, or zeros where the condition is false, and it is not computed then."""
     shapes = jax.eval_shape(make, *operands)
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    return lax.cond(k >= 0, make, lambda *_: nothing, *operands)
+    return lax.cond(condition, make, lambda *_: nothing, *operands)
 
 
 def add_up(edges: Edges, slices: Slices, values: jax.Array, weight: jax.Array | None = None) -> jax.Array:

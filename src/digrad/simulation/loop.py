@@ -22,6 +22,7 @@ from digrad.core.packet_counts import PACKET_COLUMNS
 from digrad.links import Links
 from digrad.methods.fields import with_fields
 from digrad.problems import LossCode
+from digrad.simulation.edge_mixing import only_if
 from digrad.simulation.mixing import MANY_AGENTS, Operator, count, pick
 from digrad.simulation.simulated_net import SimulatedNet
 from digrad.simulation.sources import Source
@@ -154,7 +155,7 @@ def advance(
         if static.is_batched:  # a run that has diverged stays where it is, while the others go on
             old = (carry.method_state, carry.links, carry.grad, carry.memory)
             state, links, grad, memory = jax.tree.map(
-                partial(_where_alive, carry.alive), (state, links, grad, memory), old
+                partial(_where_rows, carry.alive), (state, links, grad, memory), old
             )
         reached = jnp.where(carry.alive, carry.k + 1, carry.reached)
         return State(carry.k + 1, reached, carry.alive & within, limit, state, links, grad, memory)
@@ -164,18 +165,18 @@ def advance(
         before, table = both
         is_recorded = before.k % every == 0
         row = jnp.where(is_recorded, before.k // every - (first + every - 1) // every, static.rows)
-        table = _write(table, row, _only_if(is_recorded, measure_x, params.method, before.method_state))
+        table = _write(table, row, only_if(is_recorded, measure_x, params.method, before.method_state))
         target = jnp.minimum(jnp.where(is_recorded, before.k + 1, (before.k // every + 1) * every), end)
         after = lax.while_loop(lambda c: (c.k < target) & jnp.any(c.alive), step, before)
         method, _ = at(params, xs, after.k - 1 - first)
         grad = after.grad if keeps_grad else unread
-        table = _write(table, row, _only_if(is_recorded, measure_y, method, after.method_state, grad))
+        table = _write(table, row, only_if(is_recorded, measure_y, method, after.method_state, grad))
         if static.rules:
-            found = _only_if(is_recorded, measure_packets, after.method_state, after.links)
+            found = only_if(is_recorded, measure_packets, after.method_state, after.links)
             table = _write(table, row, {"packets": {**dict.fromkeys(PACKET_COLUMNS, jnp.nan), **found}})
         if static.keep:
             operands = (method, before.method_state, after.method_state, grad)
-            table = _write(table, row, {"kept": _only_if(is_recorded, static.keep, *operands)})
+            table = _write(table, row, {"kept": only_if(is_recorded, static.keep, *operands)})
         return after, table
 
     def goes_on(both: tuple[State, Buffer]) -> jax.Array:
@@ -246,8 +247,8 @@ def _one_step(
     grad = grad if noise is None else grad + noise
     after = _like(method.step(state, grad, net), state)
     if delivery is not None and delivery.awake is not None:
-        after = jax.tree.map(partial(_where_awake, delivery.awake), after, state)
-        known = jax.tree.map(partial(_where_awake, delivery.awake), known, memory)
+        after = jax.tree.map(partial(_where_rows, delivery.awake), after, state)
+        known = jax.tree.map(partial(_where_rows, delivery.awake), known, memory)
     largest = jnp.max(jnp.abs(method.estimate(after)))
     limit = jnp.where(limit > 0, limit, far_away(largest, jnp.finfo(largest.dtype).max, jnp.minimum))
     return after, tuple(net.links), grad, limit, largest <= limit, known  # false for NaN
@@ -266,28 +267,17 @@ def _operators(params: Params, xs: Xs, k: jax.Array, first: jax.Array) -> dict[s
     return {**params.operators, **periodic, **fresh}
 
 
-def _only_if(is_recorded: jax.Array, measure: Callable[..., Any], *operands: Any) -> Any:
-    """Return what is measured, or zeros where nobody will look: a metric reads all states several times."""
-    shapes = jax.eval_shape(measure, *operands)
-    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    return lax.cond(is_recorded, measure, lambda *_: nothing, *operands)
-
-
 def _reads_last(measure: Callable[..., Any], *operands: Any) -> bool:
     """Return whether what is measured depends on the last operand, which is one array."""
     jaxpr = jax.make_jaxpr(measure)(*operands).jaxpr
     return any(jaxpr.invars[-1] in read for read in (jaxpr.outvars, *(each.invars for each in jaxpr.eqns)))
 
 
-def _where_alive(alive: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
-    return jnp.where(alive.reshape(-1, *[1] * (new.ndim - 1)), new, old)
-
-
-def _where_awake(awake: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
-    """Return what a step has changed, of the agents that took part in it."""
-    if new.ndim == 0 or len(new) != len(awake):
+def _where_rows(mask: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
+    """Return what a step has changed of the runs, or agents, that took part in it."""
+    if new.ndim == 0 or len(new) != len(mask):
         return new
-    return jnp.where(awake.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+    return jnp.where(mask.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
 
 def _like(new: Any, old: Any) -> Any:
