@@ -91,9 +91,12 @@ def run(method: Any, net: Any, gradient: Callable[[Any], Any], x0: Any, steps: i
 
 
 def final(method: Any, net: Any, gradient: Callable[[Any], Any], x0: Any, steps: int) -> np.ndarray:
-    """Return the estimates after the last step."""
+    """Return the estimates after the last step; calls are not kept, and a state that repeats is the last one."""
     net = net.bound(method)
     state = method.init(x0, net)
     for _ in range(steps):
-        state = method.step(state, gradient(method.query(state)), net)
+        before, state = state, method.step(state, gradient(method.query(state)), net)
+        net.calls.clear()
+        if all(map(np.array_equal, before, state)):
+            break
     return method.estimate(state)
