@@ -1,6 +1,7 @@
 """A dense NumPy executor for methods, with everything a test wants to know about what was sent."""
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -59,8 +60,9 @@ def _apply(matrix: Any, x: Any) -> Any:
     return (matrix.astype(x.dtype) if isinstance(x, np.ndarray) else matrix) @ x
 
 
+@lru_cache(maxsize=256)  # tests try all methods on the same graphs
 def weights(graph: Digraph) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return R, C and the Sinkhorn W of a digraph, computed here from the definition."""
+    """Return R, C and the Sinkhorn W of a digraph, computed here from the definition; they are read-only."""
     support = np.eye(graph.n)
     for sender, receiver in graph.edges:
         support[receiver, sender] = 1
@@ -70,6 +72,8 @@ def weights(graph: Digraph) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     while abs(W.sum(axis=1) - 1).max() > 1e-14:
         W /= W.sum(axis=1, keepdims=True)
         W /= W.sum(axis=0, keepdims=True)
+    for matrix in (R, C, W):
+        matrix.flags.writeable = False
     return R, C, W
 
 
