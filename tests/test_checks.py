@@ -1,11 +1,13 @@
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
 from digrad import checks
 from digrad.errors import ArgumentError, DigradError
+from digrad.types import Count, Positive
 
 
 @pytest.mark.parametrize("value", [1, 0.5, np.float32(2.0), np.int64(3), np.array([[1.0], [2.0]])])
@@ -103,3 +105,25 @@ def test_count_respects_the_maximum() -> None:
 def test_errors_are_both_digrad_errors_and_value_errors() -> None:
     assert issubclass(ArgumentError, DigradError)
     assert issubclass(ArgumentError, ValueError)
+
+
+@dataclass(frozen=True)
+class Circle:
+    radius: Positive
+    color: Literal["red", "blue"] = "red"
+    copies: Count | None = None
+
+    __post_init__ = checks.fields
+
+
+@pytest.mark.parametrize(
+    ("given", "name"), [((-1.0,), "radius"), ((1.0, "green"), "color"), ((1.0, "red", 0), "copies")]
+)
+def test_fields_are_checked_by_their_annotations(given: Any, name: str) -> None:
+    with pytest.raises(ArgumentError, match=f"`{name}` of Circle must be"):
+        Circle(*given)
+
+
+def test_fields_are_stored_in_their_one_form() -> None:
+    assert Circle(1.0, "blue", 2.0).copies == 2  # pyright: ignore[reportArgumentType]
+    assert Circle(1.0).copies is None

@@ -24,15 +24,6 @@ def fields(record: Any) -> None:
 
     A field ``Annotated[type, check]`` is checked by ``check(value, name, owner)``, which may return the value in its
     one form; a ``Literal`` must be one of its choices; with ``| None`` it may also be None.
-
-    >>> from digrad.types import Positive
-    >>> @dataclasses.dataclass
-    ... class Circle:
-    ...     radius: Positive
-    ...     __post_init__ = fields
-    >>> Circle(-1.0)
-    Traceback (most recent call last):
-    digrad.errors.ArgumentError: `radius` of Circle must be positive and finite, but got -1.0.
     """
     for name, check in _checks_of(type(record)).items():
         form = check(getattr(record, name), name, type(record).__name__)

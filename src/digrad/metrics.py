@@ -13,6 +13,8 @@ from typing import Any
 from digrad.arrays import maximum, precision, row_norm, where
 from digrad.types import Array, State
 
+AVERAGES = ("plain", "weighted")  # where loss and gradient are evaluated
+
 
 def average_weights(method: Any, state: State, u: Array) -> Array:
     """Return how much each estimate counts in the average, ``[n]``: what the method says, or else u."""

@@ -10,16 +10,18 @@ They are values with a readable form, so that a stored run says exactly which sc
 
 import math
 from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
 
 from digrad import checks
-from digrad.types import Positive, Threshold
+from digrad.types import Positive
 
 
 @dataclass(frozen=True)
 class Constant:
     """``value`` at every k."""
 
-    value: Threshold
+    value: Annotated[float, partial(checks.positive, allow_inf=True)]
 
     __post_init__ = checks.fields
 

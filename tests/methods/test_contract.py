@@ -193,8 +193,9 @@ def test_frost_refuses_more_agents_than_it_can_carry_before_it_carries_anything(
 
 
 def test_cgt_refuses_thresholds_of_the_wrong_shape() -> None:
-    with pytest.raises(ArgumentError, match=r"column \[5, 1\].*shape \[5\]"):
-        CGT(0.1, np.ones(5)).init(START, network(GRAPH))
+    problem = digrad.problems.example_quadratic()
+    with pytest.raises(ArgumentError, match=r"column of shape \(5, 1\).* its shape is \(5,\)"):
+        digrad.simulate(CGT(0.1, np.ones(5)), problem, digrad.Network(digrad.graphs.example5()), steps=1)
     with pytest.raises(ArgumentError, match="in every entry"):
         CGT(0.1, np.array([[1.0], [0.0]]))
 

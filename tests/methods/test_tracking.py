@@ -418,8 +418,8 @@ class TestShapes:
         (lambda: dg.Tracking(1.0, mixing="R"), "`mixing` of Tracking must be one of 'push-pull'"),
         (lambda: dg.Tracking(1.0, order="ATC"), "`order` of Tracking must be one of"),
         (lambda: dg.Tracking(0.0), "`step_size` of Tracking must be positive"),
-        (lambda: clip(lambda k: 1.0), "`threshold` of Clip must be a number"),
-        (lambda: momentum(1.0), "`momentum` of Momentum must be at least 0 and below 1"),
+        (lambda: clip(lambda k: 1.0), "`threshold` of clip must be a number"),
+        (lambda: momentum(1.0), "`momentum` of momentum must be at least 0 and below 1"),
         (lambda: chain(), "`parts` of chain must be directions"),
         (
             lambda: chain(from_optax(optax.sgd(1.0)), from_optax(optax.sgd(1.0))),
