@@ -1,6 +1,5 @@
 """Sweeps and searches of a specification, with their tables and figures in a folder."""
 
-import io
 import itertools
 import os
 from collections.abc import Callable, Mapping
@@ -28,6 +27,7 @@ from digrad.sweeps import (
     sweep,
     tune,
 )
+from digrad.sweeps.sweep_results import write_table
 
 TUNING = "tuning.json"
 
@@ -169,9 +169,7 @@ def tune_spec(
 
 def _store(result: TunedSpec, folder: Path) -> TunedSpec:
     make_folder(folder)
-    buffer = io.BytesIO()
-    result.tuning.table.to_parquet(buffer, index=False)
-    table = write_atomically(folder / "evidence.parquet", buffer.getvalue())
+    table = write_table(folder / "evidence.parquet", result.tuning.table)
     figures = plots.save_figure(result.tuning.plot(), folder / "figures" / "tuning")
     files = (write_json(folder / TUNING, result.to_dict()), table, *figures)
     return replace(result, files=files)

@@ -26,7 +26,7 @@ from digrad.simulation.run_options import (
 )
 from digrad.sweeps.rows import Study, batches, form, identity, long_arrays
 from digrad.sweeps.space import Configuration, Draws, MethodLike, candidates
-from digrad.sweeps.sweep_folder import Journal, write_arrays, write_facts
+from digrad.sweeps.sweep_folder import TABLE, Journal, write_arrays, write_facts
 from digrad.sweeps.sweep_results import Sweep, table_of, write_table
 from digrad.sweeps.workers import Workers, run_here, run_on_workers
 
@@ -137,7 +137,7 @@ def sweep(
         interrupted = _run_missing(study, missing, journal, pool, progress, len(wanted))
         table = table_of([journal.rows[name] for name in names if name in journal.rows])
         if folder:
-            write_table(folder, table)
+            write_table(folder / TABLE, table)
     return Sweep(table, facts, interrupted)
 
 

@@ -126,7 +126,7 @@ class Sweep:
         """Write ``table.parquet`` and ``sweep.json``; return the table's path."""
         (Path(directory) / TABLE).unlink(missing_ok=True)
         write_facts(Path(directory), self.facts, ())
-        return write_table(Path(directory), self.table)
+        return write_table(Path(directory) / TABLE, self.table)
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> "Sweep":
@@ -202,11 +202,11 @@ def _one_kind(column: Any) -> Any:
     return column.map(lambda value: None if value is None or value != value else str(value)).astype("string")
 
 
-def write_table(folder: Path, table: "pd.DataFrame") -> Path:
-    """Write the table and return its path."""
+def write_table(path: Path, table: "pd.DataFrame") -> Path:
+    """Write a table as a Parquet file and return its path."""
     buffer = io.BytesIO()
     table.to_parquet(buffer, index=False)
-    return write_atomically(folder / TABLE, buffer.getvalue())
+    return write_atomically(path, buffer.getvalue())
 
 
 def _finite(table: Any, metric: str) -> Any:
