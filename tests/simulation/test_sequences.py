@@ -55,8 +55,7 @@ ORACLES = {
     "label",
     [
         "split 2",
-        "one-peer",
-        *(pytest.param(label, marks=pytest.mark.slow) for label in ("perfect", "split 7")),
+        *(pytest.param(label, marks=pytest.mark.slow) for label in ("perfect", "split 7", "one-peer")),
     ],
 )
 def test_periodic_networks_give_the_figures_of_the_specification(label):
@@ -141,7 +140,7 @@ def test_bytes_are_those_of_the_edges_of_each_iteration(graph):
     assert np.diff(trace.bytes_sent).tolist() == [graph.at(k).n_edges * 2 * 2 * 8 for k in range(20)]
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 100])
+@pytest.mark.parametrize("chunk", [7, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "graph", [dg.graphs.split(EXAMPLE, 3), dg.graphs.random_edges(EXAMPLE, 0.5)], ids=repr
 )
