@@ -109,7 +109,7 @@ def test_logistic_is_stable_for_huge_margins():
     assert np.isfinite(problem.local_gradients(np.full(4, -1e5))).all()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_logistic_layouts_agree_on_batches_and_sums(dtype):
     dense = dg.problems.logistic(data=random_dataset(31, 6, seed=2), agents=4, reg_weight=1e-3, reg_power=4)
     sparse = dg.problems.logistic(
@@ -305,7 +305,7 @@ def test_a_coefficient_of_zero_stays_zero_where_its_power_overflows():
     assert quartic.gradient([1e200, 1.0]).tolist() == [np.inf, 0.0]
 
 
-@pytest.mark.parametrize("segment", [1, 3, 64])
+@pytest.mark.parametrize("segment", [3, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 64))])
 def test_lists_of_sparse_samples_give_what_columns_give(monkeypatch, segment):
     monkeypatch.setattr(sys.modules["digrad.problems.logistic"], "ENTRY_BYTES", 0)
     monkeypatch.setattr(sys.modules["digrad.problems.logistic"], "COLUMN_SEGMENT", segment)
@@ -395,7 +395,7 @@ def regression(sizes):
     return dg.problems.from_loss(squares, data, 3)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 def test_runs_on_padded_samples_are_those_on_samples_of_each_size(dtype, monkeypatch):
     sizes = (3, 20, 7, 9, 11, 2)
 
