@@ -62,6 +62,14 @@ def test_regularisers_are_not_clipped():
     np.testing.assert_allclose(step, x - 2 * 0.5 * x, atol=1e-8)
 
 
+def test_weights_of_agents_are_no_part_of_what_is_clipped():
+    data = [np.full((9, 1), -1.0), np.full((1, 1), 1.0)]
+    problem = dg.problems.from_loss(lambda w, b: ((w - b) ** 2).mean() / 2, data, 1, agent_weights="samples")
+    private, network = Private(clip=0.1, noise_multiplier=0.0, rate=1.0), dg.Network(dg.graphs.ring(2))
+    end = dg.simulate(dg.AB(0.1), problem, network, steps=2000, sampling=private, record_every=1000).final_x
+    np.testing.assert_allclose(end, -1 + 0.1 / 9, atol=1e-9)  # 0.9 (x + 1) = 0.1 * 0.1
+
+
 def test_poisson_samples_are_drawn_independently_with_their_rate():
     sampler = PoissonSamples((200, 50), 0.1, 3)
     drawn = sampler.batches(0, 400)

@@ -16,11 +16,12 @@ def margin_loss(outputs, signs):
     return torch.nn.functional.softplus(-outputs[:, 0] * signs).mean()
 
 
-def test_private_training_is_that_of_the_simulator():
+@pytest.mark.parametrize("votes", [None, np.array([1.0, 2.0, 3.0, 4.0, 5.0])])
+def test_private_training_is_that_of_the_simulator(votes):
     rng, seed, steps = np.random.default_rng(0), 3, 12
     data = dg.Dataset("small", 2 * rng.standard_normal((70, 3)), np.arange(70) % 2)
     parts = dg.data.partition(data.labels, agents=5, scheme="iid", seed=0)
-    problem = dg.problems.logistic(data=data, agents=5, partition=parts, reg_weight=0.05)
+    problem = dg.problems.logistic(data=data, agents=5, partition=parts, reg_weight=0.05, agent_weights=votes)
     network, method = dg.Network(dg.graphs.example5()), dg.CGT(step_size=0.3, threshold=1.0)
     options = {"steps": steps, "seed": seed, "record_every": steps, "x0": np.zeros((5, 3))}
     found = dg.simulate(method, problem, network, sampling=PRIVATE, **options)
@@ -29,12 +30,15 @@ def test_private_training_is_that_of_the_simulator():
     torch.nn.init.zeros_(model.weight)
     replicas = Replicas(model, method, network)
     inputs, signs = torch.tensor(data.features), torch.tensor(2.0 * dg.data.binary_labels(data) - 1)
-    shards = [PrivateShard(parts.indices, agent=i, private=PRIVATE, seed=seed) for i in range(5)]
+    weights = np.ones(5) if votes is None else 5 * votes / votes.sum()
+    shards = [
+        PrivateShard(parts.indices, agent=i, private=PRIVATE, seed=seed, weight=weights[i]) for i in range(5)
+    ]
     for k in range(steps):
         replicas.zero_grad()
-        for shard, own in zip(shards, replicas.models, strict=True):
+        for shard, own, weight in zip(shards, replicas.models, weights, strict=True):
             shard.backward(k, own, margin_loss, inputs, signs)
-            (0.05 * next(own.parameters()).square().sum()).backward()
+            (weight * 0.05 * next(own.parameters()).square().sum()).backward()
         replicas.step()
         replicas.log(epsilon=PRIVATE.epsilon(replicas.k))
     np.testing.assert_allclose(replicas.estimate(), found.final_x, rtol=0, atol=1e-12)

@@ -130,6 +130,11 @@ class Problem:
         return self.local.sizes
 
     @property
+    def agent_scale(self) -> Floats:
+        """By how much agents count more than one vote each: n p_i, ``[n]``."""
+        return getattr(self.local, "agent_scale", np.ones(self.n_agents))
+
+    @property
     def targets(self) -> tuple[Floats, ...] | None:
         """The labels of each agent's samples, ``[m_i]`` each; None when the losses have none."""
         return getattr(self.local, "targets", None)

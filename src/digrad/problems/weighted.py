@@ -22,7 +22,7 @@ class WeightedLosses:
     r"""The losses :math:`n p_i f_i`, whose plain mean is :math:`F = \sum_i p_i f_i` with weights of sum one."""
 
     local: Any  # the losses f_i
-    scale: Floats  # [n] n p_i
+    agent_scale: Floats  # [n] n p_i
 
     def __getattr__(self, name: str) -> Any:
         """Return what weights leave as it is."""
@@ -32,7 +32,7 @@ class WeightedLosses:
 
     def arrays(self, dtype: npt.DTypeLike) -> tuple[Floats, Any]:
         """Return the weights, and the arrays of the losses."""
-        return self.scale.astype(dtype), self.local.arrays(dtype)
+        return self.agent_scale.astype(dtype), self.local.arrays(dtype)
 
     def losses(self, arrays: Any, x: Array, index: Array | None) -> jax.Array:
         """Return n p_i f_i(x_i), ``[n]``."""
@@ -56,7 +56,7 @@ class WeightedLosses:
 
     def fingerprint(self) -> str:
         """Return a hash of the weights and of the losses."""
-        return hashlib.sha256(self.scale.tobytes() + self.local.fingerprint().encode()).hexdigest()
+        return hashlib.sha256(self.agent_scale.tobytes() + self.local.fingerprint().encode()).hexdigest()
 
 
 def weighted(local: LocalLosses, agent_weights: npt.ArrayLike | None, owner: str) -> LocalLosses:

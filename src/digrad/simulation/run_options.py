@@ -289,7 +289,8 @@ def make_source(problem: Problem, options: Mapping[str, Any]) -> Source:
     if sampling == "saga" and problem.sizes:
         return Saga(problem.sizes)
     if isinstance(sampling, Private) and problem.sizes:
-        return ClippedSum(sampling.clip, tuple(sampling.rate * size for size in problem.sizes))
+        clips = sampling.clip * np.where(problem.agent_scale > 0, problem.agent_scale, 1.0)
+        return ClippedSum(tuple(clips), tuple(sampling.rate * size for size in problem.sizes))
     return Mean()
 
 

@@ -238,6 +238,7 @@ def noise_of(setup: Setup, first: int, end: int) -> npt.NDArray[np.floating] | N
     drawn: Any = [] if noise is None else [draws(noise, options["seed"], first, length, *shape)]
     if isinstance(sampling, Private):
         scale = sampling.clip * sampling.noise_multiplier / (sampling.rate * np.array(problem.sizes))
+        scale *= problem.agent_scale  # which is no part of what was clipped
         normal = draws(Gaussian(1.0), options["seed"], first, length, *shape, stream=PRIVACY)
         drawn.append(scale[:, None] * normal)
     if not drawn:

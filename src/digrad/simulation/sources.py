@@ -87,11 +87,11 @@ class ClippedSum:
     Regularisers are added after clipping.
 
     Args:
-        clip: The largest norm of the gradient of a sample.
+        clip: The largest norm of the gradient of a sample, per agent: weights of agents count after clipping.
         expected: Samples per agent and step on average: dividing by those drawn would tell their number.
     """
 
-    clip: float
+    clip: tuple[float, ...]
     expected: tuple[float, ...]
 
     def init(self, x: jax.Array) -> tuple[()]:
@@ -103,11 +103,11 @@ class ClippedSum:
     ) -> tuple[jax.Array, tuple[()]]:
         """Return the sums; a place of -1 in ``index`` is no sample."""
         assert index is not None
-        regulariser = losses.regulariser_gradients(arrays, x)
+        regulariser, clip = losses.regulariser_gradients(arrays, x), jnp.asarray(self.clip, x.dtype)[:, None]
 
         def clipped(sample: jax.Array) -> jax.Array:
             own = losses.gradients(arrays, x, jnp.maximum(sample, 0)[:, None]) - regulariser
-            return jnp.where((sample >= 0)[:, None], clip_rows(own, self.clip), 0)
+            return jnp.where((sample >= 0)[:, None], clip_rows(own, clip), 0)
 
         total = jax.vmap(clipped, in_axes=1)(index).sum(axis=0)
         return total / jnp.asarray(self.expected, x.dtype)[:, None] + regulariser, memory

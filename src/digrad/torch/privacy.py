@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from digrad import checks
 from digrad.arrays import clip_rows
 from digrad.errors import ArgumentError
 from digrad.noise import Gaussian, draws
@@ -23,6 +24,7 @@ class PrivateShard:
         private: Clip, noise and rate.
         seed: Random seed of samples and noise, which are then those of the simulator: for experiments. By default both
             follow a secret that this process draws and nobody stores, without which there is no privacy.
+        weight: By how much the agent counts more than one vote, n p_i; a factor of the loss would be clipped away.
 
     Raises:
         ArgumentError: There is no such agent, or it owns no samples.
@@ -40,7 +42,9 @@ class PrivateShard:
         agent: int,
         private: Private,
         seed: int | None = None,
+        weight: float = 1.0,
     ) -> None:
+        checks.positive(weight, "weight", "PrivateShard")
         if not 0 <= agent < len(indices):
             raise ArgumentError(
                 f"`agent` of PrivateShard must be 0 to {len(indices) - 1}, but got {agent!r}."
@@ -53,6 +57,7 @@ class PrivateShard:
             indices, agent, seed = [indices[agent]], 0, secrets.randbits(63)
         self._own = torch.as_tensor(np.asarray(indices[agent], np.int64))
         self._private, self._agent, self._n, self._seed = private, agent, len(indices), seed
+        self._weight = weight
         self._sampler = PoissonSamples(tuple(len(own) for own in indices), private.rate, seed)
 
     def __len__(self) -> int:
@@ -108,7 +113,7 @@ class PrivateShard:
             )
             found = per_sample(point, *samples)
             total += clip_rows(torch.cat([found[name].flatten(1) for name in trained], 1), clip).sum(0)
-        total /= self._private.rate * len(self)
+        total *= self._weight / (self._private.rate * len(self))
         for value, part in zip(
             trained.values(), total.split([v.numel() for v in trained.values()]), strict=True
         ):
