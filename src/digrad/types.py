@@ -18,24 +18,25 @@ State: TypeAlias = Any
 Schedule: TypeAlias = Callable[[int], float]
 #: A hyper-parameter; an array ``[n, 1]`` gives each agent its own.
 Hyper: TypeAlias = float | Array | Schedule
-#: A step size: positive and finite; this and those below are checked by :func:`digrad.checks.fields`.
+#: A step size, positive and finite; this and those below are checked by ``checks.fields``.
 StepSize: TypeAlias = Annotated[Hyper, checks.positive]
-#: A threshold for norms: positive, perhaps infinite.
+#: A threshold for norms, positive and perhaps infinite.
 Threshold: TypeAlias = Annotated[Hyper, partial(checks.positive, allow_inf=True)]
 #: A momentum or another weight in [0, 1).
 Fraction: TypeAlias = Annotated[float, checks.fraction]
 #: Another positive hyper-parameter.
 Positive: TypeAlias = Annotated[float, checks.positive]
-#: Numbers of the parts of a composed method: one each, no schedules and no columns.
+#: A threshold of a part of a composed method, which is one number, no schedule and no column.
 PartThreshold: TypeAlias = Annotated[
     float, partial(checks.one_number, partial(checks.positive, allow_inf=True))
 ]
+#: A momentum or another weight of a part.
 PartFraction: TypeAlias = Annotated[float, partial(checks.one_number, checks.fraction)]
 #: A whole number of at least 1.
 Count: TypeAlias = Annotated[int, checks.count]
-#: The single matrix P that a method mixes with by ``net.mix``: ``"sinkhorn"`` is a doubly stochastic W on the edges of
+#: The single matrix P that a method mixes with by ``net.mix``. ``"sinkhorn"`` is a doubly stochastic W on the edges of
 #: the digraph, as the theory of these methods asks for; ``"row"`` is the row-stochastic R, as many papers run them on
-#: digraphs: the method then solves the problem weighted by the Perron vector u of R, which is a different problem
+#: digraphs; the method then solves the problem weighted by the Perron vector u of R, which is a different problem
 #: unless the graph is balanced.
 MixingChoice: TypeAlias = Literal["sinkhorn", "row"]
 #: The shapes of the parameters that a row of x holds one after another.

@@ -221,7 +221,7 @@ def check_direction(value: object, name: str, owner: str) -> None:
         )
 
 
-#: A field that holds a direction, for :func:`digrad.checks.fields`.
+#: A field that holds a direction, for ``checks.fields``.
 CheckedDirection: TypeAlias = Annotated[Direction, check_direction]
 
 
