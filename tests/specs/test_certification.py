@@ -7,7 +7,6 @@ from matplotlib.figure import Figure
 
 from digrad.errors import ArgumentError, DataError, SpecError
 from digrad.specs import certify_spec, parse_spec, smoothness_of_spec, verify_certificate
-from digrad.theory import RunCheck
 
 TEXT = """
 name = "tiny"
@@ -28,13 +27,13 @@ threshold = 2.0
 
 
 @pytest.fixture
-def empty_figures(monkeypatch):
-    # Dozens of drawings take seconds; tests/theory/test_drawing.py draws them.
-    names = RunCheck.figures
-    monkeypatch.setattr(RunCheck, "figures", lambda check: {name: Figure() for name in names(check)})
+def quick(monkeypatch):
+    # Drawings take seconds, and so does what explains a certificate; tests/theory draws the one and prints the other.
+    monkeypatch.setattr("digrad.theory.certificates.certify._explained", lambda *asked: {})
+    monkeypatch.setattr("digrad.plots.inequalities.row_figure", lambda row: Figure())
 
 
-@pytest.mark.usefixtures("empty_figures")
+@pytest.mark.usefixtures("quick")
 def test_certify_writes_the_certificate_and_a_figure_per_inequality(tmp_path):
     result = certify_spec(parse_spec(TEXT), tmp_path / "out", steps=60)
     assert result.certificate.verdict == "fails"  # from this start; the run is proven soon after
@@ -45,7 +44,7 @@ def test_certify_writes_the_certificate_and_a_figure_per_inequality(tmp_path):
     assert len(list((tmp_path / "out" / "figures").glob("*.png"))) == len(result.check.rows)
 
 
-@pytest.mark.usefixtures("empty_figures")
+@pytest.mark.usefixtures("quick")
 def test_mini_batches_are_never_certified(tmp_path):
     text = TEXT.replace("steps = 200", "steps = 200\nbatch_size = 8").replace(
         "step_size = 0.05", "step_size = 1e-9"
@@ -86,6 +85,7 @@ def test_folder_of_other_files_is_left_alone(write, tmp_path):
     ]
 
 
+@pytest.mark.usefixtures("quick")
 def test_mini_batches_of_ab_get_a_bound_beside_what_a_run_does(tmp_path):
     text = """
 name = "noisy"
@@ -112,7 +112,7 @@ step_size = 0.01
     assert result.certificate.label == "indicative, not a certificate"
 
 
-@pytest.mark.usefixtures("empty_figures")
+@pytest.mark.usefixtures("quick")
 def test_stored_certificate_that_was_altered_is_not_verified(tmp_path):
     alone = """
     name = "alone"

@@ -10,6 +10,7 @@ from digrad.links import Links, compressors
 from digrad.network import Network, row_stochastic
 from digrad.schedules import Inverse
 from digrad.theory import (
+    Certificate,
     Smoothness,
     certify,
     certify_state,
@@ -44,6 +45,11 @@ def cosh() -> problems.Problem:
 
 
 @pytest.fixture(scope="module")
+def certified_cosh(cosh, network) -> Certificate:
+    return certify(cosh, network, 5.0)
+
+
+@pytest.fixture(scope="module")
 def digits() -> problems.Problem:
     return problems.logistic(data="digits", agents=5, reg_weight=1e-3, reg_power=4)
 
@@ -60,21 +66,20 @@ def separable(n: int) -> problems.Problem:
         ("quadratic", 0.099),
         ("quartic", 0.034),
         ("ring", 0.0022),
-        *(pytest.param(*row, marks=pytest.mark.slow) for row in (("cosh", 0.041), ("exponential", 0.049))),
-        ("digits", 0.122),
+        ("cosh", 0.041),
+        pytest.param("exponential", 0.049, marks=pytest.mark.slow),
     ],
 )
-def test_certified_steps_are_those_of_the_specification(name, expected, network, cosh, digits):
+def test_certified_steps_are_those_of_the_specification(name, expected, network, certified_cosh):
     """Section 5 of the specification, column J = 4; its figures have two digits."""
-    problem, over = {
-        "quadratic": (problems.example_quadratic(), network),
-        "quartic": (problems.example_quartic(), network),
-        "cosh": (cosh, network),
-        "ring": (separable(10), Network(graphs.ring(10))),
-        "digits": (digits, network),
-        "exponential": (separable(16), Network(graphs.exponential(16))),
+    ask = {
+        "quadratic": lambda: certify(problems.example_quadratic(), network, 5.0),
+        "quartic": lambda: certify(problems.example_quartic(), network, 5.0),
+        "cosh": lambda: certified_cosh,
+        "ring": lambda: certify(separable(10), Network(graphs.ring(10)), 5.0),
+        "exponential": lambda: certify(separable(16), Network(graphs.exponential(16)), 5.0),
     }[name]
-    assert certify(problem, over, 5.0).alpha_max == pytest.approx(expected, rel=0.03)
+    assert ask().alpha_max == pytest.approx(expected, rel=0.03)
 
 
 def test_step_is_judged_against_the_largest_certified_one(network):
@@ -121,24 +126,19 @@ def test_agents_without_curvature_of_their_own_are_certified(network):
     assert certify(problem, network, 5.0, [1.0]).alpha_max > 0.25
 
 
-def test_tighter_clip_certifies_a_larger_step(network, digits):
-    steps = [certify(digits, network, c0).alpha_max for c0 in (0.25, 25.0)]
-    assert steps == sorted(steps, reverse=True)
-
-
 def test_single_agent_is_certified_with_the_step_of_clipped_descent():
     certificate = certify(problems.cosh(center=[[0.0]]), Network(graphs.ring(1)), 1.0, [2.0])
     assert certificate.alpha_max == pytest.approx(2 / np.cosh(2.0), rel=0.05)
     assert certificate.iterations(0.1) > 1
 
 
-def test_infinite_threshold_is_covered_for_built_in_losses(cosh, network):
+def test_infinite_threshold_is_covered_for_built_in_losses(cosh, network, certified_cosh):
     quadratic = certify(problems.example_quadratic(), network, np.inf)
     assert quadratic.alpha_max == pytest.approx(0.099, rel=0.03)
     assert quadratic.to_dict()["threshold"] is None
     found = certify(cosh, network, np.inf)
     assert found.verdict == "holds"
-    assert found.alpha_max < certify(cosh, network, 5.0).alpha_max
+    assert found.alpha_max < certified_cosh.alpha_max
     given = certify(cosh, network, np.inf, smoothness=closed_form(cosh))
     assert given.verdict == "not covered"
     assert "infinite threshold" in given.reasons[0]
@@ -172,9 +172,10 @@ def test_schedules_and_values_per_agent_are_covered(network):
 
 def test_explained_certificate_says_what_costs_the_difference(network, digits):
     found = certify(digits, network, 5.0, explain=True)
+    assert found.alpha_max == pytest.approx(0.122, rel=0.03)  # section 5 of the specification
     assert found.stable == pytest.approx(0.573, rel=0.03)
     assert np.prod(list(found.costs.values())) == pytest.approx(found.stable / found.alpha_max)
-    assert found.thresholds[1.0] > found.alpha_max > found.thresholds[25.0]
+    assert found.thresholds[1.0] > found.alpha_max > found.thresholds[25.0]  # a tighter clip allows more
     assert found.printed < found.alpha_max / 100
     for word in ("certified", "largest stable step", "region", "class", "other thresholds", "as printed"):
         assert word in str(found)
@@ -231,8 +232,9 @@ def test_certificate_is_verified_without_the_search_and_forgeries_are_not(cosh, 
     ("options", "reason"),
     [({"batch_size": 32}, "mini-batches of 32"), ({"smoothness": "empirical"}, "estimates along a run")],
 )
-def test_mini_batches_and_estimates_are_indicative_only(cosh, network, options, reason):
-    certificate = certify(cosh, network, 5.0, step_size=1e-4, **options)
+def test_mini_batches_and_estimates_are_indicative_only(options, reason):
+    problem, network = problems.cosh(center=[[0.0], [0.5]]), Network(graphs.ring(2))
+    certificate = certify(problem, network, 5.0, step_size=1e-4, **options)
     assert (certificate.verdict, certificate.label) == ("not covered", "indicative, not a certificate")
     assert reason in certificate.reasons[0]
     assert certificate.alpha_max > 0
@@ -313,13 +315,12 @@ def test_users_loss_is_certified_with_constants_and_twice_as_far_if_convex():
     convex = certify(problem, network, np.inf, smoothness=Smoothness(L0=[2.0, 2.0], convex=True))
     assert nonconvex.verdict == convex.verdict == "holds"
     assert convex.alpha_max > 1.5 * nonconvex.alpha_max
-    estimated = certify(problem, network, 1.0, smoothness="empirical")
-    assert (estimated.verdict, estimated.label) == ("not covered", "indicative, not a certificate")
     with pytest.raises(ArgumentError, match="where that norm is 2;"):
         certify(problem, network, 1.0, smoothness=[2.0, 1.9])
 
 
-def test_nonconvex_constants_of_a_built_in_loss_certify_less_than_its_formulas(cosh, network):
+def test_nonconvex_constants_of_a_built_in_loss_certify_less_than_its_formulas():
+    cosh, network = problems.cosh(center=[[0.0], [0.5]]), Network(graphs.ring(2))
     given = certify(cosh, network, 1.0, smoothness=closed_form(cosh))
     assert given.verdict == "holds"
     assert given.alpha_max < certify(cosh, network, 1.0).alpha_max
@@ -342,8 +343,8 @@ def test_start_from_which_nothing_is_certified_says_so(cosh, network):
     assert "no step is certified" in certificate.reasons[0]
 
 
-def test_certificate_is_json_and_readable(cosh, network):
-    certificate = certify(cosh, network, 5.0, step_size=0.05)
+def test_certificate_is_json_and_readable(network):
+    certificate = certify(problems.example_quadratic(), network, 5.0, step_size=0.15)
     stored = json.loads(json.dumps(certificate.to_dict(), allow_nan=False))
     assert (stored["verdict"], stored["proof"]) == ("fails", None)
     assert stored["largest"]["step_size"] == stored["alpha_max"]

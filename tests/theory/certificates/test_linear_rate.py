@@ -8,7 +8,7 @@ import pytest
 
 from digrad import graphs, problems
 from digrad.network import Network
-from digrad.theory import Smoothness, certify, closed_form, verify_proof
+from digrad.theory import Smoothness, certify, certify_state, closed_form, verify_proof
 from digrad.theory.certificates.curvature_bounds import Losses
 from digrad.theory.certificates.linearisation import hessians
 from digrad.theory.certificates.potential import potentials
@@ -50,7 +50,9 @@ def run(problem, turns, step_size, threshold, steps):
 def test_no_run_falls_more_slowly_than_the_promised_rate(name):
     problem, network, threshold, constants = CASES[name]
     largest = certify(problem, network, threshold, smoothness=constants).alpha_max
-    found = certify(problem, network, threshold, step_size=0.6 * largest, smoothness=constants)
+    start = np.broadcast_to(problem.start, (network.n, problem.dim))
+    trackers = problem.local_gradients(start)
+    found = certify_state(problem, network, start, trackers, 0.6 * largest, threshold, smoothness=constants)
     proof, turns, n = found.proof, found.turns, network.n
     assert found.rate is not None
     assert 0 < found.rate < 1

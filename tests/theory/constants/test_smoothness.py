@@ -140,11 +140,13 @@ def logistic_of(features, **options) -> Problem:
 @pytest.mark.parametrize(
     ("dtype", "layout"),
     [
-        *((dtype, np.asarray) for dtype in (*INTEGERS, np.float16, np.float32)),
+        *((dtype, np.asarray) for dtype in (np.bool_, np.int8, np.uint64, np.float16, np.float32)),
         *((dtype, scipy.sparse.csr_array) for dtype in (np.bool_, np.int8, np.uint64)),
         *(
-            pytest.param(dtype, scipy.sparse.csr_array, marks=pytest.mark.slow)
+            pytest.param(dtype, layout, marks=pytest.mark.slow)
             for dtype in (*INTEGERS[2:-1], np.float16, np.float32)
+            for layout in (np.asarray, scipy.sparse.csr_array)
+            if layout is scipy.sparse.csr_array or dtype in INTEGERS
         ),
     ],
 )
