@@ -1,4 +1,4 @@
-"""What is proven of one deterministic run, checked along it; on request every inequality of the paper's proof."""
+"""A check of one run: the step from which on it is proven to converge, and on request the paper's inequalities."""
 
 import math
 from dataclasses import dataclass, field
@@ -106,7 +106,7 @@ class RunCheck:
 
     @property
     def promise(self) -> str:
-        """What is proven of the run, in one sentence."""
+        """The statement that is proven about the run."""
         if self.proven_from is None:
             return f"Not proven to converge from any of its first {self.steps} steps; that does not mean that it fails."
         return f"Proven to converge from step {self.proven_from} on."

@@ -68,12 +68,12 @@ class Row:
 
     @property
     def is_violated(self) -> npt.NDArray[np.bool_]:
-        """Which entries exceed the bound by more than rounding, or are not numbers."""
+        """A mask of the entries that exceed the bound by more than rounding, or are not numbers."""
         return _exceeds(self.lhs, self.rhs, self.rounding)
 
     @property
     def violations(self) -> int:
-        """How many entries exceed the bound by more than rounding."""
+        """The number of entries that exceed the bound by more than rounding."""
         return int(np.sum(self.is_violated))
 
     @property

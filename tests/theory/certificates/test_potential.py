@@ -159,7 +159,7 @@ def test_level_of_the_start_is_rounded_up():
     rng = np.random.default_rng(0)
     turns = Matrices.of(Network(graphs.example5()))
     search = TapSearch(turns, 1, True)
-    for _ in range(20):
+    for _ in range(5):
         curvature, linear = rng.uniform(0.1, 1, (5, 3)), 1e6 * rng.normal(size=(5, 3))
         problem = problems.quadratic(curvature=curvature, linear=linear)
         x = np.tile(problem.solve(tolerance=np.inf).x, (5, 1))

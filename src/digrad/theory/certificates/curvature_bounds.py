@@ -1,4 +1,4 @@
-r"""How curved the losses are where a run can go: :math:`L_i = \sup \|\nabla^2 f_i\|` near a sublevel set of F.
+r"""Bounds of the curvature where a run can go: :math:`L_i = \sup \|\nabla^2 f_i\|` near a sublevel set of F.
 
 A certificate keeps the average in :math:`\{F \le \text{level}\}` and agent i within :math:`E_i` of it. What is returned
 here is an upper bound of the Hessian norm of :math:`f_i` on that set widened by :math:`E_i`. For the built-in losses,
@@ -39,7 +39,7 @@ LARGEST_DIMENSION = 1000  # of the eigenvalues behind the local bound of logisti
 
 
 class Losses(NamedTuple):
-    """What a certificate knows of the losses: built-in ones by their formulas, others by given constants."""
+    """Facts about the losses that a certificate uses: from formulas if they are built in, else from given constants."""
 
     problem: Problem
     constants: Smoothness | None  # None: built-in
@@ -251,7 +251,7 @@ def _radius(local: Logistic, level: float) -> float:
 
 
 class _Ellipsoid(NamedTuple):
-    """What holds on a set around the minimum of logistic regression."""
+    """Bounds on a set around the minimum of logistic regression."""
 
     radius: float  # the largest |x|
     modulus: float  # Hess F >= modulus

@@ -1,4 +1,4 @@
-r"""What is proven of runs with mini-batches: bounds in expectation with a floor that more steps do not lower.
+r"""Bounds in expectation for runs with mini-batches, with a floor that more steps do not lower.
 
 Gradients are :math:`\hat g_i = g_i + \xi_i` with :math:`E[\xi_i | \text{past}] = 0` and
 :math:`E|\xi_i|^2 \le \sigma_i^2`, independent between agents. Noise leaves every region, so that the curvature

@@ -1,9 +1,9 @@
-r"""The circle of a certificate, closed: region, curvature, storage, potential, region.
+r"""The proof of a step size: curvature bounds that hold on the region to which they lead.
 
-The potential of the start bounds where the average can go, :math:`F(\bar x_k) \le V_0/n`; that region bounds the
-curvature; the curvature decides which step size has a storage; and the storage is part of the potential. A step is
-certified if the circle closes: with curvature L and storage P, both proven, the curvature on the region of the
-resulting V_0 is at most L.
+The potential of the start bounds where the average can go, :math:`F(\bar x_k) \le V_0/n`; this region bounds the
+curvature; the curvature decides which step sizes have a storage function; and the storage function is part of the
+potential. A step is certified if these bounds are consistent: with curvature L and storage P, both proven, the
+curvature on the region of the resulting V_0 is at most L.
 """
 
 import math
@@ -70,7 +70,7 @@ class Start:
 
     @cached_property
     def relative(self) -> float:
-        """How far u, v and the matrices may be from exact ones, relatively."""
+        """A bound of the relative errors of u, v and the matrices."""
         return max(perron_error(self.search.turns), 4 * EPS)
 
     @cached_property
@@ -85,7 +85,7 @@ class Start:
 
     @cached_property
     def errors(self) -> tuple[Floats, Floats]:
-        """What rounding can do to the losses and gradients at x, ``[n]`` each."""
+        """Bounds of the rounding errors of the losses and gradients at x, ``[n]`` each."""
         return self.losses.rounding(self.x)
 
     @cached_property
@@ -130,7 +130,7 @@ class Start:
 
     @cached_property
     def moved(self) -> Floats:
-        """What clipped steps add to |e_x| of each agent, in units of alpha: sum over k of |R^k - 1u'/n| reach."""
+        """A bound of what clipped steps add to |e_x|, in units of alpha, ``[n]``: sum over k of |R^k - 1u'/n| reach."""
         if len(self.search.turns) > 1 or not np.isfinite(self.reach).all():
             return np.full(self.matrices.n, np.inf)  # the slack bounds e_x then
         reduced, power = self.matrices.R - self.matrices.u / self.matrices.n, self.matrices.project_R

@@ -1,1 +1,1 @@
-"""What the theory takes from outside: norms of the network, smoothness of the losses."""
+"""Constants that the theory starts from: norms of the network, smoothness of the losses."""

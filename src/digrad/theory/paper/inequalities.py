@@ -55,7 +55,7 @@ class PaperCheck(NamedTuple):
 
     @property
     def y_rounding(self) -> Floats:
-        """What rounding can do to a difference of trackers in the C-norm."""
+        """Rounding error of a difference of trackers in the C-norm."""
         return self.setting.norms.C.delta * self.grad_rounding
 
 
