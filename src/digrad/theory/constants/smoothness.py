@@ -320,10 +320,10 @@ def _logistic_bound(problem: Problem, local: Logistic) -> float:
 
     A margin that is wrong by e changes a loss by at most e times its residual, and that is at most the loss.
     """
-    minimum = problem.solve(tolerance=np.inf)
     pulled = local.reg_weight > 0
     if not pulled.any():
-        return 0.0  # the loss is positive
+        return 0.0  # the loss is positive, and may have no minimum to search for
+    minimum = problem.solve(tolerance=np.inf)
     size = float(np.linalg.norm(minimum.x))
     radii = (local.n_agents * minimum.loss / local.reg_weight[pulled]) ** (1 / local.reg_power[pulled])
     bounds = data_bounds(local)
