@@ -143,6 +143,8 @@ def test_logistic_weighs_agents_equally_whatever_their_size():
     problem = dg.problems.logistic(data=dataset, agents=2, partition=split)
     x = np.ones(3)
     assert problem.loss(x) == pytest.approx(problem.local_losses(x).mean(), rel=1e-14)
+    listed = dg.problems.logistic(data=dataset, agents=2, partition=[np.arange(2), np.arange(2, 10)])
+    assert listed.content_hash == problem.content_hash
 
 
 def test_agents_weighted_by_samples_minimise_the_pooled_loss():

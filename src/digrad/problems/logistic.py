@@ -1,6 +1,7 @@
 """Regularised logistic regression: the experiment of the CGT paper's Section V-A, with its loss put right."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
@@ -157,7 +158,7 @@ def logistic(
     *,
     data: str | Dataset,
     agents: int,
-    partition: str | Partition = "sorted",
+    partition: str | Partition | Sequence[npt.ArrayLike] = "sorted",
     reg_weight: npt.ArrayLike = 0.0,
     reg_power: npt.ArrayLike = 2.0,
     agent_weights: npt.ArrayLike | None = None,
@@ -178,7 +179,7 @@ def logistic(
             two labels, the larger of which becomes t = 1, the other t = 0.
         agents: The number of agents.
         partition: How samples are partitioned: ``iid``, ``stratified``, ``sorted``, ``shards``, ``dirichlet``, or
-            a :class:`~digrad.data.Partition`.
+            a :class:`~digrad.data.Partition`, or one array of sample numbers per agent.
         reg_weight: lambda, a number or one per agent, at least 0.
         reg_power: p, a number or one per agent, at least 2.
         agent_weights: How much each agent counts in F: ``"samples"`` (by its number of samples, so that the minimiser
@@ -244,7 +245,11 @@ def _binary(dataset: Dataset) -> Floats:
     return data.binary_labels(dataset).astype(np.float64)
 
 
-def _partition(partition: str | Partition, targets: Floats, agents: int, seed: int) -> Partition:
+def _partition(
+    partition: str | Partition | Sequence[npt.ArrayLike], targets: Floats, agents: int, seed: int
+) -> Partition:
+    if isinstance(partition, Sequence) and not isinstance(partition, str):
+        partition = Partition(tuple(np.asarray(own, np.int64) for own in partition))
     if isinstance(partition, Partition):
         if len(partition.indices) != agents:
             raise ArgumentError(
