@@ -28,6 +28,8 @@ ELSEWHERE = {
     r"^demo$": "tests/cli/test_commands.py::test_demo_shows_that_tracking_explodes_and_cgt_converges",
     r"^certify examples/": "tests/cli/test_theory_commands.py::"
     "test_example_of_the_theory_is_proven_with_a_practical_step",
+    r"^certify runs/reproduce-logistic": "tests/theory/certificates/test_certify.py::"
+    "test_certified_steps_of_the_papers_problem",
     r"^certify --verify": "tests/cli/test_theory_commands.py::"
     "test_certify_prints_what_is_proven_and_writes_a_certificate_that_is_verified",
     r"^reproduce logistic": "tests/paper/test_logistic.py::smoke",

@@ -384,7 +384,7 @@ def test_malformed_arguments_are_one_clear_error(cosh, network, change, message)
 def test_certified_steps_of_the_papers_problem(a9a_folder, network):
     options = {"reg_weight": [5e-4, 1e-3, 2e-3, 1e-3, 1e-3], "reg_power": [4, 5, 6, 5, 4]}
     problem = problems.logistic(data="a9a", agents=5, partition="iid", **options)
-    assert certify(problem, network, 5.0).alpha_max == pytest.approx(0.045, rel=0.05)
+    assert certify(problem, network, 5.0).alpha_max == pytest.approx(0.0443, rel=0.05)
 
 
 @pytest.mark.slow
