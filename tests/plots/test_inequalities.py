@@ -4,7 +4,7 @@ import pytest
 from digrad import graphs, problems
 from digrad.network import Network
 from digrad.theory import Row, check_run, empirical_smoothness, row_figure, row_figures
-from digrad.theory.rows import Terms, worst_agent
+from digrad.theory.inequality import Terms, worst_agent
 
 
 def test_each_row_has_a_logarithmic_figure_of_both_sides(tmp_path):

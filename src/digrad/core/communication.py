@@ -8,7 +8,7 @@ import numpy as np
 from digrad.core.hyperparameters import at_iteration
 from digrad.core.net import Primitives, bindings
 from digrad.links.compressors import Compressor, RandomK
-from digrad.methods.fields import numeric_fields, with_fields
+from digrad.methods.numeric_fields import numeric_fields, with_fields
 
 _DIMENSION = 7  # of the dry run; unlike the number of agents, so that vectors are told from other numbers
 _WARM_STEPS = 2  # before the step that is measured, so that it is not the first

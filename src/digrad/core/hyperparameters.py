@@ -14,7 +14,7 @@ import numpy.typing as npt
 from digrad import checks
 from digrad._internal.fingerprints import fingerprint
 from digrad.errors import ArgumentError
-from digrad.methods.fields import numeric_fields, with_fields
+from digrad.methods.numeric_fields import numeric_fields, with_fields
 from digrad.schedules import SCHEDULES
 
 MOST_LISTED = 64  # entries of a hyper-parameter per agent that are written out; of more a hash is

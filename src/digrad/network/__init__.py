@@ -2,7 +2,7 @@
 
 from digrad.network.circulant import circulant
 from digrad.network.network import Network
-from digrad.network.spectral import perron_column, perron_row, rho, second_singular_value
+from digrad.network.perron_vectors import perron_column, perron_row, rho, second_singular_value
 from digrad.network.step_weights import StepWeights, edges_used, step_weights
 from digrad.network.summary import NetworkSummary
 from digrad.network.validation import Connectivity, custom

@@ -16,8 +16,8 @@ from digrad.errors import ArgumentError, MixingError
 from digrad.graphs import Digraph, GraphSequence, from_networkx, roots, sequence, sinks
 from digrad.graphs.digraph import numbered
 from digrad.links import Links, check_links
+from digrad.network.perron_vectors import DENSE_LIMIT, perron_column, perron_row
 from digrad.network.proportional_weights import proportions, scaled
-from digrad.network.spectral import DENSE_LIMIT, perron_column, perron_row
 from digrad.network.summary import NetworkSummary, summarize
 from digrad.network.validation import (
     Connectivity,

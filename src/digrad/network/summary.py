@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from digrad.graphs import Digraph, degree_imbalance, diameter, is_strongly_connected, roots
 from digrad.network.circulant import circulant
-from digrad.network.spectral import DENSE_LIMIT, rho, second_singular_value
+from digrad.network.perron_vectors import DENSE_LIMIT, rho, second_singular_value
 from digrad.network.weights import Mixing
 
 Vector = npt.NDArray[np.float64]

@@ -15,7 +15,7 @@ SCRIPTS = (
     "scales",
     "series",
     "curves",
-    "reading",
+    "pointer",
     "controls",
     "table",
     "network",

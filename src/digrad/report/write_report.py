@@ -16,10 +16,10 @@ from digrad.paper.claims import FAILS, HOLDS, PARTLY, SEPARATOR
 from digrad.problems import Problem
 from digrad.report.model import model_of
 from digrad.report.page import badge, image, page, preformatted, table, text
+from digrad.report.result_folders import Source, read_sources, with_names
 from digrad.report.results_table import results_table
 from digrad.report.runs import Run, run_in_memory
 from digrad.report.slowest import slowest_section
-from digrad.report.sources import Source, read_sources, with_names
 from digrad.specs.run_directory import TIMES
 from digrad.trace import Ensemble, Trace
 

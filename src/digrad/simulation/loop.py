@@ -20,12 +20,12 @@ from digrad.core.divergence import far_away
 from digrad.core.link_state import LinkState
 from digrad.core.packet_counts import PACKET_COLUMNS
 from digrad.links import Links
-from digrad.methods.fields import with_fields
+from digrad.methods.numeric_fields import with_fields
 from digrad.problems import LossCode
 from digrad.simulation.edge_mixing import only_if
+from digrad.simulation.gradient_sources import Source
 from digrad.simulation.mixing import MANY_AGENTS, Operator, count, pick
 from digrad.simulation.simulated_net import SimulatedNet
-from digrad.simulation.sources import Source
 from digrad.simulation.unreliable_net import Delivery, LinkRules, UnreliableNet
 
 PLAIN = {

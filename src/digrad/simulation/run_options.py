@@ -33,7 +33,7 @@ from digrad.privacy import Private
 from digrad.problems import Problem
 from digrad.problems.problem import as_floats
 from digrad.sampling import EpochPermutations, PoissonSamples, WithReplacement, normal_start
-from digrad.simulation.sources import ClippedSum, Mean, Saga, Source
+from digrad.simulation.gradient_sources import ClippedSum, Mean, Saga, Source
 from digrad.types import Average
 
 MOST_STEPS = 10**12  # even a microsecond for each would take days

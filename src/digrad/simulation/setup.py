@@ -22,7 +22,7 @@ from digrad.core.repair import network_of
 from digrad.core.traffic import Meter, Traffic
 from digrad.errors import ArgumentError
 from digrad.links import DeliverySchedule, Links
-from digrad.methods.fields import numeric_fields, with_fields
+from digrad.methods.numeric_fields import numeric_fields, with_fields
 from digrad.network import Network
 from digrad.noise import Gaussian, draws
 from digrad.privacy import Private

@@ -12,7 +12,7 @@ import numpy as np
 from digrad import checks, plots
 from digrad.core.validation import check_method
 from digrad.errors import ArgumentError
-from digrad.methods.fields import numeric_fields
+from digrad.methods.numeric_fields import numeric_fields
 from digrad.network import Network
 from digrad.plots.saving import saved
 from digrad.problems import Problem

@@ -15,7 +15,7 @@ import numpy as np
 from digrad.core.net import bindings, required
 from digrad.errors import PluginError
 from digrad.graphs import Digraph, random_digraph
-from digrad.methods.fields import numeric_fields
+from digrad.methods.numeric_fields import numeric_fields
 from digrad.network import Network
 from digrad.problems import quadratic
 from digrad.simulation import simulate

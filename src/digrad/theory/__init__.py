@@ -21,8 +21,8 @@ from digrad.theory.constants.empirical import (
 )
 from digrad.theory.constants.norms import Norms, WeightedNorm, network_norms
 from digrad.theory.constants.smoothness import closed_form
+from digrad.theory.inequality import Row
 from digrad.theory.paper.inequalities import PaperCheck
-from digrad.theory.rows import Row
 from digrad.theory.trajectory import RunDivergedError, Trajectory, run
 
 __all__ = [

@@ -11,14 +11,14 @@ from digrad.errors import ArgumentError
 from digrad.network import Network
 from digrad.problems import Problem
 from digrad.theory.arguments import Given, as_smoothness, check_covered, check_problem
-from digrad.theory.certificate_rows import certificate_rows
+from digrad.theory.certificate_inequality import certificate_rows
 from digrad.theory.certificates.proof import Proof
 from digrad.theory.constants.empirical import empirical_smoothness
 from digrad.theory.constants.norms import network_norms
+from digrad.theory.inequality import Row
 from digrad.theory.paper.inequalities import PaperCheck, measure, paper_rows
 from digrad.theory.paper.printed_constants import make_setting
 from digrad.theory.paper.printed_step import largest_printed_step
-from digrad.theory.rows import Row
 from digrad.theory.trajectory import run
 
 if TYPE_CHECKING:

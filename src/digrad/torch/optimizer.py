@@ -6,8 +6,8 @@ from typing import Any, Literal
 from digrad.core import hyperparameters
 from digrad.core.net import bindings
 from digrad.errors import ArgumentError
-from digrad.torch.base_optimizer import BaseOptimizer
 from digrad.torch.engines.asynchronous import AsynchronousNet, AsynchronousRuntime
+from digrad.torch.engines.base_optimizer import BaseOptimizer
 from digrad.torch.engines.compression import check_packable
 from digrad.torch.engines.flat_parameters import FlatParameters, parameter_groups
 from digrad.torch.engines.settings import check_arguments, describe_shared, shared_settings

@@ -16,7 +16,7 @@ from digrad.core.repair import check_churn
 from digrad.errors import ArgumentError
 from digrad.graphs import Digraph, GraphSequence
 from digrad.network import Network
-from digrad.torch.base_optimizer import BaseOptimizer
+from digrad.torch.engines.base_optimizer import BaseOptimizer
 from digrad.torch.engines.flat_parameters import FlatParameters, parameter_groups
 from digrad.torch.engines.settings import check_arguments
 from digrad.torch.engines.single_process import ReplicaNet, ReplicaRuntime, SingleProcess

@@ -11,6 +11,7 @@ from scipy.special import exprel, hyp1f1
 
 from digrad.problems import Problem
 from digrad.theory.constants.assumptions import Smoothness
+from digrad.theory.inequality import ESTIMATES, UNCONDITIONAL, Row, Terms, worst_agent
 from digrad.theory.paper.printed_constants import (
     LARGEST_CURVATURE,
     Setting,
@@ -19,7 +20,6 @@ from digrad.theory.paper.printed_constants import (
     smallest_gradient,
 )
 from digrad.theory.paper.printed_step import close
-from digrad.theory.rows import ESTIMATES, UNCONDITIONAL, Row, Terms, worst_agent
 from digrad.theory.trajectory import Trajectory
 
 Floats = npt.NDArray[np.floating]

@@ -25,7 +25,7 @@ import torch
 from digrad._internal.error_text import agents_text, first_line
 from digrad.core.net import Primitives
 from digrad.errors import ArgumentError, CommunicationError
-from digrad.methods.fields import with_fields
+from digrad.methods.numeric_fields import with_fields
 from digrad.torch.engines.compression import LinkKey
 from digrad.torch.engines.lags import RECENT, lag_text, tell_seen
 from digrad.torch.engines.log_records import note_step

@@ -9,7 +9,7 @@ import torch
 from digrad import checks
 from digrad.core import hyperparameters, validation
 from digrad.errors import ArgumentError
-from digrad.methods.fields import numeric_fields, with_fields
+from digrad.methods.numeric_fields import numeric_fields, with_fields
 from digrad.network import Network
 from digrad.torch.engines.flat_parameters import FlatParameters
 

@@ -12,7 +12,7 @@ from digrad.theory.certificates.frequency_responses import Matrices
 from digrad.theory.certificates.potential import potentials
 from digrad.theory.certificates.proof import Proof
 from digrad.theory.constants.assumptions import Smoothness
-from digrad.theory.rows import ESTIMATES, Row, Terms
+from digrad.theory.inequality import ESTIMATES, Row, Terms
 from digrad.theory.trajectory import Trajectory
 
 Floats = npt.NDArray[np.floating]

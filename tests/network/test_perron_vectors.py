@@ -12,11 +12,11 @@ from digrad.network import (
     metropolis,
     perron_column,
     perron_row,
+    perron_vectors,
     rho,
     row_stochastic,
     second_singular_value,
     sinkhorn,
-    spectral,
 )
 
 EXAMPLE = graphs.example5()
@@ -108,9 +108,9 @@ def test_a_singular_system_is_an_error_with_a_remedy(monkeypatch):
     def singular(matrix):
         raise RuntimeError("Factor is exactly singular")
 
-    monkeypatch.setattr(spectral, "splu", singular)
-    monkeypatch.setattr(spectral, "DENSE_LIMIT", 2)
-    monkeypatch.setattr(spectral, "POWER_ITERATIONS", 1)
+    monkeypatch.setattr(perron_vectors, "splu", singular)
+    monkeypatch.setattr(perron_vectors, "DENSE_LIMIT", 2)
+    monkeypatch.setattr(perron_vectors, "POWER_ITERATIONS", 1)
     with pytest.raises(MixingError, match="singular to machine precision; use a better connected graph"):
         perron_row(row_stochastic(EXAMPLE))
 
@@ -138,7 +138,7 @@ def test_perron_vector_of_blocks_that_hardly_communicate_is_right_across_elimina
 
 
 def test_a_large_network_whose_parts_hardly_communicate_is_refused_in_one_line(monkeypatch):
-    monkeypatch.setattr(spectral, "DENSE_LIMIT", 10)
+    monkeypatch.setattr(perron_vectors, "DENSE_LIMIT", 10)
     with pytest.raises(MixingError, match="decided by weights below 1e-08 between 2 parts"):
         perron_row(two_blocks(20, 1e-15, back=1))
     np.testing.assert_allclose(
@@ -175,8 +175,8 @@ def test_mixing_speed_of_a_ring_of_thousands_is_its_cosine():
 def test_mixing_speed_of_a_large_slow_graph_comes_from_the_eigenvalues_near_one(monkeypatch):
     path = graphs.grid(1, 100)
     exact = rho(row_stochastic(path))
-    monkeypatch.setattr(spectral, "DENSE_LIMIT", 10)
-    monkeypatch.setattr(spectral, "ARPACK_RESTARTS", 1)
+    monkeypatch.setattr(perron_vectors, "DENSE_LIMIT", 10)
+    monkeypatch.setattr(perron_vectors, "ARPACK_RESTARTS", 1)
     assert rho(row_stochastic(path)) == pytest.approx(exact, abs=1e-9)
 
 
@@ -208,8 +208,8 @@ def test_large_network_path_agrees_with_the_dense_one(monkeypatch, graph):
     row, column, doubly = row_stochastic(graph), column_stochastic(graph), sinkhorn(graph)
     dense = [perron_row(row), perron_column(column), rho(row), rho(column), rho(doubly)]
     norm = second_singular_value(doubly)
-    monkeypatch.setattr(spectral, "DENSE_LIMIT", 10)
-    monkeypatch.setattr(spectral, "POWER_ITERATIONS", 100)
+    monkeypatch.setattr(perron_vectors, "DENSE_LIMIT", 10)
+    monkeypatch.setattr(perron_vectors, "POWER_ITERATIONS", 100)
     large = [perron_row(row), perron_column(column), rho(row), rho(column), rho(doubly)]
     for small_figure, large_figure in zip(dense, large, strict=True):
         np.testing.assert_allclose(large_figure, small_figure, rtol=1e-5)
@@ -218,17 +218,17 @@ def test_large_network_path_agrees_with_the_dense_one(monkeypatch, graph):
 
 
 def test_a_wrong_perron_vector_is_never_returned(monkeypatch):
-    monkeypatch.setattr(spectral, "_eliminated", lambda flow: np.ones(len(flow)))
+    monkeypatch.setattr(perron_vectors, "_eliminated", lambda flow: np.ones(len(flow)))
     with pytest.raises(MixingError, match="Perron vector of `R` could not be computed"):
         perron_row(row_stochastic(EXAMPLE))
 
 
 def test_arpack_without_convergence_is_an_error_with_a_remedy(monkeypatch):
     def never(*args, **kwargs):
-        raise spectral.ArpackNoConvergence("no", np.array([]), np.array([]))
+        raise perron_vectors.ArpackNoConvergence("no", np.array([]), np.array([]))
 
-    monkeypatch.setattr(spectral, "DENSE_LIMIT", 2)
-    monkeypatch.setattr(spectral, "eigs", never)
+    monkeypatch.setattr(perron_vectors, "DENSE_LIMIT", 2)
+    monkeypatch.setattr(perron_vectors, "eigs", never)
     with pytest.raises(MixingError, match="ARPACK did not converge"):
         rho(sinkhorn(EXAMPLE))
 
@@ -255,15 +255,15 @@ def test_mixing_speed_of_a_path_is_the_weight_that_agents_give_themselves(n):
 
 
 def test_factors_that_do_not_fit_into_memory_are_not_tried(monkeypatch):
-    monkeypatch.setattr(spectral, "INVERSE_LIMIT", 100)
-    monkeypatch.setattr(spectral, "FACTOR_LIMIT", 500_000)
+    monkeypatch.setattr(perron_vectors, "INVERSE_LIMIT", 100)
+    monkeypatch.setattr(perron_vectors, "FACTOR_LIMIT", 500_000)
     for graph in (graphs.grid(1, 3000), graphs.ring(3000)):
-        spectral._check_factors(row_stochastic(graph).matrix)
+        perron_vectors._check_factors(row_stochastic(graph).matrix)
     halves = [graphs.k_out(1500, 3, seed=seed).edge_array + 1500 * seed for seed in (0, 1)]
     slow = graphs.from_edges(3000, [*halves[0].tolist(), *halves[1].tolist(), (0, 1500), (1500, 0)])
     matrix = row_stochastic(slow).matrix.copy()
     with pytest.raises(MixingError, match="sparse factors do not fit into memory") as refused:
-        spectral._check_factors(matrix)
+        perron_vectors._check_factors(matrix)
     assert "\n" not in str(refused.value)
 
 
@@ -274,7 +274,7 @@ def test_mixing_speed_of_a_graph_without_cycles_is_the_largest_weight_on_the_dia
 
 @pytest.mark.parametrize("limit", [2000, 3])
 def test_mixing_speed_of_a_rooted_graph_is_that_of_its_slowest_component(monkeypatch, limit):
-    monkeypatch.setattr("digrad.network.spectral.DENSE_LIMIT", limit)
+    monkeypatch.setattr("digrad.network.perron_vectors.DENSE_LIMIT", limit)
     slow_followers = [(0, 1), (1, 2), (2, 0), (2, 3), (3, 4), (4, 5), (5, 6), (6, 3), (6, 7)]
     slow_roots = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 0), (5, 6), (6, 7)]
     for edges in (slow_followers, slow_roots):
@@ -284,9 +284,9 @@ def test_mixing_speed_of_a_rooted_graph_is_that_of_its_slowest_component(monkeyp
 
 
 def test_a_large_reversible_chain_needs_no_iteration(monkeypatch):
-    monkeypatch.setattr("digrad.network.spectral.DENSE_LIMIT", 100)
-    monkeypatch.setattr("digrad.network.spectral.POWER_ITERATIONS", 0)
-    monkeypatch.setattr("digrad.network.spectral._pinned", lambda _: pytest.fail("nor factors"))
+    monkeypatch.setattr("digrad.network.perron_vectors.DENSE_LIMIT", 100)
+    monkeypatch.setattr("digrad.network.perron_vectors.POWER_ITERATIONS", 0)
+    monkeypatch.setattr("digrad.network.perron_vectors._pinned", lambda _: pytest.fail("nor factors"))
     graph = graphs.grid(20, 30)
     degree = graph.in_degree + 1.0
     expected = 600 * degree / degree.sum()
@@ -299,13 +299,13 @@ def test_a_chain_of_two_way_edges_that_is_not_reversible_is_not_taken_for_one(mo
     weights = (graph.to_adjacency().toarray() + np.eye(20)) * np.random.default_rng(0).uniform(1, 2, (20, 20))
     R = Network(graph, R=weights / weights.sum(axis=1, keepdims=True)).R
     expected = perron_row(R)
-    monkeypatch.setattr("digrad.network.spectral.DENSE_LIMIT", 10)
+    monkeypatch.setattr("digrad.network.perron_vectors.DENSE_LIMIT", 10)
     np.testing.assert_allclose(perron_row(R), expected, rtol=1e-9)
 
 
 def test_long_computations_give_a_sign_of_life(monkeypatch):
-    monkeypatch.setattr("digrad.network.spectral.DENSE_LIMIT", 10)
-    monkeypatch.setattr("digrad.network.spectral.PATIENCE", 0.0)
+    monkeypatch.setattr("digrad.network.perron_vectors.DENSE_LIMIT", 10)
+    monkeypatch.setattr("digrad.network.perron_vectors.PATIENCE", 0.0)
     R = row_stochastic(graphs.random_digraph(60, 0.1, seed=0))
     with pytest.warns(UserWarning, match="of 60 agents: .* may take minutes") as found:
         rho(R)

@@ -17,7 +17,7 @@ from digrad.core.averages import perron_weights
 from digrad.core.communication import early_messages
 from digrad.errors import ArgumentError, NonFiniteError
 from digrad.links import ChurnSchedule
-from digrad.methods.fields import with_fields
+from digrad.methods.numeric_fields import with_fields
 from digrad.network import Network
 from digrad.torch.engines.buffers import reused_memory
 from digrad.torch.engines.flat_parameters import FlatParameters, nonfinite_rows

@@ -4,7 +4,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from digrad.theory import Row
-from digrad.theory.rows import worst_agent
+from digrad.theory.inequality import worst_agent
 
 SPECIAL = [0.0, -0.0, 1e-17, -1e-17, 1e-300, 1.0, -1.0, np.inf, -np.inf, np.nan]
 SIDES = st.one_of(st.floats(-1e3, 1e3), st.sampled_from(SPECIAL))
