@@ -28,7 +28,7 @@ SETTINGS = {
     "OMP_WAIT_POLICY": "PASSIVE",
 }
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # which interface they use
-CHECK = Path(__file__).parent / "check.py"  # the script of `digrad launch --check`
+CHECK = Path(__file__).parent / "link_check.py"  # the script of `digrad launch --check`
 REJOIN = 300.0  # seconds to wait for a machine
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
