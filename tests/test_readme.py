@@ -14,7 +14,8 @@ def blocks(language):
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
-def test_python_examples_print_what_the_readme_shows(capsys):
+def test_python_examples_print_what_the_readme_shows(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     names = {}
     first, second, *_ = blocks("python")
     exec(compile(first, str(README), "exec"), names)
@@ -25,6 +26,7 @@ def test_python_examples_print_what_the_readme_shows(capsys):
         assert numbers(now) == pytest.approx(numbers(then), rel=0.02, abs=1e-6)
     exec(compile(second, str(README), "exec"), names)
     assert "CGT: converged" in capsys.readouterr().out
+    assert (tmp_path / "mine.png").stat().st_size > 0
 
 
 def words(line):
