@@ -236,6 +236,14 @@ def test_the_cross_is_at_the_same_iteration_in_every_panel_though_the_loss_overf
             assert low < line.get_ydata()[0] < high
 
 
+def test_a_run_without_the_metric_of_a_panel_has_no_cross_there():
+    runs = {"AB": exploding(), "CGT": calm()}
+    for run, value in zip(runs.values(), (math.nan, 1.0), strict=True):
+        run.columns["fraction_clipped"] = np.full(len(run.columns["k"]), value)
+    (ax,) = plots.curves(runs, "fraction_clipped").axes
+    assert not [line for line in ax.lines if line.get_gid() == "diverged"]
+
+
 def test_twin_explosion_spreads_out_the_iterations_of_a_short_baseline():
     long = make_trace("CGT", np.linspace(1.3, 0.5, 3000))
     left, _, right, _ = plots.twin_explosion(exploding(), long).axes

@@ -254,14 +254,14 @@ def mark_divergence(
 
     Args:
         ax: The panel.
-        run: A single run; nothing is drawn unless it diverged.
+        run: A single run; nothing is drawn unless it diverged and has the metric.
         metric: The column that the panel shows.
         color: Colour of the cross.
         across: Where its rows are on the horizontal axis; at ``k`` by default.
     """
-    if run.diverged_at is None:
-        return
     k, values = run.columns["k"], run.columns[metric]
+    if run.diverged_at is None or not np.isfinite(values).any():
+        return
     row = min(int(np.searchsorted(k, run.diverged_at)), k.size - 1)
     value = values[row] if np.isfinite(values[row]) else LARGEST
     is_log = ax.get_yscale() == "log"
