@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from digrad.core.methods_table import method_facts
+from digrad.core.method_facts import method_facts
 from digrad.graphs.parse import NAMED
 from digrad.methods import METHODS
 from digrad.methods.references import NOT_OPENED

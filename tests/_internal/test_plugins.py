@@ -12,7 +12,7 @@ import pytest
 
 import digrad as dg
 from digrad.cli import doctor, main
-from digrad.core.methods_table import method_facts
+from digrad.core.method_facts import method_facts
 from digrad.errors import PluginError
 from digrad.methods.registry import ALL_METHODS
 from digrad.specs import parse_spec

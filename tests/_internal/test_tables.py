@@ -11,7 +11,7 @@ import pytest
 import scipy.stats
 
 import digrad as dg
-from digrad.core.methods_table import method_facts
+from digrad.core.method_facts import method_facts
 from digrad.errors import ArgumentError
 from digrad.paper.claims import Claim, ClaimTable
 from digrad.paper.link_bias import Bias

@@ -18,7 +18,7 @@ from digrad.core.communication import measure_communication
 from digrad.core.net import required
 from digrad.errors import ArgumentError
 from digrad.methods import BIBTEX, CGT, FROST, METHODS, chebyshev_momentum, scaled_thresholds
-from digrad.testing.contract import CONTRACT, case_of, check_method
+from digrad.testing.check_method import CONTRACT, case_of, check_method
 from digrad.testing.numpy_net import NumPyNet, network, run, weights
 from digrad.types import Method
 from method_cases import AGENTS, CASES, LABELS, Case, of_each_kind

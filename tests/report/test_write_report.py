@@ -16,7 +16,7 @@ import pytest
 
 import digrad as dg
 from digrad import problems
-from digrad.core.methods_table import method_facts, section
+from digrad.core.method_facts import method_facts, section
 from digrad.errors import ArgumentError, DataError, DigradError
 from digrad.methods import METHODS
 from digrad.report import write_report

@@ -70,7 +70,7 @@ def methods(names: tuple[str, ...], as_json: bool, bibtex: bool, measure: bool) 
 
     NAMES selects some of them.
     """
-    from digrad.core.methods_table import bibtex_of, method_facts
+    from digrad.core.method_facts import bibtex_of, method_facts
 
     if bibtex and (measure or as_json):
         other = "--measure" if measure else "--json"
@@ -91,7 +91,7 @@ def methods(names: tuple[str, ...], as_json: bool, bibtex: bool, measure: bool) 
 
 
 def _measure_methods(names: tuple[str, ...], as_json: bool) -> None:
-    from digrad.core.methods_table import method_facts
+    from digrad.core.method_facts import method_facts
     from digrad.testing import convergence
 
     chosen = {row.name for row in method_facts(names)}

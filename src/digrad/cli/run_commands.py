@@ -235,7 +235,7 @@ def _style(**chosen: bool) -> str:
 
 
 def _run(spec: Any, out: Path, *, resume: bool, overwrite: bool, style: str) -> None:
-    from digrad.core.methods_table import marked
+    from digrad.core.method_facts import marked
     from digrad.plots import measured_at
     from digrad.specs import run as run_experiment
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from digrad._internal.json_files import strict
-from digrad.core.methods_table import marked
+from digrad.core.method_facts import marked
 from digrad.errors import ArgumentError
 from digrad.methods.registry import ALL_METHODS
 from digrad.network import Network

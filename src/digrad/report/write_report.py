@@ -8,7 +8,7 @@ from typing import Any
 
 from digrad._internal.files import make_folder, write_atomically
 from digrad._internal.formatting import shown
-from digrad.core.methods_table import bibtex_of, method_facts, section
+from digrad.core.method_facts import bibtex_of, method_facts, section
 from digrad.errors import DataError
 from digrad.methods.registry import ALL_METHODS
 from digrad.network import Network

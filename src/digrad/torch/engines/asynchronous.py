@@ -27,7 +27,7 @@ from digrad.core.net import Primitives
 from digrad.errors import ArgumentError, CommunicationError
 from digrad.methods.numeric_fields import with_fields
 from digrad.torch.engines.compression import LinkKey
-from digrad.torch.engines.lags import RECENT, lag_text, tell_seen
+from digrad.torch.engines.lag_report import RECENT, lag_text, tell_seen
 from digrad.torch.engines.log_records import note_step
 from digrad.torch.engines.mixing import Share, ShareSchedule
 from digrad.torch.engines.runtime import OWNER, overwrite
