@@ -54,9 +54,9 @@ def test_noise_is_refused_at_the_iteration_that_has_none(value, words):
 
 def test_compressors_made_without_their_functions_are_checked_too():
     for make in (
-        lambda: dg.compressors.TopK(0),
-        lambda: dg.compressors.RandomK(1.5),
-        lambda: dg.compressors.Quantize(1),
+        lambda: dg.compressors.top_k(0),
+        lambda: dg.compressors.random_k(1.5),
+        lambda: dg.compressors.quantize(1),
     ):
         with pytest.raises(ArgumentError, match="must be a whole number of at least"):
             make()
@@ -85,7 +85,7 @@ def test_wake_rates_must_be_those_of_the_agents():
 def test_links_read_as_what_differs_from_the_default():
     links = Links(loss=Bursts(0.3, 5), delay=FixedDelay(2), compressor=dg.compressors.top_k(3), seed=4)
     assert repr(links) == (
-        "Links(loss=Bursts(loss=0.3, length=5), delay=FixedDelay(steps=2), compressor=TopK(k=3), seed=4)"
+        "Links(loss=Bursts(loss=0.3, length=5), delay=FixedDelay(steps=2), compressor=top_k(k=3), seed=4)"
     )
 
 

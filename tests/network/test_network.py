@@ -300,7 +300,7 @@ def make_drawn(net):
     found = [delivery.ages(0, 50).ravel(), delivery.awake(0, 50).ravel()]
     if net.links.is_noisy:
         found.append(delivery.noise(0, 50, 0, 2).ravel())
-    if isinstance(net.links.compressor, compressors.RandomK):
+    if isinstance(net.links.compressor, compressors.random_k):
         found.append(delivery.chosen(0, 50, 0, 4).ravel())
     if net.links.clock:
         found += [delivery.work(0, 50).ravel(), net.links.clock.sending(0, 50, 7).ravel()]

@@ -209,7 +209,7 @@ def digits():
 
 
 @dataclass(frozen=True)
-class AllTies(dg.compressors.TopK):
+class AllTies(dg.compressors.top_k):
     """What the reference of the specification sends: more than k entries where the k-th largest has equals.
 
     Pixels that are always blank tie in digits. digrad sends k entries, whose bytes are those of the specification.
@@ -265,7 +265,7 @@ def check_iterations(method, links, expected, problem, tolerance=1e-8):
     """Check how many iterations a run takes: exactly, where every bit of it follows from the specification."""
     graph, options = problem()
     steps, compressor = 800 if expected == np.inf else int(1.3 * expected), links and links.compressor
-    is_drawn = isinstance(compressor, dg.compressors.RandomK)  # entries, which the specification leaves open
+    is_drawn = isinstance(compressor, dg.compressors.random_k)  # entries, which the specification leaves open
     found = [
         settles_at(distances(method, one, graph, steps=steps, **options), tolerance)
         for one in ([replace(links, seed=seed) for seed in range(3)] if is_drawn else [links])

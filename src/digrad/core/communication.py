@@ -7,7 +7,7 @@ import numpy as np
 
 from digrad.core.hyperparameters import at_iteration
 from digrad.core.net import Primitives, bindings
-from digrad.links.compressors import Compressor, RandomK
+from digrad.links.compressors import Compressor, random_k
 from digrad.methods.numeric_fields import numeric_fields, with_fields
 
 _DIMENSION = 7  # of the dry run; unlike the number of agents, so that vectors are told from other numbers
@@ -141,7 +141,7 @@ def _charge(primitive: str, matrix: str, compressor: Compressor | None, sent: Se
     full = numbers * itemsize
     if compressor is None or sent.is_weight:
         return Charge(primitive, full, full, starts_in_full=False)
-    refers = sent.keeps_reference(primitive) and not (isinstance(compressor, RandomK) and matrix == "R")
+    refers = sent.keeps_reference(primitive) and not (isinstance(compressor, random_k) and matrix == "R")
     return Charge(primitive, min(full, compressor.wire_bytes(numbers, itemsize)), full, starts_in_full=refers)
 
 

@@ -14,27 +14,29 @@ array([[ 0., -2.,  0.]])
 """
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import partial
+from typing import Annotated, ClassVar, TypeAlias
 
 from digrad import checks
 from digrad.arrays import amax, cast, cast_like, is_among_largest, nearest_whole, where, zeros_like
-from digrad.types import Array
+from digrad.types import Array, Count
 
 BITS_PER_BYTE = 8
 INDEX_BYTES = 4  # of the place of an entry
-CAST_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}  # of a number
 
 
 @dataclass(frozen=True)
-class TopK:
-    """Made by :func:`top_k`."""
+class top_k:
+    """The k largest entries of a message.
 
-    k: int
-    damping = 0.3
+    Args:
+        k: Entries of a message that travel.
+    """
 
-    def __post_init__(self) -> None:
-        """Check the field."""
-        object.__setattr__(self, "k", checks.count(self.k, "k", "top_k"))
+    k: Count
+    damping: ClassVar = 0.3
+
+    __post_init__ = checks.fields
 
     def compress(self, values: Array, chosen: Array | None = None) -> Array:
         """Keep the k largest entries of each row."""
@@ -46,15 +48,17 @@ class TopK:
 
 
 @dataclass(frozen=True)
-class RandomK:
-    """Made by :func:`random_k`."""
+class random_k:
+    """Entries drawn anew for every message, the same for all receivers, unscaled.
 
-    k: int
-    damping = 0.3
+    Args:
+        k: Entries of a message that travel.
+    """
 
-    def __post_init__(self) -> None:
-        """Check the field."""
-        object.__setattr__(self, "k", checks.count(self.k, "k", "random_k"))
+    k: Count
+    damping: ClassVar = 0.3
+
+    __post_init__ = checks.fields
 
     def compress(self, values: Array, chosen: Array | None = None) -> Array:
         """Keep the chosen entries, unscaled."""
@@ -67,10 +71,10 @@ class RandomK:
 
 
 @dataclass(frozen=True)
-class Sign:
-    """Made by :func:`sign`."""
+class sign:
+    """One bit per number: the signs, times the mean size."""
 
-    damping = 1.0
+    damping: ClassVar = 1.0
 
     def compress(self, values: Array, chosen: Array | None = None) -> Array:
         """Return the signs, that of 0 being +, times the mean size of the row."""
@@ -83,14 +87,21 @@ class Sign:
 
 
 @dataclass(frozen=True)
-class Quantize:
-    """Made by :func:`quantize`."""
+class quantize:
+    """2^(bits-1) - 1 levels on either side of zero, relative to the largest entry.
 
-    bits: int
+    Args:
+        bits: Bits per number, 2 to 32.
 
-    def __post_init__(self) -> None:
-        """Check the field."""
-        object.__setattr__(self, "bits", checks.count(self.bits, "bits", "quantize", minimum=2, maximum=32))
+    Example:
+        >>> import numpy as np
+        >>> quantize(2).compress(np.array([[0.2, -0.6, 1.0]]))
+        array([[ 0., -1.,  1.]])
+    """
+
+    bits: Annotated[int, partial(checks.count, minimum=2, maximum=32)]
+
+    __post_init__ = checks.fields
 
     @property
     def damping(self) -> float:
@@ -111,10 +122,10 @@ class Quantize:
 
 @dataclass(frozen=True)
 class Cast:
-    """Made by :func:`bfloat16`, :func:`float16` and :func:`float32`."""
+    """A shorter floating-point format; its name is that of the class."""
 
-    dtype: str
-    damping = 1.0
+    damping: ClassVar = 1.0
+    number_bytes: ClassVar[int]
 
     def compress(self, values: Array, chosen: Array | None = None) -> Array:
         """Round to the shorter format."""
@@ -122,10 +133,33 @@ class Cast:
 
     def wire_bytes(self, numbers: int, itemsize: int) -> int:
         """Return the size of the numbers in the shorter format."""
-        return numbers * min(itemsize, CAST_BYTES[self.dtype])
+        return numbers * min(itemsize, self.number_bytes)
+
+    @property
+    def dtype(self) -> str:
+        """Name of the format."""
+        return type(self).__name__
 
 
-Compressor: TypeAlias = TopK | RandomK | Sign | Quantize | Cast
+class bfloat16(Cast):
+    """Two bytes per number, with the range of float32."""
+
+    number_bytes = 2
+
+
+class float16(Cast):
+    """Two bytes per number, between 6e-8 and 65504."""
+
+    number_bytes = 2
+
+
+class float32(Cast):
+    """Four bytes per number, for runs in float64."""
+
+    number_bytes = 4
+
+
+Compressor: TypeAlias = top_k | random_k | sign | quantize | Cast
 
 
 def decoded(
@@ -135,44 +169,3 @@ def decoded(
     if reference is None:
         return compressor.compress(value, chosen)
     return reference + compressor.compress(value - reference, chosen)
-
-
-def top_k(k: int) -> TopK:
-    """Return a compressor that sends the k largest entries of a message."""
-    return TopK(k)
-
-
-def random_k(k: int) -> RandomK:
-    """Return a compressor that sends k entries drawn anew for every message, the same for all receivers, unscaled."""
-    return RandomK(k)
-
-
-def sign() -> Sign:
-    """Return a compressor that sends one bit per number: the signs, times the mean size."""
-    return Sign()
-
-
-def bfloat16() -> Cast:
-    """Return a compressor that sends two bytes per number, with the range of float32."""
-    return Cast("bfloat16")
-
-
-def float16() -> Cast:
-    """Return a compressor that sends two bytes per number, between 6e-8 and 65504."""
-    return Cast("float16")
-
-
-def float32() -> Cast:
-    """Return a compressor that sends four bytes per number, for runs in float64."""
-    return Cast("float32")
-
-
-def quantize(bits: int) -> Quantize:
-    """Return a compressor that sends 2^(bits-1) - 1 levels on either side of zero, relative to the largest entry.
-
-    Example:
-        >>> import numpy as np
-        >>> quantize(2).compress(np.array([[0.2, -0.6, 1.0]]))
-        array([[ 0., -1.,  1.]])
-    """
-    return Quantize(bits)

@@ -10,7 +10,7 @@ from scipy.special import ndtri
 from digrad.errors import ArgumentError
 from digrad.links.churn import ChurnSchedule
 from digrad.links.clock import Clock, Floats
-from digrad.links.compressors import RandomK
+from digrad.links.compressors import random_k
 from digrad.links.links import LONGEST_DELAY, Bursts, FixedDelay, Links
 from digrad.sampling import AWAKE, COMPRESSOR, DELAY, LOSS, NOISE, uniforms
 
@@ -259,7 +259,7 @@ class DeliverySchedule:
 
     def chosen(self, first: int, length: int, call: int, width: int) -> Mask:
         """Return the entries that a compressor draws of array number ``call`` of a step, ``[length, n, width]``."""
-        assert isinstance(self.links.compressor, RandomK)
+        assert isinstance(self.links.compressor, random_k)
         order = np.argsort(self._numbers(COMPRESSOR, first, length, call, width), axis=-1)
         return np.argsort(order, axis=-1) < self.links.compressor.k
 

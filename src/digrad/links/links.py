@@ -9,7 +9,7 @@ from digrad._internal.fingerprints import fingerprint
 from digrad.errors import ArgumentError
 from digrad.links.churn import Crash, Event, Join, Leave
 from digrad.links.clock import Clock
-from digrad.links.compressors import Compressor, RandomK
+from digrad.links.compressors import Compressor, random_k
 from digrad.sampling import seed_of_run
 from digrad.schedules import SCHEDULES
 
@@ -194,7 +194,7 @@ class Links:
         """Whether every packet arrives in its own step, compressed or not, without noise."""
         others = (f for f in fields(self) if f.name not in ("compressor", "damping", "seed"))
         return all(getattr(self, f.name) == f.default for f in others) and not isinstance(
-            self.compressor, RandomK
+            self.compressor, random_k
         )
 
     @property
@@ -236,7 +236,7 @@ class Links:
         is_late_at_random = self.longest_delay > 0 and not isinstance(self.delay, FixedDelay)
         return (
             self.mean_loss > 0 or min(self.rates(1)) < 1 or is_late_at_random or is_timed_at_random or self.is_noisy
-            or isinstance(self.compressor, RandomK)
+            or isinstance(self.compressor, random_k)
         )  # fmt: skip
 
     def with_seed(self, seed: int) -> "Links":

@@ -18,7 +18,7 @@ from digrad.core.link_state import LinkState
 from digrad.core.net import Primitives, bindings
 from digrad.core.network_delivery import make_delivery
 from digrad.links import DeliverySchedule, Links
-from digrad.links.compressors import Compressor, RandomK, decoded
+from digrad.links.compressors import Compressor, decoded, random_k
 from digrad.network import Network
 from digrad.simulation.edge_mixing import (
     Edges,
@@ -106,7 +106,7 @@ def deliveries(
     return Delivery(
         age=padded(delivery.ages(first, length)),
         awake=padded(delivery.awake(first, length)) if links.sleeps or delivery.churn else None,
-        chosen=drawn(delivery.chosen) if isinstance(links.compressor, RandomK) and widths else None,
+        chosen=drawn(delivery.chosen) if isinstance(links.compressor, random_k) and widths else None,
         noise=drawn(delivery.noise) if links.is_noisy and widths else None,
     )
 
@@ -114,7 +114,7 @@ def deliveries(
 def delivery_bytes(delivery: DeliverySchedule, widths: tuple[int, ...]) -> int:
     """Return about how much memory the deliveries of one iteration take, while they are made."""
     drawn = (
-        delivery.n * sum(widths) * (isinstance(delivery.links.compressor, RandomK) + delivery.links.is_noisy)
+        delivery.n * sum(widths) * (isinstance(delivery.links.compressor, random_k) + delivery.links.is_noisy)
     )
     return 10 * len(delivery.edges) + 16 * drawn
 
@@ -193,7 +193,7 @@ class UnreliableNet(Primitives):
         chosen = jnp.ones(x.shape, bool) if delivery.chosen is None else delivery.chosen[number]
         if not refers:
             return state, decoded(compressor, value, None, chosen)
-        if isinstance(compressor, RandomK) and self._matrices[primitive] == "R":
+        if isinstance(compressor, random_k) and self._matrices[primitive] == "R":
             return state, jnp.where(chosen, value, jnp.nan)
         known = jnp.zeros_like(x) if state.reference is None else state.reference
         after = jnp.where(self._k == 0, value, decoded(compressor, value, known, chosen))
@@ -209,7 +209,7 @@ class UnreliableNet(Primitives):
         weight = self._stored(_where, use, edges.weight)
         if seen is None:
             terms = add_up_sent(edges, slices, sent, weight)
-        elif isinstance(self._rules.compressor, RandomK):
+        elif isinstance(self._rules.compressor, random_k):
             own = _at(x, edges.receiver)
             terms = add_up(edges, slices, jnp.where(jnp.isnan(seen), own, seen), weight)
         else:
@@ -236,7 +236,7 @@ class UnreliableNet(Primitives):
             past = past.at[self._k % len(past)].set(sent)
             state = state._replace(sent=past)
             now = _at(past.reshape(-1, sent.shape[1]), self._places(age, self._n, edges.sender))
-        elif rules.pull != "last" and not rules.sleeps and not isinstance(rules.compressor, RandomK):
+        elif rules.pull != "last" and not rules.sleeps and not isinstance(rules.compressor, random_k):
             return state, arrives, None
         else:
             now = _at(sent, edges.sender)

@@ -17,7 +17,7 @@ from digrad.core.communication import Sent
 from digrad.core.net import Primitives
 from digrad.errors import ArgumentError
 from digrad.links import Links
-from digrad.links.compressors import Cast, Compressor, Quantize, Sign, TopK, decoded
+from digrad.links.compressors import Cast, Compressor, decoded, float16, quantize, sign, top_k
 from digrad.network import Network
 from digrad.torch.engines.mixing import Share, ShareSchedule
 
@@ -231,14 +231,14 @@ def pack(compressor: Compressor, values: torch.Tensor) -> torch.Tensor:
     """Return the bytes that travel of numbers ``[width]``; :func:`unpack` makes ``compressor.compress`` of them."""
     if isinstance(compressor, Cast):
         return values.to(_shorter(compressor, values.dtype)).view(torch.uint8)
-    if isinstance(compressor, TopK):
+    if isinstance(compressor, top_k):
         count = min(compressor.k, values.numel())
         places = torch.argsort(-values.abs(), stable=True)[:count].sort().values
         return torch.cat([values[places].view(torch.uint8), places.to(torch.int32).view(torch.uint8)])
-    if isinstance(compressor, Sign):
+    if isinstance(compressor, sign):
         size = values.abs()[None].mean(-1)
         return torch.cat([size.view(torch.uint8), _bits((values < 0).to(torch.uint8).numpy())])
-    assert isinstance(compressor, Quantize)
+    assert isinstance(compressor, quantize)
     most = _most(compressor)
     largest = values.abs().amax().reshape(1)
     unit = torch.where(largest != 0, largest / most, torch.ones_like(largest))  # NaN stays NaN
@@ -253,17 +253,17 @@ def unpack(compressor: Compressor, packed: torch.Tensor, width: int, dtype: torc
     """Return the numbers ``[width]`` that bytes stand for."""
     if isinstance(compressor, Cast):
         return packed.view(_shorter(compressor, dtype)).to(dtype)
-    if isinstance(compressor, TopK):
+    if isinstance(compressor, top_k):
         count = min(compressor.k, width)
         entries, places = packed.split([count * dtype.itemsize, packed.numel() - count * dtype.itemsize])
         values = torch.zeros(width, dtype=dtype)
         values[places.clone().view(torch.int32).long()] = entries.clone().view(dtype)
         return values
     unit, rest = packed[: dtype.itemsize].clone().view(dtype), packed[dtype.itemsize :].numpy()
-    if isinstance(compressor, Sign):
+    if isinstance(compressor, sign):
         digits = np.unpackbits(rest, count=width)
         return (1 - 2 * torch.from_numpy(digits).to(dtype)) * unit
-    assert isinstance(compressor, Quantize)
+    assert isinstance(compressor, quantize)
     digits = np.unpackbits(rest, count=width * compressor.bits).reshape(width, compressor.bits)
     levels = np.zeros(width, dtype=np.int64)
     for place in range(compressor.bits):
@@ -271,7 +271,7 @@ def unpack(compressor: Compressor, packed: torch.Tensor, width: int, dtype: torc
     return torch.from_numpy(levels - _most(compressor)).to(dtype) * unit
 
 
-def _most(compressor: Quantize) -> int:
+def _most(compressor: quantize) -> int:
     return 2 ** (compressor.bits - 1) - 1
 
 
@@ -286,7 +286,7 @@ def _shorter(compressor: Cast, dtype: torch.dtype) -> torch.dtype:
 
 
 def _check_overflow(compressor: Compressor, value: torch.Tensor, x: torch.Tensor) -> None:
-    if compressor == Cast("float16") and value.isinf().any() and not x.isinf().any():
+    if compressor == float16() and value.isinf().any() and not x.isinf().any():
         raise ArgumentError(
             "`compressor` of Links is float16, whose largest number is 65504, but a message holds larger ones; use "
             "bfloat16()."

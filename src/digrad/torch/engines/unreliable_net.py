@@ -18,7 +18,7 @@ from digrad.core.network_delivery import make_delivery, numbers_of_edges
 from digrad.core.packet_counts import PacketTraffic
 from digrad.core.repair import network_of, repair, void_edges
 from digrad.links import DeliverySchedule
-from digrad.links.compressors import RandomK, decoded
+from digrad.links.compressors import decoded, random_k
 from digrad.network import Network, step_weights
 from digrad.torch.engines.compression import LinkKey
 from digrad.torch.engines.flat_parameters import FlatParameters
@@ -172,7 +172,7 @@ class UnreliableNet(Primitives):
         if links.compressor is None:
             return state, value
         chosen = None
-        if isinstance(links.compressor, RandomK):
+        if isinstance(links.compressor, random_k):
             drawn = self._delivery.chosen(self.k, 1, self._call or 0, width)[0]
             chosen = torch.as_tensor(drawn, device=value.device)
         if not array.keeps_reference(primitive):
@@ -190,7 +190,7 @@ class UnreliableNet(Primitives):
         self, state: LinkState, x: torch.Tensor, value: torch.Tensor, weights: Weights, now: Delivered
     ) -> tuple[LinkState, torch.Tensor]:
         state, used, seen = self._seen(state, value, now)
-        if isinstance(self.links.compressor, RandomK):
+        if isinstance(self.links.compressor, random_k):
             seen = torch.where(seen.isnan(), x[self._receiver], seen)
         if self.links.pull in ("self", "last"):
             heard = weights.edges[:, None] * torch.where(used[:, None], seen, x[self._receiver])
