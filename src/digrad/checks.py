@@ -47,6 +47,12 @@ def positive(value: Any, name: str, owner: str, *, allow_inf: bool = False) -> N
     _reject_non_number(value, name, owner)
 
 
+def not_negative(value: Any, name: str, owner: str) -> None:
+    """Raise unless a number is at least 0 and finite."""
+    if not 0 <= value < math.inf:
+        raise ArgumentError(f"`{name}` of {owner} must be at least 0 and finite, but got {value!r}.")
+
+
 def fraction(value: Any, name: str, owner: str) -> None:
     """Raise unless a concrete number ``value`` is in [0, 1); of a NumPy array, every entry."""
     if _is_numpy_array(value):
@@ -72,11 +78,6 @@ def one_number(check: Callable[[Any, str, str], None], value: Any, name: str, ow
     found = number(value, name, owner)
     check(found, name, owner)
     return found
-
-
-def set_number(owner: Any, name: str, check: Callable[[Any, str, str], None]) -> None:
-    """Store a field of a frozen dataclass as one number of Python's, checked."""
-    object.__setattr__(owner, name, one_number(check, getattr(owner, name), name, type(owner).__name__))
 
 
 def count(value: Any, name: str, owner: str, *, minimum: int = 1, maximum: int = LARGEST_WHOLE) -> int:

@@ -14,7 +14,7 @@ True
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Protocol, TypeAlias
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +22,9 @@ import numpy.typing as npt
 from digrad import checks
 from digrad.errors import ArgumentError
 from digrad.sampling import GRADIENT_NOISE, WORDS
+from digrad.types import OnePositive
 
 Floats = npt.NDArray[np.float64]
-Scale: TypeAlias = Annotated[float, partial(checks.one_number, checks.positive)]
 
 
 def _with_mean(value: float, name: str, owner: str, most: float) -> None:
@@ -48,7 +48,7 @@ class Noise(Protocol):
 class Gaussian:
     """Normal noise with standard deviation ``scale``."""
 
-    scale: Scale
+    scale: OnePositive
 
     __post_init__ = checks.fields
 
@@ -67,7 +67,7 @@ class StudentT:
     """
 
     df: Annotated[float, partial(checks.one_number, partial(_with_mean, most=np.inf))]
-    scale: Scale
+    scale: OnePositive
 
     __post_init__ = checks.fields
 
@@ -87,7 +87,7 @@ class AlphaStable:
     """
 
     alpha: Annotated[float, partial(checks.one_number, partial(_with_mean, most=2.0))]
-    scale: Scale
+    scale: OnePositive
 
     __post_init__ = checks.fields
 

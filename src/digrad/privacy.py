@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from digrad import checks
 from digrad.errors import ArgumentError
+from digrad.types import NotNegative, OnePositive
 
 WHOLE_ORDERS = np.array([*range(2, 64), 128, 256, 512])
 
@@ -41,19 +42,14 @@ class Private:
         0.01
     """
 
-    clip: float
-    noise_multiplier: float
-    rate: float
+    clip: OnePositive
+    noise_multiplier: NotNegative
+    rate: OnePositive
     delta: float | None = None
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        checks.set_number(self, "clip", checks.positive)
-        checks.set_number(self, "rate", checks.positive)
-        if checks.number(self.noise_multiplier, "noise_multiplier", "Private") < 0:
-            raise ArgumentError(
-                f"`noise_multiplier` of Private must be at least 0, but got {self.noise_multiplier!r}."
-            )
+        checks.fields(self)
         if self.rate > 1:
             raise ArgumentError(f"`rate` of Private must be at most 1, but got {self.rate!r}.")
         if self.delta is not None:

@@ -26,14 +26,20 @@ Threshold: TypeAlias = Annotated[Hyper, partial(checks.positive, allow_inf=True)
 Fraction: TypeAlias = Annotated[float, checks.fraction]
 #: Another positive hyper-parameter.
 Positive: TypeAlias = Annotated[float, checks.positive]
-#: A threshold of a part of a composed method, which is one number, no schedule and no column.
-PartThreshold: TypeAlias = Annotated[
+#: A threshold that is one number, no schedule and no column, as are those below.
+OneThreshold: TypeAlias = Annotated[
     float, partial(checks.one_number, partial(checks.positive, allow_inf=True))
 ]
-#: A momentum or another weight of a part.
-PartFraction: TypeAlias = Annotated[float, partial(checks.one_number, checks.fraction)]
+#: One number in [0, 1).
+OneFraction: TypeAlias = Annotated[float, partial(checks.one_number, checks.fraction)]
+#: One positive, finite number.
+OnePositive: TypeAlias = Annotated[float, partial(checks.one_number, checks.positive)]
+#: One finite number of at least 0.
+NotNegative: TypeAlias = Annotated[float, partial(checks.one_number, checks.not_negative)]
 #: A whole number of at least 1.
 Count: TypeAlias = Annotated[int, checks.count]
+#: The seed of a random source.
+Seed: TypeAlias = Annotated[int, partial(checks.count, minimum=0)]
 #: The single matrix P that a method mixes with by ``net.mix``. ``"sinkhorn"`` is a doubly stochastic W on the edges of
 #: the digraph, as the theory of these methods asks for; ``"row"`` is the row-stochastic R, as many papers run them on
 #: digraphs; the method then solves the problem weighted by the Perron vector u of R, which is a different problem

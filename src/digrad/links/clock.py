@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,7 @@ import numpy.typing as npt
 from digrad import checks
 from digrad.errors import ArgumentError
 from digrad.sampling import COMPUTING, SENDING, seed_of_run, uniforms
+from digrad.types import NotNegative, OnePositive, Seed
 
 Floats = npt.NDArray[np.float64]
 
@@ -20,13 +21,10 @@ LARGEST_DRAW = np.float64(1 - 2.0**-53)
 class Exponential:
     """Drawn anew at every step: ``shift`` plus an exponential time of this mean."""
 
-    mean: float
-    shift: float = 0.0
+    mean: OnePositive
+    shift: NotNegative = 0.0
 
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        checks.set_number(self, "mean", checks.positive)
-        checks.set_number(self, "shift", _check_seconds)
+    __post_init__ = checks.fields
 
     def quantile(self, u: Floats) -> Floats:
         """Return the values below which a fraction ``u`` lies."""
@@ -37,13 +35,12 @@ class Exponential:
 class Uniform:
     """Drawn anew at every step, between ``low`` and ``high``."""
 
-    low: float
-    high: float
+    low: NotNegative
+    high: NotNegative
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        checks.set_number(self, "low", _check_seconds)
-        checks.set_number(self, "high", _check_seconds)
+        checks.fields(self)
         if not self.low <= self.high:
             raise ArgumentError(
                 f"`low` of Uniform must be from 0 to high = {self.high!r}, but got {self.low!r}."
@@ -55,7 +52,29 @@ class Uniform:
 
 
 DISTRIBUTIONS: dict[str, type[Exponential | Uniform]] = {"exponential": Exponential, "uniform": Uniform}
-Seconds: TypeAlias = float | Sequence[float] | Exponential | Uniform
+
+
+def _one_or_each(value: Any, name: str, owner: str) -> float | tuple[float, ...]:
+    is_bandwidth = name == "bandwidth"
+    try:
+        array = np.asarray(value)
+    except ValueError:  # rows of different lengths
+        array = np.array(None)
+    is_good = array.dtype.kind in "iuf" and array.ndim <= 1 and array.size > 0
+    if not (is_good and ((array > 0) if is_bandwidth else (array >= 0) & (array < np.inf)).all()):
+        kind = "positive" if is_bandwidth else "at least 0 and finite"
+        drawn = "" if is_bandwidth else ", or Exponential or Uniform"
+        raise ArgumentError(
+            f"`{name}` of {owner} must be {kind}, one number or one for each{drawn}, but got {value!r}."
+        )
+    return tuple(array.astype(np.float64).tolist()) if array.ndim else float(array)
+
+
+def _seconds(value: Any, name: str, owner: str) -> Any:
+    return value if isinstance(value, Exponential | Uniform) else _one_or_each(value, name, owner)
+
+
+Seconds: TypeAlias = Annotated[float | Sequence[float] | Exponential | Uniform, _seconds]
 
 
 @dataclass(frozen=True)
@@ -76,20 +95,11 @@ class Clock:
 
     compute: Seconds = 0.0
     latency: Seconds = 0.0
-    bandwidth: float | Sequence[float] = float("inf")
-    deadline: float | None = None
-    seed: int = 0
+    bandwidth: Annotated[float | Sequence[float], _one_or_each] = float("inf")
+    deadline: OnePositive | None = None
+    seed: Seed = 0
 
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        for name in ("compute", "latency"):
-            value = getattr(self, name)
-            if not isinstance(value, Exponential | Uniform):
-                object.__setattr__(self, name, _plain(value, name))
-        object.__setattr__(self, "bandwidth", _plain(self.bandwidth, "bandwidth"))
-        if self.deadline is not None:
-            checks.set_number(self, "deadline", checks.positive)
-        object.__setattr__(self, "seed", checks.seed(self.seed, "Clock"))
+    __post_init__ = checks.fields
 
     @property
     def is_random(self) -> bool:
@@ -155,29 +165,8 @@ def _largest(value: Any) -> float:
     return float(np.max(value))
 
 
-def _plain(value: Any, name: str) -> float | tuple[float, ...]:
-    is_bandwidth = name == "bandwidth"
-    try:
-        array = np.asarray(value)
-    except ValueError:  # rows of different lengths
-        array = np.array(None)
-    is_good = array.dtype.kind in "iuf" and array.ndim <= 1 and array.size > 0
-    if not (is_good and ((array > 0) if is_bandwidth else (array >= 0) & (array < np.inf)).all()):
-        kind = "positive" if is_bandwidth else "at least 0 and finite"
-        drawn = "" if is_bandwidth else ", or Exponential or Uniform"
-        raise ArgumentError(
-            f"`{name}` of Clock must be {kind}, one number or one for each{drawn}, but got {value!r}."
-        )
-    return tuple(array.astype(np.float64).tolist()) if array.ndim else float(array)
-
-
 def _check_length(value: Any, name: str, count: int, what: str) -> None:
     if isinstance(value, tuple) and len(value) != count:
         raise ArgumentError(
             f"`{name}` of Clock has {len(value)} values, but the network has {count} {what}; give one for each."
         )
-
-
-def _check_seconds(value: Any, name: str, owner: str) -> None:
-    if not 0 <= value < np.inf:
-        raise ArgumentError(f"`{name}` of {owner} must be at least 0 and finite, but got {value!r}.")

@@ -2,24 +2,25 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from functools import partial
+from typing import Annotated, Any, Literal
 
 from digrad import checks
 from digrad._internal.fingerprints import fingerprint
 from digrad.errors import ArgumentError
-from digrad.links.churn import Crash, Event, Join, Leave
+from digrad.links.churn import Event
 from digrad.links.clock import Clock
 from digrad.links.compressors import Compressor, random_k
 from digrad.sampling import seed_of_run
 from digrad.schedules import SCHEDULES
+from digrad.types import OneFraction, OnePositive, Seed
 
 LONGEST_DELAY = 126  # ages are stored in one byte
-PUSHES = ("sum", "keep", "drop", "renormalise", "last")
-PULLS = ("self", "renormalise", "last", "drop")
 NAIVE = {
     "push": ("drop", "renormalise", "last"),
     "pull": ("drop",),
 }  # which lose mass or weight, and so are biased
+_steps = partial(checks.count, minimum=0, maximum=LONGEST_DELAY)
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,12 @@ class Bursts:
         length: Average length of a burst, in steps.
     """
 
-    loss: float
-    length: float
+    loss: OneFraction
+    length: OnePositive
 
     def __post_init__(self) -> None:
         """Check that such a chain exists."""
-        checks.set_number(self, "loss", checks.fraction)
-        checks.set_number(self, "length", checks.positive)
+        checks.fields(self)
         if self.length < 1 or self.enter + self.leave > 1:
             raise ArgumentError(
                 f"`length` of Bursts must be at least {max(1.0, 1 / (1 - self.loss)):g} steps for a loss of "
@@ -59,11 +59,56 @@ class Bursts:
 class FixedDelay:
     """Every packet is late by ``steps``."""
 
-    steps: int
+    steps: Annotated[int, _steps]
 
-    def __post_init__(self) -> None:
-        """Check the field."""
-        object.__setattr__(self, "steps", _steps(self.steps, "steps", "FixedDelay"))
+    __post_init__ = checks.fields
+
+
+def _loss(value: Any, name: str, owner: str) -> Any:
+    return value if isinstance(value, Bursts) else checks.one_number(checks.fraction, value, name, owner)
+
+
+def _delay(value: Any, name: str, owner: str) -> Any:
+    return value if isinstance(value, FixedDelay) else _steps(value, name, owner)
+
+
+def _rates(value: Any, name: str, owner: str) -> float | tuple[float, ...]:
+    many = isinstance(value, list | tuple) or getattr(value, "ndim", 0) > 0
+    rates = [
+        float(checks.one_number(checks.positive, rate, name, owner)) for rate in (value if many else [value])
+    ]
+    if max(rates, default=0.0) > 1:
+        raise ArgumentError(
+            f"`{name}` of {owner} must be a probability of at most 1, but got {max(rates)!r}."
+        )
+    return tuple(rates) if many else rates[0]
+
+
+def _compressor(value: Any, name: str, owner: str) -> None:
+    if not isinstance(value, Compressor | None):
+        raise ArgumentError(
+            f"`{name}` of {owner} must be one of digrad.compressors, such as compressors.top_k(3) or "
+            f"compressors.sign(), but got {value!r}; call it if it is a class."
+        )
+
+
+def _noise(value: Any, name: str, owner: str) -> Any:
+    if callable(value):
+        return checks.function_of_k(value, name, owner)
+    return checks.one_number(checks.not_negative, value, name, owner)
+
+
+def _clock(value: Any, name: str, owner: str) -> None:
+    if not isinstance(value, Clock | None):
+        raise ArgumentError(f"`{name}` of {owner} must be a digrad.links.Clock, but got {value!r}.")
+
+
+def _events(value: Any, name: str, owner: str) -> tuple[Event, ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(each, Event) for each in value):
+        raise ArgumentError(
+            f"`{name}` of {owner} must be a list of Leave, Crash and Join of digrad.links, but got {value!r}."
+        )
+    return tuple(value)
 
 
 @dataclass(frozen=True, repr=False)
@@ -108,50 +153,24 @@ class Links:
         'converged'
     """
 
-    loss: float | Bursts = 0.0
-    delay: int | FixedDelay = 0
-    awake: float | Sequence[float] = 1.0
-    two_way: bool = False
-    compressor: Compressor | None = None
-    damping: float | None = None
-    noise: float | Callable[[int], float] = 0.0
+    loss: Annotated[float | Bursts, _loss] = 0.0
+    delay: Annotated[int | FixedDelay, _delay] = 0
+    awake: Annotated[float | Sequence[float], _rates] = 1.0
+    two_way: Annotated[bool, checks.flag] = False
+    compressor: Annotated[Compressor | None, _compressor] = None
+    damping: OnePositive | None = None
+    noise: Annotated[float | Callable[[int], float], _noise] = 0.0
     push: Literal["sum", "keep", "drop", "renormalise", "last"] = "sum"
     pull: Literal["self", "renormalise", "last", "drop"] = "self"
-    seed: int = 0
-    clock: Clock | None = None
-    churn: Sequence[Event] = ()
+    seed: Seed = 0
+    clock: Annotated[Clock | None, _clock] = None
+    churn: Annotated[Sequence[Event], _events] = ()
 
     def __post_init__(self) -> None:
         """Check every field, and what excludes each other."""
-        is_list = isinstance(self.churn, list | tuple)
-        if not is_list or not all(isinstance(event, Leave | Crash | Join) for event in self.churn):
-            raise ArgumentError(
-                f"`churn` of Links must be a list of Leave, Crash and Join of digrad.links, but got {self.churn!r}."
-            )
-        object.__setattr__(self, "churn", tuple(self.churn))
-        if not isinstance(self.loss, Bursts):
-            checks.set_number(self, "loss", checks.fraction)
-        if not isinstance(self.delay, FixedDelay):
-            object.__setattr__(self, "delay", _steps(self.delay, "delay", "Links"))
-        object.__setattr__(self, "awake", _rates(self.awake))
-        if not isinstance(self.two_way, bool):
-            raise ArgumentError(f"`two_way` of Links must be True or False, but got {self.two_way!r}.")
-        if not isinstance(self.compressor, Compressor | None):
-            raise ArgumentError(
-                "`compressor` of Links must be one of digrad.compressors, such as compressors.top_k(3) or "
-                f"compressors.sign(), but got {self.compressor!r}; call it if it is a function."
-            )
+        checks.fields(self)
         if self.damping is not None:
-            self._check_damping()
-        if callable(self.noise):
-            checks.function_of_k(self.noise, "noise", "Links")
-        else:
-            object.__setattr__(self, "noise", _noise(self.noise, "noise"))
-        if not isinstance(self.clock, Clock | None):
-            raise ArgumentError(f"`clock` of Links must be a digrad.links.Clock, but got {self.clock!r}.")
-        checks.choice(self.push, "push", "Links", PUSHES)
-        checks.choice(self.pull, "pull", "Links", PULLS)
-        object.__setattr__(self, "seed", checks.seed(self.seed, "Links"))
+            self._check_damping(self.damping)
         if self.clock is not None and self.longest_delay:
             raise ArgumentError(
                 "`delay` of Links says in steps when packets arrive, and `clock` in seconds; leave out `delay` (a "
@@ -168,15 +187,14 @@ class Links:
                 'late; use "sum".'
             )
 
-    def _check_damping(self) -> None:
-        checks.set_number(self, "damping", checks.positive)
+    def _check_damping(self, damping: float) -> None:
         if self.compressor is None:
             raise ArgumentError(
                 "`damping` of Links is for compressed messages; leave it out, or give a compressor."
             )
-        if self.damping > 1:  # pyright: ignore[reportOptionalOperand]
+        if damping > 1:
             raise ArgumentError(
-                f"`damping` of Links must be at most 1, with which all shares are sent, but got {self.damping!r}."
+                f"`damping` of Links must be at most 1, with which all shares are sent, but got {damping!r}."
             )
 
     def __repr__(self) -> str:
@@ -257,7 +275,7 @@ class Links:
         """Return the standard deviation of the noise of iteration k."""
         if not callable(self.noise):
             return float(self.noise)
-        return float(_noise(self.noise(k), f"noise({k})"))
+        return float(checks.one_number(checks.not_negative, self.noise(k), f"noise({k})", "Links"))
 
     def check_agents(self, n: int) -> None:
         """Raise unless what is given one by one, rates and seconds, is of ``n`` agents."""
@@ -283,27 +301,6 @@ def check_links(links: Any, n: int, owner: str) -> None:
             f"`links` of {owner} must be digrad.Links(...), or None if messages arrive as sent, but got {got}."
         )
     links.check_agents(n)
-
-
-def _steps(value: Any, name: str, owner: str) -> int:
-    return checks.count(value, name, owner, minimum=0, maximum=LONGEST_DELAY)
-
-
-def _rates(awake: Any) -> float | tuple[float, ...]:
-    many = isinstance(awake, list | tuple) or getattr(awake, "ndim", 0) > 0
-    rates = [checks.number(rate, "awake", "Links") for rate in (awake if many else [awake])]
-    for rate in rates:
-        checks.positive(rate, "awake", "Links")
-        if rate > 1:
-            raise ArgumentError(f"`awake` of Links must be a probability of at most 1, but got {rate!r}.")
-    return tuple(map(float, rates)) if many else float(rates[0])
-
-
-def _noise(value: Any, name: str) -> int | float:
-    found = checks.number(value, name, "Links")
-    if not 0 <= found < float("inf"):
-        raise ArgumentError(f"`{name}` of Links must be at least 0 and finite, but got {value!r}.")
-    return found
 
 
 def _readable(value: Any) -> str:

@@ -27,7 +27,7 @@ from digrad.arrays import (
 )
 from digrad.errors import ArgumentError
 from digrad.methods.optimizers import from_optax, from_torch
-from digrad.types import Array, Count, PartThreshold, Shapes
+from digrad.types import Array, Count, OneThreshold, Shapes
 
 __all__ = [
     "Direction",
@@ -91,7 +91,7 @@ class clip:
         threshold: :math:`c_0 > 0`, or infinity.
     """
 
-    threshold: PartThreshold
+    threshold: OneThreshold
 
     settles = True
     init = no_memory
@@ -110,7 +110,7 @@ class soft_clip:
         threshold: :math:`c_0 > 0`, or infinity.
     """
 
-    threshold: PartThreshold
+    threshold: OneThreshold
 
     settles = True
     init = no_memory

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from digrad import checks
 from digrad.arrays import clip_rows, row_norm, where
-from digrad.types import Array, PartFraction, PartThreshold
+from digrad.types import Array, OneFraction, OneThreshold
 
 __all__ = ["Estimator", "error_feedback", "gradient", "momentum"]
 
@@ -48,8 +48,8 @@ class momentum:
             :math:`\alpha/(1 - \beta)`; :math:`\tau = \beta` the moving average of GT-NSGDm and DeMuon.
     """
 
-    momentum: PartFraction
-    dampening: PartFraction = field(default=0.0, kw_only=True)
+    momentum: OneFraction
+    dampening: OneFraction = field(default=0.0, kw_only=True)
 
     __post_init__ = checks.fields
 
@@ -71,7 +71,7 @@ class error_feedback:
         threshold: The longest change of what is tracked.
     """
 
-    threshold: PartThreshold = math.inf
+    threshold: OneThreshold = math.inf
 
     __post_init__ = checks.fields
 
