@@ -20,7 +20,7 @@ LOSSY = "packets may be lost or late, so that the figures of the perfect network
 ALTERED = "its links alter messages, but in the proof they arrive as sent"
 
 
-def one_number(value: object, name: str, owner: str) -> None:
+def constant_number(value: object, name: str, owner: str) -> None:
     """Raise unless ``value`` is one number: neither a schedule nor an array with an entry per agent."""
     if callable(value) or getattr(value, "ndim", 0) > 0:
         kind = "a schedule" if callable(value) else f"an array of shape {getattr(value, 'shape', ())}"

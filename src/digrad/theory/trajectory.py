@@ -20,7 +20,7 @@ from digrad.theory.arguments import (
     check_agents,
     check_covered,
     check_problem,
-    one_number,
+    constant_number,
     start_array,
 )
 
@@ -96,7 +96,7 @@ def run(
     check_problem(problem, "theory.run")
     check_covered(network, "theory.run")
     for name, value in (("step_size", step_size), ("threshold", threshold)):
-        one_number(value, name, "theory.run")
+        constant_number(value, name, "theory.run")
     checks.positive(step_size, "step_size", "theory.run")
     checks.positive(threshold, "threshold", "theory.run", allow_inf=True)
     start = start_array(problem, x0, "theory.run")

@@ -21,7 +21,7 @@ from digrad.theory.arguments import (
     check_covered,
     check_problem,
     check_start,
-    one_number,
+    constant_number,
     start_array,
     uncovered,
 )
@@ -171,7 +171,7 @@ def certify_state(
     check_problem(problem, "certify_state")
     constants = as_smoothness(smoothness, problem, "certify_state")
     for name, value in (("step_size", step_size), ("threshold", threshold)):
-        one_number(value, name, "certify_state")
+        constant_number(value, name, "certify_state")
     checks.positive(step_size, "step_size", "certify_state")
     reach = _values(threshold, "threshold", problem.n_agents, 1, allow_inf=True)
     here, trackers = start_array(problem, x, "certify_state"), start_array(problem, y, "certify_state")
