@@ -34,6 +34,7 @@ ROLES = {
     "agent of one machine": False,
     "launch of one machine": False,
 }
+WAITING = "digrad: waiting for"
 MOMENTS = ("start", "step", "save", "end")
 FIRST = int(os.environ.get("DIGRAD_SOAK_FIRST", "0"))  # trial; those of several machines can be put together
 TRIALS = range(FIRST, FIRST + int(os.environ.get("DIGRAD_SOAK", "8")))
@@ -139,7 +140,7 @@ def kill(run: Run, trial: Trial, rng: random.Random) -> None:
         until(
             lambda: victims_of(trial.role, host, rng), f"agent: {run.logs()}"
         )  # launch may not have come so far
-    victims = victims_of(trial.role, host, rng)
+    victims, waits = victims_of(trial.role, host, rng), run.logs().count(WAITING)
     trial.moment, trial.killed = moment_of(run), len(victims)
     for pid in victims:
         os.kill(pid, signal.SIGKILL)
@@ -154,7 +155,7 @@ def kill(run: Run, trial: Trial, rng: random.Random) -> None:
     def have_ended() -> bool:
         return all(process.poll() is not None for process in others)
 
-    until(lambda: have_ended() or "digrad: waiting for" in run.logs(), f"word of others: {run.logs()}")
+    until(lambda: have_ended() or run.logs().count(WAITING) > waits, f"word of others: {run.logs()}")
     if trial.hosts == 1 or not have_ended():
         run.start(machine, TMPDIR=str(run.folder))
         trial.relaunches = 1
