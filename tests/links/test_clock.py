@@ -6,20 +6,28 @@ import pytest
 import digrad as dg
 from digrad.core.communication import Charge
 from digrad.core.network_delivery import make_delivery
+from digrad.core.step_times import StepTimes
 from digrad.errors import ArgumentError
 from digrad.links import Bursts, Clock, Exponential, FixedDelay, Links, Uniform
 from digrad.simulation import simulator
 from link_runs import EXAMPLE, METHODS, QUADRATIC
 
 
-def seconds(clock, steps=10, graph=EXAMPLE, **links):
-    network = dg.Network(graph, links=Links(clock=clock, **links))
-    return dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=steps).seconds_simulated
+def delivery_by(clock, **links):
+    matrices = {"push": "C", "pull": "R"}
+    charges = [Charge(primitive, 16, 16, starts_in_full=False) for primitive in matrices]  # of CGT
+    return make_delivery(dg.Network(EXAMPLE, links=Links(clock=clock, **links)), charges, matrices)
+
+
+def seconds(clock, steps=10, **links):
+    return StepTimes(delivery_by(clock, **links)).before(np.arange(steps + 1))
 
 
 def test_equal_agents_take_computing_and_sending_at_every_step():
     clock = Clock(compute=0.5, latency=0.25, bandwidth=64.0)  # CGT sends 4 numbers of 8 bytes
-    np.testing.assert_allclose(seconds(clock), (0.5 + 0.25 + 0.5) * np.arange(11))
+    trace = dg.simulate(METHODS["CGT"], QUADRATIC, dg.Network(EXAMPLE, links=Links(clock=clock)), steps=10)
+    np.testing.assert_allclose(trace.seconds_simulated, (0.5 + 0.25 + 0.5) * np.arange(11))
+    assert trace.facts["slowest"]["edges"][0][2] == pytest.approx(0.75)
 
 
 def test_a_straggler_slows_all_down_in_the_end():
@@ -40,14 +48,12 @@ def test_nobody_waits_for_a_lost_packet():
 
 
 @pytest.mark.parametrize("times", [Exponential(mean=1.0), Uniform(0.5, 1.5)], ids=repr)
-def test_drawn_times_do_not_depend_on_chunks(times, chunks_of):
-    network = dg.Network(EXAMPLE, links=Links(clock=Clock(compute=times, latency=times)))
-    runs = []
-    for chunk in (1000, 7):
-        chunks_of(chunk)
-        runs.append(dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=40, record_every=3))
-    np.testing.assert_array_equal(runs[0].seconds_simulated, runs[1].seconds_simulated)
-    assert (np.diff(runs[0].seconds_simulated) > 0).all()
+def test_drawn_times_do_not_depend_on_chunks(times):
+    clock = Clock(compute=times, latency=times)
+    whole, pieces = seconds(clock, steps=40), StepTimes(delivery_by(clock))
+    found = [pieces.before(np.arange(first, min(first + 7, 41))) for first in range(0, 41, 7)]
+    np.testing.assert_array_equal(np.concatenate(found), whole)
+    assert (np.diff(whole) > 0).all()
 
 
 DEADLINES = {
@@ -56,12 +62,6 @@ DEADLINES = {
     "narrow edge": Clock(bandwidth=[10.0, 1e3, 1e3, 1e3, 1e3, 1e3, 1e3], deadline=1.5),  # 32 bytes
     "drawn": Clock(compute=Exponential(0.5), latency=Exponential(0.5), deadline=1.5),
 }
-
-
-def delivery_by(clock, **links):
-    matrices = {"push": "C", "pull": "R"}
-    charges = [Charge(primitive, 16, 16, starts_in_full=False) for primitive in matrices]  # of CGT
-    return make_delivery(dg.Network(EXAMPLE, links=Links(clock=clock, **links)), charges, matrices)
 
 
 def test_an_agent_that_computes_beyond_the_deadline_acts_when_it_is_done():
@@ -90,8 +90,19 @@ def test_delivery_by_the_clock_do_not_depend_on_who_asks_for_what_first(links):
         np.testing.assert_array_equal(pieces.awake(first, length), awake[first : first + length])
 
 
-@pytest.mark.parametrize("name", DEADLINES)
-@pytest.mark.parametrize("links", [{}, {"loss": 0.3, "awake": 0.8}], ids=str)
+LOSSY = {"loss": 0.3, "awake": 0.8}
+GATE = (("slow edge", {}), ("narrow edge", {}), ("drawn", LOSSY))  # two loops are compiled
+
+
+@pytest.mark.parametrize(
+    ("name", "links"),
+    [
+        pytest.param(name, links, marks=[] if (name, links) in GATE else [pytest.mark.slow])
+        for name in DEADLINES
+        for links in ({}, LOSSY)
+    ],
+    ids=str,
+)
 def test_what_misses_the_deadline_costs_no_exactness(name, links):
     network = dg.Network(EXAMPLE, links=Links(clock=DEADLINES[name], **links))
     trace = dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=3000, record_every=100, x0=[10, -10])
@@ -118,19 +129,12 @@ def test_a_deadline_ends_the_wait_for_a_straggler():
 
 
 def test_the_slowest_are_named():
-    slowest = dg.simulate(
-        METHODS["CGT"],
-        QUADRATIC,
-        dg.Network(EXAMPLE, links=Links(clock=DEADLINES["straggler"])),
-        steps=40,
-    ).facts["slowest"]
+    slowest = StepTimes(delivery_by(DEADLINES["straggler"])).slowest(40)
     agent, computing, waiting = slowest["agents"][0]
     assert agent == 4
     assert computing == pytest.approx(1.25)
     assert computing + waiting == pytest.approx(slowest["seconds"] / 40)
-    slow_edge = dg.Network(EXAMPLE, links=Links(clock=DEADLINES["slow edge"]))
-    slowest = dg.simulate(METHODS["CGT"], QUADRATIC, slow_edge, steps=40).facts["slowest"]
-    assert slowest["edges"][0] == [4, 0, 3.0, 1.0]
+    assert StepTimes(delivery_by(DEADLINES["slow edge"])).slowest(40)["edges"][0] == [4, 0, 3.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -155,33 +159,38 @@ def test_steps_and_seconds_do_not_both_say_when_packets_arrive(clock, delay):
 CODED = {"compressor": dg.compressors.bfloat16()}  # of two numbers: 4 bytes, in full 16
 
 
+def traffic_on(network):
+    """Return what CGT sends, and when: a simulator knows it before the first step."""
+    return dg.Simulator(METHODS["CGT"], QUADRATIC, network).setup.traffic
+
+
 @pytest.mark.parametrize("links", [{}, {"loss": 0.4}, {"loss": 0.4, "awake": 0.7}], ids=str)
 def test_a_packet_takes_the_seconds_of_the_bytes_that_are_counted(links):
     network = dg.Network(EXAMPLE, links=Links(clock=Clock(bandwidth=8.0), **CODED, **links))
-    trace = dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=12)
-    delivery = make_delivery(network)
+    traffic, delivery = traffic_on(network), make_delivery(network)
+    counted, times = traffic.before(np.arange(13)), traffic.times.before(np.arange(13))
     sent, ages = delivery.sent(0, 12), delivery.ages(0, 12)
     missed, is_new, ends = np.ones(7), np.ones(7, bool), np.zeros(5)
     for k in range(12):
         size = np.minimum(4 * missed, 16) + np.where(is_new, 16, np.minimum(4 * missed, 16))
-        assert trace.bytes_sent[k + 1] - trace.bytes_sent[k] == size[sent[k]].sum()
+        assert counted[k + 1] - counted[k] == size[sent[k]].sum()
         begins = ends.copy()
         for (sender, receiver), age, takes in zip(EXAMPLE.edge_array, ages[k], size / 8, strict=True):
             if age == 0:
                 ends[receiver] = max(ends[receiver], begins[sender] + takes)
-        assert trace.seconds_simulated[k + 1] == pytest.approx(ends.max())
+        assert times[k + 1] == pytest.approx(ends.max())
         missed, is_new = np.where(ages[k] >= 0, 1, missed + sent[k]), is_new & (ages[k] < 0)
 
 
 def test_a_packet_in_full_misses_a_deadline_that_short_ones_keep():
     clock = Clock(bandwidth=8.0, deadline=1.5)
-    network = dg.Network(EXAMPLE, links=Links(clock=clock, **CODED))
-    trace = dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=6)
+    traffic, ks = traffic_on(dg.Network(EXAMPLE, links=Links(clock=clock, **CODED))), np.arange(7)
     # 20 bytes, then 24 because nothing has been heard yet, both late by a step; the third overtakes the second.
-    np.testing.assert_array_equal(np.diff(trace.bytes_sent) / 7, [20, 24, 8, 8, 8, 8])
-    np.testing.assert_allclose(np.diff(trace.seconds_simulated), [1.5, 1.5, 1.0, 1.0, 1.0, 1.0])
-    assert trace.columns["delivered"].tolist() == [1.0] * 7
-    np.testing.assert_allclose(trace.columns["overtaken"], [0, 0, 0, 1 / 3, 1 / 4, 1 / 5, 1 / 6])
+    np.testing.assert_array_equal(np.diff(traffic.before(ks)) / 7, [20, 24, 8, 8, 8, 8])
+    np.testing.assert_allclose(np.diff(traffic.times.before(ks)), [1.5, 1.5, 1.0, 1.0, 1.0, 1.0])
+    shares = traffic.shares(ks)
+    assert shares["delivered"].tolist() == [1.0] * 7
+    np.testing.assert_allclose(shares["overtaken"], [0, 0, 0, 1 / 3, 1 / 4, 1 / 5, 1 / 6])
 
 
 @pytest.mark.parametrize("links", [{}, {"loss": 0.3, "awake": 0.8}], ids=str)
@@ -252,4 +261,4 @@ def test_seconds_that_no_clock_shows_are_refused(make, words):
 def test_seconds_are_those_of_agents_and_edges_before_the_first_step(clock, words, monkeypatch):
     monkeypatch.setattr(simulator, "advance_of", None)  # no step can be taken
     with pytest.raises(ArgumentError, match=words):
-        seconds(clock)
+        dg.simulate(METHODS["CGT"], QUADRATIC, dg.Network(EXAMPLE, links=Links(clock=clock)), steps=1)
