@@ -112,6 +112,16 @@ def test_epsilon_is_never_less_than_that_of_dp_accounting(case):
     assert OTHER_ORDERS[case] <= found <= 1.002 * OTHER_ORDERS[case]
 
 
+@pytest.mark.parametrize("case", WHOLE_ORDERS)
+def test_noise_of_an_epsilon_is_the_noise_that_spends_it(case):
+    rate, noise_multiplier, steps, delta = case
+    wanted = WHOLE_ORDERS[case]
+    found = Private.with_epsilon(wanted, steps=steps, clip=2.0, rate=rate, delta=delta)
+    assert found.noise_multiplier == pytest.approx(noise_multiplier, rel=1e-9)
+    assert wanted * (1 - 1e-9) < found.epsilon(steps) <= wanted
+    assert (found.clip, found.rate, found.delta) == (2.0, rate, delta)
+
+
 def test_epsilon_is_a_column_of_the_run(problem):
     private = Private(clip=3.0, noise_multiplier=2.0, rate=0.5, delta=1e-3)
     trace = dg.simulate(dg.AB(0.05), problem, NETWORK, steps=20, sampling=private, record_every=10)
@@ -131,6 +141,9 @@ def test_what_privacy_refuses_is_one_line(problem):
         (lambda: Private(clip=1.0, noise_multiplier=-1.0, rate=0.5), "`noise_multiplier` of Private"),
         (lambda: Private(clip=1.0, noise_multiplier=1.0, rate=1.5), "`rate` of Private must be at most 1"),
         (lambda: private.epsilon(10, 0.0), "`delta` of Private"),
+        (lambda: _with_epsilon(1e-4), "`epsilon` of Private.with_epsilon must be at least 0.0084"),
+        (lambda: _with_epsilon(-1.0), "`epsilon` of Private.with_epsilon"),
+        (lambda: _with_epsilon(1.0, steps=0), "`steps` of Private.with_epsilon"),
         (lambda: _run(problem, sampling=private, batch_size=2), "`batch_size` must be left out"),
         (lambda: _run(dg.problems.example_quadratic(), sampling=private), "no samples to draw from"),
         (lambda: _run(problem, sampling="poisson"), "`sampling` of simulate must be one of"),
@@ -139,6 +152,10 @@ def test_what_privacy_refuses_is_one_line(problem):
         with pytest.raises(ArgumentError, match=line) as refused:
             call()
         assert "\n" not in str(refused.value)
+
+
+def _with_epsilon(epsilon, steps=100):
+    return Private.with_epsilon(epsilon, steps=steps, clip=1.0, rate=0.1, delta=1e-5)
 
 
 def _run(problem, **options):

@@ -25,6 +25,8 @@ from digrad.errors import ArgumentError
 from digrad.types import NotNegative, OnePositive
 
 WHOLE_ORDERS = np.array([*range(2, 64), 128, 256, 512])
+MOST_NOISE = 2.0**40  # beyond which more of it proves no smaller epsilon
+ROUNDING = 1e-12  # relative error of a noise multiplier that was searched for
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,45 @@ class Private:
             raise ArgumentError(f"`rate` of Private must be at most 1, but got {self.rate!r}.")
         if self.delta is not None:
             self.epsilon(0)  # checks it
+
+    @classmethod
+    def with_epsilon(cls, epsilon: float, *, steps: int, clip: float, rate: float, delta: float) -> "Private":
+        """Return the mechanism with the least noise that spends at most ``epsilon`` in ``steps`` steps.
+
+        Args:
+            epsilon: What each agent may spend in all, as :meth:`epsilon` counts it.
+            steps: How many gradients are released.
+            clip: A field of the result, like ``rate`` and ``delta``.
+
+        Raises:
+            ArgumentError: No noise spends so little.
+
+        Example:
+            >>> private = Private.with_epsilon(3.0, steps=400, clip=1.0, rate=0.02, delta=1e-5)
+            >>> round(private.noise_multiplier, 3), round(float(private.epsilon(400)), 6)
+            (0.98, 3.0)
+        """
+        from scipy.optimize import root_scalar
+
+        checks.positive(epsilon, "epsilon", "Private.with_epsilon")
+        checks.count(steps, "steps", "Private.with_epsilon")
+
+        def excess(noise_multiplier: float) -> float:
+            return float(cls(clip, noise_multiplier, rate, delta).epsilon(steps)) - epsilon
+
+        most = 1.0
+        while excess(most) > 0:
+            most *= 2
+            if most > MOST_NOISE:
+                raise ArgumentError(
+                    f"`epsilon` of Private.with_epsilon must be at least {epsilon + excess(most):.2g}, the least that "
+                    f"can be shown with delta={delta:g}, but got {epsilon:g}; take a larger epsilon or delta."
+                )
+        least = most / 2
+        while excess(least) <= 0:
+            least /= 2
+        found = root_scalar(excess, bracket=(least, most), method="brentq", xtol=ROUNDING * most).root
+        return cls(clip, found + 2 * ROUNDING * most, rate, delta)  # on the side that spends no more
 
     def epsilon(self, steps: npt.ArrayLike, delta: float | None = None) -> npt.NDArray[np.float64]:
         r"""Return the epsilon of each agent after ``steps`` steps, in the shape of ``steps``.
@@ -92,10 +133,8 @@ class Private:
             return orders, orders / (2 * variance)
         from scipy.special import gammaln, logsumexp
 
-        found = []
-        for a in WHOLE_ORDERS:
-            k = np.arange(a + 1)
-            binomial = gammaln(a + 1) - gammaln(k + 1) - gammaln(a - k + 1)
-            drawn = k * math.log(self.rate) + (a - k) * math.log1p(-self.rate)
-            found.append(logsumexp(binomial + drawn + k * (k - 1) / (2 * variance)) / (a - 1))
-        return WHOLE_ORDERS.astype(np.float64), np.array(found)
+        a, k = WHOLE_ORDERS[:, None], np.arange(WHOLE_ORDERS[-1] + 1)
+        binomial = gammaln(a + 1) - gammaln(k + 1) - gammaln(a - k + 1)  # log 0 for k > a
+        drawn = k * math.log(self.rate) + (a - k) * math.log1p(-self.rate)
+        moments = logsumexp(binomial + drawn + k * (k - 1) / (2 * variance), axis=1)
+        return WHOLE_ORDERS.astype(np.float64), moments / (WHOLE_ORDERS - 1)
