@@ -38,6 +38,7 @@ def check_fit(method: Method, network: Network, name: str) -> None:
     """
     _check_agents(method, network.n, name)
     check_columns(method, network.n)
+    _check_rounds(method, network, name)
     network.require(required(method), name, connectivity(method))
     if network.links is not None or network.period != 1:
         check_links(method, network, name)
@@ -49,4 +50,15 @@ def _check_agents(method: Method, n: int, name: str) -> None:
         raise ArgumentError(
             f"`network` of {name} must have at most {most} agents, because the state of each agent grows with "
             f"n, but got {n}; use another method, such as AB, CGT or PushDIGing."
+        )
+
+
+def _check_rounds(method: Method, network: Network, name: str) -> None:
+    """Raise if a method with rounds of local steps ends them while a network with local steps is silent."""
+    between = getattr(network.graph, "every", 1)
+    steps = getattr(method, "local_steps", between)
+    if between not in (1, steps):
+        raise ArgumentError(
+            f"`local_steps` of {name} must be {between}, the steps from one message to the next of the network "
+            f"(graphs.every), but got {steps}."
         )
