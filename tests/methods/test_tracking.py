@@ -404,11 +404,12 @@ class TestShapes:
     [
         (lambda: from_optax(3), "`transform` of from_optax must be an optax transformation"),
         (lambda: from_torch(3), "`make` of from_torch must be a function"),
+        (lambda: dg.Tracking(1.0, direction=optax.adam(1.0)), "`direction` of Tracking must be a direction"),
+        (lambda: dg.Tracking(1.0, direction=momentum(0.5)), "`direction` of Tracking must be a direction"),
         (
-            lambda: dg.Tracking(1.0, direction=optax.adam(1.0)),
-            "`direction` of Tracking must be a direction of",
+            lambda: dg.DiLoCo(1.0, direction="adam"),
+            r"dg\.directions\.from_optax\(.* dg\.directions\.from_torch\(",
         ),
-        (lambda: dg.Tracking(1.0, direction=momentum(0.5)), "`direction` of Tracking must be a direction of"),
         (
             lambda: dg.Tracking(1.0, estimator=clip(2.0)),
             "at a wrong point; give it as `direction`, or .*error_feedback",

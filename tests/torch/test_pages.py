@@ -56,6 +56,9 @@ def test_scripts_of_the_pages_train(tmp_path: Path) -> None:
     _, train, every = blocks("guides/training.md", "python")
     late, recipe = blocks("guides/slow_links.md", "python")
     (checkpoints,) = blocks("guides/failures.md", "python")
+    flower, *changes = [
+        one for one in blocks("guides/coming_from.md", "python") if one.startswith("# train.py")
+    ]
     first, model_and_loop = train.split("torch.manual_seed", 1)
     resumable = checkpoints.replace("    ...\n", STEP)
     assert resumable != checkpoints
@@ -72,14 +75,29 @@ def test_scripts_of_the_pages_train(tmp_path: Path) -> None:
         + "scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)\n"
         + resumable
         + "optimizer.close()\n"
+        + "".join([flower, *(changed(flower, change) for change in changes)]).replace(
+            "range(200)", "range(40)"
+        )
     )
     (tmp_path / "train.py").write_text(script)
     with Agents(str(tmp_path / "train.py"), 5) as agents:
         output = "".join(ended.output for ended in agents.wait(LIMIT).values())
+    accuracies = re.findall(r"accuracy (\S+)", output)
+    assert len(changes) == 4
+    assert len(accuracies) == 5 * (1 + len(changes))
+    assert min(map(float, accuracies)) > 0.5
     places = re.findall(r"agent \d is at (\S+)", output)
     assert len(places) == 5
     assert len(set(places)) == 1
     assert any("100" in path.name for path in (tmp_path / "checkpoints").iterdir())
+
+
+def changed(script: str, change: str) -> str:
+    """Return the script of coming_from.md with other lines in front of its shard, or in its place, and another loop."""
+    lines, _, loop = change.partition("for k in")
+    (shard,) = re.findall(r"^shard = .*\n", script, re.MULTILINE)
+    script = script.replace(shard, lines if "shard = " in lines else lines + shard)
+    return re.sub(r"for k in(.|\n)*(?=optimizer\.close)", "for k in" + loop, script) if loop else script
 
 
 @pytest.mark.slow

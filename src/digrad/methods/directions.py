@@ -216,8 +216,9 @@ def check_direction(value: object, name: str, owner: str) -> None:
     """Raise unless ``value`` is a direction."""
     if isinstance(value, type) or not hasattr(value, "settles") or not hasattr(value, "update"):
         raise ArgumentError(
-            f"`{name}` of {owner} must be a direction of digrad.directions, such as clip(5.0) or "
-            f"from_optax(optax.adam(1e-3)), but got {value!r}."
+            f"`{name}` of {owner} must be a direction, such as dg.directions.clip(5.0), "
+            "dg.directions.from_optax(optax.adam(1e-3)) or "
+            f"dg.directions.from_torch(lambda p: torch.optim.Adam(p, lr=1e-3)), but got {value!r}."
         )
 
 
