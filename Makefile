@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Python compiles a module when it is first imported; pip would compile all of them, for most of its time.
+INSTALL := $(BIN)/python -m pip --disable-pip-version-check --quiet install --no-compile -c constraints.txt
 # A file of tests runs on one of three processes (two cores, but some tests only wait), each with one thread.
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
@@ -79,23 +80,23 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) install -c constraints.txt -e .
+	$(INSTALL) -e .
 	touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
-	$(PIP) install -c constraints.txt -e '.[test,docs,torch]'
+	$(INSTALL) -e '.[test,docs,torch]'
 	touch $@
 
 $(VENV)/.installed-build: constraints.txt | $(VENV)/bin/python
-	$(PIP) install -c constraints.txt build hatchling
+	$(INSTALL) build hatchling
 	touch $@
 
 $(VENV)/.installed-slow: $(VENV)/.installed-test
-	$(PIP) install -c constraints.txt -e '.[test,docs,torch,trainers]'
+	$(INSTALL) -e '.[test,docs,torch,trainers]'
 	touch $@
 
 $(VENV)/.installed-plain: $(VENV)/.installed
-	$(PIP) install -c constraints.txt -e '.[test,docs]'
+	$(INSTALL) -e '.[test,docs]'
 	touch $@
 
 # Pin what is installed now, after `pip install -U` of what should move.
