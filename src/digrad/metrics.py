@@ -54,27 +54,27 @@ def mass_error(tracker: Array, g: Array) -> Array:
     return _residual(tracker.sum(0), g.sum(0))
 
 
-def packet_figures(state: Any, owed: Sequence[Array]) -> dict[str, Array]:
+def packet_figures(state: Any, undelivered: Sequence[Array]) -> dict[str, Array]:
     """Return how much mass is missing, how much is under way, and the smallest weight of push-sum.
 
     What a method tracks its gradients with is what it pushes first, and a push-sum weight is what it pushes last.
 
     Args:
         state: Of all agents.
-        owed: What is under way of each array that is pushed, ``[A, width]``.
+        undelivered: What is under way of each array that is pushed, ``[A, width]``.
     """
     tracker = getattr(state, "y", getattr(state, "s", None)) if hasattr(state, "g") else None
     found, missing = {}, []
     if tracker is not None:
-        under_way = owed[0].sum(0) if owed else 0.0
+        under_way = undelivered[0].sum(0) if undelivered else 0.0
         missing.append(_residual(tracker.sum(0) + under_way, state.g.sum(0)))
     if hasattr(state, "w"):
-        under_way = owed[-1].sum() if owed else 0.0
+        under_way = undelivered[-1].sum() if undelivered else 0.0
         missing.append(_or_infinite(abs(state.w.sum() + under_way - len(state.w))))
         found["min_weight"] = state.w.min()
     if missing:
         found["mass_error"] = reduce(maximum, missing)
-    counted = owed[:1] if tracker is not None else owed
+    counted = undelivered[:1] if tracker is not None else undelivered
     found["in_transit"] = sum(_norm(part) ** 2 for part in counted) ** 0.5
     return found
 
