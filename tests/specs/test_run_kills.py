@@ -1,8 +1,8 @@
 """A run that is killed between any two changes of files leaves the old results, the new ones or none, and goes on."""
 
 import os
-import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,25 +19,6 @@ OLD = TEXT.format(steps=20, seeds=1).split("methods.DGDClip")[0]
 LONGER = OLD.replace("steps = 20", "steps = 40")
 OTHER = OLD.replace("threshold = 5.0}", "threshold = 2.0}")
 SEEDS = OLD.replace("seeds = 1", "seeds = 2").split("methods.AB")[0]
-
-# Nothing is simulated in the processes that are killed: their files are what matters.
-ACT = """
-import pickle, sys
-from pathlib import Path
-from digrad.specs import parse_spec, run_directory, runner
-
-versions = run_directory.environment()
-run_directory.environment = lambda: dict(versions)
-text, traces, options = sys.argv[1], pickle.loads(Path(sys.argv[2]).read_bytes()), eval(sys.argv[3])
-runner.draw_figures = lambda *arguments: []
-runner.setting_of = lambda *arguments, **options: {}
-runner.drive = lambda simulator, options, **rest: traces[simulator.setup.name, options["seed"]]
-spec = parse_spec(text)
-built = spec.build()
-
-def act(folder):
-    runner.run(spec, folder, built=built, **options)
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -93,19 +74,20 @@ def is_consistent(folder: Path, wanted: tuple[Spec, ...]) -> bool:
     ids=["extended", "overwritten", "seeds"],
 )
 def test_killed_run_is_old_or_new_or_incomplete_and_goes_on(
-    before: str | None, after: str, options: dict[str, bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    before: str | None, after: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start, specs = tmp_path / "start", tuple(parse_spec(text) for text in (before, after) if text)
     if before:
         run(specs[0], start)
-    made = traces(after)
-    (tmp_path / "traces").write_bytes(pickle.dumps(made))
+    made, built = traces(after), specs[-1].build()
     monkeypatch.setattr(
         runner, "drive", lambda simulator, options, **rest: made[simulator.setup.name, options["seed"]]
     )
-    killed = killed_everywhere(ACT, start, tmp_path / "killed", after, tmp_path / "traces", options)
+    killed = killed_everywhere(
+        lambda folder: run(specs[-1], folder, built=built, **options), start, tmp_path / "killed"
+    )
     assert len(killed) > 10
-    whole, built = results(killed[-1]), specs[-1].build()
+    whole = results(killed[-1])
     for copy in killed:
         is_consistent(copy, specs)
         try:

@@ -8,51 +8,42 @@ from typing import Any
 
 import pytest
 
+import digrad as dg
 from digrad.errors import DataError
 from digrad.report import write_report
 from digrad.sweeps import Sweep, rows, workers
 from kills import killed_everywhere
 
-# Nothing is simulated: a row says which configuration it is of. After each batch the folder stays as it is for a while.
-ACT = """
-import os, sys
-import digrad as dg
-from digrad.sweeps import rows, workers
+OLD: dict[str, Any] = {"steps": 10, "values": [0.1, 0.2, 0.3]}
 
-rows.MOST_RUNS = 1
 
-def rows_of(study, batch):
+def rows_of(study: Any, batch: Any) -> list[dict[str, Any]]:
+    """Simulate nothing: a row says which configuration it is of."""
     steps = study.options["steps"]
     return [
         {"method": one.label, **one.values, "seed": one.seed, "verdict": "converged", "diverged_at": None,
          "steps": steps, "final_loss": steps * one.values["step_size"], "seconds": 0.0}
         for one in batch.runs
-    ]
-
-workers.run_batch = rows_of
-problem, network = dg.problems.example_quartic(), dg.Network(dg.graphs.example5())
-
-def act(folder, **changed):
-    options = {**eval(sys.argv[1]), **changed}
-    grid = {"step_size": options.pop("values")}
-    return dg.sweep(
-        dg.AB, problem, network, grid=grid, out=folder, progress=lambda told: os.replace(sys.argv[2], sys.argv[2]),
-        **options,
-    )
-"""
-OLD: dict[str, Any] = {"steps": 10, "values": [0.1, 0.2, 0.3]}
+    ]  # fmt: skip
 
 
 @pytest.fixture
 def act(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     monkeypatch.setattr(rows, "MOST_RUNS", 1)
-    monkeypatch.setattr(workers, "run_batch", workers.run_batch)
-    monkeypatch.setattr("sys.argv", ["", repr(OLD), tmp_path / "scratch"])
-    (tmp_path / "scratch").touch()
-    names: dict[str, Any] = {}
-    exec(ACT, names)
-    return names["act"]
+    monkeypatch.setattr(workers, "run_batch", rows_of)
+    problem, network = dg.problems.example_quartic(), dg.Network(dg.graphs.example5())
+    scratch = tmp_path / "scratch"
+    scratch.touch()
+
+    def stay(told: Any) -> None:
+        os.replace(scratch, scratch)  # after each batch the folder stays as it is for a while
+
+    def sweep(folder: Path, *, values: list[float] = OLD["values"], **options: Any) -> None:
+        options = {"steps": OLD["steps"], "grid": {"step_size": values}, "progress": stay, **options}
+        dg.sweep(dg.AB, problem, network, out=folder, **options)
+
+    return sweep
 
 
 def read(folder: Path) -> tuple[int, list[float], bool]:
@@ -79,7 +70,7 @@ def test_killed_sweep_is_read_as_what_it_is_and_goes_on(
 ) -> None:
     act(tmp_path / "start")
     old, done = (10, OLD["values"], False), (new["steps"], new["values"], False)
-    killed = killed_everywhere(ACT, tmp_path / "start", tmp_path / "killed", new, tmp_path / "scratch")
+    killed = killed_everywhere(lambda folder: act(folder, **new), tmp_path / "start", tmp_path / "killed")
     assert read(killed[-1]) == done
     has_part = False
     for copy in killed:
@@ -97,8 +88,7 @@ def test_killed_sweep_is_read_as_what_it_is_and_goes_on(
 
 
 def test_killed_new_sweep_goes_on(act: Any, tmp_path: Path) -> None:
-    killed = killed_everywhere(ACT, tmp_path / "none", tmp_path / "killed", OLD, tmp_path / "scratch")
-    for copy in killed:
+    for copy in killed_everywhere(act, tmp_path / "none", tmp_path / "killed"):
         act(copy, resume=True)
         assert read(copy) == (10, OLD["values"], False)
 
@@ -106,8 +96,8 @@ def test_killed_new_sweep_goes_on(act: Any, tmp_path: Path) -> None:
 def test_saved_sweep_is_old_or_new_when_killed(act: Any, tmp_path: Path) -> None:
     act(tmp_path / "start")
     act(tmp_path / "other", steps=20)
-    code = "import sys\nfrom digrad.sweeps import Sweep\nact = Sweep.load(sys.argv[1]).save"
-    for copy in killed_everywhere(code, tmp_path / "start", tmp_path / "killed", tmp_path / "other"):
+    save = Sweep.load(tmp_path / "other").save
+    for copy in killed_everywhere(save, tmp_path / "start", tmp_path / "killed"):
         steps, values, _ = read(copy)
         assert (steps, values) in ((10, OLD["values"]), (20, OLD["values"]), (20, []))
     assert (steps, values) == (20, OLD["values"])
