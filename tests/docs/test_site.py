@@ -134,13 +134,18 @@ const [outside, inside] = [home, formula].map((node) => node.getBoundingClientRe
 return [inside.left - outside.left, outside.right - inside.right, getComputedStyle(home).overflowX];"""
 
 
-def test_formulas_stand_in_the_middle_and_those_too_wide_scroll(site, tmp_path):
-    with chromium(tmp_path) as browser:
-        browser.open(site / "reference" / "methods.html")
-        left, right, overflow = browser.run(FORMULA)
-        assert left == pytest.approx(right, abs=20)
-        browser.open(site / "reference" / "methods.html", width=390)
-        assert browser.run(FORMULA)[2] == overflow == "auto"
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with chromium(tmp_path_factory.mktemp("profile")) as one:
+        yield one
+
+
+def test_formulas_stand_in_the_middle_and_those_too_wide_scroll(site, browser):
+    browser.open(site / "reference" / "methods.html")
+    left, right, overflow = browser.run(FORMULA)
+    assert left == pytest.approx(right, abs=20)
+    browser.open(site / "reference" / "methods.html", width=390)
+    assert browser.run(FORMULA)[2] == overflow == "auto"
 
 
 SHOWN = """return [document.querySelectorAll("h1").length,
@@ -148,17 +153,21 @@ SHOWN = """return [document.querySelectorAll("h1").length,
 document.documentElement.scrollWidth - innerWidth];"""
 
 
-def test_every_page_opens_in_a_browser_with_its_pictures(site, tmp_path):
-    shown = [path for path in sorted(site.rglob("*.html")) if "_static" not in path.parts]
-    with chromium(tmp_path) as browser:
-        for path in shown:
-            browser.open(path)  # the theme says on the first page that no mode was chosen before
-            titles, without_picture, beyond_the_edge = browser.run(SHOWN)
-            assert (titles, without_picture) == (1, []), path
-            assert beyond_the_edge <= 0, path
-            severe = [entry["message"] for entry in browser.log("browser") if entry["level"] == "SEVERE"]
-            assert [message for message in severe if "theme mode" not in message] == [], path
-            assert {urlsplit(address).scheme for address in browser.requests()} <= {"file", "data"}, path
+# One page of each kind: a front page, figures, tables, formulas, a notebook, docstrings.
+KINDS = ("index", "examples", "guides/unreliable", "theory", "tour", "reference/methods")
+
+
+@pytest.mark.parametrize("all_pages", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_pages_open_in_a_browser_with_their_pictures(all_pages, site, browser):
+    every = [path for path in site.rglob("*.html") if "_static" not in path.parts]
+    for path in every if all_pages else [site / f"{name}.html" for name in KINDS]:
+        browser.open(path)  # the theme says on the first page that no mode was chosen before
+        titles, without_picture, beyond_the_edge = browser.run(SHOWN)
+        assert (titles, without_picture) == (1, []), path
+        assert beyond_the_edge <= 0, path
+        severe = [entry["message"] for entry in browser.log("browser") if entry["level"] == "SEVERE"]
+        assert [message for message in severe if "theme mode" not in message] == [], path
+        assert {urlsplit(address).scheme for address in browser.requests()} <= {"file", "data"}, path
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
