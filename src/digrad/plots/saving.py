@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = ("png", "pdf", "svg")
+DPI = 200  # of a PNG
 
 
 def split_suffix(
@@ -74,7 +75,7 @@ def save_figure(
             choice(kind, "formats", "save_figure", FORMATS)
             metadata = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}[kind]
             buffer = io.BytesIO()
-            figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
+            figure.savefig(buffer, format=kind, dpi=DPI, metadata=metadata)
             written.append(write_atomically(stem.with_name(f"{stem.name}.{kind}"), buffer.getvalue()))
     return written
 
@@ -93,14 +94,22 @@ def saved(figure: "Figure", path: str | os.PathLike[str] | None) -> "Figure":
 
 @contextmanager
 def _laid_out_once(figure: "Figure") -> Iterator[None]:
-    """Fix the layout for all formats: finding it takes longer than drawing, and every file would find it twice."""
-    engine = figure.get_layout_engine()
+    """Fix the layout for all formats: finding it takes longer than drawing, and every file would find it twice.
+
+    It is found at the resolution of a PNG, for which texts are then measured once.
+    """
+    import matplotlib
+
+    engine, dpi = figure.get_layout_engine(), figure.dpi
     if engine is None:
         yield
         return
+    figure.set_dpi(DPI)
     engine.execute(figure)
-    figure.set_layout_engine("none")
+    with matplotlib.rc_context({"figure.autolayout": False, "figure.constrained_layout.use": False}):
+        figure.set_layout_engine(None)  # "none" would leave an engine, for which every file is drawn twice
     try:
         yield
     finally:
         figure.set_layout_engine(engine)
+        figure.set_dpi(dpi)
