@@ -48,7 +48,7 @@ def shifted(constant: float) -> dg.Problem:
     return dg.problems.from_loss(huber, blocks, 2)
 
 
-@examples(gate=4, explored=40)
+@examples(gate=2, explored=40)
 @given(
     constant=st.sampled_from((-1.0, 10.0, 100.0, 1e4)),
     label=st.sampled_from(("CGT", "SGP")),
@@ -70,12 +70,12 @@ def test_a_constant_added_to_the_losses_changes_the_loss_only(
             np.testing.assert_array_equal(found.columns[name], column, err_msg=name)
 
 
-@examples(gate=4, explored=40)
+@examples(gate=2, explored=40)
 @given(
     label=st.sampled_from(sorted(METHODS)),
     kind=st.sampled_from(("fixed", "weights", "sequence")),
     links=st.sampled_from(sorted(LINKS)),
-    order=st.permutations(range(5)),
+    order=st.permutations((3, 0, 4, 1, 2)),
 )
 def test_agents_with_other_numbers_give_the_same_run(
     label: str, kind: str, links: str, order: list[int]

@@ -21,10 +21,14 @@ def run(churn, steps, *, links=None, **options):
     return dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=steps, **options)
 
 
+def simulator_of(churn):
+    network = dg.Network(EXAMPLE, links=Links(loss=0.3, churn=churn))
+    return dg.Simulator(METHODS["CGT"], QUADRATIC, network, record_every=1000)
+
+
 def last_two(churn, steps):
     """Return the estimates after all steps but one, and after all."""
-    network = dg.Network(EXAMPLE, links=Links(loss=0.3, churn=churn))
-    simulator = dg.Simulator(METHODS["CGT"], QUADRATIC, network, record_every=steps)
+    simulator = simulator_of(churn)
     state, _ = simulator.run(simulator.init([10.0, -10.0]), steps - 1)
     return simulator.estimate(state), simulator.estimate(simulator.run(state, 1)[0])
 
@@ -47,10 +51,13 @@ def test_those_who_remain_reach_their_minimum_in_the_steps_of_the_specification(
     ("event", "peak"), [(Crash(1, at=400), 0.73), (Crash(1, at=400, repair="restart"), 0.29)]
 )
 def test_a_repair_throws_agents_as_far_as_the_specification_says(event, peak):
-    trace = run([event], 500, record=dg.Record(paths=True), record_every=1)
-    path = np.stack([[trace.columns[f"x[{i}][{j}]"][400:] for j in (0, 1)] for i in REMAIN])  # [4, 2, k]
-    error = np.linalg.norm(path - WITHOUT_1[:, None], axis=1)
-    assert error.max() == pytest.approx(peak, rel=0.02)
+    simulator = simulator_of([event])
+    state, errors = simulator.run(simulator.init([10.0, -10.0]), 400)[0], []
+    for _ in range(40):
+        state, _ = simulator.run(state, 1)
+        errors.append(error(simulator.estimate(state)[REMAIN] - WITHOUT_1))
+    assert max(errors) == pytest.approx(peak, rel=0.02)
+    assert errors[-1] < peak / 2
 
 
 def test_without_a_repair_those_who_remain_are_biased(monkeypatch):
@@ -73,10 +80,10 @@ LATE, ASLEEP = Links(loss=0.3, delay=3), Links(awake=0.7, delay=2, loss=0.2)
 @pytest.mark.parametrize(
     ("links", "repair"),
     [
-        (LATE, "undo"),
-        (ASLEEP, "restart"),
+        (ASLEEP, "undo"),
+        pytest.param(ASLEEP, "restart", marks=pytest.mark.slow),
+        pytest.param(LATE, "undo", marks=pytest.mark.slow),
         pytest.param(LATE, "restart", marks=pytest.mark.slow),
-        pytest.param(ASLEEP, "undo", marks=pytest.mark.slow),
     ],
     ids=repr,
 )
@@ -154,10 +161,10 @@ def test_seeds_and_sweeps_of_networks_whose_agents_leave_are_those_of_single_run
 
 
 @pytest.mark.parametrize(
-    "churn", [[Leave(1, at=40)], [Join(1, at=30), Leave(2, at=60)]], ids=["leave", "join"]
+    "churn", [[Leave(1, at=40)], [Join(1, at=30), Leave(1, at=60)]], ids=["leave", "join"]
 )
 def test_resuming_a_finished_run_changes_nothing(churn, tmp_path):
-    network = dg.Network(dg.graphs.complete(5), links=Links(loss=0.3, churn=churn))
+    network = dg.Network(EXAMPLE, links=Links(loss=0.3, churn=churn))
     checkpoint = dg.Checkpoint(tmp_path / "run.npz", every=50, resume=True)
     whole, again = (
         dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=400, checkpoint=checkpoint) for _ in range(2)

@@ -67,7 +67,7 @@ class ForgetfulNet(SayingNet):
         return self.C @ told + np.diag(self.C)[:, None] * (y - told)
 
 
-def errors(case, say, tell=lambda net, y: y, damping=None, steps=1500, kind=SayingNet):
+def errors(case, say, tell=lambda net, y: y, damping=None, steps=1000, kind=SayingNet):
     """Return the error of the worst agent at every iteration."""
     minimum = np.linalg.solve(case.curvature.sum(0), case.linear.sum(0))
     net = kind(case.graph, say, tell, damping)
@@ -257,7 +257,7 @@ def largest_entry(v):
     ids=["bfloat16", "4 bits", "2 bits", "top 1", "sign"],
 )
 def test_what_a_coder_leaves_unsaid_biases_where_it_is_forgotten(code, bias):
-    found = errors(Q5, alone(code), alone(code), steps=3001, kind=ForgetfulNet)
+    found = errors(Q5, alone(code), alone(code), steps=1600, kind=ForgetfulNet)
     assert found[-1] == pytest.approx(bias, rel=0.05)
 
 
@@ -311,7 +311,7 @@ class HolesNet(PlainNet):
         return out
 
 
-def ends_with_holes(matters, links, linear, start, steps=1500):
+def ends_with_holes(matters, links, linear, start, steps=900):
     """Return the spread of each entry of x after a third of the steps and in the end, and the largest tracker."""
     net = HolesNet(links, steps, matters)
     states = run(METHODS["CGT"], lambda x: CURVATURE * x - linear, np.tile(start, (5, 1)), net, steps)

