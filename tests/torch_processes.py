@@ -1,6 +1,7 @@
 """Starting agents as real processes on loopback, and making sure that none is left over."""
 
 import contextlib
+import ctypes
 import faulthandler
 import ipaddress
 import multiprocessing
@@ -12,9 +13,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import digrad
 
@@ -87,7 +89,8 @@ def environment(**extra: str) -> dict[str, str]:
 class Agents:
     """The processes of one run, ended with the ``with`` block whatever happens.
 
-    They are forked by a server that has imported torch already: importing it takes longer than most tests.
+    They are forked by a server that has imported torch already: importing it takes longer than most tests. They may be
+    on hosts of their own, one each.
     """
 
     def __init__(
@@ -97,8 +100,11 @@ class Agents:
         *args: str,
         ranks: range | None = None,
         extra: Mapping[int, Mapping[str, str]] | None = None,
+        hosts: Sequence[Any] = (),
     ) -> None:
-        port = str(free_port())
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(n)}
+        if hosts:
+            place |= {"MASTER_ADDR": hosts[0].address, "GLOO_SOCKET_IFNAME": "eth0"}
         self.started = time.monotonic()
         self._outputs = tempfile.TemporaryDirectory()
         self.processes = {
@@ -107,14 +113,10 @@ class Agents:
                 args=(
                     [str(WORKERS / worker), *args],
                     environment(
-                        RANK=str(rank),
-                        WORLD_SIZE=str(n),
-                        LOCAL_RANK=str(rank),
-                        MASTER_ADDR="127.0.0.1",
-                        MASTER_PORT=port,
-                        **(extra or {}).get(rank, {}),
+                        RANK=str(rank), LOCAL_RANK=str(rank), **{**place, **(extra or {}).get(rank, {})}
                     ),
                     self._output(rank),
+                    hosts[rank].name if hosts else None,
                 ),
             )
             for rank in ranks or range(n)
@@ -147,6 +149,7 @@ class Agents:
         return ended
 
 
+_CLONE_NEWNET = 0x40000000  # of Linux's setns
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
     # DDP and the optimizers of torch itself import all of torch.compile.
@@ -154,9 +157,17 @@ _SERVER.set_forkserver_preload(
 )
 
 
-def _work(command: list[str], variables: dict[str, str], output: str) -> None:
+def _enter(namespace: str) -> None:
+    """Become a process of a host in a network namespace; see `namespaces`."""
+    with open(f"/var/run/netns/{namespace}") as file:
+        assert ctypes.CDLL(None).setns(file.fileno(), _CLONE_NEWNET) == 0
+
+
+def _work(command: list[str], variables: dict[str, str], output: str, namespace: str | None) -> None:
     """Be a process that runs a script, in a session of its own."""
     os.setsid()
+    if namespace is not None:
+        _enter(namespace)
     with open(output, "w") as file:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
@@ -172,8 +183,8 @@ def _work(command: list[str], variables: dict[str, str], output: str) -> None:
     runpy.run_path(command[0], run_name="__main__")
 
 
-def run(worker: str, n: int, *args: str, timeout: float = 240) -> None:
+def run(worker: str, n: int, *args: str, timeout: float = 240, **options: Any) -> None:
     """Run a worker on every agent and require success."""
-    with Agents(worker, n, *args) as agents:
+    with Agents(worker, n, *args, **options) as agents:
         for rank, ended in agents.wait(timeout).items():
             assert ended.code == 0, f"agent {rank} failed:\n{ended.output}"

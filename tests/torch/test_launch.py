@@ -9,18 +9,24 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from digrad import graphs
+from digrad.cli.main import digrad
+from digrad.errors import ArgumentError
 from digrad.graphs import ring
 from digrad.torch.checkpoint.checkpoint_files import committed_steps, step_folder
-from digrad.torch.launch import CHECK, GRAPH_VARIABLE
+from digrad.torch.launch import CHECK, GRAPH_VARIABLE, launch
 from torch_processes import SEARCHED, WORKERS, Agents, environment, free_port, listening
 
 pytestmark = pytest.mark.long
 
 WORKER = str(WORKERS / "launched.py")
+WITHOUT_TORCH = str(WORKERS / "without_torch.py")
 STARTUP = 60.0  # seconds for the interpreters to load torch on a busy machine
 PATIENCE = 240.0  # seconds for agents to train where others have most of the cores; 55 were seen
 GONE = 30.0  # seconds that torchrun gives the agents before it kills them
@@ -38,24 +44,18 @@ def remaining(token: str) -> list[int]:
     return found
 
 
+@pytest.fixture
+def without_zmq(tmp_path: Path) -> dict[str, str]:
+    """Return the environment of processes that do not have pyzmq."""
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['zmq'] = None\n")
+    return {"PYTHONPATH": os.pathsep.join([str(tmp_path), SEARCHED])}
+
+
 @contextmanager
-def started(folder: Path, *words: str, **variables: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Start a command whose descendants are known by a token, and leave none of them behind."""
+def started(folder: Path, *words: str, **variables: str) -> Iterator[tuple[Agents, str]]:
+    """Start `python -m` with words; its descendants are known by a token, and none of them is left behind."""
     token = f"digrad-test-{folder.name}-{os.getpid()}"
-    # Background jobs of a shell ignore Ctrl-C, and so would their children; those of a terminal do not.
-    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        process = subprocess.Popen(
-            [sys.executable, *words],
-            env=environment(DIGRAD_TEST_TOKEN=token, **variables),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-    finally:
-        signal.signal(signal.SIGINT, before)
-    with process:  # waits for its end, which must not be left to a process whose test has failed
+    with Agents("module.py", 1, *words, extra={0: {"DIGRAD_TEST_TOKEN": token, **variables}}) as process:
         try:
             yield process, token
         finally:
@@ -64,18 +64,22 @@ def started(folder: Path, *words: str, **variables: str) -> Iterator[tuple[subpr
                     os.kill(pid, signal.SIGKILL)
 
 
-def digrad_launch(*words: str) -> tuple[str, ...]:
-    return ("-m", "digrad", "launch", *words)
-
-
-def run(folder: Path, *words: str, **variables: str) -> tuple[int, str, float]:
-    """Return exit code, output and seconds of a command, and require that nothing remains."""
-    began = time.monotonic()
+def run(folder: Path, *words: str, **variables: str) -> tuple[int, str]:
+    """Return exit code and output of a command, and require that nothing remains."""
     with started(folder, *words, **variables) as (process, token):
-        output, _ = process.communicate(timeout=STARTUP + 90)
-        seconds = time.monotonic() - began
+        ended = process.wait(STARTUP + 90)[0]
         assert not remaining(token)
-    return process.returncode, output, seconds
+    return ended.code, ended.output
+
+
+def signalled(process: Agents, number: int) -> tuple[int, str]:
+    """Send a signal to a command, and return exit code and output."""
+    os.kill(process.processes[0].pid, number)
+    ended = process.wait(GONE)[0]
+    return ended.code, ended.output
+
+
+LAUNCH = ("digrad", "launch", "--agents", "2")
 
 
 def wait_for(folder: Path, pattern: str, count: int) -> None:
@@ -86,26 +90,27 @@ def wait_for(folder: Path, pattern: str, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "number", "code"),
+    ("script", "what", "number", "code"),
     [
-        ("forever", signal.SIGINT, 130),
-        pytest.param("own group", signal.SIGTERM, 143, marks=pytest.mark.slow),
-        pytest.param("forever", signal.SIGHUP, 129, marks=pytest.mark.slow),
+        ("without_torch.py", "waits", signal.SIGINT, 130),
+        *(
+            pytest.param("launched.py", *case, marks=pytest.mark.slow)
+            for case in (
+                ("forever", signal.SIGINT, 130),
+                ("own group", signal.SIGTERM, 143),
+                ("forever", signal.SIGHUP, 129),
+            )
+        ),
     ],
 )
-def test_nothing_listens_beyond_loopback_and_no_process_survives_when_launch_is_preempted(
-    what: str, number: signal.Signals, code: int, tmp_path: Path
+def test_no_process_survives_when_launch_is_preempted(
+    script: str, what: str, number: signal.Signals, code: int, tmp_path: Path
 ) -> None:
-    with started(tmp_path, *digrad_launch("--agents", "2", WORKER, what, str(tmp_path))) as (
-        process,
-        token,
-    ):
+    with started(tmp_path, *LAUNCH, str(WORKERS / script), what, str(tmp_path)) as (process, token):
         wait_for(tmp_path, "training-*", 2)
-        assert len(remaining(token)) >= 3  # launch and two agents
-        assert {address for address, _ in listening(remaining(token))} == {"127.0.0.1"}
-        process.send_signal(number)
-        output, _ = process.communicate(timeout=GONE)
-        assert process.returncode == code, output
+        assert len(remaining(token)) == 2
+        found, output = signalled(process, number)
+        assert found == code, output
         assert not remaining(token)
     assert "KeyboardInterrupt" not in output
     assert "digrad/torch" not in output  # no traceback of ours
@@ -113,30 +118,29 @@ def test_nothing_listens_beyond_loopback_and_no_process_survives_when_launch_is_
 
 
 def test_launch_that_is_preempted_at_once_leaves_nothing(tmp_path: Path) -> None:
-    with started(tmp_path, *digrad_launch("--agents", "2", WORKER, "forever", str(tmp_path))) as (
-        process,
-        token,
-    ):
+    with started(tmp_path, *LAUNCH, WORKER, "forever", str(tmp_path)) as (process, token):
         deadline = time.monotonic() + STARTUP
-        while len(remaining(token)) < 2 and time.monotonic() < deadline:
-            time.sleep(0.02)
-        process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=GONE)
-        assert process.returncode == 143, output
+        while not remaining(token) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        code, output = signalled(process, signal.SIGTERM)
+        assert code == 143, output
         assert not remaining(token)
 
 
 @pytest.mark.parametrize(
-    ("what", "reason"),
+    ("script", "what", "reason"),
     [
-        ("dtype", "the agents disagree on"),
-        pytest.param("size", "has 3 agents, but 2 processes were started", marks=pytest.mark.slow),
+        ("without_torch.py", "disagree", "the agents disagree on"),
+        pytest.param("launched.py", "dtype", "the agents disagree on", marks=pytest.mark.slow),
+        pytest.param(
+            "launched.py", "size", "has 3 agents, but 2 processes were started", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_wrong_settings_are_not_tried_again_and_the_reason_is_the_last_line(
-    what: str, reason: str, tmp_path: Path
+    script: str, what: str, reason: str, tmp_path: Path
 ) -> None:
-    code, output, _ = run(tmp_path, *digrad_launch("--agents", "2", WORKER, what, str(tmp_path)))
+    code, output = run(tmp_path, *LAUNCH, str(WORKERS / script), what, str(tmp_path))
     assert code == 2, output
     last = output.splitlines()[-1]
     assert last.startswith(("digrad: agent 0 failed: ", "digrad: agent 1 failed: "))  # all fail at once
@@ -147,7 +151,7 @@ def test_wrong_settings_are_not_tried_again_and_the_reason_is_the_last_line(
 def test_error_before_the_first_step_is_tried_once_more_and_the_last_line_says_so(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("print('begun')\nimport absent_module\n")
-    code, output, _ = run(tmp_path, *digrad_launch("--agents", "1", str(script)))
+    code, output = run(tmp_path, "digrad", "launch", "--agents", "1", str(script))
     assert code == 1, output
     assert output.count("[0] begun\n") == 2
     assert output.endswith(
@@ -156,33 +160,37 @@ def test_error_before_the_first_step_is_tried_once_more_and_the_last_line_says_s
     )
 
 
-def test_error_that_repeats_at_the_same_step_is_not_tried_again(tmp_path: Path) -> None:
-    code, output, _ = run(tmp_path, *digrad_launch("--agents", "2", WORKER, "crash", str(tmp_path)))
-    assert code == 1, output
-    assert output.splitlines()[-1] == (
-        "digrad: agent 1 failed: ZeroDivisionError: agent 1 divides by zero; an earlier attempt failed in the same way "
-        "at step 1, so it is not tried again"
-    )
-    again = "digrad: agent 1 failed: ZeroDivisionError: agent 1 divides by zero; all agents have been started again"
-    assert output.splitlines().count(again) == 1
-    assert (
-        output.count("Traceback (most recent call last)") == 2
-    )  # of agent 1 in each attempt: others are folded
-
-
 EARLY = "digrad: agent 1 failed: it ended with exit code 0 at step 3, before the others were done"
+CRASHED = "digrad: agent 1 failed: ZeroDivisionError: agent 1 divides by zero"
 
 
-def test_agent_that_leaves_before_the_others_is_named(tmp_path: Path) -> None:
-    words = digrad_launch("--agents", "2", "--max-restarts", "0", WORKER, "leaves", str(tmp_path))
-    code, output, _ = run(tmp_path, *words)
+def test_agent_that_leaves_early_is_named_and_an_error_that_repeats_at_the_same_step_is_not_tried_again(
+    tmp_path: Path,
+) -> None:
+    code, output = run(tmp_path, *LAUNCH, WITHOUT_TORCH, "trouble", str(tmp_path))
     assert code == 1, output
-    assert [line for line in output.splitlines() if line.startswith(EARLY)] == output.splitlines()[-1:]
+    left, first, second = [line for line in output.splitlines() if line.startswith("digrad: ")]
+    assert left.startswith(EARLY)
+    assert left.endswith("; all agents have been started again")
+    assert first == f"{CRASHED}; all agents have been started again"
+    ending = "an earlier attempt failed in the same way at step 1, so it is not tried again"
+    assert second == output.splitlines()[-1] == f"{CRASHED}; {ending}"
+    # Of agent 1 in the two attempts in which it failed: others are folded.
+    assert output.count("Traceback (most recent call last)") == 2
+
+
+@pytest.mark.slow
+def test_error_of_a_step_that_repeats_is_not_tried_again(tmp_path: Path) -> None:
+    code, output = run(tmp_path, *LAUNCH, WORKER, "crash", str(tmp_path))
+    assert code == 1, output
+    assert output.splitlines()[-1].endswith("at step 1, so it is not tried again")
+    assert output.splitlines().count(f"{CRASHED}; all agents have been started again") == 1
+    assert output.count("Traceback (most recent call last)") == 2
 
 
 @pytest.mark.slow
 def test_agent_that_leaves_before_the_others_is_not_tried_for_ever(tmp_path: Path) -> None:
-    code, output, _ = run(tmp_path, *digrad_launch("--agents", "3", WORKER, "leaves", str(tmp_path)))
+    code, output = run(tmp_path, "digrad", "launch", "--agents", "3", WORKER, "leaves", str(tmp_path))
     assert code == 1, output
     told = [line for line in output.splitlines() if line.startswith("digrad: ")]
     assert len(told) == 2, output
@@ -192,8 +200,7 @@ def test_agent_that_leaves_before_the_others_is_not_tried_for_ever(tmp_path: Pat
 
 @pytest.mark.slow
 def test_forgotten_collective_is_not_tried_for_ever(tmp_path: Path) -> None:
-    words = digrad_launch("--agents", "2", "--max-restarts", "9", WORKER, "alone", str(tmp_path))
-    code, output, _ = run(tmp_path, *words)
+    code, output = run(tmp_path, *LAUNCH, "--max-restarts", "9", WORKER, "alone", str(tmp_path))
     assert code == 1, output
     assert "so it is not tried again" in output.splitlines()[-1]
     assert output.count("all agents have been started again") <= 3
@@ -201,8 +208,8 @@ def test_forgotten_collective_is_not_tried_for_ever(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_traceback_of_the_cause_is_shown_and_those_of_the_others_are_folded(tmp_path: Path) -> None:
-    words = digrad_launch("--agents", "3", "--max-restarts", "0", WORKER, "crash", str(tmp_path))
-    code, output, _ = run(tmp_path, *words)
+    words = ("digrad", "launch", "--agents", "3", "--max-restarts", "0", WORKER, "crash", str(tmp_path))
+    code, output = run(tmp_path, *words)
     assert code == 1, output
     assert output.count("Traceback (most recent call last)") == 1
     lines = output.splitlines()
@@ -227,11 +234,15 @@ os.write(1, b"no line end")
 """
 
 
-def test_lines_of_agents_carry_their_number_and_none_is_lost_or_torn(tmp_path: Path) -> None:
+def test_lines_of_agents_carry_their_number_and_none_is_lost_or_torn(
+    tmp_path: Path, without_zmq: dict[str, str]
+) -> None:
     script = tmp_path / "train.py"
     script.write_text(CHATTER)
-    command = [sys.executable, *digrad_launch("--agents", "2", str(script), "--epochs", "3")]
-    done = subprocess.run(command, env=environment(), capture_output=True, timeout=STARTUP + 60, check=False)
+    command = [sys.executable, "-m", *LAUNCH, str(script), "--epochs", "3"]
+    done = subprocess.run(
+        command, env=environment(**without_zmq), capture_output=True, timeout=STARTUP + 60, check=False
+    )
     assert done.returncode == 0, done.stderr
     expected = [f"['--epochs', '3'] __main__ {tmp_path.name}".encode()]
     expected += [f"line {i}".encode() for i in range(3000)]
@@ -248,43 +259,45 @@ def test_lines_of_agents_carry_their_number_and_none_is_lost_or_torn(tmp_path: P
 def test_two_machines_train_together(tmp_path: Path) -> None:
     folders = [tmp_path / "first", tmp_path / "second"]
     endpoint = f"127.0.0.1:{free_port()}"
-    with_nodes = (
-        "--agents",
-        "2",
-        "--nodes",
-        "2",
-        "--endpoint",
-        endpoint,
-        "--interface",
-        "lo",
-        WORKER,
-        "short",
-    )
+    words = ("--nodes", "2", "--endpoint", endpoint, "--interface", "lo", WORKER, "short")
     for folder in folders:
         folder.mkdir()
-    first, second = (digrad_launch(*with_nodes, str(folder)) for folder in folders)
-    with started(folders[0], *first) as (one, token), started(folders[1], *second) as (two, _):
+    with (
+        started(folders[0], *LAUNCH, *words, str(folders[0])) as (one, token),
+        started(folders[1], *LAUNCH, *words, str(folders[1])) as (two, _),
+    ):
         addresses = set()
-        while one.poll() is None:
+        while one.processes[0].exitcode is None:
             addresses |= {address for address, _ in listening(remaining(token))}
             time.sleep(0.05)
-        outputs = [process.communicate(timeout=STARTUP + 60)[0] for process in (one, two)]
-        assert (one.returncode, two.returncode) == (0, 0), outputs
+        for process in (one, two):
+            ended = process.wait(STARTUP + 60)[0]
+            assert ended.code == 0, ended.output
     assert addresses == {"127.0.0.1"}
     averages = [[path.read_bytes() for path in folder.glob("average-*")] for folder in folders]
     assert [len(found) for found in averages] == [2, 2]
     assert len(set(averages[0] + averages[1])) == 1
 
 
-@pytest.mark.parametrize(
-    "options", [(), pytest.param(("--standalone",), marks=pytest.mark.slow)], ids=["static", "standalone"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--standalone",)], ids=["static", "standalone"])
 def test_plain_torchrun_restarts_the_agents_of_one_machine(options: tuple[str, ...], tmp_path: Path) -> None:
-    """Its store outlives an attempt, so the addresses of each are kept apart."""
-    words = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1", *options)
+    words = ("torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1", *options)
     port = (f"--master-port={free_port()}",) if not options else ()
-    code, output, _ = run(tmp_path, *words, *port, WORKER, "killed", str(tmp_path))
+    code, output = run(tmp_path, *words, *port, WORKER, "killed", str(tmp_path))
     assert code == 0, output
+    assert len(list(tmp_path.glob("average-*"))) == 2
+
+
+def test_attempts_that_share_the_store_of_a_plain_torchrun_keep_their_addresses_apart(tmp_path: Path) -> None:
+    """Its store outlives an attempt; the processes here are those that it would start."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    shared = {"TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_PORT": str(store.port)}
+    for attempt, codes in (("0", {1: -signal.SIGKILL}), ("1", {0: 0, 1: 0})):
+        variables = {**shared, "TORCHELASTIC_RESTART_COUNT": attempt}
+        with Agents(WORKER, 2, "killed", str(tmp_path), extra=dict.fromkeys(range(2), variables)) as agents:
+            ended = agents.wait(PATIENCE, list(codes))
+        assert {rank: one.code for rank, one in ended.items()} == codes, ended
     assert len(list(tmp_path.glob("average-*"))) == 2
 
 
@@ -313,16 +326,20 @@ while True:
 """
 
 
-def test_run_that_is_preempted_saves_the_same_step_on_all_agents_first(tmp_path: Path) -> None:
+def test_run_that_is_preempted_saves_the_same_step_on_all_agents_first(
+    tmp_path: Path, without_zmq: dict[str, str]
+) -> None:
+    """Nothing listens beyond loopback before."""
     script = tmp_path / "train.py"
     script.write_text(SAVING)
     metrics = tmp_path / "metrics"
-    words = digrad_launch("--agents", "2", "--metrics", str(metrics), str(script), str(tmp_path))
-    with started(tmp_path, *words) as (process, token):
+    words = (*LAUNCH, "--metrics", str(metrics), str(script), str(tmp_path))
+    with started(tmp_path, *words, **without_zmq) as (process, token):
         wait_for(tmp_path, "training-*", 2)
-        process.terminate()
-        output, _ = process.communicate(timeout=GONE)
-        assert process.returncode == 143, output
+        pids = [process.processes[0].pid, *remaining(token)]
+        assert {address for address, _ in listening(pids)} == {"127.0.0.1"}
+        code, output = signalled(process, signal.SIGTERM)
+        assert code == 143, output
         assert not remaining(token)
     assert "Traceback" not in output
     for agent in range(2):
@@ -337,12 +354,9 @@ def test_run_that_is_preempted_saves_the_same_step_on_all_agents_first(tmp_path:
 
 
 def test_nothing_survives_a_launch_that_is_killed(tmp_path: Path) -> None:
-    with started(tmp_path, *digrad_launch("--agents", "2", WORKER, "forever", str(tmp_path))) as (
-        process,
-        token,
-    ):
+    with started(tmp_path, *LAUNCH, WITHOUT_TORCH, "waits", str(tmp_path)) as (process, token):
         wait_for(tmp_path, "training-*", 2)
-        os.kill(process.pid, signal.SIGKILL)
+        assert signalled(process, signal.SIGKILL)[0] == -signal.SIGKILL
         deadline = time.monotonic() + GONE
         while remaining(token) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -356,7 +370,7 @@ def test_worker_can_die_with_launch_before_it_imports_torch() -> None:
 
 
 def test_check_tries_every_edge_in_both_directions(tmp_path: Path) -> None:
-    """The script that launch runs then; the next test has the whole command."""
+    """The script that launch runs then."""
     graphs.write(ring(3), tmp_path / "graph.json")
     variables = {GRAPH_VARIABLE: str(tmp_path / "graph.json")}
     with Agents(str(CHECK), 3, extra=dict.fromkeys(range(3), variables)) as agents:
@@ -374,17 +388,14 @@ def test_check_tries_every_edge_in_both_directions(tmp_path: Path) -> None:
     ]
 
 
-def test_check_is_shown_as_json_on_request() -> None:
-    words = digrad_launch("--agents", "2", "--check", "--json")
-    done = subprocess.run(
-        [sys.executable, *words],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=STARTUP + 60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+def test_check_is_shown_as_json_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(script: Path, arguments: tuple[str, ...], **options: Any) -> int:
+        with Agents(str(script), options["agents"], *arguments) as agents:
+            return max(one.code for one in agents.wait(PATIENCE).values())
+
+    monkeypatch.setattr(sys.modules["digrad.torch.launch"], "launch", check)  # its name is that of a function
+    done = CliRunner().invoke(digrad, [*LAUNCH[1:], "--check", "--json"])
+    assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert set(found["versions"]) == {"digrad", "torch", "python"}
     assert found["agents"] == [{"address": "127.0.0.1", "interface": "lo"}] * 2
@@ -392,15 +403,8 @@ def test_check_is_shown_as_json_on_request() -> None:
     assert all(0 < edge["latency"] < 60 and edge["bandwidth"] > 0 for edge in found["edges"])
 
 
-def test_one_machine_does_without_pyzmq_and_several_say_what_to_install(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['zmq'] = None\n")
-    without = {"PYTHONPATH": os.pathsep.join([str(tmp_path), SEARCHED])}
-    script = (WORKER, "train", str(tmp_path))
-    code, output, _ = run(tmp_path, *digrad_launch("--agents", "2", *script), **without)
-    assert code == 0, output
-    assert len(list(tmp_path.glob("average-*"))) == 2
-    machines = ("--agents", "1", "--nodes", "2", "--endpoint", f"127.0.0.1:{free_port()}")
-    code, output, _ = run(tmp_path, *digrad_launch(*machines, *script), **without)
-    assert code == 2, output
-    (line,) = output.splitlines()
-    assert "`pip install pyzmq`" in line
+def test_several_machines_say_that_they_need_pyzmq(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One machine does without: others here have none."""
+    monkeypatch.setitem(sys.modules, "zmq", None)
+    with pytest.raises(ArgumentError, match="`pip install pyzmq`"):
+        launch(WORKER, agents=1, nodes=2, endpoint=f"127.0.0.1:{free_port()}")

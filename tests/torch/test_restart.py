@@ -4,9 +4,6 @@ import json
 import os
 import random
 import socket
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,7 @@ import pytest
 
 from digrad import graphs
 from digrad.graphs import example5, ring
-from torch_processes import WORKERS, Agents, environment
+from torch_processes import WORKERS, Agents
 
 pytestmark = pytest.mark.long
 
@@ -22,30 +19,21 @@ STARTUP = 60.0  # seconds for five interpreters to load torch on a busy machine
 
 
 def launch(folder: Path, plan: dict[str, Any], agents: int) -> str:
-    """Run the worker under ``launch`` in a process of its own; require success and no remains; return the errors."""
-    graph = write_graph(folder, agents)
-    code = (
-        "import sys; from digrad.torch import launch; "
-        f"sys.exit(launch({str(WORKERS / 'restart.py')!r}, [{str(folder)!r}], agents={agents}, "
-        f"graph={graph!r}, max_restarts=1))"
-    )
+    """Run the worker under ``launch`` in a process of its own; require success and no remains; return the output."""
+    words = ("--agents", str(agents), "--graph", write_graph(folder, agents), "--max-restarts", "1")
     token = f"digrad-test-{folder.name}-{os.getpid()}"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment(KILL=json.dumps(plan), DIGRAD_TEST_TOKEN=token),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    variables = {"KILL": json.dumps(plan), "DIGRAD_TEST_TOKEN": token}
+    script = (str(WORKERS / "restart.py"), str(folder))
+    with Agents("module.py", 1, "digrad", "launch", *words, *script, extra={0: variables}) as process:
+        done = process.wait(240)[0]
+    assert done.code == 0, done.output
     assert not orphans(token)
     ports = {int(port) for started in folder.glob("started-*") for port in started.read_text().split()[1:]}
     assert len(ports) > agents  # gloo listens in every process, the store in one
     for port in ports:
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", port)) != 0, f"port {port} is still open"
-    return done.stderr
+    return done.output
 
 
 def write_graph(folder: Path, agents: int) -> str:
@@ -145,15 +133,8 @@ def test_any_agent_may_be_killed_at_any_step(trial: int, tmp_path: Path, five: l
 
 
 def test_torchrun_on_several_machines_fails_early_with_the_reason_when_its_restart_cannot_work() -> None:
-    variables = environment(
-        RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="1", GROUP_WORLD_SIZE="2",
-        TORCHELASTIC_RESTART_COUNT="1",
-    )  # fmt: skip
-    code = "from digrad.torch import ProcessNetwork; from digrad.graphs import ring; ProcessNetwork(ring(3))"
-    began = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=variables, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode != 0
-    assert "`torchrun --rdzv-backend digrad`" in done.stderr
-    assert time.monotonic() - began < STARTUP
+    variables = {"GROUP_WORLD_SIZE": "2", "TORCHELASTIC_RESTART_COUNT": "1"}
+    with Agents("failing.py", 3, "missing", ".", ranks=range(1), extra={0: variables}) as agents:
+        (line,) = agents.wait(60)[0].output.splitlines()
+    assert "`torchrun --rdzv-backend digrad`" in json.loads(line)["error"]
+    assert json.loads(line)["seconds"] < 4  # not those that it waits for others

@@ -26,7 +26,7 @@ from digrad.torch.launch.rendezvous_store import Client, RendezvousStore
 from digrad.torch.transport import curve
 from digrad.torch.transport.curve import make_key, read_key, secure
 from plugin_installs import announce_rendezvous
-from torch_processes import WORKERS, environment, free_port
+from torch_processes import WORKERS, Agents, environment, free_port
 
 
 @pytest.fixture(autouse=True)
@@ -171,10 +171,16 @@ def test_two_torchruns_restart_together_after_a_kill_and_end_right(tmp_path: Pat
         f"--rdzv-endpoint={endpoint}",
         f"--rdzv-conf=key_file={key}",
     )
-    command = [sys.executable, *TORCHRUN, *rendezvous, str(WORKERS / "launched.py"), "killed", str(tmp_path)]
+    command = [sys.executable, *TORCHRUN, *rendezvous, str(WORKERS / "without_torch.py"), "killed"]
     variables = environment(PYTHONPATH=announce_rendezvous(tmp_path / "installed"))
     processes = [
-        subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        subprocess.Popen(
+            [*command, str(tmp_path)],
+            env=variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         for _ in range(2)
     ]
     outputs = [process.communicate(timeout=240)[0] for process in processes]
@@ -186,12 +192,10 @@ def test_two_torchruns_restart_together_after_a_kill_and_end_right(tmp_path: Pat
 
 @pytest.mark.long
 def test_worker_of_a_plain_torchrun_ends_with_it(tmp_path: Path) -> None:
-    command = [sys.executable, *TORCHRUN, str(WORKERS / "launched.py"), "forever", str(tmp_path)]
-    process = subprocess.Popen(
-        command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    until((tmp_path / "training-0").exists, 240)
-    (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    command = (*TORCHRUN[1:], str(WORKERS / "launched.py"), "forever", str(tmp_path))
+    with Agents("module.py", 1, *command) as torchrun:
+        until((tmp_path / "training-0").exists, 240)
+        pid = torchrun.processes[0].pid
+        (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        os.kill(pid, signal.SIGKILL)
     until(lambda: not Path(f"/proc/{child}").exists(), 10)

@@ -13,7 +13,7 @@ from pathlib import Path
 from digrad import checks, graphs
 from digrad.errors import ArgumentError
 from digrad.torch.transport.addresses import check_interface, check_trust, endpoint_parts, published_address
-from digrad.torch.transport.curve import read_key
+from digrad.torch.transport.curve import read_key, require_zmq
 
 GRAPH_VARIABLE = "DIGRAD_GRAPH"
 METRICS_VARIABLE = "DIGRAD_METRICS"  # the folder where agents write what steps have cost
@@ -147,6 +147,7 @@ def _check_machines(
             f"`endpoint` of launch is required for {nodes} nodes; give host:port of one of the machines."
         )
     if nodes > 1:
+        require_zmq("launch")
         published_address(interface)
     if nodes == 1 and endpoint is not None:
         raise ArgumentError("`endpoint` of launch is for several nodes; leave it out for one.")
