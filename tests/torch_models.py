@@ -208,9 +208,9 @@ def turn_cases() -> list[TurnCase]:
         "one peer": one_peer_exponential(5),
     }
     found = [
-        TurnCase(f"{name}, {label}", method, Network(graph))
+        TurnCase(f"{name}, {label}", methods[name], Network(graph))
         for label, graph in graphs.items()
-        for name, method in methods.items()
+        for name in ("CGT", "PushDIGing")
     ]
     rows = DGD(step_size=0.02, mixing="row")
     found.append(TurnCase("DGD, random edges", rows, Network(graphs["random edges"])))

@@ -22,7 +22,15 @@ pytestmark = pytest.mark.long
 
 ALL_CASES = turn_cases()
 REAL_CASES = [case for case in ALL_CASES if not is_unreliable(case.network)]
-EMULATED_CASES = [case for case in ALL_CASES if is_unreliable(case.network)]
+# A loop of the simulator takes a second to compile: one case of each kind; `make slow` has the others.
+SIMULATED = (
+    "CGT, entries",
+    "PushDIGing, split, short",
+    "CGT, all",
+    "PushDIGing, weights",
+    "DGD, last",
+    "CGT, compressed, deadline",
+)
 EXAMPLE = dg.problems.example_quadratic()
 RESTART = "link_restart.py"
 
@@ -64,40 +72,49 @@ def replicated(case: TurnCase) -> Run:
     return Run(x.numpy(), np.array(sent), packets)
 
 
+class Runs(NamedTuple):
+    """The cases in the engines of torch."""
+
+    replicas: dict[str, Run]
+    agents: list[dict[str, Any]]  # what each process stored of the real ones
+
+
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Run, Run, list[dict[str, Any]]]]:
-    """Run all cases in all engines; the other two work while the processes wait for one another."""
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """Run all cases; the replicas work while the processes wait for one another."""
     folder = tmp_path_factory.mktemp("turns")
     with Agents("turns.py", 5, str(folder)) as processes:
-        here = {case.label: (simulated(case), replicated(case)) for case in ALL_CASES}
+        replicas = {case.label: replicated(case) for case in ALL_CASES}
         for rank, ended in processes.wait(240).items():
             assert ended.code == 0, f"agent {rank} failed:\n{ended.output}"
-    agents = [load_file(folder / f"agent{i}.safetensors") for i in range(5)]
-    return {label: (*both, agents) for label, both in here.items()}
+    return Runs(replicas, [load_file(folder / f"agent{i}.safetensors") for i in range(5)])
 
 
-@pytest.mark.parametrize("case", EMULATED_CASES, ids=lambda case: case.label)
-def test_replicas_emulate_what_the_simulator_does(case: TurnCase, runs: dict[str, Any]) -> None:
-    simulator, replicas, _ = runs[case.label]
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=() if case.label in SIMULATED else pytest.mark.slow, id=case.label)
+        for case in ALL_CASES
+    ],
+)
+def test_replicas_compute_send_and_know_what_the_simulator_does(case: TurnCase, runs: Runs) -> None:
+    simulator, replicas = simulated(case), runs.replicas[case.label]
     assert abs(replicas.x - simulator.x).max() <= 1e-12
     np.testing.assert_array_equal(replicas.bytes_sent[:-1], simulator.bytes_sent)
+    for found, expected in zip(replicas.packets, simulator.packets, strict=False):
+        assert found == pytest.approx(expected, rel=1e-9, abs=1e-11, nan_ok=True)
+    has_clock = case.network.links is not None and case.network.links.clock is not None
+    assert ("seconds_simulated" in replicas.packets[0]) == has_clock
 
 
 @pytest.mark.parametrize("case", REAL_CASES, ids=lambda case: case.label)
-def test_three_engines_agree(case: TurnCase, runs: dict[str, Any]) -> None:
-    simulator, replicas, agents = runs[case.label]
+def test_processes_compute_and_send_what_replicas_do(case: TurnCase, runs: Runs) -> None:
+    replicas, agents = runs.replicas[case.label], runs.agents
     processes = np.stack([agent[f"{case.label}/x"].numpy() for agent in agents])
-    assert abs(replicas.x - simulator.x).max() <= 1e-12
     assert (replicas.x == processes).all()
     if case.network.period != 1 and case.method.needs != {"column"}:  # push-sum weighs with what it carries
         average = agents[0][f"{case.label}/average"].numpy()
         np.testing.assert_allclose(average, processes.mean(0), rtol=0, atol=1e-14)
-
-
-@pytest.mark.parametrize("case", REAL_CASES, ids=lambda case: case.label)
-def test_bytes_are_what_the_edges_of_each_iteration_say(case: TurnCase, runs: dict[str, Any]) -> None:
-    simulator, replicas, agents = runs[case.label]
-    np.testing.assert_array_equal(replicas.bytes_sent[:-1], simulator.bytes_sent)
     sent = sum(int(agent[f"{case.label}/bytes"]) for agent in agents)
     if isinstance(case.method, dg.PushDIGing):  # only y is known before the gradient
         links = case.network.links
@@ -106,14 +123,6 @@ def test_bytes_are_what_the_edges_of_each_iteration_say(case: TurnCase, runs: di
         assert sent == replicas.bytes_sent[TURN_STEPS] + ahead
     else:  # everything that the next step mixes has left already
         assert sent == replicas.bytes_sent[TURN_STEPS + 1]
-
-
-@pytest.mark.parametrize("case", EMULATED_CASES, ids=lambda case: case.label)
-def test_replicas_know_of_packets_what_a_trace_records(case: TurnCase, runs: dict[str, Any]) -> None:
-    simulator, replicas, _ = runs[case.label]
-    for found, expected in zip(replicas.packets, simulator.packets, strict=False):
-        assert found == pytest.approx(expected, rel=1e-9, abs=1e-11, nan_ok=True)
-    assert ("seconds_simulated" in found) == (case.network.links.clock is not None)
 
 
 @pytest.mark.parametrize(
