@@ -1,11 +1,9 @@
-"""Methods and problems of another package, installed with pip into a folder of its own."""
+"""Methods and problems of another package, in a folder of its own."""
 
 import json
-import os
 import re
-import shutil
-import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,7 @@ from digrad.errors import PluginError
 from digrad.methods.registry import ALL_METHODS
 from digrad.specs import parse_spec
 from digrad.testing import ContractError, check_method
-from plugin_installs import announce, install, visible
+from plugin_installs import announce, visible
 
 PACKAGE = Path(__file__).parents[1] / "plugin_package"
 SPEC = """
@@ -36,10 +34,15 @@ step_size = 0.1
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """The folder that pip installed the package into."""
-    source = tmp_path_factory.mktemp("source") / "package"
-    shutil.copytree(PACKAGE, source)
-    return install(source, tmp_path_factory.mktemp("installed"))
+    """The folder with what pip leaves of the package, which tests/docs/test_own_method.py installs with pip."""
+    project = tomllib.loads((PACKAGE / "pyproject.toml").read_text())["project"]
+    entries = [
+        line
+        for group, points in project["entry-points"].items()
+        for line in (f"[{group}]", *(f"{name} = {point}" for name, point in points.items()))
+    ]
+    source = (PACKAGE / "heavy_ball.py").read_text()
+    return announce(tmp_path_factory.mktemp("installed"), "heavy_ball", "\n".join(entries), source)
 
 
 @pytest.fixture
@@ -66,6 +69,7 @@ def test_method_of_a_package_is_listed_and_cited(digrad):
     assert "@article{xin2020heavy" in digrad("methods", "HeavyBallAB", "--bibtex")[1].out
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_method_and_problem_of_a_package_run_from_a_specification_and_are_reported(digrad):
     Path("spec.toml").write_text(SPEC)
     code, shown = digrad("run", "spec.toml", "--out", "out", "--json")
@@ -99,7 +103,7 @@ def test_check_method_passes_the_method_and_finds_the_broken_invariant():
         (
             "[methods.HeavyBallAB]",
             "[methods.MissingAB]",
-            "'MissingAB' of digrad-heavy-ball 1.0 cannot be loaded",
+            "'MissingAB' of heavy_ball 1.0 cannot be loaded",
         ),
         ('"distances"\ntarget = 2.0', '"nothing"', "must return a Problem, but it returns a NoneType"),
         ("step_size = 0.1", "step_size = -0.1", "`step_size` of HeavyBallAB must be"),
@@ -113,14 +117,13 @@ def test_what_does_not_fit_a_package_is_one_line(digrad, old, new, line):
     assert len(shown.err.strip().splitlines()) == 1, shown.err
 
 
-def test_broken_method_of_a_package_does_not_hide_the_others(installed):
-    command = [sys.executable, "-m", "digrad", "methods", "--json"]
-    environment = {**os.environ, "PYTHONPATH": str(installed)}
-    listed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    names = [row["name"] for row in json.loads(listed.stdout)]
+def test_broken_method_of_a_package_does_not_hide_the_others(digrad):
+    code, shown = digrad("methods", "--json")
+    names = [row["name"] for row in json.loads(shown.out)]
+    assert code == 0
     assert {"CGT", "HeavyBallAB", "LeakyAB"} <= set(names)
     assert "MissingAB" not in names
-    assert "'MissingAB' of digrad-heavy-ball 1.0 cannot be loaded" in listed.stderr
+    assert "'MissingAB' of heavy_ball 1.0 cannot be loaded" in shown.err
 
 
 @pytest.mark.parametrize(
