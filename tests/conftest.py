@@ -4,7 +4,7 @@ import re
 import resource
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -81,14 +81,35 @@ def a9a_folder() -> Path:
     pytest.skip(reason)
 
 
-@pytest.fixture(scope="module")
-def no_figures() -> Iterator[None]:
-    """Runs that draw no figures into their folders: that takes longer than most of them."""
-    from digrad.specs import runner
+def _touch(figure: object, path: Path, *, formats: Iterable[str] = ("png", "pdf")) -> list[Path]:
+    files = [Path(f"{path}.{kind}") for kind in formats]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    return files
 
+
+@pytest.fixture(scope="module")
+def empty_figures() -> Iterator[None]:
+    """Figures of runs and commands are made, but their files stay empty: to draw them takes longer than most runs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "draw_figures", lambda *_: [])
+        patch.setattr("digrad.plots.save_figure", _touch)
         yield
+
+
+@pytest.fixture(scope="module")
+def no_figures(empty_figures: None) -> Iterator[None]:
+    """The same, and runs do not even make them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("digrad.specs.runner.draw_figures", lambda *_: [])
+        yield
+
+
+@pytest.fixture
+def no_figures_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same in one test."""
+    monkeypatch.setattr("digrad.plots.save_figure", _touch)
+    monkeypatch.setattr("digrad.specs.runner.draw_figures", lambda *_: [])
 
 
 @pytest.fixture

@@ -167,12 +167,6 @@ def test_data_get_says_that_a_data_set_is_bundled(monkeypatch, capsys):
 
 
 @pytest.fixture
-def without_figures(monkeypatch):
-    # They take longer than everything else; the demo draws them.
-    monkeypatch.setattr("digrad.specs.runner.draw_figures", lambda *_: [])
-
-
-@pytest.fixture
 def spec(tmp_path):
     """The path of a specification in which AB diverges."""
     path = tmp_path / "tiny.toml"
@@ -180,7 +174,7 @@ def spec(tmp_path):
     return path
 
 
-@pytest.mark.usefixtures("without_figures")
+@pytest.mark.usefixtures("no_figures_here")
 def test_run_prints_the_summary_that_it_writes(monkeypatch, capsys, spec, tmp_path):
     out = tmp_path / "out"
     summary = json.loads(call(monkeypatch, capsys, "run", spec, "--out", out, "--json"))
@@ -190,7 +184,7 @@ def test_run_prints_the_summary_that_it_writes(monkeypatch, capsys, spec, tmp_pa
     assert "diverged at k = " in call(monkeypatch, capsys, "run", spec, "--out", out, "--resume")
 
 
-@pytest.mark.usefixtures("without_figures")
+@pytest.mark.usefixtures("no_figures_here")
 def test_the_example_specification_runs_as_printed(monkeypatch, capsys, tmp_path):
     text = call(monkeypatch, capsys, "run", "--example")
     shorter = "\n".join("steps = 20" if line.startswith("steps") else line for line in text.splitlines())
@@ -198,7 +192,7 @@ def test_the_example_specification_runs_as_printed(monkeypatch, capsys, tmp_path
     assert "CGT" in call(monkeypatch, capsys, "run", tmp_path / "mine.toml", "--out", tmp_path / "out")
 
 
-@pytest.mark.usefixtures("interruptible", "without_figures")
+@pytest.mark.usefixtures("interruptible", "no_figures_here")
 def test_ctrl_c_keeps_what_was_computed_and_resume_goes_on(monkeypatch, capsys, spec, tmp_path):
     out, save, pressed = tmp_path / "out", checkpoint.save, []
 
@@ -237,7 +231,7 @@ def test_demo_shows_that_tracking_explodes_and_cgt_converges(monkeypatch, capsys
     assert (out / "figures" / "loss_and_gradient.png").is_file()
 
 
-@pytest.mark.usefixtures("without_figures")
+@pytest.mark.usefixtures("no_figures_here")
 def test_demo_replaces_only_itself(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("digrad.specs.preset", lambda name: tiny(steps=20))

@@ -65,8 +65,8 @@ def test_sweep_writes_table_and_figures_and_resumes(spec, monkeypatch, capsys, t
     assert "--resume" in output.err
 
 
+@pytest.mark.usefixtures("no_figures_here")
 def test_parts_of_a_sweep_are_merged_by_resume(spec, monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr("digrad.specs.sweep_and_tune._draw", lambda *_: [])  # which others test
     whole = ("sweep", spec(SPEC + SWEEP), "--out", "parts")
     for part in ("1/3", "3/3"):
         code, output = call(monkeypatch, capsys, *whole, "--part", part, "--json")
@@ -96,6 +96,7 @@ def test_a_part_that_does_not_exist_is_one_line(part, spec, monkeypatch, capsys)
     assert len(output.err.strip().splitlines()) == 1
 
 
+@pytest.mark.usefixtures("no_figures_here")
 def test_the_printed_table_tells_when_the_target_was_reached(spec, monkeypatch, capsys, tmp_path):
     code, output = call(
         monkeypatch, capsys, "sweep", spec(SPEC + SWEEP.replace("grad_norm = 1e-2", "loss = 1e9"))
@@ -107,6 +108,7 @@ def test_the_printed_table_tells_when_the_target_was_reached(spec, monkeypatch, 
     assert {row[-1] for row in rows} == {str(count) for count in reached}
 
 
+@pytest.mark.usefixtures("no_figures_here")
 def test_sweep_takes_graphs_starts_and_random_draws(spec, monkeypatch, capsys):
     text = SPEC + (
         '[sweep]\nsamples = 2\nstarts = ["zeros", "normal"]\nrandom.step_size = {low = 1e-3, high = 1e-2}\n'
@@ -132,6 +134,7 @@ def test_ctrl_c_before_the_first_row_is_one_line(spec, monkeypatch, capsys):
     assert output.err == "Interrupted; the 0 finished rows are in runs/sweep-spec. Continue with --resume.\n"
 
 
+@pytest.mark.usefixtures("no_figures_here")
 def test_a_figure_is_drawn_of_fields_that_one_method_has(spec, monkeypatch, capsys, tmp_path):
     text = SPEC + "methods.CDSGDPolyak = {step_size = 0.001, momentum = 0.5}\n"
     grid = "[sweep.grid]\nmomentum = [0.1, 0.2]\nthreshold = [1, 5]\n"  # no method has both
@@ -148,6 +151,7 @@ def test_a_figure_is_drawn_of_fields_that_one_method_has(spec, monkeypatch, caps
     ).exists()
 
 
+@pytest.mark.usefixtures("no_figures_here")
 def test_tune_finds_a_step_size_and_recommends_a_threshold(spec, monkeypatch, capsys, tmp_path):
     code, output = call(monkeypatch, capsys, "tune", spec(SPEC), "--budget", 4, "--json")
     found = json.loads(output.out)
@@ -173,6 +177,7 @@ def test_tune_notices_a_folder_that_cannot_be_made_before_the_search(spec, monke
     assert "Traceback" not in output.err
 
 
+@pytest.mark.usefixtures("no_figures_here")
 def test_tune_names_the_file_and_leaves_nothing_truncated_when_the_disk_is_full(
     spec, monkeypatch, capsys, tmp_path, full_disk
 ):
@@ -185,6 +190,7 @@ def test_tune_names_the_file_and_leaves_nothing_truncated_when_the_disk_is_full(
     assert list((tmp_path / "runs" / "tune-spec").iterdir()) == []
 
 
+@pytest.mark.usefixtures("no_figures_here")
 def test_tune_compares_on_held_out_samples(spec, monkeypatch, capsys):
     problem = '{kind = "logistic", data = "breast_cancer", held_out = 0.2}'
     text = SPEC.replace('{kind = "example_quartic"}', problem).replace("[10.0, 10.0]", '"zeros"')

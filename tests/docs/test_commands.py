@@ -155,9 +155,8 @@ HERE = {
 )
 def test_commands_of_a_page_run_in_turn(path, done, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        "digrad.theory.RunCheck.figures", lambda check: {}
-    )  # which tests/plots/test_inequalities.py draws
+    # Thirty figures, which tests/plots/test_inequalities.py draws.
+    monkeypatch.setattr("digrad.theory.RunCheck.figures", lambda check: {})
     for name in ("spec", "experiment"):
         Path(f"{name}.toml").write_text(SPEC)
     Path("runs").mkdir()

@@ -21,6 +21,7 @@ def folder(tmp_path_factory):
         yield folder
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_commands_of_the_page_list_and_run_the_method(folder, monkeypatch):
     monkeypatch.chdir(folder)
     listed, ran = (

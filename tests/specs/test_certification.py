@@ -26,9 +26,12 @@ threshold = 2.0
 """
 
 
+pytestmark = pytest.mark.usefixtures("no_figures")
+
+
 @pytest.fixture
 def quick(monkeypatch):
-    # Drawings take seconds, and so does what explains a certificate; tests/theory draws the one and prints the other.
+    # What explains a certificate takes seconds, and so do drawings; tests/theory prints the one and draws the other.
     monkeypatch.setattr("digrad.theory.certificates.certify._explained", lambda *asked: {})
     monkeypatch.setattr("digrad.plots.inequalities.row_figure", lambda row: Figure())
 
