@@ -135,7 +135,7 @@ def test_wheel_works_outside_of_the_checkout(built, tmp_path):
     # Its dependencies are those of this environment: a path in a .pth file does not bring the checkout along.
     (site / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"])
     install = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check", "install"]
-    subprocess.run([*install, "--quiet", "--no-deps", "--no-index", built[0]], check=True)
+    subprocess.run([*install, "--quiet", "--no-compile", "--no-deps", "--no-index", built[0]], check=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     runs = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True, "check": True}
     shown = subprocess.run([tmp_path / "empty" / "bin" / "digrad", "--version"], **runs).stdout
