@@ -83,7 +83,7 @@ def test_scripts_of_the_pages_train(tmp_path: Path) -> None:
     accuracies = re.findall(r"accuracy (\S+)", output)
     assert len(changes) == 4
     assert len(accuracies) == 5 * (1 + len(changes))
-    assert min(map(float, accuracies)) > 0.8
+    assert min(map(float, accuracies)) > 0.6  # about 0.8 with privacy, whose noise is secret
     places = re.findall(r"agent \d is at (\S+)", output)
     assert len(places) == 5
     assert len(set(places)) == 1
