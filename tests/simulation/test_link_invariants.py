@@ -9,9 +9,13 @@ from link_invariants import AT_EVERY_STEP, STEPS, Moment, check_convergence, dra
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*divides by a weight")
 
-# Each compiles; torch/test_unreliable.py tries many.
-GATE = (0, 5)
-SEEDS = [pytest.param(seed, marks=[] if seed in GATE else [pytest.mark.slow]) for seed in range(20)]
+
+def seeds(gate, among):
+    """Return one seed for the gate, because each compiles, and the others for `make slow`."""
+    return [pytest.param(seed, marks=[] if seed == gate else [pytest.mark.slow]) for seed in among]
+
+
+SEEDS = seeds(0, range(20))  # loss, sleep and a deadline; torch/test_unreliable.py tries many in the gate
 
 
 def simulated(setting, steps):
@@ -44,6 +48,6 @@ def test_a_run_that_is_cut_after_every_step_has_the_same_bits(seed):
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("seed", SEEDS[1:8])
+@pytest.mark.parametrize("seed", seeds(5, range(1, 8)))
 def test_what_is_undelivered_vanishes_with_the_trackers_and_the_error(seed):
     check_convergence(simulated, drawn(seed, ["CGT", "AB", "PushPull"][seed % 3]))

@@ -50,6 +50,11 @@ def certified_cosh(cosh, network) -> Certificate:
 
 
 @pytest.fixture(scope="module")
+def certified_quadratic(network) -> Certificate:
+    return certify(problems.example_quadratic(), network, 5.0)
+
+
+@pytest.fixture(scope="module")
 def digits() -> problems.Problem:
     return problems.logistic(data="digits", agents=5, reg_weight=1e-3, reg_power=4)
 
@@ -70,10 +75,12 @@ def separable(n: int) -> problems.Problem:
         pytest.param("exponential", 0.049, marks=pytest.mark.slow),
     ],
 )
-def test_certified_steps_are_those_of_the_specification(name, expected, network, certified_cosh):
+def test_certified_steps_are_those_of_the_specification(
+    name, expected, network, certified_cosh, certified_quadratic
+):
     """Section 5 of the specification, column J = 4; its figures have two digits."""
     ask = {
-        "quadratic": lambda: certify(problems.example_quadratic(), network, 5.0),
+        "quadratic": lambda: certified_quadratic,
         "quartic": lambda: certify(problems.example_quartic(), network, 5.0),
         "cosh": lambda: certified_cosh,
         "ring": lambda: certify(separable(10), Network(graphs.ring(10)), 5.0),
@@ -82,9 +89,8 @@ def test_certified_steps_are_those_of_the_specification(name, expected, network,
     assert ask().alpha_max == pytest.approx(expected, rel=0.03)
 
 
-def test_step_is_judged_against_the_largest_certified_one(network):
-    problem = problems.example_quadratic()
-    largest = certify(problem, network, 5.0).alpha_max
+def test_step_is_judged_against_the_largest_certified_one(network, certified_quadratic):
+    problem, largest = problems.example_quadratic(), certified_quadratic.alpha_max
     assert certify(problem, network, 5.0, step_size=0.98 * largest).verdict == "holds"
     refused = certify(problem, network, 5.0, step_size=1.05 * largest)
     assert (refused.verdict, refused.proof) == ("fails", None)
@@ -109,9 +115,10 @@ def test_promised_iterations_are_enough_on_a_certified_run(cosh, network):
     assert certificate.iterations(1e6) == 1
 
 
-def test_step_that_is_certified_by_the_proof_of_a_larger_one_needs_more_iterations(network, monkeypatch):
-    problem = problems.example_quadratic()
-    largest = certify(problem, network, 5.0)
+def test_step_that_is_certified_by_the_proof_of_a_larger_one_needs_more_iterations(
+    network, monkeypatch, certified_quadratic
+):
+    problem, largest = problems.example_quadratic(), certified_quadratic
     monkeypatch.setattr("digrad.theory.certificates.certify.close", lambda *asked: None)
     smaller = certify(problem, network, 5.0, step_size=largest.step_size / 10)
     assert smaller.verdict == "holds"
@@ -181,15 +188,18 @@ def test_explained_certificate_says_what_costs_the_difference(network, digits):
         assert word in str(found)
 
 
-def test_run_is_proven_from_a_state_on_with_steps_that_no_start_allows(network):
+# Section 4 of the specification.
+@pytest.mark.parametrize(
+    ("step_size", "expected"), [(0.089, 32), pytest.param(0.047, 8, marks=pytest.mark.slow)]
+)
+def test_run_is_proven_from_a_state_on_with_steps_that_no_start_allows(step_size, expected, network):
     problem = problems.example_quartic()
-    for step_size, expected in ((0.047, 8), (0.089, 32)):  # section 4 of the specification
-        check = check_run(problem, network, step_size=step_size, threshold=5.0, steps=100)
-        assert check.verdict == "PASS"
-        assert 0 < check.proven_from <= expected
-        path = run(problem, network, step_size=step_size, threshold=5.0, steps=check.proven_from)
-        assert certify_state(problem, network, path.x[-1], path.y[-1], step_size, 5.0).verdict == "holds"
-        assert certify_state(problem, network, path.x[0], path.y[0], step_size, 5.0).verdict == "fails"
+    check = check_run(problem, network, step_size=step_size, threshold=5.0, steps=100)
+    assert check.verdict == "PASS"
+    assert 0 < check.proven_from <= expected
+    path = run(problem, network, step_size=step_size, threshold=5.0, steps=check.proven_from)
+    assert certify_state(problem, network, path.x[-1], path.y[-1], step_size, 5.0).verdict == "holds"
+    assert certify_state(problem, network, path.x[0], path.y[0], step_size, 5.0).verdict == "fails"
 
 
 @pytest.mark.slow
@@ -261,7 +271,11 @@ def test_networks_outside_the_theory_are_not_covered(cosh, outside, reason):
 @pytest.mark.parametrize(
     ("problem", "turns"),
     [
-        (problems.example_quartic(), Network(graphs.split(graphs.example5(), 2))),
+        pytest.param(
+            problems.example_quartic(),
+            Network(graphs.split(graphs.example5(), 2)),
+            marks=pytest.mark.slow,
+        ),
         (
             problems.example_quadratic(),
             Network([Network(graphs.example5()), Network(graphs.ring(5))]),

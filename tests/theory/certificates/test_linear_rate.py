@@ -46,7 +46,12 @@ def run(problem, turns, step_size, threshold, steps):
     return (np.array(each) for each in zip(*found, strict=True))
 
 
-@pytest.mark.parametrize("name", CASES)
+SLOW = ("cosh without a clip", "quartic")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in CASES]
+)
 def test_no_run_falls_more_slowly_than_the_promised_rate(name):
     problem, network, threshold, constants = CASES[name]
     largest = certify(problem, network, threshold, smoothness=constants).alpha_max
