@@ -339,9 +339,9 @@ def test_stored_differences_hover_around_the_minimum_and_keep_the_invariant(
 ) -> None:
     rng = np.random.default_rng(0)
     states = run(
-        CGT(step_size, 5.0), NET, lambda x: Q5.gradient(x) + rng.normal(0, 0.5, x.shape), Q5_START, 20_000
+        CGT(step_size, 5.0), NET, lambda x: Q5.gradient(x) + rng.normal(0, 0.5, x.shape), Q5_START, 8000
     )
-    x = np.array([state.x for state in states[10_000:]])
-    assert np.linalg.norm(x.mean(axis=(0, 1)) - Q5.minimum) < 5e-3
-    assert np.sqrt(((x - Q5.minimum) ** 2).sum(axis=2).mean()) == pytest.approx(rms, rel=5e-3)
+    x = np.array([state.x for state in states[4000:]])
+    assert np.linalg.norm(x.mean(axis=(0, 1)) - Q5.minimum) < 1e-2
+    assert np.sqrt(((x - Q5.minimum) ** 2).sum(axis=2).mean()) == pytest.approx(rms, rel=2e-2)
     same(states[-1].y.sum(axis=0), states[-1].g.sum(axis=0))

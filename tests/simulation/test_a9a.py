@@ -32,15 +32,18 @@ def test_gradient_tracking_explodes_within_ten_steps_where_cgt_decreases(setting
     assert traces["CGT"].loss[-1] < 0.40
 
 
-@pytest.mark.parametrize(("steps", "ratio"), [(1400, 1.5), pytest.param(5000, 100, marks=pytest.mark.slow)])
-def test_clipped_dgd_is_biased_where_clipped_tracking_is_not(setting, steps, ratio):
+@pytest.mark.parametrize(
+    ("step_size", "steps", "ratio"),
+    [(0.3, 100, 3), pytest.param(0.05, 5000, 100, marks=pytest.mark.slow)],
+)
+def test_clipped_dgd_is_biased_where_clipped_tracking_is_not(setting, step_size, steps, ratio):
     problem, network = setting
     methods = {
-        "CGT": dg.CGT(step_size=0.05, threshold=5.0),
-        "row": dg.DGDClip(step_size=0.05, threshold=5.0, mixing="row"),
-        "sinkhorn": dg.DGDClip(step_size=0.05, threshold=5.0),
+        "CGT": dg.CGT(step_size=step_size, threshold=5.0),
+        "row": dg.DGDClip(step_size=step_size, threshold=5.0, mixing="row"),
+        "sinkhorn": dg.DGDClip(step_size=step_size, threshold=5.0),
     }
-    traces = dg.compare(methods, problem, network, steps=steps, x0="normal", seed=0, record_every=100)
+    traces = dg.compare(methods, problem, network, steps=steps, x0="normal", seed=0, record_every=50)
     final = {name: trace.final["grad_norm"] for name, trace in traces.items()}
     assert final["CGT"] <= final["row"] / ratio
     assert final["CGT"] <= final["sinkhorn"] / ratio
