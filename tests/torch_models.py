@@ -56,7 +56,7 @@ def network_model(name: str, dtype: torch.dtype) -> nn.Module:
     torch.manual_seed(5)
     layers: dict[str, list[nn.Module]] = {
         "mlp": [nn.Linear(64, 33), nn.Tanh(), nn.Linear(33, 10)],
-        "wide": [nn.Linear(64, 8192), nn.Tanh(), nn.Linear(8192, 10)],
+        "wide": [nn.Linear(64, 2048), nn.Tanh(), nn.Linear(2048, 10)],
         "cnn": [
             nn.Unflatten(1, (1, 8, 8)),
             nn.Conv2d(1, 5, 3),
@@ -94,7 +94,7 @@ _LABELS = (
     "CDSGDNesterov",
 )
 BITWISE_METHODS = {case.label: case.method for case in CASES if case.label in _LABELS}
-BITWISE_STEPS = {"small": 20, "large": 6}
+BITWISE_STEPS = {"small": 6, "large": 3}
 
 
 def bitwise_network(messages: str | None) -> Network:

@@ -1,6 +1,5 @@
 """Agents that do not wait for late neighbours, as threads: whatever is late or rounded, nothing is lost."""
 
-import gc
 import math
 import struct
 import threading
@@ -119,20 +118,12 @@ def largest(values: list[torch.Tensor]) -> float:
     return float(torch.cat(values).abs().max())
 
 
-CASES = {
-    "in full": (Network(example5()), 300),
-    "four bits": (Network(example5(), links=Links(compressor=compressors.quantize(4))), 300),
-    "four bits, three local steps": (
-        Network(every(4, example5()), links=Links(compressor=compressors.quantize(4))),
-        800,
-    ),
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_short_and_rare_messages_lead_to_the_solution(case: str) -> None:
-    found = train(CGT(step_size=0.05, threshold=2.0), *CASES[case])
-    assert largest([one["x"] - SOLUTION for one in found]) < 1e-5
+@pytest.mark.parametrize(("period", "steps"), [(2, 150), pytest.param(4, 500, marks=pytest.mark.slow)])
+def test_short_and_rare_messages_lead_to_the_solution(period: int, steps: int) -> None:
+    """Messages of four bits per number; rounding alone would leave errors of several percent."""
+    network = Network(every(period, example5()), links=Links(compressor=compressors.quantize(4)))
+    found = train(CGT(step_size=0.05, threshold=2.0), network, steps)
+    assert largest([one["x"] - SOLUTION for one in found]) < 1e-3
     assert largest([sum(one["mass"] for one in found)]) < 1e-12
 
 
@@ -164,9 +155,9 @@ def in_one_process(method: Any, network: Network, steps: int) -> torch.Tensor:
 def test_agents_that_are_all_in_time_compute_what_synchronous_ones_do(method: Any) -> None:
     """Also where a step sends a second time, once the gradient is known: that packet is waited for as well."""
     network = Network(example5())
-    found = train(method, network, 30, delay=lambda agent, k: 0.002 * (agent == k % N), in_lockstep=True)
+    found = train(method, network, 15, delay=lambda agent, k: 0.002 * (agent == k % N), in_lockstep=True)
     assert [one["late"] for one in found] == [0] * N
-    expected = in_one_process(method, network, 30)
+    expected = in_one_process(method, network, 15)
     assert torch.allclose(torch.cat([one["x"] for one in found]), expected, rtol=1e-12, atol=1e-12)
 
 
@@ -291,7 +282,6 @@ def test_who_was_late_is_said_even_if_nobody_closes(
     if closed:
         runtime.close()  # then agent 0 says it
     del runtime
-    gc.collect()
     said = "digrad: late: agent 2 was up to 20 steps behind, as agent 1 has seen it\n"
     assert capsys.readouterr().err == ("" if closed else said)
 

@@ -39,7 +39,7 @@ def step(replicas: Replicas) -> None:
     replicas.step()
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param("leave", marks=pytest.mark.slow), "join", "all"])
 def test_replicas_go_and_come_as_in_the_simulator(name: str) -> None:
     method, links, churn = CASES[name]
     network = dg.Network(dg.graphs.example5(), links=replace(links, churn=churn))

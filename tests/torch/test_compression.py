@@ -44,7 +44,7 @@ def train(replicas: Replicas, steps: int) -> None:
     ("method", "start", "steps"),
     [
         (CGT(step_size=0.05, threshold=2.0), 3.0, 400),
-        (CGT(step_size=0.005, threshold=2.0), 1e-4, 1200),
+        (CGT(step_size=0.01, threshold=2.0), 1e-4, 600),
         (AB(step_size=0.05), 3.0, 250),
         (PushDIGing(step_size=0.05), 3.0, 250),
     ],

@@ -60,8 +60,8 @@ class _Size:
 # 1563 steps of five agents with batches of 32 are five epochs.
 SIZES: dict[str, _Size] = {
     "smoke": _Size(
-        "small_cnn", "group", {EXPLOSION: 10, "cifar-iid": 2}, 5, FEW_IMAGES, 1, budget=1, held_out=FEW_IMAGES,
-        evaluate_last=FEW_IMAGES, samples=2000, most=2,
+        "small_cnn", "group", {EXPLOSION: 10, "cifar-iid": 2}, 5, 20, 1, budget=1, held_out=20, evaluate_last=20,
+        samples=2000, most=2,
     ),
     "small": _Size(
         "small_cnn", "group",

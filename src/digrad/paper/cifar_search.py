@@ -81,7 +81,11 @@ def with_step_sizes(
 
 def _trial(spec: Spec, plan: SearchPlan) -> Spec:
     held_out = spec.problem.model_copy(
-        update={"held_out": plan.held_out, "evaluate": FEW_IMAGES, "evaluate_last": plan.held_out}
+        update={
+            "held_out": plan.held_out,
+            "evaluate": min(FEW_IMAGES, plan.held_out),
+            "evaluate_last": plan.held_out,
+        }
     )
     return spec.model_copy(
         update={

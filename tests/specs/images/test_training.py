@@ -49,7 +49,14 @@ def assert_same_run(first, second):
     assert first.facts["last"] == second.facts["last"]
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(method, id=name, marks=() if name in ("CGT", "DAMSGrad") else pytest.mark.slow)
+        for method in METHODS
+        for name in [type(method).__name__]
+    ],
+)
 def test_training_resumes_to_the_same_bits_when_killed(method, tmp_path):
     problem = tiny_problem()
     whole = train(method, problem, NETWORK, PLAN)
@@ -62,8 +69,12 @@ def test_training_resumes_to_the_same_bits_when_killed(method, tmp_path):
 @pytest.mark.parametrize(
     ("method", "network"),
     [
-        (CGT, dg.Network(GRAPH, links=dg.Links(compressor=dg.compressors.bfloat16()))),
-        (CGT, dg.Network(dg.graphs.every(2, GRAPH))),
+        pytest.param(
+            CGT,
+            dg.Network(GRAPH, links=dg.Links(compressor=dg.compressors.bfloat16())),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(CGT, dg.Network(dg.graphs.every(2, GRAPH)), marks=pytest.mark.slow),
         (CGT, dg.Network(dg.graphs.split(GRAPH, 2), links=dg.Links(compressor=dg.compressors.bfloat16()))),
         (dg.CGT(step_size=InverseSqrt(0.05), threshold=InverseSqrt(10.0)), NETWORK),
     ],
