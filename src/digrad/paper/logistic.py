@@ -65,7 +65,7 @@ class _InSetting:
 
 # The claim about the bias needs 5000 iterations with all samples: smoke shows that everything runs, no more.
 SIZES: dict[str, _Size] = {
-    "smoke": _Size(start_steps=50, steps=800, seeds=1, full_batch_steps=200, record_every=20),
+    "smoke": _Size(start_steps=20, steps=620, seeds=1, full_batch_steps=40, record_every=20),
     "small": _Size(start_steps=200, steps=2000, seeds=1, full_batch_steps=5000, record_every=20),
     "medium": _Size(start_steps=300, steps=5000, seeds=3, full_batch_steps=5000, record_every=10),
     "full": _Size(start_steps=300, steps=10000, seeds=5, full_batch_steps=10000, record_every=10),
