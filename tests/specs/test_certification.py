@@ -12,16 +12,18 @@ TEXT = """
 name = "tiny"
 steps = 200
 start = "normal"
+start_scale = 3.0
 
 [graph]
-kind = "example5"
+kind = "ring"
+n = 3
 
 [problem]
 kind = "cosh"
-center = [[0.1, 0.2], [0.0, -0.2], [0.3, 0.0], [-0.3, 0.1], [0.0, 0.0]]
+center = [[0.5], [-0.5], [0.2]]
 
 [methods.CGT]
-step_size = 0.05
+step_size = 0.2
 threshold = 2.0
 """
 
@@ -50,7 +52,7 @@ def test_certify_writes_the_certificate_and_a_figure_per_inequality(tmp_path):
 @pytest.mark.usefixtures("quick")
 def test_mini_batches_are_never_certified(tmp_path):
     text = TEXT.replace("steps = 200", "steps = 200\nbatch_size = 8").replace(
-        "step_size = 0.05", "step_size = 1e-9"
+        "step_size = 0.2", "step_size = 1e-9"
     )
     text = (
         text[: text.index("[problem]")]
