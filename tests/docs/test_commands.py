@@ -155,8 +155,9 @@ HERE = {
 )
 def test_commands_of_a_page_run_in_turn(path, done, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    # Thirty figures, which tests/plots/test_inequalities.py draws.
+    # Thirty figures, which tests/plots/test_inequalities.py draws, and what tests/cli/test_theory_commands.py prints.
     monkeypatch.setattr("digrad.theory.RunCheck.figures", lambda check: {})
+    monkeypatch.setattr("digrad.theory.certificates.certify._explained", lambda *asked: {})
     for name in ("spec", "experiment"):
         Path(f"{name}.toml").write_text(SPEC)
     Path("runs").mkdir()
