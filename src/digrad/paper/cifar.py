@@ -51,6 +51,7 @@ class _Size:
     evaluate_last: int = 10_000
     samples: int | None = None
     most: int = MOST
+    batch_size: int = 32
 
     @property
     def search(self) -> SearchPlan:
@@ -61,7 +62,7 @@ class _Size:
 SIZES: dict[str, _Size] = {
     "smoke": _Size(
         "small_cnn", "group", {EXPLOSION: 10, "cifar-iid": 2}, 5, 20, 1, budget=1, held_out=20, evaluate_last=20,
-        samples=2000, most=2,
+        samples=2000, most=2, batch_size=8,
     ),
     "small": _Size(
         "small_cnn", "group",
@@ -207,6 +208,7 @@ def _sized(spec: Spec, name: str, size: _Size, seed: int, steps: int | None) -> 
     every = min(size.record_every, length)
     changes = {
         "steps": length,
+        "batch_size": size.batch_size,
         "seed": seed,
         "seeds": size.seeds if name in COMPARISONS and steps is None else 1,
         "record_every": max(1, length // 100) if name == EXPLOSION else every,  # the end of AB comes soon

@@ -161,7 +161,7 @@ def test_training_ends_with_a_verdict_when_it_diverges():
 
 
 def test_training_learns_generated_images():
-    plan = dataclasses.replace(PLAN, steps=40, batch_size=8, record_every=40)
+    plan = dataclasses.replace(PLAN, steps=20, batch_size=8, record_every=20)
     trace = train(CGT, tiny_problem(norm="group"), NETWORK, plan)
     assert trace.columns["test_accuracy"][-1] > 0.5
 
