@@ -1,13 +1,18 @@
 """Small image problems for tests: generated images in the format of CIFAR-10, and networks that train in moments."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 from digrad.data import ImageSet, partition
 from digrad.data.cifar import BATCHES
 from digrad.data.images import RECORD
 from digrad.specs.images.problem import ImageProblem
+from digrad.specs.images.training_worker import WORK
 
 
 def records(count: int, seed: int) -> np.ndarray:
@@ -43,3 +48,20 @@ def tiny_problem(
         test_images=test,
         test_chosen=np.arange(40),
     )
+
+
+@contextmanager
+def jobs_here(*modules: str) -> Iterator[None]:
+    """Let modules do their jobs in this process: starting a worker takes longer than a job."""
+
+    def run_jobs(jobs: Any, *, workers: int, on_event: Any) -> dict[str, str]:
+        for job in jobs:
+            on_event(job.name, {"event": "started"})
+            WORK[job.work](lambda event, name=job.name: on_event(name, event), **job.arguments)
+            on_event(job.name, {"event": "done"})
+        return {}
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in modules:
+            patch.setattr(f"{module}.run_jobs", run_jobs)
+        yield

@@ -174,7 +174,7 @@ def _work(command: list[str], variables: dict[str, str], output: str, namespace:
             os.dup2(file.fileno(), stream.fileno())
     os.environ.clear()
     os.environ.update(variables)
-    sys.path[:0] = [str(Path(command[0]).parent)]
+    sys.path[:0] = [str(Path(command[0]).parent), *variables["PYTHONPATH"].split(os.pathsep)]
     sys.argv = command
     faulthandler.enable()
     import torch  # by the agents only

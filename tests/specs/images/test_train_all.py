@@ -18,7 +18,7 @@ from digrad.specs import RunResult, find_run, load_spec, run, runner
 from digrad.trace import Trace
 from docs_pages import blocks
 from experiment_specs import images
-from image_problems import write_batches
+from image_problems import jobs_here, write_batches
 
 pytestmark = pytest.mark.long
 
@@ -52,7 +52,8 @@ def board() -> Board:
 @pytest.fixture(scope="module")
 def whole(folder, tmp_path_factory, board) -> RunResult:
     out = tmp_path_factory.mktemp("whole") / "run"
-    return run(images(folder), out, workers=1, progress=board, report=write_report, formats=("png",))
+    with jobs_here("digrad.specs.images.train_all"):
+        return run(images(folder), out, workers=1, progress=board, report=write_report, formats=("png",))
 
 
 def assert_same_trace(first: Path, second: Path, label: str) -> None:

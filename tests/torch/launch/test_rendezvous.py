@@ -5,8 +5,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -26,7 +24,7 @@ from digrad.torch.launch.rendezvous_store import Client, RendezvousStore
 from digrad.torch.transport import curve
 from digrad.torch.transport.curve import make_key, read_key, secure
 from plugin_installs import announce_rendezvous
-from torch_processes import WORKERS, Agents, environment, free_port
+from torch_processes import WORKERS, Agents, free_port
 
 
 @pytest.fixture(autouse=True)
@@ -158,7 +156,7 @@ def test_repeated_request_is_not_added_twice(tmp_path: Path, monkeypatch: pytest
         client.close()
 
 
-TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node=1", "--max-restarts=1")
+TORCHRUN = ("torch.distributed.run", "--nproc-per-node=1", "--max-restarts=1")
 
 
 @pytest.mark.long
@@ -171,20 +169,15 @@ def test_two_torchruns_restart_together_after_a_kill_and_end_right(tmp_path: Pat
         f"--rdzv-endpoint={endpoint}",
         f"--rdzv-conf=key_file={key}",
     )
-    command = [sys.executable, *TORCHRUN, *rendezvous, str(WORKERS / "without_torch.py"), "killed"]
-    variables = environment(PYTHONPATH=announce_rendezvous(tmp_path / "installed"))
-    processes = [
-        subprocess.Popen(
-            [*command, str(tmp_path)],
-            env=variables,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for _ in range(2)
-    ]
-    outputs = [process.communicate(timeout=240)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], outputs
+    worker = (str(WORKERS / "without_torch.py"), "killed", str(tmp_path))
+    announced = {0: {"PYTHONPATH": announce_rendezvous(tmp_path / "installed")}}
+    with contextlib.ExitStack() as stack:
+        torchruns = [
+            stack.enter_context(Agents("module.py", 1, *TORCHRUN, *rendezvous, *worker, extra=announced))
+            for _ in range(2)
+        ]
+        ended = [torchrun.wait(240)[0] for torchrun in torchruns]
+    assert [one.code for one in ended] == [0, 0], ended
     averages = [path.read_bytes() for path in sorted(tmp_path.glob("average-*"))]
     assert len(averages) == 2
     assert len(set(averages)) == 1
@@ -192,7 +185,7 @@ def test_two_torchruns_restart_together_after_a_kill_and_end_right(tmp_path: Pat
 
 @pytest.mark.long
 def test_worker_of_a_plain_torchrun_ends_with_it(tmp_path: Path) -> None:
-    command = (*TORCHRUN[1:], str(WORKERS / "launched.py"), "forever", str(tmp_path))
+    command = (*TORCHRUN, str(WORKERS / "launched.py"), "forever", str(tmp_path))
     with Agents("module.py", 1, *command) as torchrun:
         until((tmp_path / "training-0").exists, 240)
         pid = torchrun.processes[0].pid

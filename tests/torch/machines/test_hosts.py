@@ -14,9 +14,9 @@ import pytest
 from digrad.graphs import example5, ring
 from digrad.torch.checkpoint.checkpoint_files import committed_steps
 from digrad.torch.transport.curve import make_key
-from host_runs import STARTUP, WORKER, Run, check_result, until
+from host_runs import PORT, STARTUP, WORKER, Run, check_result, until
 from namespaces import Host, hosts, needs_namespaces
-from torch_processes import SEARCHED, WORKERS
+from torch_processes import SEARCHED, WORKERS, Agents
 from torch_processes import run as run_agents
 
 pytestmark = [*needs_namespaces, pytest.mark.long]
@@ -75,14 +75,15 @@ def named(name: str, host: Host, everyone: Sequence[Host]) -> Iterator[None]:
 
 def check_wrong_key_is_refused(run: Run, stranger: Host) -> None:
     """A machine with another key ends with one line that tells what to do."""
-    other = str(make_key(run.folder / "other.key"))
-    words = [other if word == str(run.folder / "run.key") else word for word in run.words]
-    process = stranger.start(*words, *run.script)
-    output, _ = process.communicate(timeout=STARTUP)
-    assert process.returncode == 2, output
-    assert output.startswith("digrad: `endpoint` of launch is ")
-    assert "give all machines the same --key-file" in output
-    assert output.count("\n") == 1
+    places = {str(run.folder / "run.key"): str(make_key(run.folder / "other.key"))}
+    places[f"first:{PORT}"] = f"{run.machines[0].address}:{PORT}"  # names are known to whole hosts only
+    words = [places.get(word, word) for word in run.words[1:]]
+    with Agents("module.py", 1, *words, *run.script, hosts=[stranger]) as launch:
+        ended = launch.wait(STARTUP)[0]
+    assert ended.code == 2, ended
+    assert ended.output.startswith("digrad: `endpoint` of launch is ")
+    assert "give all machines the same --key-file" in ended.output
+    assert ended.output.count("\n") == 1
 
 
 def attack(stranger: Host, folder: Path, targets: set[tuple[str, int]]) -> None:
