@@ -24,7 +24,7 @@ class Browser:
     """One window of Chromium."""
 
     def __init__(self, address: str, profile: Path) -> None:
-        self._address = address
+        self._address, self._path, self._size = address, Path(), (0, 0)
         arguments = [
             "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
             "--force-device-scale-factor=1", "--hide-scrollbars", f"--user-data-dir={profile}",
@@ -38,15 +38,19 @@ class Browser:
 
     def open(self, path: Path, fragment: str = "", *, width: int = 1280, height: int = 900) -> None:
         """Show a file, loaded anew, in a window of this size."""
-        self._call("POST", "/window/rect", {"width": width, "height": height})
-        self.devtools(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=False,
-        )
-        self._call("POST", "/url", {"url": "about:blank"})
+        if (width, height) != self._size:
+            self._size = width, height
+            self._call("POST", "/window/rect", {"width": width, "height": height})
+            self.devtools(
+                "Emulation.setDeviceMetricsOverride",
+                width=width,
+                height=height,
+                deviceScaleFactor=1,
+                mobile=False,
+            )
+        if path == self._path:  # another fragment alone loads nothing
+            self._call("POST", "/url", {"url": "about:blank"})
+        self._path = path
         self.log("browser"), self.log("performance")  # of pages before
         address = path.absolute().as_uri()
         self._call("POST", "/url", {"url": address + (f"#{fragment}" if fragment else "")})
