@@ -23,19 +23,20 @@ from digrad.plots.style import dress_axes, legend, panels, style_of
 OUT = Path(__file__).parent / "results" / "lora"
 SCRIPT = Path(__file__).parents[1] / "examples" / "torch_lora.py"
 ALONE = "ip link set lo up && GLOO_SOCKET_IFNAME=lo exec"
-STEPS = 401
-RATES = {"DDP": (3e-3, 6e-3, 12e-3), "DiLoCo": (3e-3, 6e-3), "Tracking": (3e-3, 6e-3, 12e-3)}
+STEPS = 801
+RATES = {"DDP": (12e-3, 24e-3), "DiLoCo": (12e-3,), "Gossip": (24e-3, 48e-3)}
 
 
 def measure(base: str, method: str, rate: float) -> dict[str, Any]:
-    """Return loss and megabytes of one run."""
+    """Return losses and megabytes of one run."""
     options = f"--method {method} --lr {rate} --steps {STEPS}"
     launch = f"{ALONE} {sys.executable} -m digrad launch --agents 4 {SCRIPT} {base} {options}"
     command = ["unshare", "--map-root-user", "--net", "sh", "-c", launch]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = re.search(r"loss per letter ([\d.]+), ([\d.]+) MB", shown)
+    found = re.search(r"loss per letter ([\d.]+) \(([\d.]+)\), ([\d.]+) MB", shown)
     assert found, shown
-    return {"method": method, "lr": rate, "loss": float(found[1]), "MB": float(found[2])}
+    loss, validation, megabytes = map(float, found.groups())
+    return {"method": method, "lr": rate, "validation": validation, "loss": loss, "MB": megabytes}
 
 
 def main(base: str) -> None:
@@ -56,7 +57,8 @@ def draw(runs: list[dict[str, Any]]) -> None:
     for run in runs:
         style = styles[run["method"]]
         ax.plot(run["loss"], run["MB"], color=style.color, marker=style.marker, linestyle="none")
-        print(f"| {run['method']} | {run['lr']:g} | {run['loss']:.3f} | {run['MB']:.1f} |")
+        losses = f"{run['validation']:.3f} | {run['loss']:.3f}"
+        print(f"| {run['method']} | {run['lr']:g} | {losses} | {run['MB']:.1f} |")
     use_log_axis(ax, *log_limits(np.array([run["MB"] for run in runs])))
     dress_axes(ax, "loss per letter on unseen code", "megabytes on the wire")
     legend(figure, styles)

@@ -53,9 +53,9 @@ def add_lora(model: Model) -> None:
             register_parametrization(module, name.rpartition(".")[2], LoRA(weight))
 
 
-def source_code(package: str) -> str:
+def source_code(package: str) -> torch.Tensor:
     folder = Path(str(importlib.util.find_spec(package).origin)).parent  # pyright: ignore
-    return "".join(file.read_text() for file in sorted(folder.glob("*.py")))
+    return letters("".join(file.read_text() for file in sorted(folder.glob("*.py"))))
 
 
 def letters(text: str) -> torch.Tensor:

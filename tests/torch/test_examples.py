@@ -110,12 +110,12 @@ def test_lora_learns_by_every_method(tmp_path: Path) -> None:
     base = tmp_path / "base.pt"
     command = [sys.executable, EXAMPLES / "torch_lora_model.py", base, "30"]
     subprocess.run(command, env=environment(), check=True, timeout=200)
-    for method in ("DDP", "DiLoCo", "Tracking"):
+    for method in ("DDP", "DiLoCo", "Gossip"):
         words = (str(base), "--method", method, "--steps", "21")
         with Agents(str(EXAMPLES / "torch_lora.py"), 4, *words) as agents:
             ended = agents.wait(4 * LIMIT)
         assert {one.code for one in ended.values()} == {0}, ended
-        line = re.search(method + r": loss per letter ([\d.]+), [\d.]+ MB", ended[0].output)
+        line = re.search(method + r": loss per letter ([\d.]+) \([\d.]+\), [\d.]+ MB", ended[0].output)
         assert line, ended
         assert float(line[1]) < 4  # log(128) = 4.85 is that of a guess
 
