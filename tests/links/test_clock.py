@@ -105,7 +105,7 @@ GATE = (("slow edge", {}), ("narrow edge", {}), ("drawn", LOSSY))  # two loops a
 )
 def test_what_misses_the_deadline_costs_no_exactness(name, links):
     network = dg.Network(EXAMPLE, links=Links(clock=DEADLINES[name], **links))
-    trace = dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=3000, record_every=100, x0=[10, -10])
+    trace = dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=1500, record_every=100, x0=[10, -10])
     assert abs(trace.final_x - 1 / 3).max() < 1e-8
     assert trace.columns["mass_error"].max() < 1e-11
 

@@ -58,7 +58,7 @@ def test_normalized_method_ends_in_a_band_of_the_step_size_on_trees():
 
 
 @pytest.mark.parametrize(("name", "weights"), [("AB", "bare"), ("CGT", "loops")])
-def test_trees_converge_in_the_simulator_and_in_torch(name, weights):
+def test_trees_converge_in_the_simulator_and_torch_takes_the_same_steps(name, weights):
     method, steps = METHODS[name]
     network = NETWORKS[weights]
     trace = dg.simulate(
@@ -69,7 +69,7 @@ def test_trees_converge_in_the_simulator_and_in_torch(name, weights):
     assert error(trace.final_x, Q5.minimum)[1] < 1e-9
     assert trace.bytes_sent[-1] == steps * 8 * 8 * 2  # 4 edges of each tree, 2 numbers of 8 bytes
 
-    steps = 600 if name == "AB" else 800
+    steps = 60
     agents = Replicas([torch.nn.ParameterList([torch.tensor(row)]) for row in Q5_START], method, network)
     a, b = torch.tensor(Q5.a), torch.tensor(Q5.b)
     for _ in range(steps):
@@ -79,7 +79,6 @@ def test_trees_converge_in_the_simulator_and_in_torch(name, weights):
             x.grad.copy_(a[i] * x.detach() - b[i])
         agents.step()
     found = agents.estimate().numpy()
-    assert error(found, Q5.minimum)[1] < 1e-9
     np.testing.assert_allclose(found, final(method, dense(network), Q5.gradient, Q5_START, steps), atol=1e-11)
 
 
