@@ -38,7 +38,7 @@ class DiLoCo:
         step_size: :math:`\alpha > 0`, of the local steps.
         local_steps: H, the steps of a round. The first round has one, so that rounds end when
             :func:`digrad.graphs.every` mixes: use it on ``Network(every(H, graph))``, which then counts no other
-            messages.
+            messages. Another number there is refused; on a plain graph H - 1 of H messages are not used.
         outer_step: :math:`\eta > 0`, how much of the way of the local steps counts.
         momentum: :math:`\mu` in [0, 1), of the outer steps. Where P is not symmetric its eigenvalues are complex, and a
             large momentum lets the agents drift apart: on the example from about 0.75 on.

@@ -37,7 +37,7 @@ class NoLoCo:
         step_size: :math:`\alpha > 0`, of the local steps.
         local_steps: H, the steps of a round. The first round has one, so that rounds end when
             :func:`digrad.graphs.every` mixes: use it on ``Network(every(H, graph))``, which then counts no other
-            messages.
+            messages. Another number there is refused; on a plain graph H - 1 of H messages are not used.
         outer_step: :math:`\eta > 0`, of the way to the average of the neighbours.
         momentum: :math:`\mu` in [0, 1), of the outer steps.
         mixing: ``"sinkhorn"``: P is doubly stochastic on the edges of the digraph; ``"row"``: P = R, which weights the
