@@ -201,10 +201,13 @@ WIDER = {
     "soft": ("[methods.CGT]", "[methods.SoftCGT]"),
     "AB": ("threshold = 1.0", "threshold = inf"),
 }
+LIKE_THRESHOLDS = ("steps", "schedule")  # to a command; tests/theory certifies them
 
 
 @pytest.mark.usefixtures("without_figures", "unexplained")
-@pytest.mark.parametrize("name", WIDER)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LIKE_THRESHOLDS else ()) for name in WIDER]
+)
 def test_certificate_covers_more_than_cgt(name, spec, monkeypatch, capsys, tmp_path):
     spec.write_text(spec.read_text().replace(*WIDER[name]))
     code, output = call(monkeypatch, capsys, "certify", spec, "--out", tmp_path / "out", "--steps", "3")

@@ -94,7 +94,8 @@ CHEAP = [
 
 def _label(method, matrix):
     small = ", threshold 1" if getattr(method, "threshold", None) == 1.0 else ""
-    return f"{type(method).__name__}-{matrix}{small}"
+    delayed = ", delayed" if getattr(method, "delayed", False) else ""
+    return f"{type(method).__name__}-{matrix}{small}{delayed}"
 
 
 ROWS = [
