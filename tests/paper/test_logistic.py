@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from digrad import data
 from digrad.cli.main import digrad
 from digrad.errors import ArgumentError
 from digrad.paper import Reproduction, reproduce_logistic
@@ -18,8 +19,10 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def smoke(a9a_folder: Path, no_figures: None, tmp_path_factory: pytest.TempPathFactory) -> Reproduction:
-    """What `digrad reproduce logistic --preset smoke` leaves, and what it calls returns."""
+    """What `digrad reproduce logistic --preset smoke` leaves of an eighth of a9a, and what it calls returns."""
     folder, found = tmp_path_factory.mktemp("smoke"), []
+    whole = data.load("a9a")
+    few = data.Dataset("a9a", whole.features[::8], whole.labels[::8])
 
     def reproduce(*arguments: Any, **options: Any) -> Reproduction:
         found.append(reproduce_logistic(*arguments, **options))
@@ -27,6 +30,7 @@ def smoke(a9a_folder: Path, no_figures: None, tmp_path_factory: pytest.TempPathF
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("digrad.paper.reproduce_logistic", reproduce)
+        patch.setattr("digrad.data.load", lambda name: few)
         words = ["reproduce", "logistic", "--preset", "smoke", "--out", str(folder)]
         done = CliRunner().invoke(digrad, words, catch_exceptions=False)
     assert "claims.md" in done.stdout
