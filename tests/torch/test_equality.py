@@ -32,7 +32,7 @@ from torch_processes import Agents, run
 
 pytestmark = pytest.mark.long
 
-STEPS = 12
+STEPS = 8
 NORMALISED = ("NormalizedAB", "DNSGD", "GTNSGDm", "DeMuon", "NSGDm")  # a short tracker amplifies rounding
 # What a method tracks, by case: the sum of the first is the sum of the second.
 TRACKING = {
