@@ -63,7 +63,7 @@ def use(problem):
     return problem.solve().x
 
 
-@pytest.mark.parametrize("make", [quadratic, logistic, users, weighted])
+@pytest.mark.parametrize("make", [pytest.param(quadratic, marks=pytest.mark.slow), logistic, users, weighted])
 def test_problems_of_one_code_are_compiled_once_and_free_their_data(make):
     with count_compilations() as programs:
         first = use(make(np.random.default_rng(0)))

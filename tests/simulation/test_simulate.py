@@ -380,7 +380,7 @@ def test_seeds_give_an_ensemble_with_bands():
 
 
 def test_many_agents_run_on_the_sparse_executor():
-    n = 2000
+    n = 300
     generator = np.random.default_rng(0)
     problem = dg.problems.quadratic(
         curvature=1 + generator.random((n, 3)), linear=generator.standard_normal((n, 3))
