@@ -91,14 +91,20 @@ def test_training_resumes_to_the_same_bits_when_links_network_or_method_have_a_p
     assert_same_run(train(method, problem, network, plan), whole)
 
 
-def test_full_disk_costs_the_checkpoint_but_not_the_training(tmp_path, full_disk):
+@pytest.fixture(scope="module")
+def whole():
+    """An undisturbed run."""
+    return train(CGT, tiny_problem(), NETWORK, PLAN)
+
+
+def test_full_disk_costs_the_checkpoint_but_not_the_training(whole, tmp_path, full_disk):
     problem, path = tiny_problem(), tmp_path / "one.safetensors"
     with (
         full_disk(after=100),
         pytest.warns(UserWarning, match=r"CGT goes on without a checkpoint at k = [24]: .*one\.safetensors"),
     ):
         trace = train(CGT, problem, NETWORK, dataclasses.replace(PLAN, checkpoint=path))
-    assert_same_run(trace, train(CGT, problem, NETWORK, PLAN))
+    assert_same_run(trace, whole)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -110,15 +116,14 @@ def test_training_refuses_the_checkpoint_of_another_run(tmp_path):
         train(dg.CGT(step_size=0.1, threshold=10.0), tiny_problem(), NETWORK, plan)
 
 
-def test_training_records_what_its_columns_say():
-    trace = train(CGT, tiny_problem(), NETWORK, PLAN)
-    assert trace.k.tolist() == [0, 3, 6]
-    assert trace.columns["epoch"].tolist() == pytest.approx([0, 0.6, 1.2])
-    assert np.isfinite(trace.loss).all()
-    assert np.isnan(trace.fraction_clipped[0])
-    assert (trace.columns["tracker_norm"][1:] > 0).all()
-    per_step = 2 * 7 * 4 * trace.final_x.shape[1]  # x and y over seven edges in float32
-    assert trace.bytes_sent.tolist() == [0, 3 * per_step, 6 * per_step]
+def test_training_records_what_its_columns_say(whole):
+    assert whole.k.tolist() == [0, 3, 6]
+    assert whole.columns["epoch"].tolist() == pytest.approx([0, 0.6, 1.2])
+    assert np.isfinite(whole.loss).all()
+    assert np.isnan(whole.fraction_clipped[0])
+    assert (whole.columns["tracker_norm"][1:] > 0).all()
+    per_step = 2 * 7 * 4 * whole.final_x.shape[1]  # x and y over seven edges in float32
+    assert whole.bytes_sent.tolist() == [0, 3 * per_step, 6 * per_step]
 
 
 LATE = dg.Links(
