@@ -2,10 +2,8 @@
 
 import json
 import os
+import shutil
 import signal
-import subprocess
-import sys
-import textwrap
 
 import numpy as np
 import pandas as pd
@@ -177,32 +175,22 @@ def test_a_torn_last_line_costs_that_row_only(tmp_path):
     pd.testing.assert_frame_equal(again.table[columns], whole.table[columns])
 
 
-KILLED = """
-import os, signal, sys
-import digrad as dg
-from digrad.sweeps import rows
-rows.MOST_RUNS = 1
-def progress(told):
-    if told.done == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-dg.sweep(
-    dg.AB, dg.problems.example_quartic(), dg.Network(dg.graphs.example5()), steps=20, x0=[10.0, 10.0],
-    grid={"step_size": [0.001, 0.002, 0.003, 0.004]}, out=sys.argv[1], progress=progress,
-)
-"""
+def test_rows_finished_before_a_kill_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(batching, "MOST_RUNS", 1)
+    run = {"steps": 20, "x0": [10.0, 10.0], "grid": {"step_size": [0.001, 0.002, 0.003, 0.004]}}
 
+    def kill(told):
+        if told.done == 2:  # a kill leaves the folder as it is then
+            shutil.copytree(tmp_path / "run", tmp_path / "killed")
 
-def test_rows_finished_before_a_kill_are_kept(tmp_path):
-    killed = subprocess.run([sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path)], check=False)
-    assert killed.returncode == -signal.SIGKILL
-    kept = [json.loads(line)["row"] for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    dg.sweep(dg.AB, QUARTIC, NETWORK, out=tmp_path / "run", progress=kill, **run)
+    kept = [json.loads(line)["row"] for line in (tmp_path / "killed" / "rows.jsonl").read_text().splitlines()]
     assert [row["step_size"] for row in kept] == [0.001, 0.002]
     told = []
     found = dg.sweep(
-        dg.AB, QUARTIC, NETWORK, steps=20, x0=[10.0, 10.0], grid={"step_size": [0.001, 0.002, 0.003, 0.004]},
-        out=tmp_path, resume=True, progress=told.append,
-    )  # fmt: skip
-    assert [row.done for row in told] == [4]
+        dg.AB, QUARTIC, NETWORK, out=tmp_path / "killed", resume=True, progress=told.append, **run
+    )
+    assert [row.done for row in told] == [3, 4]
     assert found.table["seconds"][:2].tolist() == [row["seconds"] for row in kept]
 
 
