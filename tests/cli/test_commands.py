@@ -11,7 +11,7 @@ from digrad.cli import main
 from digrad.cli.main import digrad
 from digrad.core.link_validation import check_links
 from digrad.simulation import checkpoint
-from digrad.specs import preset
+from digrad.specs import preset, runner
 from digrad.trace import Trace
 from experiment_specs import tiny
 
@@ -215,7 +215,9 @@ def test_ctrl_c_keeps_what_was_computed_and_resume_goes_on(monkeypatch, capsys, 
 
 
 def test_demo_shows_that_tracking_explodes_and_cgt_converges(monkeypatch, capsys, tmp_path):
-    out = tmp_path / "demo"
+    out, draw = tmp_path / "demo", runner.draw_figures
+    # A PDF takes longer than the runs; tests/plots writes some.
+    monkeypatch.setattr(runner, "draw_figures", lambda *given: draw(*given[:-1], formats=("png",)))
     summary = json.loads(call(monkeypatch, capsys, "demo", "--out", out, "--json"))
     assert summary["AB"]["verdict"] == "diverged"
     assert summary["AB"]["diverged_at"] <= 10
