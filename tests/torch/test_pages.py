@@ -75,7 +75,9 @@ def test_scripts_of_the_pages_train(tmp_path: Path) -> None:
         + "scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)\n"
         + resumable
         + "optimizer.close()\n"
-        + "".join([flower, *(changed(flower, change) for change in changes)])
+        + "".join([flower, *(changed(flower, change) for change in changes)]).replace(
+            "range(200)", "range(80)"
+        )
     )
     (tmp_path / "train.py").write_text(script)
     with Agents(str(tmp_path / "train.py"), 5) as agents:
@@ -83,7 +85,7 @@ def test_scripts_of_the_pages_train(tmp_path: Path) -> None:
     accuracies = re.findall(r"accuracy (\S+)", output)
     assert len(changes) == 4
     assert len(accuracies) == 5 * (1 + len(changes))
-    assert min(map(float, accuracies)) > 0.6  # about 0.8 with privacy, whose noise is secret
+    assert min(map(float, accuracies)) > 0.4  # 0.1 is chance; less with privacy, whose noise is secret
     places = re.findall(r"agent \d is at (\S+)", output)
     assert len(places) == 5
     assert len(set(places)) == 1
