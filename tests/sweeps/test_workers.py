@@ -109,7 +109,7 @@ def test_a_dask_cluster_of_another_process_gives_the_same_rows():
     here = dg.sweep(dg.AB, QUARTIC, NETWORK, grid=GRID, **RUN)
     with (
         distributed.LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address=None
+            n_workers=1, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address=":0"
         ) as cluster,
         distributed.Client(cluster) as client,
     ):
