@@ -60,7 +60,7 @@ def main(out: str, settings: str) -> None:
             plan.get("compute", 0.0) * (plan.get("factor", 1) if network.agent == plan.get("slow") else 1)
         )
         optimizer.step()
-        if optimizer.k % 50 == 0:
+        if optimizer.k % 10 == 0:  # agents may be 20 steps ahead of one that is stopped
             (folder / f"reached-{network.agent}-{optimizer.k}").touch()
         if optimizer.k == plan.get("stop_at") and network.agent == 2 and resumed is None:
             stop_for(plan["seconds"])
