@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # Python compiles a module when it is first imported; pip would compile all of them, for most of its time.
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check --quiet install --no-compile -c constraints.txt
-# A file of tests runs on one of four processes (two cores, but many tests only wait), each with one thread.
+# A file of tests runs on one of three processes (two cores, but some tests only wait), each with one thread.
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 # Tests start a hundred interpreters, which need not all compile the same files.
@@ -33,7 +33,7 @@ layers: $(VENV)/.installed-test
 	$(BIN)/lint-imports --no-cache
 
 pytest: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder -m "not slow"
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 # The long runs, kept out of `make test`, and property tests on examples of their own choice.
 slow: $(VENV)/.installed-slow
@@ -55,7 +55,7 @@ test-3.%:
 	else echo "Python 3.$* is not on this machine: skipped"; fi
 
 pytest-without-torch: $(VENV)/.installed-plain
-	$(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder -m "not slow" $(WITHOUT_TORCH)
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not slow" $(WITHOUT_TORCH)
 
 # Speed and memory, as docs/results/bench shows them: an hour and 12 GB of a machine that does nothing else.
 bench: $(VENV)/.installed-test

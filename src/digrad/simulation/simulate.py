@@ -39,8 +39,7 @@ def simulate(
         network: The communication graph and its weights.
         callback: Called every half second, about, with the progress of the run.
         checkpoint: File to store the run in, and whether to resume from it.
-        options: Keywords of :class:`digrad.RunOptions`: ``steps``, which is required, ``batch_size``, ``sampling``,
-            ``seed``, ``x0``, ``dtype``, ``record_every``, ``record``, ``tolerance`` and ``stop_at_tolerance``.
+        options: Keywords of :class:`digrad.RunOptions`; ``steps`` is required.
 
     Example:
         >>> import digrad as dg
