@@ -13,6 +13,7 @@ import pytest
 
 from digrad.graphs import example5, ring
 from digrad.torch.checkpoint.checkpoint_files import committed_steps
+from digrad.torch.launch.rendezvous_store import ANSWER_TIMEOUT
 from digrad.torch.transport.curve import make_key
 from host_runs import PORT, STARTUP, WORKER, Run, check_result, until
 from namespaces import Host, hosts, needs_namespaces
@@ -142,7 +143,9 @@ def test_killed_agent_is_started_again_and_a_machine_lost_for_good_ends_the_othe
         machines[1].signal_all(signal.SIGKILL)
         began = time.monotonic()
         assert run.codes()[0] == 1, run.logs()
-        assert time.monotonic() - began < 60
+        assert (
+            time.monotonic() - began < ANSWER_TIMEOUT + 8 + 20
+        )  # silent for so long, it is lost; then 8 s to rejoin
         last = run.log(0).splitlines()[-1]
         assert last == f"digrad: machine 1 ({machines[1].address}) did not join within 8 s"
 
@@ -152,7 +155,8 @@ def test_lost_endpoint_is_waited_for_and_a_machine_that_is_preempted_ends_the_ot
     tmp_path: Path,
 ) -> None:
     with hosts(2) as machines:
-        run = Run(machines, tmp_path)
+        paced = (WORKER, str(tmp_path), "20", "0.4")  # seconds per step: all learn of it before the last one
+        run = Run(machines, tmp_path, script=paced)
         run.start_all()
         run.holding()
         machines[0].signal_all(signal.SIGKILL)
@@ -302,9 +306,7 @@ def test_strangers_who_keep_connecting_to_every_port_disturb_no_run_with_a_deadl
         run.start_all()
         until(lambda: len(run.files("reached-*-50")) == n, f"training: {run.logs()}")
         beyond = [one for host in machines for one in host.listening() if not one[0].startswith("127.")]
-        assert (
-            len(beyond) == 1 + 2 * n
-        )  # the endpoint; of each agent the port of the network and of the optimizer
+        assert len(beyond) == 1 + n  # the endpoint, and a port of each agent
         stranger.start("-c", FLOOD, "8", *(f"{address}:{port}" for address, port in beyond))
         assert run.codes() == [0] * n, run.logs()
         found = [json.loads((tmp_path / f"agent-{agent}.json").read_text()) for agent in range(n)]
