@@ -134,7 +134,7 @@ def _over_zeromq(network: Any, stack: ExitStack, *, has_key: bool) -> Any:
     """Return the transport that agents of different machines would use."""
     import zmq
 
-    from digrad.torch.transport.curve import KeyPair
+    from digrad.torch.transport.curve_keys import KeyPair
     from digrad.torch.transport.transports import Transports
     from digrad.torch.transport.zeromq import ZeroMQ
 

@@ -25,7 +25,7 @@ from digrad.theory.certificates.curvature_bounds import Losses
 from digrad.theory.certificates.frequency_responses import Matrices
 from digrad.theory.certificates.linearisation import largest_stable_step
 from digrad.theory.certificates.proof import Proof
-from digrad.theory.certificates.prove_step import Start, largest
+from digrad.theory.certificates.prove_step_size import Start, largest
 from digrad.theory.certificates.storage_function import perron_error, prove_storages
 from digrad.theory.certificates.tap_search import TapSearch
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from digrad import CGT, graphs
 from digrad.graphs import Digraph, ring
 from digrad.torch import Replicas
-from digrad.torch.transport.curve import make_key
+from digrad.torch.transport.curve_keys import make_key
 from namespaces import Host
 from plugin_installs import announce_rendezvous
 from torch_models import network_loss, network_model

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from digrad.torch.transport.curve import KeyPair
+from digrad.torch.transport.curve_keys import KeyPair
 from digrad.torch.transport.transports import Transports, open_transports
 from digrad.torch.transport.zeromq import ZeroMQ
 

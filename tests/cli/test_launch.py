@@ -11,7 +11,7 @@ import pytest
 from digrad.cli import main
 from digrad.graphs import ring, write
 from digrad.torch.launch import elastic_agent
-from digrad.torch.transport.curve import make_key, read_key
+from digrad.torch.transport.curve_keys import make_key, read_key
 
 
 def call(monkeypatch, capsys, *words):

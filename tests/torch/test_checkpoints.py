@@ -22,7 +22,7 @@ from digrad.network import Network
 from digrad.torch import Checkpoints, Replicas
 from digrad.torch.checkpoint.checkpoint_files import MARKER, delete_file, step_folder
 from digrad.torch.checkpoint.serialization import decode, encode
-from digrad.torch.engines.single_process import SingleProcess
+from digrad.torch.engines.replica_engine import SingleProcess
 from torch_processes import Agents, run
 
 Lines = list[dict[str, Any]]  # what each agent printed, by agent

@@ -19,7 +19,7 @@ from digrad.links import FixedDelay, Links, compressors
 from digrad.network import Network
 from digrad.schedules import InverseSqrt
 from digrad.torch import ProcessNetwork, Replicas, Shard, recalibrate
-from digrad.torch.engines.single_process import ReplicaNet
+from digrad.torch.engines.replica_engine import ReplicaNet
 from digrad.torch.launch import launch
 from torch_processes import run
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 import zmq
 
-from digrad.torch.transport.curve import KeyPair
+from digrad.torch.transport.curve_keys import KeyPair
 from digrad.torch.transport.packets import MessageLostError, typed
 from digrad.torch.transport.transports import Transports, ring_sum
 from transport_processes import open_kind, run_agents

@@ -136,7 +136,7 @@ def keygen(file: Path) -> None:
 
     Copy FILE to all machines of a run.
     """
-    from digrad.torch.transport.curve import make_key
+    from digrad.torch.transport.curve_keys import make_key
 
     make_key(file)
     click.echo(f"{file}: copy it to all machines of the run, and to nobody else")

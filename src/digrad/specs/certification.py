@@ -17,7 +17,7 @@ from digrad._internal.json_files import has_record, read_json, write_json
 from digrad.errors import ArgumentError, DataError, SpecError
 from digrad.methods import AB, CGT, SoftCGT
 from digrad.simulation import simulate
-from digrad.specs.images.smoothness import smoothness_of_training
+from digrad.specs.images.training_smoothness import smoothness_of_training
 from digrad.specs.runner import Observer
 from digrad.specs.spec import Built, Spec, parse_spec
 from digrad.theory import (

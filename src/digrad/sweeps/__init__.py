@@ -1,6 +1,6 @@
 """Many runs and what to choose from them: grids and random draws, searches, the first guess of a threshold."""
 
-from digrad.sweeps.bisection import Search, Trial, best_value, largest_stable
+from digrad.sweeps.largest_stable import Search, Trial, best_value, largest_stable
 from digrad.sweeps.minimize import minimize
 from digrad.sweeps.recommend_threshold import ThresholdAdvice, recommend_threshold
 from digrad.sweeps.space import LogUniform, Uniform

@@ -18,7 +18,7 @@ from digrad.plots.saving import saved
 from digrad.problems import Problem
 from digrad.simulation.run_options import RunOptions, complete, lists_options
 from digrad.sweeps import stability_rule
-from digrad.sweeps.bisection import FACTOR, Search, best_value, largest_stable
+from digrad.sweeps.largest_stable import FACTOR, Search, best_value, largest_stable
 from digrad.sweeps.rows import Study, batches, run_batch
 from digrad.sweeps.space import Configuration
 from digrad.sweeps.stability_rule import SLACK, Ending

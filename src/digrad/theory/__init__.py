@@ -10,9 +10,9 @@ from digrad.theory.certificates.certify import certify, certify_state, verify_pr
 from digrad.theory.certificates.mini_batches import BatchBound, certify_batches
 from digrad.theory.certificates.proof import Proof
 from digrad.theory.check_run import RunCheck, check_run
-from digrad.theory.constants import norms, smoothness
 from digrad.theory.constants.assumptions import Smoothness
-from digrad.theory.constants.empirical import (
+from digrad.theory.constants.closed_form import closed_form
+from digrad.theory.constants.empirical_smoothness import (
     EmpiricalSmoothness,
     Line,
     empirical_smoothness,
@@ -20,7 +20,6 @@ from digrad.theory.constants.empirical import (
     tightest_line,
 )
 from digrad.theory.constants.norms import Norms, WeightedNorm, network_norms
-from digrad.theory.constants.smoothness import closed_form
 from digrad.theory.inequality import Row
 from digrad.theory.paper.inequalities import PaperCheck
 from digrad.theory.trajectory import RunDivergedError, Trajectory, run
@@ -47,11 +46,9 @@ __all__ = [
     "empirical_smoothness",
     "envelope",
     "network_norms",
-    "norms",
     "row_figure",
     "row_figures",
     "run",
-    "smoothness",
     "smoothness_figure",
     "tightest_line",
     "verify_proof",

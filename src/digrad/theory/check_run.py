@@ -13,7 +13,7 @@ from digrad.problems import Problem
 from digrad.theory.arguments import Given, as_smoothness, check_covered, check_problem
 from digrad.theory.certificate_inequality import certificate_rows
 from digrad.theory.certificates.proof import Proof
-from digrad.theory.constants.empirical import empirical_smoothness
+from digrad.theory.constants.empirical_smoothness import empirical_smoothness
 from digrad.theory.constants.norms import network_norms
 from digrad.theory.inequality import Row
 from digrad.theory.paper.inequalities import PaperCheck, measure, paper_rows

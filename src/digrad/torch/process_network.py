@@ -27,7 +27,7 @@ from digrad.torch.launch.rendezvous_store import store_from_environment
 from digrad.torch.launch.worker import die_with_parent, record_uncaught
 from digrad.torch.transport.addresses import check_interface, published_address
 from digrad.torch.transport.coordination import GRACE, LINGER, Coordination
-from digrad.torch.transport.curve import KEY_VARIABLE, read_key
+from digrad.torch.transport.curve_keys import KEY_VARIABLE, read_key
 from digrad.torch.transport.packets import MessageLostError
 from digrad.torch.transport.shared_memory import SharedMemory
 from digrad.torch.transport.transports import Transports, open_transports, ring_sum

@@ -18,9 +18,9 @@ from digrad.graphs import Digraph, GraphSequence
 from digrad.network import Network
 from digrad.torch.engines.base_optimizer import BaseOptimizer
 from digrad.torch.engines.flat_parameters import FlatParameters, parameter_groups
+from digrad.torch.engines.replica_engine import ReplicaNet, ReplicaRuntime, SingleProcess
 from digrad.torch.engines.settings import check_arguments
-from digrad.torch.engines.single_process import ReplicaNet, ReplicaRuntime, SingleProcess
-from digrad.torch.engines.unreliable_net import UnreliableNet
+from digrad.torch.engines.unreliable_replicas import UnreliableNet
 from digrad.types import Method
 
 

@@ -9,7 +9,7 @@ from digrad.theory.certificates.curvature_bounds import Losses
 from digrad.theory.certificates.frequency_responses import Matrices, Taps
 from digrad.theory.certificates.potential import potentials
 from digrad.theory.certificates.proof import Proof
-from digrad.theory.certificates.prove_step import Start, close, largest
+from digrad.theory.certificates.prove_step_size import Start, close, largest
 from digrad.theory.certificates.storage_function import supply
 from digrad.theory.certificates.tap_search import TapSearch
 

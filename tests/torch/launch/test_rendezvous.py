@@ -21,8 +21,8 @@ from digrad.errors import ArgumentError
 from digrad.torch.launch import rendezvous_store as store_module
 from digrad.torch.launch.rendezvous import Rendezvous
 from digrad.torch.launch.rendezvous_store import Client, RendezvousStore
-from digrad.torch.transport import curve
-from digrad.torch.transport.curve import make_key, read_key, secure
+from digrad.torch.transport import curve_keys
+from digrad.torch.transport.curve_keys import make_key, read_key, secure
 from plugin_installs import announce_rendezvous
 from torch_processes import WORKERS, Agents, free_port
 
@@ -130,7 +130,7 @@ def test_stranger_is_refused_and_nonsense_of_a_member_is_left_alone(
 
 
 def test_port_of_another_program_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(curve, "HANDSHAKE_TIMEOUT", 0.5)
+    monkeypatch.setattr(curve_keys, "HANDSHAKE_TIMEOUT", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as busy:
         endpoint = f"127.0.0.1:{busy.getsockname()[1]}"
         check_refusal(Rendezvous(2, endpoint=endpoint))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from digrad.torch.transport.curve import make_key
+from digrad.torch.transport.curve_keys import make_key
 from namespaces import hosts, needs_namespaces
 from torch_processes import run
 

@@ -14,7 +14,7 @@ from digrad.links import Links, compressors
 from digrad.torch import DecentralizedOptimizer, ProcessNetwork
 from digrad.torch.launch import ADDRESS_VARIABLE, STORE_VARIABLE
 from digrad.torch.transport.addresses import published_address
-from digrad.torch.transport.curve import KEY_VARIABLE
+from digrad.torch.transport.curve_keys import KEY_VARIABLE
 
 NUMBERS, STEPS = 100_000, 6
 LINKS = {

@@ -14,7 +14,7 @@ import numpy as np
 from digrad._internal.files import file_stem
 from digrad._internal.json_files import read_json, write_json
 from digrad.specs.spec import Built, Spec
-from digrad.sweeps.bisection import FACTOR, Search, largest_stable
+from digrad.sweeps.largest_stable import FACTOR, Search, largest_stable
 from digrad.sweeps.stability_rule import is_stable, remains, worst
 from digrad.trace import Trace
 

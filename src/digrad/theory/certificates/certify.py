@@ -30,7 +30,7 @@ from digrad.theory.certificates.curvature_bounds import Losses
 from digrad.theory.certificates.frequency_responses import Matrices
 from digrad.theory.certificates.linearisation import largest_stable_step
 from digrad.theory.certificates.proof import Proof
-from digrad.theory.certificates.prove_step import (
+from digrad.theory.certificates.prove_step_size import (
     FEW,
     LARGEST_NETWORK,
     ROUNDED_UP,
@@ -43,7 +43,7 @@ from digrad.theory.certificates.prove_step import (
 )
 from digrad.theory.certificates.tap_search import TapSearch
 from digrad.theory.constants.assumptions import INDICATIVE, Smoothness
-from digrad.theory.constants.smoothness import has_closed_form
+from digrad.theory.constants.closed_form import has_closed_form
 from digrad.theory.paper.printed_step import largest_printed_step
 
 Floats = npt.NDArray[np.floating]
@@ -435,7 +435,7 @@ def _check_at(points: Floats, problem: Problem, constants: Smoothness | None, ow
     """Refuse constants of the user that do not hold at the agents' estimates."""
     if constants is None or constants.source != "given":
         return
-    from digrad.theory.constants.empirical import empirical_smoothness
+    from digrad.theory.constants.empirical_smoothness import empirical_smoothness
 
     seen = empirical_smoothness(
         problem, points, max_points=10
@@ -454,7 +454,7 @@ def _check_at(points: Floats, problem: Problem, constants: Smoothness | None, ow
 def _estimated(
     problem: Problem, network: Network, threshold: float, start: Floats, step_size: float | None
 ) -> Smoothness:
-    from digrad.theory.constants.empirical import empirical_smoothness
+    from digrad.theory.constants.empirical_smoothness import empirical_smoothness
     from digrad.theory.trajectory import run
 
     step = EMPIRICAL_STEP_SIZE if step_size is None else step_size

@@ -7,7 +7,7 @@ all convex, it is more: :math:`f_i` agrees on the set with a convex function tha
 its interval. That matters, because the interpolation inequality of the proof is false for functions that are smooth
 and convex on a convex set only.
 
-Everything is rounded outwards with the conventions of :mod:`digrad.theory.constants.smoothness`.
+Everything is rounded outwards with the conventions of :mod:`digrad.theory.constants.closed_form`.
 """
 
 import math
@@ -23,8 +23,8 @@ from digrad.problems import Problem
 from digrad.problems.analytic import Cosh, Polynomial, Quartic
 from digrad.problems.logistic import Logistic
 from digrad.theory.constants.assumptions import Smoothness
+from digrad.theory.constants.closed_form import OUTWARD, closed_form, data_bounds, up
 from digrad.theory.constants.gram_bounds import EPS, gram_bound
-from digrad.theory.constants.smoothness import OUTWARD, closed_form, data_bounds, up
 
 Floats = npt.NDArray[np.floating]
 

@@ -27,12 +27,11 @@ from digrad.network import Network
 from digrad.problems import Problem
 from digrad.problems.logistic import Logistic
 from digrad.theory.arguments import Given, as_smoothness, check_problem, start_array
-from digrad.theory.bisection import last_step
 from digrad.theory.certificates.certify import begin, refused
 from digrad.theory.certificates.curvature_bounds import Losses
 from digrad.theory.certificates.frequency_responses import Matrices
 from digrad.theory.certificates.proof import Proof
-from digrad.theory.certificates.prove_step import DISTANCE, FLATTEST, ROUNDED_UP, Start
+from digrad.theory.certificates.prove_step_size import DISTANCE, FLATTEST, ROUNDED_UP, Start
 from digrad.theory.certificates.storage_function import (
     DEPTH,
     EPS,
@@ -50,7 +49,8 @@ from digrad.theory.certificates.storage_function import (
     stacked,
 )
 from digrad.theory.certificates.tap_search import TOLERANCE
-from digrad.theory.constants.smoothness import OUTWARD, closed_form
+from digrad.theory.constants.closed_form import OUTWARD, closed_form
+from digrad.theory.last_step import last_step
 
 Floats = npt.NDArray[np.floating]
 

@@ -25,7 +25,7 @@ from scipy import linalg
 
 from digrad.theory.certificates.frequency_responses import Matrices, product
 from digrad.theory.certificates.proof import Proof
-from digrad.theory.constants.smoothness import OUTWARD
+from digrad.theory.constants.closed_form import OUTWARD
 
 Floats = npt.NDArray[np.floating]
 

@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from digrad.network import Network
 from digrad.problems import Problem
-from digrad.theory.bisection import last_step
 from digrad.theory.constants.assumptions import Smoothness
+from digrad.theory.constants.closed_form import candidates
 from digrad.theory.constants.norms import network_norms
-from digrad.theory.constants.smoothness import candidates
+from digrad.theory.last_step import last_step
 from digrad.theory.paper.printed_constants import (
     Setting,
     conditions_hold,

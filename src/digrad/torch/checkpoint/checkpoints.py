@@ -34,7 +34,7 @@ from digrad.torch.checkpoint.checkpoint_files import (
 )
 from digrad.torch.checkpoint.serialization import decode, encode
 from digrad.torch.engines.flat_parameters import nonfinite_rows
-from digrad.torch.engines.single_process import ALL
+from digrad.torch.engines.replica_engine import ALL
 from digrad.torch.optimizer import DecentralizedOptimizer
 from digrad.torch.process_network import ProcessNetwork
 from digrad.torch.replicas import Replicas

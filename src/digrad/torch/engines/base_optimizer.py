@@ -22,9 +22,9 @@ from digrad.network import Network
 from digrad.torch.engines.buffers import reused_memory
 from digrad.torch.engines.flat_parameters import FlatParameters, nonfinite_rows
 from digrad.torch.engines.mixing import PIECE
+from digrad.torch.engines.replica_engine import SingleProcess
 from digrad.torch.engines.runtime import Runtime, overwrite
 from digrad.torch.engines.settings import local_arrays, shared_settings
-from digrad.torch.engines.single_process import SingleProcess
 from digrad.torch.engines.step_metrics import StepMetrics
 from digrad.torch.launch.preemption import Preemption, Saver
 from digrad.torch.process_network import ProcessNetwork

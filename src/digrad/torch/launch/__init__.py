@@ -13,7 +13,7 @@ from pathlib import Path
 from digrad import checks, graphs
 from digrad.errors import ArgumentError
 from digrad.torch.transport.addresses import check_interface, check_trust, endpoint_parts, published_address
-from digrad.torch.transport.curve import read_key, require_zmq
+from digrad.torch.transport.curve_keys import read_key, require_zmq
 
 GRAPH_VARIABLE = "DIGRAD_GRAPH"
 METRICS_VARIABLE = "DIGRAD_METRICS"  # the folder where agents write what steps have cost

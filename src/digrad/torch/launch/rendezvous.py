@@ -52,7 +52,7 @@ from digrad.torch.transport.addresses import (
     listening_socket,
     published_address,
 )
-from digrad.torch.transport.curve import (
+from digrad.torch.transport.curve_keys import (
     KEY_VARIABLE,
     KeyPair,
     authenticate,

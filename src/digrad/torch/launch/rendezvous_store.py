@@ -26,7 +26,7 @@ from torch.distributed import (
 
 from digrad.torch.launch import STORE_VARIABLE, attempt
 from digrad.torch.transport.addresses import is_address, listening_socket
-from digrad.torch.transport.curve import KEY_VARIABLE, KeyPair, read_key, require_zmq, secure
+from digrad.torch.transport.curve_keys import KEY_VARIABLE, KeyPair, read_key, require_zmq, secure
 
 DISCONNECTED = 5.0  # seconds without a connection after which the endpoint counts as lost
 ANSWER_TIMEOUT = (

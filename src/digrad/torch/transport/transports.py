@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from digrad.errors import CommunicationError
-from digrad.torch.transport.curve import KeyPair
+from digrad.torch.transport.curve_keys import KeyPair
 from digrad.torch.transport.packets import MessageLostError, Packet, Receiver, Sending, Transport
 from digrad.torch.transport.shared_memory import open_shared_memory
 

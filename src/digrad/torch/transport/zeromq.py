@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from digrad.torch.transport.curve import KeyPair, Refusals, authenticate, require_zmq, secure
+from digrad.torch.transport.curve_keys import KeyPair, Refusals, authenticate, require_zmq, secure
 from digrad.torch.transport.packets import HEARTBEAT, MessageLostError, Packet, Sending, Transport
 
 FRAME = 1 << 17  # bytes of a payload that travel together

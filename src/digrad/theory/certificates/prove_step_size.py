@@ -19,7 +19,7 @@ from digrad.theory.certificates.linear_rate import contraction, is_contraction
 from digrad.theory.certificates.proof import Proof
 from digrad.theory.certificates.storage_function import EPS, form_bound, perron_error, prove_storages
 from digrad.theory.certificates.tap_search import TapSearch
-from digrad.theory.constants.smoothness import OUTWARD
+from digrad.theory.constants.closed_form import OUTWARD
 
 Floats = npt.NDArray[np.floating]
 

@@ -17,7 +17,7 @@ from digrad.errors import ArgumentError, DataError
 from digrad.network import Network
 from digrad.problems import Problem
 from digrad.theory import Smoothness, certify, closed_form
-from digrad.theory.constants.smoothness import L1_GRID, candidates
+from digrad.theory.constants.closed_form import L1_GRID, candidates
 from digrad.theory.paper.printed_step import largest_printed_step
 
 pytestmark = pytest.mark.long

@@ -14,7 +14,7 @@ from digrad.network import Network
 from digrad.torch.engines.compression import CompressedNet
 from digrad.torch.engines.mixing import Share, combine
 from digrad.torch.engines.runtime import overwrite
-from digrad.torch.engines.unreliable_net import UnreliableNet, keep_sleepers
+from digrad.torch.engines.unreliable_replicas import UnreliableNet, keep_sleepers
 
 ALL = "all"  # stands for the number of the agent where one process has all of them
 

@@ -11,7 +11,7 @@ import pytest
 import zmq
 
 from digrad.errors import StorageError
-from digrad.torch.transport.curve import KeyPair, authenticate, log_refused, make_key, read_key, secure
+from digrad.torch.transport.curve_keys import KeyPair, authenticate, log_refused, make_key, read_key, secure
 
 
 def test_full_disk_leaves_no_half_of_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
