@@ -32,6 +32,10 @@ $(VENV)/.types: $(VENV)/.installed-test $(shell find src -not -path '*/__pycache
 layers: $(VENV)/.installed-test
 	$(BIN)/lint-imports --no-cache
 
+# The short suite compiles 1 600 programs, each of which runs for a moment: XLA shall be quick. `make slow` compiles as
+# users do.
+pytest pytest-without-torch: export XLA_FLAGS ?= --xla_cpu_use_fusion_emitters=false
+pytest pytest-without-torch: export JAX_DISABLE_MOST_OPTIMIZATIONS ?= 1
 pytest: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not slow"
 
