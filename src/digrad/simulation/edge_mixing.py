@@ -69,6 +69,7 @@ def edges_of_steps(
 
 def only_if(condition: jax.Array | bool, make: Callable[..., Any], *operands: Any) -> Any:
     """Return ``make(*operands)``, or zeros where the condition is false, and it is not computed then."""
+    make = jax.jit(make, inline=True)  # traced once, for its shapes and for its code
     shapes = jax.eval_shape(make, *operands)
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     return lax.cond(condition, make, lambda *_: nothing, *operands)
