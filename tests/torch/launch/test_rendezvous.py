@@ -20,7 +20,7 @@ from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 from digrad.errors import ArgumentError
 from digrad.torch.launch import rendezvous_store as store_module
 from digrad.torch.launch.rendezvous import Rendezvous
-from digrad.torch.launch.rendezvous_store import Client, RendezvousStore
+from digrad.torch.launch.rendezvous_store import Client, EndpointLostError, RendezvousStore
 from digrad.torch.transport import curve_keys
 from digrad.torch.transport.curve_keys import make_key, read_key, secure
 from plugin_installs import announce_rendezvous
@@ -154,6 +154,26 @@ def test_repeated_request_is_not_added_twice(tmp_path: Path, monkeypatch: pytest
         store = RendezvousStore(client, 0)
         assert [store.add("n", 1) for _ in range(3)] == [1, 2, 3]
         client.close()
+
+
+def test_client_may_be_closed_while_another_thread_asks() -> None:
+    """As the heartbeat does at the end of a run whose endpoint has gone."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = Client(f"127.0.0.1:{silent.getsockname()[1]}", None)
+        raised: list[BaseException] = []
+
+        def ask() -> None:
+            try:
+                client.ask(patience=0.5, op="heartbeat")
+            except BaseException as error:
+                raised.append(error)
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        time.sleep(0.1)
+        client.close()
+        asking.join(10)
+    assert [type(error) for error in raised] == [EndpointLostError]
 
 
 TORCHRUN = ("torch.distributed.run", "--nproc-per-node=1", "--max-restarts=1")

@@ -10,6 +10,7 @@ import errno
 import itertools
 import json
 import os
+import threading
 import time
 import uuid
 from collections.abc import Sequence
@@ -70,6 +71,7 @@ class Client:
         self.endpoint, self._keys, self._is_local = endpoint, keys, is_local
         self._context = self._zmq.Context()
         self._idle: list[_Connection] = []
+        self._open, self._is_closed, self._lock = 0, False, threading.Lock()
         self._name, self._numbers = uuid.uuid4().hex, itertools.count()
 
     def ask(self, patience: float = ANSWER_TIMEOUT, **request: Any) -> Message:
@@ -88,12 +90,24 @@ class Client:
             return self._answer(connection, data, number, patience)
         finally:
             self._idle.append(connection)
+            if self._is_closed:
+                self._end_idle()
 
     def close(self) -> None:
-        """End all connections; nobody may be asking."""
-        for connection in self._idle:
-            connection.socket.disable_monitor()
-        self._context.destroy(linger=0)
+        """End all connections; one over which a thread asks ends there, because a socket belongs to one thread."""
+        self._is_closed = True
+        self._end_idle()
+
+    def _end_idle(self) -> None:
+        with self._lock:
+            while self._idle:
+                connection = self._idle.pop()
+                connection.socket.disable_monitor()
+                connection.monitor.close()
+                connection.socket.close()
+                self._open -= 1
+            if self._open == 0:
+                self._context.term()
 
     def _answer(self, connection: _Connection, data: bytes, number: str, patience: float) -> Message:
         socket, began = connection.socket, time.monotonic()
@@ -131,6 +145,8 @@ class Client:
         return EndpointLostError(f"there is no connection to {self.endpoint}")
 
     def _connect(self) -> _Connection:
+        with self._lock:
+            self._open += 1
         socket = self._context.socket(self._zmq.DEALER)
         secure(socket, self._keys, server=False)
         socket.immediate, socket.linger, socket.ipv6 = True, 0, True
