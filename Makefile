@@ -15,8 +15,8 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/.installed
 	$(BIN)/digrad demo
 
-test: lint layers
-	$(MAKE) --jobs=2 types pytest
+test: lint
+	$(MAKE) --jobs=2 pytest layers types
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff format --check src tests benchmarks examples docs
@@ -87,9 +87,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) -e .
 	touch $@
 
-$(VENV)/.installed-test: $(VENV)/.installed
+$(VENV)/.installed-test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) -e '.[test,docs,torch]'
-	touch $@
+	touch $(VENV)/.installed $@
 
 $(VENV)/.installed-build: constraints.txt | $(VENV)/bin/python
 	$(INSTALL) build hatchling
@@ -99,9 +99,9 @@ $(VENV)/.installed-slow: $(VENV)/.installed-test
 	$(INSTALL) -e '.[test,docs,torch,trainers]'
 	touch $@
 
-$(VENV)/.installed-plain: $(VENV)/.installed
+$(VENV)/.installed-plain: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) -e '.[test,docs]'
-	touch $@
+	touch $(VENV)/.installed $@
 
 # Pin what is installed now, after `pip install -U` of what should move.
 constraints: $(VENV)/.installed-slow
