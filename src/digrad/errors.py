@@ -23,7 +23,7 @@ class MixingError(DigradError, ValueError):
 
 
 class DataError(DigradError, ValueError):
-    """A data set is missing, malformed or cannot be divided as asked."""
+    """A data set is missing, malformed or cannot be partitioned as asked."""
 
 
 class SpecError(DigradError, ValueError):
@@ -55,7 +55,7 @@ class DisagreementError(CommunicationError):
 
 
 class NonFiniteError(DigradError, RuntimeError):
-    """A gradient or a state of an agent holds infinities or numbers that are none; it was not mixed."""
+    """A gradient or a state of an agent holds infinities or NaN; it was not mixed."""
 
 
 class PluginError(DigradError, ImportError):

@@ -43,7 +43,7 @@ def connectivity(method: Any) -> Connectivity:
 
 
 class Primitives:
-    """``pull``, ``push`` and ``mix`` of an executor, which says once what becomes of an array that is sent."""
+    """``pull``, ``push`` and ``mix`` of an executor, which defines once how an array is sent."""
 
     shapes: Shapes | None = None  # of the parameters in a row; an engine that knows them sets it
 

@@ -1,4 +1,4 @@
-"""What becomes of every packet: a table made on the host, a pure function of (seed, iteration)."""
+"""The delivery of every packet: a table made on the host, a pure function of (seed, iteration)."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple

@@ -29,7 +29,7 @@ class DecentralizedOptimizer(BaseOptimizer):
         params: Parameters or parameter groups with ``lr`` and ``weight_decay``, as for torch optimizers. ``lr``
             mirrors ``step_size`` of the method, so that schedulers work.
         method: Any method of :mod:`digrad.methods`.
-        network: The processes; ``links`` of its network decide what becomes of messages.
+        network: The processes; ``links`` of its network decide how messages travel.
         weight_decay: Added to the gradient as ``weight_decay * x`` before it is tracked.
         non_finite: Policy for a gradient with NaN or infinity: ``"error"`` on every agent, or
             ``"repeat"`` that agent's previous gradient (zero at the first step), with a warning.

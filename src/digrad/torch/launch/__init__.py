@@ -166,8 +166,8 @@ def _environment(
         ArgumentError: The graph does not have one agent per process.
     """
     variables = {name: value for name, value in SETTINGS.items() if name not in os.environ}
-    for name in _INTERFACES:
-        variables[name] = interface or os.environ.get(name, "lo")
+    if interface is not None or nodes == 1:
+        variables |= {name: interface or os.environ.get(name, "lo") for name in _INTERFACES}
     if metrics is not None:
         variables[METRICS_VARIABLE] = str(Path(metrics).resolve())
     if graph is not None:

@@ -112,7 +112,10 @@ class Preemption:
                 self._wait(self._name)
         everyone = self._network.coordination.posted(self._name)
         if everyone is not None:
-            slack = self._network.n + _SLACK if self._wait is None else 0
+            apart = self._network.n * (
+                self._network.network.period or 1
+            )  # steps, where some exchange nothing
+            slack = apart + _SLACK if self._wait is None else 0
             self._last = max(one["k"] for one in everyone) + slack
 
     def before_step(self, k: int) -> None:

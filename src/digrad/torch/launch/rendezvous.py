@@ -297,7 +297,10 @@ class Rendezvous(RendezvousHandler):
                 missing = f"the machine with the endpoint {self._host}:{self._port} ({error})"
                 answer = {"missing": [missing]}
                 if self._server is None:
-                    self._host_rounds()  # it may be this one, where an earlier run has just ended
+                    with contextlib.suppress(
+                        ArgumentError
+                    ):  # the name of a machine that is lost may be gone too
+                        self._host_rounds()  # it may be this one, where an earlier run has just ended
             if "round" in answer:
                 return answer
             if "closed" in answer:
@@ -360,7 +363,7 @@ class Rendezvous(RendezvousHandler):
 
 
 class _AgentStore(RendezvousStore):
-    """The store of a round for torchelastic itself, which waits there for the other machines at the end of a run."""
+    """The store of a round for torchelastic itself, which waits there for the other machines."""
 
     def __init__(self, client: Client, number: int, look: Callable[[], None]) -> None:
         super().__init__(client, number)
@@ -368,7 +371,7 @@ class _AgentStore(RendezvousStore):
 
     def _wait(self, keys: list[str], seconds: float) -> list[str]:
         missing = super()._wait(keys, min(seconds, 0.5))
-        if missing and any("terminal" in key for key in keys):
+        if missing:
             self._look()
         return missing
 

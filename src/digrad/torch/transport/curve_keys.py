@@ -42,8 +42,8 @@ def require_zmq(owner: str) -> Any:
         import zmq
     except ImportError as error:
         raise ArgumentError(
-            f"{owner} needs ZeroMQ to connect several machines; install it with `pip install pyzmq`. One machine does "
-            "without."
+            f"{owner} needs ZeroMQ to connect several machines; install it with `pip install pyzmq`. Agents of one "
+            "machine that share memory do without."
         ) from error
     if not zmq.has("curve"):
         raise ArgumentError(f"{owner} needs a ZeroMQ with CURVE; the wheels of `pip install pyzmq` have it.")

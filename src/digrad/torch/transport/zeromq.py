@@ -6,6 +6,7 @@ a frame as a whole. A connection that breaks is an error: what was under way may
 """
 
 import contextlib
+import errno
 import secrets
 import struct
 from collections.abc import Callable
@@ -40,7 +41,7 @@ class ZeroMQ(Transport):
         self, agent: int, address: str, keys: KeyPair | None, exchange: Callable[[Facts], list[Facts]]
     ) -> None:
         self._zmq = require_zmq("ProcessNetwork")
-        self._agent, self._keys = agent, keys
+        self._agent, self._keys, self._is_ipv6 = agent, keys, ":" in address
         self._context = self._zmq.Context()
         self._authenticator = authenticate(self._context, keys)
         self._listener = self._socket(self._zmq.ROUTER, server=True)
@@ -115,7 +116,7 @@ class ZeroMQ(Transport):
         made = self._context.socket(kind)
         # What a listener sends is short and at most one for each channel; ZeroMQ would drop what has no room.
         made.sndhwm, made.rcvhwm = 0 if server else QUEUED, QUEUED
-        made.linger = 0
+        made.linger, made.ipv6 = 0, self._is_ipv6
         secure(made, self._keys, server=server)
         return made
 
@@ -196,7 +197,8 @@ class ZeroMQ(Transport):
         from zmq.utils.monitor import recv_monitor_message
 
         event, receiver = recv_monitor_message(monitor), self._monitors[monitor]
-        is_refused = bool(event["event"] & self._refusals.failures)
+        is_slow = event["value"] == errno.EAGAIN  # the handshake of a busy peer, which ZeroMQ tries again
+        is_refused = bool(event["event"] & self._refusals.failures) and not is_slow
         if receiver is None:
             self._refusals.note(event)
         elif is_refused:
