@@ -104,7 +104,7 @@ def run(method: str, scheme: str, rate: float, pauses: bool) -> dict[str, Any]:
 
 def main() -> None:
     """Run all, store their figures, and print the table; rates are chosen on images that do not measure."""
-    runs, rows = [], []
+    runs = []
     for method in METHODS:
         tried = {
             scheme: [run(method, scheme, rate, pauses=False) for rate in RATES]
@@ -113,11 +113,11 @@ def main() -> None:
         shuffled, unequal = (min(each, key=lambda one: one["validation_loss"]) for each in tried.values())
         paused = run(method, "sorted", unequal["rate"], pauses=True)
         runs += [*tried["iid"], *tried["sorted"], paused]
-        rows.append(
+        print(
             f"| {method} | {shuffled['accuracy']:.1%} | {unequal['accuracy']:.1%} | {unequal['MB']:.2f} | "
-            f"{unequal['seconds']:.1f} | {paused['seconds']:.1f} | {paused['accuracy']:.1%} |"
+            f"{unequal['seconds']:.1f} | {paused['seconds']:.1f} | {paused['accuracy']:.1%} |",
+            flush=True,
         )
-        print(rows[-1], flush=True)
     OUT.mkdir(parents=True, exist_ok=True)
     facts = {"command": "python docs/ddp.py", "torch": torch.__version__, "steps": STEPS, "agents": AGENTS}
     (OUT / "runs.json").write_text(json.dumps({**facts, "runs": runs}, indent=1) + "\n")

@@ -143,9 +143,8 @@ def test_killed_agent_is_started_again_and_a_machine_lost_for_good_ends_the_othe
         machines[1].signal_all(signal.SIGKILL)
         began = time.monotonic()
         assert run.codes()[0] == 1, run.logs()
-        assert (
-            time.monotonic() - began < ANSWER_TIMEOUT + 8 + 20
-        )  # silent for so long, it is lost; then 8 s to rejoin
+        # A machine that is silent for so long is lost; then it has 8 s to rejoin.
+        assert time.monotonic() - began < ANSWER_TIMEOUT + 8 + 20
         last = run.log(0).splitlines()[-1]
         assert last == f"digrad: machine 1 ({machines[1].address}) did not join within 8 s"
 

@@ -58,7 +58,7 @@ class Preemption:
     Args:
         network: The processes.
         wait: Waits until all agents have posted something under a name, where they may be any number of steps apart;
-            by default they wait for all messages, so that none is further ahead than there are agents.
+            by default they wait for all messages, so that none is more exchanges ahead than there are agents.
     """
 
     def __init__(self, network: "ProcessNetwork", wait: Callable[[str], None] | None = None) -> None:
@@ -112,9 +112,8 @@ class Preemption:
                 self._wait(self._name)
         everyone = self._network.coordination.posted(self._name)
         if everyone is not None:
-            apart = self._network.n * (
-                self._network.network.period or 1
-            )  # steps, where some exchange nothing
+            # Between two exchanges, a period apart at most, agents run freely.
+            apart = self._network.n * (self._network.network.period or 1)
             slack = apart + _SLACK if self._wait is None else 0
             self._last = max(one["k"] for one in everyone) + slack
 

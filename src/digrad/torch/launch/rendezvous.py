@@ -144,7 +144,7 @@ class Rendezvous(RendezvousHandler):
         facts: Settings on which all machines must agree.
         check: Called while this machine waits; may raise.
         tell: Called with what is to be said of a round that has ended.
-        start_over: Called if another machine needs this one, whose agents have all succeeded, in another round.
+        start_over: Called if a round is over, for whatever reason, while this machine waits for others.
     """
 
     def __init__(
@@ -297,10 +297,9 @@ class Rendezvous(RendezvousHandler):
                 missing = f"the machine with the endpoint {self._host}:{self._port} ({error})"
                 answer = {"missing": [missing]}
                 if self._server is None:
-                    with contextlib.suppress(
-                        ArgumentError
-                    ):  # the name of a machine that is lost may be gone too
-                        self._host_rounds()  # it may be this one, where an earlier run has just ended
+                    # It may be this one, where an earlier run has just ended; the name of a lost one may be gone.
+                    with contextlib.suppress(ArgumentError):
+                        self._host_rounds()
             if "round" in answer:
                 return answer
             if "closed" in answer:
@@ -334,7 +333,7 @@ class Rendezvous(RendezvousHandler):
             time.sleep(_HEARTBEAT)
 
     def _needs_another_round(self) -> None:
-        """Start over if the round is over although the agents of this machine have succeeded."""
+        """Start over if the round is over while torchelastic waits for other machines."""
         self._check()
         if self._is_over:
             self._start_over()
