@@ -1,4 +1,4 @@
-"""How times and memory are taken."""
+"""Measuring of times and memory."""
 
 import json
 import os

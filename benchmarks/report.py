@@ -1,4 +1,4 @@
-"""What was measured: a row per comparison, kept as lines of JSON in the folder of the page that shows them."""
+"""Measurements: a row per comparison, kept as lines of JSON in the folder of the page that shows them."""
 
 import json
 from collections.abc import Iterable
@@ -44,7 +44,7 @@ class BenchRow:
 
     @property
     def ratio(self) -> float | None:
-        """How many times cheaper (``at_least``) or dearer than the reference; None without one."""
+        """Factor by which it is cheaper (``at_least``) or dearer than the reference; None without one."""
         if self.reference is None:
             return None
         return self.reference / self.ours if self.at_least else self.ours / self.reference
@@ -56,7 +56,7 @@ class BenchRow:
 
     @property
     def ok(self) -> bool:
-        """Whether the promise is kept, if there is one."""
+        """Return whether the promise is kept, if there is one."""
         if self.target is None:
             return True
         return self.measured >= self.target if self.at_least else self.measured <= self.target

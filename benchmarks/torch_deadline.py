@@ -1,4 +1,4 @@
-"""What a deadline is worth when one of five agents is three times as slow as the others.
+"""Benefit of a deadline when one of five agents is three times as slow as the others.
 
 ``deadline_row`` starts five processes of this module twice, with a deadline and without, and compares how long all of
 them take to come near the minimum of the example quadratic. Computing is sleeping here, so that it costs no core.

@@ -1,4 +1,4 @@
-"""What communication costs between real processes on loopback, against raw TCP, all_reduce and plain SGD.
+"""Cost of communication between real processes on loopback, against raw TCP, all_reduce and plain SGD.
 
 ``run_torch_bench`` starts five processes of this module and compares their slowest times.
 """

@@ -1,4 +1,4 @@
-"""What the agents of one process cost, against a plain PyTorch loop that trains as many unconnected copies."""
+"""Cost of the agents of one process, against a plain PyTorch loop that trains as many unconnected copies."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Which protocol should carry messages between hosts: `python -m benchmarks.transports` compares four on loopback.
+"""Protocols between hosts: `python -m benchmarks.transports` compares four on loopback.
 
 Plain TCP, ZeroMQ, ZeroMQ with CURVE and TLS 1.3 of the standard library (with a self-signed certificate that
 ``openssl`` makes), each between two processes: a ResNet-18 buffer in pieces of 1 MiB, and 4 kB there and back. CPU is

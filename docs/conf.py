@@ -1,4 +1,4 @@
-"""How Sphinx builds the site: `make docs`. The reference is the docstrings as they stand in the code."""
+"""Settings of Sphinx for the site: `make docs`. The reference is the docstrings as they stand in the code."""
 
 import html
 import inspect

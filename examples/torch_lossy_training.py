@@ -1,4 +1,4 @@
-"""What lost packets do to mini-batches and to a neural network: `python examples/torch_lossy_training.py`."""
+"""Effect of lost packets on mini-batches and on a neural network: `python examples/torch_lossy_training.py`."""
 
 import warnings
 

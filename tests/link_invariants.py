@@ -1,4 +1,4 @@
-"""What holds on every network that misbehaves, at every step, in every engine: the invariants of the specification.
+"""Invariants of every unreliable network, at every step, in every engine.
 
 Settings are drawn from a number; an engine takes one and returns the moments after each of its steps. The seventh, that
 compressors contract, is in tests/links/test_compressors.py; the third, that delivery is a function of (seed, k),
@@ -55,7 +55,7 @@ class Setting(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """Where a run is after a step."""
+    """Position of a run after a step."""
 
     state: Any
     undelivered: list[np.ndarray]  # [A, width] for each array that is pushed

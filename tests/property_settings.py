@@ -1,4 +1,4 @@
-"""How many examples property tests of whole runs try: compiling is what costs, so few in the gate."""
+"""Number of examples that property tests of whole runs try: compiling is what costs, so few in the gate."""
 
 from hypothesis import HealthCheck, Phase, settings
 

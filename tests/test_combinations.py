@@ -47,12 +47,12 @@ CHURN = ([Leave(1, at=5), Join(1, at=14)], [Crash(2, at=9)], [Crash(3, at=4, rep
 
 
 class Killed(BaseException):
-    """What ends a process at once."""
+    """Exception that ends a process at once."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What determines the numbers of a run."""
+    """Arguments that determine the numbers of a run."""
 
     method: Any
     problem: Any
@@ -103,7 +103,7 @@ def settings_of_runs(draw: Any) -> Setting:
 
 @dataclass(frozen=True)
 class Way:
-    """How a run is asked for; nothing here may change its numbers."""
+    """Way to ask for a run; nothing here may change its numbers."""
 
     steps: int
     record_every: int

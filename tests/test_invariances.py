@@ -1,4 +1,4 @@
-"""What must not matter does not: a constant added to the losses, the numbers that agents are called by."""
+"""Invariance of runs: a constant added to the losses, the numbers that agents are called by."""
 
 import dataclasses
 from functools import cache

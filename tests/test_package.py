@@ -1,4 +1,4 @@
-"""What is shipped: versions agree, both distributions hold what they should, and the wheel works elsewhere."""
+"""Tests of what is shipped: versions agree, both distributions hold what they should, and the wheel works elsewhere."""
 
 import os
 import re

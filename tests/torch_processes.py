@@ -27,7 +27,7 @@ SEARCHED = os.pathsep.join([str(Path(__file__).parent), str(Path(digrad.__file__
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended."""
+    """End of a process."""
 
     code: int
     output: str

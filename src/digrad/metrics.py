@@ -1,4 +1,4 @@
-"""What is measured of stacked estimates: pure functions of arrays, in NumPy, JAX or torch.
+"""Metrics of stacked estimates: pure functions of arrays, in NumPy, JAX or torch.
 
 The average of the agents is their plain mean, one function of the estimates for all methods, or weighted by the
 Perron vector u of the matrix that the estimates are mixed with, because that average obeys the dynamics of the method;

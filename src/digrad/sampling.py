@@ -1,4 +1,4 @@
-"""Which samples each agent uses at each step: a pure function of (seed, step), made on the host.
+"""Samples that each agent uses at each step: a pure function of (seed, step), made on the host.
 
 Philox is a counter: the numbers of step k start at a known position, so that any step can be regenerated
 without replaying the ones before it, whatever the chunk length, and every engine draws the same samples.

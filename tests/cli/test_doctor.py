@@ -1,4 +1,4 @@
-"""What ``digrad doctor`` says about a machine."""
+"""Report of ``digrad doctor`` about a machine."""
 
 import json
 

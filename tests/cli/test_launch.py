@@ -1,4 +1,4 @@
-"""What `digrad launch` refuses before it starts anything, and what it hands to torchrun."""
+"""Options that `digrad launch` refuses before it starts anything, and those it hands to torchrun."""
 
 import fcntl
 import importlib.util

@@ -1,4 +1,4 @@
-"""What a run shows while it is under way."""
+"""Output of a run while it is under way."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What methods may ask of a network that misbehaves: the table of the specification, for every method."""
+"""Validation of methods on unreliable networks: the table of the specification, for every method."""
 
 import pytest
 

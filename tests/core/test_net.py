@@ -1,4 +1,4 @@
-"""Which matrix a primitive of a network stands for."""
+"""Matrix that each primitive of a network stands for."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a method asks of its network before the first step."""
+"""Requirements of a method on its network, checked before the first step."""
 
 import pytest
 import torch

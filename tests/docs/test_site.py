@@ -100,7 +100,7 @@ def test_every_name_that_a_page_imports_has_an_entry(entries):
 
 
 class Links(HTMLParser):
-    """What a page links to, and the places on it that can be linked to."""
+    """Links of a page, and the places on it that can be linked to."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What becomes of packets: a function of (seed, iteration), to the last bit."""
+"""Delivery of packets: a function of (seed, iteration), to the last bit."""
 
 import numpy as np
 import pytest

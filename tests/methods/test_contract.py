@@ -1,4 +1,4 @@
-"""What every method promises to every engine, checked for each row of the table of cases."""
+"""Contract of every method with every engine, checked for each row of the table of cases."""
 
 import dataclasses
 import functools

@@ -195,7 +195,7 @@ def test_q5_matrices_are_those_of_the_figures() -> None:
 
 
 class TrackingState(NamedTuple):
-    """What ABYATC carries; the fields are those of AB."""
+    """State of ABYATC; the fields are those of AB."""
 
     x: Any
     y: Any
@@ -307,7 +307,7 @@ def test_q5_linear_rate_is_the_spectral_radius(label: str) -> None:
 
 
 def _spectral_radius(method: Any, a: np.ndarray) -> float:
-    """Of the linear map of one step, from the columns it gives; the conserved sum of y - g has eigenvalue 1."""
+    """Return that of the linear map of one step, without eigenvalue 1 of the conserved sum of y - g."""
     state = method.init(np.zeros((5, 1)), NET)
     columns = []
     for unit in np.eye(15):

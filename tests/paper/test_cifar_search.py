@@ -1,4 +1,4 @@
-"""Which step sizes a search gives to an experiment with images; the trials themselves are made up."""
+"""Step sizes that a search gives to an experiment with images; the trials themselves are made up."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What lost packets do, from end to end, and links in specifications."""
+"""Effect of lost packets, from end to end, and links in specifications."""
 
 import json
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def smoke(a9a_folder: Path, no_figures: None, tmp_path_factory: pytest.TempPathFactory) -> Reproduction:
-    """What `digrad reproduce logistic --preset smoke` leaves of an eighth of a9a, and what it calls returns."""
+    """Run `digrad reproduce logistic --preset smoke` on an eighth of a9a; return what it calls returns."""
     folder, found = tmp_path_factory.mktemp("smoke"), []
     whole = data.load("a9a")
     few = data.Dataset("a9a", whole.features[::8], whole.labels[::8])

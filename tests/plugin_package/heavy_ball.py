@@ -10,7 +10,7 @@ from digrad.types import Array, Hyper, Net, StepSize
 
 
 class HeavyBallABState(NamedTuple):
-    """What the method carries."""
+    """State of HeavyBallAB."""
 
     x: Array  # [n, d] estimates
     last: Array  # [n, d] the estimates before

@@ -187,7 +187,7 @@ def test_divergence_is_marked_and_does_not_squash_the_rest(show: Callable[..., B
 
 
 def crosses_at(browser: Browser, metric: str = "loss") -> list[float]:
-    """Where the crosses of a figure are, in pixels from the left."""
+    """Return the places of the crosses of a figure, in pixels from the left."""
     script = """
         const middle = box => box.x + box.width / 2;
         return [...document.querySelectorAll(arguments[0])].map(cross => middle(cross.getBBox()))"""
@@ -285,7 +285,7 @@ def test_keys_look_closer_and_show_all_again(show: Callable[..., Browser]) -> No
 
 
 def saved(browser: Browser, selector: str) -> str:
-    """What a button would save."""
+    """Return what a button would save."""
     browser.run("URL.createObjectURL = blob => { window.saved = blob; return 'blob:nothing' }")
     browser.run("HTMLAnchorElement.prototype.click = () => {}")
     browser.click(selector)
@@ -377,7 +377,7 @@ def test_network_of_many_agents_tells_the_links_that_are_pointed_at(
 
 
 def paths(scale: float = 1.0) -> dict[str, Any]:
-    """Where three agents are, on their way to the minimum at zero."""
+    """Return the positions of three agents on their way to the minimum at zero."""
     decay = scale * 0.9 ** np.arange(50)
     return {f"x[{i}][{j}]": (1 + i) * decay * (-1) ** j for i in range(3) for j in range(2)}
 

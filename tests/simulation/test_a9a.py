@@ -1,4 +1,4 @@
-"""What the library must show on the real a9a data (issue: the spine)."""
+"""Promises of the library on the real a9a data."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What cannot work is refused in one line, before anything is computed."""
+"""Bad arguments are refused in one line, before anything is computed."""
 
 import numpy as np
 import pytest

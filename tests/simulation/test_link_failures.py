@@ -1,4 +1,4 @@
-"""Where exactness fails: every case that the documentation warns of, reproduced with the figures of the specification.
+"""Failures of exactness: every case that the documentation warns of, reproduced with the figures of the specification.
 
 Runs go past validation, which refuses or warns; the test of each refusal is in test_links.py.
 """

@@ -210,7 +210,7 @@ def digits():
 
 @dataclass(frozen=True)
 class AllTies(dg.compressors.top_k):
-    """What the reference of the specification sends: more than k entries where the k-th largest has equals.
+    """Entries that the reference of the specification sends: more than k entries where the k-th largest has equals.
 
     Pixels that are always blank tie in digits. digrad sends k entries, whose bytes are those of the specification.
     """

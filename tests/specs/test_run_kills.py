@@ -29,7 +29,7 @@ def _only_results(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def traces(text: str) -> dict[tuple[str, int], Trace]:
-    """What the methods of a specification give, by label and seed."""
+    """Return the traces of the methods of a specification, by label and seed."""
     spec = parse_spec(text)
     built = spec.build()
     found = {}

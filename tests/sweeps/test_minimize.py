@@ -1,4 +1,4 @@
-"""What the impatient get."""
+"""Tests of `dg.minimize`."""
 
 import jax.numpy as jnp
 import networkx as nx

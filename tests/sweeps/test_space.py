@@ -1,4 +1,4 @@
-"""What a sweep tries, and what it refuses before the first run."""
+"""Values that a sweep tries, and those it refuses before the first run."""
 
 import pytest
 

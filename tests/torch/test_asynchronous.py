@@ -29,7 +29,7 @@ SOLUTION = LINEAR.sum(0) / CURVATURE.sum(0)
 
 
 class Together:
-    """What the threads of a run share: facts are exchanged in the order of the calls."""
+    """State shared by the threads of a run: facts are exchanged in the order of the calls."""
 
     def __init__(self, network: Network, deadline: float) -> None:
         self.network, self.deadline = network, deadline

@@ -1,4 +1,4 @@
-"""What the torch engine costs, measured between real processes."""
+"""Costs of the torch engine, measured between real processes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What users of torch optimizers expect, in one process and in several."""
+"""Features that users of torch optimizers expect, in one process and in several."""
 
 import copy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What becomes of the agents when `digrad launch` is preempted, is set up wrongly, or runs on two machines."""
+"""Agents of a `digrad launch` that is preempted, is set up wrongly, or runs on two machines."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What both torch engines do with the state after a step."""
+"""State after a step in both torch engines."""
 
 from typing import NamedTuple
 

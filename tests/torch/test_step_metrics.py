@@ -1,4 +1,4 @@
-"""What steps have cost."""
+"""Metrics of steps."""
 
 import json
 from types import SimpleNamespace

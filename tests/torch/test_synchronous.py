@@ -1,4 +1,4 @@
-"""How long the messages of a round are waited for."""
+"""Waiting for the messages of a round."""
 
 import contextlib
 import time

@@ -171,7 +171,7 @@ def test_thread_of_a_transport_never_waits_for_itself(kind: str, tmp_path: Path)
 
 
 class Failing:
-    """What takes packets and cannot."""
+    """Receiver that fails."""
 
     def deliver(self, sender: int, packet: Any) -> None:
         raise ZeroDivisionError("a defect")

@@ -36,7 +36,7 @@ RESTART = "link_restart.py"
 
 
 class Run(NamedTuple):
-    """What an engine computes."""
+    """Results of an engine."""
 
     x: np.ndarray  # [n, d]
     bytes_sent: np.ndarray  # before each iteration

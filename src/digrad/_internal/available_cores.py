@@ -1,4 +1,4 @@
-"""How many cores this process may use."""
+"""Number of cores that this process may use."""
 
 
 def available_cores() -> int:

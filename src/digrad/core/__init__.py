@@ -1,1 +1,1 @@
-"""What both runtimes share: the net, hyper-parameters at iteration k, averages, traffic, validation."""
+"""Shared parts of both runtimes: the net, hyper-parameters at iteration k, averages, traffic, validation."""

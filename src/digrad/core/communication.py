@@ -1,4 +1,4 @@
-"""What one step of a method sends, measured in a dry run: a method does not state it."""
+"""Communication of one step of a method, measured in a dry run: a method does not state it."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ _WARM_STEPS = 2  # before the step that is measured, so that it is not the first
 
 
 class Communication(NamedTuple):
-    """What each edge carries in a step, and in which order.
+    """Messages that each edge carries in a step, in their order.
 
     Args:
         vectors: Vectors of length d.
@@ -55,7 +55,7 @@ class Charge(NamedTuple):
 
 
 class DryStep(NamedTuple):
-    """What a step has sent.
+    """Messages that a step has sent.
 
     Args:
         before: The state before it.

@@ -1,4 +1,4 @@
-"""When a run counts as diverged: an entry of x is not finite, or it is far away where the losses are steep.
+"""Divergence of a run: an entry of x is not finite, or it is far away where the losses are steep.
 
 Far away is beyond 1e12 times the largest entry of x_0 or, where that is zero, of the first iterate that is not; steep
 is a gradient of more than 1000 times the largest at the start. Neither depends on units. The first alone is not enough:

@@ -1,4 +1,4 @@
-"""What the links of a network remember between two steps: undelivered mass and estimates, by edge, in any library."""
+"""Memory of the links of a network between two steps: undelivered mass and estimates, by edge, in any library."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""What a method may ask of a network that misbehaves: refused, or warned of, before the first step."""
+"""Validation of methods on unreliable networks: refused, or warned of, before the first step."""
 
 from digrad._internal.user_warnings import warn_user
 from digrad.core.net import bindings

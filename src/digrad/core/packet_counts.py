@@ -1,4 +1,4 @@
-"""What is sent and what arrives where packets may be lost or late: bytes, and the fractions delivered and overtaken."""
+"""Packets sent and delivered where some are lost or late: bytes, and the fractions delivered and overtaken."""
 
 import numpy as np
 import numpy.typing as npt

@@ -1,4 +1,4 @@
-"""When steps end by the clock of the links, and who is waited for."""
+"""Times at which steps end by the clock of the links, and the agents that are waited for."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is sent: messages per primitive, counted in a dry run, times the edges of every iteration."""
+"""Bytes sent: messages per primitive, counted in a dry run, times the edges of every iteration."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ def all_reduce_messages(n: int) -> int:
 
 @dataclass
 class Meter:
-    """What one step sends: bytes along each edge, by primitive, and in all-reduces of all agents together.
+    """Counter of what one step sends: bytes along each edge, by primitive, and in all-reduces of all agents together.
 
     ``in_full`` is what a message takes whose receiver has not heard the one before, if it is coded against that.
     """

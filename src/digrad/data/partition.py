@@ -25,7 +25,7 @@ _MANY = 10  # samples per agent on average from which a single one surprises
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Which samples each agent has.
+    """Samples of each agent.
 
     Args:
         indices: One integer array per agent; disjoint, none empty, together 0, ..., m-1.

@@ -110,7 +110,7 @@ class ChurnSchedule:
 
     @property
     def keeps_lifetime(self) -> bool:
-        """Whether edges must remember all that ever went over them."""
+        """Return whether edges must remember the sum of all that was sent over them."""
         return any(isinstance(event, Crash) and event.repair == "undo" for event in self.events)
 
     def phase(self, k: int) -> int:

@@ -103,7 +103,7 @@ class Clock:
 
     @property
     def is_random(self) -> bool:
-        """Whether seconds are drawn."""
+        """Return whether seconds are drawn."""
         return any(isinstance(value, Exponential | Uniform) for value in (self.compute, self.latency))
 
     def with_seed(self, seed: int) -> "Clock":
@@ -121,12 +121,12 @@ class Clock:
 
     @property
     def overruns(self) -> bool:
-        """Whether an agent may compute beyond the deadline."""
+        """Return whether an agent may compute beyond the deadline."""
         return self.deadline is not None and _largest(self.compute) > self.deadline
 
     @property
     def is_narrow(self) -> bool:
-        """Whether the size of packets counts."""
+        """Return whether the size of packets counts."""
         return bool(np.isfinite(self.bandwidth).any())
 
     def most_late(self, packets: npt.NDArray[np.int64]) -> int:

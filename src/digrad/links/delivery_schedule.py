@@ -318,7 +318,7 @@ class DeliverySchedule:
 
 
 class _Chain:
-    """What follows from the iteration before: replayed from the nearest state that is known.
+    """Chain of states, each following from the iteration before: replayed from the nearest state that is known.
 
     Args:
         start: The state before the first iteration.

@@ -209,7 +209,7 @@ class Links:
 
     @property
     def is_reliable(self) -> bool:
-        """Whether every packet arrives in its own step, compressed or not, without noise."""
+        """Return whether every packet arrives in its own step, compressed or not, without noise."""
         others = (f for f in fields(self) if f.name not in ("compressor", "damping", "seed"))
         return all(getattr(self, f.name) == f.default for f in others) and not isinstance(
             self.compressor, random_k
@@ -217,17 +217,17 @@ class Links:
 
     @property
     def is_timed(self) -> bool:
-        """Whether the seconds of a clock decide what is late."""
+        """Return whether the seconds of a clock decide what is late."""
         return self.clock is not None and self.clock.deadline is not None
 
     @property
     def is_late(self) -> bool:
-        """Whether a packet may be late."""
+        """Return whether a packet may be late."""
         return self.longest_delay > 0 or self.is_timed
 
     @property
     def longest_delay(self) -> int:
-        """By how many steps a packet is late at most, where that is said in steps."""
+        """Largest number of steps by which a packet is late, where delays are given in steps."""
         return self.delay.steps if isinstance(self.delay, FixedDelay) else int(self.delay)
 
     @property
@@ -237,19 +237,19 @@ class Links:
 
     @property
     def sleeps(self) -> bool:
-        """Whether an agent ever sleeps, or computes for longer than a step."""
+        """Return whether an agent ever sleeps, or computes for longer than a step."""
         if self.clock is not None and self.clock.overruns:
             return True
         return any(rate < 1 for rate in (self.awake if isinstance(self.awake, tuple) else (self.awake,)))  # pyright: ignore[reportOperatorIssue]
 
     @property
     def is_noisy(self) -> bool:
-        """Whether noise is added."""
+        """Return whether noise is added."""
         return callable(self.noise) or self.noise > 0
 
     @property
     def is_random(self) -> bool:
-        """Whether anything is drawn."""
+        """Return whether anything is drawn."""
         is_timed_at_random = self.clock is not None and self.clock.is_random
         is_late_at_random = self.longest_delay > 0 and not isinstance(self.delay, FixedDelay)
         return (
@@ -264,7 +264,7 @@ class Links:
 
     @property
     def is_naive(self) -> bool:
-        """Whether what was lost is forgotten, so that methods are biased."""
+        """Return whether what was lost is forgotten, so that methods are biased."""
         return self.push in NAIVE["push"] or self.pull in NAIVE["pull"]
 
     def rates(self, n: int) -> list[float]:

@@ -42,19 +42,17 @@ __all__ = [
     "soft_clip",
 ]
 
-Settles: TypeAlias = bool | None
-
 
 class Direction(Protocol):
     """Way to turn a tracker into a step: a pure function of stacked rows that treats each agent's row on its own.
 
-    ``settles`` is None where nobody knows, as of an optimizer; ``shapes`` are those of the parameters that a row holds
-    one after another.
+    ``vanishes`` is None where it is not known, as of an optimizer; ``shapes`` are those of the parameters that a
+    row holds one after another.
     """
 
     @property
-    def settles(self) -> Settles:
-        """Whether the step vanishes with the tracker."""
+    def vanishes(self) -> bool | None:
+        """Return whether the step vanishes with the tracker."""
         ...
 
     def init(self, x: Array, shapes: Shapes) -> Array:
@@ -75,7 +73,7 @@ def no_memory(direction: object, x: Array, shapes: Shapes) -> Array:
 class plain:
     """The tracker itself, as AB and its relatives have it."""
 
-    settles = True
+    vanishes = True
     init = no_memory
 
     def update(self, y: Array, memory: Array, x: Array, shapes: Shapes) -> tuple[Array, Array]:
@@ -93,7 +91,7 @@ class clip:
 
     threshold: OneThreshold
 
-    settles = True
+    vanishes = True
     init = no_memory
     __post_init__ = checks.fields
 
@@ -112,7 +110,7 @@ class soft_clip:
 
     threshold: OneThreshold
 
-    settles = True
+    vanishes = True
     init = no_memory
     __post_init__ = checks.fields
 
@@ -125,7 +123,7 @@ class soft_clip:
 class normalize:
     r""":math:`D(y) = y/\|y\|`, with 0/0 = 0: a step of fixed length, as NormalizedAB and GT-NSGDm have it."""
 
-    settles = False
+    vanishes = False
     init = no_memory
 
     def update(self, y: Array, memory: Array, x: Array, shapes: Shapes) -> tuple[Array, Array]:
@@ -137,7 +135,7 @@ class normalize:
 class sign:
     """The sign of every entry: one bit per number, whatever the scale of the coordinates."""
 
-    settles = False
+    vanishes = False
     init = no_memory
 
     def update(self, y: Array, memory: Array, x: Array, shapes: Shapes) -> tuple[Array, Array]:
@@ -161,7 +159,7 @@ class orthogonalize:
 
     iterations: Count | None = None
 
-    settles = False
+    vanishes = False
     init = no_memory
     __post_init__ = checks.fields
 
@@ -183,17 +181,17 @@ class chain:
     def __init__(self, *parts: Direction) -> None:
         for part in parts:
             check_direction(part, "parts", "chain")
-        if not parts or sum(part.settles is None for part in parts) > 1:
+        if not parts or sum(part.vanishes is None for part in parts) > 1:
             raise ArgumentError(
                 f"`parts` of chain must be directions of which at most one is an optimizer, but got {len(parts)} of "
-                f"which {sum(part.settles is None for part in parts)} are."
+                f"which {sum(part.vanishes is None for part in parts)} are."
             )
         object.__setattr__(self, "parts", parts)
 
     @property
-    def settles(self) -> Settles:
-        """Whether the step vanishes with the tracker: if it does for all parts."""
-        known = [part.settles for part in self.parts]
+    def vanishes(self) -> bool | None:
+        """Return whether the step vanishes with the tracker: if it does for all parts."""
+        known = [part.vanishes for part in self.parts]
         return None if None in known else all(known)
 
     @property
@@ -214,7 +212,7 @@ class chain:
 
 def check_direction(value: object, name: str, owner: str) -> None:
     """Raise unless ``value`` is a direction."""
-    if isinstance(value, type) or not hasattr(value, "settles") or not hasattr(value, "update"):
+    if isinstance(value, type) or not hasattr(value, "vanishes") or not hasattr(value, "update"):
         raise ArgumentError(
             f"`{name}` of {owner} must be a direction, such as dg.directions.clip(5.0), "
             "dg.directions.from_optax(optax.adam(1e-3)) or "

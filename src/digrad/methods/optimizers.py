@@ -29,7 +29,7 @@ class from_optax:
 
     transform: Any
 
-    settles = None
+    vanishes = None
 
     def __post_init__(self) -> None:
         """Check the transformation."""
@@ -81,7 +81,7 @@ class from_torch:
 
     make: Callable[[list[Any]], Any]
 
-    settles = None
+    vanishes = None
 
     def __post_init__(self) -> None:
         """Check the function."""

@@ -10,7 +10,7 @@ from digrad.types import Array, Net, StepSize
 
 
 class PushSAGAState(NamedTuple):
-    """What PushSAGA carries from one step to the next."""
+    """State of PushSAGA between two steps."""
 
     x: Array  # [n, d] biased estimates
     w: Array  # [n, 1] push-sum weights, the same mixing applied to ones

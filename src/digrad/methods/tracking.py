@@ -102,8 +102,8 @@ class Tracking:
 
     @property
     def converges(self) -> str:
-        """What it converges to: the same words as those of the published methods."""
-        return {True: "exact", False: "neighbourhood", None: "measured"}[self.direction.settles]
+        """Limit of the method, in the words of the published methods."""
+        return {True: "exact", False: "neighbourhood", None: "measured"}[self.direction.vanishes]
 
     def init(self, x0: Array, net: Net) -> TrackingState:
         """Start at x0 with empty trackers and a direction that remembers nothing."""
@@ -128,7 +128,7 @@ class Tracking:
 
 
 def _check_estimator(value: object) -> None:
-    if hasattr(value, "settles"):
+    if hasattr(value, "vanishes"):
         raise ArgumentError(
             f"`estimator` of Tracking must not be a direction, but got {value!r}: gradients that are clipped or "
             "normalized before they are tracked add up to zero at a wrong point; give it as `direction`, or track "

@@ -175,7 +175,7 @@ class Network:
 
     @property
     def is_random(self) -> bool:
-        """Whether edges, or what happens to messages, are drawn."""
+        """Return whether edges, or what happens to messages, are drawn."""
         return self.period is None or (self.links is not None and self.links.is_random)
 
     def with_seed(self, seed: int) -> "Network":

@@ -15,7 +15,7 @@ from digrad.trace.ensemble import members
 
 @dataclass(frozen=True)
 class AccuracyRow:
-    """How one method ended; medians over the seeds that did not diverge, None where none is left.
+    """Final figures of one method; medians over the seeds that did not diverge, None where none is left.
 
     Args:
         method: Its label.

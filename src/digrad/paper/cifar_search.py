@@ -22,7 +22,7 @@ FEW_IMAGES = 100  # for runs that only show that everything works
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """How much a search may do.
+    """Limits of a search.
 
     Args:
         steps: Steps of a trial.

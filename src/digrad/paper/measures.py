@@ -16,7 +16,7 @@ _TREND_DEGREE = 3  # of the polynomial that stands for the trend of the second h
 
 @dataclass(frozen=True)
 class Oscillation:
-    """How much a curve moves up and down in the second half of a run.
+    """Extent to which a curve moves up and down in the second half of a run.
 
     Args:
         deviation: Standard deviation around a cubic trend.

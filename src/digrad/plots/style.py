@@ -1,4 +1,4 @@
-"""How every figure looks: sizes, fonts, colours, labels, legends.
+"""Look of all figures: sizes, fonts, colours, labels, legends.
 
 Panels are 3.5 inches wide, one column of a journal, with fonts that are readable at that size.
 """
@@ -32,7 +32,7 @@ AVERAGES = {"plain": "plain mean", "weighted": "weighted average"}
 
 
 class LineStyle(NamedTuple):
-    """How the curve of a run looks."""
+    """Look of the curve of a run."""
 
     color: str
     marker: str

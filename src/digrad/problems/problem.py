@@ -131,7 +131,7 @@ class Problem:
 
     @property
     def agent_scale(self) -> Floats:
-        """By how much agents count more than one vote each: n p_i, ``[n]``."""
+        """Weight of each agent relative to one vote each: n p_i, ``[n]``."""
         return getattr(self.local, "agent_scale", np.ones(self.n_agents))
 
     @property

@@ -83,7 +83,7 @@ def drive(
 
 
 class _Run:
-    """Where a run is, and what it has recorded."""
+    """Position of a run, and what it has recorded."""
 
     def __init__(
         self,

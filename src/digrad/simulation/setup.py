@@ -1,4 +1,4 @@
-"""From arguments to what the loop takes: code to compile in, parameters, a state to start from, inputs of each call."""
+"""Setup of the loop from arguments: code to compile in, parameters, a state to start from, inputs of each call."""
 
 import dataclasses
 import hashlib

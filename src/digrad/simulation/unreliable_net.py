@@ -32,7 +32,7 @@ from digrad.simulation.edge_mixing import (
 
 
 class LinkRules(NamedTuple):
-    """What is compiled in of links; everything random about them comes as a :class:`Delivery`."""
+    """Rules of links that are compiled in; everything random about them comes as a :class:`Delivery`."""
 
     matrices: tuple[tuple[str, str], ...]  # the matrix behind each primitive
     slices: tuple[tuple[str, Slices], ...]  # of the edges of each primitive
@@ -47,7 +47,7 @@ class LinkRules(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """What happens at one iteration; of several, with an axis ``[length]`` in front."""
+    """Events of one iteration; of several, with an axis ``[length]`` in front."""
 
     age: jax.Array  # [E] int8
     awake: jax.Array | None  # [n]; None if nobody ever sleeps

@@ -83,7 +83,7 @@ class RunDirectory:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """How each method ended, by label."""
+        """Final figures of each method, by label."""
         return read_json(self.path / "summary.json", dict[str, _Ended])
 
     @property

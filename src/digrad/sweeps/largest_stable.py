@@ -178,7 +178,7 @@ class _Trials:
 
     @property
     def is_best_below(self) -> bool:
-        """Whether smaller values may be better than all tried."""
+        """Return whether smaller values may be better than all tried."""
         return self.winner == self.lowest or not math.isfinite(self.best)
 
     def value(self, place: float) -> float:

@@ -1,4 +1,4 @@
-"""For the impatient: losses, a start and a network in, a minimum out."""
+"""Minimum of given losses in one call: losses, a start and a network in, a minimum out."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any

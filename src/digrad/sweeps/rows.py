@@ -33,7 +33,7 @@ STATES = 10  # arrays [n, d] that a run holds, about
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """What all runs of a sweep have in common.
+    """Settings that all runs of a sweep have in common.
 
     Args:
         problem: The losses.
@@ -64,7 +64,7 @@ class Study:
 
     @property
     def is_batched(self) -> bool:
-        """Whether runs may advance together: where their products become one."""
+        """Return whether runs may advance together: where their products become one."""
         is_common = self.options["batch_size"] is None or self.share_samples
         return is_common and all(can_be_batched(one, self.options) for one in self.networks.values())
 

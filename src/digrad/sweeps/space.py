@@ -1,4 +1,4 @@
-"""What a sweep tries: methods with the values of a grid, or random ones, checked before the first run."""
+"""Space of a sweep: methods with the values of a grid, or random ones, checked before the first run."""
 
 import dataclasses
 import itertools

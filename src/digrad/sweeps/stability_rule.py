@@ -1,4 +1,4 @@
-"""Whether a value is stable: the one rule of all searches, which no constant added to the loss can change.
+"""Stability of a value: the one rule of all searches, which no constant added to the loss can change.
 
 A run is judged by three things: its last loss, against how far the best run fell from the start; and the norm of the
 gradient and the disagreement of the agents, which must vanish or fall. Where a method or its samples leave a floor
@@ -23,7 +23,7 @@ ROUNDING = 1000  # units of rounding, relative to the largest seen, that count a
 
 @dataclass(frozen=True)
 class Ending:
-    """How the runs of one value ended, the worst of its seeds.
+    """End of the runs of one value, the worst of its seeds.
 
     Args:
         value: The value tried.
@@ -43,7 +43,7 @@ class Ending:
 
     @property
     def is_settled(self) -> bool:
-        """Whether everything vanishes or falls."""
+        """Return whether everything vanishes or falls."""
         return self.settled >= self.floors.keys()
 
 

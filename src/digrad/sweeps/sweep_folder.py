@@ -68,7 +68,7 @@ class Journal:
 
     @property
     def is_stored(self) -> bool:
-        """Whether the rows outlive the process."""
+        """Return whether the rows outlive the process."""
         return self._path is not None
 
     def add(self, rows: Mapping[str, dict[str, Any]]) -> None:

@@ -72,7 +72,7 @@ class Workers:
 
     @property
     def is_here(self) -> bool:
-        """Whether this process does the work."""
+        """Return whether this process does the work."""
         return self.count == 1 and self.backend is None
 
 

@@ -1,4 +1,4 @@
-"""What each method converges to, measured on the five-agent quadratic whose minimum is (1/3, 1/3)."""
+"""Limit of each method, measured on the five-agent quadratic whose minimum is (1/3, 1/3)."""
 
 import dataclasses
 import math
@@ -27,7 +27,7 @@ BAND = 5  # an iterate that keeps moving is shown to be within this many step si
 
 @dataclass(frozen=True)
 class Outcome:
-    """Where a method ends on the example, and what becomes of its error when the step size is divided by ten."""
+    """End of a method on the example, and its error when the step size is divided by ten."""
 
     method: str
     setting: str

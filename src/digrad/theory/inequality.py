@@ -15,7 +15,7 @@ JUST_ABOVE = (
 
 
 class Terms(NamedTuple):
-    """On which terms a row holds: its precondition in words, and whether it is met."""
+    """Precondition of a row in words, and whether it is met."""
 
     needs: str = "-"
     is_met: bool = True

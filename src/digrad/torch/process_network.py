@@ -63,7 +63,7 @@ class Awaited(NamedTuple):
 
     @property
     def last_progress(self) -> float:
-        """When bytes last moved, as far as that is known."""
+        """Time at which bytes last moved, as far as that is known."""
         return max(self.since, self.progress() if self.progress else self.since)
 
 

@@ -1,4 +1,4 @@
-"""Which samples an agent trains on: its part of the data, and the batch of every step."""
+"""Samples of an agent: its part of the data, and the batch of every step."""
 
 from collections.abc import Sequence
 

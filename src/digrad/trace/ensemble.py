@@ -63,7 +63,7 @@ class Ensemble:
 
     @property
     def verdicts(self) -> dict[Verdict, int]:
-        """How many runs ended in each verdict that occurred, the worst last."""
+        """Number of runs for each verdict that occurred, the worst last."""
         counts = Counter(trace.verdict for trace in self.traces)
         return {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]}
 

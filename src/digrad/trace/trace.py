@@ -117,12 +117,12 @@ class Trace:
 
     @property
     def consensus_error(self) -> npt.NDArray[np.float64]:
-        """How far the agents are from the same average, ``||x - 1 xbar^T||_F / sqrt(n)``."""
+        """Distance of the agents from their average, ``||x - 1 xbar^T||_F / sqrt(n)``."""
         return self.columns["consensus_error"]
 
     @property
     def tracking_error(self) -> npt.NDArray[np.float64]:
-        """How far the trackers y are from agreeing on their mean; NaN for a state without a field y."""
+        """Distance of the trackers y from their mean; NaN for a state without a field y."""
         return self.columns["tracking_error"]
 
     @property

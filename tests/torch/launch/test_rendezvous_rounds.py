@@ -1,4 +1,4 @@
-"""Which machines take part in which round, and what is said of it: no process, no socket, and a clock of our own."""
+"""Rounds of the rendezvous, who takes part and what is reported: no process, no socket, and a clock of our own."""
 
 from typing import Any
 

@@ -42,7 +42,7 @@ TRIALS = range(FIRST, FIRST + int(os.environ.get("DIGRAD_SOAK", "8")))
 
 @dataclass
 class Trial:
-    """What one kill has met and led to."""
+    """Target and result of one kill."""
 
     number: int
     role: str

@@ -11,7 +11,7 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 
 
 class Evil:
-    """What runs a program where it is unpickled."""
+    """Object that runs a program where it is unpickled."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return os.system, (f"touch {sys.argv[1]}",)

@@ -1,4 +1,4 @@
-"""What `python -m MODULE WORDS` does, in a process that has imported torch already."""
+"""Run of `python -m MODULE WORDS` in a process that has imported torch already."""
 
 import runpy
 import signal

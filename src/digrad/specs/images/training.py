@@ -32,7 +32,7 @@ RECALIBRATION = 1000  # training images from which BatchNorm of the average mode
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """How to train and what to record.
+    """Settings of a training, and what it records.
 
     Args:
         steps: Steps of the method.

@@ -102,7 +102,7 @@ class Smoothness:
 
     @property
     def is_certifiable(self) -> bool:
-        """Whether the constants are bounds, not estimates along a run."""
+        """Return whether the constants are bounds, not estimates along a run."""
         return self.source != "empirical"
 
     def local_bounds(self, grad_norm: float) -> Floats:

@@ -31,7 +31,7 @@ _STEP = re.compile(r"step-([0-9]{10})")
 
 
 class Stored(NamedTuple):
-    """What one file holds."""
+    """Contents of one file."""
 
     path: Path
     tensors: dict[str, torch.Tensor]

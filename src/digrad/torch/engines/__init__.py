@@ -1,1 +1,1 @@
-"""How a step of a method is run: all agents in one process, or one of them, waiting for its neighbours or not."""
+"""Engines that run a step of a method: all agents in one process, or one of them, waiting for its neighbours or not."""

@@ -45,7 +45,7 @@ Taken = dict[int, dict[int, Item]]  # by sender and call
 
 
 class AsynchronousNet(Primitives):
-    """What a method sees of a :class:`ProcessNetwork` with a deadline.
+    """Net of a :class:`ProcessNetwork` with a deadline, as a method sees it.
 
     Args:
         network: Who is connected to whom.
@@ -172,7 +172,7 @@ class AsynchronousNet(Primitives):
 
     @property
     def moved(self) -> float:
-        """When bytes last came or left."""
+        """Time at which bytes last came or left."""
         peers = {*self._edges, *self.inbox.arrived}
         return max(map(self._channel.last_progress, peers), default=-math.inf)
 

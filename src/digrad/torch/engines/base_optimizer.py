@@ -283,7 +283,7 @@ class BaseOptimizer(torch.optim.Optimizer):
 
     @property
     def preempted(self) -> bool:
-        """Whether ``digrad launch`` was preempted by SIGTERM, and this is the step at which all agents end.
+        """Return whether ``digrad launch`` was preempted by SIGTERM, and this is the step at which all agents end.
 
         Look at it at the end of the loop body, save and leave the loop. If ``Checkpoints`` are there and the loop goes
         on nevertheless, the next :meth:`step` saves this step, with schedulers as they are then, and raises

@@ -59,7 +59,7 @@ class Encoded(NamedTuple):
 
 
 class Compression:
-    """How arrays are compressed, and the references of an engine.
+    """Compression of arrays, with the references of an engine.
 
     Args:
         links: Of the network; None, or without a compressor, for nothing.

@@ -1,4 +1,4 @@
-"""Which agents were late, said in one line at the end of a run with a deadline."""
+"""Report of the agents that were late, in one line at the end of a run with a deadline."""
 
 from collections.abc import Mapping, Sequence
 

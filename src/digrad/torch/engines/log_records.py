@@ -1,4 +1,4 @@
-"""Which agent this process is and which step it has reached, for the records of :mod:`logging` and of failures."""
+"""Agent and step of this process, for the records of :mod:`logging` and of failures."""
 
 import logging
 from typing import Any

@@ -17,7 +17,7 @@ PIECE = 1 << 17  # numbers worked on at a time: they stay in the cache, and no l
 
 @dataclass(frozen=True)
 class Share:
-    """What one agent hears and sends under one mixing matrix.
+    """Weights of what one agent receives and sends under one mixing matrix.
 
     Args:
         agent: Its number.

@@ -146,7 +146,7 @@ class SingleProcess:
 
     @property
     def coordination(self) -> "SingleProcess":
-        """What asks the others."""
+        """Coordination with the other agents."""
         return self
 
     def exchange(self, facts: dict[str, Any], purpose: str) -> list[dict[str, Any]]:

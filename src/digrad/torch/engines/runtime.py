@@ -1,4 +1,4 @@
-"""How a step of the agents of one process is run: the interface of the engines."""
+"""Interface of the engines, which run a step of the agents of one process."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -30,7 +30,7 @@ class Runtime(Protocol):
 
     @property
     def net(self) -> Executor:
-        """What methods see."""
+        """Net that methods see."""
         ...
 
     def advance(self, method: Any, state: Any, grad: torch.Tensor) -> None:

@@ -164,7 +164,7 @@ class PacketRound:
 
 
 class SynchronousNet(CompressedNet):
-    """What a method sees of a :class:`ProcessNetwork` without a deadline.
+    """Net of a :class:`ProcessNetwork` without a deadline, as a method sees it.
 
     Args:
         network: Who is connected to whom.

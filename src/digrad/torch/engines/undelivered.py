@@ -50,7 +50,7 @@ class Item:
 
 @dataclass
 class Arrived:
-    """What has come from one sender and was not taken yet.
+    """Packets that have come from one sender and were not taken yet.
 
     Args:
         steps: The newest of the sender of which something has come, by call.
@@ -64,7 +64,7 @@ class Arrived:
 
 
 class Inbox:
-    """What all senders of an agent have left for it; ``changed`` guards everything here.
+    """Packets of all senders of an agent that it has not taken yet; ``changed`` guards everything here.
 
     Args:
         channel: From which packets come.
@@ -124,7 +124,7 @@ class Inbox:
 
 
 class Outgoing:
-    """What goes to one receiver: a packet at a time, each when the one before was taken.
+    """Packets to one receiver: one at a time, each when the one before was taken.
 
     Args:
         receiver: The neighbour.

@@ -28,7 +28,7 @@ BLOCK = 256  # iterations whose delivery is drawn at once
 
 
 class Delivered(NamedTuple):
-    """What happens at one iteration."""
+    """Events of one iteration."""
 
     age: torch.Tensor  # [A] of the newest packet that arrives, or -1
     awake: torch.Tensor  # [n]
@@ -42,7 +42,7 @@ class Weights(NamedTuple):
 
 
 class UnreliableNet(Primitives):
-    """What methods see of all agents of a network whose packets may be lost or late.
+    """Net of all agents, as methods see it, of a network whose packets may be lost or late.
 
     Args:
         method: Whose steps they take.

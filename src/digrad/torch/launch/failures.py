@@ -1,4 +1,4 @@
-"""Why an agent failed: left in the error file of torchelastic, as by ``@record``, with what digrad knows."""
+"""Cause of an agent's failure: left in the error file of torchelastic, as by ``@record``, with what digrad knows."""
 
 import contextlib
 import io

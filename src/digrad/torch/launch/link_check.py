@@ -1,4 +1,4 @@
-"""What ``digrad launch --check`` runs instead of a script: can every edge carry messages, and how fast?
+"""Check of the links, run by ``digrad launch --check``: can every edge carry messages, and how fast?
 
 Agents take turns edge by edge, so that no two measurements share a wire.
 """

@@ -46,7 +46,7 @@ class PrefixedLogs(LogsSpecs):
 
     @property
     def root_log_dir(self) -> str:
-        """Where error files are."""
+        """Folder of the error files."""
         return str(self._folder)
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:

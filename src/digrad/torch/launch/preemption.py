@@ -41,7 +41,7 @@ def is_saved_for_another(folder: Path) -> bool:
 
 
 class Saver(Protocol):
-    """What saves a run that is preempted."""
+    """Object that saves a run that is preempted."""
 
     def note_end_of_step(self) -> None:
         """Remember what the next batch changes although no step is taken with it."""

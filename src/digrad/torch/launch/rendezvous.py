@@ -201,12 +201,12 @@ class Rendezvous(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """Whether workers may use the store at MASTER_ADDR: on one machine, where it listens on loopback only."""
+        """Return whether workers may use the store at MASTER_ADDR: on one machine, which listens on loopback."""
         return self._client is None
 
     @property
     def place(self) -> str:
-        """Which machine this is."""
+        """Name of this machine."""
         return f"machine {'?' if self._last is None else self._last} ({self._address})"
 
     def next_rendezvous(self) -> RendezvousInfo:

@@ -27,7 +27,7 @@ _SHARED = ("version", "nodes", "graph", "max_restarts")  # settings on which all
 
 @dataclass
 class Outcome:
-    """What every machine is told of a round that has ended.
+    """End of a round, as every machine is told of it.
 
     Args:
         line: What happened.
@@ -111,7 +111,7 @@ class Rounds:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no machine is left that might still ask."""
+        """Return whether no machine is left that might still ask."""
         with self._lock:
             self._forget_timed_out()
             return all(node.is_done for node in self._places.values())

@@ -223,7 +223,7 @@ class RendezvousStore(Store):
 
     @property
     def timeout(self) -> timedelta:
-        """How long to wait."""
+        """Time to wait."""
         return self._timeout
 
     # The names under which torch calls them where it holds the store behind a prefix.

@@ -1,1 +1,1 @@
-"""How bytes get from one agent to another, and how agents agree before they do."""
+"""Transports of bytes between agents, and how agents agree before bytes travel."""

@@ -26,7 +26,7 @@ class MessageLostError(RuntimeError):
 
 
 class Packet(NamedTuple):
-    """What has arrived.
+    """A packet that has arrived.
 
     Args:
         header: Of the engine.
@@ -73,7 +73,7 @@ class Sending:
 
 
 class Receiver(Protocol):
-    """What takes the packets of a channel; threads of transports call it."""
+    """Receiver of the packets of a channel; threads of transports call it."""
 
     def deliver(self, sender: int, packet: Packet) -> None:
         """Take a packet, which somebody must release."""

@@ -1,4 +1,4 @@
-"""How bytes get from one agent to another: through memory that agents of one host share, or over ZeroMQ."""
+"""Choice of the transport between two agents: through memory that agents of one host share, or over ZeroMQ."""
 
 import threading
 from collections.abc import Callable, Sequence
