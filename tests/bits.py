@@ -136,7 +136,7 @@ SEQUENCES = {
 }
 CHURN = {
     "leave and join": [Leave(1, at=5), Join(1, at=14)],
-    "ledger": [Crash(2, at=9)],
+    "undo": [Crash(2, at=9)],
     "restart": [Crash(2, at=9, repair="restart"), Join(2, at=17)],
 }
 
@@ -196,7 +196,7 @@ def simulated(
 
 
 def together() -> dict[str, Case]:
-    """Return seeds and configurations that advance side by side, or share their samples, or do not."""
+    """Return seeds and configurations that are batched, or share their samples, or do not."""
 
     def seeds(method: Any) -> Arrays:
         traces = dg.compare(

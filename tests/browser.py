@@ -96,7 +96,7 @@ class Browser:
         """Return and forget the entries of the log ``browser`` (console) or ``performance`` (network)."""
         return self._call("POST", "/se/log", {"type": kind})
 
-    def complaints(self) -> list[str]:
+    def console_messages(self) -> list[str]:
         """Return what the console was told since the page was opened."""
         return [entry["message"] for entry in self.log("browser")]
 

@@ -61,10 +61,10 @@ class Run:
         )
         if torchrun:
             start = ("-m", "torch.distributed.run", f"--nproc-per-node={agents}", "--max-restarts=3")
-        self.words = (*start, *(self._meeting(key) if len(machines) > 1 else ()), *options)
+        self.words = (*start, *(self._endpoint_options(key) if len(machines) > 1 else ()), *options)
         self.processes: dict[int, subprocess.Popen[str]] = {}
 
-    def _meeting(self, key: bool) -> Sequence[str]:
+    def _endpoint_options(self, key: bool) -> Sequence[str]:
         """Return the options by which several machines find and trust one another."""
         key_file = self.folder / "run.key"
         if key and not key_file.exists():

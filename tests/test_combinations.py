@@ -1,6 +1,6 @@
 """A run is the same run however it is asked for: in parts, recorded less often, as one of many, resumed.
 
-Hypothesis draws what is run (method, schedule, links, network in time, samples, dtype, agents that come and go) and how
+Hypothesis draws what is run (method, schedule, links, network in time, samples, dtype, churn) and how
 it is asked for. Compiling is what costs, so each draw is compared in every way that applies to it, and the gate draws
 from few methods; `make slow` draws from all.
 """

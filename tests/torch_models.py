@@ -130,7 +130,7 @@ def bitwise_settings(size: str) -> list[tuple[str, str, torch.dtype, str | None]
     ]
 
 
-class TurnCase(NamedTuple):
+class ChangingCase(NamedTuple):
     """A method on a network that changes with the iteration, or on one whose links change the messages."""
 
     label: str
@@ -157,7 +157,7 @@ START = (3.1, -2.7)
 HARD = Links(
     loss=0.3, delay=3, awake=[1.0, 0.8, 0.5, 0.9, 0.7], compressor=compressors.top_k(1), noise=0.01, seed=2
 )
-TURN_STEPS = 20
+CHANGING_STEPS = 20
 LEAFLESS_STEPS = 8
 
 
@@ -194,7 +194,7 @@ RESTARTED = {  # everything at once that is remembered between two steps, or rep
 }
 
 
-def turn_cases() -> list[TurnCase]:
+def changing_cases() -> list[ChangingCase]:
     """Return the cases, all with five agents."""
     methods = {
         "CGT": CGT(step_size=0.02, threshold=2.0),
@@ -208,14 +208,14 @@ def turn_cases() -> list[TurnCase]:
         "one peer": one_peer_exponential(5),
     }
     found = [
-        TurnCase(f"{name}, {label}", methods[name], Network(graph))
+        ChangingCase(f"{name}, {label}", methods[name], Network(graph))
         for label, graph in graphs.items()
         for name in ("CGT", "PushDIGing")
     ]
     rows = DGD(step_size=0.02, mixing="row")
-    found.append(TurnCase("DGD, random edges", rows, Network(graphs["random edges"])))
+    found.append(ChangingCase("DGD, random edges", rows, Network(graphs["random edges"])))
     found += [
-        TurnCase(f"{type(method).__name__}, {label}", method, Network(graph, links=links))
+        ChangingCase(f"{type(method).__name__}, {label}", method, Network(graph, links=links))
         for label, method, graph, links in (
             ("loss", methods["CGT"], example5(), Links(loss=0.3)),
             ("late", methods["AB"], example5(), Links(loss=Bursts(0.3, 4), delay=2, seed=1)),
@@ -250,7 +250,7 @@ def turn_cases() -> list[TurnCase]:
         )
     ]
     return found + [
-        TurnCase(
+        ChangingCase(
             f"{type(method).__name__}, {label}, short",
             method,
             Network(graph, links=Links(compressor=compressors.bfloat16())),

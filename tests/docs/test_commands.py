@@ -34,7 +34,7 @@ ELSEWHERE = {
     "test_certify_prints_what_is_proven_and_writes_a_certificate_that_is_verified",
     r"^reproduce logistic": "tests/paper/test_logistic.py::smoke",
     r"^reproduce cifar": "tests/paper/test_cifar.py::test_command_of_the_pages_measures_a_step",
-    r"^reproduce links": "tests/paper/test_link_bias.py::test_only_what_is_owed_leaves_no_bias",
+    r"^reproduce links": "tests/paper/test_link_bias.py::test_only_undelivered_mass_that_is_kept_leaves_no_bias",
     r"^(run|smoothness) (mine|smoothness).toml$": "tests/specs/images/test_train_all.py::"
     "test_specification_of_the_page_trains_and_is_measured",
     r"^methods LazyAB$|^run lazy.toml": "tests/docs/test_own_method.py::"
@@ -43,7 +43,7 @@ ELSEWHERE = {
     r"^data get a9a": "tests/data/test_locate.py::test_locate_downloads_into_the_cache_once",
     r"^data get cifar10": "tests/data/test_cifar.py::test_fetch_unpacks_the_archive_into_the_cache",
     r"^launch .*--nodes": "tests/torch/machines/test_hosts.py::"
-    "test_hosts_train_as_documented_and_strangers_stay_out",
+    "test_hosts_train_as_documented_and_unauthenticated_peers_stay_out",
     r"^launch .*torch_digits_mlp": "tests/torch/test_examples.py::"
     "test_five_agents_learn_all_digits_although_each_sees_two_in_under_a_minute",
     r"^launch .*torch_wan": "tests/torch/test_examples.py::"

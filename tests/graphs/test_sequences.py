@@ -11,36 +11,36 @@ EXAMPLE = graphs.example5()
 
 def test_a_sequence_repeats_its_graphs():
     first, second = graphs.ring(4), graphs.from_edges(4, [(0, 2)])
-    turns = graphs.sequence([first, second])
-    assert [turns.at(k) for k in range(4)] == [first, second, first, second]
-    assert set(turns.union.edges) == {*first.edges, *second.edges}
-    assert turns.period == 2
+    changing = graphs.sequence([first, second])
+    assert [changing.at(k) for k in range(4)] == [first, second, first, second]
+    assert set(changing.union.edges) == {*first.edges, *second.edges}
+    assert changing.period == 2
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 7])
 def test_split_deals_every_edge_out_once(parts):
-    turns = graphs.split(EXAMPLE, parts)
-    dealt = [edge for k in range(parts) for edge in turns.at(k).edges]
+    changing = graphs.split(EXAMPLE, parts)
+    dealt = [edge for k in range(parts) for edge in changing.at(k).edges]
     assert sorted(dealt) == sorted(EXAMPLE.edges)
-    assert turns.at(0).edges == EXAMPLE.edges[::parts]
+    assert changing.at(0).edges == EXAMPLE.edges[::parts]
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 8, 11])
 def test_one_peer_exponential_sends_to_one_peer_at_a_time(n):
-    turns = graphs.one_peer_exponential(n)
-    assert turns.union == graphs.exponential(n)
-    for k in range(turns.period):
+    changing = graphs.one_peer_exponential(n)
+    assert changing.union == graphs.exponential(n)
+    for k in range(changing.period):
         for agent in range(n):
-            peers = turns.at(k).out_neighbors(agent).tolist()
+            peers = changing.at(k).out_neighbors(agent).tolist()
             assert peers == ([] if n == 1 else [(agent + 2**k) % n])
 
 
 @pytest.mark.parametrize("n", [2, 4, 8, 16])
 def test_one_period_of_one_peer_exponential_averages_exactly(n):
-    turns = graphs.one_peer_exponential(n)
+    changing = graphs.one_peer_exponential(n)
     product = np.eye(n)
-    for k in range(turns.period):
-        product = (np.eye(n) + turns.at(k).to_adjacency().toarray()) / 2 @ product
+    for k in range(changing.period):
+        product = (np.eye(n) + changing.at(k).to_adjacency().toarray()) / 2 @ product
     np.testing.assert_allclose(product, 1 / n, rtol=0, atol=1e-15)
 
 
@@ -53,10 +53,10 @@ def test_random_edges_depend_on_seed_and_iteration_alone():
 
 
 def test_local_steps_are_silent_and_advance_a_sequence_by_one_each_time():
-    turns = graphs.one_peer_exponential(8)
-    slow = graphs.every(3, turns)
+    changing = graphs.one_peer_exponential(8)
+    slow = graphs.every(3, changing)
     assert slow.period == 9
-    assert [slow.at(3 * j) for j in range(5)] == [turns.at(j) for j in range(5)]
+    assert [slow.at(3 * j) for j in range(5)] == [changing.at(j) for j in range(5)]
     assert all(slow.at(k).n_edges == 0 for k in (1, 2, 4, 5, 7))
     thinned = graphs.random_edges(EXAMPLE, 0.5, seed=1)
     assert [graphs.every(2, thinned).at(2 * j) for j in range(6)] == [thinned.at(j) for j in range(6)]

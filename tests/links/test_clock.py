@@ -156,7 +156,7 @@ def test_steps_and_seconds_do_not_both_say_when_packets_arrive(clock, delay):
         Links(clock=clock, delay=delay)
 
 
-CODED = {"compressor": dg.compressors.bfloat16()}  # of two numbers: 4 bytes, in full 16
+COMPRESSED = {"compressor": dg.compressors.bfloat16()}  # of two numbers: 4 bytes, in full 16
 
 
 def traffic_on(network):
@@ -166,7 +166,7 @@ def traffic_on(network):
 
 @pytest.mark.parametrize("links", [{}, {"loss": 0.4}, {"loss": 0.4, "awake": 0.7}], ids=str)
 def test_a_packet_takes_the_seconds_of_the_bytes_that_are_counted(links):
-    network = dg.Network(EXAMPLE, links=Links(clock=Clock(bandwidth=8.0), **CODED, **links))
+    network = dg.Network(EXAMPLE, links=Links(clock=Clock(bandwidth=8.0), **COMPRESSED, **links))
     traffic, delivery = traffic_on(network), make_delivery(network)
     counted, times = traffic.before(np.arange(13)), traffic.times.before(np.arange(13))
     sent, ages = delivery.sent(0, 12), delivery.ages(0, 12)
@@ -184,7 +184,7 @@ def test_a_packet_takes_the_seconds_of_the_bytes_that_are_counted(links):
 
 def test_a_packet_in_full_misses_a_deadline_that_short_ones_keep():
     clock = Clock(bandwidth=8.0, deadline=1.5)
-    traffic, ks = traffic_on(dg.Network(EXAMPLE, links=Links(clock=clock, **CODED))), np.arange(7)
+    traffic, ks = traffic_on(dg.Network(EXAMPLE, links=Links(clock=clock, **COMPRESSED))), np.arange(7)
     # 20 bytes, then 24 because nothing has been heard yet, both late by a step; the third overtakes the second.
     np.testing.assert_array_equal(np.diff(traffic.before(ks)) / 7, [20, 24, 8, 8, 8, 8])
     np.testing.assert_allclose(np.diff(traffic.times.before(ks)), [1.5, 1.5, 1.0, 1.0, 1.0, 1.0])
@@ -198,7 +198,7 @@ def test_sizes_and_delivery_that_depend_on_each_other_do_not_depend_on_who_asks_
     clock = Clock(latency=Uniform(0.0, 1.0), bandwidth=8.0, deadline=1.5)
     matrices = {"push": "C", "pull": "R"}
     charges = [Charge("push", 4, 16, starts_in_full=False), Charge("pull", 4, 16, starts_in_full=True)]
-    network = dg.Network(EXAMPLE, links=Links(clock=clock, **CODED, **links))
+    network = dg.Network(EXAMPLE, links=Links(clock=clock, **COMPRESSED, **links))
     whole, pieces = (make_delivery(network, charges, matrices) for _ in range(2))
     ages, sizes = whole.ages(0, 700), whole.sizes(0, 700)
     assert set(np.unique(ages)) >= {-1, 0, 1, 2}

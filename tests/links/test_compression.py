@@ -34,14 +34,14 @@ def test_traffic_is_that_of_the_short_format_after_a_first_message_in_full():
 
 
 def test_a_receiver_that_missed_a_word_is_told_in_full():
-    turns = dg.Network(dg.graphs.split(EXAMPLE, 2), links=Links(compressor=compressors.bfloat16()))
+    changing = dg.Network(dg.graphs.split(EXAMPLE, 2), links=Links(compressor=compressors.bfloat16()))
     heard, sent = set(), []
     for k in range(6):
-        now = set(turns.at(k).union.edges)
+        now = set(changing.at(k).union.edges)
         sent.append(sum(4 if edge in heard else 16 for edge in now))
         speakers = {sender for sender, _ in now}
         heard = {edge for edge in heard if edge[0] not in speakers} | now
-    assert bytes_sent(dg.DGD(step_size=0.05, mixing="row"), QUADRATIC, turns, 6) == sent
+    assert bytes_sent(dg.DGD(step_size=0.05, mixing="row"), QUADRATIC, changing, 6) == sent
 
 
 @pytest.mark.parametrize("chunk", [1, 1000])
@@ -49,10 +49,10 @@ def test_own_weights_in_turn_are_charged_alike_whatever_the_chunk(chunk, chunks_
     chunks_of(chunk)
     there, back = dg.graphs.from_edges(3, [(0, 1), (1, 2)]), dg.graphs.from_edges(3, [(2, 0)])
     members = [dg.Network(graph, partial=True) for graph in (there, back)]
-    turns = dg.Network(members, links=Links(compressor=compressors.bfloat16()))
+    changing = dg.Network(members, links=Links(compressor=compressors.bfloat16()))
     problem = dg.problems.quadratic(curvature=[[1.0, 2.0]] * 3, linear=[[1.0, 1.0]] * 3)
     method = dg.DGD(step_size=0.1, mixing="row")
-    trace = dg.simulate(method, problem, turns, steps=5)
+    trace = dg.simulate(method, problem, changing, steps=5)
     assert np.diff(trace.bytes_sent).tolist() == [2 * 16, 16, 2 * 4, 4, 2 * 4]
 
 

@@ -1,4 +1,4 @@
-"""Coders: contractions that keep zero, and their bytes."""
+"""Compressors: contractions that keep zero, and their bytes."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -23,7 +23,7 @@ vectors = st.tuples(st.sampled_from((5, 1, 9)), st.integers(0, 2**32 - 1), st.fl
 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("compressor", [*COMPRESSORS, compressors.random_k(2)], ids=repr)
-def test_zero_is_coded_as_zero(compressor, library):
+def test_zero_is_compressed_to_zero(compressor, library):
     for width in (1, 5):
         zero, chosen = (
             LIBRARIES[library](make((3, width))) for make in (np.zeros, lambda s: np.ones(s, bool))
@@ -35,7 +35,7 @@ def test_zero_is_coded_as_zero(compressor, library):
 @pytest.mark.parametrize("compressor", COMPRESSORS, ids=repr)
 @settings(max_examples=20)
 @given(vectors)
-def test_a_coder_brings_every_vector_nearer_to_zero(compressor, library, drawn):
+def test_a_compressor_brings_every_vector_nearer_to_zero(compressor, library, drawn):
     width, seed, size = drawn
     values = size * np.random.default_rng(seed).standard_normal((4, width))
     rest = values - np.asarray(compressor.compress(LIBRARIES[library](values)))

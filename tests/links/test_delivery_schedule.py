@@ -62,7 +62,7 @@ def test_delivery_does_not_depend_on_how_a_run_is_cut(loss, delay, awake, seed, 
     np.testing.assert_array_equal(pieces.ages(first[-1], cuts[-1]), whole[first[-1] :])
 
 
-def test_both_directions_share_their_fate_when_links_are_two_way():
+def test_both_directions_lose_and_delay_together_when_links_are_two_way():
     graph = complete(4)
     ages = DeliverySchedule(Links(loss=0.5, two_way=True), graph.edge_array, 4).ages(0, 50)
     number = {(s, r): a for a, (s, r) in enumerate(graph.edge_array.tolist())}

@@ -223,7 +223,7 @@ def test_sequence_that_never_changes_has_the_weights_of_its_graph() -> None:
     np.testing.assert_array_equal(sequence.W.matrix.toarray(), constant.W.matrix.toarray())
 
 
-def test_weights_on_the_edges_of_a_networkx_graph_are_not_dropped_in_silence():
+def test_weights_on_the_edges_of_a_networkx_graph_are_not_dropped_silently():
     weighted = nx.DiGraph()
     weighted.add_weighted_edges_from([(0, 1, 0.3), (1, 0, 0.7)])
     with pytest.warns(

@@ -18,22 +18,22 @@ from digrad.network import (
 EXAMPLE = graphs.example5()
 
 
-@pytest.mark.parametrize("letter", ["R", "C"])
+@pytest.mark.parametrize("name", ["R", "C"])
 @pytest.mark.parametrize(
     "graph", [graphs.split(EXAMPLE, 3), graphs.random_edges(EXAMPLE, 0.5), graphs.every(2, EXAMPLE)], ids=repr
 )
-def test_uniform_weights_are_those_of_the_degrees_of_each_iteration(graph, letter):
-    build = {"R": row_stochastic, "C": column_stochastic}[letter]
-    found = step_weights(Network(graph), letter, 3, 6)
+def test_uniform_weights_are_those_of_the_degrees_of_each_iteration(graph, name):
+    build = {"R": row_stochastic, "C": column_stochastic}[name]
+    found = step_weights(Network(graph), name, 3, 6)
     for row, k in enumerate(range(3, 9)):
         matrix = np.diag(found.own[row])
         matrix[found.edges[:, 1], found.edges[:, 0]] = found.weight[row]
         np.testing.assert_allclose(matrix, build(graph.at(k)).toarray(), rtol=0, atol=0)
-        np.testing.assert_array_equal(matrix, getattr(Network(graph).at(k), letter).toarray())
-    assert edges_used(Network(graph), letter, 3, 6).tolist() == [graph.at(k).n_edges for k in range(3, 9)]
+        np.testing.assert_array_equal(matrix, getattr(Network(graph).at(k), name).toarray())
+    assert edges_used(Network(graph), name, 3, 6).tolist() == [graph.at(k).n_edges for k in range(3, 9)]
 
 
-def test_doubly_stochastic_weights_exist_at_every_turn_of_one_peer_exponential():
+def test_doubly_stochastic_weights_exist_at_every_step_of_one_peer_exponential():
     network = Network(graphs.one_peer_exponential(8))
     network.require(frozenset({"doubly"}), "DGD")
     for k in range(3):
@@ -42,13 +42,13 @@ def test_doubly_stochastic_weights_exist_at_every_turn_of_one_peer_exponential()
         np.testing.assert_allclose(matrix.sum(axis=1), 1)
 
 
-def test_own_matrices_of_every_turn_are_kept():
+def test_own_matrices_of_every_step_are_kept():
     R0, R1 = np.array([[1.0, 0.0], [0.3, 0.7]]), np.array([[0.6, 0.4], [0.0, 1.0]])
     there, back = graphs.from_edges(2, [(0, 1)]), graphs.from_edges(2, [(1, 0)])
-    turns = Network([Network(there, R=R0, partial=True), Network(back, R=R1, partial=True)])
-    np.testing.assert_array_equal(turns.at(5).R.toarray(), R1)
-    assert turns.content_hash != Network([turns.at(1), turns.at(0)]).content_hash
-    turns.require(frozenset({"row", "column"}), "CGT")
+    changing = Network([Network(there, R=R0, partial=True), Network(back, R=R1, partial=True)])
+    np.testing.assert_array_equal(changing.at(5).R.toarray(), R1)
+    assert changing.content_hash != Network([changing.at(1), changing.at(0)]).content_hash
+    changing.require(frozenset({"row", "column"}), "CGT")
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_networks_that_never_connect_the_agents_are_refused(build, error, messag
         build()
 
 
-def test_invalid_matrices_of_a_turn_are_refused():
+def test_invalid_matrices_of_a_step_are_refused():
     with pytest.raises(MixingError, match="row 0 sums to"):
         Network(EXAMPLE, R=np.full((5, 5), 0.3) * np.eye(5), partial=True)
 

@@ -14,7 +14,7 @@ from digrad.schedules import Geometric
 from digrad.specs.graph_table import LinksTable
 
 
-def test_only_what_is_owed_leaves_no_bias(tmp_path, monkeypatch):
+def test_only_undelivered_mass_that_is_kept_leaves_no_bias(tmp_path, monkeypatch):
     settings = link_bias._settings()
     monkeypatch.setattr(link_bias, "_settings", lambda: {"example": settings["example"]})
     words = ["reproduce", "links", "--out", str(tmp_path / "out"), "--json"]

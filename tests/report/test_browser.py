@@ -49,7 +49,7 @@ def show(browser: Browser, page: Path) -> Iterator[Callable[..., Browser]]:
         return browser
 
     yield opened
-    assert browser.complaints() == []
+    assert browser.console_messages() == []
     requests = browser.requests()
     assert requests, "the log of the network is empty, so that it shows nothing"
     assert {address.partition("#")[0] for address in requests} == {shown[-1].absolute().as_uri()}

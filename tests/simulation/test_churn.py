@@ -1,4 +1,4 @@
-"""Agents that go and come: exact afterwards, in as many steps as the specification says."""
+"""Churn, agents that join, leave and crash: exact afterwards, in as many steps as the specification says."""
 
 from dataclasses import replace
 
@@ -61,7 +61,7 @@ def test_a_repair_throws_agents_as_far_as_the_specification_says(event, peak):
 
 
 def test_without_a_repair_those_who_remain_are_biased(monkeypatch):
-    def forget(event, state, *books):
+    def forget(event, state, *links):
         state.y[event.agent] = state.g[event.agent] = 0
 
     monkeypatch.setattr(simulated, "repair", forget)
@@ -123,7 +123,7 @@ def test_chunks_and_a_resume_do_not_change_a_bit(tmp_path, chunks_of):
     [
         ([Leave(0, at=5)], "cannot reach"),
         ([Leave(1, at=5), Join(1, at=5)], "two events at one iteration"),
-        ([Leave(1, at=5), Leave(1, at=9)], "goes, but is not there"),
+        ([Leave(1, at=5), Leave(1, at=9)], "leaves, but is not there"),
         ([Leave(7, at=5)], "there is no agent 7"),
         ([Leave(1, at=5), Crash(4, at=9)], "left at 5 and took its part of what they exchanged along"),
         (["leave"], "must be a list of Leave, Crash and Join"),

@@ -87,7 +87,7 @@ def floor(*args, **options):
 
 
 def change_of_x(code):
-    """Return what is said of x when its change is coded as ``code`` does."""
+    """Return what is said of x when its change is compressed by ``code``."""
 
     def say(net, x):
         net.known = x if net.k == 0 else net.known + code(x - net.known)
@@ -107,7 +107,7 @@ def change_of_y(code):
 
 
 def alone(code):
-    """Return what is said when the numbers themselves are coded."""
+    """Return what is said when the numbers themselves are compressed."""
     return lambda net, numbers: code(numbers)
 
 
@@ -142,7 +142,7 @@ def test_sgp_tends_to_the_minimum_of_the_rate_weighted_sum():
     assert exact[-1] < 1e-8
 
 
-def test_coded_push_sum_does_not_settle_under_loss():
+def test_compressed_push_sum_does_not_settle_under_loss():
     found = distances(
         METHODS["PushDIGing"], Links(loss=0.1, compressor=dg.compressors.bfloat16()), steps=3000
     )[-1000:]
@@ -158,7 +158,7 @@ def test_coded_push_sum_does_not_settle_under_loss():
     ],
     ids=repr,
 )
-def test_coded_push_sum_of_twenty_agents_does_not_settle(links, error):
+def test_compressed_push_sum_of_twenty_agents_does_not_settle(links, error):
     graph, options = random_20()
     found = distances(dg.PushDIGing(step_size=0.03), links, graph, steps=3000, **options)[-1000:]
     assert error / 2 < np.median(found) < 2 * error
@@ -178,7 +178,7 @@ def test_row_weights_alone_diverge_under_loss():
     ],
     ids=["5 agents, bfloat16", "5 agents, 4 bits", "20 agents, bfloat16", "20 agents, 4 bits"],
 )
-def test_an_estimate_coded_without_a_reference_has_a_floor(case, compressor, expected):
+def test_an_estimate_compressed_without_a_reference_has_a_floor(case, compressor, expected):
     assert floor(case, alone(compressor.compress)) == pytest.approx(expected, rel=0.05)
     assert floor(case, change_of_x(compressor.compress), alone(compressor.compress)) < 1e-9
 
@@ -218,7 +218,7 @@ def test_random_entries_scaled_up_diverge():
 
 
 @pytest.mark.parametrize(("k", "damping", "k8"), [(3, 1.0, np.inf), (3, 0.3, 568), (1, 0.3, np.inf)])
-def test_mixing_of_what_was_said_alone_needs_a_damping_that_depends_on_the_coder(k, damping, k8):
+def test_mixing_of_compressed_numbers_alone_needs_a_damping_that_depends_on_the_compressor(k, damping, k8):
     code = dg.compressors.top_k(k).compress
     assert settles_at(errors(R20, change_of_x(code), change_of_y(code), damping, 900)) == k8
 
@@ -256,7 +256,7 @@ def largest_entry(v):
     ],
     ids=["bfloat16", "4 bits", "2 bits", "top 1", "sign"],
 )
-def test_what_a_coder_leaves_unsaid_biases_where_it_is_forgotten(code, bias):
+def test_what_a_compressor_leaves_out_biases_where_it_is_forgotten(code, bias):
     found = errors(Q5, alone(code), alone(code), steps=1600, kind=ForgetfulNet)
     assert found[-1] == pytest.approx(bias, rel=0.05)
 

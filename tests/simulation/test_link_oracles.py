@@ -87,7 +87,7 @@ def test_losing_every_other_step_is_the_whole_row_of_the_specification(monkeypat
     ],
     ids=repr,
 )
-def test_coded_rows_of_the_specification(compressor, k8):
+def test_compressed_rows_of_the_specification(compressor, k8):
     assert settles_at(distances(METHODS["CGT"], Links(compressor=compressor), steps=400)) == k8
 
 
@@ -328,7 +328,7 @@ def test_digits_with_one_edge_per_step_need_the_iterations_of_the_specification(
     ],
     ids=repr,
 )
-def test_coded_push_sum_needs_the_iterations_of_the_specification(links, k8):
+def test_compressed_push_sum_needs_the_iterations_of_the_specification(links, k8):
     check_iterations(dg.PushDIGing(step_size=0.03), links, k8, random_20)
 
 

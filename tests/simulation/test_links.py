@@ -32,7 +32,7 @@ AWAKE = [1.0, 0.8, 0.5, 0.3, 0.1]
 SPLIT = dg.graphs.split(EXAMPLE, 2)
 
 
-def test_a_lost_packet_is_owed_and_then_delivered():
+def test_mass_of_a_lost_packet_is_kept_and_then_delivered():
     net = PlainNet(
         np.array([[1, 0], [0, 1]]),
         np.eye(2),
@@ -146,7 +146,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path):
     np.testing.assert_array_equal(resumed.final_x, whole.final_x)
 
 
-def test_the_trace_says_what_is_owed_and_delivered():
+def test_the_trace_records_undelivered_mass_and_deliveries():
     network = dg.Network(EXAMPLE, links=Links(loss=0.3))
     trace = dg.simulate(METHODS["CGT"], QUADRATIC, network, steps=1000, x0=[10.0, -10.0], record_every=100)
     assert trace.verdict == "converged"
@@ -243,7 +243,7 @@ def test_doubly_stochastic_methods_are_exact_when_links_fail_both_ways():
     np.testing.assert_allclose(trace.final_x, 1 / 3, rtol=0, atol=1e-10)
 
 
-def test_traffic_counts_lost_packets_and_what_a_missed_one_left_unsaid():
+def test_traffic_counts_lost_packets_and_what_a_missed_one_left_out():
     links = Links(loss=0.3, compressor=dg.compressors.bfloat16())
     network = dg.Network(EXAMPLE, links=links)
     sent = dg.Simulator(METHODS["CGT"], QUADRATIC, network).setup.traffic.before(np.arange(31))

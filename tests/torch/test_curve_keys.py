@@ -58,8 +58,8 @@ def test_nobody_without_the_secret_gets_in_and_one_line_says_so(
         assert not connected(others, port, server=keys.public)  # knows the public half only
         assert not connected(None, port)
         for garbage in (b"", b"GET / HTTP/1.0\r\n\r\n", os.urandom(4096), b"\xff" * 64):
-            with socket.create_connection(("127.0.0.1", port)) as stranger:
-                stranger.sendall(garbage)
+            with socket.create_connection(("127.0.0.1", port)) as intruder:
+                intruder.sendall(garbage)
         assert connected(keys, port)
         time.sleep(0.2)
         server.disable_monitor()

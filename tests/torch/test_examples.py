@@ -71,7 +71,9 @@ def test_ten_local_steps_and_four_bits_learn_with_a_sixtieth_of_the_bytes() -> N
 
 @pytest.mark.slow
 @pytest.mark.a9a
-def test_only_what_is_owed_survives_loss_with_mini_batches_and_neural_networks(a9a_folder: Path) -> None:
+def test_only_undelivered_mass_that_is_kept_survives_loss_with_mini_batches_and_neural_networks(
+    a9a_folder: Path,
+) -> None:
     command = [sys.executable, EXAMPLES / "torch_lossy_training.py"]
     done = subprocess.run(
         command, env=environment(), capture_output=True, text=True, timeout=600, check=False

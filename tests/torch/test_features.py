@@ -39,15 +39,15 @@ def test_features_work_between_processes(tmp_path: Path) -> None:
     starts = torch.cat([one["start"] for one in stored])
     net = ReplicaNet(NETWORK, bindings(METHOD), starts.shape[1], torch.device("cpu"))
     assert torch.equal(torch.cat([one["end"] for one in stored]), net.pull(starts))
-    turns = Network(split(NETWORK.union, 2), links=Links(compressor=compressors.bfloat16()))
+    changing = Network(split(NETWORK.union, 2), links=Links(compressor=compressors.bfloat16()))
     models = []
     for agent in range(3):
         torch.manual_seed(agent)
         models.append(nn.Linear(1000, 700))
-    replicas = Replicas(models, CGT(step_size=0.05, threshold=1.0), turns)
+    replicas = Replicas(models, CGT(step_size=0.05, threshold=1.0), changing)
     for _ in range(4):
         replicas.step()
-    ends = [load_file(tmp_path / f"turns{agent}.st")["end"] for agent in range(3)]
+    ends = [load_file(tmp_path / f"changing{agent}.st")["end"] for agent in range(3)]
     assert torch.equal(torch.cat(ends), replicas.estimate())
 
 

@@ -1,4 +1,4 @@
-"""Agents that leave, crash and join between two steps, and which edges are there in between."""
+"""Churn: agents leave, crash and join between two steps, and edges exist while both their ends are present."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ REPAIRS = ("undo", "restart")
 
 @dataclass(frozen=True)
 class Leave:
-    """An agent says goodbye before iteration ``at``.
+    """An agent leaves in an orderly way before iteration ``at``.
 
     Its senders take back what it has not received, what it has sent arrives, and one of its receivers takes over its
     tracker, less its own gradient.
@@ -31,11 +31,11 @@ class Leave:
 
 @dataclass(frozen=True)
 class Crash:
-    """An agent is gone before iteration ``at``, without a word.
+    """An agent crashes before iteration ``at``.
 
     Args:
-        agent: Which.
-        at: When.
+        agent: Number of the agent.
+        at: The iteration.
         repair: ``"undo"``: its neighbours undo everything they ever sent to it or received from it, of which they
             keep the sums; ``"restart"``: all agents begin to track anew from where they are.
     """
@@ -52,9 +52,9 @@ class Crash:
 
 @dataclass(frozen=True)
 class Join:
-    """An agent comes, or comes back, before iteration ``at``, with the estimate of one whom it hears.
+    """An agent joins, or joins again, before iteration ``at``, with the estimate of an in-neighbour.
 
-    An agent whose first event this is has not been there before.
+    An agent whose first event this is was not present before.
     """
 
     agent: int
@@ -96,7 +96,7 @@ class ChurnSchedule:
         self.present, self.births = [present], [birth]
         for event in self.events:
             if present[event.agent] == isinstance(event, Join):
-                word = "joins, but is there already" if present[event.agent] else "goes, but is not there"
+                word = "joins, but is there already" if present[event.agent] else "leaves, but is not there"
                 raise ArgumentError(f"`churn` of {owner}: at {event.at} agent {event.agent} {word}.")
             present = present.copy()
             present[event.agent] = isinstance(event, Join)
@@ -118,16 +118,16 @@ class ChurnSchedule:
         return int(np.searchsorted(self._starts, k, side="right"))
 
     def event(self, k: int) -> Event | None:
-        """Return what happens right before the step of iteration k."""
+        """Return the event right before the step of iteration k, if there is one."""
         return next((event for event in self.events if event.at == k), None)
 
     def weights(self, phase: int) -> npt.NDArray[np.float64]:
-        """Return the weights of averages over those who are there after so many events, ``[n]`` with sum n."""
+        """Return the weights of averages over the agents present after so many events, ``[n]`` with sum n."""
         present = self.present[phase]
         return present * (len(present) / present.sum())
 
     def awake(self, first: int, length: int) -> npt.NDArray[np.bool_]:
-        """Return who is there, ``[length, n]``."""
+        """Return the agents that are present, ``[length, n]``."""
         return np.stack([self.present[self.phase(k)] for k in range(first, first + length)])
 
     def alive(self, first: int, length: int) -> npt.NDArray[np.bool_]:
@@ -136,7 +136,7 @@ class ChurnSchedule:
         return there[:, self._edges[:, 0]] & there[:, self._edges[:, 1]]
 
     def born(self, first: int, length: int) -> npt.NDArray[np.int64]:
-        """Return since when each edge has been there; packets sent before are void, ``[length, A]``."""
+        """Return the iteration since which each edge exists; packets sent before are void, ``[length, A]``."""
         return np.stack([self.births[self.phase(k)] for k in range(first, first + length)])
 
 

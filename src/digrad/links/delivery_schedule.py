@@ -26,7 +26,7 @@ CALLS = 1 << 16  # the streams of array number c of a step begin at c times this
 class Part(NamedTuple):
     """One array of the packets of a step, in bytes on each edge, ``[A]``."""
 
-    short: npt.NDArray[np.int64]  # as it is coded
+    short: npt.NDArray[np.int64]  # compressed
     full: npt.NDArray[np.int64]
     starts_in_full: bool  # whether a receiver that has heard nothing yet is sent all of it
 
@@ -132,7 +132,7 @@ class DeliverySchedule:
     def sizes(self, first: int, length: int) -> npt.NDArray[np.int64]:
         """Return the bytes of the packets of each iteration, ``[length, A]``.
 
-        A coded packet carries everything since the last one that arrived: after m - 1 missed ones it is m times as
+        A compressed packet carries everything since the last one that arrived: after m - 1 missed ones it is m times as
         long, but never longer than the numbers in full.
         """
         if all((part.short == part.full).all() for part in self._parts):
@@ -183,8 +183,8 @@ class DeliverySchedule:
     def _size(self, missed: npt.NDArray[np.int64], is_new: Mask) -> npt.NDArray[np.int64]:
         total = np.zeros_like(missed)
         for part in self._parts:
-            coded = np.minimum(missed * part.short, part.full)
-            total += np.where(is_new & part.starts_in_full, part.full, coded)
+            short = np.minimum(missed * part.short, part.full)
+            total += np.where(is_new & part.starts_in_full, part.full, short)
         return total
 
     @staticmethod

@@ -103,7 +103,7 @@ def check_refusal(machine: Rendezvous) -> None:
     machine.shutdown()
 
 
-def test_stranger_is_refused_and_nonsense_of_a_member_is_left_alone(
+def test_unauthenticated_peer_is_refused_and_nonsense_of_a_member_is_left_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with machines(tmp_path) as made:

@@ -23,12 +23,12 @@ from torch_processes import run as run_agents
 pytestmark = [*needs_namespaces, pytest.mark.long]
 
 
-def test_hosts_train_as_documented_and_strangers_stay_out(tmp_path: Path) -> None:
+def test_hosts_train_as_documented_and_unauthenticated_peers_stay_out(tmp_path: Path) -> None:
     """A name that means 127.0.1.1, a clock behind, a blocked pair without an edge, a wrong key and a hostile host."""
     clock = tmp_path / "clock"
     clock.mkdir()
     (clock / "sitecustomize.py").write_text("import time; t = time.time; time.time = lambda: t() - 60.0\n")
-    with hosts(5) as (*machines, stranger), named("first", machines[0], [*machines, stranger]):
+    with hosts(5) as (*machines, intruder), named("first", machines[0], [*machines, intruder]):
         run = Run(machines, tmp_path, "--interface", "eth0")
         run.words = tuple(word.replace(f"{machines[0].address}:", "first:") for word in run.words)
         machines[1].block(machines[3])  # no edge of the ring joins them
@@ -42,16 +42,16 @@ def test_hosts_train_as_documented_and_strangers_stay_out(tmp_path: Path) -> Non
             assert {address for address, _ in beyond} == {host.address}
             assert len(beyond) == (2 if host is machines[0] else 1)  # the endpoint, and one port of the agent
             targets |= beyond
-        attack(stranger, tmp_path, targets)
-        check_wrong_key_is_refused(run, stranger)
+        attack(intruder, tmp_path, targets)
+        check_wrong_key_is_refused(run, intruder)
         run.go()
         assert run.codes() == [0, 0, 0, 0], run.logs()
         check_result(run)
         for number in range(4):
             log = run.log(number)
             refusals = [line for line in log.splitlines() if "refused a connection from " in line]
-            assert all(stranger.address in one or "an address that has gone" in one for one in refusals)
-            # Each listening process names the stranger once, perhaps after one whose address has gone.
+            assert all(intruder.address in one or "an address that has gone" in one for one in refusals)
+            # Each listening process names the unauthenticated peer once, perhaps after one whose address has gone.
             listening = 2 if number == 0 else 1  # launch and the agent, or the agent
             assert 1 <= len(refusals) <= 2 * listening, log
             assert "Traceback" not in log
@@ -74,12 +74,12 @@ def named(name: str, host: Host, everyone: Sequence[Host]) -> Iterator[None]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def check_wrong_key_is_refused(run: Run, stranger: Host) -> None:
+def check_wrong_key_is_refused(run: Run, intruder: Host) -> None:
     """A machine with another key ends with one line that tells what to do."""
     places = {str(run.folder / "run.key"): str(make_key(run.folder / "other.key"))}
     places[f"first:{PORT}"] = f"{run.machines[0].address}:{PORT}"  # names are known to whole hosts only
     words = [places.get(word, word) for word in run.words[1:]]
-    with Agents("module.py", 1, *words, *run.script, hosts=[stranger]) as launch:
+    with Agents("module.py", 1, *words, *run.script, hosts=[intruder]) as launch:
         ended = launch.wait(STARTUP)[0]
     assert ended.code == 2, ended
     assert ended.output.startswith("digrad: `endpoint` of launch is ")
@@ -87,10 +87,10 @@ def check_wrong_key_is_refused(run: Run, stranger: Host) -> None:
     assert ended.output.count("\n") == 1
 
 
-def attack(stranger: Host, folder: Path, targets: set[tuple[str, int]]) -> None:
+def attack(intruder: Host, folder: Path, targets: set[tuple[str, int]]) -> None:
     """Throw garbage at ports, and what torch's own store and pickle understand."""
     places = (f"{address}:{port}" for address, port in sorted(targets))
-    run_agents("attack.py", 1, str(folder / "evil"), *places, hosts=[stranger])
+    run_agents("attack.py", 1, str(folder / "evil"), *places, hosts=[intruder])
     assert not (folder / "evil").exists()
 
 
@@ -296,20 +296,22 @@ threads = [threading.Thread(target=pester, args=(target,)) for target in targets
 
 
 @pytest.mark.slow
-def test_strangers_who_keep_connecting_to_every_port_disturb_no_run_with_a_deadline(tmp_path: Path) -> None:
+def test_unauthenticated_peers_that_keep_connecting_to_every_port_disturb_no_run_with_a_deadline(
+    tmp_path: Path,
+) -> None:
     n, steps = 3, 400
     plan = {"n": n, "steps": steps, "deadline": 0.05, "compute": 0.005, "save": steps // 2}
     script = (str(WORKERS / "deadline.py"), str(tmp_path), json.dumps(plan))
-    with hosts(n + 1) as (*machines, stranger):
+    with hosts(n + 1) as (*machines, intruder):
         run = Run(machines, tmp_path, script=script)
         run.start_all()
         until(lambda: len(run.files("reached-*-50")) == n, f"training: {run.logs()}")
         beyond = [one for host in machines for one in host.listening() if not one[0].startswith("127.")]
         assert len(beyond) == 1 + n  # the endpoint, and a port of each agent
-        stranger.start("-c", FLOOD, "8", *(f"{address}:{port}" for address, port in beyond))
+        intruder.start("-c", FLOOD, "8", *(f"{address}:{port}" for address, port in beyond))
         assert run.codes() == [0] * n, run.logs()
         found = [json.loads((tmp_path / f"agent-{agent}.json").read_text()) for agent in range(n)]
         assert all(one["error"] < 1e-6 and one["own"] < 1e-6 for one in found), found
         assert "started again" not in run.logs()
-        lines = [line for line in run.logs().splitlines() if stranger.address in line]
+        lines = [line for line in run.logs().splitlines() if intruder.address in line]
         assert 1 <= len(lines) <= len(beyond), lines  # one for each listener, however often

@@ -1,4 +1,4 @@
-"""A stranger that throws garbage at the ports of a run, and what torch's own store and pickle understand."""
+"""An unauthenticated peer: throws garbage at the ports of a run, and what torch's own store and pickle understand."""
 
 import contextlib
 import os

@@ -179,14 +179,14 @@ def large_messages(network: ProcessNetwork, folder: str) -> None:
     save_file({"start": start, "end": optimizer.estimate().contiguous()}, f"{folder}/large{network.agent}.st")
 
 
-def large_turns(network: ProcessNetwork, folder: str) -> None:
+def large_changing_network(network: ProcessNetwork, folder: str) -> None:
     """Short and full messages of a network that changes are read from the neighbours' memory alike."""
     torch.manual_seed(network.agent)
     optimizer = DecentralizedOptimizer(nn.Linear(1000, 700).parameters(), METHOD, network)
     for _ in range(4):
         optimizer.step()
     optimizer.close()
-    save_file({"end": optimizer.estimate().contiguous()}, f"{folder}/turns{network.agent}.st")
+    save_file({"end": optimizer.estimate().contiguous()}, f"{folder}/changing{network.agent}.st")
 
 
 if __name__ == "__main__":
@@ -196,13 +196,13 @@ if __name__ == "__main__":
     halves = ProcessNetwork(Network(GRAPH, links=Links(compressor=compressors.bfloat16())), timeout=30)
     half_messages(processes, halves)
     resume_half_messages(halves, f"{sys.argv[1]}/half")
-    turns = ProcessNetwork(
+    changing = ProcessNetwork(
         Network(split(GRAPH, 2), links=Links(compressor=compressors.bfloat16())), timeout=30
     )
-    resume_half_messages(turns, f"{sys.argv[1]}/turns")
+    resume_half_messages(changing, f"{sys.argv[1]}/changing")
     schedules(processes)
     restart_with_another_graph(processes, sys.argv[1])
     batched(processes)
     large_messages(processes, sys.argv[1])
-    large_turns(turns, sys.argv[1])
+    large_changing_network(changing, sys.argv[1])
     processes.close()

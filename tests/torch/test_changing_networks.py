@@ -15,12 +15,21 @@ from digrad.core.packet_counts import PACKET_COLUMNS
 from digrad.network import edges_used
 from digrad.torch import Replicas
 from method_cases import CASES
-from torch_models import LEAFLESS, LEAFLESS_STEPS, RESTARTED, START, TURN_STEPS, Point, TurnCase, turn_cases
+from torch_models import (
+    CHANGING_STEPS,
+    LEAFLESS,
+    LEAFLESS_STEPS,
+    RESTARTED,
+    START,
+    ChangingCase,
+    Point,
+    changing_cases,
+)
 from torch_processes import Agents
 
 pytestmark = pytest.mark.long
 
-ALL_CASES = turn_cases()
+ALL_CASES = changing_cases()
 REAL_CASES = [case for case in ALL_CASES if not is_unreliable(case.network)]
 # A loop of the simulator takes a second to compile: one case of each kind; `make slow` has the others.
 SIMULATED = (
@@ -45,8 +54,8 @@ class Run(NamedTuple):
     ]  # what is known of them after each iteration, where some may be lost or late
 
 
-def simulated(case: TurnCase) -> Run:
-    trace = dg.simulate(case.method, EXAMPLE, case.network, steps=TURN_STEPS, x0=list(START))
+def simulated(case: ChangingCase) -> Run:
+    trace = dg.simulate(case.method, EXAMPLE, case.network, steps=CHANGING_STEPS, x0=list(START))
     of_step = {name: trace.columns[name][:-1] for name in PACKET_COLUMNS if name in trace.columns}
     so_far = {
         name: trace.columns[name][1:]
@@ -54,15 +63,15 @@ def simulated(case: TurnCase) -> Run:
         if name in trace.columns
     }
     columns = {**of_step, **so_far}
-    packets = [{name: column[k] for name, column in columns.items()} for k in range(TURN_STEPS)]
+    packets = [{name: column[k] for name, column in columns.items()} for k in range(CHANGING_STEPS)]
     return Run(trace.final_x, trace.bytes_sent, packets)
 
 
-def replicated(case: TurnCase) -> Run:
+def replicated(case: ChangingCase) -> Run:
     """Take one step more than is compared, to see what it sends."""
     replicas = Replicas(Point(), case.method, case.network)
     x, sent, packets = replicas.estimate().clone(), [replicas.bytes_sent], []
-    for _ in range(TURN_STEPS + 1):
+    for _ in range(CHANGING_STEPS + 1):
         x.copy_(replicas.estimate())
         for agent, model in enumerate(replicas.models):
             model.differentiate(agent)
@@ -82,8 +91,8 @@ class Runs(NamedTuple):
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """Run all cases; the replicas work while the processes wait for one another."""
-    folder = tmp_path_factory.mktemp("turns")
-    with Agents("turns.py", 5, str(folder)) as processes:
+    folder = tmp_path_factory.mktemp("changing")
+    with Agents("changing_networks.py", 5, str(folder)) as processes:
         replicas = {case.label: replicated(case) for case in ALL_CASES}
         for rank, ended in processes.wait(240).items():
             assert ended.code == 0, f"agent {rank} failed:\n{ended.output}"
@@ -97,7 +106,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
         for case in ALL_CASES
     ],
 )
-def test_replicas_compute_send_and_know_what_the_simulator_does(case: TurnCase, runs: Runs) -> None:
+def test_replicas_compute_send_and_know_what_the_simulator_does(case: ChangingCase, runs: Runs) -> None:
     simulator, replicas = simulated(case), runs.replicas[case.label]
     assert abs(replicas.x - simulator.x).max() <= 1e-12
     np.testing.assert_array_equal(replicas.bytes_sent[:-1], simulator.bytes_sent)
@@ -108,7 +117,7 @@ def test_replicas_compute_send_and_know_what_the_simulator_does(case: TurnCase, 
 
 
 @pytest.mark.parametrize("case", REAL_CASES, ids=lambda case: case.label)
-def test_processes_compute_and_send_what_replicas_do(case: TurnCase, runs: Runs) -> None:
+def test_processes_compute_and_send_what_replicas_do(case: ChangingCase, runs: Runs) -> None:
     replicas, agents = runs.replicas[case.label], runs.agents
     processes = np.stack([agent[f"{case.label}/x"].numpy() for agent in agents])
     assert (replicas.x == processes).all()
@@ -119,10 +128,10 @@ def test_processes_compute_and_send_what_replicas_do(case: TurnCase, runs: Runs)
     if isinstance(case.method, dg.PushDIGing):  # only y is known before the gradient
         links = case.network.links
         numbers = 16 if links is None or links.compressor is None else links.compressor.wire_bytes(2, 8)
-        ahead = numbers * int(edges_used(case.network, "C", TURN_STEPS, 1)[0])
-        assert sent == replicas.bytes_sent[TURN_STEPS] + ahead
+        ahead = numbers * int(edges_used(case.network, "C", CHANGING_STEPS, 1)[0])
+        assert sent == replicas.bytes_sent[CHANGING_STEPS] + ahead
     else:  # everything that the next step mixes has left already
-        assert sent == replicas.bytes_sent[TURN_STEPS + 1]
+        assert sent == replicas.bytes_sent[CHANGING_STEPS + 1]
 
 
 @pytest.mark.parametrize(
@@ -137,9 +146,9 @@ def test_processes_compute_and_send_what_replicas_do(case: TurnCase, runs: Runs)
 )
 def test_replicas_mix_one_matrix_methods_with_r_as_the_simulator_does(case: Any, graph: Any) -> None:
     network = dg.Network(graph)
-    replicas = replicated(TurnCase(case.label, case.method, network))
+    replicas = replicated(ChangingCase(case.label, case.method, network))
     trace = dg.simulate(
-        case.method, EXAMPLE, network, steps=TURN_STEPS, x0=list(START), record_every=TURN_STEPS
+        case.method, EXAMPLE, network, steps=CHANGING_STEPS, x0=list(START), record_every=CHANGING_STEPS
     )
     assert abs(replicas.x - trace.final_x).max() <= 1e-12 * max(1.0, abs(trace.final_x).max())
 
@@ -207,13 +216,13 @@ def test_killed_agents_and_replicas_go_on_to_the_same_bits(tmp_path: Path) -> No
 
 def test_own_weights_of_a_sequence_are_used() -> None:
     there, back = dg.graphs.from_edges(2, [(0, 1)]), dg.graphs.from_edges(2, [(1, 0)])
-    turns = dg.Network(
+    changing = dg.Network(
         [
             dg.Network(there, R=[[1, 0], [0.75, 0.25]], partial=True),
             dg.Network(back, R=[[0.5, 0.5], [0, 1]], partial=True),
         ]
     )
-    replicas = Replicas(Point(), dg.DGD(step_size=0.1, mixing="row"), turns)
+    replicas = Replicas(Point(), dg.DGD(step_size=0.1, mixing="row"), changing)
     rows = torch.eye(2, dtype=torch.float64)
     assert replicas._net.mix(rows).tolist() == [[1, 0], [0.75, 0.25]]
     replicas.step()
@@ -223,8 +232,8 @@ def test_own_weights_of_a_sequence_are_used() -> None:
 def test_own_weights_of_a_sequence_with_links_equal_the_simulator() -> None:
     example = dg.graphs.example5()
     members = [dg.Network(dg.graphs.split(example, 2).at(k), partial=True) for k in (0, 1)]
-    turns = dg.Network(members, links=dg.Links(compressor=dg.compressors.bfloat16()))
-    case = TurnCase("own weights", dg.CGT(step_size=0.02, threshold=2.0), turns)
+    changing = dg.Network(members, links=dg.Links(compressor=dg.compressors.bfloat16()))
+    case = ChangingCase("own weights", dg.CGT(step_size=0.02, threshold=2.0), changing)
     simulator, replicas = simulated(case), replicated(case)
     assert abs(replicas.x - simulator.x).max() <= 1e-12
     np.testing.assert_array_equal(replicas.bytes_sent[:-1], simulator.bytes_sent)

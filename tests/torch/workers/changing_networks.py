@@ -7,19 +7,19 @@ from safetensors.torch import save_file
 
 from digrad.core.network_delivery import is_unreliable
 from digrad.torch import DecentralizedOptimizer, ProcessNetwork
-from torch_models import TURN_STEPS, Point, turn_cases
+from torch_models import CHANGING_STEPS, Point, changing_cases
 
 
 def main(out: str) -> None:
     results, first = {}, None
-    for case in turn_cases():
+    for case in changing_cases():
         if is_unreliable(case.network):
             continue
         network = ProcessNetwork(case.network)
         first = first or network
         model = Point()
         optimizer = DecentralizedOptimizer(model.parameters(), case.method, network)
-        for _ in range(TURN_STEPS):
+        for _ in range(CHANGING_STEPS):
             model.differentiate(network.agent)
             optimizer.step()
         optimizer.close()
