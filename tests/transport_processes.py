@@ -29,10 +29,10 @@ def exchange_through(store: Any, agent: int, n: int) -> Callable[[dict[str, Any]
 
 
 def open_kind(kind: str, agent: int, n: int, exchange: Any, keys: KeyPair | None = None) -> Transports:
-    """Return transports of one kind: ``memory``, ``zeromq`` or ``curve``."""
+    """Return transports of one kind: ``memory``, ``zeromq``, ``curve``, or ``ipv6`` for ZeroMQ there."""
     if kind == "memory":
         return open_transports(agent, "127.0.0.1", None, exchange)
-    return Transports([ZeroMQ(agent, "127.0.0.1", keys, exchange)])
+    return Transports([ZeroMQ(agent, "::1" if kind == "ipv6" else "127.0.0.1", keys, exchange)])
 
 
 def run_agents(

@@ -11,9 +11,11 @@ import pytest
 import torch
 import zmq
 
+from digrad.torch.transport import curve_keys
 from digrad.torch.transport.curve_keys import KeyPair
 from digrad.torch.transport.packets import MessageLostError, typed
 from digrad.torch.transport.transports import Transports, ring_sum
+from torch_processes import stop_for
 from transport_processes import open_kind, run_agents
 
 KINDS = ["memory", "zeromq", "curve"]
@@ -128,6 +130,32 @@ def test_a_neighbour_that_is_killed_is_noticed_at_once(kind: str, tmp_path: Path
     assert max(found[:2]) < 30
 
 
+def send_to_a_busy_agent(agent: int, exchange: Any, kind: str, keys: Any) -> None:
+    """Begin a connection to an agent that is stopped for longer than a handshake may last."""
+    curve_keys.HANDSHAKE_TIMEOUT = 0.3
+    transports = open_kind(kind, agent, 2, exchange, keys)
+    channel = transports.channel().open()
+    exchange({})
+    if agent == 0:
+        time.sleep(0.2)  # until the other one stops
+        for _ in range(2):
+            taken = threading.Event()
+            channel.send(1, b"", [torch.ones(4)], taken.set)
+            assert taken.wait(20.0)
+    else:
+        stop_for(1.5)
+        for _ in range(2):
+            assert channel.wait(0, 60.0) is not None
+            channel.release(0)
+    exchange({})
+    transports.close()
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_handshake_that_times_out_is_tried_again(kind: str, tmp_path: Path) -> None:
+    run_agents(2, tmp_path, send_to_a_busy_agent, kind, keys_for(kind))
+
+
 def add_up(agent: int, exchange: Any, kind: str, keys: Any) -> list[float]:
     transports = open_kind(kind, agent, 3, exchange, keys)
     channel = transports.channel().open()
@@ -144,7 +172,7 @@ def add_up(agent: int, exchange: Any, kind: str, keys: Any) -> list[float]:
     return values.tolist()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "ipv6"])
 def test_ring_adds_up(kind: str, tmp_path: Path) -> None:
     for values in run_agents(3, tmp_path, add_up, kind, keys_for(kind)):
         assert values == [6.0 * i for i in range(10)]

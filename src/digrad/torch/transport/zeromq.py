@@ -57,6 +57,7 @@ class ZeroMQ(Transport):
         self._buffers: dict[tuple[int, int], torch.Tensor] = {}
         self._connections: dict[int, int] = {}  # senders, by descriptor
         self._monitors: dict[Any, int | None] = {}  # receivers, by monitor; None for the listener
+        self._slow: set[int] = set()  # receivers whose handshake has timed out, so that ZeroMQ connects again
         self._refusals = Refusals()
         self._poller = self._zmq.Poller()
         self._poller.register(self._woken.fileno(), self._zmq.POLLIN)
@@ -197,13 +198,18 @@ class ZeroMQ(Transport):
         from zmq.utils.monitor import recv_monitor_message
 
         event, receiver = recv_monitor_message(monitor), self._monitors[monitor]
-        is_slow = event["value"] == errno.EAGAIN  # the handshake of a busy peer, which ZeroMQ tries again
-        is_refused = bool(event["event"] & self._refusals.failures) and not is_slow
+        has_ended = event["event"] == self._zmq.EVENT_DISCONNECTED
         if receiver is None:
             self._refusals.note(event)
-        elif is_refused:
-            self._lose(receiver, MessageLostError("it has another key, or none"))
-        if event["event"] == self._zmq.EVENT_DISCONNECTED:
+        elif event["event"] & self._refusals.failures:
+            if event["value"] == errno.EAGAIN:
+                self._slow.add(receiver)
+            else:
+                self._lose(receiver, MessageLostError("it has another key, or none"))
+        elif has_ended and receiver in self._slow:
+            self._slow.remove(receiver)
+            return
+        if has_ended:
             peer = self._connections.pop(event["value"], None) if receiver is None else receiver
             if peer is not None:
                 self._lose(peer, MessageLostError("the other end has closed the connection"))
