@@ -2,9 +2,11 @@
 
 import fcntl
 import importlib.util
+import os
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -143,6 +145,24 @@ def test_all_that_follows_the_script_is_its_own(words, handed, monkeypatch, caps
     ((command, options),) = commands
     assert command[command.index(str(script)) + 1 :] == handed
     assert options["agents"] == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "interface"),
+    [
+        ([], "lo"),
+        (["--nodes", "2", "--endpoint", "10.8.0.1:29400", "--insecure"], None),
+        (["--nodes", "2", "--endpoint", "10.8.0.1:29400", "--insecure", "--interface", "lo"], "lo"),
+    ],
+    ids=["one machine", "several", "several with an interface"],
+)
+def test_gloo_is_tied_to_loopback_on_one_machine_only(words, interface, monkeypatch, capsys, script):
+    found = []
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    runs = SimpleNamespace(run=lambda: found.append(os.environ.get("GLOO_SOCKET_IFNAME")))
+    monkeypatch.setattr(elastic_agent, "Node", lambda *_, **__: runs)
+    call(monkeypatch, capsys, "--agents", "3", *words, script)
+    assert found == [interface]
 
 
 def test_interface_without_an_address_is_refused(script, monkeypatch, capsys):

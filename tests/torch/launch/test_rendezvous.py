@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch.distributed as dist
@@ -18,6 +18,7 @@ import zmq
 from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 
 from digrad.errors import ArgumentError
+from digrad.torch.launch import rendezvous
 from digrad.torch.launch import rendezvous_store as store_module
 from digrad.torch.launch.rendezvous import Rendezvous
 from digrad.torch.launch.rendezvous_store import Client, EndpointLostError, RendezvousStore
@@ -81,6 +82,66 @@ def test_machines_meet_and_each_round_has_a_fresh_store(tmp_path: Path) -> None:
         assert not again.store.check(["bytes"])
         with pytest.raises(dist.DistStoreError, match="this attempt is over"):
             first.store.check(["bytes"])
+
+
+class LeftError(Exception):
+    """Raised where torchelastic waits for other machines."""
+
+
+@contextlib.contextmanager
+def leaving() -> Iterator[None]:
+    with pytest.raises(LeftError):
+        yield
+
+
+def test_signal_and_lost_machine_are_seen_while_a_round_begins(tmp_path: Path) -> None:
+    """torchelastic then waits in the store for what the other machine says of its agents."""
+
+    def leave() -> NoReturn:
+        raise LeftError
+
+    signals: list[int] = []
+    options: dict[str, Any] = {"check": lambda: leave() if signals else None, "start_over": leave}
+    with machines(tmp_path, **options) as (one, other):
+        first, _ = meet(one, other)
+        first.store.set_timeout(timedelta(seconds=20))
+        signals.append(signal.SIGTERM)
+        with leaving():
+            first.store.wait(["rank of machine 1"])
+        signals.clear()
+        waiting = threading.Thread(target=other.next_rendezvous)
+        waiting.start()
+        with leaving():
+            first.store.get("rank of machine 1")
+        one.next_rendezvous()
+        waiting.join(30)
+
+
+def test_lost_machine_is_waited_for_although_its_name_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: Any) -> Any:
+        raise ArgumentError("`endpoint` of launch names the unknown host 'first'.")
+
+    endpoint = f"127.0.0.1:{free_port()}"
+    monkeypatch.setattr(rendezvous, "listen_at", lambda *_: (None, False))  # of another machine
+    machine = Rendezvous(2, endpoint=endpoint, timeout=1.5)
+    monkeypatch.setattr(rendezvous, "listen_at", lost)
+    with pytest.raises(RendezvousTimeoutError, match=f"with the endpoint {endpoint} .* did not join within"):
+        machine.next_rendezvous()
+    machine.shutdown()
+
+
+def test_torch_connects_machines_only_where_there_is_no_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else keeps gloo from the network, which digrad cannot encrypt."""
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    alone = Rendezvous(1, endpoint=f"127.0.0.1:{free_port()}")
+    alone.next_rendezvous()
+    alone.shutdown()
+    assert "GLOO_SOCKET_IFNAME" not in os.environ
+    with machines(tmp_path) as made:
+        meet(*made)
+        assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
 
 
 def check_store(one: RendezvousStore, other: RendezvousStore) -> None:
@@ -183,7 +244,7 @@ TORCHRUN = ("torch.distributed.run", "--nproc-per-node=1", "--max-restarts=1")
 def test_two_torchruns_restart_together_after_a_kill_and_end_right(tmp_path: Path) -> None:
     """No file of ours starts anything: the entry point makes the rendezvous known to torchrun."""
     key, endpoint = make_key(tmp_path / "run.key"), f"127.0.0.1:{free_port()}"
-    rendezvous = (
+    options = (
         "--nnodes=2",
         "--rdzv-backend=digrad",
         f"--rdzv-endpoint={endpoint}",
@@ -193,7 +254,7 @@ def test_two_torchruns_restart_together_after_a_kill_and_end_right(tmp_path: Pat
     announced = {0: {"PYTHONPATH": announce_rendezvous(tmp_path / "installed")}}
     with contextlib.ExitStack() as stack:
         torchruns = [
-            stack.enter_context(Agents("module.py", 1, *TORCHRUN, *rendezvous, *worker, extra=announced))
+            stack.enter_context(Agents("module.py", 1, *TORCHRUN, *options, *worker, extra=announced))
             for _ in range(2)
         ]
         ended = [torchrun.wait(240)[0] for torchrun in torchruns]
