@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 import digrad as dg
-from digrad.specs import preset
+from digrad.paper.presets import preset
 from digrad.specs.images.problem import ImageProblem
 from digrad.torch import Checkpoints, DecentralizedOptimizer, ProcessNetwork, Shard, recalibrate
 

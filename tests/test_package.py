@@ -93,7 +93,7 @@ def test_wheel_holds_the_package_and_nothing_else(built):
     assert {str(path.relative_to(ROOT / "src")) for path in modules} <= set(names)
     assert not [name for name in names if "__pycache__" in name]
     assert {name.split("/")[0] for name in names} == {"digrad", f"digrad-{digrad.__version__}.dist-info"}
-    assert "digrad/specs/presets/demo.toml" in names
+    assert {"digrad/specs/presets/demo.toml", "digrad/paper/presets/cifar-iid.toml"} <= set(names)
     assert "digrad/py.typed" in names
 
 

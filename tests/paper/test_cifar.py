@@ -19,8 +19,8 @@ from digrad.errors import ArgumentError, DataError
 from digrad.paper import Reproduction, cifar_claims, reproduce_cifar
 from digrad.paper.accuracy_table import accuracy_table, table_markdown
 from digrad.paper.claims import FAILS, HOLDS, UNDECIDED
+from digrad.paper.presets import preset
 from digrad.report import write_report
-from digrad.specs import preset
 from digrad.trace import Ensemble, Trace
 
 pytestmark = pytest.mark.long

@@ -13,7 +13,7 @@ from digrad._internal.json_files import write_json
 from digrad.errors import ArgumentError, DigradError
 from digrad.paper import cifar_search
 from digrad.paper.cifar_search import SearchPlan, with_step_sizes
-from digrad.specs import preset
+from digrad.paper.presets import preset
 from digrad.specs.images.step_size_search import read_search, tune_method
 
 PLAN = SearchPlan(steps=5, held_out=100, most=2)

@@ -15,7 +15,7 @@ from digrad._internal.tables import Table
 from digrad.errors import ArgumentError
 from digrad.paper import logistic_claims
 from digrad.paper.claims import ClaimTable, verdicts
-from digrad.specs.presets import preset as load_preset
+from digrad.paper.presets import preset as load_preset
 from digrad.specs.run_directory import has_results
 from digrad.specs.runner import Observer, RunResult, run
 from digrad.specs.spec import Spec

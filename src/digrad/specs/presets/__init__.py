@@ -1,4 +1,4 @@
-"""The specifications that come with digrad: the demo and the settings of the paper."""
+"""Specifications in the files of a package, by name: here the demo, in `digrad.paper.presets` those of the paper."""
 
 from importlib import resources
 
@@ -6,19 +6,23 @@ from digrad import checks
 from digrad.specs.spec import Spec, parse_spec
 
 
-def preset_names() -> list[str]:
+def preset_names(package: str = __name__) -> list[str]:
     """Return the names that :func:`preset` takes.
 
     Example:
-        >>> "demo" in preset_names()
-        True
+        >>> preset_names()
+        ['demo']
     """
-    files = resources.files("digrad.specs.presets").iterdir()
+    files = resources.files(package).iterdir()
     return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
 
-def preset(name: str) -> Spec:
+def preset(name: str, package: str = __name__) -> Spec:
     """Return a specification by name.
+
+    Args:
+        name: Name of the file, without its suffix.
+        package: The package that holds it.
 
     Raises:
         ArgumentError: There is none of that name; the message suggests the nearest.
@@ -27,6 +31,6 @@ def preset(name: str) -> Spec:
         >>> list(preset("demo").methods)
         ['CGT', 'AB', 'DGDClip']
     """
-    checks.choice(name, "name", "preset", preset_names())
-    file = resources.files("digrad.specs.presets") / f"{name}.toml"
+    checks.choice(name, "name", "preset", preset_names(package))
+    file = resources.files(package) / f"{name}.toml"
     return parse_spec(file.read_text(encoding="utf-8"), f"preset {name}")
