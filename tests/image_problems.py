@@ -12,7 +12,6 @@ from digrad.data import ImageSet, partition
 from digrad.data.cifar import BATCHES
 from digrad.data.images import RECORD
 from digrad.specs.images.problem import ImageProblem
-from digrad.specs.images.training_worker import WORK
 
 
 def records(count: int, seed: int) -> np.ndarray:
@@ -57,7 +56,7 @@ def jobs_here(*modules: str) -> Iterator[None]:
     def run_jobs(jobs: Any, *, workers: int, on_event: Any) -> dict[str, str]:
         for job in jobs:
             on_event(job.name, {"event": "started"})
-            WORK[job.work](lambda event, name=job.name: on_event(name, event), **job.arguments)
+            job.work(lambda event, name=job.name: on_event(name, event), **job.arguments)
             on_event(job.name, {"event": "done"})
         return {}
 

@@ -12,9 +12,8 @@ import digrad as dg
 from digrad._internal.json_files import write_json
 from digrad.errors import ArgumentError, DigradError
 from digrad.paper import cifar_search
-from digrad.paper.cifar_search import SearchPlan, with_step_sizes
+from digrad.paper.cifar_search import SearchPlan, read_search, search_step_size, with_step_sizes
 from digrad.paper.presets import preset
-from digrad.specs.images.step_size_search import read_search, tune_method
 
 PLAN = SearchPlan(steps=5, held_out=100, most=2)
 SPEC = preset("cifar-iid")
@@ -97,9 +96,9 @@ def tuned(folder: Path, monkeypatch: pytest.MonkeyPatch, constant: float) -> lis
 
     monkeypatch.setattr("digrad.specs.images.training.train", train)
     built: Any = SimpleNamespace(methods={"AB": dg.AB(0.05)}, problem=None, network=None)
-    found = tune_method(folder, SPEC, built, "AB")
-    assert found.value == read_search(folder, "AB")["step_size"]  # pyright: ignore[reportOptionalSubscript]
-    return [*tried, found.value]
+    monkeypatch.setattr(cifar_search, "stored_spec", lambda folder: (SPEC, built))
+    search_step_size(lambda event: None, folder=str(folder), label="AB", most=10)
+    return [*tried, read_search(folder, "AB")["step_size"]]  # pyright: ignore[reportOptionalSubscript]
 
 
 @pytest.mark.parametrize("constant", [-1.0, 0.0, 100.0])

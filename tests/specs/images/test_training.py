@@ -1,5 +1,7 @@
 import dataclasses
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -30,15 +32,19 @@ class Killed(BaseException):
     pass
 
 
-def killed_before(step: int):
-    """Return a check that ends a run as a kill would, before it takes its ``step``-th step."""
-    taken = iter(range(step))
+@contextmanager
+def killed_before(step: int) -> Iterator[None]:
+    """End a run as a kill would, before it takes its ``step``-th step."""
+    taken, take = iter(range(step)), Training.step
 
-    def check() -> None:
+    def take_or_end(training: Training) -> None:
         if next(taken, None) is None:
             raise Killed
+        take(training)
 
-    return check
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):  # noqa: PT012
+        patch.setattr(Training, "step", take_or_end)
+        yield
 
 
 def assert_same_run(first, second):
@@ -61,8 +67,8 @@ def test_training_resumes_to_the_same_bits_when_killed(method, tmp_path):
     problem = tiny_problem()
     whole = train(method, problem, NETWORK, PLAN)
     plan = dataclasses.replace(PLAN, checkpoint=tmp_path / "one.safetensors")
-    with pytest.raises(Killed):
-        train(method, problem, NETWORK, plan, each_step=killed_before(5))
+    with killed_before(5):
+        train(method, problem, NETWORK, plan)
     assert_same_run(train(method, problem, NETWORK, plan), whole)
 
 
@@ -86,8 +92,8 @@ def test_training_resumes_to_the_same_bits_when_links_network_or_method_have_a_p
     problem = tiny_problem()
     whole = train(method, problem, network, PLAN)
     plan = dataclasses.replace(PLAN, checkpoint=tmp_path / "one.safetensors")
-    with pytest.raises(Killed):
-        train(method, problem, network, plan, each_step=killed_before(5))
+    with killed_before(5):
+        train(method, problem, network, plan)
     assert_same_run(train(method, problem, network, plan), whole)
 
 
@@ -110,8 +116,8 @@ def test_full_disk_costs_the_checkpoint_but_not_the_training(whole, tmp_path, fu
 
 def test_training_refuses_the_checkpoint_of_another_run(tmp_path):
     plan = dataclasses.replace(PLAN, checkpoint=tmp_path / "one.safetensors")
-    with pytest.raises(Killed):
-        train(CGT, tiny_problem(), NETWORK, plan, each_step=killed_before(3))
+    with killed_before(3):
+        train(CGT, tiny_problem(), NETWORK, plan)
     with pytest.raises(CheckpointError, match=r"belongs to another run.*method"):
         train(dg.CGT(step_size=0.1, threshold=10.0), tiny_problem(), NETWORK, plan)
 
@@ -150,8 +156,8 @@ def test_training_records_packets_and_simulated_seconds_and_names_the_slowest(tm
     assert (whole.columns["in_transit"][1:] > 0).all()
     assert whole.facts["slowest"]["agents"][0][0] == 4
     plan = dataclasses.replace(PLAN, checkpoint=tmp_path / "one.safetensors")
-    with pytest.raises(Killed):
-        train(CGT, problem, network, plan, each_step=killed_before(5))
+    with killed_before(5):
+        train(CGT, problem, network, plan)
     resumed = train(CGT, problem, network, plan)
     assert_same_run(resumed, whole)
     assert resumed.facts["slowest"] == whole.facts["slowest"]

@@ -1,11 +1,14 @@
 """The runs of engine ``torch``: every method and seed is a job of its own, two or more at a time."""
 
+import functools
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from digrad._internal.json_files import write_json
-from digrad.specs.images.worker_pool import Job, JobWatch, run_jobs
+from digrad.specs.images.worker_pool import Job, JobWatch, Tell, run_jobs
 from digrad.specs.run_directory import RunDirectory
-from digrad.specs.spec import Built
+from digrad.specs.spec import Built, Spec, load_spec
 
 FAILURES = "failures.json"
 
@@ -33,7 +36,7 @@ def train_all(
     missing = [member for member in wanted if store.load_member(*member) is None]
     names = {_name(store, *member): member for member in missing}
     jobs = [
-        Job(name, "train", {"run": str(store.path.absolute()), "label": label, "seed": seed})
+        Job(name, train_member, {"run": str(store.path.absolute()), "label": label, "seed": seed})
         for name, (label, seed) in names.items()
     ]
 
@@ -49,6 +52,33 @@ def train_all(
         failures, interrupted = watch.failures, True
     _tidy(store, failures)
     return failures, interrupted
+
+
+def train_member(tell: Tell, *, run: str, label: str, seed: int) -> None:
+    """Train one method of a run directory with one seed, and store its trace; the work of a job.
+
+    It goes on from its checkpoint if there is one.
+    """
+    from digrad.specs.images.training import TrainingPlan, train
+
+    spec, built = stored_spec(run)
+    store = RunDirectory(Path(run), spec)
+    trace = train(
+        built.methods[label],
+        built.problem,
+        built.network,
+        TrainingPlan.of(spec, seed, store.checkpoint(label, seed)),
+        name=label,
+        callback=lambda progress: tell({"event": "progress", **asdict(progress)}),
+    )
+    store.save_member(trace, seed)
+
+
+@functools.lru_cache(maxsize=1)
+def stored_spec(folder: str) -> tuple[Spec, Built]:
+    """Return the specification in a folder, and what it describes: built once for all jobs of a worker."""
+    spec = load_spec(Path(folder) / "spec.toml")
+    return spec, spec.build()
 
 
 def _name(store: RunDirectory, label: str, seed: int) -> str:

@@ -75,7 +75,6 @@ def train(
     *,
     name: str | None = None,
     callback: Callable[[Progress], None] | None = None,
-    each_step: Callable[[], None] | None = None,
 ) -> Trace:
     """Train the agents of ``network`` and return what was recorded.
 
@@ -93,7 +92,6 @@ def train(
         plan: How long, and what to record.
         name: Name of the trace; by default that of the method.
         callback: Called after every row.
-        each_step: Called before every step; what it raises ends the run.
 
     Raises:
         CheckpointError: The checkpoint is damaged or belongs to another run.
@@ -101,8 +99,6 @@ def train(
     training = Training(method, problem, network, plan, name or type(method).__name__)
     training.resume()
     while not training.is_done:
-        if each_step:
-            each_step()
         training.step()
         if training.is_row and callback:
             callback(training.progress())

@@ -1,28 +1,33 @@
 """Jobs in worker processes of one thread each: on few cores faster, and safer, than one process with many threads.
 
-A worker is a process of :mod:`digrad.specs.images.training_worker`. Jobs go to its standard input and events come back
-on its standard output, one JSON object per line. A job that fails, or takes its worker down, does not touch the others.
+Jobs go to the standard input of a worker and events come back on its standard output, one JSON object per line. A job
+that fails, or takes its worker down, does not touch the others.
 """
 
+import importlib
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
+from digrad.errors import DigradError
 from digrad.simulation import Progress
 
 Event = Mapping[str, Any]
+Tell = Callable[[Event], None]
 ENDS = ("done", "failed")  # the last event of a job
 
-WORKER = ("-m", "digrad.specs.images.training_worker")  # arguments of Python
+WORKER = ("-c", f"from {__name__} import do_jobs; do_jobs()")  # arguments of Python
 
 # One thread; waiting threads sleep instead of spinning; freed memory is kept, because getting it anew from the system
 # for every layer of every step costs a tenth of the time.
@@ -42,12 +47,12 @@ class Job:
 
     Args:
         name: Unique among the jobs; events carry it.
-        work: A key of :data:`digrad.specs.images.training_worker.WORK`.
-        arguments: Arguments of that function that JSON can hold.
+        work: A function of a module, ``work(tell, **arguments)``, which the worker imports.
+        arguments: Its arguments, of kinds that JSON can hold.
     """
 
     name: str
-    work: str
+    work: Callable[..., None]
     arguments: Mapping[str, Any]
 
 
@@ -171,8 +176,9 @@ class _Crew:
         assert worker.stdin is not None
         assert worker.stdout is not None
         self.said.put((job.name, {"event": "started"}))
+        work = {"module": job.work.__module__, "function": job.work.__name__}
         with suppress(BrokenPipeError):
-            worker.stdin.write(json.dumps({"work": job.work, "arguments": dict(job.arguments)}) + "\n")
+            worker.stdin.write(json.dumps({**work, "arguments": dict(job.arguments)}) + "\n")
             worker.stdin.flush()
             for line in worker.stdout:
                 event = json.loads(line)
@@ -202,3 +208,39 @@ def _reason(code: int, log: IO[str]) -> str:
         if code < 0
         else f"its process ended with exit code {code}{said}"
     )
+
+
+def do_jobs() -> None:
+    """Do the jobs of standard input, in a worker, until it ends: the process that gave them has ended, or is gone."""
+    import torch
+
+    torch.set_num_threads(1)
+    # Ctrl-C reaches all processes: the one that gave the jobs decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints must not look like an event
+
+    def tell(event: Event) -> None:
+        answers.write(json.dumps(event) + "\n")
+        answers.flush()
+
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_read_lines, args=(lines,), daemon=True).start()
+    while True:
+        job = json.loads(lines.get())
+        try:
+            getattr(importlib.import_module(job["module"]), job["function"])(tell, **job["arguments"])
+        except DigradError as error:
+            tell({"event": "failed", "reason": str(error)})
+        except Exception as error:  # a job's failure is a result of the run; the traceback goes to the log
+            traceback.print_exc()
+            tell({"event": "failed", "reason": f"{type(error).__name__}: {error}"})
+        else:
+            tell({"event": "done"})
+
+
+def _read_lines(lines: "queue.SimpleQueue[str]") -> None:
+    """Pass the lines of standard input on; end the process with them, whatever it is doing."""
+    for line in sys.stdin:
+        lines.put(line)
+    os._exit(0)
