@@ -17,7 +17,6 @@ from digrad._internal.json_files import has_record, read_json, write_json
 from digrad.errors import ArgumentError, DataError, SpecError
 from digrad.methods import AB, CGT, SoftCGT
 from digrad.simulation import simulate
-from digrad.specs.images.training_smoothness import smoothness_of_training
 from digrad.specs.runner import Observer
 from digrad.specs.spec import Built, Spec, parse_spec
 from digrad.theory import (
@@ -304,11 +303,13 @@ def smoothness_of_spec(
     """
     folder = _folder(out, SMOOTHNESS)
     label, step_size, threshold = cgt_of(spec, method)
+    built = spec.build()
     if spec.engine == "torch":
-        measured = smoothness_of_training(spec, label, progress)
+        from digrad.specs.images.smoothness import smoothness_of_training
+
+        measured = smoothness_of_training(spec, built, label, progress)
         result = MeasuredSmoothness(label, *measured, (), "mini-batch gradients")
     else:
-        built = spec.build()
         steps = min(spec.steps, CHECKED_STEPS)
         x0 = built.options["x0"]
         path = run_cgt(

@@ -1,6 +1,7 @@
-"""Gradient and Hessian norms of a network along its training: the premise of generalised smoothness, measured."""
+"""``digrad smoothness`` of engine ``torch``: gradient and Hessian norms of a network along its training."""
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -9,14 +10,43 @@ import numpy.typing as npt
 import torch
 
 from digrad.network import Network
+from digrad.simulation import Progress
 from digrad.specs.images.problem import Evaluation, ImageProblem
 from digrad.specs.images.training import Training, TrainingPlan
+from digrad.specs.runner import Observer
+from digrad.specs.spec import Built, Spec
 from digrad.theory import EmpiricalSmoothness
 
+POINTS = 16  # of the training: each takes Hessian-vector products of six losses
 ROUNDS = 8  # of the power method at a point; it goes on from the vectors of the point before
 IMAGES = 60  # of each agent, on which its loss is measured
 
 Parts = list[torch.Tensor]
+
+
+def smoothness_of_training(
+    spec: Spec, built: Built, label: str, progress: Observer | None
+) -> tuple[npt.NDArray[np.int64], EmpiricalSmoothness]:
+    """Train the method ``label`` of a specification and measure Hessian norm against gradient norm on the way.
+
+    Returns:
+        The iterations measured at, and what was found there.
+    """
+    plan = TrainingPlan.of(spec, spec.seed)
+    # Most of the change is at the beginning: points equally spaced on a logarithmic scale.
+    points = np.unique(np.geomspace(1, spec.steps + 1, min(POINTS, spec.steps + 1)).astype(int) - 1)
+    began = time.monotonic()
+
+    def tell(k: int, loss: float) -> None:
+        left = (spec.steps - k) * (time.monotonic() - began) / k
+        if progress:
+            progress.on_progress(Progress(label, k, spec.steps, loss, seconds_left=left))
+
+    if progress:
+        progress.on_method_start(label, spec.steps)
+    return curvature_along(
+        built.methods[label], built.problem, built.network, plan, points=points.tolist(), on_step=tell
+    )
 
 
 def curvature_along(

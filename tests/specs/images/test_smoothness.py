@@ -3,8 +3,8 @@ import pytest
 import torch
 
 import digrad as dg
-from digrad.specs.images.hessian_norms import curvature_along
 from digrad.specs.images.problem import Evaluation
+from digrad.specs.images.smoothness import curvature_along
 from digrad.specs.images.training import Training, TrainingPlan
 from image_problems import tiny_problem
 
