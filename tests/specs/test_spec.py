@@ -199,7 +199,7 @@ def test_unreadable_file_is_refused_with_its_reason(tmp_path: Path) -> None:
 
 def test_the_number_of_further_problems_is_told() -> None:
     with pytest.raises(SpecError, match=r"\(and 1 more\)$"):
-        parse_spec(text_with(steps="steps = 0", seed="seed = -1"))
+        parse_spec(text_with(steps="steps = 0.5", seed='seed = "1"'))
 
 
 def test_written_specification_is_read_back_as_equal() -> None:

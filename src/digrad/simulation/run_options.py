@@ -147,7 +147,7 @@ class RunOptions(SimulatorOptions, total=False):
 
 
 @cache
-def _options_of(kind: Any) -> dict[str, _Option]:
+def options_of(kind: Any) -> dict[str, _Option]:
     """Return the options of a kind by name, those without a default first."""
     hints = get_type_hints(kind, include_extras=True)
     found = {  # of Required[...], what is inside
@@ -166,7 +166,7 @@ def lists_options(kind: Any) -> Callable[[_Function], _Function]:
         explicit = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
         listed = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option.default)
-            for name, option in _options_of(kind).items()
+            for name, option in options_of(kind).items()
         ]
         function.__signature__ = signature.replace(parameters=[*explicit, *listed])  # pyright: ignore[reportFunctionMemberAccess]
         return function
@@ -180,7 +180,7 @@ def complete(given: Mapping[str, Any], owner: str, kind: Any = RunOptions) -> di
     Raises:
         ArgumentError: An option is unknown, missing or out of its range; the line names it and ``owner``.
     """
-    known = _options_of(kind)
+    known = options_of(kind)
     for name in given:
         if name not in known:
             near = checks.did_you_mean(name, known)

@@ -68,15 +68,25 @@ from digrad.network import Network
 from digrad.noise import NOISES, Noise
 from digrad.problems import Problem
 from digrad.sampling import normal_start
-from digrad.simulation.run_options import Record, RunOptions, check_parts, complete, make_sampler, make_start
-from digrad.specs.graph_table import Count, GraphTable, LinksTable, MixingTable, Seed
+from digrad.simulation.run_options import (
+    Record,
+    RunOptions,
+    check_parts,
+    complete,
+    make_sampler,
+    make_start,
+    options_of,
+)
+from digrad.specs.graph_table import Count, GraphTable, LinksTable, MixingTable
 from digrad.specs.messages import Section, dotted, is_number, join, message, named_value, one_line, refuse
 from digrad.specs.method_table import MethodTable
 from digrad.specs.problem_table import ProblemTable
 from digrad.specs.sweep_table import SweepTable
-from digrad.types import Method
+from digrad.types import Average, Method
 
 STARTS = ("zeros", "normal", "model")
+# The options of a run and their defaults; `complete` checks them.
+OPTIONS = {name: option.default for name, option in options_of(RunOptions).items()}
 
 # A list of numbers that the writer has spread over several lines, one number each.
 _NUMBERS = re.compile(r"\[\n((?:\s+[-+0-9.a-z]+,\n)+)\s*\]")
@@ -154,19 +164,19 @@ class Spec(Section):
 
     name: Annotated[str, Field(min_length=1)]
     engine: Literal["simulation", "torch"] = "simulation"
-    steps: Count
-    batch_size: Count | None = None
-    seed: Seed = 0
+    steps: int
+    batch_size: int | None = OPTIONS["batch_size"]
+    seed: int = OPTIONS["seed"]
     seeds: Count = 1
     start: Annotated[str | list[float], PlainValidator(_check_start)] = "zeros"
     start_scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    record_every: Count = 1
-    dtype: Literal["float64", "float32"] = "float64"
-    sampling: Literal["replacement", "epoch", "saga"] = "replacement"
-    gradient_noise: Annotated[dict[str, Any] | None, AfterValidator(_check_noise)] = None
-    average: Literal["plain", "weighted"] = "plain"
-    tolerance: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-6
-    stop_at_tolerance: bool = False
+    record_every: int = OPTIONS["record_every"]
+    dtype: Literal["float64", "float32"] = OPTIONS["dtype"]
+    sampling: str = OPTIONS["sampling"]
+    gradient_noise: Annotated[dict[str, Any] | None, AfterValidator(_check_noise)] = OPTIONS["gradient_noise"]
+    average: Average = OPTIONS["record"].average
+    tolerance: float = OPTIONS["tolerance"]
+    stop_at_tolerance: bool = OPTIONS["stop_at_tolerance"]
     checkpoint_every: Count = 1000
     graph: GraphTable
     mixing: MixingTable = MixingTable()
@@ -228,9 +238,8 @@ class Spec(Section):
         methods = {label: table.build() for label, table in self.methods.items()}
         for label, method in methods.items():
             self.at(dotted(["methods", label]), partial(self._check_method, label, method, problem, network))
-        checked = self.at("", lambda: complete(options, self.name))
-        self.at("", lambda: make_sampler(problem, checked))
-        return Built(methods, problem, network, checked)
+        self.at("", lambda: make_sampler(problem, options))
+        return Built(methods, problem, network, options)
 
     def _check_method(self, label: str, method: Method, problem: Problem, network: Network) -> None:
         if self.engine == "torch":
@@ -243,9 +252,9 @@ class Spec(Section):
 
     def options(self, problem: Problem, seed: int) -> dict[str, Any]:
         """Return the keyword arguments of :func:`digrad.simulate` for one seed; a model of torch starts by itself."""
-        options = {name: value for name, value in self if name in RunOptions.__annotations__}
-        options |= {"seed": seed, "record": Record(average=self.average)}
-        options["gradient_noise"] = _noise(self.gradient_noise)
+        given = {name: value for name, value in self if name in OPTIONS}
+        given |= {"seed": seed, "record": Record(average=self.average)}
+        options = complete({**given, "gradient_noise": _noise(self.gradient_noise)}, self.name)
         if self.start != "model":
             options["x0"] = make_start(self.start_of(self.start), problem, seed)
         return options
