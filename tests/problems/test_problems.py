@@ -254,10 +254,16 @@ def of_parameters(loss, params):
         (lambda w: jnp.cos(w).sum(), 1, -1.0),
         (lambda w: w[0] ** 2 - w[1] ** 2 + w[1] ** 4, 2, -0.25),
         (lambda w: ((w**2 - 1) ** 2).sum(), 2100, 0.0),  # beyond dense Hessians
+        # One slightly negative curvature, -1e-3, among 2100 of 1e-9 to 1.
+        (
+            lambda w: (np.geomspace(1e-9, 1, 2100) * w**2).sum() / 2 - w[0] ** 2 / 2000 + w[0] ** 4 / 4,
+            2100,
+            -2.5e-7,
+        ),
         (lambda w: (w[0] + w[1] - 1) ** 2, 2, 0.0),
         (lambda w: (w**4).sum(), np.ones(2), 0.0),
     ],
-    ids=["maximum", "cosine", "saddle", "large", "flat", "quartic"],
+    ids=["maximum", "cosine", "saddle", "large", "large saddle", "flat", "quartic"],
 )
 def test_solve_goes_on_from_maxima_and_saddles_and_accepts_flat_minima(loss, params, least):
     minimum = of_parameters(loss, params).solve()

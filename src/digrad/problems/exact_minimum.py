@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,8 @@ Vector = npt.NDArray[np.float64]
 
 HESSIAN_BATCH = 16  # columns of the Hessian computed together: one product of matrices, at little memory
 DENSE_HESSIAN_LIMIT = 2000  # above this dimension only products with the Hessian are computed
-LANCZOS_STEPS = 60
+KRYLOV_DIM = 60
+CURVATURE_TOLERANCE = 1e-3  # of eigenvalues of large Hessians, relative to the size of the Hessian
 EVALUATIONS = 10_000  # of the loss, by L-BFGS
 NEWTON_STEPS = 50
 DESCENTS = 20  # from a saddle or a maximum to the next stationary point, each lower than the one before
@@ -143,7 +144,7 @@ class _Hessian:
             dense = self._dense(x)
             values, vectors = np.linalg.eigh((dense + dense.T) / 2)
         else:
-            values, vectors = _lanczos(
+            values, vectors = _extreme_eigenpairs(
                 lambda direction: np.asarray(_product(self.arrays, x, direction, code=self.code)), x.size
             )
         return float(values[0]), vectors[:, 0], float(np.abs(values).max())
@@ -171,20 +172,17 @@ def _conjugate_gradients(arrays: Any, x: jax.Array, gradient: jax.Array, *, code
     return solve(lambda p: _product(arrays, x, p, code=code), gradient, tol=1e-12, maxiter=1000)[0]
 
 
-def _lanczos(product: Callable[[Vector], Vector], dim: int) -> tuple[Vector, Vector]:
-    """Return Ritz values, ascending, and vectors ``[d, steps]``: the smallest value bounds that of H from above."""
-    basis = np.zeros((LANCZOS_STEPS, dim))
-    image = np.zeros((LANCZOS_STEPS, dim))
-    vector = np.random.default_rng(0).standard_normal(dim)
-    for k in range(LANCZOS_STEPS):
-        for _ in range(2):  # orthogonal to rounding
-            vector = vector - basis[:k].T @ (basis[:k] @ vector)
-        norm = np.linalg.norm(vector)
-        if norm <= FLAT * max(1.0, float(np.linalg.norm(image[k - 1])) if k else 0.0):
-            basis, image = basis[:k], image[:k]  # an invariant subspace
-            break
-        basis[k] = vector / norm
-        image[k] = vector = product(basis[k])
-    small = basis @ image.T
-    values, coordinates = np.linalg.eigh((small + small.T) / 2)
-    return values, basis.T @ coordinates
+def _extreme_eigenpairs(product: Callable[[Vector], Vector], dim: int) -> tuple[Vector, Vector]:
+    """Return the smallest and the largest eigenvalue of a symmetric matrix, and their vectors ``[d, 2]``."""
+    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+
+    start = np.random.default_rng(0).standard_normal(dim)
+    # ARPACK's tolerance is relative to an eigenvalue: a shift keeps the smallest away from zero.
+    shift = 2 * float(np.linalg.norm(product(start)) / np.linalg.norm(start)) or 1.0
+    shifted = cast(Any, LinearOperator)((dim, dim), lambda x: product(x) + shift * x, dtype=np.float64)
+    options = {"ncv": min(dim, KRYLOV_DIM), "tol": CURVATURE_TOLERANCE, "v0": start}
+    try:
+        values, vectors = eigsh(shifted, 2, which="BE", **options)
+    except ArpackNoConvergence as error:
+        raise NoMinimumError(f"the least curvature was not found ({error})") from error
+    return values - shift, vectors
