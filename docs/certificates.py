@@ -21,11 +21,11 @@ import numpy as np
 
 import digrad as dg
 from digrad.sampling import normal_start
-from digrad.theory.certificates.curvature_bounds import Losses
 from digrad.theory.certificates.frequency_responses import Matrices
 from digrad.theory.certificates.linearisation import largest_stable_step
 from digrad.theory.certificates.proof import Proof
-from digrad.theory.certificates.prove_step_size import Start, largest
+from digrad.theory.certificates.prove_step_size import largest
+from digrad.theory.certificates.start import Instance, Start
 from digrad.theory.certificates.storage_function import perron_error, prove_storages
 from digrad.theory.certificates.tap_search import TapSearch
 
@@ -73,16 +73,16 @@ def measure(
     began = time.process_time()
     found = dg.theory.certify(problem, network, threshold, x0)
     seconds = time.process_time() - began
-    turns, losses, n = Matrices.of(network), Losses.of(problem, None), network.n
+    instance, n = Instance(problem, network), network.n
+    turns, losses = instance.turns, instance.losses
     row: dict[str, Any] = {"certified": found.alpha_max, "cpu_seconds": round(seconds, 2)}
     if one_tap:
         x = np.broadcast_to(np.zeros(problem.dim) if x0 is None else x0, (n, problem.dim)).astype(float)
-        search = TapSearch(turns, 1, convex=True)
-        proof = largest(Start(losses, search, x, problem.local_gradients(x), np.full(n, threshold)))
+        single = Instance(problem, network, taps=1)
+        proof = largest(Start(single, x, problem.local_gradients(x), np.full(n, threshold)))
         row["one_tap"] = proof and proof.step_size
     curvature = losses.curvature(losses.lower_bound, np.zeros(n), 0.0)
-    taps = 4 if n <= 30 else 2
-    best = TapSearch(turns, taps, convex=True).best(np.maximum(curvature, 1e-9 * curvature.max()))
+    best = instance.search.best(np.maximum(curvature, 1e-9 * curvature.max()))
     row["state"] = best.step_size  # the supremum of what states near the minimum allow
     row["stable"] = largest_stable_step(problem, turns, first=row["certified"] or row["state"])
     if row["stable"]:

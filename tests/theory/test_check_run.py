@@ -8,7 +8,7 @@ from digrad import graphs, problems
 from digrad.errors import ArgumentError
 from digrad.network import Network
 from digrad.problems import Problem
-from digrad.theory import RunDivergedError, Smoothness, check_run, closed_form
+from digrad.theory import RunDivergedError, Smoothness, certify, check_run, closed_form, network_norms
 from digrad.theory.paper.printed_step import largest_printed_step
 
 check_paper = partial(check_run, paper=True)
@@ -38,7 +38,7 @@ def test_uncertified_step_makes_global_claims_inapplicable_not_failed():
 
 def test_estimated_constants_certify_no_row():
     problem, network, x0 = PROBLEMS["cosh"], RING, np.ones(3)
-    setting, largest = largest_printed_step(problem, network, 0.1, np.tile(x0, (5, 1)))
+    setting, largest = largest_printed_step(problem, network_norms(network), 0.1, np.tile(x0, (5, 1)))
     options = {"step_size": 0.9 * largest.step_size, "threshold": 0.1, "x0": x0, "steps": 20}
     proven = setting.smoothness
     check = check_paper(problem, network, smoothness=proven, **options)
@@ -215,3 +215,31 @@ def test_single_agent_has_only_its_own_descent_to_prove():
     )
     assert check.verdict == "PASS"
     assert check.row("sum of X^2", "paper").lhs.max() == 0
+
+
+def test_check_takes_over_what_a_certificate_has_computed(monkeypatch):
+    problem, options = problems.example_quadratic(), {"step_size": 0.05, "threshold": 5.0}
+    network = Network(graphs.example5())
+    alone = check_run(problem, network, **options, steps=50, paper=True)
+    certificate = certify(problem, network, **options, explain=True)
+    for name in ("Losses.of", "Matrices.of", "network_norms", "perron_error", "TapSearch"):
+        monkeypatch.setattr(f"digrad.theory.certificates.start.{name}", forbidden)
+    check = check_run(problem, network, **options, steps=50, paper=True, certificate=certificate)
+    assert (check.verdict, check.proven_from) == (alone.verdict, alone.proven_from) == ("PASS", 0)
+    assert [row.status for row in check.rows] == [row.status for row in alone.rows]
+    assert check.paper.setting is certificate.setting
+
+
+def test_certificate_of_another_run_is_refused():
+    problem, network = problems.example_quadratic(), Network(graphs.example5())
+    certificate = certify(problem, network, threshold=5.0)
+    for change in ({"threshold": 4.0}, {"x0": [1.0, 1.0]}, {"network": Network(graphs.example5())}):
+        asked = {"network": network, "threshold": 5.0, "step_size": 0.05, "steps": 3, **change}
+        with pytest.raises(
+            ArgumentError, match="`certificate` of check_run must be that of the same problem"
+        ):
+            check_run(problem, **asked, certificate=certificate)
+
+
+def forbidden(*asked, **options):
+    raise AssertionError("computed again")

@@ -196,6 +196,7 @@ def certify_spec(
                 x0=x0,
                 steps=steps,
                 paper=paper,
+                certificate=certificate,
             )
     except RunDivergedError as error:
         diverged_at = error.k

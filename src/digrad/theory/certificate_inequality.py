@@ -4,14 +4,10 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad.arrays import clip_factors
-from digrad.network import Network
-from digrad.problems import Problem
-from digrad.theory.certificates.certify import begin, first_proven, refused
-from digrad.theory.certificates.curvature_bounds import Losses
-from digrad.theory.certificates.frequency_responses import Matrices
+from digrad.theory.certificates.certify import first_proven
 from digrad.theory.certificates.potential import potentials
 from digrad.theory.certificates.proof import Proof
-from digrad.theory.constants.assumptions import Smoothness
+from digrad.theory.certificates.start import Instance, Start
 from digrad.theory.inequality import ESTIMATES, Row, Terms
 from digrad.theory.trajectory import Trajectory
 
@@ -24,31 +20,36 @@ FALLS = "V falls: V+ + eps alpha <p, D y> <= V"
 
 
 def certificate_rows(
-    problem: Problem, network: Network, path: Trajectory, constants: Smoothness | None
+    instance: Instance, path: Trajectory, start: Start | None
 ) -> tuple[int | None, Proof | None, list[Row]]:
-    """Return the step from which on a run is proven to converge, the proof, and the rows of the certificate."""
-    losses = Losses.of(problem, constants)
+    """Return the step from which on a run is proven to converge, the proof, and the rows of the certificate.
+
+    Args:
+        instance: The losses and the network.
+        path: The run.
+        start: Its first state, if that is known.
+    """
+    problem, network, losses = instance.problem, instance.network, instance.losses
     sizes = np.linalg.norm(path.grad, axis=2).sum(axis=1)
     drift = np.linalg.norm(path.y.sum(axis=1) - path.grad.sum(axis=1), axis=1)
     noise = 16 * EPS * (np.abs(path.loss) + np.linalg.norm(path.average, axis=1) * sizes)
-    is_proven = constants is None or constants.is_certifiable
+    is_proven = instance.constants is None or instance.constants.is_certifiable
     known = Terms("f_inf is proven" if is_proven else ESTIMATES, is_proven)
     lowest = np.full_like(path.loss, losses.lower_bound)
     rows = [
         Row("lower bound: f_inf <= F_k", CHAIN, lowest, path.loss, known, noise),
         Row("invariant: the y_i sum to the gradients", CHAIN, drift, DRIFT * np.maximum.accumulate(sizes)),
     ]
-    reason = refused(problem, network, "check_run") if is_proven else ESTIMATES
+    reason = instance.not_covered if is_proven else ESTIMATES
     found = None
     if not reason:
-        reach = np.full(network.n, path.threshold)
-        start = begin(losses, network, path.x[0], path.y[0], reach)
+        start = start or instance.start(path.x[0], path.y[0], np.full(network.n, path.threshold))
         found = first_proven(start, path.x, path.y, path.step_size)
     if found is None:
         needs = Terms(reason or "a state from which the run is proven", is_met=False)
         return None, None, [*rows, Row(FALLS, CHAIN, np.zeros(1), 0.0, needs)]
     k, proof = found
-    turns = Matrices.of(network)
+    turns = instance.turns
     x, y, base = path.x[k:], path.y[k:], network.n * losses.lower_bound
     V, rounding = potentials(problem, turns, proof, x, y, path.grad[k:])
     factors = np.asarray(clip_factors(y.reshape(-1, y.shape[2]), path.threshold)).reshape(len(y), -1)

@@ -1,25 +1,27 @@
 """A check of one run: the step from which on it is proven to converge, and on request the paper's inequalities."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import numpy.typing as npt
 
 from digrad._internal.tables import Table
 from digrad.errors import ArgumentError
 from digrad.network import Network
 from digrad.problems import Problem
-from digrad.theory.arguments import Given, as_smoothness, check_covered, check_problem
+from digrad.theory.arguments import Given, check_covered
 from digrad.theory.certificate_inequality import certificate_rows
+from digrad.theory.certificates.certificate import Certificate
 from digrad.theory.certificates.proof import Proof
+from digrad.theory.certificates.start import Instance, Start
 from digrad.theory.constants.empirical_smoothness import empirical_smoothness
-from digrad.theory.constants.norms import network_norms
 from digrad.theory.inequality import Row
 from digrad.theory.paper.inequalities import PaperCheck, measure, paper_rows
-from digrad.theory.paper.printed_constants import make_setting
+from digrad.theory.paper.printed_constants import Setting, make_setting
 from digrad.theory.paper.printed_step import largest_printed_step
-from digrad.theory.trajectory import run
+from digrad.theory.trajectory import Trajectory, run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -122,6 +124,7 @@ def check_run(
     steps: int = 1000,
     smoothness: Given | Literal["empirical"] = None,
     paper: bool = False,
+    certificate: Certificate | None = None,
 ) -> RunCheck:
     """Run CGT with full gradients, find the step from which on it is proven to converge, and check that V falls.
 
@@ -135,9 +138,12 @@ def check_run(
         smoothness: Smoothness of losses not built in, as for :func:`~digrad.theory.certify`. ``"empirical"`` estimates
             constants along the run itself. With estimates no row that needs a certificate applies.
         paper: Whether to evaluate every inequality of the paper's proof too, with its constants as printed.
+        certificate: What :func:`~digrad.theory.certify` answered about this start and threshold: its constants, norms
+            and multipliers are used instead of computed again. Its smoothness counts.
 
     Raises:
-        ArgumentError: There are no constants or those of other agents, or the theory does not cover the network.
+        ArgumentError: There are no constants or those of other agents, the theory does not cover the network, or the
+            certificate is about something else.
         RunDivergedError: The run leaves double precision.
 
     Example:
@@ -147,20 +153,36 @@ def check_run(
         >>> check.verdict, check.proven_from, check.row("V falls", "certificate").status
         ('PASS', 0, 'PASS')
     """
-    check_problem(problem, "check_run")
-    constants = as_smoothness(smoothness, problem, "check_run")
+    start = certificate.start if certificate else None
+    instance = start.instance if start else Instance.of(problem, network, smoothness, "check_run")
     check_covered(network, "check_run")
     path = run(problem, network, step_size=step_size, threshold=threshold, x0=x0, steps=steps)
-    if isinstance(smoothness, str):
-        constants = empirical_smoothness(problem, path.average).constants()
-    first, proof, rows = certificate_rows(problem, network, path, constants)
+    if start:
+        _check_same(start, problem, network, path)
+    elif isinstance(smoothness, str):
+        instance = replace(instance, constants=empirical_smoothness(problem, path.average).constants())
+    first, proof, rows = certificate_rows(instance, path, start)
     found = None
     if paper:
-        start, c0 = path.x[0], path.threshold
-        if constants:
-            setting = make_setting(problem, network_norms(network), constants, c0, start)
-        else:  # with the free parameter that allows the largest step
-            setting, _ = largest_printed_step(problem, network, c0, start)
-        found = measure(problem, path, setting)
+        known = certificate.setting if certificate else None
+        found = measure(problem, path, known or _setting(instance, path))
         rows += paper_rows(found, is_refuted=any(row.status == "FAIL" for row in rows))
     return RunCheck(tuple(rows), first, proof, path.step_size, path.threshold, path.steps, found)
+
+
+def _check_same(start: Start, problem: Problem, network: Network, path: Trajectory) -> None:
+    """Raise unless a certificate begins where a run does."""
+    is_same = start.instance.problem is problem and start.instance.network is network
+    if not (is_same and np.array_equal(start.x, path.x[0]) and (start.reach == path.threshold).all()):
+        raise ArgumentError(
+            "`certificate` of check_run must be that of the same problem, network, x0 and threshold, but one of them "
+            "differs; leave it out, or certify this run."
+        )
+
+
+def _setting(instance: Instance, path: Trajectory) -> Setting:
+    """Return the paper's constants, of built-in losses with the free parameter that allows the largest step."""
+    problem, norms, c0, x0 = instance.problem, instance.norms, path.threshold, path.x[0]
+    if instance.constants:
+        return make_setting(problem, norms, instance.constants, c0, x0)
+    return largest_printed_step(problem, norms, c0, x0)[0]

@@ -58,7 +58,7 @@ def test_no_run_falls_more_slowly_than_the_promised_rate(name):
     start = np.broadcast_to(problem.start, (network.n, problem.dim))
     trackers = problem.local_gradients(start)
     found = certify_state(problem, network, start, trackers, 0.6 * largest, threshold, smoothness=constants)
-    proof, turns, n = found.proof, found.turns, network.n
+    proof, turns, n = found.proof, found.start.turns, network.n
     assert found.rate is not None
     assert 0 < found.rate < 1
     x, y, grad = run(problem, turns, proof.step_size, threshold, 150)

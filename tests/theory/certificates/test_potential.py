@@ -9,9 +9,9 @@ from digrad.theory.certificates.curvature_bounds import Losses
 from digrad.theory.certificates.frequency_responses import Matrices, Taps
 from digrad.theory.certificates.potential import potentials
 from digrad.theory.certificates.proof import Proof
-from digrad.theory.certificates.prove_step_size import Start, close, largest
+from digrad.theory.certificates.prove_step_size import close, largest
+from digrad.theory.certificates.start import Instance, Start
 from digrad.theory.certificates.storage_function import supply
-from digrad.theory.certificates.tap_search import TapSearch
 
 
 def random_problem(rng: np.random.Generator, n: int, kind: int) -> problems.Problem:
@@ -52,14 +52,16 @@ def random_network(seed: int, n: int) -> Network:
 def check_falls(seed: int, steps: int) -> int:
     rng = np.random.default_rng(seed)
     n = int(rng.integers(1, 7))
-    turns = Matrices.of(random_network(seed, n))
+    network = random_network(seed, n)
+    turns = Matrices.of(network)
     problem = random_problem(rng, n, seed % 3)
     losses = Losses.of(problem, None)._replace(convex=seed % 4 != 3)
     taps = 1 if not losses.convex or len(turns) > 1 else int(rng.integers(1, 5))
     x = rng.normal(size=problem.dim) + (0.2 if seed % 2 else 0.0) * rng.normal(size=(n, problem.dim))
     threshold = float(rng.choice([0.3, 2.0, 10.0]))
-    search = TapSearch(turns, taps, losses.convex)
-    start = Start(losses, search, x, problem.local_gradients(x), np.full(n, threshold))
+    instance = Instance(problem, network, taps=taps)
+    instance.__dict__["losses"] = losses  # convex ones are also no more than smooth
+    start = Start(instance, x, problem.local_gradients(x), np.full(n, threshold))
     proof = largest(start)
     assert proof is not None
     if seed % 5 == 0:  # steps below the certified one have proofs of their own
@@ -141,29 +143,28 @@ def test_form_is_the_change_of_the_potential_where_every_inequality_is_tight(tap
 def test_potential_of_the_start_allows_for_what_rounding_does_to_gradients_and_to_their_mean():
     """e_y of agent 0 is off by 1 + v_0/3 times as much as the gradients, if the others are off the other way."""
     problem = problems.quadratic(curvature=np.ones((3, 1)), linear=[[1.0], [-1.0], [2.0]])
-    turns = Matrices.of(Network(graphs.from_edges(3, [(0, 1), (1, 0), (2, 0), (0, 2)])))
+    instance = Instance(problem, Network(graphs.from_edges(3, [(0, 1), (1, 0), (2, 0), (0, 2)])), taps=1)
     x, off = np.zeros((3, 1)), 1e-3
     y = problem.local_gradients(x)
-    start = Start(Losses.of(problem, None), TapSearch(turns, 1, True), x, y, np.full(3, 1.0))
+    start = Start(instance, x, y, np.full(3, 1.0))
     start.__dict__["errors"] = (np.zeros(3), np.full(3, off))  # instead of the last digits
     P = np.zeros((4, 4))
     P[2, 2] = 1.0
     for sign in (-1, 1):
         moved = y + sign * off * np.array([[1.0], [-1.0], [-1.0]])
-        exact = 0.1 * (moved[0, 0] - turns[0].v[0] * moved.mean()) ** 2
+        exact = 0.1 * (moved[0, 0] - start.matrices.v[0] * moved.mean()) ** 2
         assert problem.local_losses(x).sum() + exact <= start.potential(0.1, P)
 
 
 def test_level_of_the_start_is_rounded_up():
     """F at the minimum, where its terms are far larger than their sum, against extended precision."""
     rng = np.random.default_rng(0)
-    turns = Matrices.of(Network(graphs.example5()))
-    search = TapSearch(turns, 1, True)
+    network = Network(graphs.example5())
     for _ in range(5):
         curvature, linear = rng.uniform(0.1, 1, (5, 3)), 1e6 * rng.normal(size=(5, 3))
         problem = problems.quadratic(curvature=curvature, linear=linear)
         x = np.tile(problem.solve(tolerance=np.inf).x, (5, 1))
-        start = Start(Losses.of(problem, None), search, x, problem.local_gradients(x), np.full(5, 1.0))
+        start = Start(Instance(problem, network), x, problem.local_gradients(x), np.full(5, 1.0))
         exact = x[0].astype(np.longdouble)
         terms = curvature.astype(np.longdouble) * exact**2 / 2 - linear.astype(np.longdouble) * exact
         assert start.level >= terms.sum(axis=1).mean()

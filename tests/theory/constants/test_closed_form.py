@@ -16,7 +16,7 @@ from digrad.data import Dataset
 from digrad.errors import ArgumentError, DataError
 from digrad.network import Network
 from digrad.problems import Problem
-from digrad.theory import Smoothness, certify, closed_form
+from digrad.theory import Smoothness, certify, closed_form, network_norms
 from digrad.theory.constants.closed_form import L1_GRID, candidates
 from digrad.theory.paper.printed_step import largest_printed_step
 
@@ -164,7 +164,7 @@ def test_certificate_of_bytes_bounds_the_measured_gradient():
     rng = np.random.default_rng(0)
     features = (16 * (rng.random((60, 40)) < 0.6)).astype(np.uint8)  # 16 * 16 wraps to 0
     problem, network = logistic_of(features), Network(graphs.ring(3))
-    setting, largest_step = largest_printed_step(problem, network, 500.0, np.zeros((3, 40)))
+    setting, largest_step = largest_printed_step(problem, network_norms(network), 500.0, np.zeros((3, 40)))
     assert largest_step.grad_bound >= np.linalg.norm(problem.gradient(np.zeros(40)))
     largest = max(
         np.linalg.norm(block.astype(float), 2) ** 2 / len(block) for block in problem.local.features

@@ -23,7 +23,7 @@ from digrad.theory.paper.printed_step import close, largest_printed_step
 def check_paper(problem, network, *, step_size, threshold, steps, x0=None) -> RunCheck:
     """Return a check of the paper's rows alone."""
     path = run(problem, network, step_size=step_size, threshold=threshold, x0=x0, steps=steps)
-    setting, _ = largest_printed_step(problem, network, threshold, path.x[0])
+    setting, _ = largest_printed_step(problem, network_norms(network), threshold, path.x[0])
     found = measure(problem, path, setting)
     rows = tuple(paper_rows(found, is_refuted=False))
     return RunCheck(rows, None, None, step_size, threshold, steps, found)

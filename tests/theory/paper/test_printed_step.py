@@ -48,6 +48,6 @@ def test_gradient_bound_uses_the_constants_of_lemma_3(setting):
 
 def test_free_parameter_is_the_one_that_allows_the_largest_step():
     problem, x0 = problems.example_quartic(), np.zeros((5, 2))
-    setting, best = largest_printed_step(problem, NETWORK, 5.0, x0)
+    setting, best = largest_printed_step(problem, network_norms(NETWORK), 5.0, x0)
     fixed = make_setting(problem, setting.norms, closed_form(problem, L1=30.0), 5.0, x0)
     assert best.step_size > largest_step(fixed).step_size

@@ -9,8 +9,9 @@ import numpy.typing as npt
 
 from digrad import checks
 from digrad._internal.tables import facts_html
-from digrad.theory.certificates.frequency_responses import Matrices
 from digrad.theory.certificates.proof import Proof
+from digrad.theory.certificates.start import Start
+from digrad.theory.paper.printed_constants import Setting
 
 Floats = npt.NDArray[np.floating]
 Answer = Literal["holds", "fails", "not covered"]
@@ -49,8 +50,8 @@ class Certificate:
         costs: By which factors the certified step is below that, by cause.
         thresholds: The largest certified step at other thresholds.
         printed: The largest step of the paper's bound as printed, for comparison: several of its constants are invalid.
-        turns: R and C of each step of a period.
-        reach: The threshold of each agent, ``[n]``.
+        setting: The paper's constants with the free parameter that allows this step; None unless explained.
+        start: The state that it is about, with what was computed of the losses and the network; None if not covered.
         shares: The step of each agent relative to the largest, ``[n]``; None for schedules and smooth clipping,
             of whose number of steps nothing is said.
         assumptions: Assumptions of the theorem.
@@ -68,8 +69,8 @@ class Certificate:
     costs: dict[str, float] = field(default_factory=dict, repr=False)
     thresholds: dict[float, float | None] = field(default_factory=dict, repr=False)
     printed: float | None = None
-    turns: tuple[Matrices, ...] = field(default=(), repr=False)
-    reach: Floats | None = field(default=None, repr=False)
+    setting: Setting | None = field(default=None, repr=False)
+    start: Start | None = field(default=None, repr=False)
     shares: Floats | None = field(default=None, repr=False)
     assumptions: tuple[str, ...] = field(default=ASSUMPTIONS, repr=False)
     references: tuple[str, ...] = field(default=REFERENCES, repr=False)
@@ -86,9 +87,9 @@ class Certificate:
         """
         checks.positive(eps, "eps", "Certificate.iterations")
         proof = self.proof
-        if proof is None or self.reach is None or self.shares is None or self.label:
+        if proof is None or self.start is None or self.shares is None or self.label:
             return None
-        return proof.iterations(self.turns, self.reach, self.shares, eps)
+        return proof.iterations(self.start.turns, self.start.reach, self.shares, eps)
 
     @property
     def rate(self) -> float | None:

@@ -13,47 +13,18 @@ from digrad import checks
 from digrad.errors import ArgumentError
 from digrad.network import Network
 from digrad.problems import Problem
-from digrad.theory.arguments import (
-    CHANGES,
-    Given,
-    as_smoothness,
-    check_agents,
-    check_covered,
-    check_problem,
-    check_start,
-    constant_number,
-    start_array,
-    uncovered,
-)
+from digrad.theory.arguments import Given, check_covered, constant_number, start_array
 from digrad.theory.certificates.certificate import Certificate
-from digrad.theory.certificates.curvature_bounds import Losses
-from digrad.theory.certificates.frequency_responses import Matrices
 from digrad.theory.certificates.linearisation import largest_stable_step
 from digrad.theory.certificates.proof import Proof
-from digrad.theory.certificates.prove_step_size import (
-    FEW,
-    LARGEST_NETWORK,
-    ROUNDED_UP,
-    Start,
-    close,
-    count_taps,
-    largest,
-    strengthen,
-    verify,
-)
-from digrad.theory.certificates.tap_search import TapSearch
+from digrad.theory.certificates.prove_step_size import FEW, close, largest, strengthen, verify
+from digrad.theory.certificates.start import ROUNDED_UP, Instance, Start
 from digrad.theory.constants.assumptions import INDICATIVE, Smoothness
-from digrad.theory.constants.closed_form import has_closed_form
 from digrad.theory.paper.printed_step import largest_printed_step
 
 Floats = npt.NDArray[np.floating]
 
 SCHEDULED = 10_000  # steps for which a schedule is looked at unless told otherwise
-DRIFT = 1e-6  # by which trackers may miss the sum of the gradients, relatively: rounding, not a mistake
-UNKNOWN = (
-    "nothing is known of the smoothness of {!r}; pass smoothness=L, a bound of every Hessian norm, or "
-    "smoothness=Smoothness(...)"
-)
 OTHER_THRESHOLDS = (0.2, 5.0)  # relative to c0
 EMPIRICAL_STEPS = 200
 EMPIRICAL_STEP_SIZE = 0.01  # of the run along which constants are estimated when no step size is given
@@ -104,32 +75,30 @@ def certify(
         >>> certify(example_quadratic(), network, threshold=5.0, step_size=1.0).verdict
         'fails'
     """
-    check_problem(problem, "certify")
-    constants = as_smoothness(smoothness, problem, "certify")
+    instance = Instance.of(problem, network, smoothness, "certify")
     c0, reach, step_sizes = _lengths(problem, threshold, step_size, steps)
     alpha = None if step_sizes is None else float(step_sizes.max())
     caveats = []
     if batch_size is not None:
         checks.count(batch_size, "batch_size", "certify")
         caveats.append(f"gradients are mini-batches of {batch_size}: the proof needs full gradients")
-    start = start_array(problem, x0, "certify")
-    _check_at(start, problem, constants, "certify")
-    reason = refused(problem, network, "certify")
-    if isinstance(smoothness, str) and not reason:
+    x = start_array(problem, x0, "certify")
+    _check_at(x, instance, "certify")
+    if isinstance(smoothness, str) and not instance.not_covered:
         check_covered(network, "certify")  # by the run along which constants are estimated
-        constants = _estimated(problem, network, c0, start, alpha)
+        instance = replace(instance, constants=_estimated(problem, network, c0, x, alpha))
         caveats.append("the smoothness constants are estimates along a run, lower than the true ones")
-    if reason := reason or _unknown(problem, constants, c0):
+    if reason := instance.not_certifiable(c0):
         return Certificate("not covered", "", (reason,), alpha, c0)
-    state = begin(Losses.of(problem, constants), network, start, None, reach)
-    best = largest(state)
+    start = instance.start(x, None, reach)
+    best = largest(start)
     proof = best
     if alpha is not None:  # steps below a certified one are certified, mostly by a proof of their own
-        proof = close(state, alpha) or (best if best and alpha <= best.step_size else None)
+        proof = close(start, alpha) or (best if best and alpha <= best.step_size else None)
     is_fixed = not callable(threshold) and not callable(step_size)
     shares = np.ones(network.n) if step_sizes is None or not proof else step_sizes / proof.step_size
-    found = _answer(state, proof, best, alpha, c0, shares if is_fixed else None, caveats)
-    return replace(found, **_explained(state, network, best, c0)) if explain and best else found
+    found = _answer(start, proof, best, alpha, c0, shares if is_fixed else None, caveats)
+    return replace(found, **_explained(start, best, c0)) if explain and best else found
 
 
 def certify_state(
@@ -168,26 +137,29 @@ def certify_state(
         >>> [certify_state(problem, network, path.x[k], path.y[k], 0.075, 5.0).verdict for k in (0, 20)]
         ['fails', 'holds']
     """
-    check_problem(problem, "certify_state")
-    constants = as_smoothness(smoothness, problem, "certify_state")
+    instance = Instance.of(problem, network, smoothness, "certify_state")
     for name, value in (("step_size", step_size), ("threshold", threshold)):
         constant_number(value, name, "certify_state")
     checks.positive(step_size, "step_size", "certify_state")
     reach = _values(threshold, "threshold", problem.n_agents, 1, allow_inf=True)
     here, trackers = start_array(problem, x, "certify_state"), start_array(problem, y, "certify_state")
-    _check_at(here, problem, constants, "certify_state")
-    c0 = float(reach.max())
-    if reason := refused(problem, network, "certify_state") or _unknown(problem, constants, c0):
-        return Certificate("not covered", "", (reason,), float(step_size), c0)
-    state = begin(Losses.of(problem, constants), network, here, trackers, reach)
-    proof = close(state, float(step_size))
-    return _answer(state, proof, None, float(step_size), c0, np.ones(network.n), ())
+    _check_at(here, instance, "certify_state")
+    alpha, c0 = float(step_size), float(reach.max())
+    if reason := instance.not_certifiable(c0):
+        return Certificate("not covered", "", (reason,), alpha, c0)
+    start = instance.start(here, trackers, reach)
+    return _answer(start, close(start, alpha), None, alpha, c0, np.ones(network.n), ())
 
 
 def _answer(
-    start: Start, proof: Proof | None, best: Proof | None, step_size: float | None, threshold: float,
-    shares: Floats | None, caveats: Sequence[str],
-) -> Certificate:  # fmt: skip
+    start: Start,
+    proof: Proof | None,
+    best: Proof | None,
+    step_size: float | None,
+    threshold: float,
+    shares: Floats | None,
+    caveats: Sequence[str],
+) -> Certificate:
     """Return the certificate of a step: strengthened, unless its steps follow a schedule and ``shares`` is None."""
     if proof and shares is not None:
         proof = strengthen(start, proof, shares)
@@ -199,8 +171,7 @@ def _answer(
         threshold=threshold,
         proof=proof,
         largest=best,
-        turns=start.search.turns,
-        reach=start.reach,
+        start=start,
         shares=shares,
     )
 
@@ -245,10 +216,8 @@ def verify_proof(
         >>> all(verify_proof(problem, network, stored | {"V0": 0.9 * stored["V0"]}, threshold=5.0).values())
         False
     """
-    check_problem(problem, "verify_proof")
-    constants = as_smoothness(smoothness, problem, "verify_proof")
-    if reason := refused(problem, network, "verify_proof"):
-        raise ArgumentError(f"`network` of verify_proof is not covered: {reason}.")
+    instance = Instance.of(problem, network, smoothness, "verify_proof")
+    instance.check_covered("verify_proof")
     try:
         proof = Proof.from_dict(stored)
         n, level = len(proof.curvature), float(stored["level"])
@@ -266,13 +235,12 @@ def verify_proof(
         shares = step_sizes / proof.step_size
         if not largest:
             claims["the step is at most the proven one"] = bool(step_sizes.max() <= proof.step_size)
-    x = start_array(problem, x0, "verify_proof")
-    start = begin(Losses.of(problem, constants), network, x, None, reach)
+    start = instance.start(start_array(problem, x0, "verify_proof"), None, reach)
     if promised is not None:
         is_fixed = not callable(threshold) and not callable(step_size)
         claims["K(eps) follows"] = all(
             K is None
-            or (is_fixed and _is_enough(K, proof.iterations(start.search.turns, reach, shares, float(eps))))
+            or (is_fixed and _is_enough(K, proof.iterations(start.turns, reach, shares, float(eps))))
             for eps, K in promised.items()
         )
     return claims | verify(start, proof, shares)
@@ -293,7 +261,7 @@ def first_proven(start: Start, x: Floats, y: Floats, step_size: float) -> tuple[
     """
 
     def attempt(k: int) -> Proof | None:
-        return close(replace(start, x=x[k], y=y[k]), step_size)
+        return close(replace(start, x=x[k], y=y[k]) if k else start, step_size)
 
     low, high = 0, len(x) - 1
     if found := attempt(low):
@@ -349,50 +317,6 @@ def _each(value: Any, name: str, n: int) -> Floats:
         ) from None
 
 
-def refused(problem: Problem, network: Network, owner: str) -> str:
-    """Return why nothing can be said of a network, or an empty string."""
-    reason = uncovered(network, owner)
-    check_agents(problem, network, owner)
-    if reason == CHANGES and network.period is not None:
-        reason = ""
-    if reason:
-        return reason
-    if network.n * (network.period or 1) > LARGEST_NETWORK:
-        turns = f" in {network.period} turns" if network.period != 1 else ""
-        return (
-            f"certificates are dense and computed for at most {LARGEST_NETWORK} agents, those of a network that "
-            f"changes counted in every turn, but the network has {network.n}{turns}; certify a smaller one of the "
-            "same kind"
-        )
-    if not all((turn.u > 0).all() and (turn.v > 0).all() for turn in Matrices.of(network)):
-        return "R or C is not strongly connected: the theorem divides by every u_i and v_i"
-    return ""
-
-
-def _unknown(problem: Problem, constants: Smoothness | None, threshold: float) -> str:
-    """Return why the losses are not covered, or an empty string."""
-    if constants is None:
-        return "" if has_closed_form(problem) else UNKNOWN.format(problem.name)
-    if math.isinf(threshold) and constants.L1.any():
-        return "an infinite threshold is covered only if all L1 are 0, or the losses are built in; clip"
-    return ""
-
-
-def begin(losses: Losses, network: Network, x: Floats, y: Floats | None, reach: Floats) -> Start:
-    """Return the state from which a certificate begins, checked; without y the trackers are the gradients."""
-    turns = Matrices.of(network)
-    _, gradients = check_start(losses.problem, losses.lower_bound, turns[0].u @ x / network.n, x)
-    if y is not None:
-        drift = np.linalg.norm(y.sum(axis=0) - gradients.sum(axis=0))
-        if drift > DRIFT * (np.linalg.norm(y, axis=1).sum() + np.linalg.norm(gradients, axis=1).sum()):
-            raise ArgumentError(
-                "`y` of certify_state must sum to the gradients at x, as the trackers of a run do, but misses by "
-                f"{drift:.3g}."
-            )
-    search = TapSearch(turns, count_taps(turns), losses.convex)
-    return Start(losses, search, x, gradients if y is None else y, reach)
-
-
 def _why_not(step_size: float | None, best: Proof | None) -> str:
     if step_size is None:
         return "no step is certified: where this start may lead, curvature has no usable bound; start nearer, or clip"
@@ -401,27 +325,29 @@ def _why_not(step_size: float | None, best: Proof | None) -> str:
     return f"the largest certified step is {best.step_size:.4g}"
 
 
-def _explained(start: Start, network: Network, best: Proof, threshold: float) -> dict[str, Any]:
+def _explained(start: Start, best: Proof, threshold: float) -> dict[str, Any]:
     """Return the upper end, what costs the difference, and certified steps at other thresholds."""
     found: dict[str, Any] = {}
-    losses, n, turns = start.losses, start.matrices.n, start.search.turns
-    stable = largest_stable_step(losses.problem, turns, first=best.step_size)
-    alike = largest_stable_step(losses.problem, turns, first=best.step_size, scalar=True)
+    instance, losses, n = start.instance, start.losses, start.matrices.n
+    stable = largest_stable_step(losses.problem, start.turns, first=best.step_size)
+    alike = largest_stable_step(losses.problem, start.turns, first=best.step_size, scalar=True)
     if stable is not None and alike is not None:
         found["stable"] = stable
         if losses.constants is None:
             at_minimum = np.maximum(
                 losses.curvature(losses.lower_bound, np.zeros(n), 0.0), best.curvature * 1e-12
             )
-            local = start.search.best(at_minimum).step_size
+            local = instance.search.best(at_minimum).step_size
             found["costs"] = {
                 "region (curvature on the way, not at the minimum)": local / best.step_size,
                 "class (any losses of these curvatures, any clipping)": alike / local,
                 "scalar L_i (as curved in every direction as in the steepest)": stable / alike,
             }
-    if math.isfinite(threshold) and len(turns) == 1:
-        printed = largest_printed_step(losses.problem, network, threshold, start.x, losses.constants)[1]
-        found["printed"] = printed.step_size if printed else None
+    if math.isfinite(threshold) and len(start.turns) == 1:
+        setting, printed = largest_printed_step(
+            losses.problem, instance.norms, threshold, start.x, losses.constants
+        )
+        found["printed"], found["setting"] = printed.step_size if printed else None, setting
     if math.isfinite(threshold) and n <= FEW:
         found["thresholds"] = {
             factor * threshold: step.step_size if step else None
@@ -431,15 +357,15 @@ def _explained(start: Start, network: Network, best: Proof, threshold: float) ->
     return found
 
 
-def _check_at(points: Floats, problem: Problem, constants: Smoothness | None, owner: str) -> None:
+def _check_at(points: Floats, instance: Instance, owner: str) -> None:
     """Refuse constants of the user that do not hold at the agents' estimates."""
+    constants = instance.constants
     if constants is None or constants.source != "given":
         return
     from digrad.theory.constants.empirical_smoothness import empirical_smoothness
 
-    seen = empirical_smoothness(
-        problem, points, max_points=10
-    )  # norms from below, so an excess is no rounding
+    # Norms from below, so that an excess is no rounding.
+    seen = empirical_smoothness(instance.problem, points, max_points=10)
     bounds = constants.L0 + constants.L1 * seen.grad_norms
     excess = np.where(seen.hessian_norms > (1 + 1e-6) * bounds, seen.hessian_norms - bounds, 0.0)
     if excess.any():

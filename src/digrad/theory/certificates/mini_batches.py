@@ -26,12 +26,12 @@ from digrad.errors import ArgumentError
 from digrad.network import Network
 from digrad.problems import Problem
 from digrad.problems.logistic import Logistic
-from digrad.theory.arguments import Given, as_smoothness, check_problem, start_array
-from digrad.theory.certificates.certify import begin, refused
+from digrad.theory.arguments import Given, start_array
 from digrad.theory.certificates.curvature_bounds import Losses
 from digrad.theory.certificates.frequency_responses import Matrices
 from digrad.theory.certificates.proof import Proof
-from digrad.theory.certificates.prove_step_size import DISTANCE, FLATTEST, ROUNDED_UP, Start
+from digrad.theory.certificates.prove_step_size import DISTANCE, FLATTEST
+from digrad.theory.certificates.start import ROUNDED_UP, Instance, Start
 from digrad.theory.certificates.storage_function import (
     DEPTH,
     EPS,
@@ -121,17 +121,14 @@ def certify_batches(
         >>> found.theorem, found.floor < 0.05
         ('S', True)
     """
-    check_problem(problem, "certify_batches")
+    instance = Instance.of(problem, network, smoothness, "certify_batches")
     checks.positive(step_size, "step_size", "certify_batches")
     checks.positive(threshold, "threshold", "certify_batches", allow_inf=True)
-    constants = as_smoothness(smoothness, problem, "certify_batches")
-    reason = refused(problem, network, "certify_batches")
-    if reason or network.period != 1:
-        raise ArgumentError(
-            f"`network` of certify_batches is not covered: {reason or 'it changes with time'}."
-        )
+    instance.check_covered("certify_batches")
+    if network.period != 1:
+        raise ArgumentError("`network` of certify_batches is not covered: it changes with time.")
     x, reach = start_array(problem, x0, "certify_batches"), np.full(network.n, float(threshold))
-    start = begin(Losses.of(problem, constants), network, x, None, reach)
+    start = instance.start(x, None, reach)
     curvature, variance = _curvature(start.losses), _noise(problem, batch_size, noise)
     if math.isfinite(threshold):
         return _clipped(start, curvature, variance, float(step_size))
@@ -180,12 +177,16 @@ def _noise(problem: Problem, batch_size: int | None, given: npt.ArrayLike | None
 def _unclipped(start: Start, curvature: Floats, noise: Floats, step_size: float) -> BatchBound | None:
     matrices, unit, losses = start.matrices, float(curvature.max()), start.losses
     n, k = matrices.n, matrices.n - 1
-    omega, inexact = _omega(matrices, start.relative)
+    omega, inexact = _omega(matrices, start.instance.relative)
 
     def prove(step: float) -> Floats | None:
         form = _circle(matrices, curvature / unit, step, omega, inexact)
         found = find_storages([form])
-        return found[0] if found and is_negative(form, found[0], found[0], relative=start.relative) else None
+        return (
+            found[0]
+            if found and is_negative(form, found[0], found[0], relative=start.instance.relative)
+            else None
+        )
 
     scaled = last_step(lambda step: prove(step) is not None, *STEPS, tolerance=TOLERANCE)
     P, share = prove(scaled), step_size * unit / scaled
@@ -248,8 +249,8 @@ def _circle(matrices: Matrices, curvature: Floats, step_size: float, omega: Floa
 
 
 def _clipped(start: Start, curvature: Floats, noise: Floats, step_size: float) -> BatchBound | None:
-    turns, convex, losses = start.search.turns, start.losses.convex, start.losses
-    taps = start.search.best(curvature)
+    turns, convex, losses = start.turns, start.losses.convex, start.losses
+    taps = start.instance.search.best(curvature)
     room = 1 - step_size / ((1 - DISTANCE) * taps.step_size)
     matrices, n = start.matrices, start.matrices.n
     reduced = matrices.C - matrices.v[:, None] / n
@@ -259,7 +260,7 @@ def _clipped(start: Start, curvature: Floats, noise: Floats, step_size: float) -
     found = []
     for kept in (share * room for share in SHARES if room > 0):
         asked = Proof(step_size, taps, curvature, convex, kept)
-        if storages := prove_storages(turns, asked, relative=start.relative):
+        if storages := prove_storages(turns, asked, relative=start.instance.relative):
             budget = max(0.0, start.potential(step_size, storages[0]) - n * losses.lower_bound)
             transient, floor = 2 * budget / (kept * step_size), energy / kept**2
             found.append(BatchBound("M", step_size, taps.step_size, transient, floor, noise))

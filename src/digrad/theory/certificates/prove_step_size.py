@@ -7,19 +7,15 @@ curvature on the region of the resulting V_0 is at most L.
 """
 
 import math
-from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from digrad.theory.certificates.curvature_bounds import Losses
-from digrad.theory.certificates.frequency_responses import Matrices, Taps
+from digrad.theory.certificates.frequency_responses import Taps
 from digrad.theory.certificates.linear_rate import contraction, is_contraction
 from digrad.theory.certificates.proof import Proof
-from digrad.theory.certificates.storage_function import EPS, form_bound, perron_error, prove_storages
-from digrad.theory.certificates.tap_search import TapSearch
-from digrad.theory.constants.closed_form import OUTWARD
+from digrad.theory.certificates.start import ROUNDED_UP, Start
+from digrad.theory.certificates.storage_function import EPS, prove_storages
 
 Floats = npt.NDArray[np.floating]
 
@@ -30,157 +26,14 @@ CLOSINGS = 25
 TOLERANCE = 0.005  # relative, of the largest step
 ATTEMPTS = 40
 SMALLEST = 1e-15  # a step below this, in units of the inverse curvature of the start, is not sought
-TAPS = ((30, 4), (100, 2), (200, 1))  # up to so many agents, so many taps
-LARGEST_NETWORK = TAPS[-1][0]
-SPREADING = 20_000  # powers of R that are summed
-TAIL = 0.05  # of the series of powers of R, which is bounded instead of summed
 GROWN = (1.0, 1.1, 1.3)  # times the least curvatures: room for V to fall faster
 ACCURACY = 0.01  # for which the number of steps is made small
 SHALLOWEST = 2.0**-18  # of F_0 - f_inf: so deep at least F is strongly convex, or no rate is sought
 DEPTHS = 4  # bisections for how deep it is
 FEW = 30  # agents for which every pair of eps and slack is tried
-ROUNDED_UP = 1e-9  # relative, of V_0 - n f_inf, E_i and L_i, so that another machine finds no more
 FLATTEST = 1e-3  # of the largest curvature: no less is assumed, so that equations are solved better
 PARTS = (1.0, 0.01)  # of that for the history, the second where the first enlarges the region too much
 SLACKS = tuple(4.0**-k for k in range(1, 9))  # shares of D that |e_x|^2 may get
-
-
-@dataclass(frozen=True, eq=False)
-class Start:
-    """A state of a run: where a certificate begins.
-
-    Attributes:
-        losses: Of the problem.
-        search: Of taps, for the network.
-        x: ``[n, d]``.
-        y: ``[n, d]``, whose sum is that of the gradients at x.
-        reach: How far each agent moves by itself in one step, in units of alpha, ``[n]``: its threshold.
-    """
-
-    losses: Losses
-    search: TapSearch = field(repr=False)
-    x: Floats = field(repr=False)
-    y: Floats = field(repr=False)
-    reach: Floats
-
-    @property
-    def matrices(self) -> Matrices:
-        """R and C of the first step, with u and v."""
-        return self.search.turns[0]
-
-    @cached_property
-    def relative(self) -> float:
-        """A bound of the relative errors of u, v and the matrices."""
-        return max(perron_error(self.search.turns), 4 * EPS)
-
-    @cached_property
-    def consensus(self) -> Floats:
-        """e_x, ``[n, d]``."""
-        return self.x - self.matrices.u @ self.x / self.matrices.n
-
-    @cached_property
-    def tracking(self) -> Floats:
-        """e_y, ``[n, d]``."""
-        return self.y - np.outer(self.matrices.v, self.y.mean(axis=0))
-
-    @cached_property
-    def errors(self) -> tuple[Floats, Floats]:
-        """Bounds of the rounding errors of the losses and gradients at x, ``[n]`` each."""
-        return self.losses.rounding(self.x)
-
-    @cached_property
-    def base(self) -> tuple[float, float]:
-        """Sum of f_i(x_i) minus <g, e_x>, and what rounding can do to it."""
-        problem = self.losses.problem
-        losses, gradients = problem.local_losses(self.x), problem.local_gradients(self.x)
-        loss_error, grad_error = self.errors
-        lengths = np.linalg.norm(self.consensus, axis=1)
-        steep = np.linalg.norm(gradients, axis=1)
-        slips = self.rounding(self.x)
-        error = loss_error.sum() + np.sum(grad_error * (lengths + slips) + steep * slips)
-        error += OUTWARD * float(np.abs(losses).sum() + steep @ lengths)
-        return float(losses.sum() - np.sum(gradients * self.consensus)), float(error)
-
-    @cached_property
-    def level(self) -> float:
-        """F at the average, rounded up: twice what rounding of the average and of F can do, for the second order."""
-        n, problem = self.matrices.n, self.losses.problem
-        average = np.tile(self.matrices.u @ self.x / n, (n, 1))
-        losses, steep = (
-            problem.local_losses(average),
-            np.linalg.norm(problem.local_gradients(average), axis=1),
-        )
-        error = self.losses.rounding(average)[0] + steep * self.rounding(self.x)
-        return float(losses.mean()) + 2 * float(error.mean()) + OUTWARD * float(np.abs(losses).mean())
-
-    @cached_property
-    def spread(self) -> Floats:
-        """The largest |e_x| of each agent in a run without steps on a fixed network, ``[n]``."""
-        error, worst, n = self.consensus, np.zeros(self.matrices.n), self.matrices.n
-        longest, count = np.linalg.norm(error, axis=1).max(), 0
-        while count < SPREADING:
-            lengths = np.linalg.norm(error, axis=1)
-            worst = np.maximum(worst, lengths)
-            if lengths.max() <= worst.min() or lengths.max() <= EPS * longest:
-                break
-            error, count = self.matrices.R @ error, count + 1
-        else:
-            worst = np.maximum(worst, np.linalg.norm(error, axis=1).max())  # which never grows
-        return worst * (1 + OUTWARD) + float(self.rounding(self.x).max()) + count * (n + 4) * EPS * longest
-
-    @cached_property
-    def moved(self) -> Floats:
-        """A bound of what clipped steps add to |e_x|, in units of alpha, ``[n]``: sum over k of |R^k - 1u'/n| reach."""
-        if len(self.search.turns) > 1 or not np.isfinite(self.reach).all():
-            return np.full(self.matrices.n, np.inf)  # the slack bounds e_x then
-        reduced, power = self.matrices.R - self.matrices.u / self.matrices.n, self.matrices.project_R
-        total, unit = np.zeros(self.matrices.n), 8 * ((self.matrices.n + 3) * EPS + self.relative)
-        for count in range(1, SPREADING):
-            total += np.abs(power) @ self.reach
-            power = reduced @ power
-            # Rows of |R^k - 1u'/n| sum to at most 2, so that the errors of a power add up to count + 1 units in a row.
-            left = np.abs(power).sum(axis=1) + (count + 1) * unit
-            if left.max() <= TAIL:  # |R^(K + k)| <= |R^K| |R^k| adds up to at most this
-                total += count * (count + 1) / 2 * unit * float(self.reach.max())
-                return (total + left * total.max() / (1 - float(left.max()))) * (1 + ROUNDED_UP)
-        return np.full(self.matrices.n, np.inf)
-
-    def width(self, proof: Proof) -> Floats:
-        """Return E_i, ``[n]``: clipped steps are short, and V - n F(xbar) >= s |e_x|^2/alpha where there is slack.
-
-        The second counts for built-in losses, which are continued beyond the region, and not below where agents are.
-        """
-        clipped = self.spread + proof.step_size * self.moved
-        if proof.slack <= 0 or self.losses.constants is not None:
-            return clipped
-        together = math.sqrt(proof.step_size / proof.slack * proof.budget) * (1 + OUTWARD)
-        return np.minimum(clipped, np.maximum(together, self.spread))
-
-    def needed(self, proof: Proof) -> Floats:
-        """Return the curvature of the losses on the region of a proof, ``[n]``."""
-        moved = len(proof.taps.a) * proof.step_size * float(self.reach.max())
-        return self.losses.curvature(proof.level, proof.width, moved)
-
-    def potential(self, step_size: float, P: Floats) -> float:
-        """Return an upper bound of V_0."""
-        k, v = self.matrices.n - 1, self.matrices.v
-        value, error = self.base
-        eta = np.vstack([self.consensus[:k] / step_size, self.tracking[:k]])
-        x_slips = self.rounding(self.x) / step_size
-        y_slips = self.rounding(self.y) + (1 + v) * self.errors[1].max()  # of gradients and of their mean
-        slips = np.concatenate([x_slips[:k], y_slips[:k]])
-        return value + error + step_size * form_bound(P[: 2 * k, : 2 * k], eta, slips)
-
-    def rounding(self, rows: Floats) -> Floats:
-        """Return what rounding can do to each agent's distance from the average, ``[n]``."""
-        size = float(np.linalg.norm(rows, axis=1).max(initial=0.0))
-        unit = self.relative + 4 * self.matrices.n * EPS
-        return np.full(self.matrices.n, unit * size * float(max(self.matrices.v.max(), 1.0)))
-
-
-def count_taps(turns: tuple[Matrices, ...]) -> int:
-    """Return J for a network: 1 where it changes, where the history of the average would need states of its own."""
-    return next(taps for largest, taps in TAPS if turns[0].n <= largest) if len(turns) == 1 else 1
 
 
 def close(start: Start, step_size: float) -> Proof | None:
@@ -209,7 +62,7 @@ def _close(start: Start, step_size: float, slacks: tuple[float, ...]) -> Proof |
     value, error = start.base
     level = max((value + error) / start.matrices.n, start.level)
     width = start.spread if slacks[0] else start.spread + step_size * start.moved
-    moved = start.search.taps * step_size * float(start.reach.max())
+    moved = start.instance.search.taps * step_size * float(start.reach.max())
     L = (1 + 2 * ROUNDED_UP) * start.losses.curvature(level, width, moved)
     for _ in range(CLOSINGS):
         if not np.isfinite(L).all() or not (L > 0).any():
@@ -227,7 +80,7 @@ def _close(start: Start, step_size: float, slacks: tuple[float, ...]) -> Proof |
 
 def _prove(start: Start, step_size: float, L: Floats, slacks: tuple[float, ...]) -> Proof | Taps:
     """Return a proof for these curvatures with the first slack that has one, else taps that did not suffice."""
-    search = start.search
+    search = start.instance.search
     for find in (lambda: search.reaching(L, step_size / (1 - DISTANCE)), lambda: search.best(L)):
         taps = find()
         if (1 - DISTANCE) * taps.step_size < step_size:
@@ -244,7 +97,7 @@ def _complete(start: Start, asked: Proof) -> Proof | None:
 
     V_0 is at least n F of the average. That the region has no more than the assumed curvature is not checked.
     """
-    storages = prove_storages(start.search.turns, asked, relative=start.relative)
+    storages = prove_storages(start.turns, asked, relative=start.instance.relative)
     if storages is None:
         return None
     n, lower_bound = start.matrices.n, start.losses.lower_bound
@@ -255,7 +108,7 @@ def _complete(start: Start, asked: Proof) -> Proof | None:
 
 
 def _least_ratio(start: Start) -> float:
-    return float(min(turn.ratio.min() for turn in start.search.turns))
+    return float(min(turn.ratio.min() for turn in start.turns))
 
 
 def verify(start: Start, proof: Proof, shares: Floats) -> dict[str, bool]:
@@ -263,12 +116,12 @@ def verify(start: Start, proof: Proof, shares: Floats) -> dict[str, bool]:
 
     With a linear rate no step may be larger than the proven one.
     """
-    taps, turns, lags = proof.taps, start.search.turns, np.arange(1, len(proof.taps.a) + 1)
+    taps, turns, lags = proof.taps, start.turns, np.arange(1, len(proof.taps.a) + 1)
     has_balance = (
         abs(lags @ (taps.a - taps.b) - 1) <= 8 * EPS * (lags @ (taps.a + taps.b)) or not proof.convex
     )
     is_admissible = bool((taps.a >= 0).all() and (taps.b >= 0).all()) and (len(lags) == 1 or len(turns) == 1)
-    storages = prove_storages(turns, proof, relative=start.relative)
+    storages = prove_storages(turns, proof, relative=start.instance.relative)
     proof = proof._replace(storages=storages or ())
     return {
         "taps are admissible": is_admissible
@@ -288,19 +141,21 @@ def verify(start: Start, proof: Proof, shares: Floats) -> dict[str, bool]:
             storages is not None
             and bool((shares <= 1).all())
             and proof.modulus <= start.losses.strong_convexity(proof.depth)
-            and is_contraction(turns, proof, shares, proof.contraction, relative=start.relative)
+            and is_contraction(turns, proof, shares, proof.contraction, relative=start.instance.relative)
         ),
     }
 
 
 def strengthen(start: Start, proof: Proof, shares: Floats) -> Proof:
     """Return a proof of the same step under which V falls faster, so that fewer steps are promised; or the same."""
-    turns = start.search.turns
+    turns = start.turns
     modulus, depth = _growth(start, proof)
 
     def rated(found: Proof) -> tuple[Proof, float | None]:
         found = found._replace(modulus=modulus, depth=depth)
-        found = found._replace(contraction=contraction(turns, found, shares, relative=start.relative))
+        found = found._replace(
+            contraction=contraction(turns, found, shares, relative=start.instance.relative)
+        )
         return found, found.iterations(turns, start.reach, shares, ACCURACY)
 
     def stronger(L: Floats, kept: float, slack: float) -> Proof | None:
@@ -356,7 +211,7 @@ def largest(start: Start) -> Proof | None:
     L = start.losses.curvature((value + error) / start.matrices.n, start.spread, 0.0)
     if not np.isfinite(L).all() or not (L > 0).any():
         return None
-    first = start.search.best(np.maximum(L, FLATTEST * L.max())).step_size
+    first = start.instance.search.best(np.maximum(L, FLATTEST * L.max())).step_size
     low, high, step = 0.0, math.inf, (1 - 1.01 * DISTANCE) * first
     best: Proof | None = None
     for _ in range(ATTEMPTS):

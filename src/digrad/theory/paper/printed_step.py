@@ -12,11 +12,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from digrad.network import Network
 from digrad.problems import Problem
 from digrad.theory.constants.assumptions import Smoothness
 from digrad.theory.constants.closed_form import candidates
-from digrad.theory.constants.norms import network_norms
+from digrad.theory.constants.norms import Norms
 from digrad.theory.last_step import last_step
 from digrad.theory.paper.printed_constants import (
     Setting,
@@ -68,19 +67,19 @@ def largest_step(setting: Setting) -> Closed | None:
 
 
 def largest_printed_step(
-    problem: Problem, network: Network, threshold: float, x0: Floats, constants: Smoothness | None = None
+    problem: Problem, norms: Norms, threshold: float, x0: Floats, constants: Smoothness | None = None
 ) -> tuple[Setting, Closed | None]:
     """Return the setting whose free parameter L1 allows the largest step, and the printed constants at that step.
 
     Args:
         problem: The losses.
-        network: The network.
+        norms: Of the network.
         threshold: c0.
         x0: The start, ``[n, d]``.
         constants: Constants of losses that are not built in.
     """
     options = [constants] if constants else candidates(problem)
-    first = make_setting(problem, network_norms(network), options[0], threshold, x0)
+    first = make_setting(problem, norms, options[0], threshold, x0)
     settings = [replace(first, smoothness=option) for option in options]  # their lower bound of F is one
     best, found = settings[len(settings) // 2], None
     for setting in settings:
