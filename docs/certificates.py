@@ -74,7 +74,7 @@ def measure(
     found = dg.theory.certify(problem, network, threshold, x0)
     seconds = time.process_time() - began
     instance, n = Instance(problem, network), network.n
-    turns, losses = instance.turns, instance.losses
+    phases, losses = instance.phases, instance.losses
     row: dict[str, Any] = {"certified": found.alpha_max, "cpu_seconds": round(seconds, 2)}
     if one_tap:
         x = np.broadcast_to(np.zeros(problem.dim) if x0 is None else x0, (n, problem.dim)).astype(float)
@@ -84,7 +84,7 @@ def measure(
     curvature = losses.curvature(losses.lower_bound, np.zeros(n), 0.0)
     best = instance.search.best(np.maximum(curvature, 1e-9 * curvature.max()))
     row["state"] = best.step_size  # the supremum of what states near the minimum allow
-    row["stable"] = largest_stable_step(problem, turns, first=row["certified"] or row["state"])
+    row["stable"] = largest_stable_step(problem, phases, first=row["certified"] or row["state"])
     if row["stable"]:
         row["stable/certified"] = row["certified"] and row["stable"] / row["certified"]
         row["stable/state"] = row["stable"] / row["state"]
@@ -235,31 +235,31 @@ class Case:
             int(rng.integers(3))
         ]
         is_periodic = n > 2 and rng.random() < 0.25
-        self.turns = Matrices.of(dg.Network(dg.graphs.split(graph, 2) if is_periodic else graph))
+        self.phases = Matrices.of(dg.Network(dg.graphs.split(graph, 2) if is_periodic else graph))
         self.convex = bool(rng.random() < 0.6)
         taps = int(rng.integers(1, 5)) if self.convex and not is_periodic else 1
         self.L = rng.uniform(0.2, 2.0, n)
-        found = TapSearch(self.turns, taps, self.convex).best(self.L)
+        found = TapSearch(self.phases, taps, self.convex).best(self.L)
         self.alpha = float(rng.choice([0.5, 0.9, 0.98])) * found.step_size
         self.kept, self.taps = 0.005, found
         asked = Proof(self.alpha, found, self.L, self.convex, self.kept)
-        self.storages = prove_storages(self.turns, asked, relative=perron_error(self.turns))
+        self.storages = prove_storages(self.phases, asked, relative=perron_error(self.phases))
 
     def worst(
         self, rng: np.random.Generator, runs: int, steps: int, pattern: int, losses: Ramps, x: Any
     ) -> float:
         """Return the largest relative violation of the three promises along some runs."""
-        turns, taps, count, a = self.turns, self.taps, len(self.taps.a), self.alpha
+        phases, taps, count, a = self.phases, self.taps, len(self.taps.a), self.alpha
         storages = self.storages
         assert storages is not None
-        n = turns[0].n
+        n = phases[0].n
         c = taps.a - taps.b if self.convex else np.ones(1)
         later = np.array([c[i:].sum() for i in range(count)])
         f, g = losses(x)
         y, past, worst, before, level = g, [], -np.inf, None, None
         awake = rng.random((64, n)) < 0.5
         for k in range(steps + 1):
-            now = turns[k % len(turns)]
+            now = phases[k % len(phases)]
             xbar, ybar = np.einsum("i,bid->bd", now.u / n, x), y.mean(axis=1)
             e_x, e_y = x - xbar[:, None], y - now.v[:, None] * ybar[:, None]
             base = f.sum(axis=1) - np.sum(g * e_x, axis=(1, 2))
@@ -276,7 +276,7 @@ class Case:
             state = [e_x[:, :-1] / a, e_y[:, :-1]]
             state += [(x - back(j, 3)) / a for j in range(1, count)]
             state += [g - back(j, 4) for j in range(1, count)]
-            sigma, P = np.concatenate(state, axis=1), storages[k % len(turns)]
+            sigma, P = np.concatenate(state, axis=1), storages[k % len(phases)]
             V = V + a * np.einsum("bsd,st,btd->b", sigma, P, sigma)
             size = size + a * np.einsum("bsd,st,btd->b", np.abs(sigma), np.abs(P), np.abs(sigma)) + 1e-300
             F = losses(np.broadcast_to(xbar[:, None], x.shape))[0].sum(axis=1)
@@ -315,13 +315,15 @@ def rises(total: float = 1e6) -> dict[str, Any]:
     rng, done, worst, cases, kinds = np.random.default_rng(0), 0, -np.inf, 0, {}
     while done < total:
         case = random_case(rng)
-        n, d, runs, steps = case.turns[0].n, int(rng.integers(1, 4)), 40, 250
+        n, d, runs, steps = case.phases[0].n, int(rng.integers(1, 4)), 40, 250
         losses = Ramps(rng, (runs, n, d), case.L, 0.0 if case.convex else -1.0)
         x = rng.normal(size=(runs, n, d)) * 2.0 ** rng.uniform(-2, 3)
         pattern = int(rng.integers(6))
         found = case.worst(rng, runs, steps, pattern, losses, x)
         done, cases, worst = done + runs * steps, cases + 1, max(worst, found)
-        kind = f"{'convex' if case.convex else 'nonconvex'}, {'periodic' if len(case.turns) > 1 else 'fixed'}"
+        kind = (
+            f"{'convex' if case.convex else 'nonconvex'}, {'periodic' if len(case.phases) > 1 else 'fixed'}"
+        )
         kinds[kind] = kinds.get(kind, 0) + runs * steps
         if cases % 10 == 0:
             print(done, worst, flush=True)
@@ -333,7 +335,7 @@ def climb(minutes: float, seed: int, until: float) -> dict[str, Any]:
     rng, worst, tried, climbs, cpu = np.random.default_rng(seed), -np.inf, 0, 0, time.process_time()
     while time.process_time() - cpu < 60 * minutes and time.time() < until:
         case, runs, steps = random_case(rng), 16, 60
-        n, d, pattern = case.turns[0].n, int(rng.integers(1, 3)), int(rng.integers(6))
+        n, d, pattern = case.phases[0].n, int(rng.integers(1, 3)), int(rng.integers(6))
         best, climbs, low = -np.inf, climbs + 1, 0.0 if case.convex else -1.0
         losses, x = Ramps(rng, (runs, n, d), case.L, low), rng.normal(size=(runs, n, d))
         for _ in range(30):

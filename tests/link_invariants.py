@@ -65,7 +65,7 @@ Engine = Callable[[Setting, int], list[Moment]]
 
 
 def drawn(seed: int, method: str | None = None, *, n: int | None = None) -> Setting:
-    """Return a random digraph, constant or in turns, with random links, dimension and losses."""
+    """Return a random digraph, constant or periodic, with random links, dimension and losses."""
     rng = np.random.default_rng([seed, 12])
 
     def one_of(*options: Any) -> Any:

@@ -71,10 +71,10 @@ def _parts(
     network: Network, graph: Digraph, charges: Sequence[Charge], matrices: Mapping[str, str]
 ) -> list[Part]:
     """Return what each array takes on each edge: one that only R uses carries nothing that is pushed."""
-    turns = 1 if network.period is None else network.period
+    phases = 1 if network.period is None else network.period
     carries = {
         primitive: np.isin(
-            np.arange(graph.n_edges), numbers_among(step_weights(network, matrix, 0, turns).edges, graph)
+            np.arange(graph.n_edges), numbers_among(step_weights(network, matrix, 0, phases).edges, graph)
         )
         for primitive, matrix in matrices.items()
     }

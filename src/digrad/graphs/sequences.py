@@ -64,9 +64,11 @@ class GraphSequence:
         ks = np.arange(first, first + length)
         there = self.table[ks // self.every % len(self.table)] & (ks % self.every == 0)[:, None]
         if self.probability < 1:
-            turns = range(first // self.every, (first + length - 1) // self.every + 1)
-            coins = uniforms(self.seed, EDGES, turns.start, len(turns), self.union.n_edges) < self.probability
-            there &= coins[ks // self.every - turns.start]
+            blocks = range(first // self.every, (first + length - 1) // self.every + 1)
+            coins = (
+                uniforms(self.seed, EDGES, blocks.start, len(blocks), self.union.n_edges) < self.probability
+            )
+            there &= coins[ks // self.every - blocks.start]
         return there
 
     def at(self, k: int) -> Digraph:
@@ -87,8 +89,8 @@ def sequence(graphs: Sequence[Digraph]) -> GraphSequence:
 
     Example:
         >>> from digrad.graphs import from_edges
-        >>> turns = sequence([from_edges(2, [(0, 1)]), from_edges(2, [(1, 0)])])
-        >>> turns, turns.at(3).edges
+        >>> periodic = sequence([from_edges(2, [(0, 1)]), from_edges(2, [(1, 0)])])
+        >>> periodic, periodic.at(3).edges
         (GraphSequence(n=2, n_edges=2, period=2), ((1, 0),))
     """
     members = list(graphs) if isinstance(graphs, Sequence) else []
@@ -116,14 +118,14 @@ def one_peer_exponential(n: int) -> GraphSequence:
     """
     union = exponential(n)
     offset = (union.edge_array[:, 1] - union.edge_array[:, 0]) % n
-    turns = max((n - 1).bit_length(), 1)
-    return GraphSequence(union, offset == 2 ** np.arange(turns)[:, None])
+    period = max((n - 1).bit_length(), 1)
+    return GraphSequence(union, offset == 2 ** np.arange(period)[:, None])
 
 
 def split(graph: Digraph, parts: int) -> GraphSequence:
-    """Return the edges of ``graph`` dealt out to ``parts`` turns: edge a is there iff a mod parts = k mod parts.
+    """Return the edges of ``graph`` dealt out to ``parts`` phases: edge a is there iff a mod parts = k mod parts.
 
-    Edges are counted in their order by receiver, then sender. No turn need connect the agents.
+    Edges are counted in their order by receiver, then sender. No phase need connect the agents.
 
     Example:
         >>> from digrad.graphs import ring

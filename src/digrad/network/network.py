@@ -168,10 +168,10 @@ class Network:
             return self
         if self.period is None:
             return Network(self.graph.at(k), partial=True)
-        turn = k % self.period
-        if turn not in self._steps:
-            self._steps[turn] = Network(self.graph.at(turn), partial=True)
-        return self._steps[turn]
+        phase = k % self.period
+        if phase not in self._steps:
+            self._steps[phase] = Network(self.graph.at(phase), partial=True)
+        return self._steps[phase]
 
     @property
     def is_random(self) -> bool:
@@ -349,7 +349,7 @@ def _members(networks: Sequence[Any]) -> tuple[Network, ...]:
         raise ArgumentError(
             f"`graph` of Network: the networks must have the same agents, but have {[one.n for one in members]}."
         )
-    linked = [turn for turn, one in enumerate(members) if one.links is not None]
+    linked = [phase for phase, one in enumerate(members) if one.links is not None]
     if linked:
         raise ArgumentError(
             f"`graph` of Network: number {linked[0]} has links of its own, but all share those of the whole; pass "

@@ -31,10 +31,10 @@ def step_weights(network: Network, name: str, first: int, length: int) -> StepWe
         return _uniform(network.graph, name, first, length)
     members = [getattr(network.at(k), name) for k in range(first, first + length)]
     # The edges of the whole period, so that they are the same whichever iterations are asked for.
-    turns = (
+    phases = (
         members if network.period is None else [getattr(network.at(k), name) for k in range(network.period)]
     )
-    return _gathered(sequence([one.support for one in turns]).union, members)
+    return _gathered(sequence([one.support for one in phases]).union, members)
 
 
 def edges_used(network: Network, name: str, first: int, length: int) -> npt.NDArray[np.int64]:

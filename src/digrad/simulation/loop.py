@@ -43,7 +43,7 @@ class Params(NamedTuple):
 
     method: Any
     operators: dict[str, Operator]  # mixing matrices of a constant network, by primitive
-    turns: dict[str, Operator]  # of a periodic network: one operator per turn
+    periodic: dict[str, Operator]  # of a periodic network: the operators of its phases
     arrays: Any  # of the problem
     u: jax.Array  # [n] weights of the average of x
     v: jax.Array  # [n] weights of the trackers
@@ -262,7 +262,7 @@ def at(params: Params, xs: Xs, i: jax.Array | int) -> tuple[Any, jax.Array | Non
 
 
 def _operators(params: Params, xs: Xs, k: jax.Array, first: jax.Array) -> dict[str, Operator]:
-    periodic = {primitive: pick(one, k % count(one)) for primitive, one in params.turns.items()}
+    periodic = {primitive: pick(one, k % count(one)) for primitive, one in params.periodic.items()}
     fresh = {primitive: pick(one, k - first) for primitive, one in xs.operators.items()}
     return {**params.operators, **periodic, **fresh}
 

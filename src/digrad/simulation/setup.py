@@ -100,7 +100,7 @@ def set_up(
     network, record, dtype = network.with_seed(options["seed"]), options["record"], options["dtype"]
     sampler = make_sampler(problem, options)
     numeric, matrices = numbers_only(method, dtype), bindings(method)
-    operators, turns, fresh_bytes = _known_operators(network, matrices, dtype)
+    operators, periodic, fresh_bytes = _known_operators(network, matrices, dtype)
     n, d = problem.n_agents, problem.dim
     delivery = delivery_of(method, network, (n, d), dtype) if is_unreliable(network) else None
     opening = operators if delivery is None and operators else _first(of_steps, network, matrices, dtype)
@@ -124,7 +124,7 @@ def set_up(
     params = Params(
         method=numeric,
         operators=operators,
-        turns=turns,
+        periodic=periodic,
         arrays=problem.arrays(dtype),
         u=jnp.asarray(u if record.average == "weighted" else np.ones(n), dtype),
         v=jnp.asarray(v, dtype),
@@ -204,7 +204,7 @@ def inputs(setup: Setup, first: int, end: int, steps: int | None = None) -> Xs:
     """Return the inputs of the iterations first, ..., end - 1: schedules, samples, weights that change."""
     params, network, dtype = setup.params[0], setup.network, setup.options["dtype"]
     matrices, fresh = bindings(params.method), {}
-    if matrices and not (params.operators or params.turns):
+    if matrices and not (params.operators or params.periodic):
         fresh = _operators(network, matrices, first, setup.length, dtype)
     arriving = None
     if setup.delivery:
@@ -409,8 +409,8 @@ def _phases(
     for phase, present in enumerate(churn.present):
         weights = jnp.asarray(churn.weights(phase), dtype)
         now, build = network_of(network, present), _builder(network)
-        turns = {name: build(now, matrix, 0, 1, dtype) for name, matrix in bindings(params.method).items()}
-        found.append(params._replace(turns=turns, u=weights, v=weights, present=jnp.asarray(present)))
+        periodic = {name: build(now, matrix, 0, 1, dtype) for name, matrix in bindings(params.method).items()}
+        found.append(params._replace(periodic=periodic, u=weights, v=weights, present=jnp.asarray(present)))
     return tuple(found)
 
 
@@ -434,7 +434,7 @@ def _strong(state: Any, dtype: np.dtype[Any]) -> Any:
 def _known_operators(
     network: Network, matrices: dict[str, str], dtype: np.dtype[Any]
 ) -> tuple[dict[str, Operator], dict[str, Operator], int]:
-    """Return the operators of a constant network, or those of all turns, and what a fresh one takes otherwise."""
+    """Return the operators of a constant network, or those of all phases, and what a fresh one takes otherwise."""
     if network.period == 1 and _builder(network) is of_steps:
         at = network.at(0)
         return {name: constant(getattr(at, matrix), dtype) for name, matrix in matrices.items()}, {}, 0

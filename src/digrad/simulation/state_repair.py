@@ -18,7 +18,7 @@ def repaired(event: Event, state: State, params: Params) -> State:
         state: Where the run was.
         params: Those after the event, with the agents that are present then.
     """
-    links, edges = state.links, params.turns["push"]  # uniform weights: all primitives use the same edges
+    links, edges = state.links, params.periodic["push"]  # uniform weights: all primitives use the same edges
     assert isinstance(edges, Edges)
     ends = np.stack([edges.sender, edges.receiver], axis=1)
     pushed = next(link for link in links if link.pushed is not None)

@@ -49,13 +49,13 @@ def certificate_rows(
         needs = Terms(reason or "a state from which the run is proven", is_met=False)
         return None, None, [*rows, Row(FALLS, CHAIN, np.zeros(1), 0.0, needs)]
     k, proof = found
-    turns = instance.turns
+    phases = instance.phases
     x, y, base = path.x[k:], path.y[k:], network.n * losses.lower_bound
-    V, rounding = potentials(problem, turns, proof, x, y, path.grad[k:])
+    V, rounding = potentials(problem, phases, proof, x, y, path.grad[k:])
     factors = np.asarray(clip_factors(y.reshape(-1, y.shape[2]), path.threshold)).reshape(len(y), -1)
     clipped = factors * np.sum(y**2, axis=2)
     lengths = np.linalg.norm(x - path.average[k:, None], axis=2)
-    falls = proof.kept * path.step_size * clipped @ turns[0].ratio
+    falls = proof.kept * path.step_size * clipped @ phases[0].ratio
     falls += proof.slack / path.step_size * np.sum(lengths**2, axis=1)
     given = Terms(f"proven from step {k}")
     after, before = V[1:] - base + falls[:-1], V[:-1] - base

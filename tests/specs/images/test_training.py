@@ -84,7 +84,7 @@ def test_training_resumes_to_the_same_bits_when_killed(method, tmp_path):
         (CGT, dg.Network(dg.graphs.split(GRAPH, 2), links=dg.Links(compressor=dg.compressors.bfloat16()))),
         (dg.CGT(step_size=InverseSqrt(0.05), threshold=InverseSqrt(10.0)), NETWORK),
     ],
-    ids=["rounded links", "local steps", "rounded links in turns", "schedules"],
+    ids=["rounded links", "local steps", "rounded links of a periodic network", "schedules"],
 )
 def test_training_resumes_to_the_same_bits_when_links_network_or_method_have_a_past(
     method, network, tmp_path

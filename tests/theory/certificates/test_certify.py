@@ -269,7 +269,7 @@ def test_networks_outside_the_theory_are_not_covered(cosh, outside, reason):
 
 
 @pytest.mark.parametrize(
-    ("problem", "turns"),
+    ("problem", "network"),
     [
         pytest.param(
             problems.example_quartic(),
@@ -282,17 +282,17 @@ def test_networks_outside_the_theory_are_not_covered(cosh, outside, reason):
         ),
     ],
 )
-def test_networks_that_take_turns_are_certified_and_verified(problem, turns):
-    certificate = certify(problem, turns, 5.0)
+def test_periodic_networks_are_certified_and_verified(problem, network):
+    certificate = certify(problem, network, 5.0)
     assert certificate.verdict == "holds"
-    assert 1e-3 < certificate.alpha_max < certify(problem, Network(turns.union), 5.0).alpha_max
+    assert 1e-3 < certificate.alpha_max < certify(problem, Network(network.union), 5.0).alpha_max
     assert certificate.iterations(0.1) > 1
     stored = json.loads(json.dumps(certificate.to_dict()["proof"]))
-    assert all(verify_proof(problem, turns, stored, 5.0).values())
+    assert all(verify_proof(problem, network, stored, 5.0).values())
     larger = stored | {"step_size": 2 * stored["step_size"]}
-    assert not verify_proof(problem, turns, larger, 5.0)["Psi < 0"]
+    assert not verify_proof(problem, network, larger, 5.0)["Psi < 0"]
     with pytest.raises(ArgumentError, match="changes with time"):
-        check_run(problem, turns, step_size=0.01, threshold=5.0, steps=3)
+        check_run(problem, network, step_size=0.01, threshold=5.0, steps=3)
 
 
 @pytest.mark.parametrize(
@@ -303,10 +303,10 @@ def test_networks_that_take_turns_are_certified_and_verified(problem, turns):
         pytest.param(graphs.exponential(8), 3, 0.106, marks=pytest.mark.slow),
     ],
 )
-def test_storage_of_networks_that_take_turns_is_that_of_the_specification(graph, count, expected):
+def test_storage_of_periodic_networks_is_that_of_the_specification(graph, count, expected):
     """Section 8, T: alpha L for J = 1."""
-    turns = Matrices.of(Network(graphs.split(graph, count)))
-    found = TapSearch(turns, 1, convex=True).best(np.ones(turns[0].n))
+    phases = Matrices.of(Network(graphs.split(graph, count)))
+    found = TapSearch(phases, 1, convex=True).best(np.ones(phases[0].n))
     assert found.step_size == pytest.approx(expected, rel=0.05)
 
 

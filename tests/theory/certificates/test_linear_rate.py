@@ -16,7 +16,7 @@ from digrad.theory.certificates.potential import potentials
 RNG = np.random.default_rng(3)
 CENTER, SCALE = RNG.normal(size=(3, 2)), RNG.uniform(0.5, 2, 3)
 TRIANGLE = graphs.from_edges(3, [(0, 1), (1, 2), (2, 0), (0, 2)])
-FIXED, TURNS = Network(TRIANGLE), Network(graphs.split(TRIANGLE, 2))
+FIXED, PERIODIC = Network(TRIANGLE), Network(graphs.split(TRIANGLE, 2))
 QUADRATIC = problems.quadratic(curvature=SCALE[:, None] * np.ones((3, 2)), linear=3 * CENTER)
 COSH = problems.cosh(center=CENTER, scale=SCALE)
 LOGISTIC = problems.logistic(data="breast_cancer", agents=3, reg_weight=1e-2, reg_power=4, seed=0)
@@ -27,21 +27,21 @@ CASES = {
     "cosh without a clip": (COSH, FIXED, math.inf, None),
     "quartic": (problems.quartic(center=CENTER, scale=SCALE), FIXED, 2.0, None),
     "logistic, strongly convex near the minimum only": (LOGISTIC, FIXED, 2.0, None),
-    "networks that take turns": (QUADRATIC, TURNS, 2.0, None),
+    "periodic network": (QUADRATIC, PERIODIC, 2.0, None),
     "nonconvex with given constants": (QUADRATIC, FIXED, 2.0, ASSERTED),
 }
 
 
-def run(problem, turns, step_size, threshold, steps):
+def run(problem, phases, step_size, threshold, steps):
     """Return x, y and the gradients of a run of CGT."""
     x = np.broadcast_to(problem.start, (problem.n_agents, problem.dim)).astype(float)
     y = grad = problem.local_gradients(x)
     found = [(x, y, grad)]
     for k in range(steps):
         lengths = np.linalg.norm(y, axis=1, keepdims=True)
-        x = turns[k % len(turns)].R @ x - step_size * y / np.maximum(1, lengths / threshold)
+        x = phases[k % len(phases)].R @ x - step_size * y / np.maximum(1, lengths / threshold)
         after = problem.local_gradients(x)
-        y, grad = turns[k % len(turns)].C @ y + after - grad, after
+        y, grad = phases[k % len(phases)].C @ y + after - grad, after
         found.append((x, y, grad))
     return (np.array(each) for each in zip(*found, strict=True))
 
@@ -58,19 +58,19 @@ def test_no_run_falls_more_slowly_than_the_promised_rate(name):
     start = np.broadcast_to(problem.start, (network.n, problem.dim))
     trackers = problem.local_gradients(start)
     found = certify_state(problem, network, start, trackers, 0.6 * largest, threshold, smoothness=constants)
-    proof, turns, n = found.proof, found.start.turns, network.n
+    proof, phases, n = found.proof, found.start.phases, network.n
     assert found.rate is not None
     assert 0 < found.rate < 1
-    x, y, grad = run(problem, turns, proof.step_size, threshold, 150)
-    V, rounding = potentials(problem, turns, proof, x, y, grad)
+    x, y, grad = run(problem, phases, proof.step_size, threshold, 150)
+    V, rounding = potentials(problem, phases, proof, x, y, grad)
     above = V - n * problem.solve(tolerance=1e-8).loss
-    ratio = np.min([turn.ratio for turn in turns], axis=0)
+    ratio = np.min([phase.ratio for phase in phases], axis=0)
     clipped = proof.kept * proof.step_size * ratio.min() * threshold**2
     promised = np.minimum(np.minimum(above[:-1], n * proof.depth) / proof.contraction, clipped)
     assert (above[:-1] - above[1:] >= promised - 2 * rounding[1:] - 1e-12 * above[0]).all()
     assert above[0] <= proof.budget
     slopes = np.linalg.norm(
-        problem.local_gradients(np.einsum("i,kid->kd", turns[0].u / n, x)[0]).mean(axis=0)
+        problem.local_gradients(np.einsum("i,kid->kd", phases[0].u / n, x)[0]).mean(axis=0)
     )
     assert found.iterations(slopes * 1e-6) < 20 * found.iterations(slopes * 1e-2)  # logarithmic, not 1/eps^2
 

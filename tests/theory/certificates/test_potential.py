@@ -40,7 +40,7 @@ def factors(rng: np.random.Generator, kind: int, y: np.ndarray, threshold: float
 
 
 def random_network(seed: int, n: int) -> Network:
-    """Return a ring, a complete graph or a random one; every fifth takes turns with the rest of its edges."""
+    """Return a ring, a complete graph or a random one; every fifth is periodic, with the rest of its edges."""
     graph = [
         graphs.ring(n),
         graphs.complete(n),
@@ -53,10 +53,10 @@ def check_falls(seed: int, steps: int) -> int:
     rng = np.random.default_rng(seed)
     n = int(rng.integers(1, 7))
     network = random_network(seed, n)
-    turns = Matrices.of(network)
+    phases = Matrices.of(network)
     problem = random_problem(rng, n, seed % 3)
     losses = Losses.of(problem, None)._replace(convex=seed % 4 != 3)
-    taps = 1 if not losses.convex or len(turns) > 1 else int(rng.integers(1, 5))
+    taps = 1 if not losses.convex or len(phases) > 1 else int(rng.integers(1, 5))
     x = rng.normal(size=problem.dim) + (0.2 if seed % 2 else 0.0) * rng.normal(size=(n, problem.dim))
     threshold = float(rng.choice([0.3, 2.0, 10.0]))
     instance = Instance(problem, network, taps=taps)
@@ -69,15 +69,15 @@ def check_falls(seed: int, steps: int) -> int:
         assert proof is not None
     xs, ys, gs, decreases = [x], [start.y], [problem.local_gradients(x)], []
     for k in range(steps):
-        now = turns[k % len(turns)]
+        now = phases[k % len(phases)]
         p = factors(rng, seed % 4, ys[-1], threshold)[:, None] * ys[-1]
         decreases.append(proof.kept * proof.step_size * np.sum(now.ratio[:, None] * p * ys[-1]))
         xs.append(now.R @ xs[-1] - proof.step_size * p)
         gs.append(problem.local_gradients(xs[-1]))
         ys.append(now.C @ ys[-1] + gs[-1] - gs[-2])
     x, y = np.array(xs), np.array(ys)
-    V, rounding = potentials(problem, turns, proof, x, y, np.array(gs))
-    weights = np.array([turns[k % len(turns)].u for k in range(steps + 1)])
+    V, rounding = potentials(problem, phases, proof, x, y, np.array(gs))
+    weights = np.array([phases[k % len(phases)].u for k in range(steps + 1)])
     average = np.einsum("ki,kid->kd", weights / n, x)
     F = np.array([problem.local_losses(point).mean() for point in average[:: max(1, steps // 20)]])
     scale = 100 * (rounding.max() + 1e-13 * np.abs(V).max())
@@ -100,13 +100,13 @@ def test_potential_never_rises_along_very_many_random_steps():
 
 
 @pytest.mark.parametrize(
-    ("taps", "convex", "turns"), [(1, True, 1), (3, True, 1), (1, False, 1), (1, True, 3), (1, False, 3)]
+    ("taps", "convex", "phases"), [(1, True, 1), (3, True, 1), (1, False, 1), (1, True, 3), (1, False, 3)]
 )
-def test_form_is_the_change_of_the_potential_where_every_inequality_is_tight(taps, convex, turns):
+def test_form_is_the_change_of_the_potential_where_every_inequality_is_tight(taps, convex, phases):
     """Quadratics as curved as assumed, and steps of 0 or y: V changes by alpha Psi exactly, for any storage."""
-    rng = np.random.default_rng(taps + turns)
+    rng = np.random.default_rng(taps + phases)
     graph = graphs.k_out(5, 2, seed=3)
-    matrices = Matrices.of(Network(graphs.split(graph, turns) if turns > 1 else graph))
+    matrices = Matrices.of(Network(graphs.split(graph, phases) if phases > 1 else graph))
     L, alpha, kept, slack = rng.uniform(0.5, 2.0, 5), 0.3, 0.1, 0.2
     a, b = rng.uniform(0, 1, (2, taps))
     a[0] = 1 + b[0] - np.arange(2, taps + 1) @ (a - b)[1:]
@@ -114,13 +114,13 @@ def test_form_is_the_change_of_the_potential_where_every_inequality_is_tight(tap
     proof = Proof(alpha, multipliers, L, convex, kept, slack)
     forms = [supply(one, proof) for one in matrices]
     states = len(forms[0].step.value)
-    storages = tuple(M + M.T for M in rng.normal(size=(turns, states, states)))
+    storages = tuple(M + M.T for M in rng.normal(size=(phases, states, states)))
     problem = problems.quadratic(curvature=np.outer(L, [1.0, 1.0]), linear=rng.normal(size=(5, 2)))
     xs = [rng.normal(size=(5, 2))]
     gs = [problem.local_gradients(xs[0])]
     ys, expected, paid = [gs[0]], [], []
-    for k in range(3 * turns + taps):
-        now, P = matrices[k % turns], storages[k % turns]
+    for k in range(3 * phases + taps):
+        now, P = matrices[k % phases], storages[k % phases]
         p = (rng.random((5, 1)) < 0.6) * ys[-1]
         xs.append(now.R @ xs[-1] - alpha * p)
         gs.append(problem.local_gradients(xs[-1]))
@@ -130,8 +130,8 @@ def test_form_is_the_change_of_the_potential_where_every_inequality_is_tight(tap
         before = [max(len(xs) - 2 - j, 0) for j in range(1, taps)]
         history = [(xs[-2] - xs[j]) / alpha for j in before] + [gs[-2] - gs[j] for j in before]
         sigma = np.concatenate([apart[:-1] / alpha, tracked[:-1], *history, p, gs[-1] - gs[-2]])
-        form = forms[k % turns]
-        psi = form.form.value + form.step.value.T @ storages[(k + 1) % turns] @ form.step.value
+        form = forms[k % phases]
+        psi = form.form.value + form.step.value.T @ storages[(k + 1) % phases] @ form.step.value
         psi[:states, :states] -= P
         expected.append(alpha * np.sum(sigma * (psi @ sigma)))
         paid.append(kept * alpha * np.sum(now.ratio[:, None] * p * ys[-2]) + slack / alpha * np.sum(apart**2))

@@ -44,12 +44,12 @@ def test_equal_averaging_allows_half_the_inverse_curvature_and_less_without_conv
 @pytest.mark.parametrize(("taps", "convex"), [(1, True), (2, True), (4, True), (1, False)])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_storage_exists_just_below_the_formula_and_not_above(name, taps, convex):
-    turns = Matrices.of(Network(NETWORKS[name]))
-    L = np.random.default_rng(0).uniform(0.3, 2.0, turns[0].n)
-    found = largest_step(turns[0], L, taps=taps, convex=convex)
+    phases = Matrices.of(Network(NETWORKS[name]))
+    L = np.random.default_rng(0).uniform(0.3, 2.0, phases[0].n)
+    found = largest_step(phases[0], L, taps=taps, convex=convex)
     for part, expected in ((0.5, True), (0.98, True), (0.999, True), (1.01, False)):
         asked = Proof(part * found.step_size, found, L, convex)
-        proven = prove_storages(turns, asked, relative=perron_error(turns))
+        proven = prove_storages(phases, asked, relative=perron_error(phases))
         assert (proven is not None) is expected
 
 

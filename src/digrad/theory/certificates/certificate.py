@@ -21,7 +21,7 @@ ASSUMPTIONS = (
     "F is bounded below by the stated number",
     "the f_i are L_i-smooth, and convex if the proof says so, where the run can go: built-in losses by their "
     "formulas, others by the constants that were given",
-    "R is row-stochastic and C column-stochastic, both strongly connected, or together so if networks take turns",
+    "R is row-stochastic and C column-stochastic, both strongly connected, or together so if the network is periodic",
     "full gradients, messages that arrive as sent, exact arithmetic",
     "every agent moves by any multiple of its tracker up to its step size that respects its threshold: clipped, softly "
     "clipped, scheduled below the certified step, or skipping",
@@ -89,7 +89,7 @@ class Certificate:
         proof = self.proof
         if proof is None or self.start is None or self.shares is None or self.label:
             return None
-        return proof.iterations(self.start.turns, self.start.reach, self.shares, eps)
+        return proof.iterations(self.start.phases, self.start.reach, self.shares, eps)
 
     @property
     def rate(self) -> float | None:

@@ -240,7 +240,7 @@ def verify_proof(
         is_fixed = not callable(threshold) and not callable(step_size)
         claims["K(eps) follows"] = all(
             K is None
-            or (is_fixed and _is_enough(K, proof.iterations(start.turns, reach, shares, float(eps))))
+            or (is_fixed and _is_enough(K, proof.iterations(start.phases, reach, shares, float(eps))))
             for eps, K in promised.items()
         )
     return claims | verify(start, proof, shares)
@@ -329,8 +329,8 @@ def _explained(start: Start, best: Proof, threshold: float) -> dict[str, Any]:
     """Return the upper end, what costs the difference, and certified steps at other thresholds."""
     found: dict[str, Any] = {}
     instance, losses, n = start.instance, start.losses, start.matrices.n
-    stable = largest_stable_step(losses.problem, start.turns, first=best.step_size)
-    alike = largest_stable_step(losses.problem, start.turns, first=best.step_size, scalar=True)
+    stable = largest_stable_step(losses.problem, start.phases, first=best.step_size)
+    alike = largest_stable_step(losses.problem, start.phases, first=best.step_size, scalar=True)
     if stable is not None and alike is not None:
         found["stable"] = stable
         if losses.constants is None:
@@ -343,7 +343,7 @@ def _explained(start: Start, best: Proof, threshold: float) -> dict[str, Any]:
                 "class (any losses of these curvatures, any clipping)": alike / local,
                 "scalar L_i (as curved in every direction as in the steepest)": stable / alike,
             }
-    if math.isfinite(threshold) and len(start.turns) == 1:
+    if math.isfinite(threshold) and len(start.phases) == 1:
         setting, printed = largest_printed_step(
             losses.problem, instance.norms, threshold, start.x, losses.constants
         )

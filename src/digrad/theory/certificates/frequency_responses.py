@@ -69,14 +69,14 @@ class Matrices:
     @classmethod
     def of(cls, network: Network) -> "tuple[Matrices, ...]":
         """Return the matrices of every step of a period; a fixed network has one."""
-        turns = [network.at(k) for k in range(network.period or 1)]
-        R, C = [one.R.toarray() for one in turns], [one.C.toarray() for one in turns]
+        members = [network.at(k) for k in range(network.period or 1)]
+        R, C = [one.R.toarray() for one in members], [one.C.toarray() for one in members]
         u, v = [_perron(product(R).T)], [_perron(product(C))]
         for pull, push in zip(reversed(R), C, strict=True):
             u.append(pull.T @ u[-1])
             v.append(push @ v[-1])
         u.reverse()
-        return tuple(cls(R[k], C[k], u[k], v[k], u[k + 1], v[k + 1]) for k in range(len(turns)))
+        return tuple(cls(R[k], C[k], u[k], v[k], u[k + 1], v[k + 1]) for k in range(len(members)))
 
     @property
     def n(self) -> int:

@@ -37,36 +37,36 @@ Floats = npt.NDArray[np.floating]
 ROOM = 1e-3  # by which kappa is above what was computed, relatively, so that it can be proved
 
 
-def contraction(turns: tuple[Matrices, ...], proof: Proof, shares: Floats, *, relative: float) -> float:
+def contraction(phases: tuple[Matrices, ...], proof: Proof, shares: Floats, *, relative: float) -> float:
     """Return kappa, proved; infinite if there is none.
 
     Args:
-        turns: The matrices of each step of a period.
+        phases: The matrices of each step of a period.
         proof: With its storages, m and h.
         shares: The step of each agent relative to the largest, ``[n]``.
         relative: How far the entries of R, C, u and v may be from exact ones, relatively.
     """
     if not _is_known(proof):
         return math.inf
-    found = _least(turns, proof, shares)
-    for turn, P in zip(turns, proof.storages, strict=True):
-        above, falls = _forms(turn, proof, P, shares)
+    found = _least(phases, proof, shares)
+    for phase, P in zip(phases, proof.storages, strict=True):
+        above, falls = _forms(phase, proof, P, shares)
         try:
             found = max(found, linalg.eigh(above.value, falls.value, eigvals_only=True)[-1])
         except linalg.LinAlgError:
             return math.inf
     found = float((1 + ROOM) * found)
-    return found if is_contraction(turns, proof, shares, found, relative=relative) else math.inf
+    return found if is_contraction(phases, proof, shares, found, relative=relative) else math.inf
 
 
 def is_contraction(
-    turns: tuple[Matrices, ...], proof: Proof, shares: Floats, kappa: float, *, relative: float
+    phases: tuple[Matrices, ...], proof: Proof, shares: Floats, kappa: float, *, relative: float
 ) -> bool:
     """Return whether kappa is proved to bound what V exceeds n inf F by, in units of the decrease of a step."""
-    if not _is_known(proof) or kappa < (1 + ROOM / 2) * _least(turns, proof, shares):
+    if not _is_known(proof) or kappa < (1 + ROOM / 2) * _least(phases, proof, shares):
         return False
-    for turn, P in zip(turns, proof.storages, strict=True):
-        above, falls = _forms(turn, proof, P, shares)
+    for phase, P in zip(phases, proof.storages, strict=True):
+        above, falls = _forms(phase, proof, P, shares)
         scale = np.exp2(np.round(-np.log2(np.diag(falls.value)) / 2))
         if not is_negative_form(above - falls.times(kappa), scale, relative=relative):
             return False
@@ -85,8 +85,8 @@ def _parts(matrices: Matrices, proof: Proof, shares: Floats) -> tuple[float, flo
     return unit * moved, unit * apart
 
 
-def _least(turns: tuple[Matrices, ...], proof: Proof, shares: Floats) -> float:
-    return max(sum(_parts(turn, proof, shares)) for turn in turns)
+def _least(phases: tuple[Matrices, ...], proof: Proof, shares: Floats) -> float:
+    return max(sum(_parts(phase, proof, shares)) for phase in phases)
 
 
 def _forms(matrices: Matrices, proof: Proof, P: Floats, shares: Floats) -> tuple[Bounded, Bounded]:

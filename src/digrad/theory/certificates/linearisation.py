@@ -21,7 +21,7 @@ MOST_ENTRIES = 2**24  # of all Hessians together
 
 
 def largest_stable_step(
-    problem: Problem, turns: tuple[Matrices, ...], *, first: float, scalar: bool = False
+    problem: Problem, phases: tuple[Matrices, ...], *, first: float, scalar: bool = False
 ) -> float | None:
     """Return the largest step with which AB, linearised at the minimum of F, does not grow; None if it is not computed.
 
@@ -30,7 +30,7 @@ def largest_stable_step(
 
     Args:
         problem: The losses; without a minimum, or with too many dimensions, the answer is None.
-        turns: The matrices of each step of a period.
+        phases: The matrices of each step of a period.
         first: Where the search begins, for example a certified step.
         scalar: Whether to take every Hessian as its norm times the identity, as a certificate does.
     """
@@ -46,13 +46,13 @@ def largest_stable_step(
     if scalar:
         found = np.linalg.norm(found, 2, axis=(1, 2))[:, None, None]
     low, high = first, 2 * first
-    while _grows(turns, found, low):
+    while _grows(phases, found, low):
         low, high = low / 2, low
-    while not _grows(turns, found, high):
+    while not _grows(phases, found, high):
         low, high = high, 2 * high
     while high > low * (1 + TOLERANCE):
         middle = (low + high) / 2
-        low, high = (low, middle) if _grows(turns, found, middle) else (middle, high)
+        low, high = (low, middle) if _grows(phases, found, middle) else (middle, high)
     return low
 
 
@@ -71,12 +71,12 @@ def _hessians(arrays: Any, x: jax.Array, *, losses: LossCode) -> jax.Array:
     return jnp.moveaxis(jax.lax.map(column, jnp.eye(x.shape[1], dtype=x.dtype)), 0, -1)  # [n, d, d]
 
 
-def _grows(turns: tuple[Matrices, ...], hessians: Floats, step_size: float) -> bool:
+def _grows(phases: tuple[Matrices, ...], hessians: Floats, step_size: float) -> bool:
     x = np.random.default_rng(0).standard_normal(hessians.shape[:2])
     y = _product(hessians, x)
     longest = np.zeros(4)
     for k in range(STEPS):
-        matrices = turns[k % len(turns)]
+        matrices = phases[k % len(phases)]
         following = matrices.R @ x - step_size * y
         y = matrices.C @ y + _product(hessians, following - x)
         x = following

@@ -249,7 +249,7 @@ def _circle(matrices: Matrices, curvature: Floats, step_size: float, omega: Floa
 
 
 def _clipped(start: Start, curvature: Floats, noise: Floats, step_size: float) -> BatchBound | None:
-    turns, convex, losses = start.turns, start.losses.convex, start.losses
+    phases, convex, losses = start.phases, start.losses.convex, start.losses
     taps = start.instance.search.best(curvature)
     room = 1 - step_size / ((1 - DISTANCE) * taps.step_size)
     matrices, n = start.matrices, start.matrices.n
@@ -260,7 +260,7 @@ def _clipped(start: Start, curvature: Floats, noise: Floats, step_size: float) -
     found = []
     for kept in (share * room for share in SHARES if room > 0):
         asked = Proof(step_size, taps, curvature, convex, kept)
-        if storages := prove_storages(turns, asked, relative=start.instance.relative):
+        if storages := prove_storages(phases, asked, relative=start.instance.relative):
             budget = max(0.0, start.potential(step_size, storages[0]) - n * losses.lower_bound)
             transient, floor = 2 * budget / (kept * step_size), energy / kept**2
             found.append(BatchBound("M", step_size, taps.step_size, transient, floor, noise))

@@ -22,21 +22,21 @@ ROUNDING = 1e-13  # of V, relative to the magnitudes of its terms
 
 
 def potentials(
-    problem: Problem, turns: tuple[Matrices, ...], proof: Proof, x: Floats, y: Floats, grad: Floats
+    problem: Problem, phases: tuple[Matrices, ...], proof: Proof, x: Floats, y: Floats, grad: Floats
 ) -> tuple[Floats, Floats]:
     """Return V and what rounding can do to it for each state, ``[K]`` each.
 
     Args:
         problem: The losses.
-        turns: The matrices of each step of a period, of which the first follows the first state.
+        phases: The matrices of each step of a period, of which the first follows the first state.
         proof: With its storages.
         x: Iterates from the state of the proof on, ``[K, n, d]``.
         y: Trackers.
         grad: Gradients of f_i at x_i.
     """
-    n, count, steps = turns[0].n, len(proof.taps.a), len(x)
-    turn = np.arange(steps) % len(turns)
-    u, v = np.array([one.u for one in turns])[turn], np.array([one.v for one in turns])[turn]  # [K, n]
+    n, count, steps = phases[0].n, len(proof.taps.a), len(x)
+    phase = np.arange(steps) % len(phases)
+    u, v = np.array([one.u for one in phases])[phase], np.array([one.v for one in phases])[phase]  # [K, n]
     later = proof.later
 
     def before(array: Floats, lag: int) -> Floats:
@@ -62,7 +62,7 @@ def potentials(
     sigma = np.concatenate(state, axis=1)  # [K, states, d]
     length = np.linalg.norm(sigma, axis=2)
     for k, P in enumerate(proof.storages):
-        at, longest = sigma[k :: len(turns)], length[k :: len(turns)]
-        total[k :: len(turns)] += proof.step_size * np.sum(at * (P @ at), axis=(1, 2))
-        size[k :: len(turns)] += proof.step_size * np.sum(longest * (longest @ np.abs(P)), axis=1)
+        at, longest = sigma[k :: len(phases)], length[k :: len(phases)]
+        total[k :: len(phases)] += proof.step_size * np.sum(at * (P @ at), axis=(1, 2))
+        size[k :: len(phases)] += proof.step_size * np.sum(longest * (longest @ np.abs(P)), axis=1)
     return total, ROUNDING * size

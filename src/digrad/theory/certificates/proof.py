@@ -60,7 +60,7 @@ class Proof(NamedTuple):
         return max(0.0, self.potential - len(self.curvature) * self.lower_bound)
 
     def iterations(
-        self, turns: tuple[Matrices, ...], reach: Floats, shares: Floats, eps: float
+        self, phases: tuple[Matrices, ...], reach: Floats, shares: Floats, eps: float
     ) -> float | None:
         """Return K(eps), or None if V is not known to fall by the square of the consensus error (section 1.1).
 
@@ -70,7 +70,7 @@ class Proof(NamedTuple):
         # sum of |y_i| and L_i |e_i|, and |y| <= max(r, r^2/c0) where <p, y> = r^2.
         if self.kept <= 0 or self.slack < 0:
             return None
-        n, ratio = len(reach), np.min([turn.ratio for turn in turns], axis=0)
+        n, ratio = len(reach), np.min([phase.ratio for phase in phases], axis=0)
         weights = 1 / (ratio * shares * self.kept * self.step_size)
         energy = float(weights.sum())
         if self.slack:

@@ -97,7 +97,7 @@ def _complete(start: Start, asked: Proof) -> Proof | None:
 
     V_0 is at least n F of the average. That the region has no more than the assumed curvature is not checked.
     """
-    storages = prove_storages(start.turns, asked, relative=start.instance.relative)
+    storages = prove_storages(start.phases, asked, relative=start.instance.relative)
     if storages is None:
         return None
     n, lower_bound = start.matrices.n, start.losses.lower_bound
@@ -108,7 +108,7 @@ def _complete(start: Start, asked: Proof) -> Proof | None:
 
 
 def _least_ratio(start: Start) -> float:
-    return float(min(turn.ratio.min() for turn in start.turns))
+    return float(min(phase.ratio.min() for phase in start.phases))
 
 
 def verify(start: Start, proof: Proof, shares: Floats) -> dict[str, bool]:
@@ -116,12 +116,12 @@ def verify(start: Start, proof: Proof, shares: Floats) -> dict[str, bool]:
 
     With a linear rate no step may be larger than the proven one.
     """
-    taps, turns, lags = proof.taps, start.turns, np.arange(1, len(proof.taps.a) + 1)
+    taps, phases, lags = proof.taps, start.phases, np.arange(1, len(proof.taps.a) + 1)
     has_balance = (
         abs(lags @ (taps.a - taps.b) - 1) <= 8 * EPS * (lags @ (taps.a + taps.b)) or not proof.convex
     )
-    is_admissible = bool((taps.a >= 0).all() and (taps.b >= 0).all()) and (len(lags) == 1 or len(turns) == 1)
-    storages = prove_storages(turns, proof, relative=start.instance.relative)
+    is_admissible = bool((taps.a >= 0).all() and (taps.b >= 0).all()) and (len(lags) == 1 or len(phases) == 1)
+    storages = prove_storages(phases, proof, relative=start.instance.relative)
     proof = proof._replace(storages=storages or ())
     return {
         "taps are admissible": is_admissible
@@ -141,22 +141,22 @@ def verify(start: Start, proof: Proof, shares: Floats) -> dict[str, bool]:
             storages is not None
             and bool((shares <= 1).all())
             and proof.modulus <= start.losses.strong_convexity(proof.depth)
-            and is_contraction(turns, proof, shares, proof.contraction, relative=start.instance.relative)
+            and is_contraction(phases, proof, shares, proof.contraction, relative=start.instance.relative)
         ),
     }
 
 
 def strengthen(start: Start, proof: Proof, shares: Floats) -> Proof:
     """Return a proof of the same step under which V falls faster, so that fewer steps are promised; or the same."""
-    turns = start.turns
+    phases = start.phases
     modulus, depth = _growth(start, proof)
 
     def rated(found: Proof) -> tuple[Proof, float | None]:
         found = found._replace(modulus=modulus, depth=depth)
         found = found._replace(
-            contraction=contraction(turns, found, shares, relative=start.instance.relative)
+            contraction=contraction(phases, found, shares, relative=start.instance.relative)
         )
-        return found, found.iterations(turns, start.reach, shares, ACCURACY)
+        return found, found.iterations(phases, start.reach, shares, ACCURACY)
 
     def stronger(L: Floats, kept: float, slack: float) -> Proof | None:
         for part in PARTS:

@@ -74,7 +74,7 @@ class Instance:
         return Losses.of(self.problem, self.constants)
 
     @cached_property
-    def turns(self) -> tuple[Matrices, ...]:
+    def phases(self) -> tuple[Matrices, ...]:
         """The matrices of each step of a period."""
         return Matrices.of(self.network)
 
@@ -82,14 +82,14 @@ class Instance:
     def search(self) -> TapSearch:
         """The search of taps: 1 where the network changes, as the history of the average would need more states."""
         most = (
-            next(taps for largest, taps in TAPS if self.network.n <= largest) if len(self.turns) == 1 else 1
+            next(taps for largest, taps in TAPS if self.network.n <= largest) if len(self.phases) == 1 else 1
         )
-        return TapSearch(self.turns, self.taps or most, self.losses.convex)
+        return TapSearch(self.phases, self.taps or most, self.losses.convex)
 
     @cached_property
     def relative(self) -> float:
         """A bound of the relative errors of u, v and the matrices."""
-        return max(perron_error(self.turns), 4 * EPS)
+        return max(perron_error(self.phases), 4 * EPS)
 
     @cached_property
     def norms(self) -> Norms:
@@ -103,8 +103,8 @@ class Instance:
         return self._moved[reach.tobytes()]
 
     def _sum_of_powers(self, reach: Floats) -> Floats:
-        matrices, n = self.turns[0], self.network.n
-        if len(self.turns) > 1 or not np.isfinite(reach).all():
+        matrices, n = self.phases[0], self.network.n
+        if len(self.phases) > 1 or not np.isfinite(reach).all():
             return np.full(n, np.inf)  # the slack bounds e_x then
         reduced, power = matrices.R - matrices.u / n, matrices.project_R
         total, unit = np.zeros(n), 8 * ((n + 3) * EPS + self.relative)
@@ -125,13 +125,13 @@ class Instance:
         if reason and not (reason == CHANGES and period is not None):
             return reason
         if self.network.n * (period or 1) > LARGEST_NETWORK:
-            turns = f" in {period} turns" if period != 1 else ""
+            phases = f" in {period} phases" if period != 1 else ""
             return (
                 f"certificates are dense and computed for at most {LARGEST_NETWORK} agents, those of a network that "
-                f"changes counted in every turn, but the network has {self.network.n}{turns}; certify a smaller one of "
-                "the same kind"
+                f"changes counted in every phase, but the network has {self.network.n}{phases}; certify a smaller one "
+                "of the same kind"
             )
-        if not all((turn.u > 0).all() and (turn.v > 0).all() for turn in self.turns):
+        if not all((phase.u > 0).all() and (phase.v > 0).all() for phase in self.phases):
             return "R or C is not strongly connected: the theorem divides by every u_i and v_i"
         return ""
 
@@ -152,7 +152,7 @@ class Instance:
 
     def start(self, x: Floats, y: Floats | None, reach: Floats) -> "Start":
         """Return the state from which a certificate begins, checked; without y the trackers are the gradients."""
-        average = self.turns[0].u @ x / self.network.n
+        average = self.phases[0].u @ x / self.network.n
         _, gradients = check_start(self.problem, self.losses.lower_bound, average, x)
         if y is not None:
             drift = np.linalg.norm(y.sum(axis=0) - gradients.sum(axis=0))
@@ -186,14 +186,14 @@ class Start:
         return self.instance.losses
 
     @property
-    def turns(self) -> tuple[Matrices, ...]:
+    def phases(self) -> tuple[Matrices, ...]:
         """The matrices of each step of a period."""
-        return self.instance.turns
+        return self.instance.phases
 
     @property
     def matrices(self) -> Matrices:
         """R and C of the first step, with u and v."""
-        return self.turns[0]
+        return self.phases[0]
 
     @cached_property
     def consensus(self) -> Floats:

@@ -165,15 +165,15 @@ def form_of(terms: Iterable[Term]) -> Bounded:
     return found
 
 
-def prove_storages(turns: Sequence[Matrices], proof: Proof, *, relative: float) -> tuple[Floats, ...] | None:
+def prove_storages(phases: Sequence[Matrices], proof: Proof, *, relative: float) -> tuple[Floats, ...] | None:
     """Return the storage before each step of a period if Psi < 0 is proved at all of them, else None.
 
     Args:
-        turns: The matrices of the steps.
+        phases: The matrices of the steps.
         proof: What is asked; on a changing network with one tap.
         relative: How far the entries of R, C, u and v may be from exact ones, relatively.
     """
-    forms = [supply(turn, proof) for turn in turns]
+    forms = [supply(phase, proof) for phase in phases]
     for margin in MARGINS:
         found = find_storages(forms, margin)
         if found is None:
@@ -184,26 +184,26 @@ def prove_storages(turns: Sequence[Matrices], proof: Proof, *, relative: float) 
     return None
 
 
-def find_storages(turns: Sequence[Supply], margin: float = 1e-8) -> tuple[Floats, ...] | None:
+def find_storages(phases: Sequence[Supply], margin: float = 1e-8) -> tuple[Floats, ...] | None:
     """Return P before each step of a period, or None where the Riccati equation has no stabilizing solution.
 
     A period is one long step with the inputs of all of its steps; its storage is that before the first step, from which
     the others follow backwards: each is the most that the rest of the period can take out.
 
     Args:
-        turns: The form and the step of each step.
+        phases: The form and the step of each step.
         margin: By which more than Psi <= 0 is asked for, relative to the form.
     """
-    states, scale = len(turns[0].step.value), turns[0].scale
+    states, scale = len(phases[0].step.value), phases[0].scale
     if not states:
-        return (np.zeros((0, 0)),) * len(turns)
+        return (np.zeros((0, 0)),) * len(phases)
     forms, steps = [], []
-    for one in turns:
+    for one in phases:
         form = scale[:, None] * one.form.value * scale
         forms.append(form + margin * np.abs(form).max() * np.eye(len(form)))
         steps.append(one.step.value * scale / scale[:states, None])
     inputs = len(scale) - states
-    state = np.eye(states, states + inputs * len(turns))
+    state = np.eye(states, states + inputs * len(phases))
     total = np.zeros((state.shape[1],) * 2)
     for k, (form, step) in enumerate(zip(forms, steps, strict=True)):
         both = np.vstack([state, np.eye(inputs, state.shape[1], states + k * inputs)])
@@ -297,15 +297,15 @@ def form_bound(P: Floats, rows: Floats, slips: Floats) -> float:
     return float(np.sum(rows * (P @ rows))) + (1 + OUTWARD) * float(longest @ sizes @ longest) - least
 
 
-def perron_error(turns: Sequence[Matrices]) -> float:
+def perron_error(phases: Sequence[Matrices]) -> float:
     """Return how far the u and v of a period are from those of exactly stochastic matrices, relatively, at most.
 
     Exact are the stored ones with rows, or columns, divided by their sums, which a network allows to be off by 1e-10.
     All others follow from the first u and v by products of nonnegative numbers.
     """
-    R, C = product([turn.R for turn in turns]), product([turn.C for turn in turns])
-    first, count = turns[0], len(turns)
-    sums = np.concatenate([each for turn in turns for each in (turn.R.sum(axis=1), turn.C.sum(axis=0))])
+    R, C = product([phase.R for phase in phases]), product([phase.C for phase in phases])
+    first, count = phases[0], len(phases)
+    sums = np.concatenate([each for phase in phases for each in (phase.R.sum(axis=1), phase.C.sum(axis=0))])
     rounding = 2 * (count - 1) * len(R) * EPS + count * float(np.abs(sums - 1).max())  # of the products
     found = max(_vector_error(R.T, first.u, rounding), _vector_error(C, first.v, rounding))
     return found + rounding + 2 * len(R) * EPS

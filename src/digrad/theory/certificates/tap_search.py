@@ -24,21 +24,21 @@ class TapSearch:
     """Finds taps for many curvatures on one network, and remembers: 1/alpha_max grows with every L_i and scales with L.
 
     Attributes:
-        turns: The matrices of each step of a period.
+        phases: The matrices of each step of a period.
         taps: J; 1 on a network that changes.
         convex: Whether all losses are convex.
     """
 
-    turns: tuple[Matrices, ...]
+    phases: tuple[Matrices, ...]
     taps: int
     convex: bool
     known: list[tuple[Floats, Taps]] = field(default_factory=list, init=False, repr=False)
 
     def best(self, curvature: Floats) -> Taps:
         """Return the best taps for L ``[n]``."""
-        first, *others = self.turns
+        first, *others = self.phases
         if others:
-            found = _largest_by_trial(self.turns, curvature, self.convex)
+            found = _largest_by_trial(self.phases, curvature, self.convex)
         else:
             start = self.known[-1][1] if self.known else None
             found = largest_step(first, curvature, taps=self.taps, convex=self.convex, start=start)
@@ -56,7 +56,7 @@ class TapSearch:
         return self.best(curvature)
 
 
-def _largest_by_trial(turns: tuple[Matrices, ...], curvature: Floats, convex: bool) -> Taps:
+def _largest_by_trial(phases: tuple[Matrices, ...], curvature: Floats, convex: bool) -> Taps:
     """Return the best scalar and the largest step that has a storage with it: its steps form an interval from 0."""
     unit = float(curvature.max())
 
@@ -69,7 +69,7 @@ def _largest_by_trial(turns: tuple[Matrices, ...], curvature: Floats, convex: bo
 
         def has_storage(step: float) -> bool:
             return (
-                prove_storages(turns, Proof(step, taps, curvature / unit, convex), relative=EPS) is not None
+                prove_storages(phases, Proof(step, taps, curvature / unit, convex), relative=EPS) is not None
             )
 
         return last_step(has_storage, *STEPS, tolerance=TOLERANCE)
