@@ -94,7 +94,7 @@ _LABELS = (
     "CDSGDNesterov",
 )
 BITWISE_METHODS = {case.label: case.method for case in CASES if case.label in _LABELS}
-BITWISE_STEPS = {"small": 6, "large": 3}
+BITWISE_STEPS = {"small": 6, "large": 3, "deadline": 12}
 
 
 def bitwise_network(messages: str | None) -> Network:
@@ -107,8 +107,13 @@ def bitwise_settings(size: str) -> list[tuple[str, str, torch.dtype, str | None]
 
     Args:
         size: ``small``: both networks with CGT, the other methods on one. ``large``: messages long enough to be
-            read from a neighbour's memory.
+            read from a neighbour's memory. ``deadline``: methods whose messages may be late.
     """
+    if size == "deadline":
+        return [
+            ("CGT", "wide", torch.float32, None),
+            *((label, "mlp", torch.float32, None) for label in ("CGT", "AB", "PushDIGing", "ADDOPT", "SGP")),
+        ]
     if size == "large":
         return [
             ("CGT", "wide", torch.float32, None),

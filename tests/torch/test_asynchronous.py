@@ -66,7 +66,6 @@ def train(
     *,
     deadline: float = 5.0,
     delay: Callable[[int, int], float] = lambda agent, k: 0.0,
-    in_lockstep: bool = False,
 ) -> list[dict[str, Any]]:
     """Run a quadratic, one thread per agent; return the state of each and what is with it beyond its state."""
     early = measure_communication(method).early
@@ -85,8 +84,6 @@ def train(
                 net.begin_step()
                 state = method.step(state, grad, net)
                 net.end_step()
-                if in_lockstep:
-                    together.barrier.wait()
             together.barrier.wait()
             net.pause()
             assert net.is_drained(30.0)
@@ -155,7 +152,7 @@ def in_one_process(method: Any, network: Network, steps: int) -> torch.Tensor:
 def test_agents_that_are_all_in_time_compute_what_synchronous_ones_do(method: Any) -> None:
     """Also where a step sends a second time, once the gradient is known: that packet is waited for as well."""
     network = Network(example5())
-    found = train(method, network, 15, delay=lambda agent, k: 0.002 * (agent == k % N), in_lockstep=True)
+    found = train(method, network, 15, delay=lambda agent, k: 0.002 * (agent == k % N))
     assert [one["late"] for one in found] == [0] * N
     expected = in_one_process(method, network, 15)
     assert torch.allclose(torch.cat([one["x"] for one in found]), expected, rtol=1e-12, atol=1e-12)

@@ -81,7 +81,7 @@ def test_agents_wait_by_default_for_one_that_is_stopped_and_name_it(tmp_path: Pa
 
 
 def test_agents_that_may_not_run_ahead_come_together_at_the_end(tmp_path: Path) -> None:
-    found = run(tmp_path, n=3, steps=150, deadline=0.01, compute=0.001, slow=1, factor=3, max_lag=2)
+    found = run(tmp_path, n=3, steps=300, deadline=0.01, compute=0.001, slow=1, factor=3, max_lag=2)
     assert all(one["error"] < 1e-3 for one in found), found
 
 

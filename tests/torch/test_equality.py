@@ -228,6 +228,15 @@ def test_replicas_and_processes_agree_bitwise_on_large_messages(way: str, tmp_pa
         assert set(stored["writers"].tolist()) == (near if can_share else set())
 
 
+@pytest.mark.parametrize("way", ["direct", "zeromq"])
+def test_agents_that_are_all_in_time_agree_bitwise_whether_there_is_a_deadline_or_not(
+    way: str, tmp_path: Path
+) -> None:
+    """The synchronous ones are equal to replicas; agents that are ahead of a slow one do not change what it takes."""
+    run("bitwise.py", 5, str(tmp_path), "deadline", way)
+    check_bitwise(tmp_path, "deadline")
+
+
 def check_bitwise(folder: Path, size: str) -> list[dict[str, torch.Tensor]]:
     """Compare what the processes stored with replicas of the same runs; return what they stored."""
     agents = [load_file(folder / f"agent{i}.safetensors") for i in range(5)]

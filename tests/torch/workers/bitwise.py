@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 
 import torch
 from safetensors.torch import save_file
@@ -29,8 +30,9 @@ def main(out: str, size: str, way: str) -> None:
         shared_memory._describe_self = lambda listener: {**describe(listener), "host": "elsewhere"}
     if way == "mixed" and agent == 2:  # as if it lived in a sandbox
         shared_memory._describe_self = forbidden
+    deadline = 60.0 if size == "deadline" else None  # nothing is late
     networks = {
-        messages: ProcessNetwork(bitwise_network(messages), direct=way != "zeromq")
+        messages: ProcessNetwork(bitwise_network(messages), direct=way != "zeromq", deadline=deadline)
         for messages in dict.fromkeys(messages for *_, messages in settings)
     }
     network = networks[None]
@@ -42,9 +44,12 @@ def main(out: str, size: str, way: str) -> None:
         for k in range(BITWISE_STEPS[size]):
             optimizer.zero_grad()
             network_loss(model, network.agent, k, dtype).backward()
+            if deadline and k % 5 == network.agent:  # neighbours that do not hear this agent get ahead of it
+                time.sleep(0.05)
             optimizer.step()
-        optimizer.close()
-        results |= {f"{row}/{key}": v.contiguous() for key, v in optimizer.state_fields._asdict().items()}
+        fields = optimizer.state_fields._asdict().items()
+        results |= {f"{row}/{key}": values.clone() for key, values in fields}
+        optimizer.close()  # with a deadline, after some more mixing
         results |= {f"{row}/buffer/{key}": v for key, v in model.named_buffers()}
     results["writers"] = torch.tensor(sorted(network.shares_memory_with - {agent}), dtype=torch.int64)
     save_file(

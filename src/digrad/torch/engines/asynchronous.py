@@ -18,6 +18,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,11 +28,11 @@ from digrad.core.net import Primitives
 from digrad.errors import ArgumentError, CommunicationError
 from digrad.methods.numeric_fields import with_fields
 from digrad.torch.engines.compression import LinkKey
-from digrad.torch.engines.lag_report import RECENT, lag_text, tell_seen
+from digrad.torch.engines.lag_report import lag_text, tell_seen
 from digrad.torch.engines.log_records import note_step
-from digrad.torch.engines.mixing import Share, ShareSchedule
+from digrad.torch.engines.mixing import Share, ShareSchedule, combine
 from digrad.torch.engines.runtime import OWNER, overwrite
-from digrad.torch.engines.undelivered import Arrived, Inbox, Item, Outgoing
+from digrad.torch.engines.undelivered import RECENT, Arrived, Inbox, Item, Outgoing
 from digrad.torch.launch.failures import say
 from digrad.torch.process_network import ProcessNetwork
 
@@ -71,7 +72,7 @@ class AsynchronousNet(Primitives):
         self._links = links
         self._short_width = None if links is None or links.compressor is None else dimension
         assert network.deadline is not None
-        self._deadline, self._max_lag = network.deadline, network.max_lag
+        self.deadline, self._max_lag = network.deadline, network.max_lag
         self._schedule = ShareSchedule(network.network, matrices)
         self._adds = {primitive: matrix != "R" for primitive, matrix in matrices.items()}
         self._channel = network.transports.channel()
@@ -155,7 +156,8 @@ class AsynchronousNet(Primitives):
         )
 
     def pause(self) -> None:
-        """Let nothing leave."""
+        """Let nothing leave, and take all that comes."""
+        self.inbox.reach(math.inf)
         for edge in self._edges.values():
             edge.pause()
 
@@ -179,7 +181,10 @@ class AsynchronousNet(Primitives):
     def go_on(self) -> None:
         """Let packets leave again; all agents are at the same step now."""
         self._ahead, self._base, self._asked = 0, self.k - 1, {}
+        assert self.network.deadline is not None
+        self.deadline = self.network.deadline
         with self.inbox.changed:
+            self.inbox.step = self.k
             for arrived in self.inbox.arrived.values():
                 arrived.steps = {call: min(step, self._base) for call, step in arrived.steps.items()}
                 arrived.when = time.monotonic()
@@ -197,6 +202,7 @@ class AsynchronousNet(Primitives):
     def start_early(self, fields: Sequence[tuple[str, torch.Tensor]], *, ahead: int = 0) -> None:
         """Send arrays ahead of iteration k; ``ahead`` counts the steps taken since while others were behind."""
         self._early, self._ahead, self._since = list(fields), ahead, time.monotonic()
+        self.inbox.reach(self.k + ahead)
         is_pair = sum(self._adds[primitive] for primitive, _ in fields) > 1
         self._not_sent, self._is_gone = self._is_gone, frozenset()
         parts = {call: field for call, field in enumerate(fields, _EARLY) if call not in self._not_sent}
@@ -230,7 +236,7 @@ class AsynchronousNet(Primitives):
                 calls = {
                     _EARLY + place: early_primitive for place, (early_primitive, _) in enumerate(self._early)
                 }
-                self._snapshot = self._taken(calls, self._since + self._deadline)
+                self._snapshot = self._taken(calls, self._since + self.deadline)
             rows = [
                 self._mixed(primitive, array, _EARLY + place, self._snapshot)
                 for array, place in zip(arrays, early, strict=True)
@@ -238,7 +244,7 @@ class AsynchronousNet(Primitives):
         else:
             call, flat = self._next_call(), torch.cat([array.reshape(-1) for array in arrays])
             self._offer({call: (primitive, flat)})
-            taken = self._taken({call: primitive}, time.monotonic() + self._deadline)
+            taken = self._taken({call: primitive}, time.monotonic() + self.deadline)
             rows = self._mixed(primitive, flat[None], call, taken).split(
                 [array.shape[1] for array in arrays], 1
             )
@@ -314,7 +320,8 @@ class AsynchronousNet(Primitives):
             return all(self._step_of(s, expected[s]) >= bound for s, bound in wanted.items())
 
         recent = {s: step for s in expected if self._is_recent(s, first, expected[s])}
-        self._wait_until(lambda: have_come(recent), until, expected)
+        edges = self._edges.values()
+        self._wait_until(lambda: have_come(recent) and all(edge.has_left for edge in edges), until, expected)
         if not self._ahead:  # else all have come as far as they will
             bounds, began = {s: self._oldest(s, first) for s in expected}, time.monotonic()
             self._wait_until(lambda: have_come(bounds), math.inf, expected)
@@ -391,21 +398,18 @@ class AsynchronousNet(Primitives):
             raise lost from error
 
     def _mixed(self, primitive: str, own: torch.Tensor, call: int, taken: Taken) -> torch.Tensor:
-        share, items = self._share(primitive), {s: found[call] for s, found in taken.items() if call in found}
-        if self._adds[primitive]:
-            mixed = own.clone()
-            for _, weight in share.receivers:
-                mixed -= own * weight
-            for sender in sorted(items):
-                mixed += items[sender].values[None]
-            # Not in float64, which takes nine times as long as the mixing: torch adds up pairwise, so that the error
-            # is far below what is tolerated, a thousand times the rounding error of `scale`.
-            self.balance += float(mixed.sum()) - float(own.sum())
-            self.scale += float(torch.linalg.vector_norm(own, 1))
-            return mixed
-        mixed = torch.zeros_like(own)
-        for sender, weight in share.senders:
-            mixed += weight * (items[sender].values[None] if sender in items else own)
+        share = self._share(primitive)
+        received = {s: found[call].values[None] for s, found in taken.items() if call in found}
+        if not share.conserves:
+            missing = {sender: own for sender, _ in share.senders if sender not in received}
+            return combine(share, own, own, missing | received)
+        # What was pushed has its weight already; late mass may come over an edge that is not there now.
+        senders = sorted((sender, 1.0) for sender in {share.agent, *received})
+        mixed = combine(replace(share, senders=tuple(senders)), own, own, received)
+        # Not in float64, which takes nine times as long as the mixing: torch adds up pairwise, so that the error
+        # is far below what is tolerated, a thousand times the rounding error of `scale`.
+        self.balance += float(mixed.sum()) - float(own.sum())
+        self.scale += float(torch.linalg.vector_norm(own, 1))
         return mixed
 
     def _edge(self, receiver: int) -> Outgoing:
@@ -472,6 +476,7 @@ class AsynchronousRuntime:
         """
         name = f"gathering {next(self._gatherings)}"
         self._network.coordination.post(name, {"call": call, "k": self.net.k})
+        self.net.deadline = 0.0  # those who have come send no more
         ahead = 0
         while self._network.coordination.posted(name) is None:
             ahead += 1

@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from digrad.torch.engines.undelivered import RECENT
 from digrad.torch.launch.failures import say
-
-RECENT = 2  # times that a neighbour may be late in a row and still be waited for
 
 
 def tell_seen(agent: int, lags: Mapping[int, int]) -> None:

@@ -22,8 +22,9 @@ from digrad.torch.engines.compression import Compression, LinkKey
 from digrad.torch.transport.packets import MessageLostError, Packet, typed
 from digrad.torch.transport.transports import Channel
 
-_HEADER = struct.Struct("<qqq")  # step, epoch, arrays
+_HEADER = struct.Struct("<qqqqq")  # step, epoch, arrays, step of the packet before, first step of this one
 _ENTRY = struct.Struct("<qqqqq")  # call, format, whether it adds up, whether it is compressed, numbers
+RECENT = 2  # times that a neighbour may be late in a row and still be waited for
 _FORMATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
@@ -56,15 +57,25 @@ class Arrived:
         steps: The newest of the sender of which something has come, by call.
         when: When a packet last came.
         items: By call.
+        held: The first step of a packet that has come too early to be taken, and its items.
     """
 
     steps: dict[int, int] = field(default_factory=dict)
     when: float = 0.0
     items: dict[int, Item] = field(default_factory=dict)
+    held: tuple[int, dict[int, Item]] | None = None
+
+    def add(self, items: Mapping[int, Item]) -> None:
+        """Add what may be taken."""
+        for call, item in items.items():
+            self.items[call] = item.after(self.items.get(call))
 
 
 class Inbox:
     """Packets of all senders of an agent that it has not taken yet; ``changed`` guards everything here.
+
+    A packet is held, and its sender waits, as long as the agent has reached the step of the one before but not its own:
+    agents that are all in time take at every step what synchronous ones do. Who is further behind takes what comes.
 
     Args:
         channel: From which packets come.
@@ -75,9 +86,22 @@ class Inbox:
         self.changed = threading.Condition()
         self.arrived: dict[int, Arrived] = {}
         self.epoch = 0  # packets of an earlier one are of a state that was given up
+        self.step: float = 0  # that this agent has reached
         self.error: tuple[int, Exception] | None = None  # the neighbour whose connection is lost
         self._channel, self._links = channel, links
         self._compression: dict[int, tuple[int, Compression]] = {}  # epoch and references, by sender
+
+    def reach(self, step: float) -> None:
+        """Begin a step: let what was held for it be taken."""
+        with self.changed:
+            self.step, due = step, []
+            for sender, arrived in self.arrived.items():
+                if arrived.held is not None and arrived.held[0] <= step:
+                    arrived.add(arrived.held[1])
+                    arrived.held = None
+                    due.append(sender)
+        for sender in due:
+            self._channel.release(sender)
 
     def lose(self, peer: int, error: Exception) -> None:
         """Let the agent know that a connection is lost."""
@@ -86,26 +110,30 @@ class Inbox:
             self.changed.notify_all()
 
     def deliver(self, sender: int, packet: Packet) -> None:
-        """Add a packet to what has arrived, and release it; a thread of a transport calls."""
+        """Add a packet to what has arrived, and release it unless it is held; a thread of a transport calls."""
         try:
-            step, epoch, items = self._items(sender, packet)
+            step, before, first, epoch, items = self._items(sender, packet)
         except (struct.error, IndexError, RuntimeError, KeyError) as error:
             self.lose(sender, MessageLostError(f"a packet is not what was expected ({first_line(error)})"))
             return
         with self.changed:
+            is_held = epoch == self.epoch and before <= self.step < first
             if epoch == self.epoch:
                 arrived = self.arrived.setdefault(sender, Arrived())
                 arrived.when = time.monotonic()
-                for call, item in items.items():
-                    arrived.steps[call] = max(arrived.steps.get(call, -1), step)
-                    arrived.items[call] = item.after(arrived.items.get(call))
+                arrived.steps |= {call: max(arrived.steps.get(call, -1), step) for call in items}
+                if is_held:
+                    arrived.held = first, items
+                else:
+                    arrived.add(items)
             self.changed.notify_all()
-        self._channel.release(sender)
+        if not is_held:
+            self._channel.release(sender)
 
-    def _items(self, sender: int, packet: Packet) -> tuple[int, int, dict[int, Item]]:
-        step, epoch, count = _HEADER.unpack_from(packet.header)
-        before, compression = self._compression.get(sender, (-1, None))
-        if compression is None or before != epoch:
+    def _items(self, sender: int, packet: Packet) -> tuple[int, int, int, int, dict[int, Item]]:
+        step, epoch, count, before, first = _HEADER.unpack_from(packet.header)
+        known, compression = self._compression.get(sender, (-1, None))
+        if compression is None or known != epoch:
             compression = Compression(self._links, 0)
             self._compression[sender] = epoch, compression
         items, start = {}, 0
@@ -120,7 +148,7 @@ class Inbox:
             wire = piece[None] if is_short else typed(piece, like.dtype)[None]
             values = compression.decode(wire, like, key, in_full=not is_short)[0]
             items[call] = Item(values, bool(adds))
-        return step, epoch, items
+        return step, before, first, epoch, items
 
 
 class Outgoing:
@@ -140,7 +168,8 @@ class Outgoing:
         self._rest: dict[int, Item] = {}  # by call, of what was sent: what the compressor left out
         self._compression = Compression(links, 0)
         self._under_way = self._is_paused = False
-        self._step = 0
+        self._first = self._step = self._before = 0  # of what is to be sent, and of what was sent last
+        self._delayed = 0  # offers that had to wait for the receiver, less those that had not
 
     @property
     def undelivered(self) -> dict[int, Item]:
@@ -152,10 +181,16 @@ class Outgoing:
     def offer(self, step: int, items: Mapping[int, Item]) -> None:
         """Send items as soon as the edge is free, together with undelivered mass."""
         with self._changed:
-            self._step = step
+            self._first, self._step = self._first if self._waiting else step, step
+            self._delayed = min(self._delayed + 1, RECENT + 1) if self._waiting else max(self._delayed - 1, 0)
             for call, item in items.items():
                 self._waiting[call] = item.after(self._waiting.get(call))
         self._send()
+
+    @property
+    def has_left(self) -> bool:
+        """Whether all that was offered has left, or the receiver is too slow to be waited for."""
+        return not self._waiting or self._is_paused or self._delayed > RECENT
 
     def pause(self) -> None:
         """Let no further packet leave."""
@@ -170,7 +205,7 @@ class Outgoing:
     def replace(self, undelivered: dict[int, Item]) -> None:
         """Pause, and replace undelivered mass, which is of no step that the receiver might wait for."""
         with self._changed:
-            self._is_paused, self._step = True, -1
+            self._is_paused, self._first, self._step = True, -1, -1
             self._waiting, self._rest, self._compression = undelivered, {}, Compression(self._links, 0)
 
     def go_on(self) -> None:
@@ -186,7 +221,8 @@ class Outgoing:
                 return
             items, self._waiting, self._under_way = self._waiting, {}, True
             items = {call: item.after(self._rest.pop(call, None)) for call, item in items.items()}
-            header = _HEADER.pack(self._step, self._inbox.epoch, len(items))
+            header = _HEADER.pack(self._step, self._inbox.epoch, len(items), self._before, self._first)
+            self._before = self._step
             segments = []
             for call, item in items.items():
                 is_short, wire = self._packed(call, item)
@@ -194,6 +230,8 @@ class Outgoing:
                 header += _ENTRY.pack(call, kind, item.adds, is_short, item.values.numel())
                 segments.append(wire.reshape(-1))
         self._channel.send(self._receiver, header, segments, self._taken)
+        with self._inbox.changed:
+            self._inbox.changed.notify_all()
 
     def _taken(self) -> None:
         with self._changed:
