@@ -56,9 +56,9 @@ def test_watch_prints_figures_and_verdicts_where_there_is_no_terminal(
     folder: Path, lines: list[dict[str, Any]]
 ) -> None:
     result = call(folder, "--watch", "--resume")
-    assert "AB: k = 0 of 50, starting" in result.stderr
-    assert "AB: k = 4 of 50, loss" in result.stderr
-    assert "diverged at k = 4" in result.stderr
+    assert "AB: step 0 of 50, starting" in result.stderr
+    assert "AB: step 4 of 50, diverged at k = 4, loss" in result.stderr
+    assert "|grad|" in result.stderr
     assert "report.html" in result.stdout
 
 
@@ -77,21 +77,29 @@ def test_time_left_is_that_of_the_speed_so_far(monkeypatch: pytest.MonkeyPatch) 
     assert row.seconds_left() == 7.0
 
 
-def test_watch_fills_a_table_with_a_row_per_method() -> None:
-    watch = observers.Watch()
+def test_watch_tells_figures_and_the_time_left_and_leaves_out_what_is_not_known(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(observers.time, "monotonic", lambda: now[0])
+    watch = observers.ProgressBar(watch=True)
     watch.on_method_start("CGT, seed 3", 100)
     figures = {"loss": 0.5, "grad_norm": math.inf, "consensus_error": math.nan}
-    watch.on_progress(SimpleNamespace(name="CGT", k=10, steps=100, **figures))
-    cells = [list(column.cells) for column in watch.table().columns]
-    assert [cell for (cell,) in cells] == [
-        "CGT, seed 3",
-        "10/100",
-        "0.5",
-        "inf",
-        "",
-        "",
-        "running",
+    rest = {"test_accuracy": None, "seconds_left": None}
+    for now[0], k in ((1.0, 10), (9.0, 50)):
+        watch.on_progress(SimpleNamespace(name="CGT", k=k, steps=100, **figures, **rest))
+    assert capsys.readouterr().err.splitlines() == [
+        "CGT, seed 3: step 0 of 100, starting",
+        "CGT, seed 3: step 50 of 100, loss 0.5, |grad| inf, 10 s left",
     ]
+
+
+def test_bar_prints_the_end_of_a_method_and_nothing_before(capsys: pytest.CaptureFixture[str]) -> None:
+    bar = observers.ProgressBar()
+    bar.on_method_start("AB", 100)
+    ended = {"verdict": "diverged", "diverged_at": 4, "interrupted": False, "seconds": 0.125, "facts": {}}
+    bar.on_method_end(SimpleNamespace(name="AB", steps=4, final=dict.fromkeys(HEADLINE), **ended))
+    assert capsys.readouterr().err == "AB: step 4 of 100, diverged at k = 4, 0.1 s\n"
 
 
 def test_report_compares_folders_in_the_file_asked_for(folder: Path, lines: list[dict[str, Any]]) -> None:

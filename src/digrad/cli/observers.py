@@ -1,4 +1,4 @@
-"""Observers of runs under way: bars, a table that fills, lines of JSON, or nothing; and the bar of a sweep."""
+"""Observers of runs and sweeps under way: bars, lines of JSON, or nothing."""
 
 import json
 import math
@@ -28,7 +28,6 @@ class Row:
     first: int | None = None  # where the first progress was reported, after compiling or from a checkpoint
     first_at: float = 0.0
     values: dict[str, float] = field(default_factory=dict)
-    verdict: str = "starting"
     printed_at: float = -math.inf
 
     def seconds_left(self) -> float | None:
@@ -44,18 +43,9 @@ class Row:
             self.printed_at = time.monotonic()
         return is_due
 
-    def shown(self) -> list[str]:
-        """Return loss, gradient norm and consensus error as people read them."""
-        return [shown(self.values.get(key)) for key in _FIGURES]
-
-    def left(self) -> str:
-        """Return how long the rest takes as people read it; nothing before it is known."""
-        left = self.seconds_left()
-        return duration(left) if left and self.verdict == "running" else ""
-
 
 class Observer:
-    """Follows a run: a row per method, under the name that it began with; its children show the rows."""
+    """Follows a run, and shows nothing: a row per method, under the name that it began with."""
 
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}
@@ -80,28 +70,18 @@ class Observer:
         row = self.rows[name]
         if row.first is None:
             row.first, row.first_at = progress.k, time.monotonic()
-        row.k, row.steps, row.verdict = progress.k, progress.steps, "running"
+        row.k, row.steps = progress.k, progress.steps
         row.values = {key: getattr(progress, key) for key in _FIGURES}
         self._show(name, "progress", progress)
 
     def on_method_end(self, trace: Any) -> None:
         """Take over how a method ended."""
         name = self._find(trace.name, f"{trace.name}, seed {trace.facts.get('seed')}")
-        row = self.rows[name]
-        row.k, row.values = trace.steps, trace.final
-        at = "" if trace.diverged_at is None else f" at k = {trace.diverged_at}"
-        row.verdict = "interrupted" if trace.interrupted else trace.verdict + at
+        self.rows[name].k, self.rows[name].values = trace.steps, trace.final
         self._show(name, "end", trace)
 
     def _find(self, *names: str) -> str:
         return next((name for name in names if name in self.rows), self._latest)
-
-    def _show(self, name: str, event: str, about: Any) -> None:
-        raise NotImplementedError
-
-
-class Quiet(Observer):
-    """Shows nothing."""
 
     def _show(self, name: str, event: str, about: Any) -> None:
         pass
@@ -123,17 +103,18 @@ class JsonLines(Observer):
 
 
 class ProgressBar(Observer):
-    """Draws a bar per method on a terminal, and prints one line per method elsewhere."""
+    """Draws a bar per method on a terminal; elsewhere prints a line when one ends, and now and then before.
 
-    def __init__(self) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    Args:
+        watch: Whether to show gradient norm, consensus error and the time left too, and to print lines more often.
+    """
 
+    def __init__(self, *, watch: bool = False) -> None:
         super().__init__()
-        name, note = ("{task.description:<24}", "{task.fields[note]}")
+        self._watch = watch
         self._bars = _bars(
-            TextColumn(name, markup=False), BarColumn(bar_width=30), MofNCompleteColumn(),
-            TextColumn(note, markup=False), TimeElapsedColumn(),
-        )  # fmt: skip
+            "{task.description}", with_bar=not watch
+        )  # for whose figures there is no room beside
         self._tasks: dict[str, Any] = {}
 
     def __enter__(self) -> "ProgressBar":
@@ -146,91 +127,54 @@ class ProgressBar(Observer):
         self._bars.stop()
 
     def _show(self, name: str, event: str, about: Any) -> None:
-        row, line = self.rows[name], ""
+        row, every = self.rows[name], _WATCHED if self._watch else math.inf
         if event == "start":
-            self._tasks[name] = self._bars.add_task(name, total=row.steps, note="starting")
-            return
-        if event == "end":
-            note, line = about.verdict, f"{about.verdict} after {row.k} steps, {about.seconds:.1f} s"
-        else:  # of jobs of a pool of workers also when all will be done
-            left, accuracy = about.seconds_left, about.test_accuracy
-            note = f"loss {about.loss:.4g}"
-            note += "" if accuracy is None else f", test {accuracy:.1%}"
-            note += "" if left is None else f", all done in {duration(left)}"
-            if left is not None and row.is_due(_UNWATCHED):
-                line = f"step {row.k} of {row.steps}, {note}"
+            note = "starting"
+            self._tasks[name] = self._bars.add_task(name, total=row.steps, note=note)
+        elif event == "progress":
+            note = ", ".join(self._figures(row, about))
+            every = min(every, math.inf if about.seconds_left is None else _UNWATCHED)
+        else:
+            note, every = ", ".join([_verdict(about), *(self._figures(row) if self._watch else ())]), 0.0
         self._bars.update(self._tasks[name], completed=row.k, total=row.steps, note=note)
-        if line and not sys.stderr.isatty():
-            click.echo(f"{name}: {line}", err=True)
+        if not sys.stderr.isatty() and every < math.inf and row.is_due(every):
+            took = f", {about.seconds:.1f} s" if event == "end" else ""
+            click.echo(f"{name}: step {row.k} of {row.steps}, {note}{took}", err=True)
+
+    def _figures(self, row: Row, progress: Any = None) -> Iterator[str]:
+        """Yield the figures of a row, and the time left: of jobs of a pool of workers that of all of them."""
+        titles = ("loss", "|grad|", "consensus") if self._watch else ("loss",)
+        for title, key in zip(titles, _FIGURES, strict=False):
+            if value := shown(row.values.get(key)):
+                yield f"{title} {value}"
+        if progress is None:
+            return
+        if progress.test_accuracy is not None:
+            yield f"test {progress.test_accuracy:.1%}"
+        if progress.seconds_left is not None:
+            yield f"all done in {duration(progress.seconds_left)}"
+        elif self._watch and (left := row.seconds_left()):
+            yield f"{duration(left)} left"
 
 
-class Watch(Observer):
-    """Shows a table on the terminal that fills while methods run; elsewhere a line every few seconds."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        super().__init__()
-        console = Console(stderr=True, markup=False)
-        self._live = Live(console=console, refresh_per_second=4) if sys.stderr.isatty() else None
-
-    def __enter__(self) -> "Watch":
-        """Begin to draw."""
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Leave the last table on the screen."""
-        if self._live:
-            self._live.update(self.table(), refresh=True)
-            self._live.stop()
-
-    def table(self) -> Any:
-        """Return the table as it stands."""
-        from rich import box
-        from rich.table import Table
-
-        view = Table(box=box.SIMPLE_HEAD, show_edge=False)
-        view.add_column("method", overflow="fold")
-        for title in ("iteration", "loss", "gradient", "consensus error", "left"):
-            view.add_column(title, justify="right")
-        view.add_column("verdict")
-        for name, row in self.rows.items():
-            view.add_row(name, f"{row.k}/{row.steps}", *row.shown(), row.left(), row.verdict)
-        return view
-
-    def _show(self, name: str, event: str, about: Any) -> None:
-        row = self.rows[name]
-        if self._live:
-            self._live.update(self.table())
-        elif row.is_due(0.0 if event == "end" else _WATCHED):
-            titles = ("loss", "|grad|", "consensus")
-            figures = [f"{title} {value}" for title, value in zip(titles, row.shown(), strict=True) if value]
-            left = [f"{row.left()} left"] if row.left() else []
-            line = ", ".join([f"k = {row.k} of {row.steps}", *figures, row.verdict, *left])
-            click.echo(f"{name}: {line}", err=True)
+def _verdict(trace: Any) -> str:
+    at = "" if trace.diverged_at is None else f" at k = {trace.diverged_at}"
+    return "interrupted" if trace.interrupted else trace.verdict + at
 
 
 @contextmanager
 def row_bar() -> Iterator[Any]:
     """Give a callback for the rows of a sweep: a bar on a terminal, now and then a line elsewhere."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-
-    bars = _bars(
-        TextColumn("rows"), BarColumn(bar_width=40), MofNCompleteColumn(), TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}"),
-    )  # fmt: skip
-    task, tenths = bars.add_task("", total=None, left="compiling"), [0]
+    bars, tenths = _bars("rows"), [0]
+    task = bars.add_task("", total=None, note="compiling")
 
     def on_progress(progress: Any) -> None:
-        left = f"{progress.seconds_left:.0f} s left"
-        bars.update(task, completed=progress.done, total=progress.total, left=left)
+        left = f"{duration(progress.seconds_left)} left"
+        bars.update(task, completed=progress.done, total=progress.total, note=left)
         reached = 10 * progress.done // progress.total
         if reached > tenths[-1] and not sys.stderr.isatty():
             tenths.append(reached)
-            done = f"{progress.done} of {progress.total} rows, {progress.seconds:.0f} s, {left}"
+            done = f"{progress.done} of {progress.total} rows, {duration(progress.seconds)}, {left}"
             click.echo(done, err=True)
 
     with bars:
@@ -243,8 +187,12 @@ def write_line(content: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def _bars(*columns: Any) -> Any:
+def _bars(name: str, *, with_bar: bool = True) -> Any:
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Column
 
+    note = TextColumn("{task.fields[note]}", markup=False, table_column=Column(overflow="fold"))
+    bar = [BarColumn(bar_width=30)] if with_bar else []
+    columns = (TextColumn(name, markup=False), *bar, MofNCompleteColumn(), note, TimeElapsedColumn())
     return Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty())

@@ -239,8 +239,8 @@ def _run(spec: Any, out: Path, *, resume: bool, overwrite: bool, style: str) -> 
     from digrad.plots import measured_at
     from digrad.specs import run as run_experiment
 
-    ways = {"watch": observers.Watch, "quiet": observers.Quiet, "jsonl": observers.JsonLines}
-    with ways.get(style, observers.ProgressBar)() as progress:
+    ways = {"quiet": observers.Observer, "jsonl": observers.JsonLines}
+    with ways[style]() if style in ways else observers.ProgressBar(watch=style == "watch") as progress:
         result = run_experiment(
             spec, out, resume=resume, overwrite=overwrite, progress=progress, report=_write_report
         )
