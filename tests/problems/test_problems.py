@@ -322,7 +322,7 @@ def test_lists_of_sparse_samples_give_what_columns_give(monkeypatch, segment):
     monkeypatch.setattr(sys.modules["digrad.problems.logistic"], "COLUMN_SEGMENT", segment)
     problem = dg.problems.logistic(data=random_dataset(31, 6, seed=2, sparse=True), agents=4, reg_weight=1e-3)
     arrays = problem.arrays("float64")
-    columns = problem.code.side_by_side(arrays)
+    columns = problem.code.batched_arrays(arrays)
     assert "lists" in arrays
     assert "lists" not in columns
     with jax.enable_x64(True):

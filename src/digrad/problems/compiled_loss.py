@@ -66,9 +66,9 @@ class LossCode:
         """Return whether gradients add up nothing longer than a row of x one by one."""
         return getattr(self.local, "has_short_sums", False)
 
-    def side_by_side(self, arrays: Any) -> Any:
+    def batched_arrays(self, arrays: Any) -> Any:
         """Return the arrays for several runs at once, where other ones are faster."""
-        return self.local.side_by_side(arrays) if hasattr(self.local, "side_by_side") else arrays
+        return self.local.batched_arrays(arrays) if hasattr(self.local, "batched_arrays") else arrays
 
 
 def average_at(local: Any, arrays: Any, point: Array) -> tuple[jax.Array, jax.Array]:

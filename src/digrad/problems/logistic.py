@@ -108,7 +108,7 @@ class Logistic:
                 arrays["lists"] = _lists(arrays["entries"], arrays["places"], n * d)
         return arrays
 
-    def side_by_side(self, arrays: dict[str, Any]) -> dict[str, Any]:
+    def batched_arrays(self, arrays: dict[str, Any]) -> dict[str, Any]:
         """Return what several runs at once use: columns where there are some, because their products become one."""
         return {key: value for key, value in arrays.items() if key != "lists" or "columns" not in arrays}
 

@@ -78,7 +78,7 @@ class _Batch:
         )
         self.params = lead.params[0]._replace(
             method=_stack([setup.params[0].method for setup in self.setups], lead.options["dtype"]),
-            arrays=lead.problem.code.side_by_side(lead.problem.arrays(lead.options["dtype"])),
+            arrays=lead.problem.code.batched_arrays(lead.problem.arrays(lead.options["dtype"])),
         )
         starts = [simulator.init(one["x0"]) for simulator, one in zip(simulators, options, strict=True)]
         self.x0 = [one.x0 for one in starts]
