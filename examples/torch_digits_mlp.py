@@ -19,7 +19,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     steps = parser.parse_args().steps
 
-    network = ProcessNetwork(dg.graphs.example5())  # who hears whom: 7 one-way links
+    network = ProcessNetwork(dg.graphs.example5())  # a digraph with 7 edges
     digits = dg.data.digits(classes=10)
     images = torch.tensor(digits.features, dtype=torch.float32)
     labels = torch.tensor(digits.labels, dtype=torch.long)

@@ -15,7 +15,7 @@ Stack = list[Vector]
 
 
 def heard(M: np.ndarray, i: int, values: Stack) -> Vector:
-    """Return what agent i makes of the values of those it hears, itself included."""
+    """Return what agent i makes of the values of its in-neighbours, itself included."""
     return sum(M[i, j] * values[j] for j in range(len(values)) if M[i, j] > 0)
 
 

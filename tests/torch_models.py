@@ -166,7 +166,7 @@ CHANGING_STEPS = 20
 LEAFLESS_STEPS = 8
 
 
-LEAFLESS = (  # agent 0 hears nobody, and nobody hears the others
+LEAFLESS = (  # agent 0 has no in-neighbours, and the others no out-neighbours
     DGD(step_size=0.02, mixing="row"),
     Network(out_star(3), links=Links(compressor=compressors.top_k(1))),
 )

@@ -319,7 +319,7 @@ def test_network_tells_weights_and_perron_vectors(show: Callable[..., Browser]) 
     assert "left → top; R = 0.5" in browser.run(told)
     assert "C = 0.4" in browser.run(told)
     browser.run("document.querySelector('.agent').dispatchEvent(new Event('focus'))")
-    assert "Agent left hears right" in browser.run(told)
+    assert "Agent left receives from right" in browser.run(told)
     assert "u = 1.2; v = 0.8" in browser.run(told)
 
 
@@ -372,7 +372,7 @@ def test_network_of_many_agents_tells_the_links_that_are_pointed_at(
     assert browser.run(point).startswith("7 → 8; R = 0.5,")
     browser.press(".network svg", RIGHT)
     assert browser.run("return document.querySelector('.network .told').textContent").startswith(
-        "Agent 0 hears 79; is heard by 1; u = 1; v = 1."
+        "Agent 0 receives from 79; sends to 1; u = 1; v = 1."
     )
 
 

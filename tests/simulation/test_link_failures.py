@@ -36,7 +36,7 @@ class SayingNet:
     """A perfect network on which agents say something else than x and y; what is not said of y stays with its sender.
 
     Args:
-        graph: Who hears whom.
+        graph: The digraph.
         say: What is said of x, and
         tell: of y, as functions of the net, whose k is the iteration.
         damping: The factor of what agents move towards what was said; None for the rules of digrad.
@@ -278,7 +278,7 @@ def test_noise_adds_up_where_senders_do_not_take_it_off_what_they_keep():
 
 
 class HolesNet(PlainNet):
-    """The example with lost packets, of whose estimates agents say one entry; who hears it has its own for the other.
+    """The example with lost packets, of whose estimates agents send one entry; the receiver has its own for the other.
 
     Args:
         links: Which packets are lost.

@@ -9,7 +9,7 @@ from digrad.simulation.simulated_net import SimulatedNet
 
 GRAPHS = {
     "ring": lambda: dg.graphs.ring(80),
-    "star: one agent hears all": lambda: dg.graphs.star(90),
+    "star: one agent receives from all": lambda: dg.graphs.star(90),
     "random": lambda: dg.graphs.random_digraph(70, p=0.1, seed=0),
     "few": lambda: dg.graphs.example5(),
 }

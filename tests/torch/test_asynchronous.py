@@ -135,7 +135,7 @@ def test_nothing_is_lost_when_short_messages_are_late(method: Any) -> None:
 
 
 def in_one_process(method: Any, network: Network, steps: int) -> torch.Tensor:
-    """Return the estimates of a run in which everybody hears everybody in time."""
+    """Return the estimates of a run on the complete digraph in which no message is late."""
     push, pull = (torch.tensor(mixing.matrix.toarray()) for mixing in (network.C, network.R))
 
     def mixed(matrix: torch.Tensor, x: Any) -> Any:
@@ -252,7 +252,7 @@ def test_mass_of_an_earlier_step_is_not_taken_for_a_later_one() -> None:
 
 
 def test_late_estimate_waits_for_the_next_step_at_which_its_edge_is_there() -> None:
-    """Else agents whose steps do not meet would never hear one another."""
+    """Else agents whose steps do not meet would never receive from one another."""
     network = Network(every(3, from_edges(2, [(1, 0)])))
     net = lone_net(network)
     net.inbox.arrived[1] = Arrived(

@@ -38,7 +38,7 @@ class EventFile:
         self._summary: Any = summary_pb2
         folder.mkdir(parents=True, exist_ok=True)
         name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}.{next(_NUMBERS)}"
-        # Not TensorBoard's own writer: it writes in a thread, which nobody hears die when the disk is full.
+        # Not TensorBoard's own writer: it writes in a thread, which dies without notice when the disk is full.
         self._file = open(folder / name, "wb", buffering=0)  # noqa: SIM115
         self._records = RecordWriter(self._file)
         self._add(file_version="brain.Event:2")

@@ -1,6 +1,6 @@
 """Communication graphs: digraphs, their generators, properties and files. No weights.
 
-Edges are written ``(sender, receiver)``; every agent also hears itself, implicitly.
+Edges are written ``(sender, receiver)``; self loops are implicit.
 """
 
 from digrad.graphs.digraph import Digraph, from_adjacency, from_edges, from_networkx

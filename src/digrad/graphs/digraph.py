@@ -1,6 +1,7 @@
 """An immutable directed graph, and its conversions.
 
-Edges are written ``(sender, receiver)``. Every agent also hears itself; self loops are implicit, never listed.
+Edges are written ``(sender, receiver)``. Self loops are implicit, never listed: every agent
+has its own value too.
 """
 
 import hashlib
@@ -88,22 +89,22 @@ class Digraph:
 
     @cached_property
     def in_degree(self) -> npt.NDArray[np.int64]:
-        """``[n]``: how many other agents each agent hears."""
+        """``[n]``: the number of in-neighbours of each agent."""
         return np.bincount(self.edge_array[:, 1], minlength=self.n)
 
     @cached_property
     def out_degree(self) -> npt.NDArray[np.int64]:
-        """``[n]``: how many other agents hear each agent."""
+        """``[n]``: the number of out-neighbours of each agent."""
         return np.bincount(self.edge_array[:, 0], minlength=self.n)
 
     def in_neighbors(self, agent: int) -> npt.NDArray[np.int64]:
-        """Return, in ascending order, the agents that ``agent`` hears, without itself."""
+        """Return, in ascending order, the in-neighbours of ``agent``, without itself."""
         agent = self._agent(agent, "in_neighbors")
         first, last = np.searchsorted(self.edge_array[:, 1], [agent, agent + 1])
         return self.edge_array[first:last, 0]
 
     def out_neighbors(self, agent: int) -> npt.NDArray[np.int64]:
-        """Return, in ascending order, the agents that hear ``agent``, without itself."""
+        """Return, in ascending order, the out-neighbours of ``agent``, without itself."""
         return self._reversed.in_neighbors(self._agent(agent, "out_neighbors"))
 
     def reversed(self) -> "Digraph":
@@ -239,7 +240,7 @@ def numbered(graph: "networkx.Graph") -> tuple[Digraph, dict[Any, int]]:
 
 
 def from_adjacency(matrix: Any) -> Digraph:
-    """Return the digraph in which i hears j when ``matrix[i, j]`` is not zero; the diagonal is ignored.
+    """Return the digraph in which i receives from j when ``matrix[i, j]`` is not zero; the diagonal is ignored.
 
     Args:
         matrix: ``[n, n]``, dense or scipy sparse; row = receiver, column = sender.

@@ -32,18 +32,18 @@ def exponential(n: int) -> Digraph:
 
 
 def star(n: int) -> Digraph:
-    """Return the two-way star: agent 0 and each other agent hear each other."""
+    """Return the two-way star: with an edge from agent 0 to each other agent and one back."""
     return out_star(_agents(n, "n", "star")).symmetrized()
 
 
 def out_star(n: int) -> Digraph:
-    """Return the one-way star: agent 0 is heard by all others and hears nobody. Only agent 0 is a root."""
+    """Return the one-way star: agent 0 sends to all others and receives from none. Only agent 0 is a root."""
     leaves = np.arange(1, _agents(n, "n", "out_star"))
     return Digraph(n, _edges(np.zeros_like(leaves), leaves))
 
 
 def complete(n: int) -> Digraph:
-    """Return the digraph in which everybody hears everybody: n(n - 1) edges."""
+    """Return the complete digraph, in which every agent sends to every other: n(n - 1) edges."""
     n = _agents(n, "n", "complete")
     return _circulant(n, range(1, n))
 

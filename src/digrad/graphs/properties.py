@@ -38,7 +38,7 @@ def strong_components(graph: Digraph) -> npt.NDArray[np.int64]:
 def roots(graph: Digraph) -> npt.NDArray[np.int64]:
     """Return, in ascending order, the agents from which everybody can be reached; empty if there are none.
 
-    They are the members of the only strong component that hears nobody outside itself, if it is the only one.
+    They are the members of the only strong component without edges from outside itself, if it is the only one.
 
     Example:
         >>> from digrad.graphs import out_star

@@ -1,6 +1,6 @@
 """Digraphs that change with the iteration: periodic, thinned at random, or present only now and then.
 
-At iteration k an agent hears only the senders of the digraph of that iteration; all others are silent for it.
+At iteration k an agent receives from its in-neighbours in the digraph of that iteration only.
 """
 
 import hashlib

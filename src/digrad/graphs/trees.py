@@ -1,4 +1,4 @@
-"""Spanning trees: the fewest edges along which one agent hears of everybody and everybody of it."""
+"""Spanning trees: the fewest edges with paths from all agents to one, and from it to all."""
 
 from typing import NamedTuple
 

@@ -18,7 +18,7 @@ class DGDState(NamedTuple):
 class DGD:
     r"""Decentralized gradient descent (DGD), combine then adapt.
 
-    Each agent averages what it hears and steps along its own gradient, evaluated before mixing. The local
+    Each agent averages what it receives and steps along its own gradient, evaluated before mixing. The local
     gradients do not vanish at the common minimum, so a constant step size leaves a bias of order alpha.
 
     .. math::

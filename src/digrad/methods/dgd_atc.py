@@ -18,7 +18,7 @@ class DGDATCState(NamedTuple):
 class DGDATC:
     r"""Decentralized gradient descent, adapt then combine (diffusion).
 
-    As :class:`DGD`, but the neighbours hear the estimate that has already been moved, so that the local steps
+    As :class:`DGD`, but the neighbours receive the estimate that has already been moved, so that the local steps
     are averaged too. Biased like DGD, with half the spread among the agents on the example graph.
 
     .. math::

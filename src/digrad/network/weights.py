@@ -91,7 +91,7 @@ class Mixing:
 
 
 def row_stochastic(graph: Digraph) -> Mixing:
-    """Return the uniform weights 1/(in-degree + 1): each receiver averages what it hears, itself included.
+    """Return the uniform weights 1/(in-degree + 1): each receiver averages over its in-neighbours, itself included.
 
     Example:
         >>> from digrad.graphs import star

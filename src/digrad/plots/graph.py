@@ -29,7 +29,7 @@ def draw_graph(
 ) -> "Figure":
     """Draw a digraph; arrows point from the sender to the receiver.
 
-    Agents are larger the more of the others they hear. More than 60 agents are shown as a dot picture, one
+    Agents are larger the more in-neighbours they have. More than 60 agents are shown as a dot picture, one
     dot per link at its place in the mixing matrix.
 
     Args:
@@ -108,8 +108,8 @@ def _node_link_drawing(
     u: Floats | None,
     v: Floats | None,
 ) -> None:
-    heard = np.bincount(edges[:, 1], minlength=len(places))
-    radius = (7 + 5 * heard / max(1, heard.max())) * min(1.0, 4.5 / len(places) ** 0.5)  # points
+    in_degrees = np.bincount(edges[:, 1], minlength=len(places))
+    radius = (7 + 5 * in_degrees / max(1, in_degrees.max())) * min(1.0, 4.5 / len(places) ** 0.5)  # points
     for sender, receiver, bend in _bent(edges):
         _arrow(ax, places[sender], places[receiver], (radius[sender], radius[receiver]), bend)
     look: dict[str, Any] = {"c": "#dce9f5"} if u is None else {"c": u, "cmap": "cividis"}

@@ -1,4 +1,4 @@
-"""The tables ``[graph]`` and ``[mixing]`` of a specification: who hears whom, with which weights."""
+"""The tables ``[graph]`` and ``[mixing]`` of a specification: the digraph and its weights."""
 
 import inspect
 from pathlib import Path

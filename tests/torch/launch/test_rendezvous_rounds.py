@@ -58,7 +58,7 @@ def two(rounds: Rounds) -> list[Machine]:
 
 
 def together(*machines: Machine) -> list[dict[str, Any]]:
-    """Let machines join one after the other, and hear the answer."""
+    """Let machines join one after the other, and keep the answer."""
     answers = [machine.join() for machine in machines]
     return [one if "round" in one else machine.join() for one, machine in zip(answers, machines, strict=True)]
 

@@ -1,4 +1,4 @@
-"""One agent of a graph on which some hear nobody: it goes on from its own state halfway, compressed."""
+"""One agent of a graph on which some have no in-neighbours: it goes on from its own state halfway, compressed."""
 
 import sys
 

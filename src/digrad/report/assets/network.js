@@ -1,4 +1,4 @@
-// Who hears whom: agents on a circle with their weights on demand; many agents as a picture of dots.
+// The digraph: agents on a circle with their weights on demand; many agents as a picture of dots.
 
 const LARGEST_CIRCLE = 60; // agents
 const SIZE = 420;
@@ -109,11 +109,11 @@ function linkText(network, number) {
 
 function agentText(network, agent) {
   const names = (agents) => agents.map((one) => nameOf(network, one)).join(", ") || "nobody";
-  const hears = network.edges.filter(([, to]) => to === agent).map(([from]) => from);
-  const heard = network.edges.filter(([from]) => from === agent).map(([, to]) => to);
+  const senders = network.edges.filter(([, to]) => to === agent).map(([from]) => from);
+  const receivers = network.edges.filter(([from]) => from === agent).map(([, to]) => to);
   const own = (letter) => (network[`${letter}_self`] ? `, keeps ${letter} = ${figureOf(network[`${letter}_self`][agent])}` : "");
   const vector = (letter) => (network[letter] ? `; ${letter} = ${figureOf(network[letter][agent])}` : "");
-  return `Agent ${nameOf(network, agent)} hears ${names(hears)}${own("R")}; is heard by ${names(heard)}${own("C")}` +
+  return `Agent ${nameOf(network, agent)} receives from ${names(senders)}${own("R")}; sends to ${names(receivers)}${own("C")}` +
     `${vector("u")}${vector("v")}.`;
 }
 
@@ -171,7 +171,7 @@ function readDots(network, drawing, told, cell) {
     if (step === undefined) return;
     event.preventDefault();
     agent = Math.max(0, Math.min(network.n - 1, agent + step));
-    tell(agentText(network, agent), 30, 10 + agent * cell, cell * network.n, cell); // its row: whom it hears
+    tell(agentText(network, agent), 30, 10 + agent * cell, cell * network.n, cell); // its row: its in-neighbours
   });
 }
 

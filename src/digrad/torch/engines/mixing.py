@@ -21,8 +21,8 @@ class Share:
 
     Args:
         agent: Its number.
-        senders: ``(agent, weight)`` of whom it hears, itself included, ascending.
-        receivers: ``(agent, weight)`` of who hears it, itself left out, ascending.
+        senders: ``(agent, weight)`` of its in-neighbours, itself included, ascending.
+        receivers: ``(agent, weight)`` of its out-neighbours, itself left out, ascending.
         conserves: Whether it keeps what it did not send, instead of its own weight times x.
     """
 
