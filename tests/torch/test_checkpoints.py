@@ -163,7 +163,7 @@ def test_resume_takes_everything_over(scene: str, mode: str, attempts: dict[str,
     [
         ("truncated marker", "COMMITTED` is damaged"),
         ("list as marker", "COMMITTED` is damaged"),
-        ("other format", "has format 1, but this version reads 2"),
+        ("other format", "has format 1, but this version reads 3"),
     ],
 )
 def test_damaged_marker_is_an_error_and_tracking_restart_takes_the_step_before(

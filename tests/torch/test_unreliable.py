@@ -58,7 +58,7 @@ def advance(replicas: Replicas, setting: Setting) -> None:
 def undelivered_by(replicas: Replicas) -> list[np.ndarray]:
     """Return the undelivered mass of each array that is pushed."""
     links = replicas.state_dict()["state"].get("links", {})
-    return [links[name].numpy() for name in sorted(links) if name.startswith("pushed ")]
+    return [links[key].numpy() for key in sorted(links) if key.kind == "pushed"]
 
 
 def replicated(setting: Setting, steps: int) -> list[Moment]:

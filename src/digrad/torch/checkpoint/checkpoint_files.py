@@ -22,7 +22,7 @@ from digrad.errors import CheckpointError
 from digrad.torch.checkpoint.serialization import decode
 
 MARKER = "COMMITTED"
-FORMAT = 2
+FORMAT = 3
 
 _PATIENCE = 10.0  # seconds for a process that was just ended to let its files go
 _reserved: dict[Path, int] = {}  # lock files that this process holds until it ends, by path

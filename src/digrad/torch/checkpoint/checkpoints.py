@@ -32,7 +32,7 @@ from digrad.torch.checkpoint.checkpoint_files import (
     step_folder,
     write_file,
 )
-from digrad.torch.checkpoint.serialization import decode, encode
+from digrad.torch.checkpoint.serialization import decode, decode_links, encode, encode_links
 from digrad.torch.engines.flat_parameters import nonfinite_rows
 from digrad.torch.engines.replica_engine import ALL
 from digrad.torch.optimizer import DecentralizedOptimizer
@@ -210,7 +210,8 @@ class Checkpoints:
         if "last_grad" in stored.tensors:
             state["last_grad"] = stored.tensors["last_grad"].to(self._optimizer.estimate())
         device = self._optimizer.estimate().device
-        state["links"] = {name: value.to(device) for name, value in stored.part("link/").items()}
+        links = decode_links(stored.header["links"], stored.tensors)
+        state["links"] = {key: value.to(device) for key, value in links.items()}
         self._optimizer.load_state_dict({"state": state, "param_groups": stored.groups})
         self._load_buffers(stored)
         torch.set_rng_state(stored.tensors["rng"])
@@ -282,7 +283,6 @@ class Checkpoints:
         tensors = {f"field/{name}": value for name, value in here["state"]["fields"].items()}
         if "last_grad" in here["state"]:
             tensors["last_grad"] = here["state"]["last_grad"]
-        tensors |= {f"link/{name}": value for name, value in here["state"].get("links", {}).items()}
         tensors |= passing
         values: dict[str, torch.Tensor] = {}
         header = {
@@ -292,6 +292,7 @@ class Checkpoints:
             "bytes_sent": here["state"]["bytes_sent"],
             "model": self._layout(),
             "run": self._run(),
+            "links": encode_links(here["state"].get("links", {}), tensors),
             "groups": [
                 encode(group, f"param_groups[{i}]", values) for i, group in enumerate(here["param_groups"])
             ],

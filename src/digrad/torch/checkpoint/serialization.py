@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from digrad.errors import CheckpointError
+from digrad.torch.engines.compression import LinkArrays, LinkKey
 
 _SEQUENCES = {"list": list, "tuple": tuple, "set": set}
 _MAPPINGS = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
@@ -43,6 +44,22 @@ def encode(value: Any, where: str, tensors: dict[str, torch.Tensor]) -> Any:
         f"`{where}` is of type {kind.__name__}, which cannot be stored: a state must be made of numbers, texts, "
         "tensors, and lists, tuples, sets and dictionaries of them"
     )
+
+
+def encode_links(links: LinkArrays, tensors: dict[str, torch.Tensor]) -> list[list[Any]]:
+    """Return the keys of link state as JSON that :func:`decode_links` turns back; the arrays are put aside.
+
+    >>> tensors = {}
+    >>> encode_links({LinkKey("undelivered", 3, agent=1): torch.zeros(2)}, tensors), tensors
+    ([['undelivered', 3, 1]], {'link/0': tensor([0., 0.])})
+    """
+    tensors |= {f"link/{number}": value for number, value in enumerate(links.values())}
+    return [list(key) for key in links]
+
+
+def decode_links(stored: list[list[Any]], tensors: Mapping[str, torch.Tensor]) -> LinkArrays:
+    """Return the link state that :func:`encode_links` was given."""
+    return {LinkKey(*key): tensors[f"link/{number}"] for number, key in enumerate(stored)}
 
 
 def _pairs(value: Mapping[Any, Any], where: str, tensors: dict[str, torch.Tensor]) -> list[list[Any]]:

@@ -27,7 +27,7 @@ from digrad._internal.error_text import agents_text, first_line
 from digrad.core.net import Primitives
 from digrad.errors import ArgumentError, CommunicationError
 from digrad.methods.numeric_fields import with_fields
-from digrad.torch.engines.compression import LinkKey
+from digrad.torch.engines.compression import LinkArrays, LinkKey
 from digrad.torch.engines.lag_report import lag_text, tell_seen
 from digrad.torch.engines.log_records import note_step
 from digrad.torch.engines.mixing import Share, ShareSchedule, combine
@@ -105,11 +105,8 @@ class AsynchronousNet(Primitives):
         """Bytes that have left so far."""
         return self._channel.bytes_sent
 
-    def stored_links(self) -> dict[str, torch.Tensor]:
-        """Return undelivered mass and what has arrived, by name; only between :meth:`pause` and :meth:`go_on`."""
-        return {str(name): values for name, values in self._mass().items()}
-
-    def _mass(self) -> dict[LinkKey, torch.Tensor]:
+    def stored_links(self) -> LinkArrays:
+        """Return undelivered mass and what has arrived; only between :meth:`pause` and :meth:`go_on`."""
         found = {
             LinkKey("undelivered", call, receiver): item.values
             for receiver, edge in self._edges.items()
@@ -126,11 +123,10 @@ class AsynchronousNet(Primitives):
             LinkKey("ahead", call, self.network.agent): values for call, values in self._gone.items()
         }
 
-    def load_links(self, stored: Mapping[str, torch.Tensor]) -> None:
+    def load_links(self, stored: LinkArrays) -> None:
         """Go on from other mass, once :meth:`go_on` is called; what is under way counts no more."""
         parts: dict[str, dict[int, dict[int, Item]]] = {"undelivered": {}, "arrived": {}, "ahead": {}}
-        for name, values in stored.items():
-            key = LinkKey.parse(name)
+        for key, values in stored.items():
             assert key.agent is not None
             parts[key.kind].setdefault(key.agent, {})[key.place] = Item(values.clone(), True)
         with self.inbox.changed:
@@ -151,8 +147,8 @@ class AsynchronousNet(Primitives):
     def in_transit(self) -> float:
         """Return the sum of what is with this agent beyond its state; only while all have paused."""
         return sum(
-            (-1.0 if name.kind == "ahead" else 1.0) * float(values.sum(dtype=torch.float64))
-            for name, values in self._mass().items()
+            (-1.0 if key.kind == "ahead" else 1.0) * float(values.sum(dtype=torch.float64))
+            for key, values in self.stored_links().items()
         )
 
     def pause(self) -> None:
@@ -544,7 +540,7 @@ class AsynchronousRuntime:
             )
         self.net.begin_account()
 
-    def go_to(self, k: int, links: Mapping[str, torch.Tensor]) -> None:
+    def go_to(self, k: int, links: LinkArrays) -> None:
         """Wait for all agents, agree on the iteration, and go on with another state of the links."""
         self.gather("load_state_dict")
         self._last = None

@@ -8,7 +8,7 @@ References advance when a message is mixed, not when it is sent: before that it 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -21,15 +21,15 @@ from digrad.links.compressors import Cast, Compressor, decoded, float16, quantiz
 from digrad.network import Network
 from digrad.torch.engines.mixing import Share, ShareSchedule
 
-_RECEIVED = "received-"  # begins the kind of what is stored of who has received the last message of whom
+_PRIMITIVES = ("pull", "push", "mix")
 
 
 class LinkKey(NamedTuple):
-    """One array of the link state of an engine, by whose text it is stored.
+    """Key of one array in the link state of an engine.
 
     Args:
         kind: For example ``reference`` or ``undelivered``.
-        place: The number of the array among those that a step sends.
+        place: The number of the array among those that a step sends; of ``received``, the number of a primitive.
         agent: Whose it is: the other end of an edge, or the agent itself; None for all of them.
     """
 
@@ -37,18 +37,8 @@ class LinkKey(NamedTuple):
     place: int = 0
     agent: int | None = None
 
-    def __str__(self) -> str:
-        return f"{self.kind} {self.place}" + ("" if self.agent is None else f" of {self.agent}")
 
-    @classmethod
-    def parse(cls, text: str) -> "LinkKey":
-        """Return the key of a text.
-
-        >>> LinkKey.parse("undelivered 3 of 1"), LinkKey.parse("received-push 0").agent
-        (LinkKey(kind='undelivered', place=3, agent=1), None)
-        """
-        (kind, place), agent = text.split()[:2], text.split()[3:]
-        return cls(kind, int(place), int(agent[0]) if agent else None)
+LinkArrays: TypeAlias = Mapping[LinkKey, torch.Tensor]
 
 
 class Encoded(NamedTuple):
@@ -75,20 +65,23 @@ class Compression:
             str, set[tuple[int, int]]
         ] = {}  # by primitive, edges whose receiver has the reference
 
-    def stored(self) -> dict[str, torch.Tensor]:
-        """Return everything by name: state, like that of the method."""
+    def stored(self) -> LinkArrays:
+        """Return everything: state, like that of the method."""
         received = {
-            LinkKey(_RECEIVED + primitive): torch.tensor(sorted(edges), dtype=torch.int64).reshape(-1, 2)
-            for primitive, edges in self._received.items()
+            LinkKey("received", place): torch.tensor(
+                sorted(self._received[primitive]), dtype=torch.int64
+            ).reshape(-1, 2)
+            for place, primitive in enumerate(_PRIMITIVES)
+            if primitive in self._received
         }
-        return {str(key): value for key, value in (self.references | received).items()}
+        return self.references | received
 
-    def load(self, stored: Mapping[str, torch.Tensor]) -> None:
+    def load(self, stored: LinkArrays) -> None:
         """Go on from what was stored; from nothing, the next messages are the first."""
         self.references, self._received = {}, {}
-        for key, value in ((LinkKey.parse(name), value) for name, value in stored.items()):
-            if key.kind.startswith(_RECEIVED):
-                self._received[key.kind.removeprefix(_RECEIVED)] = {(s, r) for s, r in value.tolist()}
+        for key, value in stored.items():
+            if key.kind == "received":
+                self._received[_PRIMITIVES[key.place]] = {(s, r) for s, r in value.tolist()}
             else:
                 self.references[key] = value.clone()
 
@@ -183,11 +176,11 @@ class CompressedNet(Primitives):
         # Among the arrays of a step; none outside: messages arrive as they are.
         self._place: int | None = None
 
-    def stored_links(self) -> dict[str, torch.Tensor]:
-        """Return the link state, by name."""
+    def stored_links(self) -> LinkArrays:
+        """Return the link state."""
         return self._compression.stored()
 
-    def load_links(self, stored: Mapping[str, torch.Tensor]) -> None:
+    def load_links(self, stored: LinkArrays) -> None:
         """Go on from another link state; all agents must do it."""
         self._compression.load(stored)
 

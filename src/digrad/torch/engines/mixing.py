@@ -1,6 +1,6 @@
 """One agent's part of a mixing, in a fixed order of operations.
 
-The engines on which packets are not lost call :func:`combine`, so that they agree to the last bit: the terms are added in
+All engines but that of emulated loss call :func:`combine`, so that they agree to the last bit: the terms are added in
 ascending order of the senders' numbers, the agent itself included. On the side where columns sum to one an agent keeps
 what it did not send, ``x - sum(sent)``, which conserves the sum whatever rounding did to the messages.
 """

@@ -11,7 +11,7 @@ from digrad.core.communication import Sent, arrays_sent
 from digrad.core.traffic import all_reduce_messages
 from digrad.errors import DigradError
 from digrad.network import Network
-from digrad.torch.engines.compression import CompressedNet
+from digrad.torch.engines.compression import CompressedNet, LinkArrays
 from digrad.torch.engines.mixing import Share, combine
 from digrad.torch.engines.runtime import overwrite
 from digrad.torch.engines.unreliable_replicas import UnreliableNet, keep_sleepers
@@ -119,7 +119,7 @@ class ReplicaRuntime:
     def release(self) -> None:
         """Do nothing."""
 
-    def go_to(self, k: int, links: Mapping[str, torch.Tensor]) -> None:
+    def go_to(self, k: int, links: LinkArrays) -> None:
         """Go on at k with another state of the links."""
         self.net.load_links(links)
         self.net.k = k

@@ -1,10 +1,11 @@
 """Interface of the engines, which run a step of the agents of one process."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 
+from digrad.torch.engines.compression import LinkArrays
 from digrad.types import Net
 
 OWNER = "DecentralizedOptimizer"
@@ -20,8 +21,8 @@ class Executor(Net, Protocol):
         """Bytes that the agents of this process have sent so far."""
         ...
 
-    def stored_links(self) -> dict[str, torch.Tensor]:
-        """Return the state of the links, by name."""
+    def stored_links(self) -> LinkArrays:
+        """Return the state of the links."""
         ...
 
 
@@ -49,7 +50,7 @@ class Runtime(Protocol):
         """Let the agents go on."""
         ...
 
-    def go_to(self, k: int, links: Mapping[str, torch.Tensor]) -> None:
+    def go_to(self, k: int, links: LinkArrays) -> None:
         """Make sure that the state may be overwritten, and that all agents go on at k with this state of the links."""
         ...
 

@@ -16,7 +16,7 @@ from digrad._internal.error_text import agents_text, first_line
 from digrad.core.communication import Sent, arrays_sent
 from digrad.core.traffic import all_reduce_messages
 from digrad.errors import CommunicationError
-from digrad.torch.engines.compression import CompressedNet, LinkKey
+from digrad.torch.engines.compression import CompressedNet, LinkArrays, LinkKey
 from digrad.torch.engines.log_records import note_step
 from digrad.torch.engines.mixing import Share, combine
 from digrad.torch.engines.runtime import OWNER, overwrite
@@ -359,11 +359,11 @@ class SynchronousRuntime:
     def release(self) -> None:
         """Do nothing."""
 
-    def go_to(self, k: int, links: Mapping[str, torch.Tensor]) -> None:
+    def go_to(self, k: int, links: LinkArrays) -> None:
         """Wait for the messages under way, agree on the iteration, and go on with another link state."""
         self.net.finish_early()
-        keys = sorted({str(LinkKey.parse(name)._replace(agent=None)) for name in links})
-        self._network.agree({"k": k, "links": ", ".join(keys)}, OWNER)
+        kinds = sorted({(key.kind, key.place) for key in links})
+        self._network.agree({"k": k, "links": repr(kinds)}, OWNER)
         self.net.load_links(links)
         self.net.k = k
 

@@ -4,7 +4,6 @@ The numbers are those of the simulator, which has the same rules: the order is n
 transport, the rule of the receiver.
 """
 
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from digrad.core.repair import network_of, repair, void_edges
 from digrad.links import DeliverySchedule
 from digrad.links.compressors import decoded, random_k
 from digrad.network import Network, step_weights
-from digrad.torch.engines.compression import LinkKey
+from digrad.torch.engines.compression import LinkArrays, LinkKey
 from digrad.torch.engines.flat_parameters import FlatParameters
 from digrad.types import Method
 
@@ -87,20 +86,19 @@ class UnreliableNet(Primitives):
         """The undelivered mass of each array that is pushed, ``[A, width]``."""
         return [state.pushed for state in self._states if state.pushed is not None]
 
-    def stored_links(self) -> dict[str, torch.Tensor]:
-        """Return the link states, by name."""
+    def stored_links(self) -> LinkArrays:
+        """Return the link states."""
         return {
-            str(LinkKey(name, call)): value
+            LinkKey(name, call): value
             for call, state in enumerate(self._states)
             for name, value in state._asdict().items()
             if value is not None
         }
 
-    def load_links(self, stored: Mapping[str, torch.Tensor]) -> None:
+    def load_links(self, stored: LinkArrays) -> None:
         """Go on from other link states."""
         self._states = []
-        for name, value in stored.items():
-            key = LinkKey.parse(name)
+        for key, value in stored.items():
             self._keep(key.place, self._at(key.place)._replace(**{key.kind: value.clone()}))
 
     def begin_step(self) -> None:
