@@ -20,7 +20,7 @@ def all_reduce_messages(n: int) -> int:
 class Meter:
     """Counter of what one step sends: bytes along each edge, by primitive, and in all-reduces of all agents together.
 
-    ``in_full`` is what a message takes whose receiver has not heard the one before, if it is coded against that.
+    ``in_full`` is what a message takes whose receiver did not get the one before, if it is coded against that.
     """
 
     per_edge: dict[str, int] = field(default_factory=dict)
@@ -51,9 +51,8 @@ class Traffic:
         self._network, self._matrices, self._step = network, matrices, step
         self._is_coded = step.per_edge != step.in_full
         self._period = None if self._is_coded else network.period
-        self._heard: dict[
-            str, npt.NDArray[np.bool_]
-        ] = {}  # by primitive, [A]: who has heard the last word of its sender
+        # By primitive, [E]: whether the receiver of an edge has the last message of its sender.
+        self._received: dict[str, npt.NDArray[np.bool_]] = {}
         self._done = [
             start.in_means
             + sum(s * self._edges(primitive, 0, 1)[0] for primitive, s in start.per_edge.items())
@@ -84,14 +83,14 @@ class Traffic:
             return size * self._edges(primitive, first, length)
         weights = step_weights(self._network, self._matrices[primitive], first, length)
         sender = weights.edges[:, 0]
-        heard = self._heard.get(primitive, np.zeros(len(sender), bool))
+        received = self._received.get(primitive, np.zeros(len(sender), bool))
         sent = np.zeros(length, np.int64)
         for row, there in enumerate(weights.weight != 0):
-            sent[row] = size * (there & heard).sum() + in_full * (there & ~heard).sum()
-            speaks = np.zeros(self._network.n, bool)
-            speaks[sender[there]] = True
-            heard = np.where(speaks[sender], there, heard)
-        self._heard[primitive] = heard
+            sent[row] = size * (there & received).sum() + in_full * (there & ~received).sum()
+            sends = np.zeros(self._network.n, bool)
+            sends[sender[there]] = True
+            received = np.where(sends[sender], there, received)
+        self._received[primitive] = received
         return sent
 
     def _edges(self, primitive: str, first: int, length: int) -> npt.NDArray[np.int64]:

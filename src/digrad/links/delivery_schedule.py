@@ -28,7 +28,7 @@ class Part(NamedTuple):
 
     short: npt.NDArray[np.int64]  # compressed
     full: npt.NDArray[np.int64]
-    starts_in_full: bool  # whether a receiver that has heard nothing yet is sent all of it
+    starts_in_full: bool  # whether a receiver that has received nothing yet is sent all of it
 
 
 class DeliverySchedule:
@@ -74,7 +74,7 @@ class DeliverySchedule:
             links.clock.check_edges(len(edges))
         self._bad = _Chain(np.zeros(len(edges), bool))  # which edges are in a burst
         self._work = _Chain(np.full(n, np.nan))  # seconds that agents have left to compute; NaN for none
-        # How many packets the next one makes up for, who has heard nothing yet, and what is due when.
+        # How many packets the next one makes up for, who has received nothing yet, and what is due when.
         missed = np.ones(len(edges), np.int64)
         self._unheard = _Chain((missed, missed > 0, None))
         self.longest_delay = links.clock.most_late(self._full) if links.is_timed else links.longest_delay  # pyright: ignore[reportOptionalMemberAccess]
@@ -191,7 +191,7 @@ class DeliverySchedule:
     def _heard(
         missed: npt.NDArray[np.int64], is_new: Mask, sent: Mask, here: Mask
     ) -> tuple[npt.NDArray[np.int64], Mask]:
-        """Return how many packets the next one makes up for, itself included, and who has heard nothing yet."""
+        """Return how many packets the next one makes up for, itself included, and who has received nothing yet."""
         return np.where(here, 1, missed + sent), is_new & ~here
 
     def present(self, first: int, length: int) -> Mask:

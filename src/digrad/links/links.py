@@ -134,7 +134,7 @@ class Links:
             sender that knows at once; the naive ``"drop"`` forgets it, ``"renormalise"`` divides by the weights
             that have arrived and ``"last"`` uses what came before: all three are biased.
         pull: Replacement of an estimate that was not received: ``"self"`` the receiver's own, ``"last"`` the last one
-            heard, ``"renormalise"`` the average of those heard; the naive ``"drop"`` takes it as zero.
+            received, ``"renormalise"`` the average of those received; the naive ``"drop"`` takes it as zero.
         seed: Random seed of everything drawn. Runs with other seeds than 0 mix it with their own, see
             :meth:`digrad.Network.with_seed`.
         churn: Agents that join and leave: a list of :class:`Leave`, :class:`Crash` and :class:`Join`. Averages and

@@ -204,8 +204,8 @@ class UnreliableNet(Primitives):
     def _pulled(
         self, state: LinkState, x: jax.Array, sent: jax.Array, edges: Edges, slices: Slices
     ) -> tuple[LinkState, jax.Array]:
-        """Return R x, with what was not heard replaced as the policy says."""
-        state, use, seen = self._heard(state, sent, edges)
+        """Return R x, with what did not arrive replaced as the policy says."""
+        state, use, seen = self._received(state, sent, edges)
         weight = self._stored(_where, use, edges.weight)
         if seen is None:
             terms = add_up_sent(edges, slices, sent, weight)
@@ -217,12 +217,12 @@ class UnreliableNet(Primitives):
         own = edges.own[:, None] * x
         if self._rules.pull == "drop":
             return state, own + terms
-        heard = add_up_weights(edges, slices, weight)
+        received = add_up_weights(edges, slices, weight)
         if self._rules.pull == "renormalise":
-            return state, (own + terms) / (edges.own[:, None] + heard)
-        return state, (1 - heard) * x + terms
+            return state, (own + terms) / (edges.own[:, None] + received)
+        return state, (1 - received) * x + terms
 
-    def _heard(
+    def _received(
         self, state: LinkState, sent: jax.Array, edges: Edges
     ) -> tuple[LinkState, jax.Array, jax.Array | None]:
         """Return which edges bring an estimate ``[E]``, and which ``[E, d]``; None for the one just sent."""

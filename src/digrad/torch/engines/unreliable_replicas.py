@@ -191,8 +191,8 @@ class UnreliableNet(Primitives):
         if isinstance(self.links.compressor, random_k):
             seen = torch.where(seen.isnan(), x[self._receiver], seen)
         if self.links.pull in ("self", "last"):
-            heard = weights.edges[:, None] * torch.where(used[:, None], seen, x[self._receiver])
-            return state, weights.own * x + self._sum(heard, x)
+            received = weights.edges[:, None] * torch.where(used[:, None], seen, x[self._receiver])
+            return state, weights.own * x + self._sum(received, x)
         weight = torch.where(used, weights.edges, 0.0)[:, None]
         total = weights.own * x + self._sum(weight * torch.where(used[:, None], seen, 0.0), x)
         return state, total if self.links.pull == "drop" else total * self._scale(weights, weight)
