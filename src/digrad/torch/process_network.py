@@ -30,7 +30,8 @@ from digrad.torch.transport.coordination import GRACE, LINGER, Coordination
 from digrad.torch.transport.curve_keys import KEY_VARIABLE, read_key
 from digrad.torch.transport.packets import MessageLostError
 from digrad.torch.transport.shared_memory import SharedMemory
-from digrad.torch.transport.transports import Transports, open_transports, ring_sum
+from digrad.torch.transport.torch_distributed import all_reduce
+from digrad.torch.transport.transports import Channel, Transports, open_transports, ring_sum
 
 INTERFACE = "GLOO_SOCKET_IFNAME"  # where gloo looks for the network interface
 SHARED_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # what torchrun tells the agents it has done
@@ -234,25 +235,27 @@ class ProcessNetwork:
         """Return the sum over all agents, a new tensor; every agent must call."""
         return self.add_up(values.clone(memory_format=torch.contiguous_format))
 
-    def add_up(self, values: torch.Tensor, call: str | None = None) -> torch.Tensor:
+    def add_up(
+        self, values: torch.Tensor, call: str | None = None, channel: Channel | None = None
+    ) -> torch.Tensor:
         """Replace ``values``, contiguous, by the sum over all agents, and return it; every agent must call.
 
         Args:
             values: Of this agent.
             call: What the user has called, for those who wait elsewhere; by default it is part of a step.
+            channel: That carries and counts the parts; by default that of the network.
         """
+        channel = channel or self._sums
         if call is not None:
             self.coordination.announce(call)
         if values.device.type == "cpu":
-            ring_sum(values, self.agent, self.n, self._sums, lambda *what: self._wait_for_part(call, *what))
+            ring_sum(
+                values, self.agent, self.n, channel, lambda *what: self._wait_for_part(call, channel, *what)
+            )
             return values
-        options = dist.AllreduceOptions()
-        # Its own timeout: under that of the group the process could not end before a minute has passed. Waiting
-        # a little longer than the operation lasts lets it end by itself.
-        options.timeout = timedelta(seconds=self.timeout)
         try:
             with self.waiting_for(range(self.n), call=call):
-                self.group.allreduce([values], options).wait(timedelta(seconds=self.timeout + GRACE))
+                all_reduce(values, self.group, self.timeout, channel)
         except RuntimeError as error:
             silent = CommunicationError(
                 f"{call or 'mean'}: the sum over all agents did not complete within {self.timeout:.1f} s: an agent is "
@@ -261,13 +264,15 @@ class ProcessNetwork:
             raise self.reason_of(silent, call) from error
         return values
 
-    def _wait_for_part(self, call: str | None, peer: int, look: Callable[[float], Any]) -> Any:
+    def _wait_for_part(
+        self, call: str | None, channel: Channel, peer: int, look: Callable[[float], Any]
+    ) -> Any:
         """Return what ``look`` finds of a part of a sum, as long as bytes of a neighbour move within the timeout."""
         began = time.monotonic()
         try:
-            with self.waiting_for([peer], lambda: self._sums.last_progress(peer), call):
+            with self.waiting_for([peer], lambda: channel.last_progress(peer), call):
                 while (found := look(self.timeout / 4)) is None:
-                    if time.monotonic() >= max(began, self._sums.last_progress(peer)) + self.timeout:
+                    if time.monotonic() >= max(began, channel.last_progress(peer)) + self.timeout:
                         raise MessageLostError(f"nothing moved for {self.timeout:.1f} s")
                 return found
         except MessageLostError as error:

@@ -14,7 +14,6 @@ import torch
 
 from digrad._internal.error_text import agents_text, first_line
 from digrad.core.communication import Sent, arrays_sent
-from digrad.core.traffic import all_reduce_messages
 from digrad.errors import CommunicationError
 from digrad.torch.engines.compression import CompressedNet, LinkArrays, LinkKey
 from digrad.torch.engines.log_records import note_step
@@ -178,10 +177,10 @@ class SynchronousNet(CompressedNet):
     ) -> None:
         super().__init__(network.network, matrices, dimension)
         self.network = network
-        self._is_packet = device.type == "cpu"
+        self._round = PacketRound if device.type == "cpu" else DeviceRound
         # What is sent ahead must not be in the way of what is not.
         self._channels = [network.transports.channel().open() for _ in range(2)]
-        self._rounds = self.late = self._bytes_otherwise = 0
+        self._rounds = self.late = 0
         self.waited = 0.0  # seconds
         self._early: PacketRound | DeviceRound | None = None
         self._early_fields: list[tuple[str, torch.Tensor]] = []
@@ -191,14 +190,14 @@ class SynchronousNet(CompressedNet):
     @property
     def bytes_sent(self) -> int:
         """Bytes that have left so far."""
-        return sum(channel.bytes_sent for channel in self._channels) + self._bytes_otherwise
+        return sum(channel.bytes_sent for channel in self._channels)
 
     def mean(self, x: Any) -> Any:
-        """Average over all agents: a ring all-reduce, of which this agent sends 2 (n - 1)/n of a row."""
+        """Average over all agents."""
         if isinstance(x, tuple):
             return tuple(self.mean(part) for part in x)
-        self._bytes_otherwise += all_reduce_messages(self.network.n) * x.nbytes // self.network.n
-        return self.network.sum(x) / self.network.n
+        total = x.clone(memory_format=torch.contiguous_format)
+        return self.network.add_up(total, channel=self._channels[1]) / self.network.n
 
     def start_early(self, fields: Sequence[tuple[str, torch.Tensor]]) -> None:
         """Send arrays ahead of iteration k, which mixes them, by primitive; several pushed ones are a pair.
@@ -307,14 +306,10 @@ class SynchronousNet(CompressedNet):
         parts = [self._part(*array, key) for array, key in zip(arrays, keys, strict=True)]
         self._rounds += 1
         try:
-            if self._is_packet:
-                channel = self._channels[0 if is_early else 1]
-                return PacketRound(parts, channel, self.network, self._rounds, self.k)
-            made = DeviceRound(parts, self.network, self._rounds, self.k)
+            channel = self._channels[0 if is_early else 1]
+            return self._round(parts, channel, self.network, self._rounds, self.k)
         except CommunicationError as error:
             raise self.network.reason_of(error) from error
-        self._bytes_otherwise += made.bytes_sent
-        return made
 
 
 def _as_sent(fields: Sequence[tuple[str, torch.Tensor]]) -> list[tuple[str, Sent]]:

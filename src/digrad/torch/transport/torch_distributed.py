@@ -11,6 +11,8 @@ import torch.distributed as dist
 
 from digrad._internal.error_text import agents_text, first_line
 from digrad.errors import CommunicationError
+from digrad.torch.transport.coordination import GRACE
+from digrad.torch.transport.transports import Channel
 
 TAGS = 1 << 16  # rounds are numbered modulo this, so that a message can only meet its own round
 
@@ -20,14 +22,14 @@ class DeviceRound:
 
     Args:
         parts: The arrays, in the same order on every agent.
+        channel: That counts them.
         network: Who is connected to whom.
         number: Of the round.
         k: The step.
     """
 
-    def __init__(self, parts: list[Any], network: Any, number: int, k: int) -> None:
+    def __init__(self, parts: list[Any], channel: Channel, network: Any, number: int, k: int) -> None:
         self.parts, self._network, self._k = parts, network, k
-        self.bytes_sent = 0
         options = {"group": network.group, "tag": number % TAGS}
         ops = []
         for part in parts:
@@ -37,7 +39,7 @@ class DeviceRound:
         for part in parts:
             for receiver in part.peers(receiving=False):
                 message = part.message(receiver, receiving=False).contiguous()
-                self.bytes_sent += message.nbytes
+                channel.bytes_sent += message.nbytes
                 ops.append(dist.P2POp(dist.isend, message, **options, group_peer=receiver))
         self._ops = ops  # with their memory
         try:
@@ -69,3 +71,17 @@ class DeviceRound:
         return CommunicationError(
             f"step {self._k}: messages of {agents_text(peers)} are lost ({first_line(error)}); start all agents again."
         )
+
+
+def all_reduce(values: torch.Tensor, group: dist.ProcessGroup, timeout: float, channel: Channel) -> None:
+    """Replace a tensor by the sum over a group; ``channel`` counts what is handed over.
+
+    Raises:
+        RuntimeError: It was not complete within the timeout.
+    """
+    options = dist.AllreduceOptions()
+    # Its own timeout: under that of the group the process could not end before a minute has passed. Waiting a little
+    # longer than the operation lasts lets it end by itself.
+    options.timeout = timedelta(seconds=timeout)
+    channel.bytes_sent += values.nbytes
+    group.allreduce([values], options).wait(timedelta(seconds=timeout + GRACE))
