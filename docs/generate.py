@@ -17,9 +17,7 @@ from digrad.methods import METHODS
 from digrad.methods.references import NOT_OPENED
 from digrad.schedules import SCHEDULES
 from digrad.specs.graph_table import GraphTable, LinksTable, MixingTable
-from digrad.specs.image_table import ImagesTable
-from digrad.specs.partition_table import PartitionTable
-from digrad.specs.problem_table import LOSSES, LogisticTable, LossTable
+from digrad.specs.problem_table import LOSSES, ImagesTable, LogisticTable, LossTable, PartitionTable
 from digrad.specs.spec import Spec
 from digrad.specs.sweep_table import SweepTable
 from digrad.testing.convergence import Outcome, convergence_table

@@ -1,10 +1,15 @@
-"""The table ``[problem]`` of a specification: the private losses of the agents."""
+"""The table ``[problem]`` of a specification: the private losses of the agents, and how samples are partitioned.
+
+This module does not load torch: a specification of images is checked without it.
+"""
 
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import (
     AfterValidator,
     BeforeValidator,
@@ -21,12 +26,15 @@ from digrad import data, problems
 from digrad._internal import plugins
 from digrad.data import Dataset
 from digrad.data.known_datasets import KNOWN
+from digrad.data.partition import SCHEMES
 from digrad.errors import DataError, DigradError, PluginError
 from digrad.problems import Problem
-from digrad.specs.graph_table import absolute
-from digrad.specs.image_table import ImagesTable
+from digrad.sampling import HELD_OUT
+from digrad.specs.graph_table import Count, File, Seed, absolute
 from digrad.specs.messages import Section, check_call, is_number, numbers, refuse, require_choice
-from digrad.specs.partition_table import PartitionTable, as_partition
+
+if TYPE_CHECKING:
+    from digrad.specs.images.problem import ImageProblem
 
 _LARGEST_STATE = 2**31  # numbers, one per agent and feature: 17 GB for each of several copies
 
@@ -43,6 +51,32 @@ def _agent_weights(value: Any) -> Any:
     if value == "samples" or (isinstance(value, list) and value and all(map(is_number, value))):
         return value
     raise refuse(f"must be 'samples', or a list with one number per agent, but got {value!r}.")
+
+
+class PartitionTable(Section):
+    """``[problem.partition]``: how samples are partitioned; only a string when a scheme needs no arguments.
+
+    Args:
+        scheme: ``iid``, ``stratified``, ``sorted``, ``shards`` or ``dirichlet``.
+        alpha: Concentration of ``dirichlet``.
+        shards_per_agent: Shards per agent of ``shards``.
+        seed: Random seed of the random schemes.
+    """
+
+    scheme: str
+    alpha: float | None = None
+    shards_per_agent: int | None = None
+    seed: Seed = 0
+
+    @model_validator(mode="after")
+    def _check(self) -> "PartitionTable":
+        require_choice(self.scheme, SCHEMES, "scheme")
+        return self
+
+
+def as_partition(value: Any) -> Any:
+    """Return the table that a value stands for: the name of a scheme is one without arguments."""
+    return {"scheme": value} if isinstance(value, str) else value
 
 
 class LogisticTable(Section):
@@ -93,6 +127,76 @@ class LogisticTable(Section):
     def _parts(self) -> tuple[Dataset, Dataset | None]:
         dataset = data.load(self.data)
         return (dataset, None) if self.held_out is None else dataset.split(self.held_out, seed=0)
+
+
+class ImagesTable(Section):
+    """``kind = "images"``: each agent's loss is the mean cross entropy of a network over its images.
+
+    Args:
+        kind: ``"images"``.
+        data: ``"cifar10"``.
+        folder: Folder with the CIFAR-10 files; by default it is searched for, see :func:`digrad.data.cifar10`.
+        model: ``"small_cnn"``, ``"resnet20"`` or ``"resnet18"``.
+        norm: ``"batch"``, ``"group"`` or ``"none"``.
+        partition: How images are partitioned among agents.
+        augment: Shift and mirror training images at random.
+        samples: Number of images to train on; all of them by default.
+        held_out: Number of training images to hold out; accuracy is then measured on them, never on test images.
+        held_out_seed: Random seed that selects the held-out images.
+        evaluate: Number of training images, and of test images, on which each recorded row is evaluated.
+        evaluate_last: The same for the last row.
+    """
+
+    kind: Literal["images"]
+    data: Literal["cifar10"] = "cifar10"
+    folder: File | None = None
+    model: Literal["small_cnn", "resnet20", "resnet18"] = "small_cnn"
+    norm: Literal["batch", "group", "none"] = "batch"
+    partition: Annotated[PartitionTable, BeforeValidator(as_partition)] = PartitionTable(scheme="iid")
+    augment: bool = True
+    samples: Count | None = None
+    held_out: Annotated[int, Field(ge=0)] = 0
+    held_out_seed: Seed = 0
+    evaluate: Count = 2000
+    evaluate_last: Count = 10_000
+
+    def build(self, agents: int) -> "ImageProblem":
+        """Find and partition the images, and return the problem."""
+        from digrad.torch.launch import require_torch
+
+        require_torch("a problem of kind 'images'")
+        from digrad.specs.images.problem import ImageProblem
+
+        images = data.cifar10(self.folder)
+        chosen, held_out = self._split(len(images))
+        test_images = images if self.held_out else data.cifar10(self.folder, train=False)
+        options = self.partition.model_dump(exclude_none=True)
+        return ImageProblem(
+            model=self.model,
+            norm=self.norm,
+            images=images,
+            chosen=chosen,
+            partition=data.partition(images.labels[chosen], agents, **options),
+            test_images=test_images,
+            test_chosen=held_out if self.held_out else np.arange(len(test_images)),
+            augment=self.augment,
+        )
+
+    def _split(self, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        wanted = (count - self.held_out if self.samples is None else self.samples) + self.held_out
+        if not self.held_out < wanted <= count:
+            raise DataError(
+                f"`samples` and `held_out` must be at most {count} together, and leave some to train on, but are "
+                f"{self.samples} and {self.held_out}."
+            )
+        # Without either, all images in the order of their files.
+        if wanted == count and not self.held_out:
+            return np.arange(count), np.arange(0)
+        generator = np.random.Generator(
+            np.random.Philox(key=np.array([self.held_out_seed, HELD_OUT], np.uint64))
+        )
+        order = generator.permutation(count)
+        return np.sort(order[self.held_out : wanted]), np.sort(order[: self.held_out])
 
 
 LOSSES: dict[str, Callable[..., Problem]] = {
