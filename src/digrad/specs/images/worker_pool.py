@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any
@@ -119,73 +119,74 @@ def run_jobs(jobs: Sequence[Job], *, workers: int, on_event: Callable[[str, Even
     Raises:
         KeyboardInterrupt: As it came, after all workers were ended.
     """
-    crew = _Crew(jobs)
-    threads = [threading.Thread(target=crew.work, daemon=True) for _ in range(min(workers, len(jobs)))]
+    waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
+    for job in jobs:
+        waiting.put(job)
+    said: queue.SimpleQueue[tuple[str, Event]] = queue.SimpleQueue()
+    processes: list[subprocess.Popen[str]] = []
+    threads = [
+        threading.Thread(target=_employ, args=(waiting, said.put, processes), daemon=True)
+        for _ in range(min(workers, len(jobs)))
+    ]
     failures: dict[str, str] = {}
     try:
         for thread in threads:
             thread.start()
         left = len(jobs)
         while left:
-            name, event = crew.said.get()
+            name, event = said.get()
             left -= event["event"] in ENDS
             if event["event"] == "failed":
                 failures[name] = event["reason"]
             on_event(name, event)
     finally:
-        crew.end()
+        with suppress(queue.Empty):
+            while True:
+                waiting.get_nowait()
+        for process in processes:
+            process.kill()
         for thread in threads:
             thread.join()
     return failures
 
 
-class _Crew:
-    """The jobs that wait, what is said of them, and the workers so far."""
-
-    def __init__(self, jobs: Sequence[Job]) -> None:
-        self.said: queue.SimpleQueue[tuple[str, Event]] = queue.SimpleQueue()
-        self._waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
-        for job in jobs:
-            self._waiting.put(job)
-        self._workers: list[subprocess.Popen[str]] = []
-        self._is_ended = False
-
-    def work(self) -> None:
-        """Give jobs to one worker after the other: a new one after each that died."""
-        while not self._is_ended:
-            with (
-                suppress(BrokenPipeError),  # of a worker that died before it read its job
-                tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log,
-                _start(log) as worker,
-            ):
-                self._workers.append(worker)
-                while worker.poll() is None and not self._is_ended:
-                    try:
-                        job = self._waiting.get_nowait()
-                    except queue.Empty:
-                        return
-                    self._do(job, worker, log)
-
-    def end(self) -> None:
-        """End all workers, whatever they are doing."""
-        self._is_ended = True
-        for worker in self._workers:
-            worker.kill()
-
-    def _do(self, job: Job, worker: "subprocess.Popen[str]", log: IO[str]) -> None:
-        assert worker.stdin is not None
-        assert worker.stdout is not None
-        self.said.put((job.name, {"event": "started"}))
-        work = {"module": job.work.__module__, "function": job.work.__name__}
-        with suppress(BrokenPipeError):
-            worker.stdin.write(json.dumps({**work, "arguments": dict(job.arguments)}) + "\n")
-            worker.stdin.flush()
-            for line in worker.stdout:
-                event = json.loads(line)
-                self.said.put((job.name, event))
-                if event["event"] in ENDS:
+def _employ(
+    waiting: "queue.SimpleQueue[Job]",
+    say: Callable[[tuple[str, Event]], None],
+    processes: "list[subprocess.Popen[str]]",
+) -> None:
+    """Give jobs to one worker after the other, until none is left: a new one after each that died."""
+    while not waiting.empty():
+        with (
+            suppress(BrokenPipeError),  # of a worker that died before it read its job
+            tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log,
+            _start(log) as worker,
+        ):
+            processes.append(worker)
+            while worker.poll() is None:
+                try:
+                    job = waiting.get_nowait()
+                except queue.Empty:
                     return
-        self.said.put((job.name, {"event": "failed", "reason": _reason(worker.wait(), log)}))
+                for event in _events(job, worker, log):
+                    say((job.name, event))
+
+
+def _events(job: Job, worker: "subprocess.Popen[str]", log: IO[str]) -> Iterator[Event]:
+    """Give a job to a worker, and yield what becomes of it."""
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    yield {"event": "started"}
+    work = {"module": job.work.__module__, "function": job.work.__name__, "arguments": dict(job.arguments)}
+    with suppress(BrokenPipeError):
+        worker.stdin.write(json.dumps(work) + "\n")
+        worker.stdin.flush()
+        for line in worker.stdout:
+            event = json.loads(line)
+            yield event
+            if event["event"] in ENDS:
+                return
+    yield {"event": "failed", "reason": _reason(worker.wait(), log)}
 
 
 def _start(log: IO[str]) -> "subprocess.Popen[str]":
