@@ -12,7 +12,7 @@ from digrad.cli.main import digrad
 from digrad.errors import ArgumentError
 from digrad.paper import Reproduction, reproduce_logistic
 from digrad.paper.claims import FAILS, HOLDS, UNDECIDED, Claim, verdicts
-from digrad.paper.logistic import open_reproduction
+from digrad.paper.reproduction import open_reproduction
 
 pytestmark = pytest.mark.long
 

@@ -16,8 +16,15 @@ from digrad.paper import cifar_claims
 from digrad.paper.accuracy_table import accuracy_table, failures_markdown, table_markdown
 from digrad.paper.cifar_search import FEW_IMAGES, MOST, SEARCHED, SearchPlan, with_step_sizes
 from digrad.paper.claims import ClaimTable, verdicts
-from digrad.paper.logistic import Report, Reproduction, Scale, directories, open_reproduction, write_claims
 from digrad.paper.presets import preset as load_preset
+from digrad.paper.reproduction import (
+    Report,
+    Reproduction,
+    Scale,
+    directories,
+    open_reproduction,
+    write_claims,
+)
 from digrad.specs.run_directory import is_finished
 from digrad.specs.runner import Observer, RunResult, run
 from digrad.specs.spec import Spec

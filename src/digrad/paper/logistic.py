@@ -1,31 +1,28 @@
-"""The paper's experiments from end to end: run every setting, draw its figures, judge its claims."""
+"""Section V-A of the paper from end to end: run every setting, draw its figures, judge its claims."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from digrad import checks, plots
-from digrad._internal.files import locked, write_atomically
-from digrad._internal.folders import check_folder
-from digrad._internal.json_files import read_json, write_json
-from digrad._internal.tables import Table
-from digrad.errors import ArgumentError
 from digrad.paper import logistic_claims
 from digrad.paper.claims import ClaimTable, verdicts
 from digrad.paper.presets import preset as load_preset
-from digrad.specs.run_directory import has_results
+from digrad.paper.reproduction import (
+    Report,
+    Reproduction,
+    Scale,
+    directories,
+    open_reproduction,
+    write_claims,
+)
 from digrad.specs.runner import Observer, RunResult, run
 from digrad.specs.spec import Spec
 from digrad.trace import Trace
 from digrad.trace.ensemble import members
 
-Scale: TypeAlias = Literal["smoke", "small", "medium", "full"]
-Report: TypeAlias = Callable[[Path], object]
-
-MARKER = "reproduction.json"
 STARTS = ("logistic-explosion", "logistic-zero-start", "logistic-small-start")
 SAMPLED = ("logistic-sorted", "logistic-iid")
 FULL_BATCH = "logistic-fullbatch"
@@ -70,29 +67,6 @@ SIZES: dict[str, _Size] = {
     "medium": _Size(start_steps=300, steps=5000, seeds=3, full_batch_steps=5000, record_every=10),
     "full": _Size(start_steps=300, steps=10000, seeds=5, full_batch_steps=10000, record_every=10),
 }
-
-
-@dataclass(frozen=True)
-class Reproduction:
-    """Result of :func:`reproduce_logistic` or :func:`digrad.paper.reproduce_cifar`.
-
-    Args:
-        directory: The folder of everything.
-        table: The claims and whether they hold; None if the run was interrupted.
-        figures: The figures of the paper, as PNG and PDF.
-        runs: The run directory of each setting.
-        interrupted: Whether Ctrl-C ended it; ``resume=True`` goes on.
-        failures: Why methods failed, by setting and method; the others are complete.
-        accuracies: Accuracies of cifar by setting: a row per method.
-    """
-
-    directory: Path
-    table: ClaimTable | None
-    figures: tuple[Path, ...]
-    runs: Mapping[str, Path]
-    interrupted: bool
-    failures: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    accuracies: Mapping[str, Table] = field(default_factory=dict)
 
 
 def reproduce_logistic(
@@ -145,55 +119,6 @@ def reproduce_logistic(
         figures = _paper_figures(folder / "figures", done)
         table = write_claims(folder, _judge(done, preset, SIZES[preset], seed), report)
     return Reproduction(folder, table, tuple(figures), directories(done), interrupted=False)
-
-
-def directories(done: Mapping[str, RunResult]) -> dict[str, Path]:
-    """Return the run directory of each setting."""
-    return {name: result.directory for name, result in done.items()}
-
-
-def write_claims(folder: Path, table: ClaimTable, report: Report | None) -> ClaimTable:
-    """Write the claims of a reproduction, and its report, and return the claims."""
-    write_json(folder / "claims.json", table)
-    write_atomically(folder / "claims.md", table.to_markdown())
-    if report:
-        report(folder)
-    return table
-
-
-@contextmanager
-def open_reproduction(
-    folder: Path, identity: dict[str, Any], settings: Iterable[str], *, resume: bool, overwrite: bool
-) -> Iterator[None]:
-    """Make or reuse the folder of a reproduction, and lock it.
-
-    Raises:
-        ArgumentError: It holds something else, or results that neither ``resume`` nor ``overwrite`` allows for.
-    """
-    check_folder(
-        folder,
-        "a reproduction of digrad",
-        lambda path: (path / MARKER).is_file(),
-        resume=resume,
-        overwrite=overwrite,
-    )
-    with locked(folder):
-        stored = read_json(folder / MARKER) if (folder / MARKER).is_file() else identity
-        if stored != identity and not overwrite:
-            raise ArgumentError(
-                f"`out` {folder} holds the reproduction of {stored}, not of {identity}; give another --out, "
-                "or --overwrite."
-            )
-        if not (resume or overwrite) and any(has_results(folder / name) for name in settings):
-            raise ArgumentError(
-                f"`out` {folder} holds this reproduction already; continue with --resume, start over with --overwrite, "
-                "or give another --out."
-            )
-        if not resume:  # what these say is about to be deleted
-            for name in ("claims.json", "claims.md", "table.json", "table.md", "report.html"):
-                (folder / name).unlink(missing_ok=True)
-        write_json(folder / MARKER, identity)
-        yield
 
 
 def _sized(spec: Spec, name: str, size: _Size, seed: int) -> Spec:

@@ -10,7 +10,7 @@ from digrad._internal.json_files import read_json
 from digrad.errors import DataError
 from digrad.paper import link_bias
 from digrad.paper.claims import ClaimTable
-from digrad.paper.logistic import MARKER
+from digrad.paper.reproduction import MARKER
 from digrad.plots.style import AVERAGES
 from digrad.report.runs import Run, stored_run
 from digrad.specs.certification import CERTIFICATE, StoredCertificate
