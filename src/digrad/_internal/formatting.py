@@ -1,5 +1,6 @@
-"""Numbers as people read them."""
+"""Numbers and tables as people read them."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -54,3 +55,14 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a table in Markdown.
+
+    Example:
+        >>> markdown_table(("method", "loss"), [("CGT", "0.1")])
+        ['| method | loss |', '|---|---|', '| CGT | 0.1 |']
+    """
+    first, *others = (f"| {' | '.join(cells)} |" for cells in (head, *rows))
+    return [first, "|" + "---|" * len(head), *others]

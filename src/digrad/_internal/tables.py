@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from digrad._internal.files import write_atomically
+from digrad._internal.formatting import shown
 
 _TEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 _TEX |= {
@@ -104,7 +105,7 @@ class Table:
 
     def __str__(self) -> str:
         """Return the table as text, a line per row."""
-        lines = [self.columns, *([_shown(row.get(name)) for name in self.columns] for row in self.rows)]
+        lines = [self.columns, *([shown(row.get(name)) for name in self.columns] for row in self.rows)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         sides = [">" if self._is_numeric(name) else "<" for name in self.columns]
         return "\n".join(
@@ -151,7 +152,7 @@ class Table:
         """Return the table as a notebook shows it."""
         head = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
         rows = [
-            "".join(f"<td>{html.escape(_shown(row.get(name)))}</td>" for name in self.columns)
+            "".join(f"<td>{html.escape(shown(row.get(name)))}</td>" for name in self.columns)
             for row in self.rows
         ]
         body = "".join(f"<tr>{row}</tr>" for row in rows)
@@ -169,7 +170,7 @@ def facts_html(title: str, facts: Mapping[str, Any]) -> str:
     """Return a titled two-column table for a notebook; ``title`` and values are text."""
     rows = "".join(
         f'<tr><th style="text-align:left">{html.escape(name)}</th>'
-        f'<td style="text-align:left;white-space:pre-line">{html.escape(_shown(value))}</td></tr>'
+        f'<td style="text-align:left;white-space:pre-line">{html.escape(shown(value))}</td></tr>'
         for name, value in facts.items()
     )
     return f"<div><strong>{html.escape(title)}</strong><table>{rows}</table></div>"
@@ -185,12 +186,6 @@ def _written(content: str, path: str | os.PathLike[str] | None) -> str:
     if path is not None:
         write_atomically(path, content)
     return content
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _csv_cell(value: Any) -> Any:

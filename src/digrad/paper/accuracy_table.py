@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from digrad._internal.formatting import markdown_table
 from digrad.paper.claims import figure
 from digrad.specs.run_directory import Result
 from digrad.specs.runner import RunResult
@@ -80,15 +81,12 @@ def _per_step(traces: Sequence[Trace], fact: str) -> float:
 
 def table_markdown(name: str, rows: Sequence[AccuracyRow]) -> str:
     """Return the table of one setting for people."""
-    lines = [
-        f"## {name}",
-        "",
-        "| method | step size | training accuracy | test accuracy | mean over agents | lowest agent | clipped "
-        "| largest tracker | sent | s/step | CPU s/step | seeds |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        cells = (
+    head = (
+        "method", "step size", "training accuracy", "test accuracy", "mean over agents", "lowest agent", "clipped",
+        "largest tracker", "sent", "s/step", "CPU s/step", "seeds",
+    )  # fmt: skip
+    cells = [
+        (
             row.method if row.verdict != "diverged" else f"{row.method} (diverged)",
             figure(row.step_size),
             *(percent(value) for value in (row.train_accuracy, row.test_accuracy)),
@@ -100,8 +98,9 @@ def table_markdown(name: str, rows: Sequence[AccuracyRow]) -> str:
             f"{row.cpu_seconds_per_step:.3g}",
             str(row.seeds),
         )
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        for row in rows
+    ]
+    return "\n".join([f"## {name}", "", *markdown_table(head, cells)]) + "\n"
 
 
 def failures_markdown(failures: Mapping[str, Mapping[str, str]]) -> str:

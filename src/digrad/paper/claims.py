@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from digrad._internal.formatting import shown
+from digrad._internal.formatting import markdown_table, shown
 from digrad._internal.tables import Table
 
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided: too few iterations"
@@ -84,20 +84,13 @@ class ClaimTable:
 
     def to_markdown(self) -> str:
         """Return the content of ``claims.md``."""
-        lines = [f"# {self.title}", "", "| claim | holds? |", "|---|---|"]
-        lines += [
-            f"| ({v.number}) {v.claim} | **{v.holds.replace(SEPARATOR, '<br>')}** |" for v in self.verdicts
+        verdicts = [
+            (f"({v.number}) {v.claim}", f"**{v.holds.replace(SEPARATOR, '<br>')}**") for v in self.verdicts
         ]
-        lines += [
-            "",
-            "## What was measured",
-            "",
-            "| claim | setting | measured | holds? |",
-            "|---|---|---|---|",
-        ]
-        lines += [
-            f"| ({c.number}) {c.claim} | {c.setting} | {c.measured} | **{c.holds}** |" for c in self.claims
-        ]
+        claims = [(f"({c.number}) {c.claim}", c.setting, c.measured, f"**{c.holds}**") for c in self.claims]
+        lines = [f"# {self.title}", "", *markdown_table(("claim", "holds?"), verdicts)]
+        lines += ["", "## What was measured", ""]
+        lines += markdown_table(("claim", "setting", "measured", "holds?"), claims)
         rules = {(claim.number, claim.claim): claim.rule for claim in self.claims}
         lines += ["", "## When a claim counts as holding", ""]
         lines += [f"- ({number}) {claim}: {rule}" for (number, claim), rule in rules.items()]

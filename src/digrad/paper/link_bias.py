@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from digrad import plots
 from digrad._internal.files import is_left_over, locked, write_atomically
 from digrad._internal.folders import check_folder, is_empty
-from digrad._internal.formatting import shown
+from digrad._internal.formatting import markdown_table, shown
 from digrad._internal.json_files import has_record, strict, write_json
 from digrad.errors import ArgumentError
 from digrad.graphs import example5
@@ -76,18 +76,19 @@ class LinkBias:
 
     def to_markdown(self) -> str:
         """Return the table."""
-        lines = [
-            f"# CGT with {LOSS:.0%} of all packets lost",
-            "",
-            "| problem | lost packets | error of the worst agent | missing mass | verdict |",
-            "|---|---|---|---|---|",
-        ]
-        lines += [
-            f"| {row.problem} | {row.policy} | {shown(row.error, 2, absent='inf')} "
-            f"| {shown(row.mass_error, 2, absent='inf')} | {row.verdict} |"
+        rows = [
+            (
+                row.problem,
+                row.policy,
+                *(shown(value, 2, absent="inf") for value in (row.error, row.mass_error)),
+                row.verdict,
+            )
             for row in self.rows
         ]
-        return "\n".join(lines) + "\n"
+        head = ("problem", "lost packets", "error of the worst agent", "missing mass", "verdict")
+        return (
+            "\n".join([f"# CGT with {LOSS:.0%} of all packets lost", "", *markdown_table(head, rows)]) + "\n"
+        )
 
 
 def reproduce_links(out: str | os.PathLike[str], *, seed: int = 0, overwrite: bool = False) -> LinkBias:
