@@ -132,14 +132,14 @@ def test_help_shows_how_to_start_agents_on_one_machine_and_on_several(monkeypatc
 def test_all_that_follows_the_script_is_its_own(words, handed, monkeypatch, capsys, script):
     commands = []
 
-    class Node:
+    class Agent:
         def __init__(self, command, **options):
             commands.append((command, options))
 
-        def run(self):
+        def supervise(self):
             return 0
 
-    monkeypatch.setattr(elastic_agent, "Node", Node)
+    monkeypatch.setattr(elastic_agent, "Agent", Agent)
     code, _ = call(monkeypatch, capsys, "--agents", "3", script, *words)
     assert code == 0
     ((command, options),) = commands
@@ -159,8 +159,8 @@ def test_all_that_follows_the_script_is_its_own(words, handed, monkeypatch, caps
 def test_gloo_is_tied_to_loopback_on_one_machine_only(words, interface, monkeypatch, capsys, script):
     found = []
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    runs = SimpleNamespace(run=lambda: found.append(os.environ.get("GLOO_SOCKET_IFNAME")))
-    monkeypatch.setattr(elastic_agent, "Node", lambda *_, **__: runs)
+    runs = SimpleNamespace(supervise=lambda: found.append(os.environ.get("GLOO_SOCKET_IFNAME")))
+    monkeypatch.setattr(elastic_agent, "Agent", lambda *_, **__: runs)
     call(monkeypatch, capsys, "--agents", "3", *words, script)
     assert found == [interface]
 

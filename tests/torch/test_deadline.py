@@ -1,6 +1,7 @@
 """Late is tolerated: a neighbour that is slow or stopped costs steps of progress, never the run or the answer."""
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,7 @@ from typing import Any
 import pytest
 
 from digrad.torch.checkpoint.checkpoint_files import committed_steps
-from digrad.torch.launch import LAUNCH_VARIABLE
-from digrad.torch.launch.preemption import ask_to_save
+from digrad.torch.launch.preemption import SAVE
 from torch_processes import Agents
 
 pytestmark = pytest.mark.long
@@ -32,13 +32,14 @@ def test_stopped_agent_costs_steps_and_undelivered_mass_survives_the_end_of_a_ru
     """One agent is slow, one stops for a second, then all are preempted: every save checks that nothing is lost."""
     plan = {"n": 3, "bits": 4, "deadline": 0.02, "compute": 0.002, "slow": 1, "factor": 3, "save": 60}
     plan |= {"stop_at": 40, "seconds": 1.0, "steps": 10**9}
-    launch = {agent: {LAUNCH_VARIABLE: str(tmp_path)} for agent in range(3)}
+    launch = {agent: {"TORCHELASTIC_RUN_ID": "test"} for agent in range(3)}
     with Agents("deadline.py", 3, str(tmp_path), json.dumps(plan), extra=launch) as agents:
         until = time.monotonic() + STARTUP
         while len(list(tmp_path.glob("reached-*-100"))) < 3:
             assert time.monotonic() < until
             time.sleep(0.05)
-        assert ask_to_save(tmp_path, 3)  # as launch does after SIGTERM
+        for process in agents.processes.values():
+            os.kill(process.pid, SAVE)  # as launch does after SIGTERM
         ended = agents.wait(60)
     assert [one.code for one in ended.values()] == [0, 0, 0], ended
     (last,) = committed_steps(tmp_path / "steps")[-1:]

@@ -1,13 +1,15 @@
 """The agreement of agents on their last step, without processes."""
 
-from pathlib import Path
+import os
+import signal
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from digrad.torch.launch import LAUNCH_VARIABLE
-from digrad.torch.launch.preemption import Preemption, ask_to_save
+from digrad.torch.launch import preemption
+from digrad.torch.launch.preemption import Preemption
 
 
 class Coordination:
@@ -27,9 +29,10 @@ class Coordination:
 
 
 def test_agents_that_exchange_at_every_fifth_step_end_at_one_that_none_has_passed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv(LAUNCH_VARIABLE, str(tmp_path))
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "test")
+    before = signal.getsignal(preemption.SAVE)
     posted: dict[int, Any] = {}
     agents = []
     for agent in range(2):
@@ -39,7 +42,9 @@ def test_agents_that_exchange_at_every_fifth_step_end_at_one_that_none_has_passe
         )  # fmt: skip
         agents.append(Preemption(network))
         agents[-1].enable()
-    assert ask_to_save(tmp_path, 2)
+    monkeypatch.setattr(preemption, "asked", threading.Event())
+    os.kill(os.getpid(), preemption.SAVE)  # as launch does after SIGTERM
+    signal.signal(preemption.SAVE, before)
     ended: list[list[int]] = [[], []]
 
     def step(agent: int, k: int) -> None:

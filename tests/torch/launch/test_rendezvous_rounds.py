@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from digrad.torch.launch.failures import CONSEQUENCE, FINAL, LEFT, Failure
 from digrad.torch.launch.rendezvous_rounds import FRESH, TAKEOVER, Rounds
 from digrad.torch.launch.rendezvous_store import ANSWER_TIMEOUT
 
@@ -64,19 +65,10 @@ def together(*machines: Machine) -> list[dict[str, Any]]:
 
 
 def failure(reason: str, **facts: Any) -> dict[str, Any]:
-    base = {
-        "agent": 0,
-        "age": 0.1,
-        "step": 3,
-        "traceback": "",
-        "is_final": False,
-        "is_own": True,
-        "has_left": False,
-    }
-    return {**base, "mark": None, "reason": reason, **facts}
+    return vars(Failure(reason, **{"age": 0.1, "step": 3, **facts}))
 
 
-LOST = failure("CommunicationError: lost", is_own=False)
+LOST = failure("CommunicationError: lost", kind=CONSEQUENCE)
 
 
 def test_machines_are_numbered_as_they_wish_or_as_they_come(rounds: Rounds) -> None:
@@ -166,8 +158,24 @@ def test_wrong_setting_and_repeated_failure_end_the_run(rounds: Rounds, two: lis
     other = Rounds(1)
     alone = Machine(other, "a", nodes=1)
     alone.join()
-    alone.join(failure("ArgumentError: bad", is_final=True))
+    alone.join(failure("ArgumentError: bad", kind=FINAL))
     assert alone.join()["closed"]["code"] == 2
+
+
+def test_agent_that_has_ended_well_is_the_cause_only_where_others_failed_for_want_of_it(
+    two: list[Machine],
+) -> None:
+    left = failure("it ended with exit code 0", kind=LEFT, mark="[left]")
+    two[0].join(left, failure("OSError: full", agent=1))
+    two[1].join(LOST)
+    together(*two)
+    assert two[0].told == f"agent 1 failed: OSError: full{AGAIN}"
+    alone = Machine(Rounds(1), "a", nodes=1)
+    alone.join()
+    for line in (AGAIN, "; an earlier attempt failed in the same way at step 3, so it is not tried again"):
+        answer = alone.join(left, {**LOST, "agent": 1})
+        told = answer["closed"]["line"] if "closed" in answer else alone.told
+        assert told == f"agent 0 failed: it ended with exit code 0{line}"
 
 
 def test_agents_of_one_machine_may_fail_after_a_long_round(clock: Clock) -> None:

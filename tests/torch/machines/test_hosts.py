@@ -168,7 +168,8 @@ def test_lost_endpoint_is_waited_for_and_a_machine_that_is_preempted_ends_the_ot
         assert run.codes() == [1, 143], run.logs()
         assert time.monotonic() - began < 60
         assert committed_steps(tmp_path / "steps")[-1] > 6  # all have saved the step at which they ended
-        assert run.log(0).splitlines()[-1] == "digrad: another machine was preempted; all agents have saved"
+        preempted = f"machine 1 ({machines[1].address}) was preempted"
+        assert run.log(0).splitlines()[-1] == f"digrad: {preempted}; all agents have saved"
 
 
 @pytest.mark.slow

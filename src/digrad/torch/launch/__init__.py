@@ -5,19 +5,16 @@ import importlib.util
 import logging
 import os
 import signal
-import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from digrad import checks, graphs
 from digrad.errors import ArgumentError
-from digrad.torch.transport.addresses import check_interface, check_trust, endpoint_parts, published_address
-from digrad.torch.transport.curve_keys import read_key, require_zmq
+from digrad.torch.transport.addresses import check_interface
 
 GRAPH_VARIABLE = "DIGRAD_GRAPH"
 METRICS_VARIABLE = "DIGRAD_METRICS"  # the folder where agents write what steps have cost
-LAUNCH_VARIABLE = "DIGRAD_LAUNCH"  # the private folder of launch
 # Set by the rendezvous for the workers of a round:
 ROUND_VARIABLE = "DIGRAD_ROUND"  # the number of the attempt, the same on all machines
 STORE_VARIABLE = "DIGRAD_STORE"  # host:port of the endpoint, if there are several machines
@@ -29,7 +26,7 @@ SETTINGS = {
 }
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # which interface they use
 CHECK = Path(__file__).parent / "link_check.py"  # the script of `digrad launch --check`
-REJOIN = 300.0  # seconds to wait for a machine
+REJOIN = 300.0  # seconds to wait for machines that have not come, or have gone
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -87,26 +84,30 @@ def launch(
     require_torch("launch")
     checks.count(agents, "agents", "launch")
     checks.count(max_restarts, "max_restarts", "launch", minimum=0)
+    checks.count(nodes, "nodes", "launch")
+    checks.positive(rejoin_timeout, "rejoin_timeout", "launch")
+    if node_rank is not None:
+        checks.count(node_rank, "node_rank", "launch", minimum=0, maximum=nodes - 1)
+    if interface is not None:
+        check_interface(interface, "launch")
     if not Path(script).is_file():
         raise ArgumentError(f"`script` of launch must be a Python file, but `{script}` does not exist.")
-    _check_machines(nodes, endpoint, node_rank, rejoin_timeout, key_file, interface)
-    if endpoint is not None:
-        check_trust(endpoint_parts(endpoint)[0], has_key=key_file is not None, insecure=insecure)
-    if key_file is not None:
-        read_key(key_file)
-    variables = _environment(graph, agents, nodes, interface, metrics)
-    facts = {
-        "graph": None if graph is None else graphs.read(graph).content_hash,
-        "max_restarts": max_restarts,
-    }
-    with _private_folder(variables) as folder, _ending_signals() as received, _quiet_torchelastic():
-        from digrad.torch.launch.elastic_agent import Node  # imports torch
+    if nodes > 1 and endpoint is None:
+        raise ArgumentError(
+            f"`endpoint` of launch is required for {nodes} nodes; give host:port of one of the machines."
+        )
+    for name, value in {"endpoint": endpoint, "key_file": key_file}.items():
+        if nodes == 1 and value is not None:
+            raise ArgumentError(f"`{name}` of launch is for several nodes; leave it out for one.")
+    facts = {"graph": _hash_of(graph, agents * nodes), "max_restarts": max_restarts}
+    with _supervising(_environment(graph, nodes, interface, metrics)) as received:
+        from digrad.torch.launch.elastic_agent import Agent  # imports torch
 
-        code = Node(
-            ["-m", "digrad.torch.launch.worker", str(script), *arguments], agents=agents, folder=folder,
-            received=received, nodes=nodes, endpoint=endpoint, rank=node_rank, timeout=rejoin_timeout,
-            key_file=None if key_file is None else str(key_file), interface=interface, facts=facts,
-        ).run()  # fmt: skip
+        code = Agent(
+            ["-m", "digrad.torch.launch.worker", str(script), *arguments], agents=agents, received=received,
+            nodes=nodes, endpoint=endpoint, rank=node_rank, timeout=rejoin_timeout, interface=interface,
+            key_file=None if key_file is None else str(key_file), insecure=insecure, facts=facts,
+        ).supervise()  # fmt: skip
     if signal.SIGINT in received[:1]:
         raise KeyboardInterrupt
     return 128 + received[0] if received else code
@@ -130,94 +131,55 @@ def require_torch(owner: str) -> None:
         )
 
 
-def _check_machines(
-    nodes: int,
-    endpoint: str | None,
-    node_rank: int | None,
-    rejoin_timeout: float,
-    key_file: str | Path | None,
-    interface: str | None,
-) -> None:
-    checks.count(nodes, "nodes", "launch")
-    checks.positive(rejoin_timeout, "rejoin_timeout", "launch")
-    if interface is not None:
-        check_interface(interface, "launch")
-    if nodes > 1 and endpoint is None:
+def _hash_of(graph: str | Path | None, processes: int) -> str | None:
+    """Return the hash of a graph, which must have one agent per process."""
+    if graph is None:
+        return None
+    found = graphs.read(graph)
+    if found.n != processes:
         raise ArgumentError(
-            f"`endpoint` of launch is required for {nodes} nodes; give host:port of one of the machines."
+            f"`graph` of launch has {found.n} agents, but {processes} processes were asked for; the two must be equal."
         )
-    if nodes > 1:
-        require_zmq("launch")
-        published_address(interface)
-    if nodes == 1 and endpoint is not None:
-        raise ArgumentError("`endpoint` of launch is for several nodes; leave it out for one.")
-    if nodes == 1 and key_file is not None:
-        raise ArgumentError("`key_file` of launch is for several nodes; leave it out for one.")
-    if node_rank is not None:
-        checks.count(node_rank, "node_rank", "launch", minimum=0, maximum=nodes - 1)
+    return found.content_hash
 
 
 def _environment(
-    graph: str | Path | None, agents: int, nodes: int, interface: str | None, metrics: str | Path | None
-) -> Mapping[str, str]:
-    """Return what the agents find in their environment; settings that the user has made are kept.
-
-    Raises:
-        ArgumentError: The graph does not have one agent per process.
-    """
-    variables = {name: value for name, value in SETTINGS.items() if name not in os.environ}
-    if interface is not None or nodes == 1:
-        variables |= {name: interface or os.environ.get(name, "lo") for name in _INTERFACES}
-    if metrics is not None:
-        variables[METRICS_VARIABLE] = str(Path(metrics).resolve())
-    if graph is not None:
-        found = graphs.read(graph).n
-        if found != agents * nodes:
-            raise ArgumentError(
-                f"`graph` of launch has {found} agents, but {agents * nodes} processes were asked for; the "
-                "two must be equal."
-            )
-        variables[GRAPH_VARIABLE] = str(Path(graph).resolve())
+    graph: str | Path | None, nodes: int, interface: str | None, metrics: str | Path | None
+) -> dict[str, str]:
+    """Return the environment of the agents; settings that the user has made are kept."""
+    defaults = SETTINGS | (dict.fromkeys(_INTERFACES, "lo") if nodes == 1 else {})
     # Signals are ours: after SIGTERM the agents save before they end.
-    return {**variables, "TORCHELASTIC_SIGNALS_TO_HANDLE": ""}
+    options = {"TORCHELASTIC_SIGNALS_TO_HANDLE": ""}
+    if interface is not None:
+        options |= dict.fromkeys(_INTERFACES, interface)
+    for name, path in {GRAPH_VARIABLE: graph, METRICS_VARIABLE: metrics}.items():
+        if path is not None:
+            options[name] = str(Path(path).resolve())
+    return {**defaults, **os.environ, **options}
 
 
 @contextlib.contextmanager
-def _private_folder(variables: Mapping[str, str]) -> Iterator[Path]:
-    """Make a folder, and set variables of the environment, for a while."""
-    before = dict(os.environ)
-    with tempfile.TemporaryDirectory(prefix="digrad-launch-") as folder:
-        os.environ.update({**variables, LAUNCH_VARIABLE: folder})
-        try:
-            yield Path(folder)
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
+def _supervising(variables: dict[str, str]) -> Iterator[list[int]]:
+    """Set the environment and collect the signals that ask this process to end, for a while.
 
-
-@contextlib.contextmanager
-def _quiet_torchelastic() -> Iterator[None]:
-    """Leave it to launch to say what happens, unless the user wants more by LOGLEVEL."""
-    logger, nobody = logging.getLogger("torch.distributed.elastic"), logging.NullHandler()
-    before, logger.propagate = logger.propagate, "LOGLEVEL" in os.environ
-    logger.addHandler(nobody)
-    try:
-        yield
-    finally:
-        logger.removeHandler(nobody)
-        logger.propagate = before
-
-
-@contextlib.contextmanager
-def _ending_signals() -> Iterator[list[int]]:
-    """Collect the signals that ask this process to end; those it was started to ignore stay ignored."""
+    Those that it was started to ignore stay ignored. torchelastic leaves it to launch to say what happens, unless the
+    user wants more by LOGLEVEL.
+    """
     received: list[int] = []
-    caught = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
-    if threading.current_thread() is not threading.main_thread():
-        caught = []  # only the main thread may
-    before = {number: signal.signal(number, lambda n, _: received.append(n)) for number in caught}
+    is_main = threading.current_thread() is threading.main_thread()  # only there can signals be caught
+    caught = [number for number in _ENDING if is_main and signal.getsignal(number) is not signal.SIG_IGN]
+    logger, nobody = logging.getLogger("torch.distributed.elastic"), logging.NullHandler()
+    before = dict(os.environ), logger.propagate
+    handlers = {number: signal.signal(number, lambda n, _: received.append(n)) for number in caught}
+    os.environ.update(variables)
+    logger.addHandler(nobody)
+    logger.propagate = "LOGLEVEL" in os.environ
     try:
         yield received
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
+        os.environ.clear()
+        os.environ.update(before[0])
+        logger.removeHandler(nobody)
+        logger.propagate = before[1]

@@ -1,26 +1,29 @@
-"""The agent of torchelastic on one machine: it also knows why workers failed, and saves before it ends."""
+"""The agent of torchelastic on one machine: it also knows why workers failed, and lets them save before it ends."""
 
+import contextlib
 import signal
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, NoReturn
 
+from torch.distributed import DistError
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.rendezvous import RendezvousError
 
-from digrad.torch.launch.failures import FAILED, failures_of, say
-from digrad.torch.launch.logs import PrefixedLogs
-from digrad.torch.launch.preemption import GRACE, ask_to_save, is_saved_for_another
+from digrad.torch.launch.failures import FAILED, LEFT, Failure, failures_of, say
+from digrad.torch.launch.logs import PrefixedLogs, show
+from digrad.torch.launch.preemption import GRACE, SAVE
 from digrad.torch.launch.rendezvous import Rendezvous
 from digrad.torch.launch.rendezvous_rounds import Outcome
 
 _RESTARTS = 1_000_000  # the rendezvous decides
 _TERM_GRACE = 5  # seconds between SIGTERM and SIGKILL
 _DRAIN = 2.0  # seconds that a reader of our output gets once this process is preempted
+_PREEMPTED = "digrad preempted"  # key of the store: the machine whose agents were asked to save
 
 
 class _StartOverError(BaseException):
@@ -28,105 +31,104 @@ class _StartOverError(BaseException):
 
 
 class Agent(LocalElasticAgent):
-    """Starts, watches and restarts the workers of this machine.
-
-    Args:
-        spec: What to run.
-        logs: Where workers write.
-        node: This machine.
-    """
-
-    def __init__(self, spec: WorkerSpec, logs: PrefixedLogs, node: "Node") -> None:
-        super().__init__(spec, logs, shutdown_timeout=_TERM_GRACE)
-        self._node = node
-
-    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:  # pyright: ignore[reportIncompatibleVariableOverride]
-        self._node.check_signals()
-        result = super()._monitor_workers(worker_group)  # pyright: ignore[reportCallIssue]
-        if result.state == WorkerState.FAILED:
-            self._node.note_failures({rank: one.exitcode for rank, one in result.failures.items()})
-        return result
-
-
-class Node:
-    """The agents of this machine, round by round, until the run is over.
+    """Starts, watches and restarts the workers of this machine, round by round, until the run is over.
 
     Args:
         command: Of a worker, after the interpreter.
         agents: Workers.
-        folder: Private.
         received: Signals that ask this process to end.
         **rendezvous: Of :class:`~digrad.torch.launch.rendezvous.Rendezvous`.
     """
 
     def __init__(
-        self, command: Sequence[str], *, agents: int, folder: Path, received: list[int], **rendezvous: Any
+        self, command: Sequence[str], *, agents: int, received: list[int], **rendezvous: Any
     ) -> None:
-        self._agents, self._folder, self._received = agents, folder, received
+        self._received = received
         self._patience: float | None = None  # until when the agents may save
-        self._logs = PrefixedLogs(folder)
-        self._failures: list[dict[str, Any]] = []
-        self._rendezvous = Rendezvous(
-            check=self.check_signals, tell=self._tell, start_over=self._start_over, **rendezvous
+        self._preempted = ""  # the machine for which the agents here have saved
+        self._failures: list[Failure] = []
+        self._machine = Rendezvous(
+            check=self._check_signals, tell=self._tell, start_over=self._start_over, **rendezvous
         )
-        self._spec = WorkerSpec(
-            "agent", agents, self._rendezvous, entrypoint=sys.executable, max_restarts=_RESTARTS, monitor_interval=0.1,
+        self._logs = PrefixedLogs()
+        spec = WorkerSpec(
+            "agent", agents, self._machine, entrypoint=sys.executable, max_restarts=_RESTARTS, monitor_interval=0.1,
             args=tuple(word.replace("$", "$$") for word in command),  # which torchelastic expands
         )  # fmt: skip
+        super().__init__(spec, self._logs, shutdown_timeout=_TERM_GRACE)
 
-    def run(self) -> int:
-        """Return the exit code."""
+    def supervise(self) -> int:
+        """Return the exit code of the run."""
         try:
-            code = self._run()
+            return self._supervise()
         finally:
-            self._rendezvous.shutdown()
+            self._machine.shutdown()
             self._logs.close(_DRAIN if self._received else None)
-        return code
 
-    def _run(self) -> int:
+    def _supervise(self) -> int:
         while True:
             try:
-                Agent(self._spec, self._logs, self).run()
+                self.run()
             except _StartOverError:
                 continue
             except SignalException:
-                self._rendezvous.close(f"{self._rendezvous.place} was preempted", FAILED)
+                self._machine.close(f"{self._machine.place} was preempted", FAILED)
                 return FAILED
             except RendezvousError as error:
-                self._logs.flush()
-                told = self._rendezvous.outcome or Outcome(str(error), FAILED)
+                told = self._machine.outcome or Outcome(str(error), FAILED)
                 self._tell(told)
                 return FAILED if told.code is None else told.code
-            if is_saved_for_another(self._folder) and not self._received:
-                say("another machine was preempted; all agents have saved")
+            if self._preempted and not self._received:
+                say(f"{self._preempted} was preempted; all agents have saved")
                 return FAILED
             return 0
 
-    def check_signals(self) -> None:
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:  # pyright: ignore[reportIncompatibleVariableOverride]
+        self._check_signals()
+        result = super()._monitor_workers(worker_group)  # pyright: ignore[reportCallIssue]
+        if result.state == WorkerState.FAILED and self._received:
+            raise SignalException("an agent cannot save", signal.SIGTERM)
+        if result.state == WorkerState.FAILED:
+            codes = {rank: one.exitcode for rank, one in result.failures.items()}
+            self._failures = failures_of(self._logs.error_files, codes)
+            self._machine.failures = [vars(replace(one, traceback="")) for one in self._failures]
+        if result.state == WorkerState.SUCCEEDED and self._store is not None:
+            with contextlib.suppress(DistError):  # the machine with the endpoint has gone
+                if self._store.check([_PREEMPTED]):
+                    self._preempted = self._store.get(_PREEMPTED).decode()
+        return result
+
+    def _check_signals(self) -> None:
         """End the workers if this process is told to; after SIGTERM they save first if they can."""
         if not self._received:
             return
         if self._patience is None:
-            is_graceful = self._received[0] == signal.SIGTERM and ask_to_save(self._folder, self._agents)
+            is_graceful = self._received[0] == signal.SIGTERM and self._ask_to_save()
             self._patience = time.monotonic() + (GRACE if is_graceful else 0.0)
         if len(self._received) > 1 or time.monotonic() > self._patience:
             raise SignalException("preempted", signal.SIGTERM)
 
-    def note_failures(self, codes: dict[int, int]) -> None:
-        """Take note of why workers failed, for all machines."""
-        self._logs.flush()
-        self._failures = failures_of(self._logs.error_files, codes)
-        self._rendezvous.failures = [{**failure, "traceback": ""} for failure in self._failures]
+    def _ask_to_save(self) -> bool:
+        """Ask all agents of this machine to save; return whether there are any."""
+        started: Any = getattr(self._pcontext, "subprocess_handlers", {})
+        running = [one.proc for one in started.values() if one.proc.poll() is None]
+        for process in running:
+            process.send_signal(SAVE)
+        if running and self._store is not None:
+            with contextlib.suppress(DistError):  # the machine with the endpoint has gone
+                self._store.set(_PREEMPTED, self._machine.place)
+        return bool(running)
 
     def _tell(self, told: Outcome) -> None:
         """Show what the agents here have left of the round that has ended, and what it is put down to."""
+        self._logs.finish()
         if told.line:
-            others = [one for one in self._failures if one["agent"] != told.cause and not one["has_left"]]
-            causes = [one for one in self._failures if one["agent"] == told.cause and one["traceback"]]
-            for failure in others:
-                self._logs.show(failure["agent"], f"{failure['reason']}\n")
-            for failure in causes:
-                self._logs.show(failure["agent"], failure["traceback"])
+            # The cause last.
+            for one in sorted(self._failures, key=lambda one: one.agent == told.cause):
+                if one.agent == told.cause:
+                    show(one.agent, one.traceback)
+                elif one.kind != LEFT:
+                    show(one.agent, f"{one.reason}\n")
             say(told.line)
         self._failures = []
 

@@ -1,4 +1,8 @@
-"""Cause of an agent's failure: left in the error file of torchelastic, as by ``@record``, with what digrad knows."""
+"""Cause of an agent's failure: left in the error file of torchelastic, as by ``@record``, with what digrad knows.
+
+``@record`` itself writes text and a time in whole seconds. That tells neither which of two agents failed first, nor
+whether another attempt would end in the same way.
+"""
 
 import contextlib
 import io
@@ -8,10 +12,10 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from digrad._internal.error_text import is_timeout
 from digrad._internal.files import write_atomically
@@ -20,7 +24,44 @@ from digrad.torch.engines.log_records import step_reached
 
 FAILED, BAD_INPUT = 1, 2  # exit codes
 ERROR_VARIABLE = "TORCHELASTIC_ERROR_FILE"  # names the file where torchelastic looks for the cause
-_LEFT = "left.json"  # beside it, the record of an agent that has ended well
+
+# Kinds of ends; an attempt is put down to the first kind that there is.
+FINAL = 0  # all attempts would end so
+OWN = 1
+LEFT = 2  # well: if others fail for want of this agent, it was too early
+CONSEQUENCE = 3  # for want of others
+
+
+@dataclass(frozen=True)
+class Failure:
+    """End of an agent.
+
+    Args:
+        reason: Why, in one line; by default it could not say anything itself.
+        kind: ``FINAL``, ``OWN``, ``LEFT`` or ``CONSEQUENCE``.
+        agent: Its number.
+        age: Seconds since then.
+        step: The one it had reached.
+        mark: What an end like it in another attempt has, too; None if it says nothing about other attempts.
+        traceback: As its script shows it.
+    """
+
+    reason: str
+    kind: int = OWN
+    agent: int = 0
+    age: float = 0.0
+    step: int | None = None
+    mark: str | None = None
+    traceback: str = ""
+
+    @property
+    def place(self) -> str:
+        """Place in the run.
+
+        >>> Failure("").place, Failure("", step=3).place
+        ('before the first step', 'at step 3')
+        """
+        return "before the first step" if self.step is None else f"at step {self.step}"
 
 
 def record_failure(error: BaseException, script: str | None = None) -> None:
@@ -31,86 +72,54 @@ def record_failure(error: BaseException, script: str | None = None) -> None:
         script: The file whose frames and those below are the user's; None takes all.
     """
     frames = error.__traceback__ if script is None else _frames_of(error, script)
-    text = "" if isinstance(error, SystemExit) else _as_shown(error, frames)
-    step = step_reached()  # two attempts that fail alike at one step fail for ever
     places = [f"{place.filename}:{place.lineno}" for place in traceback.extract_tb(frames)]
+    step = step_reached()  # two attempts that fail alike at one step fail for ever
+    mark = None if _is_consequence(error) else json.dumps([type(error).__name__, places, step])
+    text = "" if isinstance(error, SystemExit) else _as_shown(error, frames)
     reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    details = _record(
-        reason,
-        time=time.monotonic(),
-        step=step,
-        traceback=text,
-        is_final=_is_final(error),
-        is_own=not isinstance(error, CommunicationError),  # not the silence of others
-        mark=None if _is_consequence(error) else json.dumps([type(error).__name__, places, step]),
-    )
-    extra = {"py_callstack": text or reason, "timestamp": str(int(time.time()))}
-    _write({"message": {"message": reason, "extraInfo": extra}, "digrad": details})
+    _write(Failure(reason, _kind_of(error), step=step, mark=mark, traceback=text))
 
 
 def record_end() -> None:
-    """Write that this agent has ended well: if others fail for want of it, it was too early."""
-    step = step_reached()
-    reason = (
-        f"it ended with exit code 0 {place_of({'step': step})}, before the others were done; all agents must step "
-        "equally often"
-    )
-    mark = json.dumps(["left", step])
-    details = _record(reason, time=time.monotonic(), step=step, is_own=False, has_left=True, mark=mark)
-    _write({"digrad": details}, _LEFT)
+    """Write that this agent has ended well."""
+    end = Failure("", LEFT, step=step_reached())
+    reason = f"it ended with exit code 0 {end.place}, before the others were done; all agents must step equally often"
+    _write(replace(end, reason=reason, mark=json.dumps(["left", end.step])))
 
 
-def _record(reason: str, **known: Any) -> dict[str, Any]:
-    """Return what is recorded of the end of an agent; by default it could not say anything itself.
-
-    Args:
-        reason: Why it ended.
-        **known: ``step`` it had reached, ``traceback``, ``is_final`` if all attempts would end so, ``is_own`` unless
-            it ended for want of others, ``has_left`` if it ended well, ``mark`` by which an end like it is recognised.
-    """
-    unknown = {
-        "step": None,
-        "traceback": "",
-        "is_final": False,
-        "is_own": True,
-        "has_left": False,
-        "mark": None,
-    }
-    return {"reason": reason, **unknown, **known}
-
-
-def _write(entry: dict[str, Any], name: str | None = None) -> None:
+def _write(end: Failure) -> None:
     path = os.environ.get(ERROR_VARIABLE)
     if path:
-        place = Path(path) if name is None else Path(path).with_name(name)
+        extra = {"py_callstack": end.traceback or end.reason, "timestamp": str(int(time.time()))}
+        entry = {"message": {"message": end.reason, "extraInfo": extra}}
         with contextlib.suppress(OSError):  # whoever has named it has gone, and nobody will ask
-            write_atomically(place, json.dumps(entry))
+            write_atomically(Path(path), json.dumps({**entry, "digrad": vars(end), "time": time.monotonic()}))
 
 
-def failures_of(error_files: dict[int, str], codes: dict[int, int]) -> list[dict[str, Any]]:
-    """Return the failures of the agents of one machine, each with its age in seconds, the first one first.
+def failures_of(error_files: Mapping[int, Path], codes: Mapping[int, int]) -> list[Failure]:
+    """Return how agents of this machine have ended, as far as they have.
 
     Args:
         error_files: By agent.
         codes: Exit codes by agent of those that failed, in the order in which that was noticed.
     """
-    now, found = time.monotonic(), []
+    found: list[Failure] = []
     for agent in [*codes, *(other for other in error_files if other not in codes)]:
-        code = codes.get(agent, 0)
-        details = _details(Path(error_files[agent])) or _details(Path(error_files[agent]).with_name(_LEFT))
-        if details is None and code:
-            if code == -signal.SIGTERM and found:
-                continue  # ended by torchelastic because another one had failed
-            details = _record(_exit_text(code))
-        if details is not None:
-            found.append({"agent": agent, "age": now - details.get("time", now), **details})
+        code, end = codes.get(agent, 0), _read(error_files[agent])
+        # One that torchelastic has ended because another one had failed has nothing to say.
+        if end is None and code and not (code == -signal.SIGTERM and found):
+            end = Failure(_exit_text(code))
+        if end is not None:
+            found.append(replace(end, agent=agent))
     return found
 
 
-def _details(path: Path) -> dict[str, Any] | None:
+def _read(path: Path) -> Failure | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         found = json.loads(path.read_text())
-        return found.get("digrad") or _record(found["message"]["message"])  # of @record
+        if "digrad" in found:
+            return Failure(**{**found["digrad"], "age": time.monotonic() - found["time"]})
+        return Failure(found["message"]["message"])  # of @record
     return None
 
 
@@ -147,49 +156,12 @@ def _is_consequence(error: BaseException) -> bool:
     return isinstance(error, CommunicationError) and cause is not None and not is_timeout(cause)
 
 
-def _is_final(error: BaseException) -> bool:
-    """Return whether all attempts would end in this error: bad input, different settings, a bad checkpoint, a typo."""
+def _kind_of(error: BaseException) -> int:
+    """Return the kind of an error; bad input, different settings, a bad checkpoint and a typo are final."""
     final = ValueError | DisagreementError | CheckpointError
-    return isinstance(error, SyntaxError) or (isinstance(error, DigradError) and isinstance(error, final))
-
-
-def without_successes(failures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Leave out agents that have ended well, unless all others of the attempt failed for want of somebody."""
-    failed = [one for one in failures if not one["has_left"]]
-    own = {one["attempt"] for one in failed if one["is_own"]}
-    in_vain = {one["attempt"] for one in failed} - own
-    return [one for one in failures if not one["has_left"] or one["attempt"] in in_vain]
-
-
-def cause_of(failures: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Return the failure of an attempt that explains the others: the first that did not follow from another."""
-    return min(
-        failures,
-        key=lambda one: (not one["is_final"], not (one["is_own"] or one["has_left"]), _order(one)),
-    )
-
-
-def _order(failure: dict[str, Any]) -> float:
-    return failure["agent"] if failure["is_final"] else failure["time"]  # all agents have those at once
-
-
-def repeated_failure(failures: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return a failure that an earlier attempt has had in the same place of the program at the same step."""
-    first: dict[str, int] = {}
-    for failure in failures:
-        mark = failure["mark"]
-        if mark is not None and first.setdefault(mark, failure["attempt"]) < failure["attempt"]:
-            return failure
-    return None
-
-
-def place_of(failure: dict[str, Any]) -> str:
-    """Return where in the run a failure happened.
-
-    >>> place_of({"step": None}), place_of({"step": 3})
-    ('before the first step', 'at step 3')
-    """
-    return "before the first step" if failure["step"] is None else f"at step {failure['step']}"
+    if isinstance(error, SyntaxError) or (isinstance(error, DigradError) and isinstance(error, final)):
+        return FINAL
+    return CONSEQUENCE if isinstance(error, CommunicationError) else OWN
 
 
 def say(text: str) -> None:

@@ -1,43 +1,28 @@
 """Preemption: after SIGTERM to ``digrad launch`` all agents save at the same step, and end.
 
-Launch and its agents agree through files in a private folder; agents of other machines learn it through the store. A
-loop may look at ``optimizer.preempted`` at the end of its body, save and leave. For one that does not, the next
-``step()`` saves and ends: by then the whole body has run, with its schedulers in whatever order, and nothing has moved.
+Launch sends its agents another signal, which ends those that cannot save; agents of other machines learn it through the
+store. A loop may look at ``optimizer.preempted`` at the end of its body, save and leave. For one that does not, the
+next ``step()`` saves and ends: by then the whole body has run, with its schedulers in whatever order, and nothing has
+moved.
 """
 
 import os
+import signal
+import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from digrad.torch.launch import LAUNCH_VARIABLE, STORE_VARIABLE
+from digrad.torch.launch import STORE_VARIABLE
+from digrad.torch.launch.worker import is_elastic
 
 if TYPE_CHECKING:
     from digrad.torch.process_network import ProcessNetwork
 
 GRACE = 25.0  # seconds that agents get to save and end; what preempts launch often kills it after thirty
-
-_ASKED, _SAVED = "preempted", "saved"  # names of files
-_ABLE = "can-save"  # is followed by the number of the agent
+SAVE = signal.SIGUSR2  # what asks an agent to save: SIGTERM is for those that shall end at once
 _SLACK = 2  # steps that pass until everybody has read what the others have said
 
-
-def _folder() -> Path | None:
-    path = os.environ.get(LAUNCH_VARIABLE)
-    return None if path is None else Path(path)
-
-
-def ask_to_save(folder: Path, agents: int) -> bool:
-    """Ask the agents of a launch to save and end; return whether all of them will."""
-    if len(list(folder.glob(f"{_ABLE}-*"))) < agents:
-        return False
-    (folder / _ASKED).touch()
-    return True
-
-
-def is_saved_for_another(folder: Path) -> bool:
-    """Return whether the agents of a launch have ended because another machine was preempted."""
-    return (folder / _SAVED).exists()
+asked = threading.Event()  # whether this process has been
 
 
 class Saver(Protocol):
@@ -75,8 +60,8 @@ class Preemption:
         if self._is_enabled:
             return
         self._is_enabled = True
-        if (folder := _folder()) is not None:
-            (folder / f"{_ABLE}-{self._network.agent}").touch()
+        if is_elastic() and threading.current_thread() is threading.main_thread():
+            signal.signal(SAVE, lambda *_: asked.set())
         if STORE_VARIABLE in os.environ:
             self._network.watchers.append(self._look)
 
@@ -85,13 +70,9 @@ class Preemption:
         self._is_asked_elsewhere = self._network.coordination.is_flagged(self._name)
 
     def _is_asked(self) -> bool:
-        folder = _folder()
-        if folder is not None and (folder / _ASKED).exists():
+        if asked.is_set():
             self._network.coordination.flag(self._name)
-            return True
-        if self._is_asked_elsewhere and folder is not None:
-            (folder / _SAVED).touch()
-        return self._is_asked_elsewhere
+        return asked.is_set() or self._is_asked_elsewhere
 
     def after_step(self, k: int) -> None:
         """Look whether launch asks for the end, agree on the step, and find out whether this was it."""

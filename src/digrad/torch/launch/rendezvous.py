@@ -34,7 +34,7 @@ from torch.distributed.elastic.rendezvous import (
 
 import digrad
 from digrad.errors import ArgumentError
-from digrad.torch.launch import ADDRESS_VARIABLE, ROUND_VARIABLE, STORE_VARIABLE
+from digrad.torch.launch import ADDRESS_VARIABLE, REJOIN, ROUND_VARIABLE, STORE_VARIABLE
 from digrad.torch.launch.failures import FAILED, say
 from digrad.torch.launch.rendezvous_rounds import Outcome, Rounds
 from digrad.torch.launch.rendezvous_store import (
@@ -63,7 +63,6 @@ from digrad.torch.transport.curve_keys import (
 )
 
 BACKEND = "digrad"
-TIMEOUT = 300.0  # seconds to wait for machines that have not come, or have gone
 _HEARTBEAT = 1.0  # seconds between two heartbeats
 _POLL = 0.1  # seconds between two looks whether all machines have come
 _FIRST_NOTICE, _NOTICE_INTERVAL = 3.0, 30.0  # seconds after which, and then how often, to say who is missing
@@ -136,6 +135,7 @@ class Rendezvous(RendezvousHandler):
         nodes: Machines.
         endpoint: ``host:port`` of one of them; None on a single machine.
         key_file: A file of ``digrad keygen``; None trusts whoever is there.
+        insecure: Do so although others than this machine can reach the endpoint.
         rank: The number of this machine; None takes a free one.
         timeout: Seconds to wait for machines that have not come, or have gone.
         interface: Whose address the agents listen on; by default the one from which the endpoint is reached.
@@ -153,8 +153,9 @@ class Rendezvous(RendezvousHandler):
         *,
         endpoint: str | None = None,
         key_file: str | None = None,
+        insecure: bool = False,
         rank: int | None = None,
-        timeout: float = TIMEOUT,
+        timeout: float = REJOIN,
         interface: str | None = None,
         address: str | None = None,
         run_id: str = "digrad",
@@ -165,26 +166,20 @@ class Rendezvous(RendezvousHandler):
     ) -> None:
         self._nodes, self._asked, self._timeout, self._run_id = nodes, rank, timeout, run_id
         self._check, self._tell, self._start_over = check, tell, start_over or _execute_again
-        self._facts = {
-            "version": digrad.__version__,
-            "nodes": nodes,
-            "graph": None,
-            "max_restarts": None,
-            **(facts or {}),
-        }
+        common = {"version": digrad.__version__, "nodes": nodes, "graph": None, "max_restarts": None}
+        self._facts = {**common, **(facts or {})}
         self._name, self._round, self._last = uuid.uuid4().hex, -1, None
         self.failures: list[dict[str, Any]] = []  # of the agents of this machine in the present round
         self.outcome: Outcome | None = None  # of a run that has ended
         self._is_over, self._is_beating, self._lock = False, threading.Event(), threading.Lock()
         self._rounds, self._server, self._client = Rounds(nodes), None, None
-        self._address, self._key_file = address or published_address(interface) or "127.0.0.1", key_file
-        self._host, self._interface, self._keys = (
-            "",
-            interface,
-            None if key_file is None else read_key(key_file),
-        )
+        self._address, self._interface = address or published_address(interface) or "127.0.0.1", interface
+        self._key_file, self._keys = key_file, None if key_file is None else read_key(key_file)
+        self._host = ""
         if endpoint is not None:
+            require_zmq("launch")
             self._host, self._port = endpoint_parts(endpoint)
+            check_trust(self._host, has_key=key_file is not None, insecure=insecure)
             is_taken = self._host_rounds()
             if address is None and interface is None:
                 self._address = _address_towards(self._host, self._port)
@@ -418,12 +413,10 @@ def create_handler(parameters: RendezvousParameters) -> Rendezvous:
         )
     if nodes == 1:
         return Rendezvous(1, run_id=parameters.run_id)
-    key_file = settings.get("key_file")
-    host, _ = endpoint_parts(parameters.endpoint)
-    check_trust(host, has_key=key_file is not None, insecure=bool(parameters.get_as_bool("insecure", False)))
     return Rendezvous(
-        nodes, endpoint=parameters.endpoint, key_file=key_file, rank=parameters.get_as_int("node_rank"),
-        timeout=float(settings.get("timeout", TIMEOUT)), interface=settings.get("interface"),
+        nodes, endpoint=parameters.endpoint, key_file=settings.get("key_file"),
+        insecure=bool(parameters.get_as_bool("insecure", False)), rank=parameters.get_as_int("node_rank"),
+        timeout=float(settings.get("timeout", REJOIN)), interface=settings.get("interface"),
         address=parameters.local_addr, run_id=parameters.run_id,
     )  # fmt: skip
 

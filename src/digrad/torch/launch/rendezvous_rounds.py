@@ -10,14 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from digrad._internal.error_text import agents_text
-from digrad.torch.launch.failures import (
-    BAD_INPUT,
-    FAILED,
-    cause_of,
-    place_of,
-    repeated_failure,
-    without_successes,
-)
+from digrad.torch.launch.failures import BAD_INPUT, FAILED, FINAL, LEFT, Failure
 from digrad.torch.launch.rendezvous_store import ANSWER_TIMEOUT, Message, Table
 
 FRESH = 10.0  # seconds in which every machine sends several heartbeats, however busy it is
@@ -51,7 +44,7 @@ class Node:
         heard: When its last heartbeat, or request, came.
         is_waiting: Whether it waits for the next round.
         is_done: Whether all its agents have succeeded, and it has left.
-        failures: Of its agents in the present round.
+        failures: Of its agents in the present round, each with its time.
     """
 
     name: str
@@ -60,7 +53,7 @@ class Node:
     heard: float
     is_waiting: bool = True
     is_done: bool = False
-    failures: list[dict[str, Any]] = field(default_factory=list)
+    failures: list[tuple[float, Failure]] = field(default_factory=list)
 
 
 class Rounds:
@@ -79,7 +72,7 @@ class Rounds:
         self._places: dict[int, Node] = {}  # by the number of the machine
         self._addresses: dict[int, str] = {}  # the last known ones
         self._arrivals: dict[str, float] = {}  # of machines whose place is taken, by name
-        self._failures: list[dict[str, Any]] = []  # of all rounds
+        self._marks: set[str | None] = set()  # of the failures to which earlier rounds were put down
         self._lost: list[str] = []  # machines that went during the round
         self._first: str | None = None  # the machine that asked for the next round
         self._told, self._outcome = Outcome(), None
@@ -134,8 +127,7 @@ class Rounds:
         if not node.is_waiting:
             if request["after"] < self._round:
                 return {"round": self._round, "rank": rank, "told": vars(self._told)}
-            node.is_waiting = True
-            node.failures = request["failures"]
+            node.failures, node.is_waiting = self._timed(request), True
             self._first = self._first or f"machine {rank} ({node.address})"
         missing = self._missing()
         if missing:
@@ -171,8 +163,9 @@ class Rounds:
             rank = silent[0]
             self._lose(rank)
         self._arrivals.pop(request["name"], None)
-        self._places[rank] = Node(request["name"], request["address"], request["facts"], self._clock())
-        self._places[rank].failures = request["failures"]
+        node = Node(request["name"], request["address"], request["facts"], self._clock())
+        node.failures = self._timed(request)
+        self._places[rank] = node
         self._addresses[rank] = request["address"]
         return "", rank
 
@@ -223,10 +216,7 @@ class Rounds:
 
     def _begin(self) -> None:
         """Begin the next round, or end the run."""
-        for node in self._places.values():
-            self._failures += self._timed(node.failures)
-            node.failures = []
-        told = self._story()
+        told = self._story([one for node in self._places.values() for one in node.failures])
         if told.code is not None:
             self._outcome = told
             return
@@ -236,38 +226,36 @@ class Rounds:
         self._round += 1
         self._lost, self._first = [], None
         for node in self._places.values():
-            node.is_waiting = False
+            node.is_waiting, node.failures = False, []
 
-    def _timed(self, failures: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _timed(self, request: Message) -> list[tuple[float, Failure]]:
         """Return failures with the time of this machine: of another one's clock only differences mean anything."""
-        now = self._clock()
-        return [failure | {"attempt": self._round, "time": now - failure["age"]} for failure in failures]
+        failures = [Failure(**one) for one in request["failures"]]
+        return [(self._clock() - one.age, one) for one in failures]
 
-    def _story(self) -> Outcome:
+    def _story(self, failures: list[tuple[float, Failure]]) -> Outcome:
         """Return what is to be said of the last round, and whether there shall be another."""
-        if self._round < 0 and not self._failures:
-            return Outcome()
         again = "; all agents have been started again"
-        failures = without_successes(self._failures)
-        failed = [failure for failure in failures if failure["attempt"] == self._round]
-        if self._lost:
+        if self._lost and self._round >= 0:
             return Outcome(f"{', '.join(self._lost)} was lost{again}")
-        if not failed:
+        if all(one.kind == LEFT for _, one in failures):
             return Outcome(f"{self._first} asked for a restart{again}" if self._first else "")
-        cause = cause_of(failed)
-        told = Outcome(f"{agents_text([cause['agent']])} failed: {cause['reason']}", cause=cause["agent"])
-        repeated = repeated_failure(failures)
+        # All agents have a final one at once; of others the first one explains the rest.
+        cause = min(
+            failures, key=lambda one: (one[1].kind, one[1].agent if one[1].kind == FINAL else one[0])
+        )[1]
+        earlier = self._marks
+        self._marks = earlier | {one.mark for _, one in failures if one.kind == cause.kind and one.mark}
         limit = next(iter(self._places.values())).facts["max_restarts"]
-        if cause["is_final"]:
+        told = Outcome(f"{agents_text([cause.agent])} failed: {cause.reason}", cause=cause.agent)
+        sentence = told.line.rstrip(".")  # which may go on
+        if cause.kind == FINAL:
             told.code = BAD_INPUT
-        elif repeated is not None:
-            hint = (
-                f"; an earlier attempt failed in the same way {place_of(repeated)}, so it is not tried again"
-            )
-            told.line = told.line.rstrip(".") + hint  # the sentence goes on
+        elif cause.mark in earlier:
             told.code = FAILED
+            told.line = f"{sentence}; an earlier attempt failed in the same way {cause.place}, so it is not tried again"
         elif limit is not None and self._restarts >= limit:
             told.code = FAILED
         else:
-            told.line = told.line.rstrip(".") + again
+            told.line = sentence + again
         return told

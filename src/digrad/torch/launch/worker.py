@@ -14,16 +14,20 @@ from pathlib import Path
 from types import TracebackType
 
 PARENT_VARIABLE = (
-    "DIGRAD_PARENT"  # the process that starts the workers, so that one is noticed that has ended already
+    "DIGRAD_PARENT"  # the process that starts the workers: one that has ended already is noticed
 )
-_ELASTIC_VARIABLE = "TORCHELASTIC_RUN_ID"
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl
 _SIGNALLED = range(129, 256)  # exit codes: somebody has ended the agent
 
 
+def is_elastic() -> bool:
+    """Return whether torchelastic has started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
 def die_with_parent() -> None:
     """Let the kernel kill this process when torchelastic, which started it, ends; elsewhere do nothing."""
-    if _ELASTIC_VARIABLE not in os.environ or sys.platform != "linux":
+    if not is_elastic() or sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     parent = os.environ.pop(PARENT_VARIABLE, None)
