@@ -175,6 +175,27 @@ def test_fingerprint_sees_how_many_arguments_are_packed():
     assert fingerprint(lambda batch: batch) != fingerprint(lambda *batch: batch)
 
 
+def test_fingerprint_sees_which_statements_an_exception_ends():
+    def inside(x):
+        try:
+            y = scaled(x)
+            z = y + 1
+        except ValueError:
+            z = 0
+        return z
+
+    def outside(x):
+        try:
+            y = scaled(x)
+        except ValueError:
+            z = 0
+        else:
+            z = y + 1
+        return z
+
+    assert fingerprint(inside) != fingerprint(outside)
+
+
 def test_fingerprint_of_a_set_does_not_depend_on_its_order():
     names = [f"name {k}" for k in range(20)]
     assert fingerprint({*names}) == fingerprint({*reversed(names)}) != fingerprint({*names[1:]})

@@ -16,6 +16,15 @@ import numpy as np
 from digrad.errors import ArgumentError
 
 _LOOKUPS = ("eval", "exec", "globals")  # what they read stands nowhere in the code
+_WRAPPERS = (
+    "property",
+    "staticmethod",
+    "classmethod",
+    "cached_property",
+    "PjitFunction",
+    "_lru_cache_wrapper",
+)
+_WRAPPED = ("fget", "fset", "__func__", "func", "__wrapped__")
 
 
 def fingerprint(value: Any) -> str:
@@ -60,7 +69,7 @@ class _Pickler(pickle.Pickler):
         if kind is tuple:
             return list(value)
         if kind is types.CodeType:
-            return [value.co_code, value.co_flags, value.co_names, value.co_consts]
+            return [value.co_code, value.co_exceptiontable, value.co_flags, value.co_names, value.co_consts]
         if kind in (set, frozenset):  # whose order is another in every process
             return [kind.__name__, *sorted(map(fingerprint, value))]
         if id(value) in self.met:
@@ -81,65 +90,44 @@ def _parts(value: Any) -> list[Any] | None:
         return [value.__name__]
     if isinstance(value, type):
         return _of_class(value)
-    if kind in (property, staticmethod, classmethod, functools.cached_property):
-        return [getattr(value, name, None) for name in ("fget", "fset", "__func__", "func")]
-    if kind.__name__ in ("PjitFunction", "_lru_cache_wrapper"):  # what they hold besides is no content
-        return [value.__wrapped__]
+    if kind.__name__ in _WRAPPERS:  # what they hold besides is no content
+        return [getattr(value, name, None) for name in _WRAPPED]
     if hasattr(value, "__array__") and kind.__module__.startswith(("numpy", "jax", "torch")):
         array = np.asarray(value)
         return [array.shape, str(array.dtype), array.tolist() if array.dtype.hasobject else array.tobytes()]
     if isinstance(value, Iterator):
         raise TypeError(f"the first call would use up {kind.__qualname__}")
-    classes = [vars(cls).items() for cls in kind.__mro__]
-    computed = [name for cls in classes for name, one in cls if isinstance(one, functools.cached_property)]
+    attributes = [item for cls in kind.__mro__ for item in vars(cls).items()]
+    computed = {name for name, one in attributes if isinstance(one, functools.cached_property)}
     if computed:  # from the other attributes
         make, made_of, state, *items = value.__reduce_ex__(4)
-        return [
-            make,
-            made_of,
-            {name: one for name, one in (state or {}).items() if name not in computed},
-            *items,
-        ]
+        return [make, made_of, {name: state[name] for name in state or () if name not in computed}, *items]
     return None
 
 
 def _of_function(function: types.FunctionType) -> list[Any]:
-    bound = [cell for cell in function.__closure__ or () if cell != types.CellType()]
-    held: list[Any] = [cell.cell_contents for cell in bound]
+    held: list[Any] = [cell.cell_contents for cell in function.__closure__ or () if cell != types.CellType()]
     held += [function.__defaults__, function.__kwdefaults__, vars(function)]
     module = str(function.__globals__.get("__name__", ""))
     if _is_library(module):
         return [module, function.__qualname__, *held]
-    codes = list(_codes(function.__code__))
+    codes = [function.__code__]
+    for code in codes:  # and those of the functions that it defines
+        codes += [const for const in code.co_consts if isinstance(const, types.CodeType)]
     for one in (instruction for code in codes for instruction in dis.get_instructions(code)):
         is_late_import = one.opname == "IMPORT_NAME" and not _is_library(one.argval)
         if is_late_import or (one.opname in ("LOAD_GLOBAL", "LOAD_NAME") and one.argval in _LOOKUPS):
             raise TypeError(f"{function.__qualname__} looks up {one.argval} while it runs")
     names = list(dict.fromkeys(name for code in codes for name in code.co_names))
-    return [function.__code__, *held, *_named(names, function.__globals__, set())]
-
-
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Yield a code and those of the functions that it defines."""
-    yield code
-    for const in code.co_consts:
-        if isinstance(const, types.CodeType):
-            yield from _codes(const)
-
-
-def _named(names: list[str], namespace: dict[str, Any], seen: set[int]) -> Iterator[Any]:
-    """Yield what names stand for in a namespace, and in the user's own modules that are found there."""
-    for name in names:
-        if name in namespace:
-            value = namespace[name]
-            yield from (name, value)
-            if (
-                isinstance(value, types.ModuleType)
-                and not _is_library(value.__name__)
-                and id(value) not in seen
-            ):
-                seen.add(id(value))
-                yield from _named(names, vars(value), seen)
+    namespaces = [function.__globals__]
+    for namespace in namespaces:  # and those of the user's own modules that are named
+        named = [(name, namespace[name]) for name in names if name in namespace]
+        held += named
+        modules = (
+            one for _, one in named if isinstance(one, types.ModuleType) and not _is_library(one.__name__)
+        )
+        namespaces += [vars(one) for one in modules if not any(vars(one) is known for known in namespaces)]
+    return [function.__code__, *held]
 
 
 def _of_class(cls: type) -> list[Any]:
