@@ -23,6 +23,7 @@ from digrad.simulation import Progress
 from digrad.specs.images.problem import Evaluation, ImageProblem
 from digrad.torch.batch_norm import recalibrate
 from digrad.torch.checkpoint.checkpoint_files import read_tensors, write_file
+from digrad.torch.checkpoint.serialization import decode_links, encode_links
 from digrad.torch.replicas import Replicas
 from digrad.trace import Trace
 from digrad.types import Average
@@ -319,7 +320,6 @@ class Training:
             return
         state = self.replicas.state_dict()["state"]
         tensors = {f"field/{name}": value for name, value in state["fields"].items()}
-        tensors |= {f"links/{name}": value for name, value in state.get("links", {}).items()}
         for agent, model in enumerate(self.replicas.models):
             tensors |= {f"buffer/{agent}/{name}": buffer for name, buffer in model.named_buffers()}
         tensors |= {
@@ -332,6 +332,7 @@ class Training:
             "bytes_sent": self._bytes_before + self.replicas.bytes_sent,
             "since": dataclasses.asdict(self._since),
             "fingerprint": self._fingerprint(),
+            "links": encode_links(state.get("links", {}), tensors),
         }
         stored = {name: value.cpu().contiguous() for name, value in tensors.items()}
         try:
@@ -367,7 +368,7 @@ class Training:
         template["state"] |= {
             "k": header["k"],
             "fields": _part(tensors, "field/"),
-            "links": _part(tensors, "links/"),
+            "links": decode_links(header["links"], tensors),
         }
         sent = self.replicas.bytes_sent
         self.replicas.load_state_dict(template)
