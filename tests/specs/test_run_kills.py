@@ -35,7 +35,7 @@ def traces(text: str) -> dict[tuple[str, int], Trace]:
     found = {}
     for label in built.methods:
         for seed in range(spec.seeds):
-            options = {**spec.options(built.problem, seed), "record": Record(paths=True, invariant=True)}
+            options = {**built.options, "seed": seed, "record": Record(paths=True, invariant=True)}
             run = compare({label: built.methods[label]}, built.problem, built.network, **options)
             found[label, seed] = run[label]
     return found

@@ -323,10 +323,10 @@ def test_infinite_threshold_and_batch_of_the_smallest_agent_are_accepted() -> No
 
 def test_normal_start_is_scaled_and_differs_between_seeds() -> None:
     spec = parse_spec(text_with(start='start = "normal"', scale="start_scale = 0.5"))
-    problem = spec.build().problem
-    first, second = (spec.options(problem, seed)["x0"] for seed in (0, 1))
+    first, second = (spec.model_copy(update={"seed": seed}).build().x0 for seed in (0, 1))
     assert first.shape == (5, 2)
     assert not np.array_equal(first, second)
+    assert np.array_equal(2 * first, parse_spec(text_with(start='start = "normal"')).build().x0)
 
 
 def test_graph_table_has_a_key_for_every_argument_of_every_generator() -> None:

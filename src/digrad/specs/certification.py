@@ -169,7 +169,7 @@ def certify_spec(
             "`digrad smoothness` estimates them."
         )
     built = spec.build()
-    x0 = built.options["x0"]
+    x0 = built.x0
     certificate = certify(
         built.problem,
         built.network,
@@ -219,9 +219,7 @@ def certified_step(spec: Spec, built: Built, label: str) -> float | None:
         return None
     threshold = vars(method).get("threshold", math.inf)
     try:
-        found = certify(
-            built.problem, built.network, threshold=threshold, x0=built.options["x0"], steps=spec.steps
-        )
+        found = certify(built.problem, built.network, threshold=threshold, x0=built.x0, steps=spec.steps)
     except ArgumentError:  # F has no minimum, for example
         return None
     return found.alpha_max if found.verdict == "holds" else None
@@ -263,7 +261,7 @@ def verify_certificate(path: str | os.PathLike[str]) -> dict[str, bool]:
             built.network,
             proof,
             threshold=covered.threshold,
-            x0=built.options["x0"],
+            x0=built.x0,
             step_size=covered.step_size,
             steps=spec.steps,
             promised=found["K"] if proof is asked else None,
@@ -312,7 +310,7 @@ def smoothness_of_spec(
         result = MeasuredSmoothness(label, *measured, (), "mini-batch gradients")
     else:
         steps = min(spec.steps, CHECKED_STEPS)
-        x0 = built.options["x0"]
+        x0 = built.x0
         path = run_cgt(
             built.problem, built.network, step_size=step_size, threshold=threshold, x0=x0, steps=steps
         )

@@ -243,7 +243,7 @@ def _run_methods(store: RunDirectory, built: Built, progress: Observer | None) -
 def _run_one(store: RunDirectory, built: Built, label: str, seed: int, progress: Observer | None) -> Trace:
     # A directory that is not resumed has been emptied, so what is there belongs to this run.
     checkpoint = Checkpoint(store.checkpoint(label, seed), every=store.spec.checkpoint_every, resume=True)
-    options = _options(store.spec, built, seed)
+    options = _options(built, seed)
     simulator = simulator_of(built.methods[label], built.problem, built.network, options, label)
     callback = progress.on_progress if progress else None
     trace = drive(simulator, options, callback=callback, checkpoint=checkpoint)
@@ -251,9 +251,9 @@ def _run_one(store: RunDirectory, built: Built, label: str, seed: int, progress:
     return trace
 
 
-def _options(spec: Spec, built: Built, seed: int) -> dict[str, Any]:
+def _options(built: Built, seed: int) -> dict[str, Any]:
     record = replace(built.options["record"], paths=has_paths(built.problem), invariant=True)
-    return {**built.options, "seed": seed, "x0": spec.start_of(spec.start), "record": record}
+    return {**built.options, "seed": seed, "record": record}
 
 
 def _check_stored(store: RunDirectory, built: Built) -> None:
@@ -285,6 +285,6 @@ def _facts(store: RunDirectory, built: Built, label: str, seed: int) -> dict[str
 
         network = built.network.with_seed(seed)
         return facts_of_training(method, built.problem, network, TrainingPlan.of(spec, seed))
-    options = _options(spec, built, seed)
+    options = _options(built, seed)
     simulator = simulator_of(method, built.problem, built.network, options)
     return {**facts_of(simulator.setup, simulator.init(options["x0"]).x0), **rule_of(options)}

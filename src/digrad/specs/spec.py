@@ -99,6 +99,7 @@ class Built(NamedTuple):
     problem: Any  # a Problem, or an ImageProblem with engine = "torch"
     network: Network
     options: dict[str, Any]  # of the first seed
+    x0: npt.NDArray[np.float64] | None  # where its runs start; None for a model of torch
 
 
 def _check_start(value: Any) -> Any:
@@ -234,12 +235,17 @@ class Spec(Section):
 
     def build_on(self, problem: Problem, network: Network) -> Built:
         """Build the rest, as :meth:`build`, on a problem and a network that exist already."""
-        options = self.at("", lambda: self.options(problem, self.seed))
+        options = self.at("", self._options)
+        x0 = (
+            None
+            if self.start == "model"
+            else self.at("", lambda: make_start(options["x0"], problem, self.seed))
+        )
         methods = {label: table.build() for label, table in self.methods.items()}
         for label, method in methods.items():
             self.at(dotted(["methods", label]), partial(self._check_method, label, method, problem, network))
         self.at("", lambda: make_sampler(problem, options))
-        return Built(methods, problem, network, options)
+        return Built(methods, problem, network, options, x0)
 
     def _check_method(self, label: str, method: Method, problem: Problem, network: Network) -> None:
         if self.engine == "torch":
@@ -250,17 +256,13 @@ class Spec(Section):
         for k in sorted({0, self.steps - 1}):
             tables(method, label, range(k, k + 1), 1, self.dtype)
 
-    def options(self, problem: Problem, seed: int) -> dict[str, Any]:
-        """Return the keyword arguments of :func:`digrad.simulate` for one seed; a model of torch starts by itself."""
+    def _options(self) -> dict[str, Any]:
         given = {name: value for name, value in self if name in OPTIONS}
-        given |= {"seed": seed, "record": Record(average=self.average)}
-        options = complete({**given, "gradient_noise": _noise(self.gradient_noise)}, self.name)
-        if self.start != "model":
-            options["x0"] = make_start(self.start_of(self.start), problem, seed)
-        return options
+        given |= {"record": Record(average=self.average), "gradient_noise": _noise(self.gradient_noise)}
+        return complete({**given, "x0": self.start_of(self.start)}, self.name)
 
     def start_of(self, name: Any) -> Any:
-        """Return a start, ``"zeros"``, ``"normal"`` or a point, as a sweep takes it: normal ones differ by seed."""
+        """Return a start, ``"zeros"``, ``"normal"`` or a point, as runs take it: normal ones differ by seed."""
         is_scaled = name == "normal" and self.start_scale != 1.0
         return partial(_scaled_normal, self.start_scale) if is_scaled else name
 

@@ -100,11 +100,12 @@ def sweep_spec(
             "sweep", "is required here, but it is missing; write [sweep.grid] with step_size = [...]."
         )
     built, table = spec.build(), spec.sweep
+    starts = {name: spec.start_of(name) for name in table.starts}
+    options: Any = {**built.options, "x0": starts or built.options["x0"]}
     found: Sweep = spec.at(
         "sweep",
         lambda: sweep(
-            built.methods, built.problem, _networks(spec, built), **table.space(), **_run_options(spec, built),
-            x0={name: spec.start_of(name) for name in table.starts} or spec.start_of(spec.start),
+            built.methods, built.problem, _networks(spec, built), **table.space(), **options,
             seeds=spec.seeds, common_random_numbers=table.common_random_numbers, target=table.target,
             held_out=_held_out(spec), workers=workers, out=out, resume=resume, overwrite=overwrite, progress=progress,
         ),
@@ -148,21 +149,20 @@ def tune_spec(
     check_folder(folder, "an earlier search", lambda path: has_record(path / TUNING, "trials"))
     built = spec.build()
     chosen: Any = built.methods[label]
-    options = _run_options(spec, built)
-    for name in ("tolerance", "stop_at_tolerance", "record_every", "record"):  # of the search itself
-        options.pop(name)
+    of_search = ("tolerance", "stop_at_tolerance", "record_every", "record")
+    options: Any = {name: value for name, value in built.options.items() if name not in of_search}
     options["steps"] = steps or options["steps"]
     with locked(folder):  # before the search: what cannot be written to shows here
         tuning: Tuning = spec.at(
             f"methods.{label}",
             lambda: tune(
                 chosen, built.problem, built.network, goal=goal, field=field, budget=budget, seeds=spec.seeds,
-                x0=spec.start_of(spec.start), held_out=_held_out(spec), tell=tell, **options,
+                held_out=_held_out(spec), tell=tell, **options,
             ),
         )  # fmt: skip
         advice = None
         if hasattr(chosen, "threshold"):
-            advice = recommend_threshold(built.problem, x0=built.options["x0"], seed=spec.seed)
+            advice = recommend_threshold(built.problem, x0=built.x0, seed=spec.seed)
         certified = certified_step(spec, built, label) if field == "step_size" else None
         return _store(TunedSpec(label, tuning, advice, certified, ()), folder)
 
@@ -173,10 +173,6 @@ def _store(result: TunedSpec, folder: Path) -> TunedSpec:
     figures = plots.save_figure(result.tuning.plot(), folder / "figures" / "tuning")
     files = (write_json(folder / TUNING, result.to_dict()), table, *figures)
     return replace(result, files=files)
-
-
-def _run_options(spec: Spec, built: Built) -> dict[str, Any]:
-    return {key: value for key, value in spec.options(built.problem, spec.seed).items() if key != "x0"}
 
 
 def _networks(spec: Spec, built: Built) -> Any:
