@@ -8,6 +8,7 @@ import sys
 import tempfile
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -67,20 +68,11 @@ from digrad.cli.shared_options import COUNT, FILE, INDEX, json_option
 def launch(
     context: click.Context,
     agents: int | None,
-    graph: Path | None,
-    max_restarts: int,
-    nodes: int,
-    endpoint: str | None,
-    interface: str | None,
-    node_rank: int | None,
-    rejoin_timeout: float,
-    key_file: Path | None,
-    insecure: bool,
     check: bool,
-    metrics: Path | None,
     as_json: bool,
     script: Path | None,
     arguments: tuple[str, ...],
+    **options: Any,
 ) -> None:
     """Run the training SCRIPT with one process per agent, and restart all agents if one fails.
 
@@ -115,15 +107,15 @@ def launch(
         raise click.UsageError("Give either SCRIPT or --check.", context)
     if as_json and not check:
         raise click.UsageError("--json prints the results of --check; give both, or neither.", context)
+    if check:
+        options["max_restarts"] = 0
     if arguments[:1] == ("--",):  # as other programs want it between the script and its options
         arguments = arguments[1:]
     with tempfile.TemporaryDirectory() if as_json else nullcontext() as folder:
         found = None if folder is None else Path(folder) / "check.json"
         code = launch_agents(
-            script or CHECK, arguments if found is None else (str(found),), agents=agents, graph=graph,
-            max_restarts=0 if check else max_restarts, nodes=nodes, endpoint=endpoint, interface=interface,
-            node_rank=node_rank, rejoin_timeout=rejoin_timeout, key_file=key_file, insecure=insecure, metrics=metrics,
-        )  # fmt: skip
+            script or CHECK, arguments if found is None else (str(found),), agents=agents, **options
+        )
         if found is not None and found.exists():  # where agent 0 runs
             output.as_json(json.loads(found.read_text()))
     sys.exit(code)
