@@ -14,7 +14,7 @@ from digrad._internal.tables import Table
 from digrad.data import cifar10
 from digrad.paper import cifar_claims
 from digrad.paper.accuracy_table import accuracy_table, failures_markdown, table_markdown
-from digrad.paper.cifar_search import FEW_IMAGES, MOST, SEARCHED, SearchPlan, with_step_sizes
+from digrad.paper.cifar_search import FEW_IMAGES, SEARCHED, SearchPlan, with_step_sizes
 from digrad.paper.claims import ClaimTable, verdicts
 from digrad.paper.presets import preset as load_preset
 from digrad.paper.reproduction import (
@@ -52,23 +52,17 @@ class _Size:
     record_every: int
     evaluate: int
     seeds: int
-    budget: int  # steps of a trial in the search for a step size
-    held_out: int = 2000
+    search: SearchPlan
     evaluate_last: int = 10_000
     samples: int | None = None
-    most: int = MOST
     batch_size: int = 32
-
-    @property
-    def search(self) -> SearchPlan:
-        return SearchPlan(self.budget, self.held_out, self.most)
 
 
 # 1563 steps of five agents with batches of 32 are five epochs.
 SIZES: dict[str, _Size] = {
     "smoke": _Size(
-        "small_cnn", "group", {EXPLOSION: 10, "cifar-iid": 2}, 5, 20, 1, budget=1, held_out=20, evaluate_last=20,
-        samples=2000, most=2, batch_size=8,
+        "small_cnn", "group", {EXPLOSION: 10, "cifar-iid": 2}, 5, 20, 1,
+        SearchPlan(steps=1, held_out=20, most=2), evaluate_last=20, samples=2000, batch_size=8,
     ),
     "small": _Size(
         "small_cnn", "group",
@@ -76,10 +70,10 @@ SIZES: dict[str, _Size] = {
             EXPLOSION: 312, THRESHOLDS: 1250, "cifar-iid": 3125, "cifar-dirichlet": 3125, "cifar-sorted": 1250,
             "cifar-row": 3125,
         },
-        125, 2000, 3, budget=150,
+        125, 2000, 3, SearchPlan(150),
     ),
-    "medium": _Size("resnet20", "batch", {"cifar-iid": 1563}, 78, 1000, 1, budget=80),
-    "full": _Size("resnet18", "batch", {"cifar-iid": 31250}, 625, 5000, 1, budget=313),
+    "medium": _Size("resnet20", "batch", {"cifar-iid": 1563}, 78, 1000, 1, SearchPlan(80)),
+    "full": _Size("resnet18", "batch", {"cifar-iid": 31250}, 625, 5000, 1, SearchPlan(313)),
 }  # fmt: skip
 
 

@@ -29,7 +29,6 @@ SEARCHED = "-search"  # ends the name of the folder beside that of the run
 FIXED = ("CGT",)  # the paper gives its step size
 SEARCH_SEED = 1000  # added to the seed, so that no run shares its start and samples with the search
 FEW_IMAGES = 100  # for runs that only show that everything works
-MOST = 10  # step sizes tried
 _ROUNDING = float(np.finfo(np.float32).eps)
 
 
@@ -44,8 +43,8 @@ class SearchPlan:
     """
 
     steps: int
-    held_out: int
-    most: int
+    held_out: int = 2000
+    most: int = 10
 
 
 def with_step_sizes(
