@@ -1,5 +1,6 @@
 """The tables ``[graph]`` and ``[mixing]`` of a specification: the digraph and its weights."""
 
+import dataclasses
 import inspect
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -30,6 +31,8 @@ Count = Annotated[int, Field(ge=1, lt=2**63)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 # What compressors need.
 COMPRESSOR_KEYS = {"top_k": "compressor_k", "random_k": "compressor_k", "quantize": "compressor_bits"}
+# The defaults of `Links`, which checks its fields itself.
+LINKS: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(Links)}
 IN_TIME = ("split", "random_edges", "edges_seed", "every")  # keys that let the graph change with time
 
 
@@ -156,23 +159,23 @@ class LinksTable(Section):
         clock_seed: Random seed of random times.
     """
 
-    loss: float = 0.0
+    loss: float = LINKS["loss"]
     burst_length: float | None = None
-    delay: Annotated[int, Field(ge=0)] = 0
+    delay: int = LINKS["delay"]
     fixed_delay: Annotated[int, Field(ge=0)] = 0
-    awake: Annotated[float | list[float], numbers("agent")] = 1.0
-    two_way: bool = False
+    awake: Annotated[float | list[float], numbers("agent")] = LINKS["awake"]
+    two_way: bool = LINKS["two_way"]
     compressor: Literal["bfloat16", "float16", "float32", "sign", "top_k", "random_k", "quantize"] | None = (
         None
     )
     compressor_k: Count | None = None
     compressor_bits: Count | None = None
-    damping: float | None = None
-    noise: float = 0.0
+    damping: float | None = LINKS["damping"]
+    noise: float = LINKS["noise"]
     noise_ratio: float | None = None
-    push: Literal["sum", "keep", "drop", "renormalise", "last"] = "sum"
-    pull: Literal["self", "renormalise", "last", "drop"] = "self"
-    seed: Seed = 0
+    push: str = LINKS["push"]
+    pull: str = LINKS["pull"]
+    seed: int = LINKS["seed"]
     compute: Annotated[float | list[float] | dict[str, Any] | None, numbers("agent", or_table=True)] = None
     latency: Annotated[float | list[float] | dict[str, Any] | None, numbers("edge", or_table=True)] = None
     bandwidth: Annotated[float | list[float] | None, numbers("edge")] = None
@@ -203,15 +206,10 @@ class LinksTable(Section):
             return Links(
                 loss=self.loss if self.burst_length is None else Bursts(self.loss, self.burst_length),
                 delay=FixedDelay(self.fixed_delay) if self.fixed_delay else self.delay,
-                awake=self.awake,
-                two_way=self.two_way,
                 compressor=self._compressor(),
-                damping=self.damping,
                 noise=self.noise if self.noise_ratio is None else Geometric(self.noise, self.noise_ratio),
-                push=self.push,
-                pull=self.pull,
-                seed=self.seed,
                 clock=self._clock(),
+                **self.model_dump(include={"awake", "two_way", "damping", "push", "pull", "seed"}),
             )
         except DigradError as error:
             raise SpecError(f"`links`: {error}") from error
