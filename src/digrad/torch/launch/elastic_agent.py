@@ -77,7 +77,7 @@ class Agent(LocalElasticAgent):
             except RendezvousError as error:
                 told = self._machine.outcome or Outcome(str(error), FAILED)
                 self._tell(told)
-                return FAILED if told.code is None else told.code
+                return told.code or FAILED
             if self._preempted and not self._received:
                 say(f"{self._preempted} was preempted; all agents have saved")
                 return FAILED

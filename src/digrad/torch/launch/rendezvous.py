@@ -171,7 +171,9 @@ class Rendezvous(RendezvousHandler):
         self._name, self._round, self._last = uuid.uuid4().hex, -1, None
         self.failures: list[dict[str, Any]] = []  # of the agents of this machine in the present round
         self.outcome: Outcome | None = None  # of a run that has ended
-        self._is_over, self._is_beating, self._lock = False, threading.Event(), threading.Lock()
+        self._over = -1  # the last round of which the endpoint has said that it is over
+        self._is_leaving = threading.Event()
+        self._heart = threading.Thread(target=self._send_heartbeats, name="digrad-heartbeat", daemon=True)
         self._rounds, self._server, self._client = Rounds(nodes), None, None
         self._address, self._interface = address or published_address(interface) or "127.0.0.1", interface
         self._key_file, self._keys = key_file, None if key_file is None else read_key(key_file)
@@ -207,24 +209,21 @@ class Rendezvous(RendezvousHandler):
     def next_rendezvous(self) -> RendezvousInfo:
         """Wait until all machines have come, and begin the next round."""
         answer = self._join()
-        with self._lock:
-            self._round, self._is_over = answer["round"], False
-        self._last, self.failures = answer["rank"], []
+        self._round, self._last, self.failures = answer["round"], answer["rank"], []
         self._tell(Outcome(**answer["told"]))
         if self._client is None:
             store, at = self._local_store()
         else:
             store = _AgentStore(self._client, self._round, self._needs_another_round)
             at = RendezvousStoreInfo.build(self._last, store, self._address)
-            if not self._is_beating.is_set():
-                self._is_beating.set()
-                threading.Thread(target=self._heartbeat, name="digrad-heartbeat", daemon=True).start()
+            if self._heart.ident is None:
+                self._heart.start()
         os.environ.update(self._variables())
         return RendezvousInfo(store, self._last, self._nodes, at)
 
     def num_nodes_waiting(self) -> int:
         """Return 1 if another round is wanted: a machine waits for it, or was lost, or the run has ended."""
-        return int(self._is_over)
+        return int(self._over == self._round)
 
     def is_closed(self) -> bool:
         """Return whether the run has ended."""
@@ -234,23 +233,25 @@ class Rendezvous(RendezvousHandler):
         """End the run for all machines."""
         self.close("the run was closed", FAILED)
 
-    def close(self, line: str, code: int) -> None:
-        """End the run for all machines, unless it has ended.
+    def close(self, line: str, code: int) -> Outcome:
+        """End the run for all machines, unless it has ended; return how it has.
 
         Args:
             line: Why.
             code: The exit code of ``digrad launch`` there.
         """
         if self.outcome is None:
-            with contextlib.suppress(EndpointLostError):
+            self.outcome = Outcome(line, code)
+            with contextlib.suppress(EndpointLostError):  # it may have ended for another reason
                 self.outcome = Outcome(**self._ask(op="close", line=line, code=code, patience=2.0)["closed"])
+        return self.outcome
 
     def shutdown(self) -> bool:
         """Leave; end the run for all machines if an error ends this one."""
         error = sys.exc_info()[1]
         if error is not None and self._round >= 0:  # else it was none of this run's machines
             self.close(f"{self.place}: {_reason(error)}", FAILED)
-        self._is_beating.clear()
+        self._is_leaving.set()
         with contextlib.suppress(EndpointLostError):
             self._ask(op="leave", name=self._name, patience=2.0)
         if self._server is not None:
@@ -306,31 +307,26 @@ class Rendezvous(RendezvousHandler):
                 )
             waited, names = time.monotonic() - began, ", ".join(answer["missing"])
             if waited > self._timeout:
-                self.close(f"{names} did not join within {self._timeout:.0f} s", FAILED)
-                self.outcome = self.outcome or Outcome(
-                    f"{names} did not join within {self._timeout:.0f} s", FAILED
+                raise RendezvousTimeoutError(
+                    self.close(f"{names} did not join within {self._timeout:.0f} s", FAILED).line
                 )
-                raise RendezvousTimeoutError(self.outcome.line)
             if names and waited - noticed > _NOTICE_INTERVAL:
                 noticed = waited
                 say(f"waiting for {names}, for at most {self._timeout - waited:.0f} s more")
             time.sleep(_POLL)
 
-    def _heartbeat(self) -> None:
-        """Send heartbeats, and learn whether the present round is over."""
-        while self._is_beating.is_set():
+    def _send_heartbeats(self) -> None:
+        """Say that this machine is there, and learn whether the present round is over."""
+        while not self._is_leaving.wait(_HEARTBEAT):
             number, is_over = self._round, True
             with contextlib.suppress(EndpointLostError):
                 is_over = self._client.ask(op="heartbeat", name=self._name, round=number)["over"]  # pyright: ignore
-            with self._lock:
-                if number == self._round:  # else it was said of a round that is over anyway
-                    self._is_over = self._is_over or is_over
-            time.sleep(_HEARTBEAT)
+            self._over = number if is_over else self._over
 
     def _needs_another_round(self) -> None:
         """Start over if the round is over while torchelastic waits for other machines."""
         self._check()
-        if self._is_over:
+        if self.num_nodes_waiting():
             self._start_over()
 
     def _local_store(self) -> tuple[Store, RendezvousStoreInfo]:
