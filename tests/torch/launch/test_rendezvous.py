@@ -18,10 +18,11 @@ import zmq
 from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 
 from digrad.errors import ArgumentError
+from digrad.torch.launch import endpoint as endpoint_module
 from digrad.torch.launch import rendezvous
-from digrad.torch.launch import rendezvous_store as store_module
+from digrad.torch.launch.endpoint import Client, EndpointLostError
 from digrad.torch.launch.rendezvous import Rendezvous
-from digrad.torch.launch.rendezvous_store import Client, EndpointLostError, RendezvousStore
+from digrad.torch.launch.rendezvous_store import RendezvousStore
 from digrad.torch.transport import curve_keys
 from digrad.torch.transport.curve_keys import make_key, read_key, secure
 from plugin_installs import announce_rendezvous
@@ -211,7 +212,7 @@ def test_repeated_request_is_not_added_twice(tmp_path: Path, monkeypatch: pytest
     with machines(tmp_path) as made:
         meet(*made)
         client = Client(os.environ["DIGRAD_STORE"], read_key(tmp_path / "run.key"))
-        monkeypatch.setattr(store_module, "_RESEND", 0.0)
+        monkeypatch.setattr(endpoint_module, "_RESEND", 0.0)
         store = RendezvousStore(client, 0)
         assert [store.add("n", 1) for _ in range(3)] == [1, 2, 3]
         client.close()

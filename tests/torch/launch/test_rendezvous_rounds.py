@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from digrad.torch.launch.endpoint import ANSWER_TIMEOUT
 from digrad.torch.launch.failures import CONSEQUENCE, FINAL, LEFT, Failure
 from digrad.torch.launch.rendezvous_rounds import FRESH, TAKEOVER, Rounds
-from digrad.torch.launch.rendezvous_store import ANSWER_TIMEOUT
 
 AGAIN = "; all agents have been started again"
 

@@ -10,7 +10,6 @@ store. On one machine there is nobody to meet, and no ZeroMQ: the store is torch
 """
 
 import contextlib
-import json
 import os
 import socket
 import sys
@@ -35,15 +34,10 @@ from torch.distributed.elastic.rendezvous import (
 import digrad
 from digrad.errors import ArgumentError
 from digrad.torch.launch import ADDRESS_VARIABLE, REJOIN, ROUND_VARIABLE, STORE_VARIABLE
+from digrad.torch.launch.endpoint import Client, EndpointLostError, EndpointRefusedError, Message, Server
 from digrad.torch.launch.failures import FAILED, say
 from digrad.torch.launch.rendezvous_rounds import Outcome, Rounds
-from digrad.torch.launch.rendezvous_store import (
-    Client,
-    EndpointLostError,
-    EndpointRefusedError,
-    Message,
-    RendezvousStore,
-)
+from digrad.torch.launch.rendezvous_store import RendezvousStore
 from digrad.torch.launch.worker import PARENT_VARIABLE
 from digrad.torch.transport.addresses import (
     check_trust,
@@ -52,80 +46,12 @@ from digrad.torch.transport.addresses import (
     listening_socket,
     published_address,
 )
-from digrad.torch.transport.curve_keys import (
-    KEY_VARIABLE,
-    KeyPair,
-    authenticate,
-    log_refused,
-    read_key,
-    require_zmq,
-    secure,
-)
+from digrad.torch.transport.curve_keys import KEY_VARIABLE, read_key, require_zmq
 
 BACKEND = "digrad"
 _HEARTBEAT = 1.0  # seconds between two heartbeats
 _POLL = 0.1  # seconds between two looks whether all machines have come
 _FIRST_NOTICE, _NOTICE_INTERVAL = 3.0, 30.0  # seconds after which, and then how often, to say who is missing
-_DRAIN = 5.0  # seconds that the machine with the endpoint stays for the others
-_LARGEST = 1 << 24  # bytes of a request
-
-
-class Server:
-    """Answers requests at the endpoint, in a thread.
-
-    Args:
-        listener: The listening socket, which belongs to this object from now on.
-        keys: Of the run; None takes whoever comes.
-        rounds: The state of the run.
-    """
-
-    def __init__(self, listener: socket.socket, keys: KeyPair | None, rounds: Rounds) -> None:
-        self._zmq, self._rounds = require_zmq("the rendezvous"), rounds
-        self._context = self._zmq.Context()
-        self._authenticator = authenticate(self._context, keys)
-        self._socket = self._context.socket(self._zmq.ROUTER)
-        secure(self._socket, keys, server=True)
-        log_refused(self._socket)
-        host, port = listener.getsockname()[:2]
-        self._socket.ipv6 = ":" in host
-        self._socket.maxmsgsize, self._socket.linger = _LARGEST, 1000
-        self._socket.use_fd = listener.detach()
-        self._socket.bind(f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}")
-        self._is_closing = False
-        self._thread = threading.Thread(target=self._serve, name="digrad-rendezvous", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Answer until no machine is left that might ask, or for 5 seconds, and stop listening."""
-        deadline = time.monotonic() + _DRAIN
-        while not self._rounds.is_empty and time.monotonic() < deadline:
-            time.sleep(0.05)
-        self._is_closing = True
-        self._thread.join()
-        if self._authenticator is not None:
-            self._authenticator.stop()
-
-    def _serve(self) -> None:
-        waiting: list[tuple[bytes, Message, float]] = []  # who waits for keys, for which, and until when
-        while not self._is_closing:
-            if self._socket.poll(100):
-                sender, data = self._socket.recv_multipart()[:2]
-                with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError, AttributeError):
-                    # It is answered below.
-                    request = json.loads(data)
-                    waiting.append((sender, request, time.monotonic() + request.get("seconds", 0.0)))
-            waiting = [one for one in waiting if not self._answered(*one)]
-        self._socket.disable_monitor()
-        self._socket.close()
-
-    def _answered(self, sender: bytes, request: Message, deadline: float) -> bool:
-        """Answer a request, unless keys are missing that it waits for; nonsense of a member is left alone."""
-        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-            answer = self._rounds.answer(request)
-            if request["op"] == "wait" and answer.get("missing") and time.monotonic() < deadline:
-                return False
-            self._socket.send_multipart([sender, json.dumps({**answer, "id": request["id"]}).encode()])
-        return True
 
 
 class Rendezvous(RendezvousHandler):

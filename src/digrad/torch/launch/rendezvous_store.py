@@ -6,15 +6,9 @@ machine with the endpoint, keeps the values; requests and answers are JSON, encr
 
 import base64
 import contextlib
-import errno
-import itertools
-import json
 import os
-import threading
 import time
-import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -26,136 +20,14 @@ from torch.distributed import (
 )
 
 from digrad.torch.launch import STORE_VARIABLE, attempt
+from digrad.torch.launch.endpoint import Client, EndpointLostError, Message
 from digrad.torch.transport.addresses import is_address, listening_socket
-from digrad.torch.transport.curve_keys import KEY_VARIABLE, KeyPair, read_key, require_zmq, secure
+from digrad.torch.transport.curve_keys import KEY_VARIABLE, read_key
 
-DISCONNECTED = 5.0  # seconds without a connection after which the endpoint counts as lost
-ANSWER_TIMEOUT = (
-    60.0  # seconds without an answer over a connection that stands, as that of a machine that was stopped
-)
-_REFUSALS = 2  # failed handshakes after which whoever listens there counts as somebody else
-_RESEND = 5.0  # seconds after which a request is repeated
 _SLICE = 5.0  # seconds of one request to wait for keys
 _DEFAULT = timedelta(minutes=5)  # as in torch
 
-Message = dict[str, Any]
 _kept: list[Store] = []  # torch itself holds only the half of a store that is not Python's
-
-
-class EndpointLostError(ConnectionError):
-    """The machine with the endpoint cannot be reached, or does not answer."""
-
-
-class EndpointRefusedError(EndpointLostError):
-    """Whoever listens at the endpoint has another key, or is another program."""
-
-
-@dataclass
-class _Connection:
-    socket: Any
-    monitor: Any
-    failed: int = 0  # handshakes
-
-
-class Client:
-    """Requests to the endpoint; several threads may ask at the same time, each over a connection of its own.
-
-    Args:
-        endpoint: ``host:port``.
-        keys: Of the run; None trusts whoever is there.
-        is_local: Whether a process of this machine listens there, which then has no excuse for its silence.
-    """
-
-    def __init__(self, endpoint: str, keys: KeyPair | None, *, is_local: bool = False) -> None:
-        self._zmq = require_zmq("the rendezvous")
-        self.endpoint, self._keys, self._is_local = endpoint, keys, is_local
-        self._context = self._zmq.Context()
-        self._idle: list[_Connection] = []
-        self._open, self._is_closed, self._lock = 0, False, threading.Lock()
-        self._name, self._numbers = uuid.uuid4().hex, itertools.count()
-
-    def ask(self, patience: float = ANSWER_TIMEOUT, **request: Any) -> Message:
-        """Return the answer to a request; it is repeated until there is one.
-
-        Raises:
-            EndpointLostError: There was no connection for 5 seconds, or no answer for ``patience`` seconds.
-        """
-        number = f"{self._name} {next(self._numbers)}"
-        data = json.dumps({**request, "id": number}).encode()
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = self._connect()
-        try:
-            return self._answer(connection, data, number, patience)
-        finally:
-            self._idle.append(connection)
-            if self._is_closed:
-                self._end_idle()
-
-    def close(self) -> None:
-        """End all connections; one over which a thread asks ends there, because a socket belongs to one thread."""
-        self._is_closed = True
-        self._end_idle()
-
-    def _end_idle(self) -> None:
-        with self._lock:
-            while self._idle:
-                connection = self._idle.pop()
-                connection.socket.disable_monitor()
-                connection.monitor.close()
-                connection.socket.close()
-                self._open -= 1
-            if self._open == 0:
-                self._context.term()
-
-    def _answer(self, connection: _Connection, data: bytes, number: str, patience: float) -> Message:
-        socket, began = connection.socket, time.monotonic()
-        connected = sent = None  # when that was last the case
-        while True:
-            now = time.monotonic()
-            if socket.poll(0, self._zmq.POLLOUT):
-                connected = now
-                if sent is None or now - sent > _RESEND:
-                    socket.send(data)
-                    sent = now
-            if now - (connected or began) > min(DISCONNECTED, patience):
-                raise self._reason(connection)
-            if now - began > patience:
-                raise EndpointLostError(f"{self.endpoint} does not answer")
-            if socket.poll(5 if sent is None else 100):
-                answer = json.loads(socket.recv())
-                if answer.get("id") == number:  # not of a request that was given up, or repeated
-                    return answer
-
-    def _reason(self, connection: _Connection) -> EndpointLostError:
-        """Return why there is no connection."""
-        from zmq.utils.monitor import recv_monitor_message
-
-        while connection.monitor.poll(0):
-            event = recv_monitor_message(connection.monitor)
-            if event["event"] == self._zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                connection.failed = 0
-            elif event["event"] != self._zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-                connection.failed = _REFUSALS  # certainly somebody else: ZeroMQ does not try again
-            elif self._is_local or event["value"] != errno.EAGAIN:
-                connection.failed += 1
-        if connection.failed >= _REFUSALS:
-            return EndpointRefusedError(f"{self.endpoint} refuses this machine")
-        return EndpointLostError(f"there is no connection to {self.endpoint}")
-
-    def _connect(self) -> _Connection:
-        with self._lock:
-            self._open += 1
-        socket = self._context.socket(self._zmq.DEALER)
-        secure(socket, self._keys, server=False)
-        socket.immediate, socket.linger, socket.ipv6 = True, 0, True
-        socket.heartbeat_ivl, socket.heartbeat_timeout = 10_000, int(1000 * ANSWER_TIMEOUT)
-        events = self._zmq.EVENT_HANDSHAKE_SUCCEEDED | self._zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-        events |= self._zmq.EVENT_HANDSHAKE_FAILED_AUTH | self._zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-        connection = _Connection(socket, socket.get_monitor_socket(events))
-        socket.connect(f"tcp://{self.endpoint}")
-        return connection
 
 
 class RendezvousStore(Store):
