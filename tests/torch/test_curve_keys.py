@@ -1,9 +1,8 @@
 """The keys of a run, and listening sockets that let in nobody without them."""
 
+import contextlib
 import os
 import socket
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,10 @@ import pytest
 import zmq
 
 from digrad.errors import StorageError
-from digrad.torch.transport.curve_keys import KeyPair, authenticate, log_refused, make_key, read_key, secure
+from digrad.torch.launch.endpoint import Server
+from digrad.torch.launch.rendezvous_rounds import Rounds
+from digrad.torch.transport.addresses import listening_socket
+from digrad.torch.transport.curve_keys import KeyPair, make_key, read_key, secure
 
 
 def test_full_disk_leaves_no_half_of_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,13 +28,6 @@ def test_full_disk_leaves_no_half_of_a_key(tmp_path: Path, monkeypatch: pytest.M
     assert len(read_key(make_key(tmp_path / "run.key")).secret) == 40
 
 
-@pytest.fixture
-def context() -> Iterator[zmq.Context[Any]]:
-    made = zmq.Context()
-    yield made
-    made.term()  # waits for the thread that logs, whose socket nobody else may close
-
-
 def connected(keys: KeyPair | None, port: int, server: bytes | None = None) -> bool:
     """Return whether a client gets in within a second."""
     with zmq.Context() as own, own.socket(zmq.DEALER) as client:
@@ -45,14 +40,12 @@ def connected(keys: KeyPair | None, port: int, server: bytes | None = None) -> b
 
 
 def test_nobody_without_the_secret_gets_in_and_one_line_says_so(
-    context: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keys, others = (read_key(make_key(tmp_path / name)) for name in ("run.key", "other.key"))
-    authenticator = authenticate(context, keys)
-    with context.socket(zmq.ROUTER) as server:
-        secure(server, keys, server=True)
-        log_refused(server)
-        port = server.bind_to_random_port("tcp://127.0.0.1")
+    listener = listening_socket("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    with contextlib.closing(Server(listener, keys, Rounds(1))):
         assert connected(keys, port)
         assert not connected(others, port)
         assert not connected(others, port, server=keys.public)  # knows the public half only
@@ -61,9 +54,6 @@ def test_nobody_without_the_secret_gets_in_and_one_line_says_so(
             with socket.create_connection(("127.0.0.1", port)) as intruder:
                 intruder.sendall(garbage)
         assert connected(keys, port)
-        time.sleep(0.2)
-        server.disable_monitor()
-    authenticator.stop()
     lines = set(capsys.readouterr().err.splitlines())
     assert "digrad: refused a connection from 127.0.0.1: it has not proved that it knows the key" in lines
     assert len(lines) <= 2

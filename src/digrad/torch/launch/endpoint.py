@@ -8,16 +8,17 @@ import socket
 import threading
 import time
 import uuid
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from digrad.torch.transport.curve_keys import KeyPair, authenticate, log_refused, require_zmq, secure
+from digrad.torch.transport.curve_keys import KeyPair, Refusals, authenticate, require_zmq, secure
 
 if TYPE_CHECKING:
     from digrad.torch.launch.rendezvous_rounds import Rounds
 
 DISCONNECTED = 5.0  # seconds without a connection after which the endpoint counts as lost
-ANSWER_TIMEOUT = 60.0  # seconds without an answer over a connection that stands, as of a machine that was stopped
+ANSWER_TIMEOUT = (
+    60.0  # seconds without an answer over a connection that stands, as of a machine that was stopped
+)
 _REFUSALS = 2  # failed handshakes after which whoever listens there counts as somebody else
 _RESEND = 5.0  # seconds after which a request is repeated
 _DRAIN = 5.0  # seconds that the machine with the endpoint stays for the others
@@ -34,13 +35,6 @@ class EndpointRefusedError(EndpointLostError):
     """Whoever listens at the endpoint has another key, or is another program."""
 
 
-@dataclass
-class _Connection:
-    socket: Any
-    monitor: Any
-    failed: int = 0  # handshakes
-
-
 class Client:
     """Requests to the endpoint; several threads may ask at the same time, each over a connection of its own.
 
@@ -54,7 +48,8 @@ class Client:
         self._zmq = require_zmq("the rendezvous")
         self.endpoint, self._keys, self._is_local = endpoint, keys, is_local
         self._context = self._zmq.Context()
-        self._idle: list[_Connection] = []
+        self._idle: list[Any] = []  # sockets
+        self._failed = 0  # handshakes, since the last one that has not
         self._open, self._is_closed, self._lock = 0, False, threading.Lock()
         self._name, self._numbers = uuid.uuid4().hex, itertools.count()
 
@@ -67,13 +62,13 @@ class Client:
         number = f"{self._name} {next(self._numbers)}"
         data = json.dumps({**request, "id": number}).encode()
         try:
-            connection = self._idle.pop()
+            socket = self._idle.pop()
         except IndexError:
-            connection = self._connect()
+            socket = self._connect()
         try:
-            return self._answer(connection, data, number, patience)
+            return self._answer(socket, data, number, patience)
         finally:
-            self._idle.append(connection)
+            self._idle.append(socket)
             if self._is_closed:
                 self._end_idle()
 
@@ -85,16 +80,17 @@ class Client:
     def _end_idle(self) -> None:
         with self._lock:
             while self._idle:
-                connection = self._idle.pop()
-                connection.socket.disable_monitor()
-                connection.monitor.close()
-                connection.socket.close()
+                socket = self._idle.pop()
+                monitor = socket.get_monitor_socket()
+                socket.disable_monitor()
+                monitor.close()
+                socket.close()
                 self._open -= 1
             if self._open == 0:
                 self._context.term()
 
-    def _answer(self, connection: _Connection, data: bytes, number: str, patience: float) -> Message:
-        socket, began = connection.socket, time.monotonic()
+    def _answer(self, socket: Any, data: bytes, number: str, patience: float) -> Message:
+        began = time.monotonic()
         connected = sent = None  # when that was last the case
         while True:
             now = time.monotonic()
@@ -104,7 +100,7 @@ class Client:
                     socket.send(data)
                     sent = now
             if now - (connected or began) > min(DISCONNECTED, patience):
-                raise self._reason(connection)
+                raise self._reason(socket)
             if now - began > patience:
                 raise EndpointLostError(f"{self.endpoint} does not answer")
             if socket.poll(5 if sent is None else 100):
@@ -112,23 +108,24 @@ class Client:
                 if answer.get("id") == number:  # not of a request that was given up, or repeated
                     return answer
 
-    def _reason(self, connection: _Connection) -> EndpointLostError:
+    def _reason(self, socket: Any) -> EndpointLostError:
         """Return why there is no connection."""
         from zmq.utils.monitor import recv_monitor_message
 
-        while connection.monitor.poll(0):
-            event = recv_monitor_message(connection.monitor)
+        monitor = socket.get_monitor_socket()
+        while monitor.poll(0):
+            event = recv_monitor_message(monitor)
             if event["event"] == self._zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                connection.failed = 0
+                self._failed = 0
             elif event["event"] != self._zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-                connection.failed = _REFUSALS  # certainly somebody else: ZeroMQ does not try again
+                self._failed = _REFUSALS  # certainly somebody else: ZeroMQ does not try again
             elif self._is_local or event["value"] != errno.EAGAIN:
-                connection.failed += 1
-        if connection.failed >= _REFUSALS:
+                self._failed += 1
+        if self._failed >= _REFUSALS:
             return EndpointRefusedError(f"{self.endpoint} refuses this machine")
         return EndpointLostError(f"there is no connection to {self.endpoint}")
 
-    def _connect(self) -> _Connection:
+    def _connect(self) -> Any:
         with self._lock:
             self._open += 1
         socket = self._context.socket(self._zmq.DEALER)
@@ -137,9 +134,9 @@ class Client:
         socket.heartbeat_ivl, socket.heartbeat_timeout = 10_000, int(1000 * ANSWER_TIMEOUT)
         events = self._zmq.EVENT_HANDSHAKE_SUCCEEDED | self._zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
         events |= self._zmq.EVENT_HANDSHAKE_FAILED_AUTH | self._zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-        connection = _Connection(socket, socket.get_monitor_socket(events))
+        socket.get_monitor_socket(events)
         socket.connect(f"tcp://{self.endpoint}")
-        return connection
+        return socket
 
 
 class Server:
@@ -157,7 +154,8 @@ class Server:
         self._authenticator = authenticate(self._context, keys)
         self._socket = self._context.socket(self._zmq.ROUTER)
         secure(self._socket, keys, server=True)
-        log_refused(self._socket)
+        self._refusals = Refusals()
+        self._monitor = self._socket.get_monitor_socket(self._refusals.events)
         host, port = listener.getsockname()[:2]
         self._socket.ipv6 = ":" in host
         self._socket.maxmsgsize, self._socket.linger = _LARGEST, 1000
@@ -176,11 +174,20 @@ class Server:
         self._thread.join()
         if self._authenticator is not None:
             self._authenticator.stop()
+        self._context.term()
 
     def _serve(self) -> None:
+        from zmq.utils.monitor import recv_monitor_message
+
+        poller = self._zmq.Poller()
+        poller.register(self._socket, self._zmq.POLLIN)
+        poller.register(self._monitor, self._zmq.POLLIN)
         waiting: list[tuple[bytes, Message, float]] = []  # who waits for keys, for which, and until when
         while not self._is_closing:
-            if self._socket.poll(100):
+            ready = dict(poller.poll(100))
+            if self._monitor in ready:
+                self._refusals.note(recv_monitor_message(self._monitor))
+            if self._socket in ready:
                 sender, data = self._socket.recv_multipart()[:2]
                 with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError, AttributeError):
                     # It is answered below.
@@ -188,6 +195,7 @@ class Server:
                     waiting.append((sender, request, time.monotonic() + request.get("seconds", 0.0)))
             waiting = [one for one in waiting if not self._answered(*one)]
         self._socket.disable_monitor()
+        self._monitor.close()
         self._socket.close()
 
     def _answered(self, sender: bytes, request: Message, deadline: float) -> bool:

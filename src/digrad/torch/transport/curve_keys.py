@@ -10,7 +10,6 @@ import socket as sockets
 import stat
 import sys
 import tempfile
-import threading
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -155,23 +154,6 @@ def authenticate(context: Any, keys: KeyPair | None) -> Any:
     authenticator.start()
     authenticator.configure_curve_callback("digrad", Provider())
     return authenticator
-
-
-def log_refused(socket: Any) -> None:
-    """Log one line for each address whose connections a listening socket refuses, in a thread, until it is closed."""
-    monitor = socket.get_monitor_socket(Refusals().events)
-    threading.Thread(target=_log_refused, args=(monitor,), name="digrad-refused", daemon=True).start()
-
-
-def _log_refused(monitor: Any) -> None:
-    import zmq
-    from zmq.utils.monitor import recv_monitor_message
-
-    refused = Refusals()
-    with contextlib.suppress(zmq.ZMQError):
-        while (event := recv_monitor_message(monitor))["event"] != zmq.EVENT_MONITOR_STOPPED:
-            refused.note(event)
-    monitor.close()
 
 
 class Refusals:
