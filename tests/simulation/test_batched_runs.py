@@ -10,7 +10,7 @@ import digrad as dg
 from digrad.errors import ArgumentError
 from digrad.sampling import WithReplacement
 from digrad.simulation import batched_runs
-from digrad.simulation.batched_runs import drive_batch
+from digrad.simulation.driver import drive_batch
 from digrad.simulation.run_options import complete
 
 NETWORK = dg.Network(dg.graphs.example5())

@@ -5,7 +5,6 @@ runs share their samples. A run that diverges stays where it is while the others
 runs up to rounding: products of another width add up in another order.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,31 +14,12 @@ import numpy as np
 
 from digrad.core.hyperparameters import scheduled_fields
 from digrad.errors import ArgumentError
-from digrad.simulation.driver import deferred_interrupt, drive, ended
 from digrad.simulation.loop import Buffer, State, Static, Xs, advance
-from digrad.simulation.record import evaluate_many, first_rows, joined, rows_of
-from digrad.simulation.setup import Setup, facts_of, inputs, limit_beyond, noise_of, samples_of, schedules_of
+from digrad.simulation.record import evaluate_many, first_rows, rows_of
+from digrad.simulation.setup import Setup, inputs, noise_of, samples_of, schedules_of
 from digrad.simulation.simulator import Rows, Simulator
-from digrad.trace import Trace
 
 ROW_BYTES = 256 << 20  # what the stored averages of all runs together take at most, about
-
-
-def drive_batch(
-    simulators: Sequence[Simulator],
-    options: Sequence[Mapping[str, Any]],
-    *,
-    share_samples: bool = False,
-) -> list[Trace]:
-    """Run all to the end, to divergence or to Ctrl-C, and return their traces.
-
-    Args:
-        simulators: Of one method class, problem and network.
-        options: Of each run, complete; only starts and seeds differ.
-        share_samples: Give every run the samples of the first.
-    """
-    with jax.enable_x64(True):
-        return _Batch(simulators, options, share_samples).go()
 
 
 def can_be_batched(network: Any, options: Mapping[str, Any]) -> bool:
@@ -53,115 +33,112 @@ def can_be_batched(network: Any, options: Mapping[str, Any]) -> bool:
     return not (options["stop_at_tolerance"] or record.paths or record.invariant or churn or remembers)
 
 
-class _Batch:
-    """Runs on their way, and what they have recorded."""
+class Batch:
+    """Several simulators as one: states have an axis ``[runs]`` in front, rows are a list with those of each run.
+
+    Call it inside ``jax.enable_x64(True)``.
+
+    Args:
+        simulators: Of one method class, problem and network.
+        options: Of each run, complete; only starts and seeds differ.
+        share_samples: Give every run the samples of the first.
+
+    Attributes:
+        setup: The setup of the first.
+    """
 
     def __init__(
         self, simulators: Sequence[Simulator], options: Sequence[Mapping[str, Any]], share_samples: bool
     ) -> None:
-        self.began = time.perf_counter()
-        self.simulators, self.options = simulators, options
-        self.setups = [simulator.setup for simulator in simulators]
-        lead = self.lead = self.setups[0]
+        self._simulators, self._setups = simulators, [simulator.setup for simulator in simulators]
+        lead = self.setup = self._setups[0]
         if not all(can_be_batched(lead.network, one) for one in options):
             raise ArgumentError("batched runs neither stop at the tolerance nor record paths or invariants.")
-        if any(setup.network is not lead.network for setup in self.setups):
+        if any(setup.network is not lead.network for setup in self._setups):
             raise ArgumentError("batched runs share one network, and all that it draws.")
         if share_samples:
-            self.setups = [setup._replace(sampler=lead.sampler) for setup in self.setups]
-        self.steps, self.every = options[0]["steps"], lead.options["record_every"]
+            self._setups = [setup._replace(sampler=lead.sampler) for setup in self._setups]
         # Fewer rows of each if those of all would not fit.
         row_bytes = lead.problem.dim * lead.options["dtype"].itemsize * len(simulators)
-        rows = max(1, min(lead.static.rows, ROW_BYTES // row_bytes))
-        self.static = lead.static._replace(
-            rows=rows, is_batched=True, shares_samples=share_samples or lead.sampler is None
+        self._static = lead.static._replace(
+            rows=max(1, min(lead.static.rows, ROW_BYTES // row_bytes)),
+            is_batched=True,
+            shares_samples=share_samples or lead.sampler is None,
         )
-        self.params = lead.params[0]._replace(
-            method=_stack([setup.params[0].method for setup in self.setups], lead.options["dtype"]),
+        self._params = lead.params[0]._replace(
+            method=_stack([setup.params[0].method for setup in self._setups], lead.options["dtype"]),
             arrays=lead.problem.code.batched_arrays(lead.problem.arrays(lead.options["dtype"])),
         )
-        starts = [simulator.init(one["x0"]) for simulator, one in zip(simulators, options, strict=True)]
-        self.x0 = [one.x0 for one in starts]
-        self.state = _stack([one._replace(x0=None) for one in starts])._replace(k=starts[0].k)
-        self.rows: list[Rows] = [{} for _ in simulators]
 
-    def go(self) -> list[Trace]:
-        interrupted = False
-        with deferred_interrupt() as is_interrupted:
-            # Never timed: in which product a point is evaluated, and so its rounding, depends on where the calls end.
-            while (k := int(self.state.k)) < self.steps and self.state.alive.any() and not interrupted:
-                room = (-(-k // self.every) + self.static.rows) * self.every
-                end = min(self.steps, k + self.lead.length, room)
-                after, buffer = self._advance(self.state, end, self.every)
-                first = -(-k // self.every) * self.every
-                ks = [np.arange(first, reached, self.every) for reached in after.reached.tolist()]
-                self.rows, self.state = self._extended(ks, buffer), after
-                interrupted = is_interrupted()
-        self.rows = self._with_last_rows()
-        seconds = (time.perf_counter() - self.began) / len(self.setups)
-        return [self._trace(number, seconds, interrupted) for number in range(len(self.setups))]
+    def init(self, starts: Sequence[Any]) -> State:
+        """Return the state before the first step, from the start of each run."""
+        states = [one.init(x0) for one, x0 in zip(self._simulators, starts, strict=True)]
+        stacked = _stack([one._replace(x0=None) for one in states])
+        return stacked._replace(k=states[0].k, x0=[one.x0 for one in states])
 
-    def _trace(self, number: int, seconds: float, interrupted: bool) -> Trace:
-        """Return the trace of one run; one that is far away without having diverged is run alone."""
-        simulator, options = self.simulators[number], self.options[number]
-        state = jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf)[number]), self._ended())
-        state = state._replace(x0=self.x0[number])
-        if not (interrupted or state.alive or limit_beyond(simulator.setup, state) is None):
-            return drive(simulator, options)
-        return ended(
-            simulator, options, state, self.rows[number], seconds=seconds, interrupted=interrupted,
-            facts=facts_of(simulator.setup, state.x0),
-        )  # fmt: skip
+    def run(self, state: State, steps: int) -> tuple[State, list[Rows]]:
+        """Take as many of ``steps`` steps as one call of the loop may."""
+        k, every = int(state.k), self.setup.options["record_every"]
+        first_row = -(-k // every)
+        end = min(k + steps, (first_row + self._static.rows) * every)
+        after, buffer = self._advance(state, end, every)
+        ks = [np.arange(first_row * every, reached, every) for reached in after.reached.tolist()]
+        return after, self._rows(ks, buffer)
 
-    def _ended(self) -> State:
-        return self.state._replace(k=self.state.reached)
+    def measure(self, state: State, last: int) -> list[Rows]:
+        """Return the row of the iteration where each run ended, by one step more.
 
-    def _advance(self, state: State, end: int, every: int) -> tuple[State, Buffer]:
-        xs = _inputs(self.setups, int(state.k), end, self.steps, self.static)
-        return jax.block_until_ready(advance(self.params, state, end, every, xs, static=self.static))
-
-    def _with_last_rows(self) -> list[Rows]:
-        """Return all rows with that of the iteration where each run ended, by one step more."""
-        ends, lead = self.state.reached.tolist(), self.lead
-        changes = (
-            lead.sampler
-            or lead.options["gradient_noise"]
-            or scheduled_fields(lead.method)
-            or not lead.params[0].operators
-        )
+        Args:
+            state: State of the batch.
+            last: The number of iterations that schedules know.
+        """
+        ends, setup = state.reached.tolist(), self.setup
+        changes = setup.sampler or setup.options["gradient_noise"] or not setup.params[0].operators
+        ks = ends if changes or scheduled_fields(setup.method) else [last] * len(ends)
         buffers: dict[int, Buffer] = {}
-        for k in sorted(set(ends)) if changes else [self.steps]:
-            here = self.state._replace(k=jnp.asarray(k), alive=jnp.asarray([True] * len(ends)))
-            buffers[k] = first_rows(self._advance(here, k + 1, 1)[1], 1)
-        picked = [buffers[end if changes else self.steps] for end in ends]
-        last = jax.tree.map(
+        for k in sorted(set(ks)):
+            here = state._replace(k=jnp.asarray(k), alive=jnp.asarray([True] * len(ends)))
+            buffers[k] = first_rows(self._advance(here, k + 1, 1, last)[1], 1)
+        rows = jax.tree.map(
             lambda *columns: np.stack([column[:, number] for number, column in enumerate(columns)], axis=1),
-            *picked,
+            *(buffers[k] for k in ks),
         )
-        return self._extended([np.array([end]) for end in ends], last)
+        return self._rows([np.array([end]) for end in ends], rows)
 
-    def _extended(self, ks: Sequence[Any], buffer: Buffer) -> list[Rows]:
-        """Return the rows of every run with new ones, their loss and gradient evaluated in products that all share."""
+    def states(self, state: State) -> list[State]:
+        """Return the state of each run, where it ended."""
+        ended, starts = state._replace(k=state.reached, x0=None), state.x0
+        return [
+            jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf)[number]), ended)._replace(x0=x0)  # noqa: B023
+            for number, x0 in enumerate(starts)
+        ]
+
+    def _advance(self, state: State, end: int, every: int, last: int | None = None) -> tuple[State, Buffer]:
+        xs = _inputs(self._setups, int(state.k), end, last, self._static)
+        done = advance(self._params, state._replace(x0=None), end, every, xs, static=self._static)
+        after, buffer = jax.block_until_ready(done)
+        return after._replace(x0=state.x0), buffer
+
+    def _rows(self, ks: Sequence[Any], buffer: Buffer) -> list[Rows]:
+        """Return the rows of every run, their loss and gradient evaluated in products that all share."""
         host = first_rows(buffer, max(map(len, ks)))
         own = [
             jax.tree.map(lambda column, number=number, one=one: column[: len(one), number], host)
             for number, one in enumerate(ks)
         ]
         points, cuts = np.concatenate([one.point for one in own]), np.cumsum([len(one) for one in ks])[:-1]
-        arrays = self.lead.params[0].arrays
-        found = evaluate_many(self.static.losses, arrays, points)
+        found = evaluate_many(self._static.losses, self.setup.params[0].arrays, points)
         loss, grad_norm = (np.split(column, cuts) for column in found)
-        new = [
+        return [
             rows_of(ks[i], own[i], loss[i], grad_norm[i], setup.traffic)
-            for i, setup in enumerate(self.setups)
+            for i, setup in enumerate(self._setups)
         ]
-        return [joined([rows, more]) for rows, more in zip(self.rows, new, strict=True)]
 
 
-def _inputs(setups: Sequence[Setup], first: int, end: int, steps: int, static: Static) -> Xs:
+def _inputs(setups: Sequence[Setup], first: int, end: int, last: int | None, static: Static) -> Xs:
     """Return the inputs of all runs: own schedules and, unless shared, own samples; weights and delivery of one."""
-    xs = inputs(setups[0], first, end, steps)
-    each = [xs.schedules, *(schedules_of(setup, first, end, steps) for setup in setups[1:])]
+    xs = inputs(setups[0], first, end, last)
+    each = [xs.schedules, *(schedules_of(setup, first, end, last) for setup in setups[1:])]
     xs = xs._replace(
         schedules={name: np.stack([one[name] for one in each], axis=1) for name in xs.schedules}  # pyright: ignore[reportArgumentType]
     )

@@ -9,9 +9,9 @@ from digrad import checks
 from digrad._internal.files import file_stem
 from digrad.network import Network
 from digrad.problems import Problem
-from digrad.simulation.batched_runs import can_be_batched, drive_batch
+from digrad.simulation.batched_runs import can_be_batched
 from digrad.simulation.checkpoint import Checkpoint
-from digrad.simulation.driver import Progress, drive
+from digrad.simulation.driver import Progress, drive, drive_batch
 from digrad.simulation.run_options import RunOptions, check_parts, complete, labelled, lists_options
 from digrad.simulation.simulate import simulator_of
 from digrad.trace import Ensemble, Trace

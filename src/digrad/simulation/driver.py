@@ -4,7 +4,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +19,12 @@ from digrad.core.packet_counts import PacketTraffic
 from digrad.errors import ArgumentError, CheckpointError, StorageError
 from digrad.privacy import Private
 from digrad.simulation import checkpoint as checkpoints
+from digrad.simulation.batched_runs import Batch
 from digrad.simulation.checkpoint import Checkpoint
 from digrad.simulation.loop import State
 from digrad.simulation.mixing import MANY_AGENTS
 from digrad.simulation.record import before, columns_of, is_within, joined
-from digrad.simulation.setup import LEAST_STEPS, facts_of
+from digrad.simulation.setup import LEAST_STEPS, facts_of, limit_beyond
 from digrad.simulation.simulator import Rows, Simulator
 from digrad.trace import Trace, Verdict, is_stalled
 
@@ -49,7 +50,7 @@ class Progress:
     name: str
     k: int
     steps: int
-    loss: float
+    loss: float = math.nan
     grad_norm: float = math.nan
     consensus_error: float = math.nan
     test_accuracy: float | None = None
@@ -75,158 +76,159 @@ def drive(
         raise ArgumentError(f"`checkpoint` must be a Checkpoint(path, every=...), but got {checkpoint!r}.")
     if callback is not None and not callable(callback):
         raise ArgumentError(f"`callback` of simulate must be a function of a Progress, but got {callback!r}.")
-    run = _Run(simulator, options, callback, checkpoint)
-    with checkpoints.held(checkpoint) if checkpoint else nullcontext(False) as is_stored:
-        if is_stored:
-            run.resume()
-        return run.go()
+    setup, steps, began = simulator.setup, options["steps"], time.perf_counter()
+    start = simulator.init(options["x0"])
+    facts = facts_of(setup, start.x0, is_stored=checkpoint is not None)
+    parts: list[Rows] = []
 
-
-class _Run:
-    """Position of a run, and what it has recorded."""
-
-    def __init__(
-        self,
-        simulator: Simulator,
-        options: Mapping[str, Any],
-        callback: Callable[[Progress], None] | None,
-        checkpoint: Checkpoint | None,
-    ) -> None:
-        self.simulator, self.options = simulator, options
-        self.callback, self.checkpoint = callback, checkpoint
-        self.state, self.rows = simulator.init(options["x0"]), {}
-        self.facts = facts_of(simulator.setup, self.state.x0, is_stored=checkpoint is not None)
-        self.is_stopped = False  # at the tolerance
-        self.began = time.perf_counter()  # less what was spent in earlier processes
-
-    def go(self) -> Trace:
-        steps, simulator, interrupted = self.options["steps"], self.simulator, False
-        is_large = simulator.setup.problem.n_agents > MANY_AGENTS
-        with deferred_interrupt() as is_interrupted:
-            try:
-                for state, rows in chunks(
-                    simulator, self.state, steps, is_interrupted, seconds=CALL_SECONDS,
-                    least=LEAST_STEPS if is_large else 1, every=self.checkpoint and self.checkpoint.every,
-                ):  # fmt: skip
-                    self._take_over(state, rows)
-                    if self.callback:
-                        self.callback(self._progress())
-                    self._save_when_due()
-                    # A run that Ctrl-C ends says so, or another one would begin.
-                    if self.is_stopped and not is_interrupted():
-                        break
-            except KeyboardInterrupt:
-                interrupted = True
-                self._save()
-        rows = joined([self.rows, simulator.measure(self.state, last=steps)])
-        return ended(
-            simulator, self.options, self.state, rows, facts=self.facts, seconds=self._elapsed(),
-            interrupted=interrupted, stopped_early=self.is_stopped,
-        )  # fmt: skip
-
-    def resume(self) -> None:
-        assert self.checkpoint is not None
-        path, state = Path(self.checkpoint.path), self.state
-        template = (state.method_state, state.links, state.limit, state.memory)
-        k, stored, self.rows, seconds = checkpoints.load(path, state=template, fingerprint=self.facts)
-        if k > self.options["steps"]:
-            raise CheckpointError(
-                f"`{path}` is at k = {k}, beyond steps = {self.options['steps']}; ask for at least {k} steps, "
-                "or start over with overwrite."
-            )
-        with jax.enable_x64(True):
-            at, (method_state, links, limit, memory) = jax.numpy.asarray(k), jax.device_put(stored)
-        self.state = state._replace(
-            k=at, reached=at, limit=limit, method_state=method_state, links=links, memory=memory
-        )
-        self.began -= seconds
-
-    def _take_over(self, state: State, rows: Rows) -> None:
-        stop, good = self.options["stop_at_tolerance"], None
-        if stop and len(rows["k"]):
-            good = is_within(rows, self.options["tolerance"])
-        if good is not None and good.any():
-            self.is_stopped, k = True, int(rows["k"][np.argmax(good)])
-            rows, steps = before(rows, k), k - int(self.state.k)
-            state = self.simulator.run(self.state, steps)[0] if steps else self.state
-        self.state, self.rows = state, joined([self.rows, rows])
-
-    def _progress(self) -> Progress:
-        values = {
-            name: float(self.rows[name][-1]) if len(self.rows[name]) else float("nan")
-            for name in ("loss", "grad_norm", "consensus_error")
-        }
-        return Progress(self.simulator.setup.name, int(self.state.k), self.options["steps"], **values)
-
-    def _save_when_due(self) -> None:
-        k = int(self.state.k)
-        if self.is_stopped or not self.checkpoint:
-            return
-        if k % self.checkpoint.every == 0 or k == self.options["steps"]:
-            self._save()
-
-    def _save(self) -> None:
-        state = self.state
-        if not self.checkpoint or not state.alive:  # nothing goes on from there
+    def save(state: State) -> None:
+        if not checkpoint or not state.alive:  # nothing goes on from there
             return
         try:
             checkpoints.save(
-                self.checkpoint.path,
+                checkpoint.path,
                 k=int(state.k),
                 state=(state.method_state, state.links, state.limit, state.memory),
-                columns=self.rows,
-                seconds=self._elapsed(),
-                fingerprint=self.facts,
+                columns=joined(parts),
+                seconds=time.perf_counter() - began,
+                fingerprint=facts,
             )
         except StorageError as error:  # hours of work are worth more than the file that was to protect them
-            warn_user(
-                f"{self.simulator.setup.name} goes on without a checkpoint at k = {int(state.k)}: {error}"
+            warn_user(f"{setup.name} goes on without a checkpoint at k = {int(state.k)}: {error}")
+
+    def note(state: State) -> None:
+        k = int(state.k)
+        if callback:
+            last = next((part for part in reversed(parts) if part and len(part["k"])), None)
+            names = ("loss", "grad_norm", "consensus_error")
+            figures = {name: float(last[name][-1]) for name in names if last}
+            callback(Progress(setup.name, k, steps, **figures))
+        if checkpoint and (k % checkpoint.every == 0 or k == steps):
+            save(state)
+
+    with checkpoints.held(checkpoint) if checkpoint else nullcontext(False) as is_stored:
+        if checkpoint and is_stored:
+            start, rows, seconds = _resumed(checkpoint, start, facts, steps)
+            parts.append(rows)
+            began -= seconds
+        end, interrupted = run_to_end(
+            simulator, start, steps, parts, note,
+            tolerance=options["tolerance"] if options["stop_at_tolerance"] else None, seconds=CALL_SECONDS,
+            least=LEAST_STEPS if setup.problem.n_agents > MANY_AGENTS else 1,
+            every=checkpoint and checkpoint.every,
+        )  # fmt: skip
+        if interrupted:
+            save(end)
+        parts.append(simulator.measure(end, last=steps))
+        seconds = time.perf_counter() - began
+        return ended(simulator, options, end, parts, facts=facts, seconds=seconds, interrupted=interrupted)
+
+
+def _resumed(
+    checkpoint: Checkpoint, start: State, facts: dict[str, Any], steps: int
+) -> tuple[State, Rows, float]:
+    """Return the state in a file, what had been recorded, and the seconds spent."""
+    path, template = Path(checkpoint.path), (start.method_state, start.links, start.limit, start.memory)
+    k, stored, rows, seconds = checkpoints.load(path, state=template, fingerprint=facts)
+    if k > steps:
+        raise CheckpointError(
+            f"`{path}` is at k = {k}, beyond steps = {steps}; ask for at least {k} steps, or start over with overwrite."
+        )
+    with jax.enable_x64(True):
+        at, (method_state, links, limit, memory) = jax.numpy.asarray(k), jax.device_put(stored)
+    state = start._replace(
+        k=at, reached=at, limit=limit, method_state=method_state, links=links, memory=memory
+    )
+    return state, rows, seconds
+
+
+def drive_batch(
+    simulators: Sequence[Simulator],
+    options: Sequence[Mapping[str, Any]],
+    *,
+    share_samples: bool = False,
+) -> list[Trace]:
+    """Run all together to the end, to divergence or to Ctrl-C, and return their traces.
+
+    Args:
+        simulators: Of one method class, problem and network.
+        options: Of each run, complete; only starts and seeds differ.
+        share_samples: Give every run the samples of the first.
+    """
+    began, steps, parts, traces = time.perf_counter(), options[0]["steps"], [], []
+    with jax.enable_x64(True):
+        batch = Batch(simulators, options, share_samples)
+        # Never timed: in which product a point is evaluated, and so its rounding, depends on where the calls end.
+        state, interrupted = run_to_end(batch, batch.init([one["x0"] for one in options]), steps, parts)
+        parts.append(batch.measure(state, steps))
+        ends, seconds = batch.states(state), (time.perf_counter() - began) / len(simulators)
+        for simulator, own, end, *rows in zip(simulators, options, ends, *parts, strict=True):
+            if not (interrupted or end.alive or limit_beyond(simulator.setup, end) is None):
+                traces.append(drive(simulator, own))  # far away without having diverged, and so run alone
+                continue
+            facts = facts_of(simulator.setup, end.x0)
+            traces.append(
+                ended(simulator, own, end, rows, facts=facts, seconds=seconds, interrupted=interrupted)
             )
-
-    def _elapsed(self) -> float:
-        return time.perf_counter() - self.began
+    return traces
 
 
-def chunks(
-    simulator: Simulator,
+def run_to_end(
+    simulator: Simulator | Batch,
     state: State,
     steps: int,
-    is_interrupted: Callable[[], bool],
+    parts: list[Any],
+    note: Callable[[State], None] = lambda state: None,
     *,
+    tolerance: float | None = None,
     seconds: float | None = None,
     least: int = 1,
     every: int | None = None,
-) -> Iterator[tuple[State, Rows]]:
-    """Yield where each call ended and what it recorded, until iteration ``steps`` or until the run has diverged.
+) -> tuple[State, bool]:
+    """Run until iteration ``steps``, until all runs have diverged, or to Ctrl-C.
 
     Args:
-        simulator: The simulator to run.
+        simulator: The simulator of one run or of several.
         state: Where to begin.
         steps: Where to end.
-        is_interrupted: Whether Ctrl-C was pressed.
+        parts: Gets what each call of the loop recorded.
+        note: Called with the state after each call.
+        tolerance: End a single run at the first recorded iteration that is within it.
         seconds: How long a call should take, about: it takes fewer steps then than it could.
         least: How many steps a call takes even if that is longer than ``seconds``.
         every: Calls end at multiples of this.
 
-    Raises:
-        KeyboardInterrupt: Ctrl-C was pressed during a call, what it gave has been yielded.
+    Returns:
+        The state at the end, and whether Ctrl-C ended the run.
     """
+    rows: Any
     longest = simulator.setup.length
-    length, is_first = min(longest, FIRST_STEPS) if seconds else longest, True
-    while (k := int(state.k)) < steps and state.alive:
-        began = time.perf_counter()
-        state, rows = simulator.run(state, min(length, steps - k, every - k % every if every else steps))
-        yield state, rows
-        if is_interrupted():
-            raise KeyboardInterrupt
-        if seconds and not is_first:  # the first call compiles
-            per_step = (time.perf_counter() - began) / max(1, int(state.k) - k)
-            length = int(min(longest, max(least, seconds / per_step)))
-        is_first = False
+    length, is_first, is_stopped = min(longest, FIRST_STEPS) if seconds else longest, True, False
+    with _deferred_interrupt() as is_interrupted:
+        try:
+            while (k := int(state.k)) < steps and np.any(state.alive) and not is_stopped:
+                began, room = time.perf_counter(), every - k % every if every else steps
+                after, rows = simulator.run(state, min(length, steps - k, room))
+                if tolerance is not None and (good := is_within(rows, tolerance)).any():
+                    is_stopped, last = True, int(rows["k"][np.argmax(good)])
+                    rows = before(rows, last)
+                    after = simulator.run(state, last - k)[0] if last > k else state
+                state = after
+                parts.append(rows)
+                note(state)
+                if is_interrupted():
+                    return state, True
+                if seconds and not is_first:  # the first call compiles
+                    per_step = (time.perf_counter() - began) / max(1, int(state.k) - k)
+                    length = int(min(longest, max(least, seconds / per_step)))
+                is_first = False
+        except KeyboardInterrupt:
+            return state, True
+    return state, False
 
 
 @contextmanager
-def deferred_interrupt() -> Iterator[Callable[[], bool]]:
+def _deferred_interrupt() -> Iterator[Callable[[], bool]]:
     """Within the block the first Ctrl-C only sets a flag, which the yielded function reads; a second one raises.
 
     Python may deliver an interrupt inside a callback of JAX, where it is lost with a traceback; a flag is not. Signals
@@ -251,12 +253,6 @@ def deferred_interrupt() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, handler)
 
 
-def _spent(sampling: Any, k: Any) -> dict[str, Any]:
-    """Return the privacy that has been spent at each row, if that was asked for."""
-    asked = isinstance(sampling, Private) and sampling.delta is not None
-    return {"epsilon": sampling.epsilon(k)} if asked else {}
-
-
 def rule_of(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return what else the end of a run and its verdict depend on."""
     return {name: options[name] for name in ("tolerance", "stop_at_tolerance")}
@@ -266,27 +262,30 @@ def ended(
     simulator: Simulator,
     options: Mapping[str, Any],
     state: State,
-    rows: Rows,
+    parts: Sequence[Rows],
     *,
     facts: Mapping[str, Any],
     seconds: float,
-    interrupted: bool = False,
-    stopped_early: bool = False,
+    interrupted: bool,
 ) -> Trace:
-    """Return the trace of a run whose last iteration is recorded."""
-    k, tolerance, setup = int(state.reached), options["tolerance"], simulator.setup
+    """Return the trace of a run whose last iteration is recorded, with its verdict."""
+    k, rows, setup = int(state.reached), joined(parts), simulator.setup
+    tolerance, sampling = options["tolerance"], options["sampling"]
+    is_stop = options["stop_at_tolerance"] and k % options["record_every"] == 0 and k < options["steps"]
     within, has_diverged = is_within(rows, tolerance)[-1], not bool(state.alive)
     verdict: Verdict = "converged" if within else "not converged"
     if has_diverged:
         verdict = "diverged"
     elif not within and is_stalled(rows, tolerance):
         verdict = "stalled"
+    asks_privacy = isinstance(sampling, Private) and sampling.delta is not None
+    spent = {"epsilon": sampling.epsilon(rows["k"])} if asks_privacy else {}
     # Whom steps wait for, where the links have a clock.
     times = setup.traffic.times if isinstance(setup.traffic, PacketTraffic) else None
     slowest = {} if times is None else {"slowest": times.slowest(k)}
     return Trace(
         name=setup.name,
-        columns={**columns_of(rows), **_spent(options["sampling"], rows["k"])},
+        columns={**columns_of(rows), **spent},
         final_x=simulator.estimate(state),
         verdict=verdict,
         diverged_at=k if has_diverged else None,
@@ -295,5 +294,5 @@ def ended(
         facts={**facts, **rule_of(options), **slowest, "jax": jax.__version__},
         arrays=hyperparameters.long_arrays(setup.method),
         interrupted=interrupted,
-        stopped_early=stopped_early,
+        stopped_early=bool(is_stop and within),
     )

@@ -16,8 +16,8 @@ from digrad.core.hyperparameters import describe, is_short, plain
 from digrad.methods.numeric_fields import numeric_fields
 from digrad.network import Network
 from digrad.problems import Problem
-from digrad.simulation.batched_runs import can_be_batched, drive_batch
-from digrad.simulation.driver import drive
+from digrad.simulation.batched_runs import can_be_batched
+from digrad.simulation.driver import drive, drive_batch
 from digrad.simulation.run_options import make_start
 from digrad.simulation.simulate import simulator_of
 from digrad.simulation.simulator import Simulator

@@ -14,7 +14,7 @@ from digrad.network import Network
 from digrad.problems import Problem
 from digrad.problems.compiled_loss import objective_at
 from digrad.simulation import Simulator
-from digrad.simulation.driver import chunks, deferred_interrupt
+from digrad.simulation.driver import run_to_end
 from digrad.simulation.record import joined
 from digrad.theory.arguments import (
     check_agents,
@@ -116,15 +116,15 @@ def run(
 def _iterates(simulator: Simulator, start: Floats, steps: int) -> tuple[Floats, Floats, Floats]:
     """Return x_k, y_k and the gradients at x_k for k = 0, ..., steps."""
     parts = []
-    with deferred_interrupt() as is_interrupted:
-        for state, rows in chunks(simulator, simulator.init(start), steps + 1, is_interrupted):
-            parts.append(rows)
-            if not state.alive:
-                raise RunDivergedError(
-                    f"`step_size` of theory.run is {float(simulator.setup.method.step_size):g}, with which the run "
-                    f"diverges at k = {int(state.k)}; take a smaller step size or threshold.",
-                    int(state.k),
-                )
+    state, interrupted = run_to_end(simulator, simulator.init(start), steps + 1, parts)
+    if interrupted:
+        raise KeyboardInterrupt
+    if not state.alive:
+        raise RunDivergedError(
+            f"`step_size` of theory.run is {float(simulator.setup.method.step_size):g}, with which the run diverges "
+            f"at k = {int(state.k)}; take a smaller step size or threshold.",
+            int(state.k),
+        )
     rows = joined(parts)
     return rows["x"], rows["y"], rows["grad"]
 
