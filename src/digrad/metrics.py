@@ -54,6 +54,9 @@ def mass_error(tracker: Array, g: Array) -> Array:
     return _residual(tracker.sum(0), g.sum(0))
 
 
+PACKET_COLUMNS = ("mass_error", "in_transit", "min_weight")  # NaN where a method has no such thing
+
+
 def packet_figures(state: Any, undelivered: Sequence[Array]) -> dict[str, Array]:
     """Return how much mass is missing, how much is under way, and the smallest weight of push-sum.
 

@@ -168,7 +168,7 @@ def traffic_on(network):
 def test_a_packet_takes_the_seconds_of_the_bytes_that_are_counted(links):
     network = dg.Network(EXAMPLE, links=Links(clock=Clock(bandwidth=8.0), **COMPRESSED, **links))
     traffic, delivery = traffic_on(network), make_delivery(network)
-    counted, times = traffic.before(np.arange(13)), traffic.times.before(np.arange(13))
+    counted, times = traffic.before(np.arange(13)), traffic.columns(np.arange(13))["seconds_simulated"]
     sent, ages = delivery.sent(0, 12), delivery.ages(0, 12)
     missed, is_new, ends = np.ones(7), np.ones(7, bool), np.zeros(5)
     for k in range(12):
@@ -187,8 +187,10 @@ def test_a_packet_in_full_misses_a_deadline_that_short_ones_keep():
     traffic, ks = traffic_on(dg.Network(EXAMPLE, links=Links(clock=clock, **COMPRESSED))), np.arange(7)
     # 20 bytes, then 24 because nothing has been heard yet, both late by a step; the third overtakes the second.
     np.testing.assert_array_equal(np.diff(traffic.before(ks)) / 7, [20, 24, 8, 8, 8, 8])
-    np.testing.assert_allclose(np.diff(traffic.times.before(ks)), [1.5, 1.5, 1.0, 1.0, 1.0, 1.0])
-    shares = traffic.shares(ks)
+    np.testing.assert_allclose(
+        np.diff(traffic.columns(ks)["seconds_simulated"]), [1.5, 1.5, 1.0, 1.0, 1.0, 1.0]
+    )
+    shares = traffic.columns(ks)
     assert shares["delivered"].tolist() == [1.0] * 7
     np.testing.assert_allclose(shares["overtaken"], [0, 0, 0, 1 / 3, 1 / 4, 1 / 5, 1 / 6])
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from digrad.core.network_delivery import make_delivery
-from digrad.core.packet_counts import PacketTraffic
+from digrad.core.traffic import PacketTraffic
 from digrad.graphs import complete, example5, ring, split
 from digrad.links import Bursts, DeliverySchedule, FixedDelay, Links
 from digrad.links.delivery_schedule import newest
@@ -104,7 +104,7 @@ def test_every_packet_arrives_in_time_late_or_overtaken_or_is_lost(links):
                         sent[t, a] and not lost[t, a] and t + delay[t, a] <= s + delay[s, a]
                         for t in range(s + 1, k)
                     )
-        shares = traffic.shares([k])
+        shares = traffic.columns([k])
         assert shares["delivered"][0] == pytest.approx(
             arrived / (arrived + missing) if arrived + missing else 1.0
         )

@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 
 import digrad as dg
-from digrad.core.traffic import Meter, Traffic
+from digrad.core.communication import Charge
+from digrad.core.traffic import Traffic
 from digrad.simulation.mixing import Dense, Rolls, Slots, apply, constant
-from digrad.simulation.simulated_net import SimulatedNet
 
 GRAPHS = {
     "ring": lambda: dg.graphs.ring(80),
@@ -37,13 +37,11 @@ def test_a_hub_does_not_widen_the_slots_of_everybody():
 
 def test_traffic_is_counted_per_edge_and_number():
     network = dg.Network(dg.graphs.example5())
-    net = SimulatedNet({"pull": constant(network.R, np.float64)}, 5)
-    x = jax.numpy.ones((5, 3), np.float32)
-    net.pull((x, x[:, :1]))
-    traffic = Traffic(network, {"pull": "R"}, start=Meter(), step=net.meter)
+    step = [Charge("pull", size, size) for size in (3 * 4, 4)]
+    traffic = Traffic(network, {"pull": "R"}, [], step)
     assert traffic.before([0, 1, 10]).tolist() == [0, 7 * (3 + 1) * 4, 70 * (3 + 1) * 4]
-    net.mean(x)
-    assert Traffic(network, {"pull": "R"}, Meter(), net.meter).before(1) == 7 * 4 * 4 + 2 * 4 * 3 * 4
+    mean = Charge("mean", 3 * 4, 3 * 4)
+    assert Traffic(network, {"pull": "R"}, [], [*step, mean]).before(1) == 7 * 4 * 4 + 2 * 4 * 3 * 4
 
 
 @pytest.mark.parametrize(

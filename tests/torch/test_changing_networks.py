@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 import digrad as dg
 from digrad.core.network_delivery import is_unreliable
-from digrad.core.packet_counts import PACKET_COLUMNS
+from digrad.metrics import PACKET_COLUMNS
 from digrad.network import edges_used
 from digrad.torch import Replicas
 from method_cases import CASES

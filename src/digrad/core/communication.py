@@ -1,4 +1,4 @@
-"""Communication of one step of a method, measured in a dry run: a method does not state it."""
+"""Communication of a method, measured in a dry run: which messages it sends, how long they are, and when."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from digrad.links.compressors import Compressor, random_k
 from digrad.methods.numeric_fields import numeric_fields, with_fields
 
 _DIMENSION = 7  # of the dry run; unlike the number of agents, so that vectors are told from other numbers
-_WARM_STEPS = 2  # before the step that is measured, so that it is not the first
+_WARM_STEPS = 2  # after which the fields of a state are arrays of their own
 
 
 class Communication(NamedTuple):
@@ -40,50 +40,63 @@ class Sent(NamedTuple):
     is_pair: bool  # whether it is pushed together with its push-sum weight
     is_weight: bool  # whether it is that weight, which is neither compressed nor noisy
 
+    @property
+    def numbers(self) -> int:
+        """Numbers that each agent sends."""
+        return int(np.prod(self.array.shape[1:]))
+
+    def is_compressible(self, dimension: int) -> bool:
+        """Return whether it is an estimate or a tracker, of ``dimension`` numbers; all else travels as it is."""
+        return not self.is_weight and self.numbers == dimension
+
     def keeps_reference(self, primitive: str) -> bool:
         """Return whether both ends keep a reference: so for all but a tracker, which is pushed alone and vanishes."""
         return primitive != "push" or self.is_pair
 
 
 class Charge(NamedTuple):
-    """One array of a packet, in bytes."""
+    """One array that every edge of a primitive carries, in bytes; of ``mean``, one that all agents average."""
 
     primitive: str
     short: int  # as it is compressed
     full: int
-    starts_in_full: bool  # whether a receiver that has no reference yet is sent all of it
+    starts_in_full: bool = False  # whether a receiver that has no reference yet is sent all of it
+    numbers: int = 0  # of its row
 
 
-class DryStep(NamedTuple):
-    """Messages that a step has sent.
+class DryRun(NamedTuple):
+    """Messages of a method on a network that returns what is sent.
 
     Args:
-        before: The state before it.
+        opening: Primitive and argument, an array or a tuple, of every call before the first step, in order.
+        before: The state before the step that is measured.
         after: The state after it.
-        calls: Primitive and argument, an array or a tuple, of every call, in order.
+        calls: Its calls, as of ``opening``.
     """
 
+    opening: list[tuple[str, Any]]
     before: Any
     after: Any
     calls: list[tuple[str, Any]]
 
 
-def dry_step(method: Any, x0: Any, one_hot: Any) -> DryStep:
-    """Take a step on a network that returns what is sent, and record what that is.
+def dry_run(method: Any, x0: Any, one_hot: Any, *, warm_steps: int = 0) -> DryRun:
+    """Start and take a step on a network that returns what is sent, and record what that is.
 
     Args:
         method: With hyper-parameters of any iteration and agent: those of iteration 0 and of one agent are used.
         x0: Estimates ``[rows, d]`` of any library; only shapes matter, so that they need not hold numbers.
         one_hot: The rows of the identity of these agents, likewise.
+        warm_steps: How many steps to take before the one that is measured.
     """
     method, net = _of_one_agent(method), _DryNet(one_hot)
-    state = method.init(x0, net)
-    for _ in range(_WARM_STEPS):
+    state, opening = method.init(x0, net), net.taken()
+    for _ in range(warm_steps):
         state = method.step(state, 0 * x0 + 1, net)
-    net.calls.clear()
+    net.taken()
     state = type(state)(*(_dated(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in state))
     after = method.step(state, 0 * x0 + 1, net)
-    return DryStep(state, after, net.calls)
+    return DryRun(opening, state, after, net.taken())
 
 
 def measure_communication(method: Any, n: int = 3) -> Communication:
@@ -95,7 +108,7 @@ def measure_communication(method: Any, n: int = 3) -> Communication:
     >>> measure_communication(PushDIGing(step_size=0.1))[:4]
     (2, 1, 0, 2)
     """
-    found = dry_step(method, _dated(np.ones((n, _DIMENSION))), np.eye(n))
+    found = dry_run(method, _dated(np.ones((n, _DIMENSION))), np.eye(n), warm_steps=_WARM_STEPS)
     widths = [(primitive, part.shape[1]) for primitive, x in found.calls for part in _parts(x)]
     on_edges = [width for primitive, width in widths if primitive != "mean"]
     return Communication(
@@ -108,19 +121,25 @@ def measure_communication(method: Any, n: int = 3) -> Communication:
 
 
 def early_messages(method: Any, x0: Any, one_hot: Any) -> tuple[tuple[str, str], ...]:
-    """Return :attr:`Communication.early` alone, found with the arrays of any library; see :func:`dry_step`."""
-    return _fields_sent(dry_step(method, x0, one_hot))
+    """Return :attr:`Communication.early` alone, found with the arrays of any library; see :func:`dry_run`."""
+    return _fields_sent(dry_run(method, x0, one_hot, warm_steps=_WARM_STEPS))
 
 
-def charges_of(method: Any, compressor: Compressor | None, x0: Any, one_hot: Any) -> list[Charge]:
-    """Return what the arrays of a step take on an edge, in the order of sending; see :func:`dry_step`."""
-    matrices, calls = bindings(method), dry_step(method, x0, one_hot).calls
-    return [
-        _charge(primitive, matrices[primitive], compressor, sent)
-        for primitive, x in calls
-        if primitive != "mean"
-        for sent in arrays_sent(primitive, x)
-    ]
+def charges_of(
+    method: Any, compressor: Compressor | None, x0: Any, one_hot: Any
+) -> tuple[list[Charge], list[Charge]]:
+    """Return the messages before the first step, which are never compressed, and those of a step; see `dry_run`."""
+    found, dimension = dry_run(method, x0, one_hot), x0.shape[1]
+    matrices = {"mean": "", **bindings(method)}
+    opening, step = (
+        [
+            _charge(primitive, matrices[primitive], used, sent, dimension)
+            for primitive, x in calls
+            for sent in arrays_sent(primitive, x)
+        ]
+        for calls, used in ((found.opening, None), (found.calls, compressor))
+    )
+    return opening, step
 
 
 def arrays_sent(primitive: str, x: Any) -> Iterator[Sent]:
@@ -136,16 +155,16 @@ def _parts(x: Any) -> tuple[Any, ...]:
     return x if isinstance(x, tuple) else (x,)
 
 
-def _charge(primitive: str, matrix: str, compressor: Compressor | None, sent: Sent) -> Charge:
-    numbers, itemsize = int(np.prod(sent.array.shape[1:])), sent.array.dtype.itemsize
+def _charge(primitive: str, matrix: str, compressor: Compressor | None, sent: Sent, dimension: int) -> Charge:
+    numbers, itemsize = sent.numbers, sent.array.dtype.itemsize
     full = numbers * itemsize
-    if compressor is None or sent.is_weight:
-        return Charge(primitive, full, full, starts_in_full=False)
+    if compressor is None or primitive == "mean" or not sent.is_compressible(dimension):
+        return Charge(primitive, full, full, numbers=numbers)
     refers = sent.keeps_reference(primitive) and not (isinstance(compressor, random_k) and matrix == "R")
-    return Charge(primitive, min(full, compressor.wire_bytes(numbers, itemsize)), full, starts_in_full=refers)
+    return Charge(primitive, min(full, compressor.wire_bytes(numbers, itemsize)), full, refers, numbers)
 
 
-def _fields_sent(found: DryStep) -> tuple[tuple[str, str], ...]:
+def _fields_sent(found: DryRun) -> tuple[tuple[str, str], ...]:
     """Return the fields of a state that were sent as they are, alone or in a tuple of such fields."""
     fields = {id(leaf): name for name, leaf in found.before._asdict().items()}
     whole = [
@@ -169,14 +188,19 @@ class _DryNet(Primitives):
 
     def __init__(self, one_hot: Any) -> None:
         self.one_hot = one_hot
-        self.calls: list[tuple[str, Any]] = []
+        self._calls: list[tuple[str, Any]] = []
+
+    def taken(self) -> list[tuple[str, Any]]:
+        """Return the calls since the last time."""
+        calls, self._calls = self._calls, []
+        return calls
 
     def mean(self, x: Any) -> Any:
         """Return the average in every row."""
         return self._exchange("mean", x)
 
     def _exchange(self, primitive: str, x: Any) -> Any:
-        self.calls.append((primitive, x))
+        self._calls.append((primitive, x))
         mixed = tuple(_later(part) for part in _parts(x))
         return mixed if isinstance(x, tuple) else mixed[0]
 

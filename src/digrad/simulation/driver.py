@@ -15,7 +15,6 @@ import numpy as np
 
 from digrad._internal.user_warnings import warn_user
 from digrad.core import hyperparameters
-from digrad.core.packet_counts import PacketTraffic
 from digrad.errors import ArgumentError, CheckpointError, StorageError
 from digrad.privacy import Private
 from digrad.simulation import checkpoint as checkpoints
@@ -280,9 +279,6 @@ def ended(
         verdict = "stalled"
     asks_privacy = isinstance(sampling, Private) and sampling.delta is not None
     spent = {"epsilon": sampling.epsilon(rows["k"])} if asks_privacy else {}
-    # Whom steps wait for, where the links have a clock.
-    times = setup.traffic.times if isinstance(setup.traffic, PacketTraffic) else None
-    slowest = {} if times is None else {"slowest": times.slowest(k)}
     return Trace(
         name=setup.name,
         columns={**columns_of(rows), **spent},
@@ -291,7 +287,7 @@ def ended(
         diverged_at=k if has_diverged else None,
         steps=k,
         seconds=seconds,
-        facts={**facts, **rule_of(options), **slowest, "jax": jax.__version__},
+        facts={**facts, **rule_of(options), **setup.traffic.facts(k), "jax": jax.__version__},
         arrays=hyperparameters.long_arrays(setup.method),
         interrupted=interrupted,
         stopped_early=bool(is_stop and within),

@@ -18,7 +18,6 @@ from jax import lax
 from digrad import metrics
 from digrad.core.divergence import far_away
 from digrad.core.link_state import LinkState
-from digrad.core.packet_counts import PACKET_COLUMNS
 from digrad.links import Links
 from digrad.methods.numeric_fields import with_fields
 from digrad.problems import LossCode
@@ -173,7 +172,9 @@ def advance(
         table = _write(table, row, only_if(is_recorded, measure_y, method, after.method_state, grad))
         if static.rules:
             found = only_if(is_recorded, measure_packets, after.method_state, after.links)
-            table = _write(table, row, {"packets": {**dict.fromkeys(PACKET_COLUMNS, jnp.nan), **found}})
+            table = _write(
+                table, row, {"packets": {**dict.fromkeys(metrics.PACKET_COLUMNS, jnp.nan), **found}}
+            )
         if static.keep:
             operands = (method, before.method_state, after.method_state, grad)
             table = _write(table, row, {"kept": only_if(is_recorded, static.keep, *operands)})
@@ -327,7 +328,7 @@ def empty(params: Params, carry: State, static: Static) -> Buffer:
         )
         kept = jax.tree.map(lambda leaf: jnp.zeros((static.rows + 1, *leaf.shape), leaf.dtype), shapes)
     column = jnp.full(lead, jnp.nan, dtype)
-    packets = dict.fromkeys(PACKET_COLUMNS, column) if static.rules else None
+    packets = dict.fromkeys(metrics.PACKET_COLUMNS, column) if static.rules else None
     return Buffer(
         point=jnp.zeros((*lead, d), dtype),
         consensus_error=column,

@@ -12,8 +12,7 @@ import numpy.typing as npt
 from digrad import metrics
 from digrad.arrays import row_norm
 from digrad.core.net import bindings
-from digrad.core.packet_counts import PacketTraffic
-from digrad.core.traffic import Traffic
+from digrad.core.traffic import PacketTraffic, Traffic
 from digrad.problems import LossCode
 from digrad.simulation.loop import Buffer
 
@@ -44,11 +43,9 @@ def rows_of(
         "fraction_clipped": buffer.fraction_clipped,
         "bytes_sent": traffic.before(ks),
         **(buffer.kept or {}),
+        **traffic.columns(ks),
+        **(buffer.packets or {}),  # whose mass error counts what is under way
     }
-    if isinstance(traffic, PacketTraffic):  # whose mass error counts what is under way
-        found |= {**traffic.shares(ks), **buffer.packets}
-        if traffic.times:
-            found["seconds_simulated"] = traffic.times.before(np.asarray(ks, np.int64))
     for name in ("loss", "grad_norm"):  # always measured: NaN has overflowed on the way
         found[name] = np.where(np.isnan(found[name]), np.inf, found[name])
     whole = ("k", "bytes_sent")

@@ -14,12 +14,12 @@ import numpy.typing as npt
 from digrad._internal.fingerprints import fingerprint
 from digrad.core import hyperparameters
 from digrad.core.averages import perron_weights
+from digrad.core.communication import Charge, charges_of
 from digrad.core.divergence import STEEP, far_away
 from digrad.core.net import bindings
-from digrad.core.network_delivery import is_unreliable
-from digrad.core.packet_counts import PacketTraffic
+from digrad.core.network_delivery import is_unreliable, make_delivery
 from digrad.core.repair import network_of
-from digrad.core.traffic import Meter, Traffic
+from digrad.core.traffic import PacketTraffic, Traffic
 from digrad.errors import ArgumentError
 from digrad.links import DeliverySchedule, Links
 from digrad.methods.numeric_fields import numeric_fields, with_fields
@@ -34,10 +34,10 @@ from digrad.simulation.record import observer
 from digrad.simulation.run_options import Sampler, make_sampler, make_source
 from digrad.simulation.simulated_net import SimulatedNet
 from digrad.simulation.unreliable_net import (
+    LinkRules,
     UnreliableNet,
     deliveries,
     delivery_bytes,
-    delivery_of,
     edges_only,
     rules_of,
 )
@@ -102,11 +102,11 @@ def set_up(
     numeric, matrices = numbers_only(method, dtype), bindings(method)
     operators, periodic, fresh_bytes = _known_operators(network, matrices, dtype)
     n, d = problem.n_agents, problem.dim
-    delivery = delivery_of(method, network, (n, d), dtype) if is_unreliable(network) else None
+    charges, traffic, delivery = _communication(numeric, (n, d), dtype, network)
     opening = operators if delivery is None and operators else _first(of_steps, network, matrices, dtype)
-    links, traffic, rules, widths = _dry_run(
-        numeric, (n, d), dtype, opening, network, delivery, problem.code.shapes
-    )
+    widths = tuple(one.numbers for one in charges)
+    rules = None if delivery is None else rules_of(network, matrices, dtype, delivery)
+    links = _link_states(numeric, (n, d), dtype, opening, network, delivery, rules, problem.code.shapes)
     per_step = (
         fresh_bytes
         + (4 * n * sampler.batch_size if sampler else 0)
@@ -359,43 +359,55 @@ def _register(method_type: type) -> None:
     jax.tree_util.register_pytree_node(method_type, flatten, unflatten)
 
 
-def _dry_run(
+def _communication(
+    method: Any, shape: tuple[int, int], dtype: np.dtype[Any], network: Network
+) -> tuple[list[Charge], Traffic | PacketTraffic, DeliverySchedule | None]:
+    """Return the messages of a step, what is sent, and when packets arrive on links that are unreliable."""
+    (n, d), found = shape, []
+    compressor = network.links and network.links.compressor
+
+    def dry(x: Any, one_hot: Any) -> None:
+        found.extend(charges_of(method, compressor, x, one_hot))
+
+    jax.eval_shape(dry, jax.ShapeDtypeStruct((n, d), dtype), jax.ShapeDtypeStruct((n, n), dtype))
+    (opening, step), matrices = found, bindings(method)
+    delivery = make_delivery(network, step, matrices)
+    if delivery is None:
+        return step, Traffic(network, matrices, opening, step), None
+    before = int(Traffic(network, matrices, opening, ()).before([0])[0])
+    return step, PacketTraffic(before, delivery), delivery
+
+
+def _link_states(
     method: Any,
     shape: tuple[int, int],
     dtype: np.dtype[Any],
     opening: dict[str, Operator],
     network: Network,
     delivery: DeliverySchedule | None,
+    rules: LinkRules | None,
     shapes: Shapes | None,
-) -> tuple[tuple[Any, ...], Traffic | PacketTraffic, Any, tuple[int, ...]]:
-    """Return the state of the links before the first step, and what is sent, counted without computing it."""
-    (n, d), matrices = shape, bindings(method)
-    start_net, rules = SimulatedNet(opening, n), None
-    start_net.shapes = shapes
-    state = jax.eval_shape(
-        lambda x: _strong(method.init(x, start_net), dtype), jax.ShapeDtypeStruct(shape, dtype)
-    )
-    if delivery is None:
-        is_plain = _compression(network) is None
-        operators = opening if is_plain else _first(linked_steps, network, matrices, dtype)
-        net = SimulatedNet(operators, n, dimension=d, links=_compression(network))
+) -> tuple[Any, ...]:
+    """Return the state of the links before the first step: that which a step would leave, with zeros."""
+    n, matrices, compression = shape[0], bindings(method), _compression(network)
+    if delivery is None and compression is None:
+        return ()
+    if delivery is None or rules is None:
+        operators = _first(linked_steps, network, matrices, dtype)
+        net = SimulatedNet(operators, n, dimension=shape[1], links=compression)
     else:
-        rules = rules_of(network, matrices, dtype, delivery)
         first = jax.tree.map(lambda table: jnp.asarray(table[0]), deliveries(delivery, 0, 1, 1, ()))
         net = UnreliableNet(rules, _first(edges_only, network, matrices, dtype), first, None, 0, n)
-    net.shapes = shapes
+    start_net = SimulatedNet(opening, n)
+    start_net.shapes = net.shapes = shapes
 
-    def dry(state: Any, grad: Any) -> tuple[Any, ...]:
-        method.step(state, grad, net)
+    def dry(x: Any) -> tuple[Any, ...]:
+        state = _strong(method.init(x, start_net), dtype)
+        method.step(state, method.query(state), net)
         return tuple(net.links)
 
-    opened = jax.eval_shape(dry, state, jax.eval_shape(method.query, state))
-    links = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), opened)
-    if isinstance(net, SimulatedNet):
-        return links, Traffic(network, matrices, start_net.meter, net.meter), rules, ()
-    assert delivery is not None
-    before = int(Traffic(network, matrices, start_net.meter, Meter()).before([0])[0])
-    return links, PacketTraffic(before, delivery), rules, tuple(net.widths)
+    opened = jax.eval_shape(dry, jax.ShapeDtypeStruct(shape, dtype))
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), opened)
 
 
 def _phases(

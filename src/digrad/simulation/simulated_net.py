@@ -5,11 +5,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from digrad.core.communication import Sent, arrays_sent
 from digrad.core.net import Primitives
-from digrad.core.traffic import Meter
 from digrad.links import Links
 from digrad.links.compressors import decoded
 from digrad.simulation.edge_mixing import Edges
@@ -42,7 +40,6 @@ class SimulatedNet(Primitives):
         self._operators, self._n, self._dimension = operators, n, dimension
         self._compression, self._references, self._is_first = links, references, is_first
         self.links: list[Any] = []  # the references after this step
-        self.meter = Meter()
 
     @property
     def one_hot(self) -> jax.Array:
@@ -50,10 +47,9 @@ class SimulatedNet(Primitives):
         return jnp.eye(self._n)
 
     def mean(self, x: Any) -> Any:
-        """Average over all agents, charged as a ring all-reduce."""
+        """Average over all agents."""
         if isinstance(x, tuple):
             return tuple(self.mean(part) for part in x)
-        self.meter.charge_mean(self._n, _numbers(x) * x.dtype.itemsize)
         return jnp.broadcast_to(x.mean(axis=0), x.shape)
 
     def _exchange(self, primitive: str, x: Any) -> Any:
@@ -63,7 +59,6 @@ class SimulatedNet(Primitives):
     def _send(self, primitive: str, sent: Sent) -> jax.Array:
         operator, x = self._operators[primitive], sent.array
         if not isinstance(operator, Linked):
-            self.meter.charge(primitive, _numbers(x) * x.dtype.itemsize)
             assert not isinstance(operator, Edges)
             return apply(operator, x)
         damping = self._compression.pair_damping if self._compression and sent.is_pair else 1.0
@@ -72,15 +67,10 @@ class SimulatedNet(Primitives):
     def _decoded(self, primitive: str, operator: Linked, sent: Sent) -> jax.Array:
         """Return what receivers decode of an array; a short one, such as a weight, travels as it is."""
         x, compressor = sent.array, self._compression and self._compression.compressor
-        full = _numbers(x) * x.dtype.itemsize
-        if compressor is None or sent.is_weight or _numbers(x) != self._dimension:
-            self.meter.charge(primitive, full)
+        if compressor is None or not sent.is_compressible(self._dimension):
             return x
-        size = min(full, compressor.wire_bytes(_numbers(x), x.dtype.itemsize))
-        refers = sent.keeps_reference(primitive)
-        self.meter.charge(primitive, size, in_full=full if refers else size)
         flat = x.reshape(len(x), -1)
-        if not refers:
+        if not sent.keeps_reference(primitive):
             self.links.append(None)
             return decoded(compressor, flat, None).reshape(x.shape)
         known = jnp.zeros_like(flat) if self._references is None else self._references[len(self.links)]
@@ -89,7 +79,3 @@ class SimulatedNet(Primitives):
         sends = (operator.sends | self._is_first)[:, None]
         self.links.append(jnp.where(sends, value, known))
         return value.reshape(x.shape)
-
-
-def _numbers(x: jax.Array) -> int:
-    return int(np.prod(x.shape[1:]))

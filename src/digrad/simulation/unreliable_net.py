@@ -13,10 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from digrad.core.communication import Sent, arrays_sent, charges_of
+from digrad.core.communication import Sent, arrays_sent
 from digrad.core.link_state import LinkState
-from digrad.core.net import Primitives, bindings
-from digrad.core.network_delivery import make_delivery
+from digrad.core.net import Primitives
 from digrad.links import DeliverySchedule, Links
 from digrad.links.compressors import Compressor, decoded, random_k
 from digrad.network import Network
@@ -53,21 +52,6 @@ class Delivery(NamedTuple):
     awake: jax.Array | None  # [n]; None if nobody ever sleeps
     chosen: tuple[jax.Array, ...] | None  # [n, width] for each array: entries drawn at random
     noise: tuple[jax.Array, ...] | None  # [n, width] for each array
-
-
-def delivery_of(
-    method: Any, network: Network, shape: tuple[int, int], dtype: npt.DTypeLike
-) -> DeliverySchedule | None:
-    """Return when the packets of a run arrive, with what every step sends counted without computing it."""
-    links, charges = network.links, []
-    assert isinstance(links, Links)
-
-    def dry(x: Any) -> Any:
-        charges.extend(charges_of(method, links.compressor, x, jnp.eye(len(x))))
-        return x
-
-    jax.eval_shape(dry, jax.ShapeDtypeStruct(shape, dtype))
-    return make_delivery(network, charges, bindings(method))
 
 
 def rules_of(
@@ -149,7 +133,6 @@ class UnreliableNet(Primitives):
         self._matrices, self._slices = dict(rules.matrices), dict(rules.slices)
         self._k, self._n = k, n
         self.links: list[LinkState] = []  # the states after this step
-        self.widths: list[int] = []  # of the arrays sent
 
     @property
     def one_hot(self) -> jax.Array:
@@ -179,7 +162,6 @@ class UnreliableNet(Primitives):
             )
         state, mixed = transport(state, x, sent, edges, slices)
         self.links.append(state)
-        self.widths.append(x.shape[1])
         return mixed
 
     def _compressed(

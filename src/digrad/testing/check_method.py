@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from digrad.core.communication import dry_run
 from digrad.core.net import bindings, required
 from digrad.errors import PluginError
 from digrad.graphs import Digraph, random_digraph
@@ -169,7 +170,8 @@ def _needs(s: Case) -> None:
         run(s.method, net, s.gradient, s.start, 2)
     except AssertionError as error:
         raise ContractError(f"{type(s.method).__name__}: {error}.") from error
-    used = {primitive for primitive, _ in net.calls}
+    sent = dry_run(s.method, s.start, np.eye(s.graph.n))
+    used = {primitive for primitive, _ in (*sent.opening, *sent.calls)}
     idle = {need for need in s.method.needs if NumPyNet.primitives[need] not in used}
     s.require(not idle, f"`needs` announces {', '.join(sorted(idle))}, which `init` and `step` never use")
 

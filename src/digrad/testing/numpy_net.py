@@ -1,4 +1,4 @@
-"""A dense NumPy executor for methods, with everything a test wants to know about what was sent."""
+"""A dense NumPy executor for methods; what they send is measured by :mod:`digrad.core.communication`."""
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache
@@ -12,7 +12,7 @@ from digrad.network import KINDS
 
 
 class NumPyNet(Primitives):
-    """Mixes with the given matrices (R for pull, C for push, W for mix) and records every call.
+    """Mixes with the given matrices: R for pull, C for push, W for mix.
 
     A primitive whose matrix is missing raises, and so does ``mean`` unless it is allowed: `needs` is tested with that.
     """
@@ -23,7 +23,6 @@ class NumPyNet(Primitives):
         J = np.full((n, n), 1 / n) if mean else None
         self.matrices = {"pull": R, "push": C, "mix": W, "mean": J}
         self.one_hot = np.eye(n)
-        self.calls: list[tuple[str, tuple[Any, ...]]] = []
 
     def restricted(self, needs: Iterable[str]) -> "NumPyNet":
         """Return a net that offers nothing but ``needs``."""
@@ -35,11 +34,11 @@ class NumPyNet(Primitives):
         return net
 
     def bound(self, method: Any) -> "NumPyNet":
-        """Return a net, with the same record of calls, whose ``mix`` is the single matrix that a method has chosen."""
+        """Return a net whose ``mix`` is the single matrix that a method has chosen."""
         if getattr(method, "mixing", None) != "row" or self.matrices["pull"] is None:
             return self
         net = NumPyNet(len(self.one_hot))
-        net.matrices, net.calls = {**self.matrices, "mix": self.matrices["pull"]}, self.calls
+        net.matrices = {**self.matrices, "mix": self.matrices["pull"]}
         return net
 
     def mean(self, x: Any) -> Any:
@@ -50,10 +49,7 @@ class NumPyNet(Primitives):
         matrix = self.matrices[primitive]
         if matrix is None:
             raise AssertionError(f"the method calls net.{primitive}, which its `needs` does not announce")
-        payload = x if isinstance(x, tuple) else (x,)
-        self.calls.append((primitive, payload))
-        mixed = tuple(_apply(matrix, part) for part in payload)
-        return mixed if isinstance(x, tuple) else mixed[0]
+        return tuple(_apply(matrix, part) for part in x) if isinstance(x, tuple) else _apply(matrix, x)
 
 
 def _apply(matrix: Any, x: Any) -> Any:
@@ -95,12 +91,11 @@ def run(method: Any, net: Any, gradient: Callable[[Any], Any], x0: Any, steps: i
 
 
 def final(method: Any, net: Any, gradient: Callable[[Any], Any], x0: Any, steps: int) -> np.ndarray:
-    """Return the estimates after the last step; calls are not kept, and a state that repeats is the last one."""
+    """Return the estimates after the last step; a state that repeats is the last one."""
     net = net.bound(method)
     state = method.init(x0, net)
     for _ in range(steps):
         before, state = state, method.step(state, gradient(method.query(state)), net)
-        net.calls.clear()
         if all(map(np.array_equal, before, state)):
             break
     return method.estimate(state)

@@ -5,13 +5,11 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
-import numpy as np
 import torch
 
 from digrad import metrics
 from digrad.core.net import bindings
 from digrad.core.network_delivery import is_unreliable
-from digrad.core.packet_counts import PACKET_COLUMNS
 from digrad.core.repair import check_churn
 from digrad.errors import ArgumentError
 from digrad.graphs import Digraph, GraphSequence
@@ -128,17 +126,14 @@ class Replicas(BaseOptimizer):
         if not isinstance(self._net, UnreliableNet):
             return {}
         found = metrics.packet_figures(self.state_fields, self._net.undelivered)
-        row = {name: float(found.get(name, math.nan)) for name in PACKET_COLUMNS}
-        packets, ks = self._net.packets, np.array([self.k])
-        row |= {name: float(share[0]) for name, share in packets.shares(ks).items()}
-        if packets.times:
-            row["seconds_simulated"] = float(packets.times.before(ks)[0])
-        return row
+        row = {name: float(found.get(name, math.nan)) for name in metrics.PACKET_COLUMNS}
+        packets = self._net.packets.columns([self.k])
+        return row | {name: float(column[0]) for name, column in packets.items()}
 
     def slowest(self) -> dict[str, Any] | None:
         """Return which agents and edges steps wait for, on average so far; None without a clock, or before a step."""
         packets = self._net.packets if isinstance(self._net, UnreliableNet) else None
-        return packets.times.slowest(self.k) if packets and packets.times and self.k else None
+        return packets.facts(self.k).get("slowest") if packets and self.k else None
 
 
 def _models(model: torch.nn.Module | Sequence[torch.nn.Module], n: int) -> list[torch.nn.Module]:

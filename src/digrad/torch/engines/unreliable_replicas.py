@@ -14,8 +14,8 @@ from digrad.core.communication import Sent, arrays_sent, charges_of
 from digrad.core.link_state import LinkState
 from digrad.core.net import Primitives, bindings
 from digrad.core.network_delivery import make_delivery, numbers_of_edges
-from digrad.core.packet_counts import PacketTraffic
 from digrad.core.repair import network_of, repair, void_edges
+from digrad.core.traffic import PacketTraffic
 from digrad.links import DeliverySchedule
 from digrad.links.compressors import decoded, random_k
 from digrad.network import Network, step_weights
@@ -54,7 +54,7 @@ class UnreliableNet(Primitives):
         assert network.links is not None
         x0 = torch.empty(network.n, flat.dimension, dtype=flat.dtype, device="meta")  # without numbers
         self._matrices = bindings(method)
-        charges = charges_of(method, network.links.compressor, x0, x0.new_empty(network.n, network.n))
+        _, charges = charges_of(method, network.links.compressor, x0, x0.new_empty(network.n, network.n))
         delivery = make_delivery(network, charges, self._matrices)
         assert delivery is not None
         self._plain, self._delivery, self._device = plain, delivery, flat.device
