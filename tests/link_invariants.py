@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import digrad as dg
-from digrad.core.communication import charges_of
 from digrad.core.net import bindings
 from digrad.core.network_delivery import make_delivery
+from digrad.core.traffic import charges_of
 from digrad.links import Bursts, Clock, DeliverySchedule, FixedDelay, Links, Uniform
 from link_transcription import PlainNet, run
 

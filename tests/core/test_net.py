@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import digrad as dg
-from digrad.core.averages import perron_weights
-from digrad.core.net import bindings, required
+from digrad.core.net import bindings, perron_weights, required
 from method_cases import CASES
 
 NETWORK = dg.Network(dg.graphs.example5())

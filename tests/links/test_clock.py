@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import digrad as dg
-from digrad.core.communication import Charge
 from digrad.core.network_delivery import make_delivery
 from digrad.core.step_times import StepTimes
+from digrad.core.traffic import Charge
 from digrad.errors import ArgumentError
 from digrad.links import Bursts, Clock, Exponential, FixedDelay, Links, Uniform
 from digrad.simulation import simulator

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import digrad.methods
-from digrad.core.communication import measure_communication
 from digrad.core.net import required
+from digrad.core.traffic import measure_communication
 from digrad.errors import ArgumentError
 from digrad.methods import BIBTEX, CGT, FROST, METHODS, chebyshev_momentum, scaled_thresholds
 from digrad.testing.check_method import CONTRACT, case_of, check_method

@@ -3,8 +3,7 @@ import numpy as np
 import pytest
 
 import digrad as dg
-from digrad.core.communication import Charge
-from digrad.core.traffic import Traffic
+from digrad.core.traffic import Charge, Traffic
 from digrad.simulation.mixing import Dense, Rolls, Slots, apply, constant
 
 GRAPHS = {

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from digrad import AB, ADDOPT, CGT, DSGT, Network, PushDIGing, PushPull
-from digrad.core.communication import measure_communication
 from digrad.core.net import bindings
+from digrad.core.traffic import measure_communication
 from digrad.errors import ArgumentError, CommunicationError
 from digrad.graphs import every, example5, from_edges, ring
 from digrad.links import Links, compressors

@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import load_file
 
 import digrad as dg
-from digrad.core.network_delivery import is_unreliable
 from digrad.metrics import PACKET_COLUMNS
 from digrad.network import edges_used
 from digrad.torch import Replicas
@@ -30,7 +29,7 @@ from torch_processes import Agents
 pytestmark = pytest.mark.long
 
 ALL_CASES = changing_cases()
-REAL_CASES = [case for case in ALL_CASES if not is_unreliable(case.network)]
+REAL_CASES = [case for case in ALL_CASES if not case.network.is_unreliable]
 # A loop of the simulator takes a second to compile: one case of each kind; `make slow` has the others.
 SIMULATED = (
     "CGT, entries",

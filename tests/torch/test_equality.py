@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from digrad.core.communication import measure_communication
+from digrad.core.traffic import measure_communication
 from digrad.graphs import example5
 from digrad.network import Network
 from digrad.problems import logistic

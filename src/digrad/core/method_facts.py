@@ -11,7 +11,7 @@ from typing import Any
 
 from digrad._internal import plugins
 from digrad.checks import choice
-from digrad.core.communication import measure_communication
+from digrad.core.traffic import measure_communication
 from digrad.errors import PluginError
 from digrad.methods.references import BIBTEX
 from digrad.methods.registry import ALL_METHODS

@@ -1,8 +1,12 @@
-"""The mixing primitives of methods: which matrix each stands for, and how every executor is called."""
+"""The net as a method sees it: the matrix behind each primitive, how arrays are sent, and the weights of averages."""
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
-from digrad.network import KINDS, Connectivity
+import numpy as np
+import numpy.typing as npt
+
+from digrad.network import KINDS, Connectivity, Network
 from digrad.types import Shapes
 
 
@@ -40,6 +44,48 @@ def connectivity(method: Any) -> Connectivity:
     ('common root', 'strong')
     """
     return getattr(method, "connectivity", "strong" if "column" in method.needs else "root")
+
+
+def perron_weights(method: Any, network: Network) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return u and v, ``[n]`` each with sum n: Perron vectors of R and C if the method uses them, else ones.
+
+    A network that changes with the iteration, or whose packets may be lost or late, has no Perron vectors; there the
+    weighted average is the plain mean.
+    """
+    used, ones = set(bindings(method).values()), np.ones(network.n)
+    if network.period != 1 or network.is_unreliable:
+        return ones, ones
+    return (network.u if "R" in used else ones, network.v if "C" in used else ones)
+
+
+class Sent(NamedTuple):
+    """One array that a primitive sends, and how it is compressed."""
+
+    array: Any
+    is_pair: bool  # whether it is pushed together with its push-sum weight
+    is_weight: bool  # whether it is that weight, which is neither compressed nor noisy
+
+    @property
+    def numbers(self) -> int:
+        """Numbers that each agent sends."""
+        return int(np.prod(self.array.shape[1:]))
+
+    def is_compressible(self, dimension: int) -> bool:
+        """Return whether it is an estimate or a tracker, of ``dimension`` numbers; all else travels as it is."""
+        return not self.is_weight and self.numbers == dimension
+
+    def keeps_reference(self, primitive: str) -> bool:
+        """Return whether both ends keep a reference: so for all but a tracker, which is pushed alone and vanishes."""
+        return primitive != "push" or self.is_pair
+
+
+def arrays_sent(primitive: str, x: Any) -> Iterator[Sent]:
+    """Yield the arrays of ``x``, one or a tuple, that a primitive sends."""
+    parts = x if isinstance(x, tuple) else (x,)
+    is_pair = isinstance(x, tuple) and primitive == "push"
+    for place, part in enumerate(parts):
+        # The last of a pushed tuple is its weight if it is a column.
+        yield Sent(part, is_pair, is_pair and place == len(parts) - 1 and part.shape[-1] == 1)
 
 
 class Primitives:

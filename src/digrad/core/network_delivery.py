@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from digrad.core.communication import Charge
+from digrad.core.traffic import Charge
 from digrad.graphs import Digraph, sequence
 from digrad.links import ChurnSchedule, DeliverySchedule
 from digrad.links.delivery_schedule import Part
@@ -31,11 +31,6 @@ def numbers_of_edges(
     return np.searchsorted(among[:, 1] * n + among[:, 0], edges[:, 1] * n + edges[:, 0])
 
 
-def is_unreliable(network: Network) -> bool:
-    """Return whether packets of a network may be lost, late or noisy, or its agents join and leave."""
-    return network.links is not None and not network.links.is_reliable
-
-
 def make_delivery(
     network: Network,
     charges: Sequence[Charge] = (),
@@ -48,7 +43,7 @@ def make_delivery(
         charges: What every step sends along every edge; packets weigh nothing without.
         matrices: The matrix of each primitive of the charges.
     """
-    if not is_unreliable(network):
+    if not network.is_unreliable:
         return None
     assert network.links is not None
     graph = all_edges(network)

@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from digrad.core.hyperparameters import check_columns
 from digrad.core.link_validation import check_links
 from digrad.core.net import connectivity, required
 from digrad.errors import ArgumentError
-from digrad.methods.numeric_fields import check_columns
 from digrad.network import Network
 from digrad.types import Method
 

@@ -178,6 +178,11 @@ class Network:
         """Return whether edges, or what happens to messages, are drawn."""
         return self.period is None or (self.links is not None and self.links.is_random)
 
+    @property
+    def is_unreliable(self) -> bool:
+        """Return whether packets may be lost, late or noisy, or agents join and leave."""
+        return self.links is not None and not self.links.is_reliable
+
     def with_seed(self, seed: int) -> "Network":
         """Return the network as a run with this seed meets it.
 

@@ -17,9 +17,9 @@ from jax import lax
 
 from digrad import metrics
 from digrad.core.divergence import far_away
+from digrad.core.hyperparameters import with_fields
 from digrad.core.link_state import LinkState
 from digrad.links import Links
-from digrad.methods.numeric_fields import with_fields
 from digrad.problems import LossCode
 from digrad.simulation.edge_mixing import only_if
 from digrad.simulation.gradient_sources import Source

@@ -13,16 +13,14 @@ import numpy.typing as npt
 
 from digrad._internal.fingerprints import fingerprint
 from digrad.core import hyperparameters
-from digrad.core.averages import perron_weights
-from digrad.core.communication import Charge, charges_of
 from digrad.core.divergence import STEEP, far_away
-from digrad.core.net import bindings
-from digrad.core.network_delivery import is_unreliable, make_delivery
+from digrad.core.hyperparameters import numeric_fields, with_fields
+from digrad.core.net import bindings, perron_weights
+from digrad.core.network_delivery import make_delivery
 from digrad.core.repair import network_of
-from digrad.core.traffic import PacketTraffic, Traffic
+from digrad.core.traffic import Charge, PacketTraffic, Traffic, charges_of
 from digrad.errors import ArgumentError
 from digrad.links import DeliverySchedule, Links
-from digrad.methods.numeric_fields import numeric_fields, with_fields
 from digrad.network import Network
 from digrad.noise import Gaussian, draws
 from digrad.privacy import Private
@@ -466,7 +464,7 @@ def _operators(
 
 def _builder(network: Network) -> Callable[..., Operator]:
     """Return what makes the operators of a network."""
-    if is_unreliable(network):
+    if network.is_unreliable:
         return edges_only
     return of_steps if _compression(network) is None else linked_steps
 

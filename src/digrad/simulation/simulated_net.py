@@ -6,8 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from digrad.core.communication import Sent, arrays_sent
-from digrad.core.net import Primitives
+from digrad.core.net import Primitives, Sent, arrays_sent
 from digrad.links import Links
 from digrad.links.compressors import decoded
 from digrad.simulation.edge_mixing import Edges

@@ -13,9 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from digrad.core.communication import Sent, arrays_sent
 from digrad.core.link_state import LinkState
-from digrad.core.net import Primitives
+from digrad.core.net import Primitives, Sent, arrays_sent
 from digrad.links import DeliverySchedule, Links
 from digrad.links.compressors import Compressor, decoded, random_k
 from digrad.network import Network

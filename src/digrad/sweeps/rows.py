@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from digrad._internal.fingerprints import fingerprint
-from digrad.core.hyperparameters import describe, is_short, plain
-from digrad.methods.numeric_fields import numeric_fields
+from digrad.core.hyperparameters import describe, is_short, numeric_fields, plain
 from digrad.network import Network
 from digrad.problems import Problem
 from digrad.simulation.batched_runs import can_be_batched

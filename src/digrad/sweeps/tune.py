@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 import numpy as np
 
 from digrad import checks, plots
+from digrad.core.hyperparameters import numeric_fields
 from digrad.core.validation import check_method
 from digrad.errors import ArgumentError
-from digrad.methods.numeric_fields import numeric_fields
 from digrad.network import Network
 from digrad.plots.saving import saved
 from digrad.problems import Problem

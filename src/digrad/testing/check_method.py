@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from digrad.core.communication import dry_run
+from digrad.core.hyperparameters import numeric_fields
 from digrad.core.net import bindings, required
+from digrad.core.traffic import dry_run
 from digrad.errors import PluginError
 from digrad.graphs import Digraph, random_digraph
-from digrad.methods.numeric_fields import numeric_fields
 from digrad.network import Network
 from digrad.problems import quadratic
 from digrad.simulation import simulate

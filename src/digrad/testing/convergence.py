@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from digrad import graphs, problems
 from digrad import methods as dg
-from digrad.methods.numeric_fields import with_fields
+from digrad.core.hyperparameters import with_fields
 from digrad.network import Network, metropolis, rho
 from digrad.simulation import Simulator
 

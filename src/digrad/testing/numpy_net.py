@@ -1,4 +1,4 @@
-"""A dense NumPy executor for methods; what they send is measured by :mod:`digrad.core.communication`."""
+"""A dense NumPy executor for methods; what they send is measured by :mod:`digrad.core.traffic`."""
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache

@@ -9,7 +9,6 @@ import torch
 
 from digrad import metrics
 from digrad.core.net import bindings
-from digrad.core.network_delivery import is_unreliable
 from digrad.core.repair import check_churn
 from digrad.errors import ArgumentError
 from digrad.graphs import Digraph, GraphSequence
@@ -80,7 +79,7 @@ class Replicas(BaseOptimizer):
             for i, settings in enumerate(found[0])
         ]
         churn, net = None, ReplicaNet(network, bindings(method), flat.dimension, flat.device)
-        if is_unreliable(network):
+        if network.is_unreliable:
             net = UnreliableNet(method, network, flat, net)
             churn = net.churn
         agents = range(network.n)

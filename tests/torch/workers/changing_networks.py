@@ -5,7 +5,6 @@ import sys
 import torch
 from safetensors.torch import save_file
 
-from digrad.core.network_delivery import is_unreliable
 from digrad.torch import DecentralizedOptimizer, ProcessNetwork
 from torch_models import CHANGING_STEPS, Point, changing_cases
 
@@ -13,7 +12,7 @@ from torch_models import CHANGING_STEPS, Point, changing_cases
 def main(out: str) -> None:
     results, first = {}, None
     for case in changing_cases():
-        if is_unreliable(case.network):
+        if case.network.is_unreliable:
             continue
         network = ProcessNetwork(case.network)
         first = first or network

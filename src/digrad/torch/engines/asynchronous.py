@@ -24,9 +24,9 @@ from typing import Any
 import torch
 
 from digrad._internal.error_text import agents_text, first_line
+from digrad.core.hyperparameters import with_fields
 from digrad.core.net import Primitives
 from digrad.errors import ArgumentError, CommunicationError
-from digrad.methods.numeric_fields import with_fields
 from digrad.torch.engines.compression import LinkArrays, LinkKey
 from digrad.torch.engines.lag_report import lag_text, tell_seen
 from digrad.torch.engines.log_records import note_step

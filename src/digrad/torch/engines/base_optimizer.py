@@ -13,11 +13,11 @@ import torch
 from digrad import checks, metrics
 from digrad._internal.error_text import agents_text
 from digrad.core import hyperparameters
-from digrad.core.averages import perron_weights
-from digrad.core.communication import early_messages
+from digrad.core.hyperparameters import with_fields
+from digrad.core.net import perron_weights
+from digrad.core.traffic import early_messages
 from digrad.errors import ArgumentError, NonFiniteError
 from digrad.links import ChurnSchedule
-from digrad.methods.numeric_fields import with_fields
 from digrad.network import Network
 from digrad.torch.engines.buffers import reused_memory
 from digrad.torch.engines.flat_parameters import FlatParameters, nonfinite_rows

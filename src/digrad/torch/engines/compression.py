@@ -13,8 +13,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from digrad.core.communication import Sent
-from digrad.core.net import Primitives
+from digrad.core.net import Primitives, Sent
 from digrad.errors import ArgumentError
 from digrad.links import Links
 from digrad.links.compressors import Cast, Compressor, decoded, float16, quantize, sign, top_k

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from digrad.core.communication import Sent, arrays_sent
+from digrad.core.net import Sent, arrays_sent
 from digrad.core.traffic import all_reduce_messages
 from digrad.errors import DigradError
 from digrad.network import Network

@@ -8,8 +8,8 @@ import torch
 
 from digrad import checks
 from digrad.core import hyperparameters, validation
+from digrad.core.hyperparameters import numeric_fields, with_fields
 from digrad.errors import ArgumentError
-from digrad.methods.numeric_fields import numeric_fields, with_fields
 from digrad.network import Network
 from digrad.torch.engines.flat_parameters import FlatParameters
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from digrad._internal.error_text import agents_text, first_line
-from digrad.core.communication import Sent, arrays_sent
+from digrad.core.net import Sent, arrays_sent
 from digrad.errors import CommunicationError
 from digrad.torch.engines.compression import CompressedNet, LinkArrays, LinkKey
 from digrad.torch.engines.log_records import note_step

@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from digrad.core.communication import Sent, arrays_sent, charges_of
 from digrad.core.link_state import LinkState
-from digrad.core.net import Primitives, bindings
+from digrad.core.net import Primitives, Sent, arrays_sent, bindings
 from digrad.core.network_delivery import make_delivery, numbers_of_edges
 from digrad.core.repair import network_of, repair, void_edges
-from digrad.core.traffic import PacketTraffic
+from digrad.core.traffic import PacketTraffic, charges_of
 from digrad.links import DeliverySchedule
 from digrad.links.compressors import decoded, random_k
 from digrad.network import Network, step_weights
