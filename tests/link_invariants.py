@@ -49,9 +49,7 @@ class Setting(NamedTuple):
         """Return what becomes of packets."""
         compressor = self.network.links.compressor if isinstance(self.network.links, Links) else None
         _, charges = charges_of(self.method, compressor, self.x0, np.eye(len(self.x0)))
-        delivery = make_delivery(self.network, charges=charges, matrices=bindings(self.method))
-        assert delivery is not None
-        return delivery
+        return make_delivery(self.network, charges=charges, matrices=bindings(self.method))
 
 
 class Moment(NamedTuple):

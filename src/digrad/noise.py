@@ -172,10 +172,8 @@ def tail_index(values: npt.ArrayLike, fraction: float = 0.05) -> float:
 
 
 def check_noise(noise: Any, name: str, owner: str) -> None:
-    """Raise unless ``noise`` is None or a model of noise."""
-    if noise is not None and (
-        isinstance(noise, type) or not hasattr(noise, "shape") or isinstance(noise, np.ndarray)
-    ):
+    """Raise unless ``noise`` is a model of noise."""
+    if isinstance(noise, type) or not hasattr(noise, "shape") or isinstance(noise, np.ndarray):
         raise ArgumentError(
             f"`{name}` of {owner} must be a model of digrad.noise, such as StudentT(df=1.5, scale=0.1), but "
             f"got {noise!r}."

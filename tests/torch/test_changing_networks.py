@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 import digrad as dg
 from digrad.metrics import PACKET_COLUMNS
-from digrad.network import edges_used
+from digrad.network import step_weights
 from digrad.torch import Replicas
 from method_cases import CASES
 from torch_models import (
@@ -127,7 +127,7 @@ def test_processes_compute_and_send_what_replicas_do(case: ChangingCase, runs: R
     if isinstance(case.method, dg.PushDIGing):  # only y is known before the gradient
         links = case.network.links
         numbers = 16 if links is None or links.compressor is None else links.compressor.wire_bytes(2, 8)
-        ahead = numbers * int(edges_used(case.network, "C", CHANGING_STEPS, 1)[0])
+        ahead = numbers * np.count_nonzero(step_weights(case.network, "C", CHANGING_STEPS, 1).weight)
         assert sent == replicas.bytes_sent[CHANGING_STEPS] + ahead
     else:  # everything that the next step mixes has left already
         assert sent == replicas.bytes_sent[CHANGING_STEPS + 1]

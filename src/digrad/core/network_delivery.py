@@ -35,16 +35,14 @@ def make_delivery(
     network: Network,
     charges: Sequence[Charge] = (),
     matrices: Mapping[str, str] | None = None,
-) -> DeliverySchedule | None:
-    """Return the delivery schedule of a run, or None on a network whose packets all arrive in time.
+) -> DeliverySchedule:
+    """Return the delivery schedule of a run.
 
     Args:
-        network: On whose edges.
+        network: An unreliable one.
         charges: What every step sends along every edge; packets weigh nothing without.
         matrices: The matrix of each primitive of the charges.
     """
-    if not network.is_unreliable:
-        return None
     assert network.links is not None
     graph = all_edges(network)
     parts = _parts(network, graph, charges, matrices or {})

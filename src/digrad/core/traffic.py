@@ -15,7 +15,7 @@ from digrad.core.net import Primitives, Sent, arrays_sent, bindings
 from digrad.core.step_times import StepTimes
 from digrad.links import DeliverySchedule
 from digrad.links.compressors import Compressor, random_k
-from digrad.network import Network, edges_used, step_weights
+from digrad.network import Network, step_weights
 
 _DIMENSION = 7  # of the dry run; unlike the number of agents, so that vectors are told from other numbers
 _WARM_STEPS = 2  # after which the fields of a state are arrays of their own
@@ -299,7 +299,12 @@ class Traffic:
         return sent
 
     def _edges(self, primitive: str, first: int, length: int) -> npt.NDArray[np.int64]:
-        return edges_used(self._network, self._matrices[primitive], first, length)
+        """Return how many edges carry a message at each of the iterations, ``[length]``."""
+        network, name = self._network, self._matrices[primitive]
+        if network.period == 1:
+            matrix = getattr(network.at(0), name).matrix
+            return np.full(length, matrix.nnz - np.count_nonzero(matrix.diagonal()))
+        return (step_weights(network, name, first, length).weight != 0).sum(axis=1)
 
 
 class PacketTraffic:

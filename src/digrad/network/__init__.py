@@ -3,7 +3,7 @@
 from digrad.network.circulant import circulant
 from digrad.network.network import Network
 from digrad.network.perron_vectors import perron_column, perron_row, rho, second_singular_value
-from digrad.network.step_weights import StepWeights, edges_used, step_weights
+from digrad.network.step_weights import StepWeights, step_weights
 from digrad.network.summary import NetworkSummary
 from digrad.network.validation import Connectivity, custom
 from digrad.network.weights import KINDS, Mixing, column_stochastic, metropolis, row_stochastic, sinkhorn
@@ -18,7 +18,6 @@ __all__ = [
     "circulant",
     "column_stochastic",
     "custom",
-    "edges_used",
     "metropolis",
     "perron_column",
     "perron_row",

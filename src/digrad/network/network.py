@@ -255,6 +255,11 @@ class Network:
         """The agents that reach all others along R and that all others reach along C, in ascending order."""
         return np.intersect1d(roots(self.R.support), sinks(self.C.support))
 
+    @cached_property
+    def _met(self) -> set[tuple[frozenset[str], Connectivity]]:
+        """What :meth:`require` has found to be there."""
+        return set()
+
     @property
     def content_hash(self) -> str:
         """SHA-256 of the graph, of all weights that were given and of the links, in hexadecimal."""
@@ -275,22 +280,17 @@ class Network:
         Raises:
             MixingError: The network lacks weights that are needed.
         """
+        if (needs, connectivity) in self._met:
+            return
         for need in sorted(needs):
             checks.choice(need, "needs", owner, (*KINDS, "mean"))
         if self.networks:
             _require_each(self.networks, needs, owner, connectivity)
-            return
-        if isinstance(self.graph, GraphSequence):
+        elif isinstance(self.graph, GraphSequence):
             _require_sequence(self, needs, owner, connectivity)
-            return
-        for need in ("column", "doubly"):
-            if need in needs:
-                self._require_weights(need, owner)
-        used = {
-            need: getattr(self, KINDS[need].matrix).support for need in ("row", "column") if need in needs
-        }
-        if not self.partial:
-            check_connectivity(used, owner, connectivity)
+        else:
+            self._require_weights(needs, owner, connectivity)
+        self._met.add((needs, connectivity))
 
     def describe(self) -> NetworkSummary:
         """Return the figures that decide how well the network mixes; ``print`` shows them as a table.
@@ -319,15 +319,20 @@ class Network:
             )
         return self.graph.at(0) if isinstance(self.graph, GraphSequence) else self.graph
 
-    def _require_weights(self, need: str, owner: str) -> None:
-        kind = KINDS[need]
-        try:
-            getattr(self, kind.matrix)
-        except MixingError as error:
-            raise MixingError(
-                f"`{owner}` needs {kind.adjective} weights for `{kind.primitive}`, but the network has none: {error} "
-                f"Or pass {kind.matrix}=... to Network."
-            ) from None
+    def _require_weights(self, needs: frozenset[str], owner: str, connectivity: Connectivity) -> None:
+        for need in ("column", "doubly"):
+            kind = KINDS[need]
+            try:
+                _ = getattr(self, kind.matrix) if need in needs else None
+            except MixingError as error:
+                raise MixingError(
+                    f"`{owner}` needs {kind.adjective} weights for `{kind.primitive}`, but the network has none: "
+                    f"{error} Or pass {kind.matrix}=... to Network."
+                ) from None
+        if not self.partial:
+            used = [need for need in ("row", "column") if need in needs]
+            supports = {need: getattr(self, KINDS[need].matrix).support for need in used}
+            check_connectivity(supports, owner, connectivity)
 
     def _doubly_or_none(self) -> Mixing | None:
         # A summary of what exists: a graph without doubly stochastic weights is a finding, not a failure.

@@ -37,14 +37,6 @@ def step_weights(network: Network, name: str, first: int, length: int) -> StepWe
     return _gathered(sequence([one.support for one in phases]).union, members)
 
 
-def edges_used(network: Network, name: str, first: int, length: int) -> npt.NDArray[np.int64]:
-    """Return how many edges carry a message with the weights ``name`` at each of the iterations, ``[length]``."""
-    if network.period == 1:
-        matrix = getattr(network.at(0), name).matrix
-        return np.full(length, matrix.nnz - np.count_nonzero(matrix.diagonal()))
-    return (step_weights(network, name, first, length).weight != 0).sum(axis=1)
-
-
 def _uniform(graphs: GraphSequence, name: str, first: int, length: int) -> StepWeights:
     there = graphs.presence(first, length)
     sender, receiver = graphs.union.edge_array.T

@@ -119,7 +119,7 @@ class SimulatorOptions(TypedDict, total=False):
     batch_size: Annotated[int | None, _Option(None, checks.optional(checks.count))]
     sampling: Annotated[Literal["replacement", "epoch", "saga"] | Private, _Option("replacement", _sampling)]
     seed: Annotated[int, _Option(0, partial(checks.count, minimum=0))]
-    gradient_noise: Annotated[Noise | None, _Option(None, check_noise)]
+    gradient_noise: Annotated[Noise | None, _Option(None, checks.optional(check_noise))]
     dtype: Annotated[npt.DTypeLike, _Option("float64", _dtype)]
     record_every: Annotated[int, _Option(1, checks.count)]
     record: Annotated[Record, _Option(Record(), _record)]

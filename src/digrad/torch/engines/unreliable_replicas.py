@@ -55,7 +55,6 @@ class UnreliableNet(Primitives):
         self._matrices = bindings(method)
         _, charges = charges_of(method, network.links.compressor, x0, x0.new_empty(network.n, network.n))
         delivery = make_delivery(network, charges, self._matrices)
-        assert delivery is not None
         self._plain, self._delivery, self._device = plain, delivery, flat.device
         self.links, self.churn = delivery.links, delivery.churn
         self._networks = _networks(network, delivery)
