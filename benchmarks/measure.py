@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,13 +73,13 @@ class Loop:
         import jax
 
         from digrad.simulation.loop import advance_of
-        from digrad.simulation.setup import inputs
 
-        setup = self.setup = simulator.setup._replace(length=steps + 1)
+        simulator = self.simulator = copy(simulator)
+        simulator.length = steps + 1
         self.start = simulator.init(x0)._replace(x0=None)
-        self._advance = advance_of(setup.static, *self.start.grad.shape)
+        self._advance = advance_of(simulator.static, *self.start.grad.shape)
         with jax.enable_x64(True):
-            self._inputs = jax.device_put(inputs(setup, 0, steps + 1))
+            self._inputs = jax.device_put(simulator.inputs(0, steps + 1))
 
     def run(self, steps: int) -> Any:
         """Take steps of which none is recorded, from iteration 1 on: 0 always is, which is not what a step costs."""
@@ -89,9 +90,11 @@ class Loop:
         """Return the state at iteration ``end``, and the buffer of the rows recorded on the way."""
         import jax
 
-        setup, start = self.setup, self.start if start is None else start
+        simulator, start = self.simulator, self.start if start is None else start
         with jax.enable_x64(True):
-            done = self._advance(setup.params[0], start, end, every, self._inputs, static=setup.static)
+            done = self._advance(
+                simulator.params[0], start, end, every, self._inputs, static=simulator.static
+            )
             return jax.block_until_ready(done)
 
 

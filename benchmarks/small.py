@@ -71,7 +71,7 @@ class Workload:
         _, buffer = self.compiled.record(self.steps, RECORD_EVERY)
         points = first_rows(buffer, -(-self.steps // RECORD_EVERY)).point
         with jax.enable_x64(True):
-            return evaluate_many(self.problem.code, self.compiled.setup.params[0].arrays, points)[0]
+            return evaluate_many(self.problem.code, self.compiled.simulator.params[0].arrays, points)[0]
 
     @cached_property
     def rows(self) -> tuple[Any, Any]:

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
@@ -153,11 +154,11 @@ def cifar10_folder() -> Path:
 @pytest.fixture
 def chunks_of(monkeypatch):
     """Return a function that sets how many steps each call of the loop takes in runs from now on."""
-    from digrad.simulation import driver, setup
+    simulate, simulator = (import_module(f"digrad.simulation.{name}") for name in ("simulate", "simulator"))
 
     def set_length(steps):
-        monkeypatch.setattr(setup, "STEPS_PER_CALL", steps)
-        monkeypatch.setattr(setup, "LEAST_STEPS", 1)
-        monkeypatch.setattr(driver, "CALL_SECONDS", None)
+        monkeypatch.setattr(simulator, "STEPS_PER_CALL", steps)
+        monkeypatch.setattr(simulator, "LEAST_STEPS", 1)
+        monkeypatch.setattr(simulate, "CALL_SECONDS", None)
 
     return set_length

@@ -24,7 +24,7 @@ import bits
 import digrad as dg
 from digrad.errors import DigradError
 from digrad.links import Crash, Join, Leave
-from digrad.simulation import setup
+from digrad.simulation import simulator
 from method_cases import CASES
 from property_settings import EXPLORES, examples
 
@@ -153,7 +153,7 @@ def test_a_run_has_the_same_numbers_however_it_is_asked_for(setting: Setting, wa
 
 
 def recorded_less_often(setting: Setting, way: Way, plain: dg.Trace) -> None:
-    with patch.object(setup, "STEPS_PER_CALL", way.chunk):
+    with patch.object(simulator, "STEPS_PER_CALL", way.chunk):
         sparse = setting.run(way.steps, record_every=way.record_every)
     assert sparse.k.tolist() == sorted({*range(0, plain.steps + 1, way.record_every), plain.steps})
     same_end(sparse, plain)

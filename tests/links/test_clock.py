@@ -161,7 +161,7 @@ COMPRESSED = {"compressor": dg.compressors.bfloat16()}  # of two numbers: 4 byte
 
 def traffic_on(network):
     """Return what CGT sends, and when: a simulator knows it before the first step."""
-    return dg.Simulator(METHODS["CGT"], QUADRATIC, network).setup.traffic
+    return dg.Simulator(METHODS["CGT"], QUADRATIC, network).traffic
 
 
 @pytest.mark.parametrize("links", [{}, {"loss": 0.4}, {"loss": 0.4, "awake": 0.7}], ids=str)

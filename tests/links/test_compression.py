@@ -24,7 +24,7 @@ def test_rounded_messages_leave_no_bias(dtype, step_size):
 
 def bytes_sent(method, problem, network, steps):
     """Return what each step sends: a simulator knows it before the first one."""
-    return np.diff(dg.Simulator(method, problem, network).setup.traffic.before(np.arange(steps + 1))).tolist()
+    return np.diff(dg.Simulator(method, problem, network).traffic.before(np.arange(steps + 1))).tolist()
 
 
 def test_traffic_is_that_of_the_short_format_after_a_first_message_in_full():

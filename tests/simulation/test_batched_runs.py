@@ -10,8 +10,8 @@ import digrad as dg
 from digrad.errors import ArgumentError
 from digrad.sampling import WithReplacement
 from digrad.simulation import batched_runs
-from digrad.simulation.driver import drive_batch
 from digrad.simulation.run_options import complete
+from digrad.simulation.simulate import drive_batch
 
 NETWORK = dg.Network(dg.graphs.example5())
 QUARTIC = dg.problems.example_quartic()

@@ -12,7 +12,6 @@ import digrad as dg
 from digrad import metrics
 from digrad.problems.compiled_loss import code_of
 from digrad.simulation.loop import MANY_AGENTS, PLAIN, SHORT_ROW, _compiled, advance, advance_of
-from digrad.simulation.setup import inputs
 
 
 def run(step_size=0.05, steps=40, record_every=1, seed=0, scale=1.0):
@@ -80,9 +79,9 @@ def test_the_loop_of_many_agents_carries_the_gradient_only_where_a_metric_reads_
     problem, network = dg.problems.example_quadratic(), dg.Network(dg.graphs.example5())
     with jax.enable_x64(True):
         simulator = dg.Simulator(method, problem, network)
-        setup, start = simulator.setup, simulator.init([1.0, 1.0])._replace(x0=None)
-        traced = jax.make_jaxpr(partial(inspect.unwrap(advance), static=setup.static))
-        equations = traced(setup.params[0], start, 3, 1, inputs(setup, 0, 3)).eqns
+        start = simulator.init([1.0, 1.0])._replace(x0=None)
+        traced = jax.make_jaxpr(partial(inspect.unwrap(advance), static=simulator.static))
+        equations = traced(simulator.params[0], start, 3, 1, simulator.inputs(0, 3)).eqns
     (loop,) = [each for each in equations if each.primitive.name == "while"]
     assert sum(carried.aval.shape == (5, 2) for carried in loop.outvars) == arrays
 
@@ -95,7 +94,7 @@ def test_sums_are_trees_where_they_may_be_long():
         )
         for problem in (built_in, user_problem(loss, 1.0))
     )
-    static, of_users = simulator.setup.static, users.setup.static
+    static, of_users = simulator.static, users.static
     plain = advance_of(static, 5, SHORT_ROW)
     assert plain is not advance
     assert advance_of(static, 5, SHORT_ROW + 1) is advance
@@ -104,7 +103,7 @@ def test_sums_are_trees_where_they_may_be_long():
     assert advance_of(of_users, MANY_AGENTS + 1, 2) is plain
     start = simulator.init([1.0, 1.0])._replace(x0=None)
     with jax.enable_x64(True):
-        given = (simulator.setup.params[0], start, 3, 1, inputs(simulator.setup, 0, 3))
+        given = (simulator.params[0], start, 3, 1, simulator.inputs(0, 3))
         ends = [each(*given, static=static)[0].method_state.x for each in (plain, advance)]
     np.testing.assert_allclose(*ends, rtol=1e-14)
 

@@ -22,8 +22,7 @@ from digrad.core.network_delivery import make_delivery
 from digrad.errors import ArgumentError
 from digrad.links import Bursts, FixedDelay, Links
 from digrad.simulation import loop
-from digrad.simulation.setup import inputs
-from digrad.simulation.simulated_net import SimulatedNet
+from digrad.simulation.mixing import SimulatedNet
 from link_runs import EXAMPLE, METHODS, QUADRATIC
 from link_transcription import PlainNet, run
 from property_settings import examples
@@ -246,7 +245,7 @@ def test_doubly_stochastic_methods_are_exact_when_links_fail_both_ways():
 def test_traffic_counts_lost_packets_and_what_a_missed_one_left_out():
     links = Links(loss=0.3, compressor=dg.compressors.bfloat16())
     network = dg.Network(EXAMPLE, links=links)
-    sent = dg.Simulator(METHODS["CGT"], QUADRATIC, network).setup.traffic.before(np.arange(31))
+    sent = dg.Simulator(METHODS["CGT"], QUADRATIC, network).traffic.before(np.arange(31))
     ages, missed, fresh = make_delivery(network).ages(0, 30), np.ones(7), np.ones(7, bool)
     for k, row in enumerate(ages):
         y, x = np.minimum(4 * missed, 16), np.where(fresh, 16, np.minimum(4 * missed, 16))
@@ -287,11 +286,11 @@ def test_a_network_without_links_compiles_to_a_loop_that_knows_of_none(graph, mo
     def compiled():
         with jax.enable_x64(True):
             simulator = dg.Simulator(METHODS["CGT"], problem, dg.Network(graph))
-            setup, start = simulator.setup, simulator.init("zeros")._replace(x0=None)
+            start = simulator.init("zeros")._replace(x0=None)
             steps = partial(
-                inspect.unwrap(loop.advance), static=setup.static
+                inspect.unwrap(loop.advance), static=simulator.static
             )  # anew: JAX remembers what it traced
-            given = (setup.params[0], start, 10, 1, inputs(setup, 0, 10))
+            given = (simulator.params[0], start, 10, 1, simulator.inputs(0, 10))
             return instructions(jax.jit(steps).lower(*given).compile())
 
     ours = compiled()

@@ -474,7 +474,7 @@ def test_resume_with_fewer_steps_than_stored_is_refused(tmp_path):
 def test_slow_steps_report_progress_about_twice_a_second(monkeypatch):
     seen = []
     times = iter(np.arange(0, 10000, 2.0))
-    monkeypatch.setattr("digrad.simulation.driver.time.perf_counter", lambda: next(times))
+    monkeypatch.setattr(time, "perf_counter", lambda: next(times))
     dg.simulate(CGT, QUADRATIC, NETWORK, steps=60, callback=lambda progress: seen.append(progress.k))
     assert len(seen) >= 6  # chunks get short when every look at the clock is two seconds later
 
@@ -482,7 +482,7 @@ def test_slow_steps_report_progress_about_twice_a_second(monkeypatch):
 def test_calls_of_many_agents_are_never_so_short_that_their_ends_count(monkeypatch):
     seen = []
     times = iter(np.arange(0, 10000, 2.0))
-    monkeypatch.setattr("digrad.simulation.driver.time.perf_counter", lambda: next(times))
+    monkeypatch.setattr(time, "perf_counter", lambda: next(times))
     n = 4100
     problem = dg.problems.quadratic(curvature=np.ones((n, 1)), linear=np.ones((n, 1)))
     network = dg.Network(dg.graphs.ring(n))
@@ -492,8 +492,8 @@ def test_calls_of_many_agents_are_never_so_short_that_their_ends_count(monkeypat
 
 @pytest.mark.parametrize(("batch_size", "length"), [(4, 20), (64, 8)])
 def test_samples_do_not_shorten_calls_to_fewer_bytes_than_the_states_take(batch_size, length, monkeypatch):
-    monkeypatch.setattr("digrad.simulation.setup.BYTES_PER_CALL", 64)
-    assert dg.Simulator(CGT, digits(), NETWORK, batch_size=batch_size).setup.length == length
+    monkeypatch.setattr("digrad.simulation.simulator.BYTES_PER_CALL", 64)
+    assert dg.Simulator(CGT, digits(), NETWORK, batch_size=batch_size).length == length
 
 
 @pytest.mark.usefixtures("interruptible")

@@ -81,7 +81,7 @@ def test_killed_run_is_old_or_new_or_incomplete_and_goes_on(
         run(specs[0], start)
     made, built = traces(after), specs[-1].build()
     monkeypatch.setattr(
-        runner, "drive", lambda simulator, options, **rest: made[simulator.setup.name, options["seed"]]
+        runner, "drive", lambda simulator, options, **rest: made[simulator.name, options["seed"]]
     )
     killed = killed_everywhere(
         lambda folder: run(specs[-1], folder, built=built, **options), start, tmp_path / "killed"

@@ -9,6 +9,11 @@ the first alone: no weight of a network grows that much.
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from digrad.problems import Problem
+
 # An entry of x beyond this, relative to the largest one of the start, is far away.
 DIVERGED = 1e12
 # A gradient of more than this many times the largest at the start is steep; noise and overshooting stay below.
@@ -28,3 +33,13 @@ def far_away(largest: Any, representable: Any, minimum: Callable[[Any, Any], Any
         9000000000000.0
     """
     return minimum(DIVERGED * largest, representable)
+
+
+def limit_of(x: npt.NDArray[np.floating]) -> float:
+    """Return the entry of x beyond which a run that was at ``x`` ``[n, d]`` is far away; 0 where that is no scale."""
+    return far_away(float(np.abs(x).max()), float(np.finfo(x.dtype).max))
+
+
+def largest_gradient(problem: Problem, x: Any) -> float:
+    """Return the largest entry, in absolute value, of the gradients at ``x`` ``[n, d]``."""
+    return float(np.abs(problem.local_gradients(np.asarray(x, np.float64))).max())

@@ -2,9 +2,8 @@
 
 from digrad.simulation.checkpoint import Checkpoint
 from digrad.simulation.compare import compare
-from digrad.simulation.driver import Progress
 from digrad.simulation.run_options import Record, RunOptions, SimulatorOptions
-from digrad.simulation.simulate import simulate
+from digrad.simulation.simulate import Progress, simulate
 from digrad.simulation.simulator import Simulator
 from digrad.simulation.tensorboard import TensorBoard
 

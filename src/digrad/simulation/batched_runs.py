@@ -15,8 +15,7 @@ import numpy as np
 from digrad.core.hyperparameters import scheduled_fields
 from digrad.errors import ArgumentError
 from digrad.simulation.loop import Buffer, State, Static, Xs, advance
-from digrad.simulation.record import evaluate_many, first_rows, rows_of
-from digrad.simulation.setup import Setup, inputs, noise_of, samples_of, schedules_of
+from digrad.simulation.record import end_of_room, evaluate_many, first_rows, recorded, rows_of
 from digrad.simulation.simulator import Rows, Simulator
 
 ROW_BYTES = 256 << 20  # what the stored averages of all runs together take at most, about
@@ -33,7 +32,7 @@ def can_be_batched(network: Any, options: Mapping[str, Any]) -> bool:
     return not (options["stop_at_tolerance"] or record.paths or record.invariant or churn or remembers)
 
 
-class Batch:
+class BatchedSimulator:
     """Several simulators as one: states have an axis ``[runs]`` in front, rows are a list with those of each run.
 
     Call it inside ``jax.enable_x64(True)``.
@@ -44,20 +43,18 @@ class Batch:
         share_samples: Give every run the samples of the first.
 
     Attributes:
-        setup: The setup of the first.
+        length: Iterations of one call at most.
     """
 
     def __init__(
         self, simulators: Sequence[Simulator], options: Sequence[Mapping[str, Any]], share_samples: bool
     ) -> None:
-        self._simulators, self._setups = simulators, [simulator.setup for simulator in simulators]
-        lead = self.setup = self._setups[0]
+        self._simulators, lead = simulators, simulators[0]
+        self._lead, self.length = lead, lead.length
         if not all(can_be_batched(lead.network, one) for one in options):
             raise ArgumentError("batched runs neither stop at the tolerance nor record paths or invariants.")
-        if any(setup.network is not lead.network for setup in self._setups):
+        if any(one.network is not lead.network for one in simulators):
             raise ArgumentError("batched runs share one network, and all that it draws.")
-        if share_samples:
-            self._setups = [setup._replace(sampler=lead.sampler) for setup in self._setups]
         # Fewer rows of each if those of all would not fit.
         row_bytes = lead.problem.dim * lead.options["dtype"].itemsize * len(simulators)
         self._static = lead.static._replace(
@@ -66,7 +63,7 @@ class Batch:
             shares_samples=share_samples or lead.sampler is None,
         )
         self._params = lead.params[0]._replace(
-            method=_stack([setup.params[0].method for setup in self._setups], lead.options["dtype"]),
+            method=_stack([one.params[0].method for one in simulators], lead.options["dtype"]),
             arrays=lead.problem.code.batched_arrays(lead.problem.arrays(lead.options["dtype"])),
         )
 
@@ -78,12 +75,10 @@ class Batch:
 
     def run(self, state: State, steps: int) -> tuple[State, list[Rows]]:
         """Take as many of ``steps`` steps as one call of the loop may."""
-        k, every = int(state.k), self.setup.options["record_every"]
-        first_row = -(-k // every)
-        end = min(k + steps, (first_row + self._static.rows) * every)
+        k, every = int(state.k), self._lead.options["record_every"]
+        end = min(k + steps, end_of_room(k, every, self._static.rows))
         after, buffer = self._advance(state, end, every)
-        ks = [np.arange(first_row * every, reached, every) for reached in after.reached.tolist()]
-        return after, self._rows(ks, buffer)
+        return after, self._rows([recorded(k, reached, every) for reached in after.reached.tolist()], buffer)
 
     def measure(self, state: State, last: int) -> list[Rows]:
         """Return the row of the iteration where each run ended, by one step more.
@@ -92,9 +87,9 @@ class Batch:
             state: State of the batch.
             last: The number of iterations that schedules know.
         """
-        ends, setup = state.reached.tolist(), self.setup
-        changes = setup.sampler or setup.options["gradient_noise"] or not setup.params[0].operators
-        ks = ends if changes or scheduled_fields(setup.method) else [last] * len(ends)
+        ends, lead = state.reached.tolist(), self._lead
+        changes = lead.sampler or lead.options["gradient_noise"] or not lead.params[0].operators
+        ks = ends if changes or scheduled_fields(lead.method) else [last] * len(ends)
         buffers: dict[int, Buffer] = {}
         for k in sorted(set(ks)):
             here = state._replace(k=jnp.asarray(k), alive=jnp.asarray([True] * len(ends)))
@@ -114,7 +109,7 @@ class Batch:
         ]
 
     def _advance(self, state: State, end: int, every: int, last: int | None = None) -> tuple[State, Buffer]:
-        xs = _inputs(self._setups, int(state.k), end, last, self._static)
+        xs = _inputs(self._simulators, int(state.k), end, last, self._static)
         done = advance(self._params, state._replace(x0=None), end, every, xs, static=self._static)
         after, buffer = jax.block_until_ready(done)
         return after._replace(x0=state.x0), buffer
@@ -127,28 +122,25 @@ class Batch:
             for number, one in enumerate(ks)
         ]
         points, cuts = np.concatenate([one.point for one in own]), np.cumsum([len(one) for one in ks])[:-1]
-        found = evaluate_many(self._static.losses, self.setup.params[0].arrays, points)
+        found = evaluate_many(self._static.losses, self._lead.params[0].arrays, points)
         loss, grad_norm = (np.split(column, cuts) for column in found)
         return [
-            rows_of(ks[i], own[i], loss[i], grad_norm[i], setup.traffic)
-            for i, setup in enumerate(self._setups)
+            rows_of(ks[i], own[i], loss[i], grad_norm[i], one.traffic)
+            for i, one in enumerate(self._simulators)
         ]
 
 
-def _inputs(setups: Sequence[Setup], first: int, end: int, last: int | None, static: Static) -> Xs:
+def _inputs(simulators: Sequence[Simulator], first: int, end: int, last: int | None, static: Static) -> Xs:
     """Return the inputs of all runs: own schedules and, unless shared, own samples; weights and delivery of one."""
-    xs = inputs(setups[0], first, end, last)
-    each = [xs.schedules, *(schedules_of(setup, first, end, last) for setup in setups[1:])]
-    xs = xs._replace(
-        schedules={name: np.stack([one[name] for one in each], axis=1) for name in xs.schedules}  # pyright: ignore[reportArgumentType]
-    )
+    lead, *others = simulators
+    xs: Any = lead.inputs(first, end, last)
+    each = [xs.schedules, *(one.schedules(first, end, last) for one in others)]
+    xs = xs._replace(schedules={name: np.stack([one[name] for one in each], axis=1) for name in xs.schedules})
     if xs.noise is not None:
-        noise: list[Any] = [xs.noise, *(noise_of(setup, first, end) for setup in setups[1:])]
-        xs = xs._replace(noise=np.stack(noise, axis=1))  # pyright: ignore[reportArgumentType]
+        xs = xs._replace(noise=np.stack([xs.noise, *(one.noise(first, end) for one in others)], axis=1))  # pyright: ignore[reportCallIssue, reportArgumentType]
     if static.shares_samples:
         return xs
-    own: list[Any] = [xs.samples, *(samples_of(setup, first, end) for setup in setups[1:])]
-    return xs._replace(samples=np.stack(own, axis=1))  # pyright: ignore[reportArgumentType]
+    return xs._replace(samples=np.stack([xs.samples, *(one.samples(first, end) for one in others)], axis=1))  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 def _stack(trees: Sequence[Any], dtype: Any = None) -> Any:

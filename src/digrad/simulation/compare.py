@@ -11,9 +11,9 @@ from digrad.network import Network
 from digrad.problems import Problem
 from digrad.simulation.batched_runs import can_be_batched
 from digrad.simulation.checkpoint import Checkpoint
-from digrad.simulation.driver import Progress, drive, drive_batch
 from digrad.simulation.run_options import RunOptions, check_parts, complete, labelled, lists_options
-from digrad.simulation.simulate import simulator_of
+from digrad.simulation.simulate import Progress, drive, drive_batch
+from digrad.simulation.simulator import Simulator
 from digrad.trace import Ensemble, Trace
 from digrad.types import Method
 
@@ -88,7 +88,7 @@ def compare(
     if is_batched and callback is None and checkpoint is None:
         ensembles: dict[str, Any] = {}
         for label, method in by_label.items():
-            simulator = simulator_of(method, problem, network, wanted, label)
+            simulator = Simulator.of(method, problem, network, wanted, label)
             every = [simulator.with_numbers(method, seed) for seed in several]
             ensembles[label] = Ensemble(
                 tuple(drive_batch(every, [{**wanted, "seed": one} for one in several]))
@@ -99,7 +99,7 @@ def compare(
 
     def run(label: str, seed: int) -> Trace:
         own = {**wanted, "seed": seed}
-        simulator = simulator_of(by_label[label], problem, network, own, label)
+        simulator = Simulator.of(by_label[label], problem, network, own, label)
         return drive(simulator, own, callback=callback, checkpoint=_of_run(checkpoint, label, seed))
 
     return run_each(by_label, several, run)

@@ -67,6 +67,11 @@ def edges_of_steps(
     return Edges(*jax.device_put(arrays)), tuple(ends[:MOST_SLICES])
 
 
+def edges_only(network: Network, matrix: str, first: int, length: int, dtype: npt.DTypeLike) -> Edges:
+    """Return the matrices of several iterations edge by edge."""
+    return edges_of_steps(network, matrix, first, length, dtype)[0]
+
+
 def only_if(condition: jax.Array | bool, make: Callable[..., Any], *operands: Any) -> Any:
     """Return ``make(*operands)``, or zeros where the condition is false, and it is not computed then."""
     make = jax.jit(make, inline=True)  # traced once, for its shapes and for its code

@@ -1,17 +1,24 @@
-"""Gradient sources: how the gradient of a step is made of the samples that are drawn for it.
+"""Gradient sources: the samples and the noise of every step, and how its gradient is made of them.
 
 A source may remember something between steps; its memory is carried beside the state of the method, which sees neither
 samples nor memory. So one method runs with any of them.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
 
 from digrad.arrays import clip_rows
-from digrad.problems import LossCode
+from digrad.noise import Gaussian, draws
+from digrad.privacy import Private
+from digrad.problems import LossCode, Problem
+from digrad.sampling import PRIVACY
+from digrad.simulation.run_options import Sampler
 
 
 class Source(Protocol):
@@ -111,3 +118,47 @@ class ClippedSum:
 
         total = jax.vmap(clipped, in_axes=1)(index).sum(axis=0)
         return total / jnp.asarray(self.expected, x.dtype)[:, None] + regulariser, memory
+
+
+def make_source(problem: Problem, options: Mapping[str, Any]) -> Source:
+    """Return how a run makes gradients of its samples."""
+    sampling = options["sampling"]
+    if sampling == "saga" and problem.sizes:
+        return Saga(problem.sizes)
+    if isinstance(sampling, Private) and problem.sizes:
+        clips = sampling.clip * np.where(problem.agent_scale > 0, problem.agent_scale, 1.0)
+        return ClippedSum(tuple(clips), tuple(sampling.rate * size for size in problem.sizes))
+    return Mean()
+
+
+def samples_of(sampler: Sampler | None, first: int, end: int, room: int) -> npt.NDArray[np.int32] | None:
+    """Return the places of the samples of the iterations first, ..., end - 1; None where all are used.
+
+    Args:
+        sampler: Sampler of the run.
+        first: First iteration.
+        end: The one after the last.
+        room: How many iterations the table has room for.
+    """
+    if sampler is None:
+        return None
+    drawn = sampler.batches(first, max(1, end - first))
+    return np.pad(drawn, ((0, room - len(drawn)), (0, 0), (0, 0)))
+
+
+def noise_of(
+    problem: Problem, options: Mapping[str, Any], first: int, end: int, room: int
+) -> npt.NDArray[np.floating] | None:
+    """Return the noise of the gradients of the iterations first, ..., end - 1; None where there is none."""
+    noise, sampling, length = options["gradient_noise"], options["sampling"], max(1, end - first)
+    shape, drawn = (problem.n_agents, problem.dim), []
+    if noise is not None:
+        drawn.append(draws(noise, options["seed"], first, length, *shape))
+    if isinstance(sampling, Private):
+        scale = sampling.clip * sampling.noise_multiplier / (sampling.rate * np.array(problem.sizes))
+        scale *= problem.agent_scale  # which is no part of what was clipped
+        normal = draws(Gaussian(1.0), options["seed"], first, length, *shape, stream=PRIVACY)
+        drawn.append(scale[:, None] * normal)
+    if not drawn:
+        return None
+    return np.pad(np.sum(drawn, axis=0).astype(options["dtype"]), ((0, room - length), (0, 0), (0, 0)))

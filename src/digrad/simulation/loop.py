@@ -6,6 +6,7 @@ evaluates many of them in one product, which is several times cheaper. Of a run 
 a sweep, the theory's checks, benchmarks) calls :func:`advance`.
 """
 
+import dataclasses
 import inspect
 from collections.abc import Callable
 from functools import cache, partial
@@ -13,18 +14,19 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
 from jax import lax
 
 from digrad import metrics
 from digrad.core.divergence import far_away
-from digrad.core.hyperparameters import with_fields
+from digrad.core.hyperparameters import numeric_fields, with_fields
 from digrad.core.link_state import LinkState
 from digrad.links import Links
 from digrad.problems import LossCode
 from digrad.simulation.edge_mixing import only_if
 from digrad.simulation.gradient_sources import Source
-from digrad.simulation.mixing import MANY_AGENTS, Operator, count, pick
-from digrad.simulation.simulated_net import SimulatedNet
+from digrad.simulation.mixing import MANY_AGENTS, Operator, SimulatedNet, count, pick
 from digrad.simulation.unreliable_net import Delivery, LinkRules, UnreliableNet
 
 PLAIN = {
@@ -345,3 +347,58 @@ def _write(table: Buffer, row: jax.Array, found: dict[str, Any]) -> Buffer:
         for name, values in found.items()
     }
     return table._replace(**new)
+
+
+def numbers_only(method: Any, dtype: npt.DTypeLike) -> Any:
+    """Return the method as a pytree of floats and columns of them, with zero in place of a schedule.
+
+    A field annotated with ``float`` is a leaf, so that a new step size does not compile again, and so is one of a part
+    that a method is composed of; every other field (a name, a flag, a count) is static.
+    """
+    if isinstance(method, tuple):
+        return tuple(numbers_only(part, dtype) for part in method)
+    _register(type(method))
+    values: dict[str, Any] = {name: getattr(method, name) for name in numeric_fields(type(method))}
+    scheduled = {name: 0.0 for name, value in values.items() if callable(value)}
+    columns = {
+        name: np.asarray(value, dtype)
+        for name, value in values.items()
+        if np.ndim(value) and not callable(value)
+    }
+    whole = {name: float(value) for name, value in values.items() if isinstance(value, int)}
+    parts = {name: numbers_only(getattr(method, name), dtype) for name in _parts(method)}
+    return with_fields(method, {**columns, **scheduled, **whole, **parts})
+
+
+def _parts(method: Any) -> tuple[str, ...]:
+    """Return the fields that hold numbers of their own: a data class, or several."""
+    numeric = numeric_fields(type(method))
+    others = [field.name for field in dataclasses.fields(method) if field.name not in numeric]
+    return tuple(name for name in others if _is_part(getattr(method, name)))
+
+
+def _is_part(value: Any) -> bool:
+    if isinstance(value, tuple) and value:
+        return all(map(_is_part, value))
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+@cache
+def _register(method_type: type) -> None:
+    """Make a method class a pytree whose leaves are its numbers; unflattening skips the checks of its constructor."""
+    numeric = numeric_fields(method_type)
+    others = tuple(field.name for field in dataclasses.fields(method_type) if field.name not in numeric)
+
+    def flatten(method: Any) -> tuple[list[Any], tuple[Any, ...]]:
+        parts = _parts(method)
+        static = tuple((name, getattr(method, name)) for name in others if name not in parts)
+        return [getattr(method, name) for name in (*numeric, *parts)], (parts, static)
+
+    def unflatten(form: tuple[Any, ...], leaves: Any) -> Any:
+        parts, static = form
+        method = object.__new__(method_type)
+        method.__dict__.update(static)
+        method.__dict__.update(zip((*numeric, *parts), leaves, strict=True))
+        return method
+
+    jax.tree_util.register_pytree_node(method_type, flatten, unflatten)

@@ -1,22 +1,26 @@
-"""Mixing of stacked arrays in JAX: dense for few agents, sparse for many, of one iteration or of several.
+"""Mixing of stacked arrays in JAX: the operators of a network, and the net of one iteration as methods see it.
 
-An operator is a dense matrix, or fixed-width slots (every agent's first in-neighbours) plus a tail of the
+An operator is a dense matrix for few agents, or fixed-width slots (every agent's first in-neighbours) and a tail of the
 remaining edges. A sum over slots with in-bounds gathers was measured 2 to 30 times faster than XLA's sparse
 formats on 5 000 to 50 000 agents; the tail keeps a hub from widening everybody's slots. Where all agents of a large
 network listen alike (rings, exponential graphs), the sum is over moved copies of x, and no index is read.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
+from digrad.core.net import Primitives, Sent, arrays_sent
+from digrad.links import Links
+from digrad.links.compressors import decoded
 from digrad.network import Mixing, Network, StepWeights, circulant, step_weights
-from digrad.simulation.edge_mixing import Edges
+from digrad.simulation.edge_mixing import Edges, edges_only
 
 DENSE_AGENTS = 64  # up to which the matrix is multiplied densely
 SUM_AGENTS = 8  # up to which a sum over senders beats a matrix product (1.1x of a whole step on a9a)
@@ -94,6 +98,57 @@ def linked_steps(network: Network, matrix: str, first: int, length: int, dtype: 
     own, given = (weights.own, nothing) if matrix == "R" else (np.ones_like(nothing), sent)
     others = _steps(weights._replace(own=nothing), dtype)
     return Linked(others, *jax.device_put((own.astype(dtype), given.astype(dtype), sent > 0)))
+
+
+def known_operators(
+    network: Network, matrices: dict[str, str], dtype: np.dtype[Any], most_bytes: int
+) -> tuple[dict[str, Operator], dict[str, Operator], int]:
+    """Return the operators of a constant network, or those of all phases, and what a fresh one takes otherwise.
+
+    Args:
+        network: The network.
+        matrices: The matrix behind each primitive.
+        dtype: Of the weights.
+        most_bytes: What all phases may take.
+    """
+    if network.period == 1 and builder(network) is of_steps:
+        at = network.at(0)
+        return {name: constant(getattr(at, matrix), dtype) for name, matrix in matrices.items()}, {}, 0
+    entries = network.n**2 if network.n <= DENSE_AGENTS else 2 * (network.n + network.union.n_edges)
+    size = entries * dtype.itemsize * len(matrices)  # of one iteration, about
+    if network.period is None or network.period * size > most_bytes:
+        return {}, {}, size
+    return {}, operators_of(network, matrices, 0, network.period, dtype), 0
+
+
+def operators_of(
+    network: Network, matrices: dict[str, str], first: int, length: int, dtype: npt.DTypeLike
+) -> dict[str, Operator]:
+    """Return the operators of the iterations first, ..., first + length - 1, by primitive."""
+    build = builder(network)
+    return {name: build(network, matrix, first, length, dtype) for name, matrix in matrices.items()}
+
+
+def builder(network: Network) -> Callable[..., Operator]:
+    """Return what makes the operators of a network."""
+    if network.is_unreliable:
+        return edges_only
+    return of_steps if compression_of(network) is None else linked_steps
+
+
+def first_operators(
+    build: Callable[..., Operator], network: Network, matrices: dict[str, str], dtype: npt.DTypeLike
+) -> dict[str, Any]:
+    """Return the operators of the first iteration."""
+    return {name: pick(build(network, matrix, 0, 1, dtype), 0) for name, matrix in matrices.items()}
+
+
+def compression_of(network: Network) -> Links | None:
+    """Return how messages are compressed, and nothing else of the links; None for not at all."""
+    links = network.links
+    if links is None or links.compressor is None:
+        return None
+    return Links(compressor=links.compressor, damping=links.damping)
 
 
 def pick(operator: Operator, i: jax.Array | int) -> Operator:
@@ -203,3 +258,70 @@ def _best_width(degree: npt.NDArray[np.integer]) -> int:
     widths = np.arange(1, min(degree.max(), 64) + 1)
     tails = np.array([np.maximum(degree - width, 0).sum() for width in widths])
     return int(widths[np.argmin(widths * len(degree) + TAIL_COST * tails)])
+
+
+class SimulatedNet(Primitives):
+    """The network of one iteration.
+
+    Args:
+        operators: The matrices that the method needs, by primitive.
+        n: The number of agents.
+        dimension: Of an estimate; arrays of this width are compressed.
+        links: How messages are compressed; None for not at all.
+        references: One for each compressed array that a step sends, in the order of sending, None for one that is
+            compressed as it is; by default none are known yet.
+        is_first: Whether this is the first step.
+    """
+
+    def __init__(
+        self,
+        operators: Mapping[str, Operator],
+        n: int,
+        *,
+        dimension: int = 0,
+        links: Links | None = None,
+        references: tuple[Any, ...] | None = None,
+        is_first: Any = False,
+    ) -> None:
+        self._operators, self._n, self._dimension = operators, n, dimension
+        self._compression, self._references, self._is_first = links, references, is_first
+        self.links: list[Any] = []  # the references after this step
+
+    @property
+    def one_hot(self) -> jax.Array:
+        """The identity: row i is agent i."""
+        return jnp.eye(self._n)
+
+    def mean(self, x: Any) -> Any:
+        """Average over all agents."""
+        if isinstance(x, tuple):
+            return tuple(self.mean(part) for part in x)
+        return jnp.broadcast_to(x.mean(axis=0), x.shape)
+
+    def _exchange(self, primitive: str, x: Any) -> Any:
+        mixed = tuple(self._send(primitive, sent) for sent in arrays_sent(primitive, x))
+        return mixed if isinstance(x, tuple) else mixed[0]
+
+    def _send(self, primitive: str, sent: Sent) -> jax.Array:
+        operator, x = self._operators[primitive], sent.array
+        if not isinstance(operator, Linked):
+            assert not isinstance(operator, Edges)
+            return apply(operator, x)
+        damping = self._compression.pair_damping if self._compression and sent.is_pair else 1.0
+        return apply_decoded(operator, x, self._decoded(primitive, operator, sent), damping)
+
+    def _decoded(self, primitive: str, operator: Linked, sent: Sent) -> jax.Array:
+        """Return what receivers decode of an array; a short one, such as a weight, travels as it is."""
+        x, compressor = sent.array, self._compression and self._compression.compressor
+        if compressor is None or not sent.is_compressible(self._dimension):
+            return x
+        flat = x.reshape(len(x), -1)
+        if not sent.keeps_reference(primitive):
+            self.links.append(None)
+            return decoded(compressor, flat, None).reshape(x.shape)
+        known = jnp.zeros_like(flat) if self._references is None else self._references[len(self.links)]
+        value = jnp.where(self._is_first, flat, decoded(compressor, flat, known))
+        # The reference of an agent without receivers stays; before the first message it is the estimate itself.
+        sends = (operator.sends | self._is_first)[:, None]
+        self.links.append(jnp.where(sends, value, known))
+        return value.reshape(x.shape)

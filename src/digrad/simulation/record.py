@@ -23,6 +23,16 @@ GROUP = 25
 FLOATS = ("loss", "grad_norm", "consensus_error", "tracking_error", "fraction_clipped")
 
 
+def recorded(first: int, end: int, every: int) -> npt.NDArray[np.int64]:
+    """Return which of the iterations first, ..., end - 1 are recorded."""
+    return np.arange(-(-first // every) * every, end, every)
+
+
+def end_of_room(first: int, every: int, rows: int) -> int:
+    """Return the iteration from which a buffer of ``rows`` rows, begun at ``first``, has no room."""
+    return (-(-first // every) + rows) * every
+
+
 def rows_of(
     ks: npt.NDArray[np.int64],
     buffer: Buffer,

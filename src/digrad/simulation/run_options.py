@@ -33,7 +33,6 @@ from digrad.privacy import Private
 from digrad.problems import Problem
 from digrad.problems.problem import as_floats
 from digrad.sampling import EpochPermutations, PoissonSamples, WithReplacement, normal_start
-from digrad.simulation.gradient_sources import ClippedSum, Mean, Saga, Source
 from digrad.types import Average
 
 MOST_STEPS = 10**12  # even a microsecond for each would take days
@@ -281,17 +280,6 @@ def _sizes(problem: Problem, name: str, given: object) -> tuple[int, ...]:
             f"mini-batches would minimise a different function; take the mean, or leave `{name}` out."
         )
     return problem.sizes
-
-
-def make_source(problem: Problem, options: Mapping[str, Any]) -> Source:
-    """Return how a run makes gradients of its samples."""
-    sampling = options["sampling"]
-    if sampling == "saga" and problem.sizes:
-        return Saga(problem.sizes)
-    if isinstance(sampling, Private) and problem.sizes:
-        clips = sampling.clip * np.where(problem.agent_scale > 0, problem.agent_scale, 1.0)
-        return ClippedSum(tuple(clips), tuple(sampling.rate * size for size in problem.sizes))
-    return Mean()
 
 
 def make_start(x0: Any, problem: Problem, seed: int) -> npt.NDArray[np.float64]:

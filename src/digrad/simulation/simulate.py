@@ -1,19 +1,66 @@
-"""Run a method on a problem over a network, as users call it."""
+"""A run from its start to its end: progress, Ctrl-C, checkpoints, the verdict, and what a stored run is known by."""
 
-from collections.abc import Callable, Mapping
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
 from typing import Any, Unpack
 
 import jax
+import numpy as np
+import numpy.typing as npt
 
+from digrad._internal.fingerprints import fingerprint
+from digrad._internal.user_warnings import warn_user
+from digrad.core import hyperparameters
+from digrad.errors import ArgumentError, CheckpointError, StorageError
 from digrad.network import Network
+from digrad.privacy import Private
 from digrad.problems import Problem
+from digrad.simulation import checkpoint as checkpoints
+from digrad.simulation.batched_runs import BatchedSimulator
 from digrad.simulation.checkpoint import Checkpoint
-from digrad.simulation.driver import Progress, drive
-from digrad.simulation.run_options import RunOptions, SimulatorOptions, check_parts, complete, lists_options
-from digrad.simulation.setup import set_up
-from digrad.simulation.simulator import Simulator
-from digrad.trace import Trace
+from digrad.simulation.loop import State
+from digrad.simulation.mixing import MANY_AGENTS
+from digrad.simulation.record import before, columns_of, is_within, joined
+from digrad.simulation.run_options import RunOptions, check_parts, complete, lists_options
+from digrad.simulation.simulator import LEAST_STEPS, Rows, Simulator
+from digrad.trace import Trace, Verdict, is_stalled
 from digrad.types import Method
+
+CALL_SECONDS = 0.5  # how long a call should take: Ctrl-C and progress wait for its end
+FIRST_STEPS = 10  # of the first call, before anything is known about the time of a step
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Progress of a run, passed to a callback after each chunk, or of a training or search in a worker process.
+
+    Args:
+        name: The method, with its seed if there are several.
+        k: Steps done; of a search, trials.
+        steps: Steps in all.
+        loss: Loss at the average of the agents; of a search, on held-out data.
+        grad_norm: Norm of the gradient there.
+        consensus_error: How far the agents are apart.
+        test_accuracy: Test accuracy of the average model of a training.
+        seconds_left: Until all jobs of a pool of workers are done, at the speed so far; None before it is known.
+    """
+
+    name: str
+    k: int
+    steps: int
+    loss: float = math.nan
+    grad_norm: float = math.nan
+    consensus_error: float = math.nan
+    test_accuracy: float | None = None
+    seconds_left: float | None = None
 
 
 @lists_options(RunOptions)
@@ -52,14 +99,291 @@ def simulate(
     wanted = complete(options, "simulate")
     check_parts(method, problem, network, type(method).__name__)
     return drive(
-        simulator_of(method, problem, network, wanted), wanted, callback=callback, checkpoint=checkpoint
+        Simulator.of(method, problem, network, wanted), wanted, callback=callback, checkpoint=checkpoint
     )
 
 
-def simulator_of(
-    method: Method, problem: Problem, network: Network, options: Mapping[str, Any], name: str | None = None
-) -> Simulator:
-    """Return the simulator of a run, from arguments that have been checked and all its options."""
-    own = {key: options[key] for key in SimulatorOptions.__annotations__}
+def drive(
+    simulator: Simulator,
+    options: Mapping[str, Any],
+    *,
+    callback: Callable[[Progress], None] | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> Trace:
+    """Run to the end, to the tolerance, to divergence or to Ctrl-C, and return the trace.
+
+    Args:
+        simulator: The simulator to run.
+        options: Complete, of :class:`~digrad.simulation.run_options.RunOptions`.
+        callback: Called after every chunk.
+        checkpoint: File to store the run in, and whether to resume from it.
+    """
+    if not isinstance(checkpoint, Checkpoint | None):
+        raise ArgumentError(f"`checkpoint` must be a Checkpoint(path, every=...), but got {checkpoint!r}.")
+    if callback is not None and not callable(callback):
+        raise ArgumentError(f"`callback` of simulate must be a function of a Progress, but got {callback!r}.")
+    steps, began = options["steps"], time.perf_counter()
+    start = simulator.init(options["x0"])
+    facts = facts_of(simulator, start.x0, is_stored=checkpoint is not None)
+    parts: list[Rows] = []
+
+    def save(state: State) -> None:
+        if not checkpoint or not state.alive:  # nothing goes on from there
+            return
+        try:
+            checkpoints.save(
+                checkpoint.path,
+                k=int(state.k),
+                state=(state.method_state, state.links, state.limit, state.memory),
+                columns=joined(parts),
+                seconds=time.perf_counter() - began,
+                fingerprint=facts,
+            )
+        except StorageError as error:  # hours of work are worth more than the file that was to protect them
+            warn_user(f"{simulator.name} goes on without a checkpoint at k = {int(state.k)}: {error}")
+
+    def note(state: State) -> None:
+        k = int(state.k)
+        if callback:
+            last = next((part for part in reversed(parts) if part and len(part["k"])), None)
+            names = ("loss", "grad_norm", "consensus_error")
+            figures = {name: float(last[name][-1]) for name in names if last}
+            callback(Progress(simulator.name, k, steps, **figures))
+        if checkpoint and (k % checkpoint.every == 0 or k == steps):
+            save(state)
+
+    with checkpoints.held(checkpoint) if checkpoint else nullcontext(False) as is_stored:
+        if checkpoint and is_stored:
+            start, rows, seconds = _resumed(checkpoint, start, facts, steps)
+            parts.append(rows)
+            began -= seconds
+        end, interrupted = run_to_end(
+            simulator, start, steps, parts, note,
+            tolerance=options["tolerance"] if options["stop_at_tolerance"] else None, seconds=CALL_SECONDS,
+            least=LEAST_STEPS if simulator.problem.n_agents > MANY_AGENTS else 1,
+            every=checkpoint and checkpoint.every,
+        )  # fmt: skip
+        if interrupted:
+            save(end)
+        parts.append(simulator.measure(end, last=steps))
+        seconds = time.perf_counter() - began
+        return ended(simulator, options, end, parts, facts=facts, seconds=seconds, interrupted=interrupted)
+
+
+def _resumed(
+    checkpoint: Checkpoint, start: State, facts: dict[str, Any], steps: int
+) -> tuple[State, Rows, float]:
+    """Return the state in a file, what had been recorded, and the seconds spent."""
+    path, template = Path(checkpoint.path), (start.method_state, start.links, start.limit, start.memory)
+    k, stored, rows, seconds = checkpoints.load(path, state=template, fingerprint=facts)
+    if k > steps:
+        raise CheckpointError(
+            f"`{path}` is at k = {k}, beyond steps = {steps}; ask for at least {k} steps, or start over with overwrite."
+        )
     with jax.enable_x64(True):
-        return Simulator.of(set_up(method, problem, network, own, name=name or type(method).__name__))
+        at, (method_state, links, limit, memory) = jax.numpy.asarray(k), jax.device_put(stored)
+    state = start._replace(
+        k=at, reached=at, limit=limit, method_state=method_state, links=links, memory=memory
+    )
+    return state, rows, seconds
+
+
+def drive_batch(
+    simulators: Sequence[Simulator],
+    options: Sequence[Mapping[str, Any]],
+    *,
+    share_samples: bool = False,
+) -> list[Trace]:
+    """Run all together to the end, to divergence or to Ctrl-C, and return their traces.
+
+    Args:
+        simulators: Of one method class, problem and network.
+        options: Of each run, complete; only starts and seeds differ.
+        share_samples: Give every run the samples of the first.
+    """
+    began, steps, parts, traces = time.perf_counter(), options[0]["steps"], [], []
+    with jax.enable_x64(True):
+        batch = BatchedSimulator(simulators, options, share_samples)
+        # Never timed: in which product a point is evaluated, and so its rounding, depends on where the calls end.
+        state, interrupted = run_to_end(batch, batch.init([one["x0"] for one in options]), steps, parts)
+        parts.append(batch.measure(state, steps))
+        ends, seconds = batch.states(state), (time.perf_counter() - began) / len(simulators)
+        for simulator, own, end, *rows in zip(simulators, options, ends, *parts, strict=True):
+            if not (interrupted or end.alive or simulator.limit_beyond(end) is None):
+                traces.append(drive(simulator, own))  # far away without having diverged, and so run alone
+                continue
+            facts = facts_of(simulator, end.x0)
+            traces.append(
+                ended(simulator, own, end, rows, facts=facts, seconds=seconds, interrupted=interrupted)
+            )
+    return traces
+
+
+def run_to_end(
+    simulator: Simulator | BatchedSimulator,
+    state: State,
+    steps: int,
+    parts: list[Any],
+    note: Callable[[State], None] = lambda state: None,
+    *,
+    tolerance: float | None = None,
+    seconds: float | None = None,
+    least: int = 1,
+    every: int | None = None,
+) -> tuple[State, bool]:
+    """Run until iteration ``steps``, until all runs have diverged, or to Ctrl-C.
+
+    Args:
+        simulator: The simulator of one run or of several.
+        state: Where to begin.
+        steps: Where to end.
+        parts: Gets what each call of the loop recorded.
+        note: Called with the state after each call.
+        tolerance: End a single run at the first recorded iteration that is within it.
+        seconds: How long a call should take, about: it takes fewer steps then than it could.
+        least: How many steps a call takes even if that is longer than ``seconds``.
+        every: Calls end at multiples of this.
+
+    Returns:
+        The state at the end, and whether Ctrl-C ended the run.
+    """
+    rows: Any
+    longest = simulator.length
+    length, is_first, is_stopped = min(longest, FIRST_STEPS) if seconds else longest, True, False
+    with _deferred_interrupt() as is_interrupted:
+        try:
+            while (k := int(state.k)) < steps and np.any(state.alive) and not is_stopped:
+                began, room = time.perf_counter(), every - k % every if every else steps
+                after, rows = simulator.run(state, min(length, steps - k, room))
+                if tolerance is not None and (good := is_within(rows, tolerance)).any():
+                    is_stopped, last = True, int(rows["k"][np.argmax(good)])
+                    rows = before(rows, last)
+                    after = simulator.run(state, last - k)[0] if last > k else state
+                state = after
+                parts.append(rows)
+                note(state)
+                if is_interrupted():
+                    return state, True
+                if seconds and not is_first:  # the first call compiles
+                    per_step = (time.perf_counter() - began) / max(1, int(state.k) - k)
+                    length = int(min(longest, max(least, seconds / per_step)))
+                is_first = False
+        except KeyboardInterrupt:
+            return state, True
+    return state, False
+
+
+@contextmanager
+def _deferred_interrupt() -> Iterator[Callable[[], bool]]:
+    """Within the block the first Ctrl-C only sets a flag, which the yielded function reads; a second one raises.
+
+    Python may deliver an interrupt inside a callback of JAX, where it is lost with a traceback; a flag is not. Signals
+    reach the main thread only, so elsewhere nothing changes.
+    """
+    pressed = False
+
+    def note(number: int, frame: Any) -> None:
+        nonlocal pressed
+        if pressed:
+            raise KeyboardInterrupt
+        pressed = True
+
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield lambda: False
+        return
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: pressed
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+def facts_of(
+    simulator: Simulator, x0: npt.NDArray[np.floating], *, is_stored: bool = False
+) -> dict[str, Any]:
+    """Return what determines the numbers of a run, as a stored run is recognised by.
+
+    Raises:
+        ArgumentError: The run is to be stored, and one of them cannot be recognised in another process.
+    """
+
+    def recognised(make: Callable[[], Any], what: str) -> Any:
+        try:
+            return make()
+        except ArgumentError as error:
+            if not is_stored:
+                return None
+            raise ArgumentError(
+                f"`checkpoint` of simulate must be able to recognise its run, but {what} cannot be identified: {error}."
+            ) from error
+
+    method, problem, network = simulator.method, simulator.problem, simulator.network
+    apart = ("record", "dtype", "gradient_noise")
+    options = {name: value for name, value in simulator.options.items() if name not in apart}
+    options["sampling"] = hyperparameters.plain(options["sampling"])
+    if noise := simulator.options["gradient_noise"]:
+        options["gradient_noise"] = hyperparameters.plain(noise)
+    record = simulator.options["record"]
+    return {
+        **options,
+        **{name: value for name, value in asdict(record).items() if value is not False},
+        "dtype": simulator.options["dtype"].name,
+        "method": type(method).__name__,
+        "method_hash": recognised(lambda: _hash_of_class(type(method)), "the class of the method"),
+        "hyper_parameters": recognised(lambda: hyperparameters.describe(method), "a hyper-parameter"),
+        "problem": problem.name,
+        "problem_hash": recognised(lambda: problem.content_hash, "the problem"),
+        "network_hash": recognised(lambda: network.content_hash, "the network"),
+        "start_hash": _hash_of(x0),
+    }
+
+
+_hash_of_class = lru_cache(maxsize=64)(fingerprint)
+
+
+def _hash_of(array: npt.NDArray[Any]) -> str:
+    """Return the SHA-256 of the entries of an array, in hexadecimal."""
+    return sha256(np.ascontiguousarray(array).data).hexdigest()
+
+
+def rule_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what else the end of a run and its verdict depend on."""
+    return {name: options[name] for name in ("tolerance", "stop_at_tolerance")}
+
+
+def ended(
+    simulator: Simulator,
+    options: Mapping[str, Any],
+    state: State,
+    parts: Sequence[Rows],
+    *,
+    facts: Mapping[str, Any],
+    seconds: float,
+    interrupted: bool,
+) -> Trace:
+    """Return the trace of a run whose last iteration is recorded, with its verdict."""
+    k, rows = int(state.reached), joined(parts)
+    tolerance, sampling = options["tolerance"], options["sampling"]
+    is_stop = options["stop_at_tolerance"] and k % options["record_every"] == 0 and k < options["steps"]
+    within, has_diverged = is_within(rows, tolerance)[-1], not bool(state.alive)
+    verdict: Verdict = "converged" if within else "not converged"
+    if has_diverged:
+        verdict = "diverged"
+    elif not within and is_stalled(rows, tolerance):
+        verdict = "stalled"
+    asks_privacy = isinstance(sampling, Private) and sampling.delta is not None
+    spent = {"epsilon": sampling.epsilon(rows["k"])} if asks_privacy else {}
+    return Trace(
+        name=simulator.name,
+        columns={**columns_of(rows), **spent},
+        final_x=simulator.estimate(state),
+        verdict=verdict,
+        diverged_at=k if has_diverged else None,
+        steps=k,
+        seconds=seconds,
+        facts={**facts, **rule_of(options), **simulator.traffic.facts(k), "jax": jax.__version__},
+        arrays=hyperparameters.long_arrays(simulator.method),
+        interrupted=interrupted,
+        stopped_early=bool(is_stop and within),
+    )

@@ -1,13 +1,18 @@
 """Agents that join, leave and crash, in the simulator: a run stops before each event, and its state is repaired."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from digrad.core.repair import repair, void_edges
-from digrad.links import Event
+from digrad.core.net import bindings
+from digrad.core.repair import network_of, repair, void_edges
+from digrad.links import ChurnSchedule, Event
+from digrad.network import Network
 from digrad.simulation.edge_mixing import Edges
 from digrad.simulation.loop import Params, State
+from digrad.simulation.mixing import builder
 
 
 def repaired(event: Event, state: State, params: Params) -> State:
@@ -29,3 +34,16 @@ def repaired(event: Event, state: State, params: Params) -> State:
     return state._replace(
         method_state=jax.tree.map(jnp.asarray, after), links=tuple(link.without(void) for link in links)
     )
+
+
+def phases(
+    params: Params, network: Network, churn: ChurnSchedule, dtype: np.dtype[Any]
+) -> tuple[Params, ...]:
+    """Return the parameters before the first agent joins or leaves, and those after each event."""
+    found = []
+    for phase, present in enumerate(churn.present):
+        weights = jnp.asarray(churn.weights(phase), dtype)
+        now, build = network_of(network, present), builder(network)
+        periodic = {name: build(now, matrix, 0, 1, dtype) for name, matrix in bindings(params.method).items()}
+        found.append(params._replace(periodic=periodic, u=weights, v=weights, present=jnp.asarray(present)))
+    return tuple(found)

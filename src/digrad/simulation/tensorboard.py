@@ -5,7 +5,7 @@ from pathlib import Path
 
 from digrad._internal.event_files import EventFile, has_tensorboard
 from digrad._internal.files import file_stem
-from digrad.simulation.driver import Progress
+from digrad.simulation.simulate import Progress
 from digrad.trace import Trace
 
 _FIGURES = ("loss", "grad_norm", "consensus_error")

@@ -102,11 +102,6 @@ def delivery_bytes(delivery: DeliverySchedule, widths: tuple[int, ...]) -> int:
     return 10 * len(delivery.edges) + 16 * drawn
 
 
-def edges_only(network: Network, matrix: str, first: int, length: int, dtype: npt.DTypeLike) -> Edges:
-    """Return the matrices of several iterations edge by edge."""
-    return edges_of_steps(network, matrix, first, length, dtype)[0]
-
-
 class UnreliableNet(Primitives):
     """The network of one iteration.
 

@@ -20,9 +20,8 @@ from digrad.network import Network
 from digrad.simulation import Checkpoint, Progress
 from digrad.simulation.checkpoint import difference
 from digrad.simulation.compare import run_each
-from digrad.simulation.driver import drive, rule_of
-from digrad.simulation.setup import facts_of
-from digrad.simulation.simulate import simulator_of
+from digrad.simulation.simulate import drive, facts_of, rule_of
+from digrad.simulation.simulator import Simulator
 from digrad.specs.images.train_all import train_all
 from digrad.specs.run_directory import Result, RunDirectory, is_run, open_run
 from digrad.specs.setting_file import has_paths, setting_of
@@ -244,7 +243,7 @@ def _run_one(store: RunDirectory, built: Built, label: str, seed: int, progress:
     # A directory that is not resumed has been emptied, so what is there belongs to this run.
     checkpoint = Checkpoint(store.checkpoint(label, seed), every=store.spec.checkpoint_every, resume=True)
     options = _options(built, seed)
-    simulator = simulator_of(built.methods[label], built.problem, built.network, options, label)
+    simulator = Simulator.of(built.methods[label], built.problem, built.network, options, label)
     callback = progress.on_progress if progress else None
     trace = drive(simulator, options, callback=callback, checkpoint=checkpoint)
     store.save_member(trace, seed)
@@ -286,5 +285,5 @@ def _facts(store: RunDirectory, built: Built, label: str, seed: int) -> dict[str
         network = built.network.with_seed(seed)
         return facts_of_training(method, built.problem, network, TrainingPlan.of(spec, seed))
     options = _options(built, seed)
-    simulator = simulator_of(method, built.problem, built.network, options)
-    return {**facts_of(simulator.setup, simulator.init(options["x0"]).x0), **rule_of(options)}
+    simulator = Simulator.of(method, built.problem, built.network, options)
+    return {**facts_of(simulator, simulator.init(options["x0"]).x0), **rule_of(options)}

@@ -16,9 +16,8 @@ from digrad.core.hyperparameters import describe, is_short, numeric_fields, plai
 from digrad.network import Network
 from digrad.problems import Problem
 from digrad.simulation.batched_runs import can_be_batched
-from digrad.simulation.driver import drive, drive_batch
 from digrad.simulation.run_options import make_start
-from digrad.simulation.simulate import simulator_of
+from digrad.simulation.simulate import drive, drive_batch
 from digrad.simulation.simulator import Simulator
 from digrad.sweeps.space import Configuration
 from digrad.sweeps.stability_rule import remains
@@ -211,9 +210,9 @@ def long_arrays(wanted: Sequence[Configuration]) -> dict[str, Any]:
 def _simulator(study: Study, one: Configuration) -> Simulator:
     network, key, seed = study.networks[one.network], study.shape(one)[:-1], one.sample_seed
     known = study.simulators.get(key)
-    if known is None or (network.is_random and known.setup.options["seed"] != seed):
+    if known is None or (network.is_random and known.options["seed"] != seed):
         options = {**study.options, "seed": seed}
-        known = study.simulators[key] = simulator_of(one.method, study.problem, network, options, one.label)
+        known = study.simulators[key] = Simulator.of(one.method, study.problem, network, options, one.label)
     return known.with_numbers(one.method, seed)
 
 

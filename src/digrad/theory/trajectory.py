@@ -14,8 +14,8 @@ from digrad.network import Network
 from digrad.problems import Problem
 from digrad.problems.compiled_loss import objective_at
 from digrad.simulation import Simulator
-from digrad.simulation.driver import run_to_end
 from digrad.simulation.record import joined
+from digrad.simulation.simulate import run_to_end
 from digrad.theory.arguments import (
     check_agents,
     check_covered,
@@ -121,7 +121,7 @@ def _iterates(simulator: Simulator, start: Floats, steps: int) -> tuple[Floats, 
         raise KeyboardInterrupt
     if not state.alive:
         raise RunDivergedError(
-            f"`step_size` of theory.run is {float(simulator.setup.method.step_size):g}, with which the run diverges "
+            f"`step_size` of theory.run is {float(simulator.method.step_size):g}, with which the run diverges "
             f"at k = {int(state.k)}; take a smaller step size or threshold.",
             int(state.k),
         )
