@@ -9,7 +9,7 @@ import pytest
 import digrad as dg
 from digrad.cli import main
 from digrad.cli.main import digrad
-from digrad.core.link_validation import check_links
+from digrad.core.validation import check_links
 from digrad.simulation import checkpoint
 from digrad.specs import preset, runner
 from digrad.trace import Trace

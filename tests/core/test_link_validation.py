@@ -3,7 +3,7 @@
 import pytest
 
 import digrad as dg
-from digrad.core.link_validation import check_links
+from digrad.core.validation import check_links
 from digrad.errors import ArgumentError
 from digrad.links import Clock, Exponential, Links
 from method_cases import BOTH, CASES, COLUMN, DOUBLY, ROW

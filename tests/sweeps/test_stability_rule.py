@@ -11,7 +11,7 @@ import pytest
 
 import digrad as dg
 from digrad.data import load
-from digrad.sweeps.stability_rule import Ending, is_stable, remains
+from digrad.sweeps.largest_stable import Ending, is_stable, remains
 
 SETTLED = frozenset(["grad_norm", "consensus_error"])
 

@@ -20,8 +20,7 @@ from digrad.specs.images.worker_pool import Job, JobWatch, Tell, run_jobs
 from digrad.specs.method_table import MethodTable
 from digrad.specs.runner import Observer
 from digrad.specs.spec import Spec, load_spec
-from digrad.sweeps.largest_stable import FACTOR, largest_stable
-from digrad.sweeps.stability_rule import FLOOR, SLACK, is_stable, remains, worst
+from digrad.sweeps.largest_stable import FACTOR, FLOOR, SLACK, is_stable, largest_stable, remains, worst
 from digrad.trace import Trace
 
 SIZES = ", step sizes"  # ends the name of a job

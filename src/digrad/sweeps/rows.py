@@ -19,8 +19,8 @@ from digrad.simulation.batched_runs import can_be_batched
 from digrad.simulation.run_options import make_start
 from digrad.simulation.simulate import drive, drive_batch
 from digrad.simulation.simulator import Simulator
+from digrad.sweeps.largest_stable import remains
 from digrad.sweeps.space import Configuration
-from digrad.sweeps.stability_rule import remains
 from digrad.trace import Trace
 from digrad.trace.trace import HEADLINE
 
@@ -41,7 +41,7 @@ class Study:
         held_out: Losses on samples that no agent trains on.
         target: The levels that ``iterations_to_target`` is about, by column.
         share_samples: Whether runs of one seed use the same samples.
-        asks_settling: Whether rows tell what :func:`~digrad.sweeps.stability_rule.is_stable` needs: the loss at the
+        asks_settling: Whether rows tell what :func:`~digrad.sweeps.largest_stable.is_stable` needs: the loss at the
             estimate that is farthest from the average, the held-out loss at the start, and what remains at the end.
     """
 

@@ -17,11 +17,18 @@ from digrad.network import Network
 from digrad.plots.saving import saved
 from digrad.problems import Problem
 from digrad.simulation.run_options import RunOptions, complete, lists_options
-from digrad.sweeps import stability_rule
-from digrad.sweeps.largest_stable import FACTOR, Search, best_value, largest_stable
+from digrad.sweeps.largest_stable import (
+    FACTOR,
+    SLACK,
+    Ending,
+    Search,
+    best_value,
+    is_stable,
+    largest_stable,
+    worst,
+)
 from digrad.sweeps.rows import Study, batches, run_batch
 from digrad.sweeps.space import Configuration
-from digrad.sweeps.stability_rule import SLACK, Ending
 from digrad.sweeps.sweep import configurations, make_study
 from digrad.sweeps.sweep_results import table_of
 from digrad.types import Method
@@ -76,8 +83,8 @@ class Tuning:
         rows: Any = self.table.sort_values(self.field).drop_duplicates([self.field, "planned_steps"])
         rows = rows[rows["planned_steps"] == rows["planned_steps"].min()]
         curves: dict[str, tuple[list[float], list[list[float]]]] = {}
-        for label, is_stable in ((type(self.method).__name__, True), ("not stable", False)):
-            part = rows[rows["is_stable"] == is_stable]
+        for label, stable in ((type(self.method).__name__, True), ("not stable", False)):
+            part = rows[rows["is_stable"] == stable]
             if len(part):
                 curves[label] = (part[self.field].tolist(), [[score] for score in part["score"]])
         return saved(plots.values_against(curves, self.field, self.metric, mark=self.value), path)
@@ -246,18 +253,16 @@ class _Runs:
         except ArgumentError:  # a value that the method refuses
             return math.inf
         rows = self._run(Configuration(type(tried).__name__, tried, {self.field: value}))
-        worst = rows[[self.metric, "farthest_loss"]].max(axis=1)
-        is_bad = (rows["verdict"] == "diverged") | ~(worst < math.inf)
+        highest = rows[[self.metric, "farthest_loss"]].max(axis=1)
+        is_bad = (rows["verdict"] == "diverged") | ~(highest < math.inf)
         # Agents that come to agree are judged by where they will meet.
-        judged = worst.where(~rows["settled_consensus_error"], rows[self.metric])
+        judged = highest.where(~rows["settled_consensus_error"], rows[self.metric])
         start = rows["initial_loss" if self.study.held_out is None else "initial_held_out_loss"]
         last = math.inf if is_bad.any() else float(judged.max())
         rounding = float(np.finfo(self.study.options["dtype"]).eps)
         self.tables[value] = rows
-        self.endings[value] = stability_rule.worst(
-            value, float(start.max()), last, rows.to_dict("records"), rounding
-        )
-        self.scores[value] = math.inf if is_bad.any() else float(worst.max())
+        self.endings[value] = worst(value, float(start.max()), last, rows.to_dict("records"), rounding)
+        self.scores[value] = math.inf if is_bad.any() else float(highest.max())
         if self.tell:
             told = {"value": value, "steps": self.steps, "score": self.scores[value]}
             self.tell({**told, "done": len(self.endings), "budget": self.budget})
@@ -265,7 +270,7 @@ class _Runs:
 
     def is_stable(self, value: float) -> bool:
         """Return whether a value is stable by what has been run so far."""
-        return stability_rule.is_stable(self.endings[value], self.endings.values(), self.slack)
+        return is_stable(self.endings[value], self.endings.values(), self.slack)
 
     def _run(self, tried: Configuration) -> Any:
         runs = configurations(self.study, [tried], self.seeds)
