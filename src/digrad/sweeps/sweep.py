@@ -28,7 +28,7 @@ from digrad.sweeps.rows import Study, batches, form, identity, long_arrays
 from digrad.sweeps.space import Configuration, Draws, MethodLike, candidates
 from digrad.sweeps.sweep_folder import TABLE, Journal, write_arrays, write_facts
 from digrad.sweeps.sweep_results import Sweep, table_of, write_table
-from digrad.sweeps.workers import Workers, run_here, run_on_workers
+from digrad.sweeps.workers import Workers, run_all
 
 
 @dataclass(frozen=True)
@@ -203,10 +203,9 @@ def _run_missing(
     work = list(batches(study, list(missing.values()), workers.count))
     began, before = time.perf_counter(), total - len(missing)
     done = 0
-    results = run_here(study, work) if workers.is_here else run_on_workers(study, work, workers)
     name_of = {id(one): name for name, one in missing.items()}
     try:
-        for batch, rows in results:
+        for batch, rows in run_all(study, work, workers):
             if len(rows) < len(batch.runs):
                 return True
             journal.add({name_of[id(one)]: row for one, row in zip(batch.runs, rows, strict=True)})

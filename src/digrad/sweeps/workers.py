@@ -70,24 +70,16 @@ class Workers:
         """Return the folder of what is run here."""
         return out if self.part is None else out / part_name(*self.part)
 
-    @property
-    def is_here(self) -> bool:
-        """Return whether this process does the work."""
-        return self.count == 1 and self.backend is None
 
-
-def run_here(study: Study, work: Sequence[Batch]) -> Iterator[tuple[Batch, Rows]]:
-    """Yield each batch and its rows, run one after another in this process."""
-    for batch in work:
-        yield batch, run_batch(study, batch)
-
-
-def run_on_workers(study: Study, work: Sequence[Batch], workers: Workers) -> Iterator[tuple[Batch, Rows]]:
-    """Yield each batch and its rows as it is done, in any order.
+def run_all(study: Study, work: Sequence[Batch], workers: Workers) -> Iterator[tuple[Batch, Rows]]:
+    """Yield each batch and its rows as it is done: in this process in order, on workers in any.
 
     Raises:
         WorkerError: A worker has ended, or the backend does not work.
     """
+    if workers.count == 1 and workers.backend is None:
+        yield from ((batch, run_batch(study, batch)) for batch in work)
+        return
     content = cloudpickle.dumps(study)
     key = hashlib.sha256(content).hexdigest()
     shared = np.frombuffer(content, np.uint8)
