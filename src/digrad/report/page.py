@@ -3,7 +3,7 @@
 import base64
 import html
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -89,6 +89,16 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequen
     ]
     body = "\n".join(lines)
     return f'<div class="scroll"><table>\n<thead><tr>{cells}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div>'
+
+
+def once_each(bodies: Iterable[tuple[str, str]]) -> str:
+    """Return bodies by name, equal ones once under all their names; no name is needed where all are equal."""
+    names: dict[str, list[str]] = {}
+    for name, body in bodies:
+        names.setdefault(body, []).append(name)
+    if len(names) == 1:
+        return next(iter(names))
+    return "\n".join(f"<h3>{text(', '.join(found))}</h3>\n{body}" for body, found in names.items())
 
 
 def badge(content: str, look: str) -> str:

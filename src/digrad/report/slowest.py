@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from digrad.report.page import table, text
+from digrad.report.page import once_each, table
 
 
 def slowest_section(data: Mapping[str, Any]) -> str | None:
@@ -12,17 +12,10 @@ def slowest_section(data: Mapping[str, Any]) -> str | None:
     Args:
         data: Result of :func:`digrad.report.model.model_of` for the runs.
     """
-    found: dict[str, list[str]] = {}
-    for series in data["series"]:
-        if series["slowest"]:
-            found.setdefault(_tables(series["slowest"]), []).append(_title(data, series))
-    if not found:
-        return None
-    parts = [
-        f"<h3>{text(', '.join(titles))}</h3>\n{tables}" if len(found) > 1 else tables
-        for tables, titles in found.items()
+    found = [
+        (_title(data, series), _tables(series["slowest"])) for series in data["series"] if series["slowest"]
     ]
-    return "\n".join([*parts, _NOTE])
+    return f"{once_each(found)}\n{_NOTE}" if found else None
 
 
 _NOTE = (

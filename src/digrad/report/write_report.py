@@ -15,7 +15,7 @@ from digrad.network import Network
 from digrad.paper.claims import FAILS, HOLDS, PARTLY, SEPARATOR
 from digrad.problems import Problem
 from digrad.report.model import model_of
-from digrad.report.page import badge, image, page, preformatted, table, text
+from digrad.report.page import badge, image, once_each, page, preformatted, table, text
 from digrad.report.result_folders import Source, read_sources, with_names
 from digrad.report.results_table import results_table
 from digrad.report.runs import Run, run_in_memory
@@ -94,7 +94,7 @@ def _page(sources: Sequence[Source]) -> str:
     setting_of_runs = [
         ("Methods", _methods(runs)),
         *(again if specified else ()),
-        ("Environment", _environments(runs)),
+        ("Environment", once_each((run.folder, _environment(run.environment)) for run in runs)),
         *([("BibTeX", preformatted(bibtex_of(known), "bibtex"))] if known else ()),
     ]
     sections = [
@@ -170,20 +170,13 @@ def _optional_sections(data: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _network_figures(data: Mapping[str, Any]) -> str:
     described = [
-        (run["folder"], run["network"]["figures"])
+        (run["folder"], f"<pre>{text(run['network']['figures'])}</pre>")
         for run in data["runs"]
         if run["network"] and run["network"]["figures"]
     ]
     if not described:
         return ""
-    distinct = {figures: folder for folder, figures in reversed(described)}
-    parts = [
-        f"<pre>{text(figures)}</pre>"
-        if len(distinct) == 1
-        else f"<h3>{text(folder)}</h3>\n<pre>{text(figures)}</pre>"
-        for figures, folder in reversed(distinct.items())
-    ]
-    return "\n<details><summary>Figures of the network</summary>\n" + "\n".join(parts) + "\n</details>"
+    return f"\n<details><summary>Figures of the network</summary>\n{once_each(described)}\n</details>"
 
 
 def _methods_used(runs: Sequence[Run]) -> list[str]:
@@ -251,13 +244,6 @@ def _specifications(runs: Sequence[Run]) -> str:
     )
 
 
-def _environments(runs: Sequence[Run]) -> str:
-    distinct = {_environment(run.environment): run.folder for run in reversed(runs)}
-    if len(distinct) == 1:
-        return next(iter(distinct))
-    return "\n".join(f"<h3>{text(name)}</h3>\n{content}" for content, name in reversed(distinct.items()))
-
-
 def _environment(environment: Mapping[str, Any]) -> str:
     facts = {key: value for key, value in environment.items() if key not in (*TIMES, "versions")}
     facts |= environment.get("versions", {})
@@ -308,12 +294,21 @@ def _checked(stored: Mapping[str, Any]) -> str:
 
 
 def _claim_sections(source: Source, claims: Mapping[str, Any]) -> list[tuple[str, str]]:
+    rules = {entry["number"]: entry["rule"] for entry in claims["claims"]}
     return [
         ("Which claims hold", _verdicts(claims)),
         ("The paper's figures", _figures(source.folder / "figures", claims["figures"])),
         ("What was measured", _measured(claims)),
-        ("When a claim counts as holding", _rules(claims)),
-        ("What the paper leaves open, and what was chosen", _choices(claims)),
+        (
+            "When a claim counts as holding",
+            table(("claim", "rule"), [(f"({number})", text(rule)) for number, rule in rules.items()]),
+        ),
+        (
+            "What the paper leaves open, and what was chosen",
+            table(
+                ("what", "choice"), [(text(name), text(choice)) for name, choice in claims["choices"].items()]
+            ),
+        ),
     ]
 
 
@@ -351,14 +346,3 @@ def _measured(claims: Mapping[str, Any]) -> str:
         for entry in claims["claims"]
     ]
     return table(("claim", "setting", "measured", "holds?"), rows)
-
-
-def _rules(claims: Mapping[str, Any]) -> str:
-    rules = {entry["number"]: entry["rule"] for entry in claims["claims"]}
-    return table(("claim", "rule"), [(f"({number})", text(rule)) for number, rule in rules.items()])
-
-
-def _choices(claims: Mapping[str, Any]) -> str:
-    return table(
-        ("what", "choice"), [(text(name), text(choice)) for name, choice in claims["choices"].items()]
-    )
