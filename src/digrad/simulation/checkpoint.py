@@ -130,12 +130,11 @@ def load(
 
 
 def difference(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """Return in which facts two runs differ; empty if in none."""
+    """Return in which facts two runs differ, of many the first three; empty if in none."""
     absent = "(absent)"
-    pairs = {key: (stored.get(key, absent), wanted.get(key, absent)) for key in {*stored, *wanted}}
-    return "; ".join(
-        f"{key}: {there} there, {here} here" for key, (there, here) in sorted(pairs.items()) if there != here
-    )
+    pairs = {key: (stored.get(key, absent), wanted.get(key, absent)) for key in sorted({*stored, *wanted})}
+    found = [f"{key}: {there} there, {here} here" for key, (there, here) in pairs.items() if there != here]
+    return "; ".join([*found[:3], *([f"and {len(found) - 3} more"] if len(found) > 3 else [])])
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:

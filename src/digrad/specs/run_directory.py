@@ -23,6 +23,7 @@ from digrad._internal.files import file_stem, make_folder, write_atomically
 from digrad._internal.json_files import has_record, read_json, write_json
 from digrad._internal.user_warnings import warn_user
 from digrad.errors import ArgumentError, DataError, SpecError
+from digrad.simulation.checkpoint import difference
 from digrad.specs.setting_file import Setting
 from digrad.specs.spec import Spec, load_spec
 from digrad.trace import Ensemble, Trace
@@ -262,10 +263,10 @@ def _has_ended(trace: Trace) -> bool:
 
 
 def _check_resumable(path: Path, spec: Spec, resume: bool) -> None:
-    difference = _difference(path, spec)
-    if difference:
+    differing = _difference(path, spec)
+    if differing:
         raise ArgumentError(
-            f"`out` {path} holds the run of another specification ({difference}); give another --out, or --overwrite."
+            f"`out` {path} holds the run of another specification ({differing}); give another --out, or --overwrite."
         )
     if not resume:
         finished = read_json(path / "environment.json").get("finished")
@@ -291,11 +292,7 @@ def _difference(path: Path, spec: Spec) -> str:
     wanted = dict(_flat(limited.model_dump(exclude_none=True, exclude=ignored)))
     if stored["steps"] < wanted["steps"]:
         stored["steps"] = wanted["steps"]
-    keys = [key for key in {**stored, **wanted} if stored.get(key) != wanted.get(key)]
-    shown = [
-        f"{key}: {stored.get(key, 'absent')} there, {wanted.get(key, 'absent')} here" for key in keys[:3]
-    ]
-    return "; ".join([*shown, *([f"and {len(keys) - 3} more"] if len(keys) > 3 else [])])
+    return difference(stored, wanted)
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -20,6 +20,7 @@ from digrad.errors import CheckpointError, NonFiniteError
 from digrad.network import Network
 from digrad.sampling import EpochPermutations, WithReplacement
 from digrad.simulation import Progress
+from digrad.simulation.checkpoint import difference
 from digrad.specs.images.problem import Evaluation, ImageProblem
 from digrad.torch.batch_norm import recalibrate
 from digrad.torch.checkpoint.checkpoint_files import read_tensors, write_file
@@ -353,14 +354,9 @@ class Training:
         if path is None or not path.is_file():
             return
         tensors, header = read_tensors(path, "; delete it, or run without --resume.")
-        ours = json.loads(json.dumps(self._fingerprint()))
-        differing = sorted(
-            key for key in {*ours, *header["fingerprint"]} if ours.get(key) != header["fingerprint"].get(key)
-        )
+        differing = difference(header["fingerprint"], json.loads(json.dumps(self._fingerprint())))
         if differing:
-            raise CheckpointError(
-                f"`{path}` belongs to another run ({', '.join(differing)} differ); run without --resume."
-            )
+            raise CheckpointError(f"`{path}` belongs to another run ({differing}); run without --resume.")
         self._restore(tensors, header)
 
     def _restore(self, tensors: Mapping[str, torch.Tensor], header: Mapping[str, Any]) -> None:
