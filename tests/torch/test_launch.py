@@ -93,6 +93,7 @@ def wait_for(folder: Path, pattern: str, count: int) -> None:
     ("script", "what", "number", "code"),
     [
         ("without_torch.py", "waits", signal.SIGINT, 130),
+        ("without_torch.py", "waits", signal.SIGTERM, 143),  # it cannot save
         *(
             pytest.param("launched.py", *case, marks=pytest.mark.slow)
             for case in (

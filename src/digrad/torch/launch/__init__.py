@@ -49,10 +49,10 @@ def launch(
     """Run a training script as one process per agent, and start all of them again if one fails.
 
     The process that calls it becomes the agent of torchelastic, as torchrun is. Every line that an agent writes begins
-    with its number. Bad settings are not tried again, nor an error that has
-    happened before at the same place and step. If the run fails and an agent knows why, its traceback is
-    shown, those of the others are one line each, and the last line on standard error says it again. When this process
-    is preempted, the agents end first, and so do those of other machines; if it is killed, they end with it.
+    with its number. Bad settings are not tried again, nor an error that has happened before at the same place and step.
+    If the run fails and an agent knows why, its traceback is shown, those of the others are one line each, and the last
+    line on standard error says it again. When this process is preempted, the agents end first, and so do those of other
+    machines; if it is killed, they end with it.
 
     Args:
         script: A Python file that constructs a :class:`digrad.torch.ProcessNetwork`.
@@ -66,8 +66,8 @@ def launch(
             the endpoint is reached on several.
         node_rank: The number of this machine: agents are numbered machine by machine. By default a free one.
         rejoin_timeout: Seconds to wait for machines that have not come, or have gone, before the run is given up.
-        key_file: A file of ``digrad keygen`` that all machines have. Nobody else can
-            take part, and all that travels between machines is encrypted and authenticated.
+        key_file: A file of ``digrad keygen`` that all machines have. Nobody else can take part, and all that travels
+            between machines is encrypted and authenticated.
         insecure: Do without a key: whoever reaches the endpoint or an agent can read, disturb or join the run. Several
             machines need one of the two, unless the endpoint is loopback.
         metrics: A folder where every agent writes a JSON line for each step: its seconds, those spent waiting for
