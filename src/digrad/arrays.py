@@ -3,11 +3,12 @@
 The array's own library is asked for, never imported, so that a method runs unchanged in every engine.
 """
 
+import math
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from digrad.types import Array
+from digrad.types import Array, Shapes
 
 
 def zeros_like(x: Array) -> Array:
@@ -147,6 +148,21 @@ def concat_columns(parts: Sequence[Array]) -> Array:
     array([[1., 1., 0.]])
     """
     return parts[0] if len(parts) == 1 else _namespace(parts[0]).concat(list(parts), axis=1)
+
+
+def split_columns(x: Array, shapes: Shapes) -> list[Array]:
+    """Return the arrays of given shapes that rows ``[..., d]`` hold one after another.
+
+    >>> import numpy as np
+    >>> [part.shape for part in split_columns(np.zeros((3, 7)), ((2, 3), ()))]
+    [(3, 2, 3), (3,)]
+    """
+    parts, first = [], 0
+    for shape in shapes:
+        last = first + math.prod(shape)
+        parts.append(x[..., first:last].reshape((*x.shape[:-1], *shape)))
+        first = last
+    return parts
 
 
 def polar_factor(x: Array) -> Array:

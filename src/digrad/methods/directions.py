@@ -24,6 +24,7 @@ from digrad.arrays import (
     polar_factor,
     signs,
     soft_clip_factors,
+    split_columns,
 )
 from digrad.errors import ArgumentError
 from digrad.methods.optimizers import from_optax, from_torch
@@ -226,14 +227,12 @@ CheckedDirection: TypeAlias = Annotated[Direction, check_direction]
 
 def orthogonal_factors(y: Array, shapes: Shapes, iterations: int | None = None) -> Array:
     """Return the orthogonal factor of every matrix and the unit vector of every vector in the rows of y."""
-    parts, first = [], 0
-    for shape in shapes:
-        part = y[:, first : first + math.prod(shape)]
-        first += math.prod(shape)
-        if len(shape) < 2:
-            parts.append(normalize_rows(part))
-            continue
-        matrix = part.reshape(len(y), shape[0], -1)
-        factor = polar_factor(matrix) if iterations is None else newton_schulz(matrix, iterations)
-        parts.append(factor.reshape(part.shape))
+    parts = []
+    for part in split_columns(y, shapes):
+        if part.ndim < 3:
+            factor = normalize_rows(part.reshape(len(y), -1))
+        else:
+            matrix = part.reshape(len(y), part.shape[1], -1)
+            factor = polar_factor(matrix) if iterations is None else newton_schulz(matrix, iterations)
+        parts.append(factor.reshape(len(y), -1))
     return concat_columns(parts)

@@ -6,11 +6,11 @@ is imported before it is used.
 """
 
 import functools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from digrad.arrays import split_columns
 from digrad.errors import ArgumentError
 from digrad.types import Array, Shapes
 
@@ -47,7 +47,7 @@ class from_optax:
             raise ArgumentError(
                 "`direction` made by from_optax is for the simulator; use from_torch with torch."
             )
-        return jax.vmap(lambda row: _row(self.transform.init(_split(row, shapes)), row.dtype))(
+        return jax.vmap(lambda row: _row(self.transform.init(split_columns(row, shapes)), row.dtype))(
             jax.numpy.asarray(x)
         )
 
@@ -56,11 +56,11 @@ class from_optax:
         import jax
         import jax.numpy as jnp
 
-        form = jax.eval_shape(lambda row: self.transform.init(_split(row, shapes)), x[0])
+        form = jax.eval_shape(lambda row: self.transform.init(split_columns(row, shapes)), x[0])
 
         def one(y: Any, memory: Any, x: Any) -> tuple[Any, Any]:
             kept = _tree(memory, form)
-            move, after = self.transform.update(_split(y, shapes), kept, _split(x, shapes))
+            move, after = self.transform.update(split_columns(y, shapes), kept, split_columns(x, shapes))
             return -jnp.concatenate([part.ravel() for part in move]), _row(after, memory.dtype)
 
         return jax.vmap(one)(y, memory, x)
@@ -107,9 +107,9 @@ class from_torch:
         forms = _forms(self.make, shapes, x.dtype, x.device)
         direction, after = torch.empty_like(x), torch.ones_like(memory)
         for i, row in enumerate(memory):
-            parameters = [torch.nn.Parameter(part.clone()) for part in _split(x[i], shapes)]
+            parameters = [torch.nn.Parameter(part.clone()) for part in split_columns(x[i], shapes)]
             optimizer = self.make(parameters)
-            for parameter, part in zip(parameters, _split(y[i], shapes), strict=True):
+            for parameter, part in zip(parameters, split_columns(y[i], shapes), strict=True):
                 parameter.grad = part.clone()
             if row[0]:
                 _restore(optimizer, parameters, row[1:], forms)
@@ -117,15 +117,6 @@ class from_torch:
             direction[i] = x[i] - torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
             after[i, 1:] = _kept(optimizer, parameters, forms, row)
         return direction, after
-
-
-def _split(row: Any, shapes: Shapes) -> list[Any]:
-    """Return the parameters that a row holds, in their shapes."""
-    parts, first = [], 0
-    for shape in shapes:
-        parts.append(row[first : first + math.prod(shape)].reshape(shape))
-        first += math.prod(shape)
-    return parts
 
 
 def _row(tree: Any, dtype: Any) -> Any:
@@ -147,7 +138,7 @@ def _tree(row: Any, form: Any) -> Any:
     import jax
 
     leaves, structure = jax.tree.flatten(form)
-    parts = _split(row, tuple(leaf.shape for leaf in leaves))
+    parts = split_columns(row, tuple(leaf.shape for leaf in leaves))
     kept = [part.astype(leaf.dtype) for part, leaf in zip(parts, leaves, strict=True)]
     return jax.tree.unflatten(structure, kept)
 
@@ -198,6 +189,6 @@ def _kept(optimizer: Any, parameters: list[Any], forms: list[dict[str, Any]], li
 def _restore(optimizer: Any, parameters: list[Any], row: Any, forms: list[dict[str, Any]]) -> None:
     """Give an optimizer back what it kept."""
     shapes = tuple(tuple(entry.shape) for form in forms for entry in form.values())
-    parts = iter(_split(row, shapes))
+    parts = iter(split_columns(row, shapes))
     for parameter, form in zip(parameters, forms, strict=True):
         optimizer.state[parameter] = {name: next(parts).to(entry).clone() for name, entry in form.items()}

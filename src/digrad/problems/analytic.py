@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from digrad.errors import ArgumentError
 from digrad.problems.compiled_loss import average_at
-from digrad.problems.problem import Floats, Problem, as_floats
+from digrad.problems.problem import Floats, Problem, as_floats, per_agent
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,9 +149,7 @@ def quadratic(*, curvature: npt.ArrayLike, linear: npt.ArrayLike, quartic: npt.A
             "`curvature` and `linear` of quadratic must be finite, `curvature` nonnegative and positive on average "
             "in each coordinate, or F has no minimum."
         )
-    q = np.broadcast_to(as_floats(quartic, "quartic", "quadratic").reshape(-1, 1), (a.shape[0], 1)).copy()
-    if not ((q >= 0).all() and np.isfinite(q).all()):
-        raise ArgumentError(f"`quartic` of quadratic must be finite and nonnegative, but got {quartic!r}.")
+    q = per_agent(quartic, len(a), "quartic", "quadratic")[:, None]
     name = "quartic" if q.any() else "quadratic"
     return Problem(name=name, local=Polynomial(a, b, q), start=np.zeros(a.shape[1]))
 
@@ -224,13 +222,7 @@ def _center(center: npt.ArrayLike, owner: str) -> Floats:
 
 
 def _column(value: npt.ArrayLike, center: Floats, name: str, owner: str) -> Floats:
-    array = as_floats(value, name, owner).reshape(-1, 1)
-    if array.size not in (1, len(center)) or not ((array > 0).all() and np.isfinite(array).all()):
-        raise ArgumentError(
-            f"`{name}` of {owner} must be one positive number, or one for each of the {len(center)} agents, "
-            f"but got {value!r}."
-        )
-    return np.broadcast_to(array, (len(center), 1)).copy()
+    return per_agent(value, len(center), name, owner, is_open=True)[:, None]
 
 
 def _example(quartic: float) -> Problem:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from digrad import checks
 from digrad._internal.fingerprints import fingerprint
+from digrad.arrays import split_columns
 from digrad.data.nan_check import not_finite_row
 from digrad.errors import ArgumentError, DataError
 from digrad.problems.compiled_loss import LossCode, average_at, code_of
@@ -334,9 +335,7 @@ def _check_alike(blocks: tuple[Any, ...]) -> None:
 def _unravel(x: Any, template: Any) -> Any:
     """Return the pytree of ``template`` filled from the vector x, in the dtype of x."""
     leaves, structure = jax.tree.flatten(template)
-    offsets = np.cumsum([0, *(leaf.size for leaf in leaves)])
-    parts = [x[a:b].reshape(leaf.shape) for leaf, a, b in zip(leaves, offsets[:-1], offsets[1:], strict=True)]
-    return jax.tree.unflatten(structure, parts)
+    return jax.tree.unflatten(structure, split_columns(x, tuple(leaf.shape for leaf in leaves)))
 
 
 def _size(block: Any, agent: int) -> int:

@@ -18,7 +18,7 @@ from digrad.data import Dataset, Partition
 from digrad.data.nan_check import not_finite_row
 from digrad.errors import ArgumentError, DataError
 from digrad.problems.compiled_loss import average_at
-from digrad.problems.problem import Floats, Problem, as_floats
+from digrad.problems.problem import Floats, Problem, per_agent
 from digrad.problems.weighted import weighted
 
 LARGEST_DENSE_COPY = (
@@ -196,10 +196,8 @@ def logistic(
     dataset = _dataset(data)
     targets = _binary(dataset)
     split = _partition(partition, targets, agents, seed)
-    weight, power = (
-        _per_agent(reg_weight, agents, "reg_weight", 0.0),
-        _per_agent(reg_power, agents, "reg_power", 2.0),
-    )
+    weight = per_agent(reg_weight, agents, "reg_weight", "logistic")
+    power = per_agent(reg_power, agents, "reg_power", "logistic", least=2.0)
     samples = _float_features(dataset)
     features = tuple(samples[index] for index in split.indices)
     _check_finite(features, split, dataset.name)
@@ -274,16 +272,6 @@ def _check_finite(features: tuple[Any, ...], split: Partition, name: str) -> Non
                 f"`data` of logistic must be finite, but sample {row} of agent {agent} (row "
                 f"{split.indices[agent][row]} of {name}) is not; replace missing values first."
             )
-
-
-def _per_agent(value: npt.ArrayLike, agents: int, name: str, minimum: float) -> Floats:
-    array = np.atleast_1d(as_floats(value, name, "logistic"))
-    if array.shape not in ((1,), (agents,)) or not np.isfinite(array).all() or (array < minimum).any():
-        raise ArgumentError(
-            f"`{name}` of logistic must be one number of at least {minimum:g}, or one for each of the "
-            f"{agents} agents, but got {value!r}."
-        )
-    return np.broadcast_to(array, (agents,)).copy()
 
 
 def _signed(block: Any, target: Floats) -> Any:

@@ -40,6 +40,20 @@ def as_floats(value: npt.ArrayLike, name: str, owner: str) -> npt.NDArray[np.flo
         raise ArgumentError(f"`{name}` of {owner} must be an array of numbers, but got {value!r}.") from None
 
 
+def per_agent(
+    value: npt.ArrayLike, agents: int, name: str, owner: str, *, least: float = 0.0, is_open: bool = False
+) -> npt.NDArray[np.float64]:
+    """Return numbers of at least, or above, ``least`` as an array ``[n]``: one per agent, or one for all."""
+    numbers = as_floats(value, name, owner).reshape(-1)
+    is_allowed = np.isfinite(numbers) & ((numbers > least) if is_open else (numbers >= least))
+    if numbers.size not in (1, agents) or not is_allowed.all():
+        raise ArgumentError(
+            f"`{name}` of {owner} must be one finite number {'above' if is_open else 'of at least'} {least:g}, or one "
+            f"for each of the {agents} agents, but got {value!r}."
+        )
+    return np.broadcast_to(numbers, agents).copy()
+
+
 class LocalLosses(Protocol):
     """The mathematics of a problem: pure JAX functions of arrays, handed out in the dtype of the run."""
 
