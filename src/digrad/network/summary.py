@@ -8,7 +8,8 @@ import numpy.typing as npt
 
 from digrad.graphs import Digraph, degree_imbalance, diameter, is_strongly_connected, roots
 from digrad.network.circulant import circulant
-from digrad.network.perron_vectors import DENSE_LIMIT, rho, second_singular_value
+from digrad.network.mixing_speed import rho, second_singular_value
+from digrad.network.perron_vectors import DENSE_LIMIT
 from digrad.network.weights import Mixing
 
 Vector = npt.NDArray[np.float64]
