@@ -314,13 +314,13 @@ def test_data_of_a_figure_is_saved_as_it_is_shown(show: Callable[..., Browser], 
 
 def test_network_tells_weights_and_perron_vectors(show: Callable[..., Browser]) -> None:
     browser = show()
-    told = "return document.querySelector('.network .told').textContent"
+    status = "return document.querySelector('.network .status').textContent"
     browser.run("document.querySelector('.link').dispatchEvent(new Event('focus'))")
-    assert "left → top; R = 0.5" in browser.run(told)
-    assert "C = 0.4" in browser.run(told)
+    assert "left → top; R = 0.5" in browser.run(status)
+    assert "C = 0.4" in browser.run(status)
     browser.run("document.querySelector('.agent').dispatchEvent(new Event('focus'))")
-    assert "Agent left receives from right" in browser.run(told)
-    assert "u = 1.2; v = 0.8" in browser.run(told)
+    assert "Agent left receives from right" in browser.run(status)
+    assert "u = 1.2; v = 0.8" in browser.run(status)
 
 
 def test_labels_of_every_agent_are_drawn(show: Callable[..., Browser]) -> None:
@@ -333,8 +333,8 @@ def test_labels_of_every_agent_are_drawn(show: Callable[..., Browser]) -> None:
         "right: 30 of 30 samples (100.0 %) have label 1.",
     ]
     browser.run("document.querySelector('.labels rect[tabindex]').focus()")
-    told = "return document.querySelector('.labels .told').textContent"
-    assert browser.run(told) == "left: 10 of 10 samples (100.0 %) have label 0."
+    status = "return document.querySelector('.labels .status').textContent"
+    assert browser.run(status) == "left: 10 of 10 samples (100.0 %) have label 0."
 
 
 def test_long_names_of_agents_are_cut_and_not_out_of_the_drawing(
@@ -368,10 +368,10 @@ def test_network_of_many_agents_tells_the_links_that_are_pointed_at(
         const at = (place, first) => (first + (place + 0.5) * 380 / 80) * box.width / 420;
         drawing.dispatchEvent(new PointerEvent('pointermove',
           { clientX: box.left + at(7, 30), clientY: box.top + at(8, 10) }));
-        return document.querySelector('.network .told').textContent"""
+        return document.querySelector('.network .status').textContent"""
     assert browser.run(point).startswith("7 → 8; R = 0.5,")
     browser.press(".network svg", RIGHT)
-    assert browser.run("return document.querySelector('.network .told').textContent").startswith(
+    assert browser.run("return document.querySelector('.network .status').textContent").startswith(
         "Agent 0 receives from 79; sends to 1; u = 1; v = 1."
     )
 

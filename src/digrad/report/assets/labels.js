@@ -9,7 +9,7 @@ function buildLabels(labels, names, home, stem) {
   // As wide as there is room, so that letters keep their size on a phone.
   const width = Math.min(640, home.clientWidth || 640), left = Math.min(WIDEST, 24 + 7 * letters), right = 70;
   const most = largest(labels.counts.map((row) => row.reduce((sum, count) => sum + count, 0)));
-  const told = element("p", { class: "told", "aria-live": "polite" },
+  const status = element("p", { class: "status", "aria-live": "polite" },
     "How many samples of each label every agent has. Point at a part to read it, or walk through them with the tab key.");
   const isQuiet = labels.counts.flat().filter(Boolean).length > MOST_STOPS;
   const tall = labels.counts.length * (BAR + GAP) + GAP;
@@ -24,9 +24,9 @@ function buildLabels(labels, names, home, stem) {
       if (!count) return;
       const length = ((width - left - right) * count) / most;
       const text = `${name}: ${count} of ${total} samples (${((100 * count) / total).toFixed(1)} %) have label ${labels.names[label]}.`;
-      drawing.append(spoken(shape("rect", { x: x.toFixed(1), y, width: length.toFixed(1), height: BAR,
+      drawing.append(described(shape("rect", { x: x.toFixed(1), y, width: length.toFixed(1), height: BAR,
         class: "label-part",
-        tabindex: isQuiet ? null : 0, style: labelShade(label, labels.names.length) }), told, text));
+        tabindex: isQuiet ? null : 0, style: labelShade(label, labels.names.length) }), status, text));
       x += length;
     });
     drawing.append(shape("text", { x: x + 6, y: y + BAR - 5, class: "tick" }, String(total)));
@@ -37,7 +37,7 @@ function buildLabels(labels, names, home, stem) {
     `label ${name}`)));
   const rows = () => [["agent", ...labels.names], ...labels.counts.map((row, agent) => [agent, ...row])];
   home.append(element("figure", { class: "labels" }, element("figcaption", {}, element("span", {}, "Samples of each label, agent by agent"),
-    saveButtons(stem, () => drawing, rows)), drawing, key, told));
+    saveButtons(stem, () => drawing, rows)), drawing, key, status));
 }
 
 // From dark blue to light yellow, in order of lightness, which no colour blindness takes away.

@@ -10,12 +10,12 @@ function buildNetwork(network, home, stem) {
     home.append(element("p", { class: "faint" }, `${network.n} agents, ${network.n_edges} one-way links: too many to draw.`));
     return;
   }
-  const told = element("p", { class: "told", "aria-live": "polite" }, introduction(network));
-  const drawing = network.n <= LARGEST_CIRCLE ? circleOf(network, told) : dotsOf(network, told);
+  const status = element("p", { class: "status", "aria-live": "polite" }, introduction(network));
+  const drawing = network.n <= LARGEST_CIRCLE ? circleOf(network, status) : dotsOf(network, status);
   const caption = element("span", {}, `${network.n} agents, ${network.n_edges} one-way links` +
     (network.period === 1 ? "" : "; the network changes with time, and all links that ever occur are drawn"));
   home.append(element("figure", { class: "network" },
-    element("figcaption", {}, caption, saveButtons(stem, () => drawing, () => edgeRows(network))), drawing, told));
+    element("figcaption", {}, caption, saveButtons(stem, () => drawing, () => edgeRows(network))), drawing, status));
 }
 
 function introduction(network) {
@@ -27,7 +27,7 @@ function nameOf(network, agent) {
   return network.names ? network.names[agent] : String(agent);
 }
 
-function circleOf(network, told) {
+function circleOf(network, status) {
   const middle = SIZE / 2, reach = SIZE / 2 - 34;
   const radius = Math.max(6, Math.min(17, (2.2 * reach) / network.n));
   const places = Array.from({ length: network.n }, (_, agent) => {
@@ -38,17 +38,17 @@ function circleOf(network, told) {
   const isQuiet = network.edges.length > MOST_STOPS;
   const links = network.edges.map(([from, to], number) => {
     const path = arrow(places[from], places[to], radius, twoWay.has(`${to},${from}`) ? 0.14 : 0);
-    return spoken(shape("g", { class: "link", "data-from": from, "data-to": to, tabindex: isQuiet ? null : 0 },
+    return described(shape("g", { class: "link", "data-from": from, "data-to": to, tabindex: isQuiet ? null : 0 },
       shape("path", { d: path.line, class: "edge" }), shape("path", { d: path.head, class: "head" }),
-      shape("path", { d: path.line, class: "touch", "data-screen-only": "" })), told, linkText(network, number));
+      shape("path", { d: path.line, class: "touch", "data-screen-only": "" })), status, linkText(network, number));
   });
   const letters = largest(places.map((_, agent) => nameOf(network, agent).length));
   const isBeside = LETTER * letters > 2 * radius; // names that no circle can hold
-  const agents = places.map(([x, y], agent) => spoken(shape("g", { class: "agent", tabindex: 0, "data-agent": agent },
+  const agents = places.map(([x, y], agent) => described(shape("g", { class: "agent", tabindex: 0, "data-agent": agent },
     shape("circle", { cx: x, cy: y, r: radius, style: shade(network.u, agent) }),
     isBeside ? nameBeside(network, agent, x - middle, y - middle, radius) :
       shape("text", { x, y: y + 4, class: `tick middle ${isDark(network.u, agent) ? "on-dark" : "on-light"}` },
-        nameOf(network, agent))), told, agentText(network, agent)));
+        nameOf(network, agent))), status, agentText(network, agent)));
   const room = isBeside ? LETTER * Math.min(LONGEST_NAME, letters) : 0;
   const drawing = shape("svg", { class: isBeside ? "chart wide" : "chart", viewBox: `${-room} 0 ${SIZE + 2 * room} ${SIZE}`, role: "group" },
     ...links, ...agents);
@@ -117,10 +117,10 @@ function agentText(network, agent) {
     `${vector("u")}${vector("v")}.`;
 }
 
-function spoken(node, told, text) {
-  const tell = () => (told.textContent = text);
+function described(node, status, text) {
+  const show = () => (status.textContent = text);
   node.append(shape("title", {}, text));
-  for (const event of ["pointerenter", "focus"]) node.addEventListener(event, tell);
+  for (const event of ["pointerenter", "focus"]) node.addEventListener(event, show);
   return node;
 }
 
@@ -135,10 +135,10 @@ function highlight(drawing, node, links) {
   for (const event of ["pointerleave", "blur"]) node.addEventListener(event, mark(false));
 }
 
-function dotsOf(network, told) {
+function dotsOf(network, status) {
   const cell = (SIZE - 40) / network.n, side = Math.max(0.7, cell * 0.9);
   const path = network.edges.map(([from, to]) => `M${(30 + from * cell).toFixed(2)} ${(10 + to * cell).toFixed(2)}h${side}v${side}h-${side}z`);
-  told.textContent = "One dot per link, at its place in the mixing matrices: sender across, receiver down. Point at a dot, " +
+  status.textContent = "One dot per link, at its place in the mixing matrices: sender across, receiver down. Point at a dot, " +
     "or walk through the agents with the arrow keys.";
   const drawing = shape("svg", { class: "chart", viewBox: `0 0 ${SIZE} ${SIZE}`, tabindex: 0, role: "img",
     "aria-label": "Links as dots: arrow keys walk through the agents" },
@@ -146,15 +146,15 @@ function dotsOf(network, told) {
     shape("path", { d: path.join(""), class: "fill1" }),
     shape("text", { x: 30 + (cell * network.n) / 2, y: SIZE - 8, class: "tick middle" }, "sender"),
     shape("text", { x: 14, y: SIZE / 2, class: "tick middle", transform: `rotate(-90 14 ${SIZE / 2})` }, "receiver"));
-  readDots(network, drawing, told, cell);
+  readDots(network, drawing, status, cell);
   return drawing;
 }
 
-function readDots(network, drawing, told, cell) {
+function readDots(network, drawing, status, cell) {
   const numbers = new Map(network.edges.map((edge, number) => [edge.join(), number]));
   const mark = shape("rect", { class: "dot-mark", "data-screen-only": "" });
-  const tell = (text, x, y, width, height) => {
-    told.textContent = text;
+  const show = (text, x, y, width, height) => {
+    status.textContent = text;
     for (const [key, value] of Object.entries({ x, y, width, height })) mark.setAttribute(key, value);
     drawing.append(mark);
   };
@@ -163,7 +163,7 @@ function readDots(network, drawing, told, cell) {
     const from = Math.floor(((event.clientX - box.left) * scale - 30) / cell);
     const to = Math.floor(((event.clientY - box.top) * scale - 10) / cell);
     const number = numbers.get(`${from},${to}`);
-    if (number !== undefined) tell(linkText(network, number), 30 + from * cell, 10 + to * cell, cell, cell);
+    if (number !== undefined) show(linkText(network, number), 30 + from * cell, 10 + to * cell, cell, cell);
   });
   let agent = -1;
   drawing.addEventListener("keydown", (event) => {
@@ -171,7 +171,7 @@ function readDots(network, drawing, told, cell) {
     if (step === undefined) return;
     event.preventDefault();
     agent = Math.max(0, Math.min(network.n - 1, agent + step));
-    tell(agentText(network, agent), 30, 10 + agent * cell, cell * network.n, cell); // its row: its in-neighbours
+    show(agentText(network, agent), 30, 10 + agent * cell, cell * network.n, cell); // its row: its in-neighbours
   });
 }
 

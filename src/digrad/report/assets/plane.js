@@ -19,7 +19,7 @@ function buildPlane(data, runNumber, home, stem) {
     shape("defs", {}, shape("clipPath", { id: clip }, frameOf())), planeAxes(run.plane, toX, toY),
     shape("g", { "clip-path": `url(#${clip})` }, ...contours(run.plane, toX, toY)),
     ...(run.best ? [star(toX(run.best[0]), toY(run.best[1]))] : []), moving);
-  const told = element("output", { class: "told" });
+  const status = element("output", { class: "status" });
   const select = element("select", {}, ...shown.map((series) => element("option", { value: series.number }, series.shown)));
   const scrubber = element("input", { type: "range", min: 0, step: 1, "aria-label": "iteration" });
   const play = element("button", { type: "button", class: "play" }, "Play");
@@ -28,7 +28,7 @@ function buildPlane(data, runNumber, home, stem) {
   const draw = () => {
     const row = Number(scrubber.value);
     moving.replaceChildren(...paths.flatMap((path) => trail(path, row, series, toX, toY)));
-    told.textContent = `k = ${series.k[row]}` + (series.verdict === "diverged" && row === paths[0].length - 1 ? `, ${verdictOf(series)}` : "");
+    status.textContent = `k = ${series.k[row]}` + (series.verdict === "diverged" && row === paths[0].length - 1 ? `, ${verdictOf(series)}` : "");
   };
   const stop = () => {
     clearInterval(timer);
@@ -67,7 +67,7 @@ function buildPlane(data, runNumber, home, stem) {
   home.append(element("figure", { class: "plane" }, element("figcaption", {},
     element("span", {}, shown.some((one) => one.seeds > 1) ? "Contour lines of F, and the path of every agent, with the first seed" :
       "Contour lines of F, and the path of every agent"), saveButtons(stem, () => drawing, rows)),
-    drawing, element("div", { class: "controls" }, element("label", {}, "Method ", select), play, scrubber, told)));
+    drawing, element("div", { class: "controls" }, element("label", {}, "Method ", select), play, scrubber, status)));
   let drawn = null;
   const follow = () => {
     const wanted = `${view.get("plane")} ${view.get("at")}`;

@@ -10,26 +10,26 @@ function prepareSeries(data, times) {
   const places = new Map(Object.entries(RESERVED));
   const nameOf = (series) => (isCompared && isOneMethod ? series.run : series.label);
   for (const series of data.series) if (!places.has(nameOf(series))) places.set(nameOf(series), places.size);
-  const turns = Math.ceil(places.size / COLOURS); // how often the colours are used
+  const rounds = Math.ceil(places.size / COLOURS); // how often the colours are used
   data.series.forEach((series, number) => {
     series.number = number;
     series.seconds = times.seconds[number];
-    const place = places.get(nameOf(series)), turn = Math.floor(place / COLOURS);
+    const place = places.get(nameOf(series)), round = Math.floor(place / COLOURS);
     series.colour = place % COLOURS;
-    series.dash = isCompared && !isOneMethod ? dashes(series.run * turns + turn) : dashOf(series.colour, turn);
+    series.dash = isCompared && !isOneMethod ? dashes(series.run * rounds + round) : dashOf(series.colour, round);
     const of = isCompared ? `${data.runs[series.run].folder}: ` : "";
     series.title = of + series.shown;
   });
 }
 
 // Colour and dash together are different for all; neighbours differ in both, for those without colour vision.
-function dashOf(colour, turn) {
+function dashOf(colour, round) {
   const first = colour < 2 ? 0 : colour;
-  return turn < DASHES.length ? DASHES[(first + turn) % DASHES.length] : dashes(turn);
+  return round < DASHES.length ? DASHES[(first + round) % DASHES.length] : dashes(round);
 }
 
-function dashes(turn) {
-  return turn < DASHES.length ? DASHES[turn] : `${turn} 3 1 3`;
+function dashes(round) {
+  return round < DASHES.length ? DASHES[round] : `${round} 3 1 3`;
 }
 
 // Where the rows of a series are on an axis.
