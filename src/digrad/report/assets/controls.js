@@ -18,8 +18,7 @@ function choice(key, title, options, others = {}) {
     select.value = view.get(key);
     if (select.selectedIndex < 0) select.selectedIndex = 0;
   };
-  view.listeners.push(show);
-  show();
+  view.follow(show);
   return element("label", {}, `${title} `, select);
 }
 
@@ -38,8 +37,7 @@ function buildLegend(data, home) {
     const hidden = hiddenSeries(data);
     for (const [number, box] of boxes) box.checked = !hidden.has(number);
   };
-  view.listeners.push(show);
-  show();
+  view.follow(show);
 }
 
 function entry(data, series, boxes) {
@@ -70,8 +68,7 @@ function whole(data, members, title) {
     box.checked = count === members.length;
     box.indeterminate = count > 0 && count < members.length;
   };
-  view.listeners.push(show);
-  show();
+  view.follow(show);
   return element("label", {}, box, ` ${title}`);
 }
 
@@ -80,6 +77,5 @@ function buildTheme(home) {
   const show = () => {
     document.documentElement.dataset.theme = view.get("theme");
   };
-  view.listeners.push(show);
-  show();
+  view.follow(show);
 }

@@ -32,9 +32,8 @@ function buildCurves(data, home) {
     if (!isDue) requestAnimationFrame(draw);
     isDue = true;
   };
-  view.listeners.push(draw);
   new ResizeObserver(later).observe(home);
-  draw();
+  view.follow(draw);
 }
 
 function curveFigure(data, metric, clip) {

@@ -69,13 +69,11 @@ function buildPlane(data, runNumber, home, stem) {
       "Contour lines of F, and the path of every agent"), saveButtons(stem, () => drawing, rows)),
     drawing, element("div", { class: "controls" }, element("label", {}, "Method ", select), play, scrubber, status)));
   let drawn = null;
-  const follow = () => {
+  view.follow(() => {
     const wanted = `${view.get("plane")} ${view.get("at")}`;
     if (wanted !== drawn) choose();
     drawn = wanted;
-  };
-  view.listeners.push(follow);
-  follow();
+  });
 }
 
 function pathsOf(series) {

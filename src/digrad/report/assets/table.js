@@ -6,11 +6,8 @@ function buildTable(table, home, times) {
   const keys = head.map((cell) => cell.dataset.key);
   const hiddenAtFirst = head.filter((cell) => cell.hidden).map((cell) => cell.dataset.key);
   fillTimes(rows, keys, times);
-  head.forEach((cell) => {
-    const button = element("button", { type: "button" }, cell.textContent);
-    button.addEventListener("click", () => view.set({ sort: nextSort(cell.dataset.key, view.get("sort")) }));
-    cell.replaceChildren(button);
-  });
+  for (const cell of head)
+    sortOnClick(cell, () => view.set({ sort: nextSort(cell.dataset.key, view.get("sort")) }));
   const boxes = keys.map((key, place) => columnBox(key, head[place].textContent, keys, hiddenAtFirst));
   const saving = element("button", { type: "button", onclick: () => save("results.csv", "text/csv", csv(tableRows(table))) }, "CSV");
   home.append(element("details", { class: "columns" }, element("summary", {}, "Columns"),
@@ -22,8 +19,7 @@ function buildTable(table, home, times) {
     boxes.forEach((label, place) => (label.querySelector("input").checked = !hidden.has(keys[place])));
     sortRows(table, head, rows, keys, view.get("sort"));
   };
-  view.listeners.push(show);
-  show();
+  view.follow(show);
 }
 
 // A table without columns to hide, such as that of a sweep: a click on a heading sorts it, a second one the other way.
@@ -33,17 +29,16 @@ function buildPlainTable(table, number) {
   const now = () => sorts().get(String(number)) ?? "";
   for (const cell of table.querySelectorAll("td.number"))
     cell.dataset.value = cell.textContent.replace("inf", "Infinity");
-  head.forEach((cell, place) => {
-    const button = element("button", { type: "button" }, cell.textContent);
-    button.addEventListener("click", () => {
-      const wanted = sorts().set(String(number), nextSort(keys[place], now()));
-      view.set({ tables: [...wanted].filter(([, sort]) => sort).map((one) => one.join("=")).join(",") });
-    });
-    cell.replaceChildren(button);
-  });
+  head.forEach((cell, place) => sortOnClick(cell, () => {
+    const wanted = sorts().set(String(number), nextSort(keys[place], now()));
+    view.set({ tables: [...wanted].filter(([, sort]) => sort).map((one) => one.join("=")).join(",") });
+  }));
   const show = () => sortRows(table, head, rows, keys, now());
-  view.listeners.push(show);
-  show();
+  view.follow(show);
+}
+
+function sortOnClick(cell, onclick) {
+  cell.replaceChildren(element("button", { type: "button", onclick }, cell.textContent));
 }
 
 function fillTimes(rows, keys, times) {

@@ -34,6 +34,12 @@ const view = {
     this.set({ ...DEFAULTS });
   },
 
+  // Calls a listener now, and whenever the view changes.
+  follow(listener) {
+    this.listeners.push(listener);
+    listener();
+  },
+
   tell() {
     for (const listener of this.listeners) listener();
   },
