@@ -89,7 +89,9 @@ def run(
     help="Size of the experiment; see above.  [default: full for logistic, small for cifar]",
 )
 @click.option("--seed", type=INDEX, default=0, help="Random seed for starts and samples.")
-@click.option("--jobs", type=COUNT, help="cifar: number of parallel processes.  [default: one per core]")
+@click.option(
+    "--jobs", "workers", type=COUNT, help="cifar: number of parallel processes.  [default: one per core]"
+)
 @click.option("--seeds", type=COUNT, help="cifar: run only the first N seeds; --resume adds the others.")
 @click.option(
     "--steps", type=COUNT, help="cifar: run only N steps, without a search, to see how long a full run takes."
@@ -108,14 +110,11 @@ def reproduce(
     experiment: str,
     preset: Preset | None,
     seed: int,
-    jobs: int | None,
-    seeds: int | None,
-    steps: int | None,
-    settings: tuple[str, ...],
     out: Path | None,
     resume: bool,
     overwrite: bool,
     as_json: bool,
+    **only_cifar: Any,
 ) -> None:
     """Reproduce an EXPERIMENT of the CGT paper and report which of its claims hold.
 
@@ -136,10 +135,10 @@ def reproduce(
     from digrad.paper import reproduce_cifar, reproduce_links, reproduce_logistic
     from digrad.paper.link_bias import is_reproduction_of
 
-    only_cifar = {"--jobs": jobs, "--seeds": seeds, "--steps": steps, "--setting": settings or None}
-    given = [name for name, value in only_cifar.items() if value is not None]
+    given = {name: value for name, value in only_cifar.items() if value}
     if experiment != "cifar" and given:
-        raise click.UsageError(f"{given[0]} is for cifar, but the experiment is {experiment}; leave it out.")
+        flag = {"workers": "jobs", "settings": "setting"}.get(name := next(iter(given)), name)
+        raise click.UsageError(f"--{flag} is for cifar, but the experiment is {experiment}; leave it out.")
     if experiment == "links":
         folder = out or Path("runs/reproduce-links")
         is_again = out is None and is_reproduction_of(folder, seed)  # gives the same numbers
@@ -155,9 +154,7 @@ def reproduce(
         if experiment == "logistic":
             result = reproduce_logistic(folder, **common)
         else:
-            result = reproduce_cifar(
-                folder, **common, workers=jobs, seeds=seeds, steps=steps, settings=settings or None
-            )
+            result = reproduce_cifar(folder, **common, **given)
     if result.interrupted:
         click.echo(f"Interrupted; the results so far are in {folder}. Continue with --resume.", err=True)
         sys.exit(130)
@@ -173,9 +170,7 @@ def reproduce(
 def _show_claims(result: Any, experiment: str) -> None:
     from digrad.paper.claims import UNDECIDED
 
-    rows = [
-        (f"({row.number}) {row.claim}", row.setting, row.measured, row.holds) for row in result.table.claims
-    ]
+    rows = [tuple(row.values()) for row in result.table.table()]
     output.table(("claim", "setting", "measured", "holds?"), rows)
     output.table(
         ("claim", "holds?"), [(f"({row.number}) {row.claim}", row.holds) for row in result.table.verdicts]
@@ -183,13 +178,8 @@ def _show_claims(result: Any, experiment: str) -> None:
     for setting, failures in result.failures.items():
         for name, reason in failures.items():
             click.echo(f"{setting}, {name} failed: {reason}", err=True)
-    accuracies = [path for path in (result.directory / "table.md",) if path.is_file()]
-    for path in (
-        *result.figures,
-        *accuracies,
-        result.directory / "claims.md",
-        result.directory / "report.html",
-    ):
+    written = [result.directory / name for name in ("table.md", "claims.md", "report.html")]
+    for path in (*result.figures, *(path for path in written if path.is_file())):
         click.echo(f"  {path}")
     if any(row.holds == UNDECIDED for row in result.table.claims):
         click.echo(
