@@ -1,6 +1,6 @@
 """The net as a method sees it: the matrix behind each primitive, how arrays are sent, and the weights of averages."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,6 +86,16 @@ def arrays_sent(primitive: str, x: Any) -> Iterator[Sent]:
     for place, part in enumerate(parts):
         # The last of a pushed tuple is its weight if it is a column.
         yield Sent(part, is_pair, is_pair and place == len(parts) - 1 and part.shape[-1] == 1)
+
+
+def fields_sent(fields: Sequence[tuple[str, Any]]) -> list[tuple[str, Sent]]:
+    """Return fields of a state, by primitive, as they are sent: several that are pushed are one pair."""
+    pushed = tuple(array for primitive, array in fields if primitive == "push")
+    pair = arrays_sent("push", pushed if len(pushed) > 1 else pushed[0]) if len(pushed) > 0 else iter(())
+    return [
+        (primitive, next(pair) if primitive == "push" else Sent(array, False, False))
+        for primitive, array in fields
+    ]
 
 
 class Primitives:

@@ -25,9 +25,9 @@ import torch
 
 from digrad._internal.error_text import agents_text, first_line
 from digrad.core.hyperparameters import with_fields
-from digrad.core.net import Primitives
+from digrad.core.net import Primitives, Sent, arrays_sent, fields_sent
 from digrad.errors import ArgumentError, CommunicationError
-from digrad.torch.engines.compression import LinkArrays, LinkKey
+from digrad.torch.engines.compression import LinkArrays, LinkKey, is_precise
 from digrad.torch.engines.lag_report import lag_text, tell_seen
 from digrad.torch.engines.log_records import note_step
 from digrad.torch.engines.mixing import Share, ShareSchedule, combine
@@ -71,10 +71,10 @@ class AsynchronousNet(Primitives):
         self.network, self.dtype = network, dtype
         self._links = links
         self._short_width = None if links is None or links.compressor is None else dimension
+        self._shortens_pairs = links is not None and is_precise(links.compressor)
         assert network.deadline is not None
         self.deadline, self._max_lag = network.deadline, network.max_lag
         self._schedule = ShareSchedule(network.network, matrices)
-        self._adds = {primitive: matrix != "R" for primitive, matrix in matrices.items()}
         self._channel = network.transports.channel()
         self.inbox = Inbox(self._channel, links)
         self._edges: dict[int, Outgoing] = {}
@@ -199,18 +199,14 @@ class AsynchronousNet(Primitives):
         """Send arrays ahead of iteration k; ``ahead`` counts the steps taken since while others were behind."""
         self._early, self._ahead, self._since = list(fields), ahead, time.monotonic()
         self.inbox.reach(self.k + ahead)
-        is_pair = sum(self._adds[primitive] for primitive, _ in fields) > 1
         self._not_sent, self._is_gone = self._is_gone, frozenset()
-        parts = {call: field for call, field in enumerate(fields, _EARLY) if call not in self._not_sent}
-        self._offer(
-            {call: (primitive, array.reshape(-1)) for call, (primitive, array) in parts.items()},
-            is_pair=is_pair,
-        )
-        for call, (primitive, array) in parts.items():
-            if self._adds[primitive]:
-                self._gone[call] = array.reshape(-1) * sum(
-                    weight for _, weight in self._share(primitive).receivers
-                )
+        calls = enumerate(fields_sent(fields), _EARLY)
+        parts = {call: field for call, field in calls if call not in self._not_sent}
+        self._offer(parts)
+        for call, (primitive, sent) in parts.items():
+            share = self._share(primitive)
+            if share.conserves:
+                self._gone[call] = sent.array.reshape(-1) * sum(weight for _, weight in share.receivers)
 
     def wait_for_packet(self, seconds: float) -> None:
         """Wait until something comes, at most so long."""
@@ -224,26 +220,22 @@ class AsynchronousNet(Primitives):
         )
 
     def _exchange(self, primitive: str, x: Any) -> Any:
-        arrays = [array for array in (x if isinstance(x, tuple) else (x,))]
-        places = [self._early_place(primitive, array) for array in arrays]
-        early = [place for place in places if place is not None]
-        if len(early) == len(arrays):
+        arrays = list(arrays_sent(primitive, x))
+        calls = [call for sent in arrays if (call := self._early_call(primitive, sent.array)) is not None]
+        if len(calls) == len(arrays):
             if self._snapshot is None:  # all at once: the parts of a pair arrive together
-                calls = {
-                    _EARLY + place: early_primitive for place, (early_primitive, _) in enumerate(self._early)
+                early = {
+                    call: early_primitive for call, (early_primitive, _) in enumerate(self._early, _EARLY)
                 }
-                self._snapshot = self._taken(calls, self._since + self.deadline)
-            rows = [
-                self._mixed(primitive, array, _EARLY + place, self._snapshot)
-                for array, place in zip(arrays, early, strict=True)
-            ]
+                self._snapshot = self._taken(early, self._since + self.deadline)
+            taken = self._snapshot
         else:
-            call, flat = self._next_call(), torch.cat([array.reshape(-1) for array in arrays])
-            self._offer({call: (primitive, flat)})
-            taken = self._taken({call: primitive}, time.monotonic() + self.deadline)
-            rows = self._mixed(primitive, flat[None], call, taken).split(
-                [array.shape[1] for array in arrays], 1
-            )
+            calls = [self._next_call() for _ in arrays]
+            self._offer({call: (primitive, sent) for call, sent in zip(calls, arrays, strict=True)})
+            taken = self._taken(dict.fromkeys(calls, primitive), time.monotonic() + self.deadline)
+        rows = [
+            self._mixed(primitive, sent.array, call, taken) for sent, call in zip(arrays, calls, strict=True)
+        ]
         return tuple(rows) if isinstance(x, tuple) else rows[0]
 
     def _next_call(self) -> int:
@@ -253,24 +245,27 @@ class AsynchronousNet(Primitives):
         self._place += 1
         return self._place
 
-    def _early_place(self, primitive: str, array: torch.Tensor) -> int | None:
-        for place, (early_primitive, sent) in enumerate(self._early):
+    def _early_call(self, primitive: str, array: torch.Tensor) -> int | None:
+        for call, (early_primitive, sent) in enumerate(self._early, _EARLY):
             if early_primitive == primitive and sent is array:
-                return place
+                return call
         return None
 
     def _share(self, primitive: str) -> Share:
         return self._schedule.at(self.k)[primitive][self.network.agent]
 
-    def _offer(self, parts: Mapping[int, tuple[str, torch.Tensor]], *, is_pair: bool = False) -> None:
+    def _offer(self, parts: Mapping[int, tuple[str, Sent]]) -> None:
         """Offer what is sent at the same moment, by call, to each receiver as one packet: lost or late as a whole."""
         packets: dict[int, dict[int, Item]] = {}
-        for call, (primitive, flat) in parts.items():
-            adds = self._adds[primitive]
-            is_short = not is_pair and call < _OUTSIDE and flat.numel() == self._short_width
-            value = None if adds else Item(flat.clone(), adds, is_short)
-            for receiver, weight in self._share(primitive).receivers:
-                item = Item(flat * weight, adds, is_short) if value is None else value
+        weight_call = next((call for call, (_, sent) in parts.items() if sent.is_weight), None)
+        for call, (primitive, sent) in parts.items():
+            flat, share = sent.array.reshape(-1), self._share(primitive)
+            is_short = call < _OUTSIDE and flat.numel() == self._short_width
+            per = weight_call if is_short and sent.is_pair and self._shortens_pairs else None
+            is_short = is_short and (per is not None or not sent.is_pair)
+            value = None if share.conserves else Item(flat.clone(), False, is_short)
+            for receiver, weight in share.receivers:
+                item = Item(flat * weight, True, is_short, per) if value is None else value
                 packets.setdefault(receiver, {})[call] = item
         for receiver, items in packets.items():
             self._edge(receiver).offer(self.k + self._ahead, items)
@@ -297,7 +292,8 @@ class AsynchronousNet(Primitives):
                     call: arrived.items.pop(call)
                     for call, primitive in calls.items()
                     # A late estimate waits for the next step at which the edge is there; what was pushed does not.
-                    if call in arrived.items and (self._adds[primitive] or sender in senders[primitive])
+                    if call in arrived.items
+                    and (self._share(primitive).conserves or sender in senders[primitive])
                 }
                 for sender, arrived in self.inbox.arrived.items()
             }
@@ -464,8 +460,11 @@ class AsynchronousRuntime:
             with self._explained():
                 self.net.check_timeouts()
 
-    def gather(self, call: str) -> None:
+    def gather(self, call: str) -> bool:
         """Wait until all agents have come to ``call`` and nothing is under way; mix with those who have not.
+
+        Returns:
+            Whether the state has changed meanwhile.
 
         Raises:
             CommunicationError: An agent does not come within the timeout after the last sign of it, or mass was lost.
@@ -486,6 +485,7 @@ class AsynchronousRuntime:
         self._check_mass(call)
         for one in (name, drained):  # all have read both
             self._network.coordination.withdraw(one)
+        return ahead > 0
 
     def _drain(self, name: str, drained: str) -> None:
         """Let nothing leave, and wait until nobody's packets are under way, however long, as long as they move.

@@ -303,7 +303,8 @@ class BaseOptimizer(torch.optim.Optimizer):
     @contextlib.contextmanager
     def together(self, call: str) -> Iterator[None]:
         """Keep the states of all agents as they belong together; every agent must enter."""
-        self._runtime.gather(call)
+        if self._runtime.gather(call):
+            self._show()
         yield
         self._runtime.release()
 
@@ -337,9 +338,13 @@ class BaseOptimizer(torch.optim.Optimizer):
 
     def _publish(self) -> None:
         """Show the parameters where the next gradient is wanted, and begin the next iteration."""
+        self._show()
+        self._runtime.publish(self.k, self._early)
+
+    @torch.no_grad()
+    def _show(self) -> None:
         if self._point is not self._state.x:
             self._point.copy_(self._at(self.k).query(self._state))
-        self._runtime.publish(self.k, self._early)
 
     @torch.no_grad()
     def _average(self, call: str, average: str) -> torch.Tensor:

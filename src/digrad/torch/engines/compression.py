@@ -204,6 +204,16 @@ class CompressedNet(Primitives):
         return self._schedule.at(self.k, damping)[primitive]
 
 
+def is_precise(compressor: Compressor | None) -> bool:
+    """Return whether what a compressor leaves out is less than a third of the largest entry, whatever the entries.
+
+    Only then may what it leaves out be sent later as part of what is compressed as the change of a reference: both feed
+    back, and the change c of step k is at most 2r times that of step k - 1 plus r times that of step k - 2, r being the
+    part left out. Two bits, signs and few entries diverge.
+    """
+    return isinstance(compressor, Cast) or (isinstance(compressor, quantize) and _most(compressor) >= 2)
+
+
 def check_packable(links: Links | None, owner: str) -> None:
     """Raise unless real messages can be what these links make of them.
 

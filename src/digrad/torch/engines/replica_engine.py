@@ -113,8 +113,9 @@ class ReplicaRuntime:
         """Begin iteration k."""
         self.net.k = k
 
-    def gather(self, call: str) -> None:
+    def gather(self, call: str) -> bool:
         """Do nothing: all agents are here."""
+        return False
 
     def release(self) -> None:
         """Do nothing."""

@@ -42,8 +42,12 @@ class Runtime(Protocol):
         """Begin iteration k: what it mixes before the gradient is known, fields of the state, may leave."""
         ...
 
-    def gather(self, call: str) -> None:
-        """Wait until all agents have come to ``call``; their states belong together until :meth:`release`."""
+    def gather(self, call: str) -> bool:
+        """Wait until all agents have come to ``call``; their states belong together until :meth:`release`.
+
+        Returns:
+            Whether the state has changed meanwhile.
+        """
         ...
 
     def release(self) -> None:

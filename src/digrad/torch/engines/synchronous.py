@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from digrad._internal.error_text import agents_text, first_line
-from digrad.core.net import Sent, arrays_sent
+from digrad.core.net import Sent, arrays_sent, fields_sent
 from digrad.errors import CommunicationError
 from digrad.torch.engines.compression import CompressedNet, LinkArrays, LinkKey
 from digrad.torch.engines.log_records import note_step
@@ -207,7 +207,7 @@ class SynchronousNet(CompressedNet):
         self.drop_early()
         self._early_fields = list(fields)
         keys = [LinkKey("early", place) for place in range(len(fields))]
-        self._early = self._post(_as_sent(fields), keys, is_early=True) if fields else None
+        self._early = self._post(fields_sent(fields), keys, is_early=True) if fields else None
 
     def finish_early(self) -> None:
         """Wait until everything sent ahead has arrived and left; the next step finds it here."""
@@ -312,16 +312,6 @@ class SynchronousNet(CompressedNet):
             raise self.network.reason_of(error) from error
 
 
-def _as_sent(fields: Sequence[tuple[str, torch.Tensor]]) -> list[tuple[str, Sent]]:
-    """Return fields as they are sent: several that are pushed are one pair."""
-    pushed = tuple(array for primitive, array in fields if primitive == "push")
-    pair = arrays_sent("push", pushed if len(pushed) > 1 else pushed[0]) if len(pushed) > 0 else iter(())
-    return [
-        (primitive, next(pair) if primitive == "push" else Sent(array, False, False))
-        for primitive, array in fields
-    ]
-
-
 class SynchronousRuntime:
     """The runtime of :class:`~digrad.torch.DecentralizedOptimizer`; see :mod:`~digrad.torch.engines.runtime`.
 
@@ -348,8 +338,9 @@ class SynchronousRuntime:
         note_step(k)
         self.net.start_early(early)
 
-    def gather(self, call: str) -> None:
+    def gather(self, call: str) -> bool:
         """Do nothing: agents that wait for all messages are together anyway."""
+        return False
 
     def release(self) -> None:
         """Do nothing."""

@@ -3,8 +3,9 @@
 A packet holds some arrays, each under the number of the call of the method that sends it. What is pushed is an
 increment: those that could not leave add up, and so do those that arrive before they are taken. What is pulled is a
 value, of which the newest wins. Arrays may be compressed: of a push, what the packet could not hold stays undelivered;
-a pull is the change of a reference that both ends keep. Both are decided when a packet leaves: it is short however much
-it covers.
+a pull is the change of a reference that both ends keep. Of what is pushed with a push-sum weight both is true: it does
+not vanish, so that its quotient by the weight of the packet, which is in full, is compressed as such a change. All is
+decided when a packet leaves: it is short however much it covers.
 """
 
 import struct
@@ -23,7 +24,8 @@ from digrad.torch.transport.packets import MessageLostError, Packet, typed
 from digrad.torch.transport.transports import Channel
 
 _HEADER = struct.Struct("<qqqqq")  # step, epoch, arrays, step of the packet before, first step of this one
-_ENTRY = struct.Struct("<qqqqq")  # call, format, whether it adds up, whether it is compressed, numbers
+# Call, format, whether it adds up, whether it is compressed, numbers, call of its push-sum weight or -1.
+_ENTRY = struct.Struct("<qqqqqq")
 RECENT = 2  # times that a neighbour may be late in a row and still be waited for
 _FORMATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -36,11 +38,13 @@ class Item:
         values: ``[width]``.
         adds: Whether it adds up.
         is_short: Whether it is compressed on its way.
+        per: The call of the push-sum weight by which it is divided on its way, if any.
     """
 
     values: torch.Tensor
     adds: bool
     is_short: bool = False
+    per: int | None = None
 
     def after(self, before: "Item | None") -> "Item":
         """Return what is to be sent of both, this being the newer one."""
@@ -136,18 +140,22 @@ class Inbox:
         if compression is None or known != epoch:
             compression = Compression(self._links, 0)
             self._compression[sender] = epoch, compression
-        items, start = {}, 0
+        items: dict[int, Item] = {}
+        start = 0
         for number in range(count):
             entry = _ENTRY.unpack_from(packet.header, _HEADER.size + number * _ENTRY.size)
-            call, kind, adds, is_short, width = entry
+            call, kind, adds, is_short, width, per = entry
             like = torch.empty(1, width, dtype=_FORMATS[kind], device="meta")
             size = compression.size(like[0]) if is_short else like.nbytes
             piece = packet.payload[start : start + size]
             start += size
-            key = None if adds or self._links is None else LinkKey("reference", call)
+            key = None if self._links is None or (adds and per < 0) else LinkKey("reference", call)
             wire = piece[None] if is_short else typed(piece, like.dtype)[None]
             values = compression.decode(wire, like, key, in_full=not is_short)[0]
-            items[call] = Item(values, bool(adds))
+            items[call] = Item(values, bool(adds), per=None if per < 0 else per)
+        for item in items.values():
+            if item.per is not None:
+                item.values = item.values * items[item.per].values
         return step, before, first, epoch, items
 
 
@@ -225,9 +233,10 @@ class Outgoing:
             self._before = self._step
             segments = []
             for call, item in items.items():
-                is_short, wire = self._packed(call, item)
-                kind = _FORMATS.index(item.values.dtype)
-                header += _ENTRY.pack(call, kind, item.adds, is_short, item.values.numel())
+                weight = None if item.per is None else items[item.per].values
+                is_short, wire = self._packed(call, item, weight)
+                kind, per = _FORMATS.index(item.values.dtype), -1 if item.per is None else item.per
+                header += _ENTRY.pack(call, kind, item.adds, is_short, item.values.numel(), per)
                 segments.append(wire.reshape(-1))
         self._channel.send(self._receiver, header, segments, self._taken)
         with self._inbox.changed:
@@ -242,16 +251,17 @@ class Outgoing:
         except ArgumentError as error:  # a number that the compressor has no room for
             self._inbox.lose(self._receiver, error)
 
-    def _packed(self, call: int, item: Item) -> tuple[bool, torch.Tensor]:
+    def _packed(self, call: int, item: Item, weight: torch.Tensor | None) -> tuple[bool, torch.Tensor]:
         """Return whether an item is compressed, and its bytes; keep what they do not say."""
-        values, key = item.values[None], LinkKey("reference", call)
+        values = item.values[None]
         if not item.is_short:
             return False, values
+        key = None if item.adds and weight is None else LinkKey("reference", call)
+        is_first = key is not None and key not in self._compression.references
+        wire, value = self._compression.encode(values if weight is None else values / weight, key)
+        if key is not None:
+            self._compression.keep(key, value, sends=True)
         if item.adds:
-            wire, value = self._compression.encode(values, None)
-            self._rest[call] = replace(item, values=(values - value)[0])
-            return True, wire
-        is_first = key not in self._compression.references
-        wire, value = self._compression.encode(values, key)
-        self._compression.keep(key, value, sends=True)
+            told = value if weight is None else value * weight
+            self._rest[call] = replace(item, values=(values - told)[0])
         return not is_first, wire
