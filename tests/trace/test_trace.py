@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import digrad as dg
-from digrad.errors import ArgumentError, DataError
+from digrad.errors import ArgumentError, DataError, StorageError
 from digrad.trace import Trace, is_stalled
 
 EVERY_FLOAT = st.floats(width=64, allow_nan=True, allow_infinity=True)
@@ -263,7 +263,7 @@ def test_load_notices_files_of_two_runs(tmp_path):
 
 def test_save_says_so_when_the_folder_is_a_file(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ArgumentError, match="`directory` of save must be a folder"):
+    with pytest.raises(StorageError, match=r"file cannot be written \(File exists\)"):
         make_trace().save(tmp_path / "file")
 
 

@@ -22,6 +22,15 @@ def first_line(error: BaseException) -> str:
     return textwrap.shorten(lines[0], LONGEST, placeholder=" ...")
 
 
+def one_line(error: BaseException) -> str:
+    """Return the kind of an error and its whole message, in one line.
+
+    >>> one_line(ValueError("no such thing:\\n  x"))
+    'ValueError: no such thing: x'
+    """
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
 def is_timeout(error: BaseException) -> bool:
     """Return whether torch has waited in vain, in one of the ways that it says so."""
     return "imed out" in str(error) or "imeout" in str(error)

@@ -17,6 +17,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+from digrad._internal.error_text import one_line
 from digrad._internal.user_warnings import warn_user
 from digrad.errors import PluginError
 
@@ -53,7 +54,7 @@ def load(group: str, name: str) -> Any:
         return point.load()
     except (Exception, SystemExit) as error:  # whatever the other package does when it is imported
         raise PluginError(
-            f"{name!r} of {_package(point)} cannot be loaded from {point.value!r}: {_reason(error)}; repair or "
+            f"{name!r} of {_package(point)} cannot be loaded from {point.value!r}: {one_line(error)}; repair or "
             "uninstall that package."
         ) from error
 
@@ -85,7 +86,7 @@ def load_from_file(name: str) -> Any:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # whatever the file does
-        raise PluginError(f"{name!r} cannot be loaded: {_reason(error)}.") from error
+        raise PluginError(f"{name!r} cannot be loaded: {one_line(error)}.") from error
     finally:
         sys.path.remove(str(path.parent))
     if not hasattr(module, attribute):
@@ -151,10 +152,6 @@ def package_of(group: str, name: str) -> str | None:
     """Return the package that announces a name, with its version; None if none does."""
     point = installed(group).get(name)
     return None if point is None else _package(point)
-
-
-def _reason(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _package(point: EntryPoint) -> str:

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from digrad._internal.files import file_stem, write_atomically
+from digrad._internal.files import file_stem, make_folder, write_atomically
 from digrad._internal.json_files import parse_json
 from digrad.checks import did_you_mean
-from digrad.errors import ArgumentError, DataError, StorageError
+from digrad.errors import DataError
 
 FORMAT = 1  # raised when an older digrad could no longer read the files
 
@@ -37,9 +37,9 @@ def write_trace(
     """Write the files of the trace ``name``, each atomically, and return their paths.
 
     Raises:
-        ArgumentError: ``folder`` is a file, or below one.
+        StorageError: ``folder`` cannot be made, or is a file.
     """
-    _create(folder)
+    make_folder(folder)
     contents = {"trace": _columns_to_parquet(columns), "final": _matrix_to_parquet(final_x)}
     if arrays:
         contents["arrays"] = _arrays_to_npz(arrays)
@@ -102,17 +102,6 @@ def read_record(folder: Path, kind: str, name: str) -> dict[str, Any]:
             f"{path} does not describe the {kind} {name!r} in format {FORMAT}; was it written by digrad?"
         )
     return record
-
-
-def _create(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise ArgumentError(
-            f"`directory` of save must be a folder, but {folder} is a file or below one."
-        ) from error
-    except OSError as error:
-        raise StorageError(error.errno, error.strerror, str(folder)) from error
 
 
 def _encode(value: Any) -> Any:

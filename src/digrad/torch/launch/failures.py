@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
-from digrad._internal.error_text import is_timeout
+from digrad._internal.error_text import is_timeout, one_line
 from digrad._internal.files import write_atomically
 from digrad.errors import CheckpointError, CommunicationError, DigradError, DisagreementError
 from digrad.torch.engines.log_records import step_reached
@@ -76,7 +76,7 @@ def record_failure(error: BaseException, script: str | None = None) -> None:
     step = step_reached()  # two attempts that fail alike at one step fail for ever
     mark = None if _is_consequence(error) else json.dumps([type(error).__name__, places, step])
     text = "" if isinstance(error, SystemExit) else _as_shown(error, frames)
-    reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    reason = one_line(error)
     _write(Failure(reason, _kind_of(error), step=step, mark=mark, traceback=text))
 
 

@@ -32,6 +32,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 import digrad
+from digrad._internal.error_text import one_line
 from digrad.errors import ArgumentError
 from digrad.torch.launch import ADDRESS_VARIABLE, REJOIN, ROUND_VARIABLE, STORE_VARIABLE
 from digrad.torch.launch.endpoint import Client, EndpointLostError, EndpointRefusedError, Message, Server
@@ -317,7 +318,7 @@ def _reason(error: BaseException) -> str:
         record: Any = failure.message  # a text, or what the worker has written into its error file
         message = record["message"] if isinstance(record, dict) else record
         return f"agent {rank} failed: {' '.join(str(message).split())}"
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    return one_line(error)
 
 
 def create_handler(parameters: RendezvousParameters) -> Rendezvous:
