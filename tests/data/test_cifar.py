@@ -134,7 +134,7 @@ def test_cifar10_has_the_official_sums_and_the_pixels_that_normalisation_assumes
 
 
 @pytest.mark.parametrize("label", [300, -1, 1.7, float("nan"), 10])
-def test_cifar10_refuses_labels_that_are_none(label, tmp_path):
+def test_cifar10_refuses_invalid_labels(label, tmp_path):
     folder = write_pickles(tmp_path / "batches", 3)
     batch = {b"data": records(3, 0)[:, 1:], b"labels": [0, label, 9]}
     (folder / cifar.BATCHES[0]).write_bytes(pickle.dumps(batch, protocol=2))
@@ -143,7 +143,7 @@ def test_cifar10_refuses_labels_that_are_none(label, tmp_path):
     assert "\n" not in str(refused.value)
 
 
-def test_cifar10_refuses_binary_batches_whose_labels_are_none(tmp_path):
+def test_cifar10_refuses_binary_batches_with_invalid_labels(tmp_path):
     folder = write_batches(tmp_path / "batches", 3)
     part = records(3, 0)
     part[2, 0] = 255

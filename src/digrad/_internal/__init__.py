@@ -1,1 +1,1 @@
-"""Support modules that are nobody's API: files, hashing, cores, plug-ins, tables."""
+"""Support modules without public names: files, hashing, cores, plug-ins, tables."""

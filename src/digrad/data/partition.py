@@ -55,7 +55,7 @@ class Partition:
         if not np.array_equal(together, np.arange(together.size)):
             raise DataError(
                 f"`indices` of `Partition` must hold each of 0, ..., {together.size - 1} once, but some are "
-                "missing or repeated; samples that nobody shall have must be cut out of the data first."
+                "missing or repeated; samples without an agent must be cut out of the data first."
             )
         object.__setattr__(self, "indices", indices)
 

@@ -5,7 +5,7 @@ import numpy.typing as npt
 
 from digrad.graphs.digraph import Digraph
 
-DIAMETER_LIMIT = 2000  # one breadth-first search per agent: beyond this size it takes too long
+DIAMETER_LIMIT = 2000  # one search per agent: beyond this size it takes too long
 
 
 def is_strongly_connected(graph: Digraph) -> bool:
@@ -36,7 +36,7 @@ def strong_components(graph: Digraph) -> npt.NDArray[np.int64]:
 
 
 def roots(graph: Digraph) -> npt.NDArray[np.int64]:
-    """Return, in ascending order, the agents from which everybody can be reached; empty if there are none.
+    """Return, in ascending order, the agents from which all others can be reached; may be empty.
 
     They are the members of the only strong component without edges from outside itself, if it is the only one.
 
@@ -47,14 +47,14 @@ def roots(graph: Digraph) -> npt.NDArray[np.int64]:
     """
     component = strong_components(graph)
     sender, receiver = component[graph.edge_array].T
-    hears_others = np.zeros(component.max() + 1, dtype=bool)
-    hears_others[receiver[sender != receiver]] = True
-    sources = np.flatnonzero(~hears_others)
+    has_senders = np.zeros(component.max() + 1, dtype=bool)
+    has_senders[receiver[sender != receiver]] = True
+    sources = np.flatnonzero(~has_senders)
     return np.flatnonzero(component == sources[0]) if len(sources) == 1 else np.empty(0, dtype=np.int64)
 
 
 def sinks(graph: Digraph) -> npt.NDArray[np.int64]:
-    """Return, in ascending order, the agents that can be reached from everybody; empty if there are none.
+    """Return, in ascending order, the agents that can be reached from all others; may be empty.
 
     Example:
         >>> from digrad.graphs import out_star
@@ -72,7 +72,7 @@ def degree_imbalance(graph: Digraph) -> int:
 def diameter(graph: Digraph) -> int | None:
     """Return the largest number of edges on a shortest path between two agents.
 
-    Exact, by a breadth-first search from each agent; ``None`` if the graph is not strongly connected, or has
+    Exact, by a search from each agent; ``None`` if the graph is not strongly connected, or has
     more than 2000 agents.
 
     Example:
@@ -84,14 +84,9 @@ def diameter(graph: Digraph) -> int | None:
         return None
     if graph.n_edges == graph.n * (graph.n - 1):
         return min(1, graph.n_edges)
-    from scipy.sparse.csgraph import breadth_first_order
+    from scipy.sparse.csgraph import shortest_path
 
-    receivers = graph.to_adjacency().T.tocsr()
-    largest = 0
-    for agent in range(graph.n):
-        order, before = breadth_first_order(receivers, agent)
-        largest = max(largest, _depth(int(order[-1]), before.tolist()))
-    return largest
+    return int(shortest_path(graph.to_adjacency(), unweighted=True).max())
 
 
 def unreachable_pair(graph: Digraph) -> tuple[int, int] | None:
@@ -116,11 +111,3 @@ def _reachable(graph: Digraph) -> npt.NDArray[np.bool_]:
     reached = np.zeros(graph.n, dtype=bool)
     reached[breadth_first_order(graph.to_adjacency().T.tocsr(), 0, return_predecessors=False)] = True
     return reached
-
-
-def _depth(agent: int, before: list[int]) -> int:
-    depth = 0
-    while before[agent] >= 0:
-        agent = before[agent]
-        depth += 1
-    return depth

@@ -65,7 +65,7 @@ class Adam:
     __post_init__ = checks.fields
 
     def init(self, x0: Array, net: Net) -> AdamState:
-        """Start everybody at the average of the starts with empty moments."""
+        """Start all agents at the average of the starts with empty moments."""
         return AdamState(x=net.mean(x0), m=zeros_like(x0), v=zeros_like(x0), t=0 * ones_column(x0))
 
     def step(self, state: AdamState, grad: Array, net: Net) -> AdamState:

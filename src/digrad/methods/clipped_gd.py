@@ -53,7 +53,7 @@ class ClippedGD:
     __post_init__ = checks.fields
 
     def init(self, x0: Array, net: Net) -> ClippedGDState:
-        """Start everybody at the average of the starts."""
+        """Start all agents at the average of the starts."""
         return ClippedGDState(x=net.mean(x0))
 
     def step(self, state: ClippedGDState, grad: Array, net: Net) -> ClippedGDState:

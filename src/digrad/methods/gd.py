@@ -49,7 +49,7 @@ class GD:
     __post_init__ = checks.fields
 
     def init(self, x0: Array, net: Net) -> GDState:
-        """Start everybody at the average of the starts."""
+        """Start all agents at the average of the starts."""
         return GDState(x=net.mean(x0))
 
     def step(self, state: GDState, grad: Array, net: Net) -> GDState:

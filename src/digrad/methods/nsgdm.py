@@ -56,7 +56,7 @@ class NSGDm:
     __post_init__ = checks.fields
 
     def init(self, x0: Array, net: Net) -> NSGDmState:
-        """Start everybody at the average of the starts, at rest."""
+        """Start all agents at the average of the starts, at rest."""
         return NSGDmState(x=net.mean(x0), m=zeros_like(x0))
 
     def step(self, state: NSGDmState, grad: Array, net: Net) -> NSGDmState:

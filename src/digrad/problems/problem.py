@@ -33,7 +33,7 @@ Floats = npt.NDArray[np.floating]
 
 
 def as_floats(value: npt.ArrayLike, name: str, owner: str) -> npt.NDArray[np.float64]:
-    """Return an argument as an array of numbers, or say that it is none."""
+    """Return an argument as an array of numbers, or refuse it."""
     try:
         return np.array(value, np.float64)
     except (TypeError, ValueError, OverflowError):  # the last for a whole number of 400 digits
