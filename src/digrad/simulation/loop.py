@@ -24,10 +24,9 @@ from digrad.core.hyperparameters import numeric_fields, with_fields
 from digrad.core.link_state import LinkState
 from digrad.links import Links
 from digrad.problems import LossCode
-from digrad.simulation.edge_mixing import only_if
 from digrad.simulation.gradient_sources import Source
 from digrad.simulation.mixing import MANY_AGENTS, Operator, SimulatedNet, count, pick
-from digrad.simulation.unreliable_net import Delivery, LinkRules, UnreliableNet
+from digrad.simulation.unreliable_net import Delivery, LinkRules, UnreliableNet, only_if
 
 PLAIN = {
     "xla_cpu_experimental_ynn_fusion_type": "",

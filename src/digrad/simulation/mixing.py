@@ -20,7 +20,7 @@ from digrad.core.net import Primitives, Sent, arrays_sent
 from digrad.links import Links
 from digrad.links.compressors import decoded
 from digrad.network import Mixing, Network, StepWeights, circulant, step_weights
-from digrad.simulation.edge_mixing import Edges, edges_only
+from digrad.simulation.unreliable_net import Edges, edges_only
 
 DENSE_AGENTS = 64  # up to which the matrix is multiplied densely
 SUM_AGENTS = 8  # up to which a sum over senders beats a matrix product (1.1x of a whole step on a9a)

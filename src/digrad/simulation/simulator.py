@@ -20,7 +20,6 @@ from digrad.links import DeliverySchedule
 from digrad.network import Network
 from digrad.privacy import Private
 from digrad.problems import Problem
-from digrad.simulation.edge_mixing import edges_only
 from digrad.simulation.gradient_sources import make_source, noise_of, samples_of
 from digrad.simulation.loop import Buffer, Params, State, Static, Xs, advance_of, numbers_only
 from digrad.simulation.mixing import (
@@ -52,7 +51,14 @@ from digrad.simulation.run_options import (
     make_start,
 )
 from digrad.simulation.state_repair import phases, repaired
-from digrad.simulation.unreliable_net import LinkRules, UnreliableNet, deliveries, delivery_bytes, rules_of
+from digrad.simulation.unreliable_net import (
+    LinkRules,
+    UnreliableNet,
+    deliveries,
+    delivery_bytes,
+    edges_only,
+    rules_of,
+)
 from digrad.types import Method, Shapes
 
 Rows = dict[str, npt.NDArray[Any]]

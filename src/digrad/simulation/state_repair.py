@@ -10,9 +10,9 @@ from digrad.core.net import bindings
 from digrad.core.repair import network_of, repair, void_edges
 from digrad.links import ChurnSchedule, Event
 from digrad.network import Network
-from digrad.simulation.edge_mixing import Edges
 from digrad.simulation.loop import Params, State
 from digrad.simulation.mixing import builder
+from digrad.simulation.unreliable_net import Edges
 
 
 def repaired(event: Event, state: State, params: Params) -> State:
