@@ -14,6 +14,7 @@ import numpy as np
 
 from digrad.core.hyperparameters import scheduled_fields
 from digrad.errors import ArgumentError
+from digrad.simulation.gradient_sources import noise_of, samples_of
 from digrad.simulation.loop import Buffer, State, Static, Xs, advance
 from digrad.simulation.record import end_of_room, evaluate_many, first_rows, recorded, rows_of
 from digrad.simulation.simulator import Rows, Simulator
@@ -137,10 +138,12 @@ def _inputs(simulators: Sequence[Simulator], first: int, end: int, last: int | N
     each = [xs.schedules, *(one.schedules(first, end, last) for one in others)]
     xs = xs._replace(schedules={name: np.stack([one[name] for one in each], axis=1) for name in xs.schedules})
     if xs.noise is not None:
-        xs = xs._replace(noise=np.stack([xs.noise, *(one.noise(first, end) for one in others)], axis=1))  # pyright: ignore[reportCallIssue, reportArgumentType]
+        noise: list[Any] = [noise_of(one.problem, one.options, first, end, lead.length) for one in others]
+        xs = xs._replace(noise=np.stack([xs.noise, *noise], axis=1))
     if static.shares_samples:
         return xs
-    return xs._replace(samples=np.stack([xs.samples, *(one.samples(first, end) for one in others)], axis=1))  # pyright: ignore[reportCallIssue, reportArgumentType]
+    samples: list[Any] = [samples_of(one.sampler, first, end, lead.length) for one in others]
+    return xs._replace(samples=np.stack([xs.samples, *samples], axis=1))
 
 
 def _stack(trees: Sequence[Any], dtype: Any = None) -> Any:

@@ -291,21 +291,14 @@ class Simulator:
             fresh = operators_of(self.network, matrices, first, self.length, dtype)
         if delivery:
             arriving = deliveries(delivery, first, max(1, end - first), self.length, self._widths)
-        samples: Any = self.samples(first, end)
-        return Xs(self.schedules(first, end, last), samples, fresh, arriving, self.noise(first, end))  # pyright: ignore[reportArgumentType]
+        samples = samples_of(self.sampler, first, end, self.length)
+        noise = noise_of(self.problem, self.options, first, end, self.length)
+        return Xs(self.schedules(first, end, last), samples, fresh, arriving, noise)  # pyright: ignore[reportArgumentType]
 
     def schedules(self, first: int, end: int, last: int | None = None) -> dict[str, Any]:
         """Return the hyper-parameters that change, by field; what is measured after the last step has its values."""
         ks = [min(k, (end if last is None else last) - 1) for k in range(first, end)]
         return hyperparameters.tables(self.method, self.name, ks, self.length, self.options["dtype"])
-
-    def samples(self, first: int, end: int) -> npt.NDArray[np.int32] | None:
-        """Return the places of the samples; None where all are used."""
-        return samples_of(self.sampler, first, end, self.length)
-
-    def noise(self, first: int, end: int) -> npt.NDArray[np.floating] | None:
-        """Return the noise of the gradients; None where there is none."""
-        return noise_of(self.problem, self.options, first, end, self.length)
 
     def limit_beyond(self, state: State) -> jax.Array | None:
         """Return the limit with which a run that ended beyond its own goes on; None if it has diverged.
