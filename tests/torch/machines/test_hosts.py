@@ -150,8 +150,9 @@ def test_killed_agent_is_started_again_and_a_machine_lost_for_good_ends_the_othe
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("preempted", [0, 1], ids=["with the endpoint", "without"])
 def test_lost_endpoint_is_waited_for_and_a_machine_that_is_preempted_ends_the_others(
-    tmp_path: Path,
+    preempted: int, tmp_path: Path
 ) -> None:
     with hosts(2) as machines:
         paced = (WORKER, str(tmp_path), "20", "0.4")  # seconds per step: all learn of it before the last one
@@ -163,13 +164,13 @@ def test_lost_endpoint_is_waited_for_and_a_machine_that_is_preempted_ends_the_ot
         run.start(0)
         run.holding(attempt=1)
         began = time.monotonic()
-        run.processes[1].terminate()
+        run.processes[preempted].terminate()
         run.go()
-        assert run.codes() == [1, 143], run.logs()
+        assert run.codes() == ([143, 1] if preempted == 0 else [1, 143]), run.logs()
         assert time.monotonic() - began < 60
         assert committed_steps(tmp_path / "steps")[-1] > 6  # all have saved the step at which they ended
-        preempted = f"machine 1 ({machines[1].address}) was preempted"
-        assert run.log(0).splitlines()[-1] == f"digrad: {preempted}; all agents have saved"
+        line = f"digrad: machine {preempted} ({machines[preempted].address}) was preempted; all agents have saved"
+        assert run.log(1 - preempted).splitlines()[-1] == line
 
 
 @pytest.mark.slow

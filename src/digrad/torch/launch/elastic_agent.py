@@ -16,13 +16,13 @@ from torch.distributed.elastic.rendezvous import RendezvousError
 
 from digrad.torch.launch.failures import FAILED, LEFT, Failure, failures_of, say
 from digrad.torch.launch.logs import PrefixedLogs, show
-from digrad.torch.launch.preemption import GRACE, SAVE
+from digrad.torch.launch.preemption import SAVE, SAVE_TIMEOUT
 from digrad.torch.launch.rendezvous import Rendezvous
 from digrad.torch.launch.rendezvous_rounds import Outcome
 
 _RESTARTS = 1_000_000  # the rendezvous decides
 _TERM_GRACE = 5  # seconds between SIGTERM and SIGKILL
-_DRAIN = 2.0  # seconds that a reader of our output gets once this process is preempted
+_OUTPUT_TIMEOUT = 2.0  # seconds that a reader of our output gets once this process is preempted
 _PREEMPTED = "digrad preempted"  # key of the store: the machine whose agents were asked to save
 
 
@@ -63,7 +63,7 @@ class Agent(LocalElasticAgent):
             return self._supervise()
         finally:
             self._machine.shutdown()
-            self._logs.close(_DRAIN if self._received else None)
+            self._logs.close(_OUTPUT_TIMEOUT if self._received else None)
 
     def _supervise(self) -> int:
         while True:
@@ -104,7 +104,7 @@ class Agent(LocalElasticAgent):
             return
         if self._patience is None:
             is_graceful = self._received[0] == signal.SIGTERM and self._ask_to_save()
-            self._patience = time.monotonic() + (GRACE if is_graceful else 0.0)
+            self._patience = time.monotonic() + (SAVE_TIMEOUT if is_graceful else 0.0)
         if len(self._received) > 1 or time.monotonic() > self._patience:
             raise SignalException("preempted", signal.SIGTERM)
 

@@ -18,7 +18,9 @@ from digrad.torch.launch.worker import is_elastic
 if TYPE_CHECKING:
     from digrad.torch.process_network import ProcessNetwork
 
-GRACE = 25.0  # seconds that agents get to save and end; what preempts launch often kills it after thirty
+SAVE_TIMEOUT = (
+    25.0  # seconds that agents get to save and end; what preempts launch often kills it after thirty
+)
 SAVE = signal.SIGUSR2  # what asks an agent to save: SIGTERM is for those that shall end at once
 _SLACK = 2  # steps that pass until everybody has read what the others have said
 
