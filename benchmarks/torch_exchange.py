@@ -250,8 +250,8 @@ def _local_steps(dimension: int, repeats: int) -> dict[str, list[float]]:
     import torch
 
     from digrad.methods.cgt import CGTState
+    from digrad.torch.engines.engine import overwrite
     from digrad.torch.engines.mixing import Share, combine
-    from digrad.torch.engines.runtime import overwrite
 
     method, alone = CGT(step_size=1e-3, threshold=1.0), Share(0, ((0, 1.0),), (), True)
     net: Any = SimpleNamespace(

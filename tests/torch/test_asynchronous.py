@@ -17,7 +17,7 @@ from digrad.core.traffic import measure_communication
 from digrad.errors import ArgumentError, CommunicationError
 from digrad.graphs import every, example5, from_edges, ring
 from digrad.links import Links, compressors
-from digrad.torch.engines.asynchronous import AsynchronousNet, AsynchronousRuntime
+from digrad.torch.engines.asynchronous import AsynchronousEngine
 from digrad.torch.engines.undelivered import Arrived, Item, Outgoing
 from digrad.torch.transport.transports import Transports
 from digrad.torch.transport.zeromq import ZeroMQ
@@ -75,7 +75,7 @@ def train(
     def work(agent: int) -> None:
         try:
             member = together.member(agent)
-            net = AsynchronousNet(member, bindings(method), D, torch.float64)
+            net = AsynchronousEngine(member, bindings(method), D, torch.float64)
             state = method.init(torch.full((1, D), 4.0, dtype=torch.float64), net)
             for k in range(steps):
                 net.k = k
@@ -249,16 +249,23 @@ class Silent:
         return self.moved.get(peer, -math.inf)
 
 
-def lone_net(network: Network, deadline: float = 1e-3) -> AsynchronousNet:
-    """Return what agent 0 of two sees."""
+def lone_engine(network: Network, agent: int = 0) -> AsynchronousEngine:
+    """Return an agent that hears nothing."""
     member: Any = SimpleNamespace(
-        agent=0, n=2, network=network, deadline=deadline, max_lag=None, timeout=30.0, transports=Silent()
+        agent=agent,
+        n=network.n,
+        network=network,
+        deadline=1e-3,
+        max_lag=None,
+        timeout=30.0,
+        transports=Silent(),
+        exchange=lambda facts, _: [facts] * (network.n if agent else 1),
     )
-    return AsynchronousNet(member, bindings(CGT(step_size=0.1, threshold=1.0)), D, torch.float64)
+    return AsynchronousEngine(member, bindings(CGT(step_size=0.1, threshold=1.0)), D, torch.float64)
 
 
 def test_neighbour_whose_packet_makes_progress_is_not_silent() -> None:
-    net = lone_net(Network(ring(2)))
+    net = lone_engine(Network(ring(2)))
     now, channel = time.monotonic(), net._channel
     net.inbox.arrived[1] = Arrived({}, now - 100.0, {})
     channel.moved[1] = now  # pyright: ignore[reportAttributeAccessIssue]
@@ -269,19 +276,17 @@ def test_neighbour_whose_packet_makes_progress_is_not_silent() -> None:
 
 
 def test_loss_is_noticed_however_much_was_pushed_before_the_last_check() -> None:
-    net = lone_net(Network(ring(2)))
-    alone: Any = SimpleNamespace(agent=0, n=1, exchange=lambda facts, purpose: [facts], network=net.network)
-    runtime = AsynchronousRuntime(alone, net)
+    net = lone_engine(Network(ring(2)))
     net.scale = 1e15  # of a long run
-    runtime._check_mass("save")
+    net._check_mass("save")
     net.balance += 1e-3
     with pytest.raises(CommunicationError, match=r"the sum of all trackers is wrong by 0\.001"):
-        runtime._check_mass("save")
+        net._check_mass("save")
 
 
 def test_mass_of_an_earlier_step_is_not_taken_for_a_later_one() -> None:
     """Else who goes back to a checkpoint is not waited for until it has come as far again."""
-    net = lone_net(Network(ring(2)))
+    net = lone_engine(Network(ring(2)))
     channel: Any = net._channel
     edge = Outgoing(1, channel, net.inbox, None)
     undelivered = {0: Item(torch.ones(D), adds=True)}
@@ -297,7 +302,7 @@ def test_mass_of_an_earlier_step_is_not_taken_for_a_later_one() -> None:
 def test_late_estimate_waits_for_the_next_step_at_which_its_edge_is_there() -> None:
     """Else agents whose steps do not meet would never receive from one another."""
     network = Network(every(3, from_edges(2, [(1, 0)])))
-    net = lone_net(network)
+    net = lone_engine(network)
     net.inbox.arrived[1] = Arrived(
         {1: 0}, time.monotonic(), {1: Item(torch.ones(D, dtype=torch.float64), adds=False)}
     )
@@ -315,13 +320,12 @@ def test_late_estimate_waits_for_the_next_step_at_which_its_edge_is_there() -> N
 def test_who_was_late_is_said_even_if_nobody_closes(
     closed: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    network: Any = SimpleNamespace(agent=1, n=3, exchange=lambda facts, _: [facts] * 3)
-    net: Any = SimpleNamespace(lags={0: 2, 2: 20}, held_up=0.0, waited=0.0, bytes_sent=0, late=0)
-    runtime = AsynchronousRuntime(network, net)
-    monkeypatch.setattr(AsynchronousRuntime, "gather", lambda *_: None)
+    engine = lone_engine(Network(ring(3)), agent=1)
+    engine.lags |= {0: 2, 2: 20}
+    monkeypatch.setattr(AsynchronousEngine, "gather", lambda *_: None)
     if closed:
-        runtime.close()  # then agent 0 says it
-    del runtime
+        engine.close()  # then agent 0 says it
+    del engine
     said = "digrad: late: agent 2 was up to 20 steps behind, as agent 1 has seen it\n"
     assert capsys.readouterr().err == ("" if closed else said)
 
@@ -329,4 +333,4 @@ def test_who_was_late_is_said_even_if_nobody_closes(
 def test_method_whose_messages_may_not_be_late_is_refused() -> None:
     network: Any = SimpleNamespace(network=Network(example5()))
     with pytest.raises(ArgumentError, match="needs a method that pulls or pushes"):
-        AsynchronousNet(network, bindings(DSGT(step_size=0.1)), D, torch.float64)
+        AsynchronousEngine(network, bindings(DSGT(step_size=0.1)), D, torch.float64)

@@ -157,8 +157,8 @@ def test_iterations_without_edges_send_nothing_and_mix_with_the_identity() -> No
     replicas = Replicas(Point(), dg.CGT(step_size=0.05, threshold=2.0), network)
     replicas.step()
     rows, sent = torch.randn(5, 2, dtype=torch.float64), replicas.bytes_sent
-    assert torch.equal(replicas._net.pull(rows), rows)
-    assert torch.equal(replicas._net.push(rows), rows)
+    assert torch.equal(replicas._engine.pull(rows), rows)
+    assert torch.equal(replicas._engine.push(rows), rows)
     assert replicas.bytes_sent == sent
 
 
@@ -223,9 +223,9 @@ def test_own_weights_of_a_sequence_are_used() -> None:
     )
     replicas = Replicas(Point(), dg.DGD(step_size=0.1, mixing="row"), changing)
     rows = torch.eye(2, dtype=torch.float64)
-    assert replicas._net.mix(rows).tolist() == [[1, 0], [0.75, 0.25]]
+    assert replicas._engine.mix(rows).tolist() == [[1, 0], [0.75, 0.25]]
     replicas.step()
-    assert replicas._net.mix(rows).tolist() == [[0.5, 0.5], [0, 1]]
+    assert replicas._engine.mix(rows).tolist() == [[0.5, 0.5], [0, 1]]
 
 
 def test_own_weights_of_a_sequence_with_links_equal_the_simulator() -> None:

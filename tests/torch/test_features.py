@@ -19,7 +19,7 @@ from digrad.links import FixedDelay, Links, compressors
 from digrad.network import Network
 from digrad.schedules import InverseSqrt
 from digrad.torch import ProcessNetwork, Replicas, Shard, recalibrate
-from digrad.torch.engines.replica_engine import ReplicaNet
+from digrad.torch.engines.replica_engine import ReplicaEngine
 from digrad.torch.launch import launch
 from torch_processes import run
 
@@ -37,7 +37,7 @@ def test_features_work_between_processes(tmp_path: Path) -> None:
     run("features.py", 3, str(tmp_path))
     stored = [load_file(tmp_path / f"large{agent}.st") for agent in range(3)]
     starts = torch.cat([one["start"] for one in stored])
-    net = ReplicaNet(NETWORK, bindings(METHOD), starts.shape[1], torch.device("cpu"))
+    net = ReplicaEngine(NETWORK, bindings(METHOD), starts.shape[1], torch.device("cpu"))
     assert torch.equal(torch.cat([one["end"] for one in stored]), net.pull(starts))
     changing = Network(split(NETWORK.union, 2), links=Links(compressor=compressors.bfloat16()))
     models = []
@@ -160,7 +160,7 @@ def test_groups_have_their_own_rate_and_decay_after_a_common_clip() -> None:
     replicas.param_groups[1]["weight_decay"] = 0.0
     before = replicas.estimate().clone()
     replicas.step()
-    assert torch.equal(replicas.estimate()[:, 4], replicas._net.pull(before)[:, 4])
+    assert torch.equal(replicas.estimate()[:, 4], replicas._engine.pull(before)[:, 4])
     assert torch.equal(replicas.state_fields.g[:, :4], 0.5 * before[:, :4])
     assert (replicas.state_fields.g[:, 4] == 0).all()
 

@@ -6,13 +6,13 @@ from typing import Any, Literal
 from digrad.core import hyperparameters
 from digrad.core.net import bindings
 from digrad.errors import ArgumentError
-from digrad.torch.engines.asynchronous import AsynchronousNet, AsynchronousRuntime
+from digrad.torch.engines.asynchronous import AsynchronousEngine
 from digrad.torch.engines.base_optimizer import BaseOptimizer
 from digrad.torch.engines.compression import check_packable
 from digrad.torch.engines.flat_parameters import FlatParameters, parameter_groups
 from digrad.torch.engines.settings import check_arguments, describe_shared, shared_settings
 from digrad.torch.engines.step_metrics import StepMetrics
-from digrad.torch.engines.synchronous import SynchronousNet, SynchronousRuntime
+from digrad.torch.engines.synchronous import SynchronousEngine
 from digrad.torch.launch.preemption import Preemption
 from digrad.torch.process_network import ProcessNetwork
 from digrad.types import Method
@@ -71,13 +71,11 @@ class DecentralizedOptimizer(BaseOptimizer):
         network.agree(facts, "DecentralizedOptimizer")
         check_packable(network.network.links, "ProcessNetwork")
         if network.deadline is None:
-            net = SynchronousNet(network, bindings(method), flat.dimension, flat.device)
-            runtime, wait = SynchronousRuntime(network, net), None
+            engine, wait = SynchronousEngine(network, bindings(method), flat.dimension, flat.device), None
         else:
-            net = AsynchronousNet(network, bindings(method), flat.dimension, flat.dtype)
-            runtime = AsynchronousRuntime(network, net)
-            wait = runtime.wait_for_all
-        self._metrics, self._preemption = StepMetrics(network.agent, net), Preemption(network, wait)
+            engine = AsynchronousEngine(network, bindings(method), flat.dimension, flat.dtype)
+            wait = engine.wait_for_all
+        self._metrics, self._preemption = StepMetrics(network.agent, engine), Preemption(network, wait)
         self._last_end: float | None = None
         groups = [{**group, "params": list(dict.fromkeys(group["params"]))} for group in groups]
         super().__init__(
@@ -85,7 +83,7 @@ class DecentralizedOptimizer(BaseOptimizer):
             groups,
             method,
             network,
-            runtime,
+            engine,
             (network.agent,),
             weight_decay,
             non_finite,
@@ -100,7 +98,7 @@ class DecentralizedOptimizer(BaseOptimizer):
 
     def close(self) -> None:
         """Finish the messages under way; every agent must call, before the process group ends."""
-        self._runtime.close()
+        self._engine.close()
         if self._metrics:
             self._metrics.close()
 

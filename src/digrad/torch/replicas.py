@@ -15,9 +15,9 @@ from digrad.graphs import Digraph, GraphSequence
 from digrad.network import Network
 from digrad.torch.engines.base_optimizer import BaseOptimizer
 from digrad.torch.engines.flat_parameters import FlatParameters, parameter_groups
-from digrad.torch.engines.replica_engine import ReplicaNet, ReplicaRuntime, SingleProcess
+from digrad.torch.engines.replica_engine import ReplicaEngine, SingleProcess
 from digrad.torch.engines.settings import check_arguments
-from digrad.torch.engines.unreliable_replicas import UnreliableNet
+from digrad.torch.engines.unreliable_replicas import UnreliableEngine
 from digrad.types import Method
 
 
@@ -78,17 +78,17 @@ class Replicas(BaseOptimizer):
             {**settings, "params": list(dict.fromkeys(p for one in found for p in one[i]["params"]))}
             for i, settings in enumerate(found[0])
         ]
-        churn, net = None, ReplicaNet(network, bindings(method), flat.dimension, flat.device)
+        churn, engine = None, ReplicaEngine(network, bindings(method), flat.dimension, flat.device)
         if network.is_unreliable:
-            net = UnreliableNet(method, network, flat, net)
-            churn = net.churn
+            engine = UnreliableEngine(method, network, flat, engine)
+            churn = engine.churn
         agents = range(network.n)
         super().__init__(
             flat,
             merged,
             method,
             SingleProcess(network),
-            ReplicaRuntime(net),
+            engine,
             agents,
             weight_decay,
             non_finite,
@@ -122,16 +122,16 @@ class Replicas(BaseOptimizer):
         ``delivered``, ``overtaken`` and, where the links have a clock, ``seconds_simulated`` before this iteration;
         ``mass_error``, ``in_transit`` and ``min_weight`` after the last step, NaN where the method has no such thing.
         """
-        if not isinstance(self._net, UnreliableNet):
+        if not isinstance(self._engine, UnreliableEngine):
             return {}
-        found = metrics.packet_figures(self.state_fields, self._net.undelivered)
+        found = metrics.packet_figures(self.state_fields, self._engine.undelivered)
         row = {name: float(found.get(name, math.nan)) for name in metrics.PACKET_COLUMNS}
-        packets = self._net.packets.columns([self.k])
+        packets = self._engine.packets.columns([self.k])
         return row | {name: float(column[0]) for name, column in packets.items()}
 
     def slowest(self) -> dict[str, Any] | None:
         """Return which agents and edges steps wait for, on average so far; None without a clock, or before a step."""
-        packets = self._net.packets if isinstance(self._net, UnreliableNet) else None
+        packets = self._engine.packets if isinstance(self._engine, UnreliableEngine) else None
         return packets.facts(self.k).get("slowest") if packets and self.k else None
 
 

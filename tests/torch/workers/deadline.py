@@ -69,7 +69,7 @@ def main(out: str, settings: str) -> None:
             checkpoints.save()
         if reached is None and distance(model.x) < plan.get("accuracy", 1e-3):
             reached = time.monotonic() - began
-    net = optimizer._net
+    net = optimizer._engine
     facts = {
         "agent": network.agent,
         "resumed": resumed,

@@ -35,7 +35,7 @@ def main(out: str, settings: str) -> None:
     optimizer.close()
     with optimizer.averaged_parameters(), torch.no_grad():
         accuracy = float((model(images).argmax(1) == labels).float().mean())
-    facts = {"accuracy": accuracy, "late": optimizer._net.late}
+    facts = {"accuracy": accuracy, "late": optimizer._engine.late}
     (Path(out) / f"agent-{network.agent}.json").write_text(json.dumps(facts))
     network.close()
 

@@ -13,6 +13,8 @@ from digrad.links import Links, compressors
 from digrad.network import Network
 from digrad.schedules import InverseSqrt
 from digrad.torch import Checkpoints, DecentralizedOptimizer, ProcessNetwork
+from digrad.torch.engines.synchronous import PacketRound
+from digrad.torch.transport.torch_distributed import DeviceRound
 
 GRAPH = from_edges(3, [(0, 1), (1, 2), (2, 0), (0, 2)])
 METHOD = CGT(step_size=0.05, threshold=1.0)
@@ -158,13 +160,13 @@ def batched(network: ProcessNetwork) -> None:
         model = nn.Linear(7, 3)
         optimizer = DecentralizedOptimizer(model.parameters(), METHOD, network)
         optimizer.close()
-        optimizer._net._is_packet = not at_once
+        optimizer._engine._round = DeviceRound if at_once else PacketRound
         for _ in range(5):
             optimizer.zero_grad()
             model(torch.ones(2, 7)).square().mean().backward()
             optimizer.step()
         optimizer.close()
-        results.append(optimizer.estimate().clone())
+        results.append(torch.cat([optimizer.estimate()[0], torch.tensor([float(optimizer.bytes_sent)])]))
     assert torch.equal(*results)
 
 

@@ -28,10 +28,10 @@ from digrad.core.hyperparameters import with_fields
 from digrad.core.net import Primitives, Sent, arrays_sent, fields_sent
 from digrad.errors import ArgumentError, CommunicationError
 from digrad.torch.engines.compression import LinkArrays, LinkKey, is_precise
+from digrad.torch.engines.engine import OWNER, overwrite
 from digrad.torch.engines.lag_report import lag_text, tell_seen
 from digrad.torch.engines.log_records import note_step
 from digrad.torch.engines.mixing import Share, ShareSchedule, combine
-from digrad.torch.engines.runtime import OWNER, overwrite
 from digrad.torch.engines.undelivered import RECENT, Arrived, Inbox, Item, Outgoing
 from digrad.torch.launch.failures import say
 from digrad.torch.process_network import ProcessNetwork
@@ -45,8 +45,8 @@ _TOLERANCE = 1e3  # times the rounding error of a number: sums of many of them
 Taken = dict[int, dict[int, Item]]  # by sender and call
 
 
-class AsynchronousNet(Primitives):
-    """Net of a :class:`ProcessNetwork` with a deadline, as a method sees it.
+class AsynchronousEngine(Primitives):
+    """Agent of a :class:`ProcessNetwork` with a deadline; see :class:`~digrad.torch.engines.engine.Engine`.
 
     Args:
         network: Who is connected to whom.
@@ -97,6 +97,11 @@ class AsynchronousNet(Primitives):
         self.held_up = 0.0  # seconds, by neighbours that were too far behind
         self.lags: dict[int, int] = {}  # how many steps each neighbour was behind when it was furthest behind
         self.waited = 0.0  # seconds
+        self._published: Sequence[tuple[str, torch.Tensor]] = ()
+        self._last: tuple[Any, Any, torch.Tensor] | None = None  # method, state and gradient of the last step
+        self._gatherings = itertools.count()
+        # Unless it is closed.
+        self._tell_at_exit = weakref.finalize(self, tell_seen, network.agent, self.lags)
         self.one_hot = torch.zeros(1, network.n, dtype=torch.float64)
         self.one_hot[0, network.agent] = 1
 
@@ -106,7 +111,7 @@ class AsynchronousNet(Primitives):
         return self._channel.bytes_sent
 
     def stored_links(self) -> LinkArrays:
-        """Return undelivered mass and what has arrived; only between :meth:`pause` and :meth:`go_on`."""
+        """Return undelivered mass and what has arrived; only between :meth:`pause` and :meth:`release`."""
         found = {
             LinkKey("undelivered", call, receiver): item.values
             for receiver, edge in self._edges.items()
@@ -124,7 +129,7 @@ class AsynchronousNet(Primitives):
         }
 
     def load_links(self, stored: LinkArrays) -> None:
-        """Go on from other mass, once :meth:`go_on` is called; what is under way counts no more."""
+        """Go on from other mass, once :meth:`release` is called; what is under way counts no more."""
         parts: dict[str, dict[int, dict[int, Item]]] = {"undelivered": {}, "arrived": {}, "ahead": {}}
         for key, values in stored.items():
             assert key.agent is not None
@@ -174,7 +179,7 @@ class AsynchronousNet(Primitives):
         peers = {*self._edges, *self.inbox.arrived}
         return max(map(self._channel.last_progress, peers), default=-math.inf)
 
-    def go_on(self) -> None:
+    def release(self) -> None:
         """Let packets leave again; all agents are at the same step now."""
         self._ahead, self._base, self._asked = 0, self.k - 1, {}
         assert self.network.deadline is not None
@@ -212,6 +217,136 @@ class AsynchronousNet(Primitives):
         """Wait until something comes, at most so long."""
         with self.inbox.changed:
             self.inbox.changed.wait(seconds)
+
+    def advance(self, method: Any, state: Any, grad: torch.Tensor) -> None:
+        """Overwrite a state with the one after a step."""
+        self._last = (method, state, grad.clone())
+        self._step(method, state, grad)
+        with self._explained():
+            self.check_timeouts()
+
+    def _step(self, method: Any, state: Any, grad: torch.Tensor) -> None:
+        with self._explained():
+            self.begin_step()
+            overwrite(state, method.step(state, grad, self))
+            self.end_step()
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say why nothing came from the others, if they have said it."""
+        try:
+            yield
+        except CommunicationError as error:
+            raise self.network.reason_of(error) from error
+
+    def publish(self, k: int, early: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Begin iteration k: send what the method mixes before the gradient is known."""
+        self.k, self._published = k, early
+        note_step(k)
+        self.start_early(early)
+
+    def wait_for_all(self, name: str) -> None:
+        """Wait until all agents have posted something."""
+        while self.network.coordination.posted(name) is None:
+            self.wait_for_packet(_LOOK)
+            with self._explained():
+                self.check_timeouts()
+
+    def gather(self, call: str) -> bool:
+        """Wait until all agents have come to ``call`` and nothing is under way; mix with those who have not.
+
+        Returns:
+            Whether the state has changed meanwhile.
+
+        Raises:
+            CommunicationError: An agent does not come within the timeout after the last sign of it, or mass was lost.
+        """
+        name = f"gathering {next(self._gatherings)}"
+        self.network.coordination.post(name, {"call": call, "k": self.k})
+        self.deadline = 0.0  # those who have come send no more
+        ahead = 0
+        while self.network.coordination.posted(name) is None:
+            ahead += 1
+            self._mix_on(ahead)
+            self.wait_for_packet(_LOOK)
+            with self._explained():
+                self.check_timeouts()
+        drained = f"{name} drained"
+        with self._explained():
+            self._drain(name, drained)
+        self._check_mass(call)
+        for one in (name, drained):  # all have read both
+            self.network.coordination.withdraw(one)
+        return ahead > 0
+
+    def _drain(self, name: str, drained: str) -> None:
+        """Let nothing leave, and wait until nobody's packets are under way, however long, as long as they move.
+
+        Args:
+            name: Under which an agent says that its packets move.
+            drained: Under which it says that all of them were confirmed.
+        """
+        coordination, timeout = self.network.coordination, self.network.timeout
+        self.pause()
+        is_drained, moved, known, since = False, 0.0, None, time.monotonic()
+        while not coordination.wait_posted(drained, _HEARTBEAT if is_drained else 0.0):
+            if not is_drained and self.is_drained(_HEARTBEAT):
+                is_drained = True
+                coordination.post(drained, {})
+                continue
+            if self.moved != moved:  # at either end: what has left may wait in a buffer of the system
+                moved = self.moved
+                coordination.post(name, {"moved": moved})
+            now, everyone = time.monotonic(), coordination.posted(name)
+            if everyone != known:
+                known, since = everyone, now
+            elif now - since > timeout:
+                raise CommunicationError(
+                    f"step {self.k}: the packets of {agents_text(coordination.missing(drained))} have not moved "
+                    f"for {timeout:.1f} s; their sender or receiver is dead, stopped or cut off: look at the logs, "
+                    "and start all agents again."
+                )
+
+    def _mix_on(self, ahead: int) -> None:
+        """Take a step that moves along no gradient: the estimates are averaged, and trackers passed on."""
+        if self._last is None or not hasattr(self._last[0], "step_size"):
+            return
+        method, state, grad = self._last
+        self._step(with_fields(method, {"step_size": 0.0}), state, grad)
+        self.start_early(self._published, ahead=ahead)
+
+    def _check_mass(self, call: str) -> None:
+        """Make sure that what is pushed is with somebody: nothing was lost or counted twice."""
+        here = {"off": self.balance + self.in_transit(), "scale": self.scale, "k": self.k}
+        everyone = self.network.exchange(here, f"{OWNER}.{call}()")
+        off, scale = (sum(one[name] for one in everyone) for name in ("off", "scale"))
+        precision = torch.finfo(self.dtype).eps
+        if abs(off) > _TOLERANCE * precision * (1.0 + scale):
+            raise CommunicationError(
+                f"{OWNER}.{call}(): the sum of all trackers is wrong by {off:.3g}, where {scale:.3g} was pushed; "
+                "this is a bug in digrad, or a damaged message: restart the tracking."
+            )
+        self.begin_account()
+
+    def go_to(self, k: int, links: LinkArrays) -> None:
+        """Wait for all agents, agree on the iteration, and go on with another state of the links."""
+        self.gather("load_state_dict")
+        self._last = None
+        self.network.agree({"k": k}, OWNER)
+        self.load_links(links)
+        self.k = k
+        self.network.agree({"k": k}, OWNER)  # nobody sends before all have forgotten what was
+        self.release()
+
+    def close(self) -> None:
+        """Wait until all agents are done."""
+        self.gather("close")
+        here = {"lags": list(self.lags.items()), "held up": self.held_up}
+        everyone = self.network.exchange(here, f"{OWNER}.close()")
+        told = lag_text([dict(one["lags"]) for one in everyone], [one["held up"] for one in everyone])
+        if told and self.network.agent == 0:
+            say(told)
+        self._tell_at_exit.detach()
 
     def mean(self, x: Any) -> Any:
         """Refuse: an average of all agents waits for all of them."""
@@ -408,154 +543,3 @@ class AsynchronousNet(Primitives):
         if receiver not in self._edges:
             self._edges[receiver] = Outgoing(receiver, self._channel, self.inbox, self._links)
         return self._edges[receiver]
-
-
-class AsynchronousRuntime:
-    """The runtime of :class:`~digrad.torch.DecentralizedOptimizer` on a network with a deadline.
-
-    Args:
-        network: The processes.
-        net: What methods see.
-    """
-
-    def __init__(self, network: ProcessNetwork, net: AsynchronousNet) -> None:
-        self._network, self.net = network, net
-        self._early: Sequence[tuple[str, torch.Tensor]] = ()
-        self._last: tuple[Any, Any, torch.Tensor] | None = None  # method, state and gradient of the last step
-        self._gatherings = itertools.count()
-        # Unless it is closed.
-        self._tell_at_exit = weakref.finalize(self, tell_seen, network.agent, net.lags)
-
-    def advance(self, method: Any, state: Any, grad: torch.Tensor) -> None:
-        """Overwrite a state with the one after a step."""
-        self._last = (method, state, grad.clone())
-        self._step(method, state, grad)
-        with self._explained():
-            self.net.check_timeouts()
-
-    def _step(self, method: Any, state: Any, grad: torch.Tensor) -> None:
-        with self._explained():
-            self.net.begin_step()
-            overwrite(state, method.step(state, grad, self.net))
-            self.net.end_step()
-
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Say why nothing came from the others, if they have said it."""
-        try:
-            yield
-        except CommunicationError as error:
-            raise self._network.reason_of(error) from error
-
-    def publish(self, k: int, early: Sequence[tuple[str, torch.Tensor]]) -> None:
-        """Begin iteration k: send what the method mixes before the gradient is known."""
-        self.net.k, self._early = k, early
-        note_step(k)
-        self.net.start_early(early)
-
-    def wait_for_all(self, name: str) -> None:
-        """Wait until all agents have posted something."""
-        while self._network.coordination.posted(name) is None:
-            self.net.wait_for_packet(_LOOK)
-            with self._explained():
-                self.net.check_timeouts()
-
-    def gather(self, call: str) -> bool:
-        """Wait until all agents have come to ``call`` and nothing is under way; mix with those who have not.
-
-        Returns:
-            Whether the state has changed meanwhile.
-
-        Raises:
-            CommunicationError: An agent does not come within the timeout after the last sign of it, or mass was lost.
-        """
-        name = f"gathering {next(self._gatherings)}"
-        self._network.coordination.post(name, {"call": call, "k": self.net.k})
-        self.net.deadline = 0.0  # those who have come send no more
-        ahead = 0
-        while self._network.coordination.posted(name) is None:
-            ahead += 1
-            self._mix_on(ahead)
-            self.net.wait_for_packet(_LOOK)
-            with self._explained():
-                self.net.check_timeouts()
-        drained = f"{name} drained"
-        with self._explained():
-            self._drain(name, drained)
-        self._check_mass(call)
-        for one in (name, drained):  # all have read both
-            self._network.coordination.withdraw(one)
-        return ahead > 0
-
-    def _drain(self, name: str, drained: str) -> None:
-        """Let nothing leave, and wait until nobody's packets are under way, however long, as long as they move.
-
-        Args:
-            name: Under which an agent says that its packets move.
-            drained: Under which it says that all of them were confirmed.
-        """
-        coordination, timeout = self._network.coordination, self._network.timeout
-        self.net.pause()
-        is_drained, moved, known, since = False, 0.0, None, time.monotonic()
-        while not coordination.wait_posted(drained, _HEARTBEAT if is_drained else 0.0):
-            if not is_drained and self.net.is_drained(_HEARTBEAT):
-                is_drained = True
-                coordination.post(drained, {})
-                continue
-            if self.net.moved != moved:  # at either end: what has left may wait in a buffer of the system
-                moved = self.net.moved
-                coordination.post(name, {"moved": moved})
-            now, everyone = time.monotonic(), coordination.posted(name)
-            if everyone != known:
-                known, since = everyone, now
-            elif now - since > timeout:
-                raise CommunicationError(
-                    f"step {self.net.k}: the packets of {agents_text(coordination.missing(drained))} have not moved "
-                    f"for {timeout:.1f} s; their sender or receiver is dead, stopped or cut off: look at the logs, "
-                    "and start all agents again."
-                )
-
-    def release(self) -> None:
-        """Let packets leave again; all agents have come and have seen what they wanted to see."""
-        self.net.go_on()
-
-    def _mix_on(self, ahead: int) -> None:
-        """Take a step that moves along no gradient: the estimates are averaged, and trackers passed on."""
-        if self._last is None or not hasattr(self._last[0], "step_size"):
-            return
-        method, state, grad = self._last
-        self._step(with_fields(method, {"step_size": 0.0}), state, grad)
-        self.net.start_early(self._early, ahead=ahead)
-
-    def _check_mass(self, call: str) -> None:
-        """Make sure that what is pushed is with somebody: nothing was lost or counted twice."""
-        here = {"off": self.net.balance + self.net.in_transit(), "scale": self.net.scale, "k": self.net.k}
-        everyone = self._network.exchange(here, f"{OWNER}.{call}()")
-        off, scale = (sum(one[name] for one in everyone) for name in ("off", "scale"))
-        precision = torch.finfo(self.net.dtype).eps
-        if abs(off) > _TOLERANCE * precision * (1.0 + scale):
-            raise CommunicationError(
-                f"{OWNER}.{call}(): the sum of all trackers is wrong by {off:.3g}, where {scale:.3g} was pushed; "
-                "this is a bug in digrad, or a damaged message: restart the tracking."
-            )
-        self.net.begin_account()
-
-    def go_to(self, k: int, links: LinkArrays) -> None:
-        """Wait for all agents, agree on the iteration, and go on with another state of the links."""
-        self.gather("load_state_dict")
-        self._last = None
-        self._network.agree({"k": k}, OWNER)
-        self.net.load_links(links)
-        self.net.k = k
-        self._network.agree({"k": k}, OWNER)  # nobody sends before all have forgotten what was
-        self.net.go_on()
-
-    def close(self) -> None:
-        """Wait until all agents are done."""
-        self.gather("close")
-        here = {"lags": list(self.net.lags.items()), "held up": self.net.held_up}
-        everyone = self._network.exchange(here, f"{OWNER}.close()")
-        told = lag_text([dict(one["lags"]) for one in everyone], [one["held up"] for one in everyone])
-        if told and self._network.agent == 0:
-            say(told)
-        self._tell_at_exit.detach()

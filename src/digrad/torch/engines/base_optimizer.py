@@ -20,10 +20,10 @@ from digrad.errors import ArgumentError, NonFiniteError
 from digrad.links import ChurnSchedule
 from digrad.network import Network
 from digrad.torch.engines.buffers import reused_memory
+from digrad.torch.engines.engine import Engine, overwrite
 from digrad.torch.engines.flat_parameters import FlatParameters, nonfinite_rows
 from digrad.torch.engines.mixing import PIECE
 from digrad.torch.engines.replica_engine import SingleProcess
-from digrad.torch.engines.runtime import Runtime, overwrite
 from digrad.torch.engines.settings import local_arrays, shared_settings
 from digrad.torch.engines.step_metrics import StepMetrics
 from digrad.torch.launch.preemption import Preemption, Saver
@@ -39,7 +39,7 @@ class BaseOptimizer(torch.optim.Optimizer):
         groups: Settings of each parameter group (``lr``, ``weight_decay``), with its parameters.
         method: Any method of :mod:`digrad.methods`.
         processes: Those that the agents live in.
-        runtime: How they step.
+        engine: How they step.
         agents: The number of the agent of each row.
         weight_decay: Added to the gradient as ``weight_decay * x`` before it is tracked.
         non_finite: Policy for a gradient that is not finite.
@@ -56,7 +56,7 @@ class BaseOptimizer(torch.optim.Optimizer):
         groups: list[dict[str, Any]],
         method: Method,
         processes: ProcessNetwork | SingleProcess,
-        runtime: Runtime,
+        engine: Engine,
         agents: Sequence[int],
         weight_decay: float,
         non_finite: str,
@@ -65,8 +65,7 @@ class BaseOptimizer(torch.optim.Optimizer):
         self._non_finite, self._churn = non_finite, churn
         self._flat, self._processes, self._agents = flat, processes, tuple(agents)
         self._network: Network = processes.network
-        self._runtime, self._net = runtime, runtime.net
-        self._net.shapes = flat.shapes
+        self._engine, engine.shapes = engine, flat.shapes
         self._given, self._local = method, local_arrays(method, self._agents, flat)
         self.k = 0
         self._is_built = self._is_averaged = False
@@ -78,7 +77,7 @@ class BaseOptimizer(torch.optim.Optimizer):
         self._check_groups()
         self._mirrored = start
         self._last_grad: torch.Tensor | None = None
-        begun = self._method_now().init(flat.read(), self._net)
+        begun = self._method_now().init(flat.read(), self._engine)
         self._state = type(begun)(*(value.clone(memory_format=torch.contiguous_format) for value in begun))
         early = early_messages(method, torch.ones(1, 2), torch.eye(1))
         self._early = [(primitive, getattr(self._state, name)) for primitive, name in early]
@@ -116,7 +115,7 @@ class BaseOptimizer(torch.optim.Optimizer):
 
         Between processes they are those that travelled; in one process, those that would travel.
         """
-        return self._bytes_before + self._net.bytes_sent
+        return self._bytes_before + self._engine.bytes_sent
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set all gradients to zero; they stay views of one flat row, so none becomes ``None``."""
@@ -154,7 +153,7 @@ class BaseOptimizer(torch.optim.Optimizer):
         self._check_groups()
         with self._memory:
             grad = self._gradient()
-            self._runtime.advance(self._method_now(), self._state, grad)
+            self._engine.advance(self._method_now(), self._state, grad)
             self._check_state()
             self.k += 1
             self._publish()
@@ -233,7 +232,7 @@ class BaseOptimizer(torch.optim.Optimizer):
         state["bytes_sent"] = self.bytes_sent
         if self._last_grad is not None:
             state["last_grad"] = self._last_grad
-        links = self._net.stored_links()
+        links = self._engine.stored_links()
         if links:
             state["links"] = links
         if self._network.links is not None:
@@ -250,7 +249,7 @@ class BaseOptimizer(torch.optim.Optimizer):
         self._refuse_inside_average("load_state_dict")
         stored = state_dict["state"]
         self._check_stored(stored, state_dict["param_groups"])
-        self._runtime.go_to(int(stored["k"]), stored.get("links", {}))
+        self._engine.go_to(int(stored["k"]), stored.get("links", {}))
         for group, settings in zip(self.param_groups, state_dict["param_groups"], strict=True):
             group.update(settings)
         self.k = int(stored["k"])
@@ -260,7 +259,7 @@ class BaseOptimizer(torch.optim.Optimizer):
         overwrite(self._state, type(self._state)(**stored["fields"]))
         self._publish()
         # Afterwards: what was sent ahead to this step is counted already.
-        self._bytes_before = int(stored["bytes_sent"]) - self._net.bytes_sent
+        self._bytes_before = int(stored["bytes_sent"]) - self._engine.bytes_sent
 
     @torch.no_grad()
     def restart_tracking(self, x: torch.Tensor | None = None, *, k: int | None = None) -> None:
@@ -275,10 +274,10 @@ class BaseOptimizer(torch.optim.Optimizer):
         self._refuse_inside_average("restart_tracking")
         start = (self.estimate() if x is None else x).clone()
         k = self.k if k is None else k
-        self._runtime.go_to(k, {})
+        self._engine.go_to(k, {})
         self.k = k
         self._last_grad = None
-        overwrite(self._state, self._method_now().init(start, self._net))
+        overwrite(self._state, self._method_now().init(start, self._engine))
         self._publish()
 
     @property
@@ -303,10 +302,10 @@ class BaseOptimizer(torch.optim.Optimizer):
     @contextlib.contextmanager
     def together(self, call: str) -> Iterator[None]:
         """Keep the states of all agents as they belong together; every agent must enter."""
-        if self._runtime.gather(call):
+        if self._engine.gather(call):
             self._show()
         yield
-        self._runtime.release()
+        self._engine.release()
 
     def settings(self) -> dict[str, Any]:
         """Return the rates and schedules of this step that all agents must share: those not given per agent."""
@@ -339,7 +338,7 @@ class BaseOptimizer(torch.optim.Optimizer):
     def _publish(self) -> None:
         """Show the parameters where the next gradient is wanted, and begin the next iteration."""
         self._show()
-        self._runtime.publish(self.k, self._early)
+        self._engine.publish(self.k, self._early)
 
     @torch.no_grad()
     def _show(self) -> None:

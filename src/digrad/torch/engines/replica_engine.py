@@ -11,15 +11,14 @@ from digrad.core.net import Sent, arrays_sent
 from digrad.core.traffic import all_reduce_messages
 from digrad.errors import DigradError
 from digrad.network import Network
-from digrad.torch.engines.compression import CompressedNet, LinkArrays
+from digrad.torch.engines.compression import CompressedNet
+from digrad.torch.engines.engine import InOneProcess, overwrite
 from digrad.torch.engines.mixing import Share, combine
-from digrad.torch.engines.runtime import overwrite
-from digrad.torch.engines.unreliable_replicas import UnreliableNet, keep_sleepers
 
 ALL = "all"  # stands for the number of the agent where one process has all of them
 
 
-class ReplicaNet(CompressedNet):
+class ReplicaEngine(InOneProcess, CompressedNet):
     """All agents at once, mixed row by row in the order that a network of processes uses.
 
     Args:
@@ -40,6 +39,12 @@ class ReplicaNet(CompressedNet):
     def one_hot(self) -> torch.Tensor:
         """The identity, made for methods that ask for it: row i is agent i."""
         return torch.eye(self._n, dtype=torch.float64, device=self._device)
+
+    def advance(self, method: Any, state: Any, grad: torch.Tensor) -> None:
+        """Overwrite a state with the one after a step."""
+        self.begin_step()
+        overwrite(state, method.step(state, grad, self))
+        self.end_step()
 
     def mean(self, x: Any) -> Any:
         """Average over all agents, charged as a ring all-reduce."""
@@ -86,47 +91,6 @@ class ReplicaNet(CompressedNet):
                 for receiver, _ in share.receivers
             )
         return mixed
-
-
-class ReplicaRuntime:
-    """The runtime of :class:`~digrad.torch.Replicas`; see :class:`~digrad.torch.engines.runtime.Runtime`.
-
-    Args:
-        net: What methods see.
-    """
-
-    def __init__(self, net: ReplicaNet | UnreliableNet) -> None:
-        self.net = net
-
-    def advance(self, method: Any, state: Any, grad: torch.Tensor) -> None:
-        """Overwrite a state with the one after a step."""
-        self.net.begin_step()
-        after = method.step(state, grad, self.net)
-        if isinstance(self.net, ReplicaNet):
-            overwrite(state, after)
-        else:
-            overwrite(state, keep_sleepers(state, after, self.net))
-            self.net.apply_churn(self.net.k + 1, state)
-        self.net.end_step()
-
-    def publish(self, k: int, early: Sequence[tuple[str, torch.Tensor]]) -> None:
-        """Begin iteration k."""
-        self.net.k = k
-
-    def gather(self, call: str) -> bool:
-        """Do nothing: all agents are here."""
-        return False
-
-    def release(self) -> None:
-        """Do nothing."""
-
-    def go_to(self, k: int, links: LinkArrays) -> None:
-        """Go on at k with another state of the links."""
-        self.net.load_links(links)
-        self.net.k = k
-
-    def close(self) -> None:
-        """Wait for nothing."""
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from digrad._internal.error_text import agents_text, first_line
 from digrad.core.net import Sent, arrays_sent, fields_sent
 from digrad.errors import CommunicationError
 from digrad.torch.engines.compression import CompressedNet, LinkArrays, LinkKey
+from digrad.torch.engines.engine import OWNER, overwrite
 from digrad.torch.engines.log_records import note_step
 from digrad.torch.engines.mixing import Share, combine
-from digrad.torch.engines.runtime import OWNER, overwrite
 from digrad.torch.process_network import ProcessNetwork
 from digrad.torch.transport.packets import MessageLostError, Sending, typed
 from digrad.torch.transport.torch_distributed import DeviceRound
@@ -162,8 +162,8 @@ class PacketRound:
         return f"step {self._k}: the connection to agent {peer} is lost ({first_line(error)}); start all agents again."
 
 
-class SynchronousNet(CompressedNet):
-    """Net of a :class:`ProcessNetwork` without a deadline, as a method sees it.
+class SynchronousEngine(CompressedNet):
+    """Agent of a :class:`ProcessNetwork` without a deadline; see :class:`~digrad.torch.engines.engine.Engine`.
 
     Args:
         network: Who is connected to whom.
@@ -198,6 +198,40 @@ class SynchronousNet(CompressedNet):
             return tuple(self.mean(part) for part in x)
         total = x.clone(memory_format=torch.contiguous_format)
         return self.network.add_up(total, channel=self._channels[1]) / self.network.n
+
+    def advance(self, method: Any, state: Any, grad: torch.Tensor) -> None:
+        """Overwrite a state with the one after a step."""
+        self.begin_step()
+        after = method.step(state, grad, self)
+        self.finish_early()
+        overwrite(state, after)
+        self.drop_early()
+        self.end_step()
+
+    def publish(self, k: int, early: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Begin iteration k: send what the method mixes before the gradient is known."""
+        self.k = k
+        note_step(k)
+        self.start_early(early)
+
+    def gather(self, call: str) -> bool:
+        """Do nothing: agents that wait for all messages are together anyway."""
+        return False
+
+    def release(self) -> None:
+        """Do nothing."""
+
+    def go_to(self, k: int, links: LinkArrays) -> None:
+        """Wait for the messages under way, agree on the iteration, and go on with another link state."""
+        self.finish_early()
+        kinds = sorted({(key.kind, key.place) for key in links})
+        self.network.agree({"k": k, "links": repr(kinds)}, OWNER)
+        self.load_links(links)
+        self.k = k
+
+    def close(self) -> None:
+        """Finish the messages under way; every agent must call."""
+        self.finish_early()
 
     def start_early(self, fields: Sequence[tuple[str, torch.Tensor]]) -> None:
         """Send arrays ahead of iteration k, which mixes them, by primitive; several pushed ones are a pair.
@@ -310,49 +344,3 @@ class SynchronousNet(CompressedNet):
             return self._round(parts, channel, self.network, self._rounds, self.k)
         except CommunicationError as error:
             raise self.network.reason_of(error) from error
-
-
-class SynchronousRuntime:
-    """The runtime of :class:`~digrad.torch.DecentralizedOptimizer`; see :mod:`~digrad.torch.engines.runtime`.
-
-    Args:
-        network: The processes.
-        net: What methods see.
-    """
-
-    def __init__(self, network: ProcessNetwork, net: SynchronousNet) -> None:
-        self._network, self.net = network, net
-
-    def advance(self, method: Any, state: Any, grad: torch.Tensor) -> None:
-        """Overwrite a state with the one after a step."""
-        self.net.begin_step()
-        after = method.step(state, grad, self.net)
-        self.net.finish_early()
-        overwrite(state, after)
-        self.net.drop_early()
-        self.net.end_step()
-
-    def publish(self, k: int, early: Sequence[tuple[str, torch.Tensor]]) -> None:
-        """Begin iteration k: send what the method mixes before the gradient is known."""
-        self.net.k = k
-        note_step(k)
-        self.net.start_early(early)
-
-    def gather(self, call: str) -> bool:
-        """Do nothing: agents that wait for all messages are together anyway."""
-        return False
-
-    def release(self) -> None:
-        """Do nothing."""
-
-    def go_to(self, k: int, links: LinkArrays) -> None:
-        """Wait for the messages under way, agree on the iteration, and go on with another link state."""
-        self.net.finish_early()
-        kinds = sorted({(key.kind, key.place) for key in links})
-        self._network.agree({"k": k, "links": repr(kinds)}, OWNER)
-        self.net.load_links(links)
-        self.net.k = k
-
-    def close(self) -> None:
-        """Finish the messages under way; every agent must call."""
-        self.net.finish_early()

@@ -19,6 +19,7 @@ from digrad.links import DeliverySchedule
 from digrad.links.compressors import decoded, random_k
 from digrad.network import Network, step_weights
 from digrad.torch.engines.compression import LinkArrays, LinkKey
+from digrad.torch.engines.engine import InOneProcess, overwrite
 from digrad.torch.engines.flat_parameters import FlatParameters
 from digrad.types import Method
 
@@ -39,7 +40,7 @@ class Weights(NamedTuple):
     own: torch.Tensor  # [n, 1]
 
 
-class UnreliableNet(Primitives):
+class UnreliableEngine(InOneProcess, Primitives):
     """Net of all agents, as methods see it, of a network whose packets may be lost or late.
 
     Args:
@@ -99,12 +100,15 @@ class UnreliableNet(Primitives):
         for key, value in stored.items():
             self._keep(key.place, self._at(key.place)._replace(**{key.kind: value.clone()}))
 
-    def begin_step(self) -> None:
-        """Count the arrays of a step from the first."""
+    def advance(self, method: Any, state: Any, grad: torch.Tensor) -> None:
+        """Overwrite a state with the one after a step, in which agents that sleep do not take part."""
         self._call = 0
-
-    def end_step(self) -> None:
-        """Leave the step."""
+        after, awake = method.step(state, grad, self), self.delivered().awake
+        if not awake.all():
+            rows = zip(after, state, strict=True)
+            after = type(state)(*(torch.where(awake[:, None], new, old) for new, old in rows))
+        overwrite(state, after)
+        self.apply_churn(self.k + 1, state)
         self._call = None
 
     def delivered(self) -> Delivered:
@@ -293,16 +297,6 @@ class UnreliableNet(Primitives):
         edges[numbers_of_edges(found.edges, self._delivery.edges, self._delivery.n)] = found.weight[0]
         own = torch.as_tensor(found.own[0], dtype=dtype, device=self._device)[:, None]
         return Weights(torch.as_tensor(edges, dtype=dtype, device=self._device), own)
-
-
-def keep_sleepers(state: Any, after: Any, net: UnreliableNet) -> Any:
-    """Return the state after a step, in which agents that sleep have not taken part."""
-    awake = net.delivered().awake
-    if awake.all():
-        return after
-    return type(state)(
-        *(torch.where(awake[:, None], new, old) for new, old in zip(after, state, strict=True))
-    )
 
 
 def _networks(network: Network, delivery: DeliverySchedule) -> list[Network]:

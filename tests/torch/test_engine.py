@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from digrad.torch.engines.runtime import overwrite
+from digrad.torch.engines.engine import overwrite
 
 
 class State(NamedTuple):

@@ -1,19 +1,20 @@
 """Interface of the engines, which run a step of the agents of one process."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
 
 from digrad.torch.engines.compression import LinkArrays
-from digrad.types import Net
+from digrad.types import Net, Shapes
 
 OWNER = "DecentralizedOptimizer"
 
 
-class Executor(Net, Protocol):
-    """The net that methods see, with what an optimizer asks of it."""
+class Engine(Net, Protocol):
+    """Agents of one process, rows of the same arrays: the net that methods see, and what an optimizer asks of it."""
 
+    shapes: Shapes | None  # of the parameters in a row
     k: int  # the iteration whose weights are used
 
     @property
@@ -23,15 +24,6 @@ class Executor(Net, Protocol):
 
     def stored_links(self) -> LinkArrays:
         """Return the state of the links."""
-        ...
-
-
-class Runtime(Protocol):
-    """The agents of one process, rows of the same arrays."""
-
-    @property
-    def net(self) -> Executor:
-        """Net that methods see."""
         ...
 
     def advance(self, method: Any, state: Any, grad: torch.Tensor) -> None:
@@ -61,6 +53,32 @@ class Runtime(Protocol):
     def close(self) -> None:
         """Finish the messages under way."""
         ...
+
+
+class InOneProcess:
+    """Part of the engines of replicas, which wait for nobody."""
+
+    k: int
+    load_links: Callable[[LinkArrays], None]
+
+    def publish(self, k: int, early: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Begin iteration k."""
+        self.k = k
+
+    def gather(self, call: str) -> bool:
+        """Do nothing: all agents are here."""
+        return False
+
+    def release(self) -> None:
+        """Do nothing."""
+
+    def go_to(self, k: int, links: LinkArrays) -> None:
+        """Go on at k with another state of the links."""
+        self.load_links(links)
+        self.k = k
+
+    def close(self) -> None:
+        """Wait for nothing."""
 
 
 def overwrite(state: Any, after: Any) -> None:
