@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from digrad.theory.paper.inequalities import scaled
-from digrad.theory.paper.printed_constants import Setting, is_moderate
+from digrad.theory.paper.printed_bound import Setting, is_moderate
 
 
 def gradient_bound(setting: Setting, gap: float) -> float:

@@ -9,7 +9,7 @@ from digrad.errors import ArgumentError
 from digrad.network import Network
 from digrad.problems import Problem
 from digrad.theory import RunDivergedError, Smoothness, certify, check_run, closed_form, network_norms
-from digrad.theory.paper.printed_step import largest_printed_step
+from digrad.theory.paper.printed_bound import largest_printed_step
 
 check_paper = partial(check_run, paper=True)
 

@@ -12,15 +12,14 @@ from digrad.errors import ArgumentError
 from digrad.network import Network
 from digrad.problems import Problem
 from digrad.theory.arguments import Given, check_covered
-from digrad.theory.certificate_inequality import certificate_rows
 from digrad.theory.certificates.certificate import Certificate
 from digrad.theory.certificates.proof import Proof
 from digrad.theory.certificates.start import Instance, Start
 from digrad.theory.constants.empirical_smoothness import empirical_smoothness
 from digrad.theory.inequality import Row
 from digrad.theory.paper.inequalities import PaperCheck, measure, paper_rows
-from digrad.theory.paper.printed_constants import Setting, make_setting
-from digrad.theory.paper.printed_step import largest_printed_step
+from digrad.theory.paper.printed_bound import Setting, largest_printed_step, make_setting
+from digrad.theory.potential import certificate_rows
 from digrad.theory.trajectory import Trajectory, run
 
 if TYPE_CHECKING:

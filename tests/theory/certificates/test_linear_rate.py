@@ -11,7 +11,7 @@ from digrad.network import Network
 from digrad.theory import Smoothness, certify, certify_state, closed_form, verify_proof
 from digrad.theory.certificates.curvature_bounds import Losses
 from digrad.theory.certificates.linearisation import hessians
-from digrad.theory.certificates.potential import potentials
+from digrad.theory.potential import potentials
 
 RNG = np.random.default_rng(3)
 CENTER, SCALE = RNG.normal(size=(3, 2)), RNG.uniform(0.5, 2, 3)

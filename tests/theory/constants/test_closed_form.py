@@ -18,7 +18,7 @@ from digrad.network import Network
 from digrad.problems import Problem
 from digrad.theory import Smoothness, certify, closed_form, network_norms
 from digrad.theory.constants.closed_form import L1_GRID, candidates
-from digrad.theory.paper.printed_step import largest_printed_step
+from digrad.theory.paper.printed_bound import largest_printed_step
 
 pytestmark = pytest.mark.long
 

@@ -14,10 +14,9 @@ from digrad.arrays import clip_factors
 from digrad.data import Dataset
 from digrad.network import Network, row_stochastic
 from digrad.theory import RunCheck, closed_form, network_norms, run
-from digrad.theory.paper import printed_constants as paper
+from digrad.theory.paper import printed_bound as paper
 from digrad.theory.paper.inequalities import measure, paper_rows
-from digrad.theory.paper.printed_constants import Setting, make_setting
-from digrad.theory.paper.printed_step import close, largest_printed_step
+from digrad.theory.paper.printed_bound import Setting, close, largest_printed_step, make_setting
 
 
 def check_paper(problem, network, *, step_size, threshold, steps, x0=None) -> RunCheck:

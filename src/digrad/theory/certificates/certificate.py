@@ -11,7 +11,7 @@ from digrad import checks
 from digrad._internal.tables import facts_html
 from digrad.theory.certificates.proof import Proof
 from digrad.theory.certificates.start import Start
-from digrad.theory.paper.printed_constants import Setting
+from digrad.theory.paper.printed_bound import Setting
 
 Floats = npt.NDArray[np.floating]
 Answer = Literal["holds", "fails", "not covered"]

@@ -20,7 +20,7 @@ from digrad.theory.certificates.proof import Proof
 from digrad.theory.certificates.prove_step_size import FEW, close, largest, strengthen, verify
 from digrad.theory.certificates.start import ROUNDED_UP, Instance, Start
 from digrad.theory.constants.assumptions import INDICATIVE, Smoothness
-from digrad.theory.paper.printed_step import largest_printed_step
+from digrad.theory.paper.printed_bound import largest_printed_step
 
 Floats = npt.NDArray[np.floating]
 

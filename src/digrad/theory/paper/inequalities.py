@@ -12,14 +12,14 @@ from scipy.special import exprel, hyp1f1
 from digrad.problems import Problem
 from digrad.theory.constants.assumptions import Smoothness
 from digrad.theory.inequality import ESTIMATES, UNCONDITIONAL, Row, Terms, worst_agent
-from digrad.theory.paper.printed_constants import (
+from digrad.theory.paper.printed_bound import (
     LARGEST_CURVATURE,
     Setting,
+    close,
     is_moderate,
     local_constants,
     smallest_gradient,
 )
-from digrad.theory.paper.printed_step import close
 from digrad.theory.trajectory import Trajectory
 
 Floats = npt.NDArray[np.floating]

@@ -3,11 +3,15 @@ r"""The paper's constants, verbatim, for comparison only: several are invalid (s
 c is the paper's free constant, taken as 1; L0 and L1 are those of F given by its Lemma 3, in every place where
 the paper prints L0 and L1. The reference step is :math:`\bar\alpha_k = \alpha \min(1, c_0/(\|v\| \|\nabla F\|))`.
 The theorem needs c0 = 1/sqrt(K).
+
+The constants depend on a bound G of the gradient, and G depends on the constants: the potential V0 bounds F along the
+run, and a function Phi turns that into a bound of the gradient. G is the least fixed point of the increasing map
+T: G -> Phi(V0(G)). Read literally, the paper's supremum is infinite (erratum A13).
 """
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +19,18 @@ import numpy.typing as npt
 from digrad.problems import Problem
 from digrad.theory.arguments import check_start
 from digrad.theory.constants.assumptions import Smoothness
+from digrad.theory.constants.closed_form import candidates
 from digrad.theory.constants.norms import Norms
+from digrad.theory.last_step import last_step
 
 Floats = npt.NDArray[np.floating]
 
 LARGEST_CURVATURE = 1e60  # beyond this it is treated as infinite: products of constants would overflow
 A, B = 2.0, math.e - 1  # 1 + e^c - (e^c - 1)/c and (e^c - 1)/c of the paper's Lemmas 1 and 2 at c = 1
+ITERATIONS = 400
+INFLATION = 1e-9  # by which each iterate is enlarged, so that the iteration ends above the fixed point
+TOLERANCE = 0.005  # relative, of the largest step
+LARGEST_STEP, SMALLEST_STEP = 1e6, 1e-24
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,3 +202,61 @@ def _add_sums(setting: Setting, k: dict[str, float], a: float) -> None:
 
 def _ratio(numerator: float, denominator: float) -> float:
     return numerator / denominator if denominator > 0 else math.inf
+
+
+class Closed(NamedTuple):
+    """The printed constants at one step size, with their gradient bound."""
+
+    step_size: float
+    grad_bound: float  # G with Phi(V0(G)) <= G if ``holds``; else the last G tried, which bounds nothing
+    constants: dict[str, float]  # at that G
+    holds: bool  # whether such a G was found and all conditions hold at it, as printed
+
+
+def close(setting: Setting, step_size: float) -> Closed:
+    """Return the least fixed point of the gradient bound, and whether all conditions hold there."""
+    grad_bound = gradient_bound(setting, setting.D0)
+    constants = evaluate(setting, step_size, grad_bound)
+    for _ in range(ITERATIONS):
+        if not conditions_hold(constants, step_size):
+            break
+        image = gradient_bound(setting, constants["V0"])
+        if image <= grad_bound:
+            return Closed(step_size, grad_bound, constants, True)
+        grad_bound = image * (1 + INFLATION)
+        constants = evaluate(setting, step_size, grad_bound)
+    return Closed(step_size, grad_bound, constants, holds=False)
+
+
+def largest_step(setting: Setting) -> Closed | None:
+    """Return the printed constants at the largest step that they allow, or None: such steps form an interval from 0."""
+    step = last_step(
+        lambda step: close(setting, step).holds, SMALLEST_STEP, LARGEST_STEP, tolerance=TOLERANCE
+    )
+    found = close(setting, step)
+    return found if found.holds else None
+
+
+def largest_printed_step(
+    problem: Problem, norms: Norms, threshold: float, x0: Floats, constants: Smoothness | None = None
+) -> tuple[Setting, Closed | None]:
+    """Return the setting whose free parameter L1 allows the largest step, and the printed constants at that step.
+
+    Args:
+        problem: The losses.
+        norms: Of the network.
+        threshold: c0.
+        x0: The start, ``[n, d]``.
+        constants: Constants of losses that are not built in.
+    """
+    options = [constants] if constants else candidates(problem)
+    first = make_setting(problem, norms, options[0], threshold, x0)
+    settings = [replace(first, smoothness=option) for option in options]  # their lower bound of F is one
+    best, found = settings[len(settings) // 2], None
+    for setting in settings:
+        # Most are dismissed by one look: they do not allow a slightly larger step.
+        if found and not close(setting, found.step_size * (1 + 2 * TOLERANCE)).holds:
+            continue
+        if (closed := largest_step(setting)) and (not found or closed.step_size > found.step_size):
+            best, found = setting, closed
+    return best, found

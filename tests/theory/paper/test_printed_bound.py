@@ -6,9 +6,8 @@ import pytest
 from digrad import graphs, problems
 from digrad.network import Network
 from digrad.theory import Smoothness, closed_form, network_norms
-from digrad.theory.paper import printed_constants
-from digrad.theory.paper.printed_constants import Setting, make_setting
-from digrad.theory.paper.printed_step import close, largest_printed_step, largest_step
+from digrad.theory.paper import printed_bound
+from digrad.theory.paper.printed_bound import Setting, close, largest_printed_step, largest_step, make_setting
 
 NETWORK = Network(graphs.example5())
 COSH = problems.cosh(center=0.5 * np.random.default_rng(0).normal(size=(5, 3)), scale=np.linspace(0.5, 2, 5))
@@ -28,7 +27,7 @@ def test_every_smaller_step_is_allowed_too(setting):
 
 def test_gradient_bound_is_a_fixed_point_from_above(setting):
     closed = close(setting, 0.5 * largest_step(setting).step_size)
-    image = printed_constants.gradient_bound(setting, closed.constants["V0"])
+    image = printed_bound.gradient_bound(setting, closed.constants["V0"])
     assert image <= closed.grad_bound <= image * (1 + 1e-6)
 
 
@@ -43,7 +42,7 @@ def test_gradient_bound_uses_the_constants_of_lemma_3(setting):
     smooth = setting.smoothness
     L0, L1 = np.mean(smooth.L0 + smooth.b * smooth.L1), smooth.ell * np.mean(smooth.L1)
     expected = 1.4 * L1 + np.sqrt((1.4 * L1) ** 2 + 1.4 * L0)
-    assert np.isclose(printed_constants.gradient_bound(setting, 0.7), expected)
+    assert np.isclose(printed_bound.gradient_bound(setting, 0.7), expected)
 
 
 def test_free_parameter_is_the_one_that_allows_the_largest_step():
