@@ -54,5 +54,5 @@ def test_malformed_arguments_are_refused(change, message):
 
 
 def test_network_of_another_size_is_refused():
-    with pytest.raises(ArgumentError, match="4 agents, but the problem has 5"):
+    with pytest.raises(ArgumentError, match="4 agents, but `problem` has 5"):
         run(problems.example_quadratic(), Network(graphs.ring(4)), step_size=0.1, threshold=1.0, steps=3)

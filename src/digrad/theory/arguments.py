@@ -1,11 +1,13 @@
 """Validation of what the public functions of the theory are given."""
 
 import reprlib
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from digrad import checks
 from digrad.errors import ArgumentError
 from digrad.graphs import Digraph
 from digrad.network import Network
@@ -20,19 +22,7 @@ LOSSY = "packets may be lost or late, so that the figures of the perfect network
 ALTERED = "its links alter messages, but in the proof they arrive as sent"
 
 
-def constant_number(value: object, name: str, owner: str) -> None:
-    """Raise unless ``value`` is one number: neither a schedule nor an array with an entry per agent."""
-    if callable(value) or getattr(value, "ndim", 0) > 0:
-        kind = "a schedule" if callable(value) else f"an array of shape {getattr(value, 'shape', ())}"
-        raise ArgumentError(f"`{name}` of {owner} must be one constant number, but got {kind}.")
-
-
-def check_problem(problem: object, owner: str) -> None:
-    """Raise unless ``problem`` is one."""
-    if not isinstance(problem, Problem):
-        raise ArgumentError(
-            f"`problem` of {owner} must be a Problem, as digrad.problems makes them, but got {type(problem).__name__}."
-        )
+positive_or_infinite = partial(checks.positive, allow_inf=True)
 
 
 def as_smoothness(given: object, problem: Problem, owner: str) -> Smoothness | None:
@@ -57,21 +47,6 @@ def as_smoothness(given: object, problem: Problem, owner: str) -> Smoothness | N
             f"`smoothness` of {owner} has {constants.L0.size} agents, but the problem has {problem.n_agents}."
         )
     return constants
-
-
-def start_array(problem: Problem, x0: npt.ArrayLike | None, owner: str) -> Floats:
-    """Return the start as ``[n, d]``: given for all agents, for each, or the problem's own."""
-    shape = (problem.n_agents, problem.dim)
-    wanted = f"`x0` of {owner} must be an array of shape {shape} or {shape[1:]} for {problem.name}"
-    try:
-        array = np.asarray(problem.start if x0 is None else x0, np.float64)
-    except (TypeError, ValueError):
-        raise ArgumentError(f"{wanted}, but got {reprlib.repr(x0)}.") from None
-    if array.shape not in (shape, shape[1:]):
-        raise ArgumentError(f"{wanted}, but got shape {array.shape}.")
-    if not np.isfinite(array).all():
-        raise ArgumentError(f"`x0` of {owner} must be finite, but it holds NaN or infinite entries.")
-    return np.broadcast_to(array, shape).copy()
 
 
 def check_start(
@@ -116,12 +91,3 @@ def check_covered(network: Network, owner: str) -> None:
     """Raise unless the theory is about networks like this one."""
     if reason := uncovered(network, owner):
         raise ArgumentError(f"`network` of {owner} is not covered: {reason}.")
-
-
-def check_agents(problem: Problem, network: Network, owner: str) -> None:
-    """Raise unless the problem and the network have equally many agents."""
-    if network.n != problem.n_agents:
-        raise ArgumentError(
-            f"`network` of {owner} has {network.n} agents, but the problem has {problem.n_agents}; build both for the "
-            "same agents."
-        )

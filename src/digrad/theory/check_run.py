@@ -1,12 +1,12 @@
 """A check of one run: the step from which on it is proven to converge, and on request the paper's inequalities."""
 
-import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from digrad._internal.json_files import strict
 from digrad._internal.tables import Table
 from digrad.errors import ArgumentError
 from digrad.network import Network
@@ -74,25 +74,18 @@ class RunCheck:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the curves, ready for JSON: figures that are not finite become None."""
-        rows = [
-            {
-                key: None if isinstance(value, float) and not math.isfinite(value) else value
-                for key, value in row.items()
-            }
-            for row in self.table()
-        ]
         found = {
             "verdict": self.verdict,
             "step_size": self.step_size,
-            "threshold": self.threshold if math.isfinite(self.threshold) else None,
+            "threshold": self.threshold,
             "steps": self.steps,
             "proven_from": self.proven_from,
-            "proof": self.proof.to_dict() if self.proof else None,
-            "rows": rows,
+            "proof": self.proof and self.proof.to_dict(),
+            "rows": list(self.table()),
         }
         if self.paper:
             found["constants"] = self.paper.smoothness.to_dict()
-        return found
+        return strict(found)
 
     def figures(self) -> "dict[str, Figure]":
         """Return one figure per row, by a name fit for a file."""
@@ -132,7 +125,7 @@ def check_run(
         network: The network.
         step_size: alpha.
         threshold: c0.
-        x0: The start, ``[n, d]`` or ``[d]``; the problem's own by default.
+        x0: The start: ``[n, d]``, ``[d]``, ``"zeros"`` or ``"normal"`` (of seed 0); the problem's own by default.
         steps: K.
         smoothness: Smoothness of losses not built in, as for :func:`~digrad.theory.certify`. ``"empirical"`` estimates
             constants along the run itself. With estimates no row that needs a certificate applies.

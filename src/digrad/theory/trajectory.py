@@ -16,13 +16,7 @@ from digrad.problems.compiled_loss import objective_at
 from digrad.simulation import Simulator
 from digrad.simulation.record import joined
 from digrad.simulation.simulate import run_to_end
-from digrad.theory.arguments import (
-    check_agents,
-    check_covered,
-    check_problem,
-    constant_number,
-    start_array,
-)
+from digrad.theory.arguments import check_covered, positive_or_infinite
 
 Floats = npt.NDArray[np.floating]
 
@@ -93,30 +87,26 @@ def run(
         ((301, 5, 2), True)
     """
     steps = checks.count(steps, "steps", "theory.run")
-    check_problem(problem, "theory.run")
     check_covered(network, "theory.run")
-    for name, value in (("step_size", step_size), ("threshold", threshold)):
-        constant_number(value, name, "theory.run")
-    checks.positive(step_size, "step_size", "theory.run")
-    checks.positive(threshold, "threshold", "theory.run", allow_inf=True)
-    start = start_array(problem, x0, "theory.run")
-    check_agents(problem, network, "theory.run")
-    if steps * start.size > MOST_NUMBERS:
+    alpha = float(checks.one_number(checks.positive, step_size, "step_size", "theory.run"))
+    c0 = float(checks.one_number(positive_or_infinite, threshold, "threshold", "theory.run"))
+    simulator = Simulator(CGT(step_size=alpha, threshold=c0), problem, network, keep=_keep)
+    size = problem.n_agents * problem.dim
+    if steps * size > MOST_NUMBERS:
         raise ArgumentError(
-            f"`steps` of theory.run must be at most {MOST_NUMBERS // start.size} for {network.n} agents in dimension "
+            f"`steps` of theory.run must be at most {MOST_NUMBERS // size} for {network.n} agents in dimension "
             f"{problem.dim}, because every iterate is kept in memory, but got {steps}."
         )
-    method = CGT(step_size=step_size, threshold=threshold)
-    x, y, grad = _iterates(Simulator(method, problem, network, keep=_keep), start, steps)
+    x, y, grad = _iterates(simulator, x0, steps)
     average = np.einsum("i,kid->kd", network.u / network.n, x)
     loss, grad_F = _at_points(problem, average)
-    return Trajectory(x, y, grad, average, loss, grad_F, float(step_size), float(threshold))
+    return Trajectory(x, y, grad, average, loss, grad_F, alpha, c0)
 
 
-def _iterates(simulator: Simulator, start: Floats, steps: int) -> tuple[Floats, Floats, Floats]:
+def _iterates(simulator: Simulator, x0: Any, steps: int) -> tuple[Floats, Floats, Floats]:
     """Return x_k, y_k and the gradients at x_k for k = 0, ..., steps."""
     parts = []
-    state, interrupted = run_to_end(simulator, simulator.init(start), steps + 1, parts)
+    state, interrupted = run_to_end(simulator, simulator.init(x0), steps + 1, parts)
     if interrupted:
         raise KeyboardInterrupt
     if not state.alive:

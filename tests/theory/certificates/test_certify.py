@@ -215,7 +215,7 @@ def test_trackers_that_do_not_sum_to_the_gradients_are_refused(cosh, network):
     with pytest.raises(ArgumentError, match="must sum to the gradients"):
         certify_state(cosh, network, x, np.ones((5, 3)), 0.01, 1.0)
     for asked in ((lambda k: 0.01, 1.0), (0.01, lambda k: 1.0 + k)):
-        with pytest.raises(ArgumentError, match="must be one constant number"):
+        with pytest.raises(ArgumentError, match="must be a number"):
             certify_state(cosh, network, x, cosh.local_gradients(x), *asked)
 
 
@@ -380,7 +380,7 @@ def test_certificate_is_json_and_readable(network):
         ({"threshold": 1.0, "step_size": lambda k: np.ones(3), "steps": 2}, "one entry per agent"),
         ({"threshold": 1.0, "step_size": lambda k: 0.01 - k, "steps": 2}, "never be negative"),
         ({"threshold": 1.0, "x0": [1.0]}, "x0"),
-        ({"threshold": 1.0, "x0": "normal"}, r"must be an array of shape \(5, 3\) .* but got 'normal'"),
+        ({"threshold": 1.0, "x0": "corner"}, "`x0` .* 'corner'"),
         ({"threshold": 1.0, "x0": [np.nan, 0.0, 0.0]}, "holds NaN or infinite entries"),
         ({"threshold": 1.0, "batch_size": 0}, "batch_size"),
         ({"threshold": 1.0, "problem": None}, "`problem` of certify must be a Problem"),

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad import checks
+from digrad._internal.json_files import strict
 from digrad._internal.tables import facts_html
 from digrad.theory.certificates.proof import Proof
 from digrad.theory.certificates.start import Start
@@ -146,24 +147,19 @@ class Certificate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, ready for JSON: what is infinite becomes None."""
-        return {
-            "verdict": self.verdict,
-            "label": self.label,
-            "reasons": list(self.reasons),
-            "step_size": self.step_size,
-            "threshold": _finite(self.threshold),
-            "alpha_max": self.alpha_max,
-            "K": {f"{eps:g}": _finite(self.iterations(eps)) for eps in ACCURACIES},
-            "rate": self.rate,
-            "stable": self.stable,
-            "costs": self.costs,
-            "thresholds": {f"{c0:g}": step for c0, step in self.thresholds.items()},
-            "printed": self.printed,
-            "proof": self.proof.to_dict() if self.proof else None,
-            "largest": self.largest.to_dict() if self.largest else None,
-            "assumptions": list(self.assumptions),
-            "references": list(self.references),
-        }
+        names = (
+            "verdict", "label", "reasons", "step_size", "threshold", "alpha_max", "rate", "stable", "costs", "printed",
+            "assumptions", "references",
+        )  # fmt: skip
+        return strict(
+            {name: getattr(self, name) for name in names}
+            | {
+                "K": {f"{eps:g}": self.iterations(eps) for eps in ACCURACIES},
+                "thresholds": {f"{c0:g}": step for c0, step in self.thresholds.items()},
+                "proof": self.proof and self.proof.to_dict(),
+                "largest": self.largest and self.largest.to_dict(),
+            }
+        )
 
     def _repr_html_(self) -> str:
         """Return the verdict, its reasons and the figures, for notebooks."""
@@ -177,10 +173,6 @@ class Certificate:
     def __str__(self) -> str:
         """Return the verdict, its reasons and the figures."""
         return "\n".join([self.headline, *(f"  {line}" for line in (*self.reasons, *self.lines()))])
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 def _show(value: float | None) -> str:

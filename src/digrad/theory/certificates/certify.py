@@ -13,7 +13,8 @@ from digrad import checks
 from digrad.errors import ArgumentError
 from digrad.network import Network
 from digrad.problems import Problem
-from digrad.theory.arguments import Given, check_covered, constant_number, start_array
+from digrad.simulation.run_options import make_start
+from digrad.theory.arguments import Given, check_covered, positive_or_infinite
 from digrad.theory.certificates.certificate import Certificate
 from digrad.theory.certificates.linearisation import largest_stable_step
 from digrad.theory.certificates.proof import Proof
@@ -52,7 +53,7 @@ def certify(
         network: Strongly connected network, or a periodic one whose union is; links that lose or alter
             messages are not covered.
         threshold: c0: a number, an array with one per agent, or a schedule, of which the largest value counts.
-        x0: The start, ``[n, d]`` or ``[d]``; the problem's own by default.
+        x0: The start: ``[n, d]``, ``[d]``, ``"zeros"`` or ``"normal"`` (of seed 0); the problem's own by default.
         step_size: alpha: a number, one per agent, or a schedule; without it the largest certified one is found.
         smoothness: Smoothness of losses not built in: a bound of every Hessian norm (a number, or one per agent), or a
             :class:`Smoothness`. They count as nonconvex unless ``Smoothness(convex=True)`` asserts otherwise, which
@@ -82,7 +83,7 @@ def certify(
     if batch_size is not None:
         checks.count(batch_size, "batch_size", "certify")
         caveats.append(f"gradients are mini-batches of {batch_size}: the proof needs full gradients")
-    x = start_array(problem, x0, "certify")
+    x = make_start(x0, problem, 0)
     _check_at(x, instance, "certify")
     if isinstance(smoothness, str) and not instance.not_covered:
         check_covered(network, "certify")  # by the run along which constants are estimated
@@ -138,16 +139,13 @@ def certify_state(
         ['fails', 'holds']
     """
     instance = Instance.of(problem, network, smoothness, "certify_state")
-    for name, value in (("step_size", step_size), ("threshold", threshold)):
-        constant_number(value, name, "certify_state")
-    checks.positive(step_size, "step_size", "certify_state")
-    reach = _values(threshold, "threshold", problem.n_agents, 1, allow_inf=True)
-    here, trackers = start_array(problem, x, "certify_state"), start_array(problem, y, "certify_state")
+    alpha = float(checks.one_number(checks.positive, step_size, "step_size", "certify_state"))
+    c0 = float(checks.one_number(positive_or_infinite, threshold, "threshold", "certify_state"))
+    here, trackers = make_start(x, problem, 0), make_start(y, problem, 0)
     _check_at(here, instance, "certify_state")
-    alpha, c0 = float(step_size), float(reach.max())
     if reason := instance.not_certifiable(c0):
         return Certificate("not covered", "", (reason,), alpha, c0)
-    start = instance.start(here, trackers, reach)
+    start = instance.start(here, trackers, np.full(network.n, c0))
     return _answer(start, close(start, alpha), None, alpha, c0, np.ones(network.n), ())
 
 
@@ -235,7 +233,7 @@ def verify_proof(
         shares = step_sizes / proof.step_size
         if not largest:
             claims["the step is at most the proven one"] = bool(step_sizes.max() <= proof.step_size)
-    start = instance.start(start_array(problem, x0, "verify_proof"), None, reach)
+    start = instance.start(make_start(x0, problem, 0), None, reach)
     if promised is not None:
         is_fixed = not callable(threshold) and not callable(step_size)
         claims["K(eps) follows"] = all(

@@ -26,7 +26,8 @@ from digrad.errors import ArgumentError
 from digrad.network import Network
 from digrad.problems import Problem
 from digrad.problems.logistic import Logistic
-from digrad.theory.arguments import Given, start_array
+from digrad.simulation.run_options import make_start
+from digrad.theory.arguments import Given
 from digrad.theory.certificates.curvature_bounds import Losses
 from digrad.theory.certificates.frequency_responses import Matrices
 from digrad.theory.certificates.proof import Proof
@@ -127,7 +128,7 @@ def certify_batches(
     instance.check_covered("certify_batches")
     if network.period != 1:
         raise ArgumentError("`network` of certify_batches is not covered: it changes with time.")
-    x, reach = start_array(problem, x0, "certify_batches"), np.full(network.n, float(threshold))
+    x, reach = make_start(x0, problem, 0), np.full(network.n, float(threshold))
     start = instance.start(x, None, reach)
     curvature, variance = _curvature(start.losses), _noise(problem, batch_size, noise)
     if math.isfinite(threshold):

@@ -10,15 +10,7 @@ import numpy.typing as npt
 from digrad.errors import ArgumentError
 from digrad.network import Network
 from digrad.problems import Problem
-from digrad.theory.arguments import (
-    CHANGES,
-    Given,
-    as_smoothness,
-    check_agents,
-    check_problem,
-    check_start,
-    uncovered,
-)
+from digrad.theory.arguments import CHANGES, Given, as_smoothness, check_start, uncovered
 from digrad.theory.certificates.curvature_bounds import Losses
 from digrad.theory.certificates.frequency_responses import Matrices
 from digrad.theory.certificates.proof import Proof
@@ -62,10 +54,18 @@ class Instance:
     @classmethod
     def of(cls, problem: Problem, network: Network, smoothness: Given, owner: str) -> "Instance":
         """Return the instance that a user describes, checked."""
-        check_problem(problem, owner)
+        if not isinstance(problem, Problem):
+            raise ArgumentError(
+                f"`problem` of {owner} must be a Problem, as digrad.problems makes them, but got "
+                f"{type(problem).__name__}."
+            )
         constants = as_smoothness(smoothness, problem, owner)
         uncovered(network, owner)
-        check_agents(problem, network, owner)
+        if network.n != problem.n_agents:
+            raise ArgumentError(
+                f"`network` of {owner} has {network.n} agents, but the problem has {problem.n_agents}; build both for "
+                "the same agents."
+            )
         return cls(problem, network, constants)
 
     @cached_property
