@@ -21,7 +21,9 @@ from digrad.theory.certificates.proof import Proof
 from digrad.theory.certificates.prove_step_size import FEW, close, largest, strengthen, verify
 from digrad.theory.certificates.start import ROUNDED_UP, Instance, Start
 from digrad.theory.constants.assumptions import INDICATIVE, Smoothness
+from digrad.theory.constants.empirical_smoothness import empirical_smoothness
 from digrad.theory.paper.printed_bound import largest_printed_step
+from digrad.theory.trajectory import run
 
 Floats = npt.NDArray[np.floating]
 
@@ -295,13 +297,11 @@ def _values(value: Any, name: str, n: int, steps: int, *, allow_inf: bool = Fals
         if (scheduled < 0).any():
             raise ArgumentError(f"`{name}` of certify must never be negative, but the schedule is.")
         found = scheduled.max(axis=0)
-    elif getattr(value, "ndim", 0) or isinstance(value, list | tuple):
-        found = _each(value, name, n)
     else:
-        checks.positive(value, name, "certify", allow_inf=allow_inf)
         found = _each(value, name, n)
     if not ((found > 0).all() and (allow_inf or np.isfinite(found).all())):
-        raise ArgumentError(f"`{name}` of certify must be positive, but got {found.tolist()!r}.")
+        kind = "positive" if allow_inf else "positive and finite"
+        raise ArgumentError(f"`{name}` of certify must be {kind}, but got {reprlib.repr(value)}.")
     return found
 
 
@@ -360,8 +360,6 @@ def _check_at(points: Floats, instance: Instance, owner: str) -> None:
     constants = instance.constants
     if constants is None or constants.source != "given":
         return
-    from digrad.theory.constants.empirical_smoothness import empirical_smoothness
-
     # Norms from below, so that an excess is no rounding.
     seen = empirical_smoothness(instance.problem, points, max_points=10)
     bounds = constants.L0 + constants.L1 * seen.grad_norms
@@ -378,9 +376,6 @@ def _check_at(points: Floats, instance: Instance, owner: str) -> None:
 def _estimated(
     problem: Problem, network: Network, threshold: float, start: Floats, step_size: float | None
 ) -> Smoothness:
-    from digrad.theory.constants.empirical_smoothness import empirical_smoothness
-    from digrad.theory.trajectory import run
-
     step = EMPIRICAL_STEP_SIZE if step_size is None else step_size
     path = run(problem, network, step_size=step, threshold=threshold, x0=start, steps=EMPIRICAL_STEPS)
     return empirical_smoothness(problem, path.average).constants()

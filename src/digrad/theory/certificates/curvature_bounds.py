@@ -23,7 +23,7 @@ from digrad.problems import Problem
 from digrad.problems.analytic import Cosh, Polynomial, Quartic
 from digrad.problems.logistic import Logistic
 from digrad.theory.constants.assumptions import Smoothness
-from digrad.theory.constants.closed_form import OUTWARD, closed_form, data_bounds, up
+from digrad.theory.constants.closed_form import OUTWARD, closed_form, data_bounds, logistic_rounding, up
 from digrad.theory.constants.gram_bounds import EPS, gram_bound
 
 Floats = npt.NDArray[np.floating]
@@ -337,8 +337,6 @@ def _weighted(block: Any, weights: Floats) -> Any:
 
 
 def _logistic_rounding(local: Logistic, losses: Floats, size: Floats) -> tuple[Floats, Floats]:
-    """Return errors of losses and gradients: a margin is rounded like d numbers, a mean like m of them."""
-    bounds = data_bounds(local)
-    relative = OUTWARD + 4 * EPS * (max(local.sizes) + local.dim) * (1 + bounds.longest * size)
-    pull = local.reg_weight * local.reg_power * size ** (local.reg_power - 1)
-    return relative * np.abs(losses), relative * (bounds.steep + pull)
+    """Return errors of losses and gradients."""
+    relative, pull = logistic_rounding(local, size)
+    return relative * np.abs(losses), relative * (data_bounds(local).steep + pull)

@@ -93,11 +93,6 @@ class Matrices:
         """P_R = I - 1 u'/n, after the step."""
         return np.eye(self.n) - self.next_u / self.n
 
-    @cached_property
-    def project_C(self) -> Floats:  # noqa: N802
-        """P_C = I - v 1'/n, after the step."""
-        return np.eye(self.n) - self.next_v[:, None] / self.n
-
 
 def product(matrices: Sequence[Floats]) -> Floats:
     """Return what the matrices do one after the other: the last one stands first."""
@@ -121,7 +116,8 @@ class _Responses:
         left, right = np.sqrt(curvature)[:, None], 1 / np.sqrt(matrices.ratio)
         identity = z[:, None, None] * np.eye(n)
         pull = np.linalg.solve(identity - (R - u / n), matrices.project_R[None] + 0j)
-        push = np.linalg.solve(identity - (C - v[:, None] / n), matrices.project_C[None] + 0j)
+        project_C = np.eye(n) - matrices.next_v[:, None] / n
+        push = np.linalg.solve(identity - (C - v[:, None] / n), project_C[None] + 0j)
         self.w, self.z, self.taps = w, z, taps
         self.mean = left * np.tile(u / n, (n, 1)) * right
         self.pull = left * (phase[:, None, None] * pull) * right

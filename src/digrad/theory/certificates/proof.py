@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from digrad._internal.json_files import strict
 from digrad.theory.certificates.frequency_responses import Matrices, Taps
 
 Floats = npt.NDArray[np.floating]
@@ -95,15 +96,14 @@ class Proof(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the storage, which one Riccati equation gives again, ready for JSON."""
-        return {
-            **{name: getattr(self, field) for name, field in NUMBERS.items()},
-            **{name: _finite(getattr(self, name)) for name in INFINITE},
-            "taps": {"a": self.taps.a.tolist(), "b": self.taps.b.tolist(), "step_size": self.taps.step_size},
-            "convex": self.convex,
-            "L": self.curvature.tolist(),
-            "width": [_finite(width) for width in self.width.tolist()],
-            "level": self.level,
-        }
+        return strict(
+            {
+                **{name: getattr(self, field) for name, field in NUMBERS.items()},
+                **{name: getattr(self, name) for name in (*INFINITE, "convex", "width", "level")},
+                "taps": self.taps._asdict(),
+                "L": self.curvature,
+            }
+        )
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "Proof":
@@ -133,10 +133,6 @@ class Proof(NamedTuple):
         if not (found.step_size > 0 and (L > 0).all() and found.depth > 0 and found.contraction > 0):
             raise ValueError("its step_size, L, depth and contraction are not all positive")
         return found
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _or_infinite(stored: Any) -> float:

@@ -70,35 +70,24 @@ class Smoothness:
                 f"`L0` and `L1` of Smoothness must have one entry per agent each, but got {self.L0.size} and "
                 f"{self.L1.size}."
             )
-        numbers = {name: getattr(self, name) for name in ("ell", "b", "strong_convexity", "lower_bound")}
-        is_finite = np.isfinite(list(numbers.values())).all()
-        if not (is_finite and self.ell >= 1 and self.b >= 0 and self.strong_convexity >= 0):
-            raise ArgumentError(
-                "`ell`, `b`, `strong_convexity` and `lower_bound` of Smoothness must be finite with ell >= 1, b >= 0 "
-                f"and strong_convexity >= 0, but got {numbers!r}."
-            )
-        self._check_average()
+        average = [name for name in ("L0_F", "L1_F") if getattr(self, name) != NOT_GIVEN]
+        least = dict.fromkeys(("b", "strong_convexity", *average), 0.0) | {"ell": 1.0, "lower_bound": -np.inf}
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if not (np.isfinite(value) and value >= bound):
+                kind = f"finite and at least {bound:g}" if np.isfinite(bound) else "finite"
+                raise ArgumentError(f"`{name}` of Smoothness must be {kind}, but got {value!r}.")
+            object.__setattr__(self, name, float(value))
         checks.choice(self.source, "source", "Smoothness", SOURCES)
-        for name in (*numbers, "L0_F", "L1_F"):
-            object.__setattr__(self, name, float(getattr(self, name)))
-        if self.L0_F == NOT_GIVEN:
+        if len(average) == 1:
+            (missing,) = {"L0_F", "L1_F"} - {*average}
+            raise ArgumentError(
+                f"`{missing}` of Smoothness is missing, but `{average[0]}` is given: F is bounded by both together; "
+                "give both, or neither."
+            )
+        if not average:
             object.__setattr__(self, "L0_F", float(np.mean(self.L0 + self.b * self.L1)))
             object.__setattr__(self, "L1_F", float(self.ell * np.mean(self.L1)))
-
-    def _check_average(self) -> None:
-        pair = {"L0_F": self.L0_F, "L1_F": self.L1_F}
-        given = {name: value for name, value in pair.items() if value != NOT_GIVEN}
-        for name, value in given.items():
-            if not (np.isfinite(value) and value >= 0):
-                raise ArgumentError(
-                    f"`{name}` of Smoothness must be finite and at least 0, but got {value!r}."
-                )
-        if len(given) == 1:
-            (missing,) = pair.keys() - given.keys()
-            raise ArgumentError(
-                f"`{missing}` of Smoothness is missing, but `{next(iter(given))}` is given: F is bounded by both "
-                "together; give both, or neither."
-            )
 
     @property
     def is_certifiable(self) -> bool:

@@ -11,7 +11,7 @@ more than a thousand roundings can do; what subtracts by as much of all its term
 (:mod:`digrad.theory.constants.gram_bounds`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import singledispatch
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -68,15 +68,15 @@ def closed_form(problem: Problem, *, L1: float | None = None, excess: float = 1.
         ) from None
 
 
-def candidates(problem: Problem, *, grid: Sequence[float] = L1_GRID) -> list[Smoothness]:
+def candidates(problem: Problem) -> list[Smoothness]:
     """Return closed-form constants for every value of the free parameters worth trying; one if there are none."""
     local = problem.local
     if isinstance(local, Quartic):
-        return [closed_form(problem, L1=value, excess=extra) for value in grid for extra in QUARTIC_EXCESS]
+        return [closed_form(problem, L1=value, excess=extra) for value in L1_GRID for extra in QUARTIC_EXCESS]
     is_free = (isinstance(local, Polynomial) and bool(local.quartic.any())) or (
         isinstance(local, Logistic) and bool(((local.reg_power > 2) & (local.reg_weight > 0)).any())
     )
-    return [closed_form(problem, L1=value) for value in grid] if is_free else [closed_form(problem)]
+    return [closed_form(problem, L1=value) for value in L1_GRID] if is_free else [closed_form(problem)]
 
 
 def has_closed_form(problem: Problem) -> bool:
@@ -326,11 +326,18 @@ def _logistic_bound(problem: Problem, local: Logistic) -> float:
     minimum = problem.solve(tolerance=np.inf)
     size = float(np.linalg.norm(minimum.x))
     radii = (local.n_agents * minimum.loss / local.reg_weight[pulled]) ** (1 / local.reg_power[pulled])
-    bounds = data_bounds(local)
-    relative = OUTWARD + 4 * EPS * (max(local.sizes) + local.dim) * (1 + bounds.longest * size)
-    pull = float(np.max(local.reg_weight * local.reg_power * size ** (local.reg_power - 1)))
-    error = relative * (float(bounds.steep.max()) + pull)
+    relative, pull = logistic_rounding(local, size)
+    error = relative * (float(data_bounds(local).steep.max()) + float(pull.max()))
     return max(0.0, _convex_bound(minimum, up(float(radii.min()) + size), error, relative))
+
+
+def logistic_rounding(local: Logistic, size: Any) -> tuple[Any, Floats]:
+    """Return the relative rounding of losses at points of that size, and the steepness of the regularisers, ``[n]``.
+
+    A margin is rounded like d numbers, a mean like m of them.
+    """
+    relative = OUTWARD + 4 * EPS * (max(local.sizes) + local.dim) * (1 + data_bounds(local).longest * size)
+    return relative, local.reg_weight * local.reg_power * size ** (local.reg_power - 1)
 
 
 def _supremum(grows: Curve, pays: Curve, until: float) -> float:
