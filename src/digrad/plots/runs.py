@@ -19,13 +19,12 @@ from digrad.plots.limits import LARGEST, SMALLEST, Floats, set_limits
 from digrad.plots.style import (
     AVERAGES,
     FONT,
-    RESERVED,
     LineStyle,
     Width,
     dress,
     legend,
     panels,
-    style_of,
+    styles_of,
 )
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ def curves(
     ):
         choice(metric, "metrics", "curves", run.columns)
     figure, axes = panels(len(metrics), columns, width=width)
-    styles = _styles(traces)
+    styles = styles_of(traces)
     divisor, x_label = _x_axis(traces, x)
     for ax, metric in zip(axes, metrics, strict=True):
         for index, (label, run) in enumerate(traces.items()):
@@ -149,11 +148,6 @@ def measured_at(runs: Iterable[Run]) -> str:
 
 def _members(run: Run) -> tuple[Run, ...]:
     return getattr(run, "traces", (run,))
-
-
-def _styles(traces: Mapping[str, Run]) -> dict[str, LineStyle]:
-    others = [label for label in traces if label not in RESERVED]
-    return {label: style_of(label, others.index(label) if label in others else 0) for label in traces}
 
 
 def _x_axis(traces: Mapping[str, Run], x: str) -> tuple[int, str]:

@@ -3,7 +3,7 @@
 Panels are 3.5 inches wide, one column of a journal, with fonts that are readable at that size.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
@@ -54,6 +54,13 @@ def style_of(name: str, index: int) -> LineStyle:
     turn, position = divmod(index, len(_COLORS))
     shift, dashes = divmod(turn, len(_DASHES))
     return LineStyle(_COLORS[position], _MARKERS[(position + shift) % len(_MARKERS)], _DASHES[dashes])
+
+
+def styles_of(labels: Iterable[str]) -> dict[str, LineStyle]:
+    """Return the style of each run of a figure, by its label; CGT and AB take no colour from the others."""
+    labels = list(labels)
+    others = [label for label in labels if label not in RESERVED]
+    return {label: style_of(label, others.index(label) if label in others else 0) for label in labels}
 
 
 @contextmanager

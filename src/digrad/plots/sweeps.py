@@ -13,13 +13,12 @@ from digrad.plots.limits import log_limits, log_ticks, use_log_axis
 from digrad.plots.style import (
     AVERAGES,
     FONT,
-    RESERVED,
     LineStyle,
     dress,
     legend,
     panels,
     plain_text,
-    style_of,
+    styles_of,
 )
 
 if TYPE_CHECKING:
@@ -62,8 +61,7 @@ def values_against(
             "rows of the table first, or draw a heat map."
         )
     figure, (ax,) = panels(1, 1)
-    others = [label for label in curves if label not in RESERVED]
-    styles = {label: style_of(label, others.index(label) if label in others else 0) for label in curves}
+    styles = styles_of(curves)
     for label, (places, values) in curves.items():
         _draw(ax, np.asarray(places, float), [np.asarray(each, float) for each in values], styles[label])
     finite = np.concatenate([np.asarray(each, float) for _, values in curves.values() for each in values])

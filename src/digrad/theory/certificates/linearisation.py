@@ -15,6 +15,7 @@ from digrad.theory.certificates.frequency_responses import Matrices
 Floats = npt.NDArray[np.floating]
 
 STEPS = 2000  # of the linear iteration whose growth is watched
+PARTS = 40  # after each of which it is looked at
 TOLERANCE = 0.005
 GROWN = 1.001  # between the third and the last quarter: what counts as growth
 MOST_ENTRIES = 2**24  # of all Hessians together
@@ -74,17 +75,18 @@ def _hessians(arrays: Any, x: jax.Array, *, losses: LossCode) -> jax.Array:
 def _grows(phases: tuple[Matrices, ...], hessians: Floats, step_size: float) -> bool:
     x = np.random.default_rng(0).standard_normal(hessians.shape[:2])
     y = _product(hessians, x)
-    longest = np.zeros(4)
-    for k in range(STEPS):
-        matrices = phases[k % len(phases)]
-        following = matrices.R @ x - step_size * y
-        y = matrices.C @ y + _product(hessians, following - x)
-        x = following
-        size = float(np.abs(y).max())
-        if not size < 1e100:
+    seen, longest = np.empty((STEPS // PARTS, *y.shape)), np.zeros(PARTS)
+    for part in range(PARTS):
+        with np.errstate(over="ignore", invalid="ignore"):
+            for k in range(len(seen)):
+                matrices = phases[(part * len(seen) + k) % len(phases)]
+                following = matrices.R @ x - step_size * y
+                y = matrices.C @ y + _product(hessians, following - x)
+                x, seen[k] = following, y
+            longest[part] = np.abs(seen).max()
+        if not longest[part] < 1e100:
             return True
-        longest[4 * k // STEPS] = max(longest[4 * k // STEPS], size)
-    return bool(longest[3] > GROWN * longest[2])
+    return bool(longest[-PARTS // 4 :].max() > GROWN * longest[PARTS // 2 : -PARTS // 4].max())
 
 
 def _product(hessians: Floats, x: Floats) -> Floats:
