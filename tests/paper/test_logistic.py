@@ -18,11 +18,16 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
-def smoke(a9a_folder: Path, no_figures: None, tmp_path_factory: pytest.TempPathFactory) -> Reproduction:
-    """Run `digrad reproduce logistic --preset smoke` on an eighth of a9a; return what it calls returns."""
-    folder, found = tmp_path_factory.mktemp("smoke"), []
+def few(a9a_folder: Path) -> data.Dataset:
+    """An eighth of a9a."""
     whole = data.load("a9a")
-    few = data.Dataset("a9a", whole.features[::8], whole.labels[::8])
+    return data.Dataset("a9a", whole.features[::8], whole.labels[::8])
+
+
+@pytest.fixture(scope="module")
+def smoke(few: data.Dataset, no_figures: None, tmp_path_factory: pytest.TempPathFactory) -> Reproduction:
+    """Run `digrad reproduce logistic --preset smoke` on few samples; return what it calls returns."""
+    folder, found = tmp_path_factory.mktemp("smoke"), []
 
     def reproduce(*arguments: Any, **options: Any) -> Reproduction:
         found.append(reproduce_logistic(*arguments, **options))
@@ -42,8 +47,9 @@ def smoke(a9a_folder: Path, no_figures: None, tmp_path_factory: pytest.TempPathF
 @pytest.mark.slow
 @pytest.mark.a9a
 def test_resume_of_a_finished_reproduction_computes_nothing(
-    smoke: Reproduction, monkeypatch: pytest.MonkeyPatch
+    smoke: Reproduction, few: data.Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("digrad.data.load", lambda name: few)
     monkeypatch.setattr("digrad.specs.runner.drive", None)
     assert reproduce_logistic(smoke.directory, preset="smoke", resume=True).table == smoke.table
 
