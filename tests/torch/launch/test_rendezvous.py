@@ -157,6 +157,16 @@ def check_store(one: RendezvousStore, other: RendezvousStore) -> None:
     assert one.get("late") == b"x"
     assert one.delete_key("late")
     assert not other.check(["late"])
+    prefixed = dist.PrefixStore("prefix", one)  # as torch holds it
+    prefixed.multi_set(["a", "b"], ["1", "2"])
+    assert prefixed.multi_get(["b", "a"]) == [b"2", b"1"]
+    assert (prefixed.delete_key("a"), prefixed.check(["a"]), prefixed.check(["b"])) == (True, False, True)
+    assert prefixed.num_keys() == one.num_keys()
+    before = one.timeout
+    prefixed.set_timeout(timedelta(seconds=0.1))
+    with pytest.raises(dist.DistStoreError, match="wait timeout after 100ms"):
+        prefixed.get("absent")
+    one.set_timeout(before)
 
 
 def check_refusal(machine: Rendezvous) -> None:

@@ -25,7 +25,6 @@ from digrad.torch.transport.addresses import is_address, listening_socket
 from digrad.torch.transport.curve_keys import KEY_VARIABLE, read_key
 
 _SLICE = 5.0  # seconds of one request to wait for keys
-_DEFAULT = timedelta(minutes=5)  # as in torch
 
 _kept: list[Store] = []  # torch itself holds only the half of a store that is not Python's
 
@@ -41,7 +40,6 @@ class RendezvousStore(Store):
     def __init__(self, client: Client, number: int) -> None:
         super().__init__()
         self._client, self._round = client, number
-        self._timeout = _DEFAULT
 
     def set(self, key: str, value: str | bytes) -> None:
         """Set a value."""
@@ -66,7 +64,7 @@ class RendezvousStore(Store):
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Wait until all keys have values."""
-        seconds = (timeout or self._timeout).total_seconds()
+        seconds = (timeout or self.timeout).total_seconds()  # pyright: ignore[reportAttributeAccessIssue]
         deadline = time.monotonic() + seconds
         while missing := self._wait(list(keys), deadline - time.monotonic()):
             if time.monotonic() >= deadline:
@@ -89,18 +87,8 @@ class RendezvousStore(Store):
         """Return several values; wait for them."""
         return [self.get(key) for key in keys]
 
-    def set_timeout(self, timeout: timedelta) -> None:
-        """Wait for this long from now on."""
-        self._timeout = timeout
-
-    @property
-    def timeout(self) -> timedelta:
-        """Time to wait."""
-        return self._timeout
-
     # The names under which torch calls them where it holds the store behind a prefix.
-    deleteKey, numKeys, setTimeout = delete_key, num_keys, set_timeout  # noqa: N815
-    multiGet, multiSet = multi_get, multi_set  # noqa: N815
+    deleteKey, getNumKeys = delete_key, num_keys  # noqa: N815
 
     def _wait(self, keys: list[str], seconds: float) -> list[str]:
         """Wait for a while; return the keys that have no values yet."""
