@@ -16,8 +16,6 @@ from digrad.data.dataset import Dataset
 from digrad.data.nan_check import not_finite_row
 from digrad.errors import DataError
 
-PACKED_SUFFIXES = (".bz2", ".gz")
-
 _MAGIC = {".bz2": b"BZh", ".gz": b"\x1f\x8b"}
 _LARGEST_INDEX = 2**31 - 1  # forty times the widest data set of the LIBSVM site, and an int32
 
@@ -125,6 +123,6 @@ def _packing(path: Path, head: bytes) -> str:
 
 def _stem(path: Path) -> str:
     name = path.name
-    for suffix in (*PACKED_SUFFIXES, ".txt"):
+    for suffix in (*_MAGIC, ".txt"):
         name = name.removesuffix(suffix)
     return name
