@@ -15,6 +15,8 @@ from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 
+from digrad.torch.launch.failures import ERROR_VARIABLE
+
 OUT, ERR = 1, 2  # file descriptors
 _CHUNK = 1 << 16  # bytes; a longer piece of a line is shown before the line ends
 _PERIOD = 100  # milliseconds between two looks at whether the attempt is over
@@ -48,24 +50,22 @@ class PrefixedLogs(LogsSpecs):
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Return where the workers of an attempt write."""
         self.finish()
-        folder = Path(tempfile.mkdtemp(dir=self._folder.name))
-        ranks = {local: int(variables["RANK"]) for local, variables in envs.items()}
-        files = {local: folder / f"{rank}.json" for local, rank in ranks.items()}
-        self.error_files = {rank: files[local] for local, rank in ranks.items()}
-        for local, variables in envs.items():
-            variables["TORCHELASTIC_ERROR_FILE"] = str(files[local])
+        self.error_files, folder = {}, tempfile.mkdtemp(dir=self._folder.name)
         streams: dict[int, _Stream] = {}
-        outputs = {local: self._pipe(streams, _Stream(rank, OUT)) for local, rank in ranks.items()}
-        # If both go to the same place their order is kept.
-        errors = outputs if _is_one_output() else {
-            local: self._pipe(streams, _Stream(rank, ERR)) for local, rank in ranks.items()
-        }  # fmt: skip
+        outputs, errors, files = {}, {}, {}
+        for local, variables in envs.items():
+            rank = int(variables["RANK"])
+            files[local] = variables[ERROR_VARIABLE] = f"{folder}/{rank}.json"
+            self.error_files[rank] = Path(files[local])
+            outputs[local] = self._pipe(streams, _Stream(rank, OUT))
+            # If both go to the same place their order is kept.
+            errors[local] = outputs[local] if _is_one_output() else self._pipe(streams, _Stream(rank, ERR))
         self._is_over = threading.Event()
         self._thread = threading.Thread(
             target=_relay, args=(streams, self._is_over), name="digrad-logs", daemon=True
         )
         self._thread.start()
-        return LogsDest(outputs, errors, {}, {}, {local: str(file) for local, file in files.items()}, "", "")
+        return LogsDest(outputs, errors, {}, {}, files, "", "")
 
     def finish(self, timeout: float | None = None) -> None:
         """Pass on what the workers of an attempt that is over have written; wait at most so long for our reader."""
