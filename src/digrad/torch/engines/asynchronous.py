@@ -27,9 +27,8 @@ from digrad._internal.error_text import agents_text, first_line
 from digrad.core.hyperparameters import with_fields
 from digrad.core.net import Primitives, Sent, arrays_sent, fields_sent
 from digrad.errors import ArgumentError, CommunicationError
-from digrad.torch.engines.compression import LinkArrays, LinkKey, is_precise
+from digrad.torch.engines.compression import Compression, LinkArrays, LinkKey, is_precise
 from digrad.torch.engines.engine import OWNER, overwrite
-from digrad.torch.engines.lag_report import lag_text, tell_seen
 from digrad.torch.engines.log_records import note_step
 from digrad.torch.engines.mixing import Share, ShareSchedule, combine
 from digrad.torch.engines.undelivered import RECENT, Arrived, Inbox, Item, Outgoing
@@ -70,7 +69,7 @@ class AsynchronousEngine(Primitives):
             )
         self.network, self.dtype = network, dtype
         self._links = links
-        self._short_width = None if links is None or links.compressor is None else dimension
+        self._compression = Compression(links, dimension)
         self._shortens_pairs = links is not None and is_precise(links.compressor)
         assert network.deadline is not None
         self.deadline, self._max_lag = network.deadline, network.max_lag
@@ -395,7 +394,7 @@ class AsynchronousEngine(Primitives):
         weight_call = next((call for call, (_, sent) in parts.items() if sent.is_weight), None)
         for call, (primitive, sent) in parts.items():
             flat, share = sent.array.reshape(-1), self._share(primitive)
-            is_short = call < _OUTSIDE and flat.numel() == self._short_width
+            is_short = call < _OUTSIDE and self._compression.applies(sent)
             per = weight_call if is_short and sent.is_pair and self._shortens_pairs else None
             is_short = is_short and (per is not None or not sent.is_pair)
             value = None if share.conserves else Item(flat.clone(), False, is_short)
@@ -543,3 +542,33 @@ class AsynchronousEngine(Primitives):
         if receiver not in self._edges:
             self._edges[receiver] = Outgoing(receiver, self._channel, self.inbox, self._links)
         return self._edges[receiver]
+
+
+def tell_seen(agent: int, lags: Mapping[int, int]) -> None:
+    """Say which neighbours were late, where an agent ends without having asked the others."""
+    told = lag_text([lags], [0.0] * (max(lags, default=0) + 1))
+    if told:
+        say(f"{told}, as agent {agent} has seen it")
+
+
+def lag_text(lags: Sequence[Mapping[int, int]], held_up: Sequence[float]) -> str:
+    """Return who was behind by more steps than are normal, at worst; not those who were late because others were.
+
+    Args:
+        lags: By how many steps each neighbour was behind, as each agent has seen it.
+        held_up: Seconds that each agent has waited for neighbours that were too far behind.
+
+    >>> lag_text([{1: 0, 2: 20}, {0: 20, 2: 7}, {}], [2.0, 2.0, 0.0])
+    'late: agent 2 was up to 20 steps behind'
+    """
+    worst: dict[int, int] = {}
+    for seen in lags:
+        for agent, behind in seen.items():
+            worst[agent] = max(worst.get(agent, 0), behind)
+    late = sorted(
+        (-behind, agent)
+        for agent, behind in worst.items()
+        if behind > RECENT and 2 * held_up[agent] <= max(held_up)
+    )
+    listed = ", ".join(f"agent {agent} was up to {-behind} steps behind" for behind, agent in late)
+    return f"late: {listed}" if listed else ""

@@ -86,7 +86,7 @@ class Compression:
 
     def applies(self, sent: Sent) -> bool:
         """Return whether an array is compressed."""
-        return self._compressor is not None and not sent.is_weight and sent.array.shape[1] == self._dimension
+        return self._compressor is not None and sent.is_compressible(self._dimension)
 
     def has_reference(self, primitive: str, sender: int, receiver: int) -> bool:
         """Return whether an agent has the reference of another one."""
