@@ -4,7 +4,7 @@ import numpy as np
 
 
 class PlainNet:
-    """Running sums for what is pushed, the own value for what is not heard; tables given from outside.
+    """Running sums for what is pushed, the own value for what is not received; tables given from outside.
 
     Args:
         edges: ``[A, 2]``.
@@ -56,8 +56,8 @@ class PlainNet:
         for a, (j, i) in enumerate(self.edges):
             if self.age[k, a] >= 0:
                 self.waiting[c, a] = self.said[c][k - self.age[k, a]][j]
-            heard = self.waiting.get((c, a), x[i])
-            out[i] = out[i] + self.R[k][i, j] * heard
+            received = self.waiting.get((c, a), x[i])
+            out[i] = out[i] + self.R[k][i, j] * received
             if self.awake[k, i]:
                 self.waiting.pop((c, a), None)
         return out

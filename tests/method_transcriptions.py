@@ -14,13 +14,13 @@ At = Callable[[int, Vector], Vector]
 Stack = list[Vector]
 
 
-def heard(M: np.ndarray, i: int, values: Stack) -> Vector:
+def mix(M: np.ndarray, i: int, values: Stack) -> Vector:
     """Return what agent i makes of the values of its in-neighbours, itself included."""
     return sum(M[i, j] * values[j] for j in range(len(values)) if M[i, j] > 0)
 
 
-def all_hear(M: np.ndarray, values: Stack) -> Stack:
-    return [heard(M, i, values) for i in range(len(values))]
+def mix_all(M: np.ndarray, values: Stack) -> Stack:
+    return [mix(M, i, values) for i in range(len(values))]
 
 
 def length(v: Vector) -> float:
@@ -53,8 +53,8 @@ def _ab(
     y = gradients(at, x)
     while True:
         yield x
-        new = [heard(R, i, x) - m.step_size * shape(i, y[i]) for i in range(len(x))]
-        y = [heard(C, i, y) + at(i, new[i]) - at(i, x[i]) for i in range(len(x))]
+        new = [mix(R, i, x) - m.step_size * shape(i, y[i]) for i in range(len(x))]
+        y = [mix(C, i, y) + at(i, new[i]) - at(i, x[i]) for i in range(len(x))]
         x = new
 
 
@@ -79,8 +79,8 @@ def push_pull(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator[Stac
     y = gradients(at, x)
     while True:
         yield x
-        new = all_hear(R, [x[j] - m.step_size * y[j] for j in range(len(x))])
-        y = [heard(C, i, y) + at(i, new[i]) - at(i, x[i]) for i in range(len(x))]
+        new = mix_all(R, [x[j] - m.step_size * y[j] for j in range(len(x))])
+        y = [mix(C, i, y) + at(i, new[i]) - at(i, x[i]) for i in range(len(x))]
         x = new
 
 
@@ -89,11 +89,11 @@ def dsgt(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator[Stack]:
 
 
 def aug_push_pull(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator[Stack]:
-    y = all_hear(C, gradients(at, x))  # the stated deviation: the paper starts from the gradients
+    y = mix_all(C, gradients(at, x))  # the stated deviation: the paper starts from the gradients
     while True:
         yield x
-        new = all_hear(R, [x[j] - m.step_size * y[j] for j in range(len(x))])
-        y = all_hear(C, [y[j] + at(j, new[j]) - at(j, x[j]) for j in range(len(x))])
+        new = mix_all(R, [x[j] - m.step_size * y[j] for j in range(len(x))])
+        y = mix_all(C, [y[j] + at(j, new[j]) - at(j, x[j]) for j in range(len(x))])
         x = new
 
 
@@ -103,9 +103,9 @@ def frost(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator[Stack]:
     y = gradients(at, x)
     while True:
         yield x
-        new_x = [heard(R, i, x) - m.step_size * y[i] for i in range(n)]
-        new_z = all_hear(R, z)
-        y = [heard(R, i, y) + at(i, new_x[i]) / new_z[i][i] - at(i, x[i]) / z[i][i] for i in range(n)]
+        new_x = [mix(R, i, x) - m.step_size * y[i] for i in range(n)]
+        new_z = mix_all(R, z)
+        y = [mix(R, i, y) + at(i, new_x[i]) / new_z[i][i] - at(i, x[i]) / z[i][i] for i in range(n)]
         x, z = new_x, new_z
 
 
@@ -113,21 +113,21 @@ def push_diging(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator[St
     u, w, y = x, [1.0] * len(x), gradients(at, x)
     while True:
         yield x
-        u = all_hear(C, [u[j] - m.step_size * y[j] for j in range(len(x))])
-        w = all_hear(C, w)
+        u = mix_all(C, [u[j] - m.step_size * y[j] for j in range(len(x))])
+        w = mix_all(C, w)
         new = [u[i] / w[i] for i in range(len(x))]
-        y = [heard(C, i, y) + at(i, new[i]) - at(i, x[i]) for i in range(len(x))]
+        y = [mix(C, i, y) + at(i, new[i]) - at(i, x[i]) for i in range(len(x))]
         x = new
 
 
 def push_saga(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator[Stack]:
-    u, w, y = x, [1.0] * len(x), all_hear(C, gradients(at, x))  # the stated deviation
+    u, w, y = x, [1.0] * len(x), mix_all(C, gradients(at, x))  # the stated deviation
     while True:
         yield x
-        u = all_hear(C, [u[j] - m.step_size * y[j] for j in range(len(x))])
-        w = all_hear(C, w)
+        u = mix_all(C, [u[j] - m.step_size * y[j] for j in range(len(x))])
+        w = mix_all(C, w)
         new = [u[i] / w[i] for i in range(len(x))]
-        y = all_hear(C, [y[j] + at(j, new[j]) - at(j, x[j]) for j in range(len(x))])
+        y = mix_all(C, [y[j] + at(j, new[j]) - at(j, x[j]) for j in range(len(x))])
         x = new
 
 
@@ -135,10 +135,10 @@ def addopt(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator[Stack]:
     z, w, y = x, [1.0] * len(x), gradients(at, x)
     while True:
         yield z
-        x = [heard(C, i, x) - m.step_size * y[i] for i in range(len(x))]
-        w = all_hear(C, w)
+        x = [mix(C, i, x) - m.step_size * y[i] for i in range(len(x))]
+        w = mix_all(C, w)
         new = [x[i] / w[i] for i in range(len(x))]
-        y = [heard(C, i, y) + at(i, new[i]) - at(i, z[i]) for i in range(len(x))]
+        y = [mix(C, i, y) + at(i, new[i]) - at(i, z[i]) for i in range(len(x))]
         z = new
 
 
@@ -148,10 +148,10 @@ def sonata(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator[Stack]:
     while True:
         yield x
         half = [phi[j] * (x[j] - m.step_size * y[j]) for j in range(n)]
-        new_phi = all_hear(C, phi)
-        new_x = [heard(C, i, half) / new_phi[i] for i in range(n)]
+        new_phi = mix_all(C, phi)
+        new_x = [mix(C, i, half) / new_phi[i] for i in range(n)]
         sent = [phi[j] * y[j] for j in range(n)]
-        y = [(heard(C, i, sent) + at(i, new_x[i]) - at(i, x[i])) / new_phi[i] for i in range(n)]
+        y = [(mix(C, i, sent) + at(i, new_x[i]) - at(i, x[i])) / new_phi[i] for i in range(n)]
         x, phi = new_x, new_phi
 
 
@@ -159,15 +159,15 @@ def sgp(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator[Stack]:
     z, w = x, [1.0] * len(x)
     while True:
         yield z
-        x = all_hear(C, [x[j] - m.step_size * at(j, z[j]) for j in range(len(x))])
-        w = all_hear(C, w)
+        x = mix_all(C, [x[j] - m.step_size * at(j, z[j]) for j in range(len(x))])
+        w = mix_all(C, w)
         z = [x[i] / w[i] for i in range(len(x))]
 
 
 def subgradient_push(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator[Stack]:
     w = [1.0] * len(x)
     while True:
-        mixed, w = all_hear(C, x), all_hear(C, w)
+        mixed, w = mix_all(C, x), mix_all(C, w)
         z = [mixed[i] / w[i] for i in range(len(x))]
         yield z
         x = [mixed[i] - m.step_size * at(i, z[i]) for i in range(len(x))]
@@ -177,21 +177,21 @@ def dgd(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator[Stack]:
     P = one(m, R, W)
     while True:
         yield x
-        x = [heard(P, i, x) - m.step_size * at(i, x[i]) for i in range(len(x))]
+        x = [mix(P, i, x) - m.step_size * at(i, x[i]) for i in range(len(x))]
 
 
 def dgd_atc(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator[Stack]:
     P = one(m, R, W)
     while True:
         yield x
-        x = all_hear(P, [x[j] - m.step_size * at(j, x[j]) for j in range(len(x))])
+        x = mix_all(P, [x[j] - m.step_size * at(j, x[j]) for j in range(len(x))])
 
 
 def dgd_clip(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator[Stack]:
     P = one(m, R, W)
     while True:
         yield x
-        x = [heard(P, i, x) - m.step_size * clipped(at(i, x[i]), m.threshold) for i in range(len(x))]
+        x = [mix(P, i, x) - m.step_size * clipped(at(i, x[i]), m.threshold) for i in range(len(x))]
 
 
 def jiang_clip(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator[Stack]:
@@ -199,7 +199,7 @@ def jiang_clip(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator[Sta
     while True:
         yield x
         factor = min(1.0, m.threshold / length(mean(gradients(at, x))))
-        x = [heard(P, i, x) - m.step_size * factor * at(i, x[i]) for i in range(len(x))]
+        x = [mix(P, i, x) - m.step_size * factor * at(i, x[i]) for i in range(len(x))]
 
 
 def cdsgd_polyak(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator[Stack]:
@@ -207,7 +207,7 @@ def cdsgd_polyak(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator[S
     while True:
         yield x
         v = [m.momentum * v[i] - m.step_size * at(i, x[i]) for i in range(len(x))]
-        x = [heard(P, i, x) + v[i] for i in range(len(x))]
+        x = [mix(P, i, x) + v[i] for i in range(len(x))]
 
 
 def cdsgd_nesterov(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator[Stack]:
@@ -215,7 +215,7 @@ def cdsgd_nesterov(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator
     while True:
         yield x
         v = [m.momentum * v[i] - m.step_size * at(i, x[i] + m.momentum * v[i]) for i in range(len(x))]
-        x = [heard(P, i, x) + v[i] for i in range(len(x))]
+        x = [mix(P, i, x) + v[i] for i in range(len(x))]
 
 
 def _adaptive(m: Any, P: Any, at: At, x: Stack, second: Callable[..., Stack]) -> Iterator[Stack]:
@@ -231,9 +231,9 @@ def _adaptive(m: Any, P: Any, at: At, x: Stack, second: Callable[..., Stack]) ->
         new = second(t, g, vhat)
         if not m.delayed:  # line 12 of the paper's algorithm moved ahead of line 9
             u = [u[i] - vhat[i] + new[i] for i in agents]
-        u = all_hear(P, u)
+        u = mix_all(P, u)
         scale = [np.sqrt(np.maximum(u[i], m.epsilon)) for i in agents]
-        x = [heard(P, i, x) - m.step_size * moment[i] / scale[i] for i in agents]
+        x = [mix(P, i, x) - m.step_size * moment[i] / scale[i] for i in agents]
         if m.delayed:
             u = [u[i] - vhat[i] + new[i] for i in agents]
         vhat = new
@@ -266,7 +266,7 @@ def dnsgd(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator[Stack]:
     def gossip(z: Stack) -> Stack:
         before, now = z, z
         for _ in range(m.gossip_rounds):
-            before, now = now, [(1 + e) * heard(P, i, now) - e * before[i] for i in agents]
+            before, now = now, [(1 + e) * mix(P, i, now) - e * before[i] for i in agents]
         return now
 
     g = gradients(at, x)
@@ -284,8 +284,8 @@ def gt_nsgdm(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator[Stack
     while True:
         yield x
         new = [m.momentum * v[i] + (1 - m.momentum) * at(i, x[i]) for i in agents]
-        y = all_hear(P, [y[i] + new[i] - v[i] for i in agents])
-        x = all_hear(P, [x[i] - m.step_size * unit(y[i]) for i in agents])
+        y = mix_all(P, [y[i] + new[i] - v[i] for i in agents])
+        x = mix_all(P, [x[i] - m.step_size * unit(y[i]) for i in agents])
         v = new
 
 
@@ -337,8 +337,8 @@ def momentum_tracking(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Itera
     while True:
         yield x
         new = [m.momentum * u[i] + at(i, x[i]) for i in agents]
-        y = [heard(P, i, y) + new[i] - u[i] for i in agents]
-        x, u = [heard(P, i, x) - m.step_size * y[i] for i in agents], new
+        y = [mix(P, i, y) + new[i] - u[i] for i in agents]
+        x, u = [mix(P, i, x) - m.step_size * y[i] for i in agents], new
 
 
 def demuon(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator[Stack]:
@@ -348,9 +348,9 @@ def demuon(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator[Stack]:
     while True:
         yield x
         new = [m.momentum * moment[i] + (1 - m.momentum) * at(i, x[i]) for i in agents]
-        y = all_hear(P, [y[i] + new[i] - moment[i] for i in agents])
+        y = mix_all(P, [y[i] + new[i] - moment[i] for i in agents])
         left, _, right = zip(*(np.linalg.svd(y[i][None], full_matrices=False) for i in agents), strict=True)
-        x = all_hear(P, [x[i] - m.step_size * (left[i] @ right[i])[0] for i in agents])
+        x = mix_all(P, [x[i] - m.step_size * (left[i] @ right[i])[0] for i in agents])
         moment = new
 
 
@@ -360,7 +360,7 @@ def qg_dsgdm(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator[Stack
     while True:
         yield x
         half = [x[i] - m.step_size * (m.momentum * moment[i] + at(i, x[i])) for i in agents]
-        new = all_hear(P, half)
+        new = mix_all(P, half)
         moved = [(x[i] - new[i]) / m.step_size for i in agents]
         moment = [m.momentum * moment[i] + (1 - m.momentum) * moved[i] for i in agents]
         x = new
@@ -381,7 +381,7 @@ def diloco(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator[Stack]:
         yield slow
         if k % m.local_steps == 0:
             h = [slow[i] + m.outer_step * (fast[i] - slow[i]) for i in agents]
-            slow = all_hear(P, [h[i] + m.momentum * (h[i] - before[i]) for i in agents])
+            slow = mix_all(P, [h[i] + m.momentum * (h[i] - before[i]) for i in agents])
             before = h
             restart(slow)
 
@@ -393,8 +393,8 @@ def noloco(m: Any, R: Any, C: Any, W: Any, at: At, x: Stack) -> Iterator[Stack]:
     for k, (fast, restart) in enumerate(_rounds(m, at, x)):
         yield slow
         if k % m.local_steps == 0:
-            way = all_hear(P, [fast[i] - slow[i] for i in agents])
-            apart = [heard(P, i, slow) - slow[i] for i in agents]
+            way = mix_all(P, [fast[i] - slow[i] for i in agents])
+            apart = [mix(P, i, slow) - slow[i] for i in agents]
             moment = [m.momentum * moment[i] + m.outer_step * (way[i] + apart[i]) for i in agents]
             slow = [slow[i] + moment[i] for i in agents]
             restart(slow)

@@ -174,6 +174,6 @@ def test_doctor_survives_two_packages_with_one_name(tmp_path):
     for package in ("one", "two"):
         announce(tmp_path / "both", package, f"[digrad.methods]\nOdd = {package}:Odd\n")
     with visible(tmp_path / "both"):
-        told = plugin_findings()["digrad.methods"]
-        assert "'Odd' of digrad.methods is announced by " in told
-        assert {"one 1.0", "two 1.0"} <= {part.rstrip(":") for part in re.findall(r"\w+ 1\.0", told)}
+        found = plugin_findings()["digrad.methods"]
+        assert "'Odd' of digrad.methods is announced by " in found
+        assert {"one 1.0", "two 1.0"} <= {part.rstrip(":") for part in re.findall(r"\w+ 1\.0", found)}

@@ -96,10 +96,10 @@ def test_cifar10_refuses_a_truncated_batch(tmp_path):
 
 
 def test_fetch_unpacks_the_archive_into_the_cache(empty_machine, generated_sums, archive):
-    told = []
-    found = fetch("cifar10", progress=lambda done, total: told.append((done, total)))
+    events = []
+    found = fetch("cifar10", progress=lambda done, total: events.append((done, total)))
     assert found.location == str(cifar.find_cifar10())
-    assert told[-1][0] == told[-1][1]
+    assert events[-1][0] == events[-1][1]
     assert verify("cifar10").n_samples == 100
 
 

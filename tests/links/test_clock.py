@@ -185,7 +185,7 @@ def test_a_packet_takes_the_seconds_of_the_bytes_that_are_counted(links):
 def test_a_packet_in_full_misses_a_deadline_that_short_ones_keep():
     clock = Clock(bandwidth=8.0, deadline=1.5)
     traffic, ks = traffic_on(dg.Network(EXAMPLE, links=Links(clock=clock, **COMPRESSED))), np.arange(7)
-    # 20 bytes, then 24 because nothing has been heard yet, both late by a step; the third overtakes the second.
+    # 20 bytes, then 24 because nothing has been received yet, both late by a step; the third overtakes the second.
     np.testing.assert_array_equal(np.diff(traffic.before(ks)) / 7, [20, 24, 8, 8, 8, 8])
     np.testing.assert_allclose(
         np.diff(traffic.columns(ks)["seconds_simulated"]), [1.5, 1.5, 1.0, 1.0, 1.0, 1.0]

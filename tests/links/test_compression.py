@@ -33,14 +33,14 @@ def test_traffic_is_that_of_the_short_format_after_a_first_message_in_full():
     assert sent == [7 * (2 * 8 + 2 * 2), *[7 * (2 * 2 + 2 * 2)] * 3]
 
 
-def test_a_receiver_that_missed_a_word_is_told_in_full():
+def test_a_receiver_that_missed_a_message_gets_the_next_in_full():
     changing = dg.Network(dg.graphs.split(EXAMPLE, 2), links=Links(compressor=compressors.bfloat16()))
-    heard, sent = set(), []
+    received, sent = set(), []
     for k in range(6):
         now = set(changing.at(k).union.edges)
-        sent.append(sum(4 if edge in heard else 16 for edge in now))
-        speakers = {sender for sender, _ in now}
-        heard = {edge for edge in heard if edge[0] not in speakers} | now
+        sent.append(sum(4 if edge in received else 16 for edge in now))
+        senders = {sender for sender, _ in now}
+        received = {edge for edge in received if edge[0] not in senders} | now
     assert bytes_sent(dg.DGD(step_size=0.05, mixing="row"), QUADRATIC, changing, 6) == sent
 
 

@@ -97,7 +97,7 @@ def test_perron_vector_of_a_nearly_uncoupled_chain_is_right_to_rounding(weak):
 
 
 def two_blocks(size, weak, *, back=0):
-    """Two cliques, of which the first gives away twice as much as it gets; the second is heard by agent ``back``."""
+    """Two cliques, of which the first gives away twice as much as it gets; the second sends to agent ``back``."""
     matrix = np.kron(np.eye(2), np.full((size, size), 1 / size))
     matrix[back, [back, size]] = 1 / size - 2 * weak, 2 * weak
     matrix[size, [size, 0]] = 1 / size - weak, weak

@@ -27,18 +27,18 @@ pytestmark = pytest.mark.long
 
 
 class Watch:
-    """An observer that only notes what it was told, and how long it took."""
+    """An observer that only notes the events, and how long it took."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self.started: list[str] = []
-        self.told: dict[str, Any] = {}
+        self.events: dict[str, Any] = {}
 
     def on_method_start(self, name: str, steps: int) -> None:
         self.started.append(name)
 
     def on_progress(self, progress: Any) -> None:
-        self.told[progress.name] = progress
+        self.events[progress.name] = progress
 
     def on_method_end(self, trace: Trace) -> None:
         pass
@@ -100,9 +100,9 @@ def test_smoke_stores_every_step_size_tried_and_the_protocol(smoke: Reproduction
 def test_smoke_tells_how_search_and_training_go(smoke: Reproduction, watch: Watch) -> None:
     assert smoke.table is not None
     assert {"AB", "AB, step sizes", "CGT"} <= set(watch.started)
-    assert watch.told["AB, step sizes"].k == watch.told["AB, step sizes"].steps == 2
-    assert watch.told["AB, step sizes"].seconds_left >= 0
-    assert 0 <= watch.told["CGT"].test_accuracy <= 1
+    assert watch.events["AB, step sizes"].k == watch.events["AB, step sizes"].steps == 2
+    assert watch.events["AB, step sizes"].seconds_left >= 0
+    assert 0 <= watch.events["CGT"].test_accuracy <= 1
 
 
 @pytest.mark.slow

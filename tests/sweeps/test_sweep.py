@@ -179,18 +179,18 @@ def test_rows_finished_before_a_kill_are_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(batching, "MOST_RUNS", 1)
     run = {"steps": 20, "x0": [10.0, 10.0], "grid": {"step_size": [0.001, 0.002, 0.003, 0.004]}}
 
-    def kill(told):
-        if told.done == 2:  # a kill leaves the folder as it is then
+    def kill(event):
+        if event.done == 2:  # a kill leaves the folder as it is then
             shutil.copytree(tmp_path / "run", tmp_path / "killed")
 
     dg.sweep(dg.AB, QUARTIC, NETWORK, out=tmp_path / "run", progress=kill, **run)
     kept = [json.loads(line)["row"] for line in (tmp_path / "killed" / "rows.jsonl").read_text().splitlines()]
     assert [row["step_size"] for row in kept] == [0.001, 0.002]
-    told = []
+    events = []
     found = dg.sweep(
-        dg.AB, QUARTIC, NETWORK, out=tmp_path / "killed", resume=True, progress=told.append, **run
+        dg.AB, QUARTIC, NETWORK, out=tmp_path / "killed", resume=True, progress=events.append, **run
     )
-    assert [row.done for row in told] == [3, 4]
+    assert [row.done for row in events] == [3, 4]
     assert found.table["seconds"][:2].tolist() == [row["seconds"] for row in kept]
 
 
@@ -218,18 +218,18 @@ def test_a_folder_that_does_not_say_which_rows_it_will_have_is_refused(explosive
 
 def test_progress_says_how_long_it_will_take(monkeypatch):
     monkeypatch.setattr(batching, "MOST_RUNS", 1)
-    told = []
-    dg.sweep(dg.AB, QUARTIC, NETWORK, grid=GRID, progress=told.append, **RUN)
-    assert [(one.done, one.total) for one in told] == [(1, 3), (2, 3), (3, 3)]
-    assert told[0].seconds_left == pytest.approx(2 * told[0].seconds)
-    assert told[-1].seconds_left == 0
+    events = []
+    dg.sweep(dg.AB, QUARTIC, NETWORK, grid=GRID, progress=events.append, **RUN)
+    assert [(one.done, one.total) for one in events] == [(1, 3), (2, 3), (3, 3)]
+    assert events[0].seconds_left == pytest.approx(2 * events[0].seconds)
+    assert events[-1].seconds_left == 0
 
 
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_keeps_what_was_finished(tmp_path, monkeypatch):
     monkeypatch.setattr(batching, "MOST_RUNS", 1)
 
-    def interrupt(told):
+    def interrupt(event):
         os.kill(os.getpid(), signal.SIGINT)
 
     found = dg.sweep(dg.AB, QUARTIC, NETWORK, grid=GRID, out=tmp_path, progress=interrupt, **RUN)

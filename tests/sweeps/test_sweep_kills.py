@@ -36,7 +36,7 @@ def act(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     scratch = tmp_path / "scratch"
     scratch.touch()
 
-    def stay(told: Any) -> None:
+    def stay(event: Any) -> None:
         os.replace(scratch, scratch)  # after each batch the folder stays as it is for a while
 
     def sweep(folder: Path, *, values: list[float] = OLD["values"], **options: Any) -> None:

@@ -29,11 +29,11 @@ def without_times(found):
 
 def test_two_workers_give_the_rows_of_one():
     here = dg.sweep(dg.AB, QUARTIC, NETWORK, grid=GRID, **RUN)
-    told = []
-    there = dg.sweep(dg.AB, QUARTIC, NETWORK, grid=GRID, workers=2, progress=told.append, **RUN)
+    events = []
+    there = dg.sweep(dg.AB, QUARTIC, NETWORK, grid=GRID, workers=2, progress=events.append, **RUN)
     pd.testing.assert_frame_equal(without_times(there), without_times(here), rtol=1e-9)
     assert there.table["verdict"].tolist() == ["not converged", "not converged", "diverged", "diverged"]
-    assert [one.done for one in told] == [2, 4]
+    assert [one.done for one in events] == [2, 4]
 
 
 def test_a_worker_has_its_share_of_the_cores():
@@ -67,9 +67,9 @@ def test_a_killed_worker_is_one_clear_line_and_finished_rows_are_kept(tmp_path):
         with open(fifo):  # until the other row is finished
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def progress(told):
+    def progress(event):
         with open(fifo, "w"):
-            assert told.done == 1
+            assert event.done == 1
 
     grid = {"step_size": [0.05, deadly]}
     with pytest.raises(WorkerError, match="ended after 1 of 2 rows") as ended:
@@ -80,7 +80,7 @@ def test_a_killed_worker_is_one_clear_line_and_finished_rows_are_kept(tmp_path):
     assert "continue with resume=True" in str(ended.value)
     found = dg.sweep(
         dg.AB, QUARTIC, NETWORK, grid={"step_size": [0.05]}, out=tmp_path / "out", resume=True,
-        progress=lambda told: pytest.fail("the row was finished before the kill"), **RUN,
+        progress=lambda event: pytest.fail("the row was finished before the kill"), **RUN,
     )  # fmt: skip
     assert found.table["verdict"].tolist() == ["diverged"]
 
