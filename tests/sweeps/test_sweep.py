@@ -13,7 +13,7 @@ import digrad as dg
 from digrad.errors import ArgumentError
 from digrad.simulation.loop import advance
 from digrad.sweeps import Sweep, workers
-from digrad.sweeps import rows as batching
+from digrad.sweeps import study as batching
 from digrad.sweeps.sweep_results import table_of
 
 NETWORK = dg.Network(dg.graphs.example5())

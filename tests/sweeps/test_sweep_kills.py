@@ -11,7 +11,8 @@ import pytest
 import digrad as dg
 from digrad.errors import DataError
 from digrad.report import write_report
-from digrad.sweeps import Sweep, rows, workers
+from digrad.sweeps import Sweep, workers
+from digrad.sweeps import study as batching
 from kills import killed_everywhere
 
 OLD: dict[str, Any] = {"steps": 10, "values": [0.1, 0.2, 0.3]}
@@ -30,7 +31,7 @@ def rows_of(study: Any, batch: Any) -> list[dict[str, Any]]:
 @pytest.fixture
 def act(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    monkeypatch.setattr(rows, "MOST_RUNS", 1)
+    monkeypatch.setattr(batching, "MOST_RUNS", 1)
     monkeypatch.setattr(workers, "run_batch", rows_of)
     problem, network = dg.problems.example_quartic(), dg.Network(dg.graphs.example5())
     scratch = tmp_path / "scratch"

@@ -4,28 +4,20 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from hashlib import sha256
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
-from digrad import checks
 from digrad._internal.files import locked
-from digrad.core.hyperparameters import describe
 from digrad.errors import ArgumentError, WorkerError
 from digrad.network import Network
 from digrad.problems import Problem
-from digrad.simulation.record import FLOATS
 from digrad.simulation.run_options import (
     RunOptions,
-    check_parts,
-    complete,
     lists_options,
-    make_sampler,
-    make_start,
 )
-from digrad.sweeps.rows import Study, batches, form, identity, long_arrays
 from digrad.sweeps.space import Configuration, Draws, MethodLike, candidates
+from digrad.sweeps.study import Study, batches, configurations, identity, long_arrays, make_study
 from digrad.sweeps.sweep_folder import TABLE, Journal, write_arrays, write_facts
 from digrad.sweeps.sweep_results import Sweep, table_of, write_table
 from digrad.sweeps.workers import Workers, run_all
@@ -141,56 +133,6 @@ def sweep(
     return Sweep(table, facts, interrupted)
 
 
-def make_study(
-    problem: Problem,
-    network: Network | Mapping[str, Network],
-    options: Mapping[str, Any],
-    owner: str,
-    *,
-    held_out: Problem | None,
-    share_samples: bool,
-    target: Mapping[str, float] | None = None,
-    asks_settling: bool = False,
-) -> Study:
-    """Check what all runs share, before the first one, and return it."""
-    wanted = complete(options, owner)
-    networks = dict(network) if isinstance(network, Mapping) else {"": network}
-    starts = dict(wanted["x0"]) if isinstance(wanted["x0"], Mapping) else {"": wanted["x0"]}
-    if not networks or not starts:
-        raise ArgumentError(f"`network` and `x0` of {owner} must not be empty.")
-    if not isinstance(problem, Problem):
-        raise ArgumentError(
-            f"`problem` of {owner} must be a digrad Problem, but got {type(problem).__name__}."
-        )
-    make_sampler(problem, wanted)
-    for start in starts.values():
-        make_start(start, problem, wanted["seed"])
-    if held_out is not None and not (isinstance(held_out, Problem) and held_out.dim == problem.dim):
-        raise ArgumentError(
-            f"`held_out` of {owner} must be a Problem of dimension {problem.dim}, like `problem`, but got {held_out!r}."
-        )
-    levels = _target(target, wanted["tolerance"])
-    return Study(problem, networks, starts, wanted, held_out, levels, share_samples, asks_settling)
-
-
-def configurations(study: Study, found: Sequence[Configuration], seeds: int) -> list[Configuration]:
-    """Return every method on every network from every start with every seed, checked."""
-    first = study.options["seed"]
-    several = range(first, first + checks.count(seeds, "seeds", "sweep"))
-    for one in {(each.label, form(each.method)): each for each in found}.values():
-        for network in study.networks.values():
-            check_parts(one.method, study.problem, network, one.label)
-    is_own = study.options["batch_size"] is not None and not study.share_samples
-    return [
-        replace(one, sample_seed=_own_seed(one) if is_own else one.seed)
-        for each in found
-        for network in study.networks
-        for start in study.starts
-        for seed in several
-        for one in (replace(each, network=network, start=start, seed=seed),)
-    ]
-
-
 def _run_missing(
     study: Study,
     missing: Mapping[str, Configuration],
@@ -233,27 +175,3 @@ def _facts_or_none(study: Study) -> dict[str, Any]:
         return study.facts()
     except ArgumentError:  # a loss that no other process could recognise; nothing is stored
         return study.settings()
-
-
-def _own_seed(one: Configuration) -> int:
-    """Return the seed of the samples of one configuration, which does not depend on the others."""
-    try:
-        content = describe(one.method)
-    except ArgumentError:
-        content = sorted(one.values)
-    text = repr((one.label, content, one.network, one.start, one.seed))
-    return int.from_bytes(sha256(text.encode()).digest()[:6], "little")
-
-
-def _target(target: Any, tolerance: float) -> dict[str, float]:
-    if target is None:
-        return {"grad_norm": tolerance, "consensus_error": tolerance}
-    if not isinstance(target, Mapping) or not target:
-        raise ArgumentError(
-            f"`target` of sweep must map columns to levels, as in {{'grad_norm': 1e-3}}, but got {target!r}."
-        )
-    for name, level in target.items():
-        checks.choice(name, "target", "sweep", FLOATS)
-        if isinstance(level, bool) or not isinstance(level, int | float) or level != level:
-            raise ArgumentError(f"`target` of sweep must give a number for `{name}`, but got {level!r}.")
-    return {name: float(level) for name, level in target.items()}

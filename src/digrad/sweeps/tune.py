@@ -27,9 +27,8 @@ from digrad.sweeps.largest_stable import (
     largest_stable,
     worst,
 )
-from digrad.sweeps.rows import Study, batches, run_batch
 from digrad.sweeps.space import Configuration
-from digrad.sweeps.sweep import configurations, make_study
+from digrad.sweeps.study import Study, batches, configurations, make_study, run_batch
 from digrad.sweeps.sweep_results import table_of
 from digrad.types import Method
 

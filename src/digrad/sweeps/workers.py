@@ -20,8 +20,8 @@ import numpy.typing as npt
 
 from digrad import checks
 from digrad.errors import ArgumentError, DigradError, WorkerError
-from digrad.sweeps.rows import Batch, Study, run_batch
 from digrad.sweeps.space import Configuration
+from digrad.sweeps.study import Batch, Study, run_batch
 from digrad.sweeps.sweep_folder import part_name
 
 KEPT = 2  # studies that a worker keeps

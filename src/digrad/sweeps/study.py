@@ -1,4 +1,4 @@
-"""Runs of a sweep that advance together, or one after another, and the rows they leave."""
+"""A study: what all runs of a sweep or a search share, the batches in which they advance, and the rows they leave."""
 
 import dataclasses
 import hashlib
@@ -11,12 +11,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from digrad import checks
 from digrad._internal.fingerprints import fingerprint
 from digrad.core.hyperparameters import describe, is_short, numeric_fields, plain
+from digrad.errors import ArgumentError
 from digrad.network import Network
 from digrad.problems import Problem
 from digrad.simulation.batched_runs import can_be_batched
-from digrad.simulation.run_options import make_start
+from digrad.simulation.record import FLOATS
+from digrad.simulation.run_options import check_parts, complete, make_sampler, make_start
 from digrad.simulation.simulate import drive, drive_batch
 from digrad.simulation.simulator import Simulator
 from digrad.sweeps.largest_stable import remains
@@ -121,6 +124,56 @@ def form(method: Any) -> tuple[Any, ...]:
         if field.name not in numeric
     )
     return type(method), kinds, static
+
+
+def make_study(
+    problem: Problem,
+    network: Network | Mapping[str, Network],
+    options: Mapping[str, Any],
+    owner: str,
+    *,
+    held_out: Problem | None,
+    share_samples: bool,
+    target: Mapping[str, float] | None = None,
+    asks_settling: bool = False,
+) -> Study:
+    """Check what all runs share, before the first one, and return it."""
+    wanted = complete(options, owner)
+    networks = dict(network) if isinstance(network, Mapping) else {"": network}
+    starts = dict(wanted["x0"]) if isinstance(wanted["x0"], Mapping) else {"": wanted["x0"]}
+    if not networks or not starts:
+        raise ArgumentError(f"`network` and `x0` of {owner} must not be empty.")
+    if not isinstance(problem, Problem):
+        raise ArgumentError(
+            f"`problem` of {owner} must be a digrad Problem, but got {type(problem).__name__}."
+        )
+    make_sampler(problem, wanted)
+    for start in starts.values():
+        make_start(start, problem, wanted["seed"])
+    if held_out is not None and not (isinstance(held_out, Problem) and held_out.dim == problem.dim):
+        raise ArgumentError(
+            f"`held_out` of {owner} must be a Problem of dimension {problem.dim}, like `problem`, but got {held_out!r}."
+        )
+    levels = _target(target, wanted["tolerance"])
+    return Study(problem, networks, starts, wanted, held_out, levels, share_samples, asks_settling)
+
+
+def configurations(study: Study, found: Sequence[Configuration], seeds: int) -> list[Configuration]:
+    """Return every method on every network from every start with every seed, checked."""
+    first = study.options["seed"]
+    several = range(first, first + checks.count(seeds, "seeds", "sweep"))
+    for one in {(each.label, form(each.method)): each for each in found}.values():
+        for network in study.networks.values():
+            check_parts(one.method, study.problem, network, one.label)
+    is_own = study.options["batch_size"] is not None and not study.share_samples
+    return [
+        dataclasses.replace(one, sample_seed=_own_seed(one) if is_own else one.seed)
+        for each in found
+        for network in study.networks
+        for start in study.starts
+        for seed in several
+        for one in (dataclasses.replace(each, network=network, start=start, seed=seed),)
+    ]
 
 
 def batches(study: Study, wanted: Sequence[Configuration], workers: int) -> Iterator[Batch]:
@@ -274,3 +327,27 @@ def _mean(x: Any) -> Any:
 
 def _loss(problem: Problem, point: Any) -> float:
     return problem.loss(point) if np.isfinite(point).all() else math.inf
+
+
+def _own_seed(one: Configuration) -> int:
+    """Return the seed of the samples of one configuration, which does not depend on the others."""
+    try:
+        content = describe(one.method)
+    except ArgumentError:
+        content = sorted(one.values)
+    text = repr((one.label, content, one.network, one.start, one.seed))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "little")
+
+
+def _target(target: Any, tolerance: float) -> dict[str, float]:
+    if target is None:
+        return {"grad_norm": tolerance, "consensus_error": tolerance}
+    if not isinstance(target, Mapping) or not target:
+        raise ArgumentError(
+            f"`target` of sweep must map columns to levels, as in {{'grad_norm': 1e-3}}, but got {target!r}."
+        )
+    for name, level in target.items():
+        checks.choice(name, "target", "sweep", FLOATS)
+        if isinstance(level, bool) or not isinstance(level, int | float) or level != level:
+            raise ArgumentError(f"`target` of sweep must give a number for `{name}`, but got {level!r}.")
+    return {name: float(level) for name, level in target.items()}
