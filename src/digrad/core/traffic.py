@@ -16,6 +16,7 @@ from digrad.core.step_times import StepTimes
 from digrad.links import DeliverySchedule
 from digrad.links.compressors import Compressor, random_k
 from digrad.network import Network, step_weights
+from digrad.types import Shapes
 
 _DIMENSION = 7  # of the dry run; unlike the number of agents, so that vectors are told from other numbers
 _WARM_STEPS = 2  # after which the fields of a state are arrays of their own
@@ -68,7 +69,9 @@ class DryRun(NamedTuple):
     calls: list[tuple[str, Any]]
 
 
-def dry_run(method: Any, x0: Any, one_hot: Any, *, warm_steps: int = 0) -> DryRun:
+def dry_run(
+    method: Any, x0: Any, one_hot: Any, *, warm_steps: int = 0, shapes: Shapes | None = None
+) -> DryRun:
     """Start and take a step on a network that returns what is sent, and record what that is.
 
     Args:
@@ -76,8 +79,10 @@ def dry_run(method: Any, x0: Any, one_hot: Any, *, warm_steps: int = 0) -> DryRu
         x0: Estimates ``[rows, d]`` of any library; only shapes matter, so that they need not hold numbers.
         one_hot: The rows of the identity of these agents, likewise.
         warm_steps: How many steps to take before the one that is measured.
+        shapes: The shapes of the parameters in a row, if they are known.
     """
     method, net = _of_one_agent(method), _DryNet(one_hot)
+    net.shapes = shapes
     state, opening = method.init(x0, net), net.taken()
     for _ in range(warm_steps):
         state = method.step(state, 0 * x0 + 1, net)
@@ -114,10 +119,10 @@ def early_messages(method: Any, x0: Any, one_hot: Any) -> tuple[tuple[str, str],
 
 
 def charges_of(
-    method: Any, compressor: Compressor | None, x0: Any, one_hot: Any
+    method: Any, compressor: Compressor | None, x0: Any, one_hot: Any, shapes: Shapes | None = None
 ) -> tuple[list[Charge], list[Charge]]:
     """Return the messages before the first step, which are never compressed, and those of a step; see `dry_run`."""
-    found, dimension = dry_run(method, x0, one_hot), x0.shape[1]
+    found, dimension = dry_run(method, x0, one_hot, shapes=shapes), x0.shape[1]
     matrices = {"mean": "", **bindings(method)}
     opening, step = (
         [

@@ -158,7 +158,9 @@ class Simulator:
         with jax.enable_x64(True):
             numeric = self._take_numbers(method, options)
             operators, periodic, fresh_bytes = known_operators(network, matrices, dtype, BYTES_PER_CALL)
-            charges, self.traffic, delivery = _communication(numeric, (n, d), dtype, network)
+            charges, self.traffic, delivery = _communication(
+                numeric, (n, d), dtype, network, problem.code.shapes
+            )
             self._delivery, self._widths = delivery, tuple(one.numbers for one in charges)
             # Through these the messages of `init` arrive as they are.
             given = operators if delivery is None else None
@@ -357,14 +359,14 @@ class Simulator:
 
 
 def _communication(
-    method: Any, shape: tuple[int, int], dtype: np.dtype[Any], network: Network
+    method: Any, shape: tuple[int, int], dtype: np.dtype[Any], network: Network, shapes: Shapes | None
 ) -> tuple[list[Charge], Traffic | PacketTraffic, DeliverySchedule | None]:
     """Return the messages of a step, what is sent, and when packets arrive on links that are unreliable."""
     (n, d), found = shape, []
     compressor = network.links and network.links.compressor
 
     def dry(x: Any, one_hot: Any) -> None:
-        found.extend(charges_of(method, compressor, x, one_hot))
+        found.extend(charges_of(method, compressor, x, one_hot, shapes))
 
     jax.eval_shape(dry, jax.ShapeDtypeStruct((n, d), dtype), jax.ShapeDtypeStruct((n, n), dtype))
     (opening, step), matrices = found, bindings(method)

@@ -54,7 +54,8 @@ class UnreliableEngine(InOneProcess, Primitives):
         assert network.links is not None
         x0 = torch.empty(network.n, flat.dimension, dtype=flat.dtype, device="meta")  # without numbers
         self._matrices = bindings(method)
-        _, charges = charges_of(method, network.links.compressor, x0, x0.new_empty(network.n, network.n))
+        one_hot = x0.new_empty(network.n, network.n)
+        _, charges = charges_of(method, network.links.compressor, x0, one_hot, flat.shapes)
         delivery = make_delivery(network, charges, self._matrices)
         self._plain, self._delivery, self._device = plain, delivery, flat.device
         self.links, self.churn = delivery.links, delivery.churn
