@@ -140,6 +140,9 @@ def reproduce(
         flag = {"workers": "jobs", "settings": "setting"}.get(name := next(iter(given)), name)
         raise click.UsageError(f"--{flag} is for cifar, but the experiment is {experiment}; leave it out.")
     if experiment == "links":
+        if preset or resume:
+            flag = "preset" if preset else "resume"
+            raise click.UsageError(f"--{flag} is for logistic and cifar: links takes a minute; leave it out.")
         folder = out or Path("runs/reproduce-links")
         is_again = out is None and is_reproduction_of(folder, seed)  # gives the same numbers
         _show_links(reproduce_links(folder, seed=seed, overwrite=overwrite or is_again), as_json)
