@@ -52,11 +52,8 @@ def test_stopped_agent_costs_steps_and_undelivered_mass_survives_the_end_of_a_ru
 @pytest.mark.parametrize(
     "plan",
     [
-        {
-            "method": "PushDIGing",
-            "bits": 4,
-            "save": 100,
-        },  # its parameters are not its state: mixing moves both
+        # Its parameters are not its state: the mixing of those who wait for a save moves both.
+        {"method": "PushDIGing", "bits": 4, "save": 100, "deadline": 1.0, "stop_at": 99, "seconds": 0.5},
         pytest.param({"method": "AB"}, marks=pytest.mark.slow),
         pytest.param({"method": "PushDIGing"}, marks=pytest.mark.slow),
         pytest.param({"every": 10, "bits": 4, "steps": 8000, "deadline": 1.0}, marks=pytest.mark.slow),

@@ -82,7 +82,7 @@ class AsynchronousEngine(Primitives):
         self._base = -1  # the step that all agents have reached for certain
         self._place: int | None = None
         self._outside = 0
-        self._early: list[tuple[str, torch.Tensor]] = []
+        self._early: Sequence[tuple[str, torch.Tensor]] = ()
         self._snapshot: Taken | None = None  # what was sent ahead to this step
         self._gone: dict[int, torch.Tensor] = {}  # pushed ahead and still part of the state, by call
         self._is_gone: frozenset[int] = frozenset()  # calls whose shares had left before the state was stored
@@ -96,7 +96,6 @@ class AsynchronousEngine(Primitives):
         self.held_up = 0.0  # seconds, by neighbours that were too far behind
         self.lags: dict[int, int] = {}  # how many steps each neighbour was behind when it was furthest behind
         self.waited = 0.0  # seconds
-        self._published: Sequence[tuple[str, torch.Tensor]] = ()
         self._last: tuple[Any, Any, torch.Tensor] | None = None  # method, state and gradient of the last step
         self._gatherings = itertools.count()
         # Unless it is closed.
@@ -197,11 +196,11 @@ class AsynchronousEngine(Primitives):
 
     def end_step(self) -> None:
         """Forget what was sent ahead to this step."""
-        self._place, self._early, self._snapshot, self._gone = None, [], None, {}
+        self._place, self._snapshot, self._gone = None, None, {}
 
     def start_early(self, fields: Sequence[tuple[str, torch.Tensor]], *, ahead: int = 0) -> None:
         """Send arrays ahead of iteration k; ``ahead`` counts the steps taken since while others were behind."""
-        self._early, self._ahead, self._since = list(fields), ahead, time.monotonic()
+        self._early, self._ahead, self._since = fields, ahead, time.monotonic()
         self.inbox.reach(self.k + ahead)
         self._not_sent, self._is_gone = self._is_gone, frozenset()
         calls = enumerate(fields_sent(fields), _EARLY)
@@ -240,7 +239,7 @@ class AsynchronousEngine(Primitives):
 
     def publish(self, k: int, early: Sequence[tuple[str, torch.Tensor]]) -> None:
         """Begin iteration k: send what the method mixes before the gradient is known."""
-        self.k, self._published = k, early
+        self.k = k
         note_step(k)
         self.start_early(early)
 
@@ -264,10 +263,9 @@ class AsynchronousEngine(Primitives):
         self.network.coordination.post(name, {"call": call, "k": self.k})
         self.deadline = 0.0  # those who have come send no more
         ahead = 0
-        while self.network.coordination.posted(name) is None:
+        while not self.network.coordination.wait_posted(name, _LOOK):
             ahead += 1
             self._mix_on(ahead)
-            self.wait_for_packet(_LOOK)
             with self._explained():
                 self.check_timeouts()
         drained = f"{name} drained"
@@ -312,7 +310,7 @@ class AsynchronousEngine(Primitives):
             return
         method, state, grad = self._last
         self._step(with_fields(method, {"step_size": 0.0}), state, grad)
-        self.start_early(self._published, ahead=ahead)
+        self.start_early(self._early, ahead=ahead)
 
     def _check_mass(self, call: str) -> None:
         """Make sure that what is pushed is with somebody: nothing was lost or counted twice."""
@@ -458,7 +456,7 @@ class AsynchronousEngine(Primitives):
         for sender in expected:
             kept = max(RECENT + 1, self._max_lag or 0)
             self._asked.setdefault((sender, first), deque(maxlen=kept)).append(step)
-            self.late += not have_come({sender: step})
+            self.late += self.deadline > 0 and not have_come({sender: step})
 
     def _is_recent(self, sender: int, first: int, calls: Sequence[int]) -> bool:
         """Return whether a neighbour has sent something since it was waited for the time before last, or earlier."""
