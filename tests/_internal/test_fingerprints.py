@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+import digrad as dg
 from digrad._internal.fingerprints import fingerprint
 from digrad.errors import ArgumentError
 
@@ -169,6 +170,16 @@ def test_fingerprint_does_not_see_what_an_object_computed_from_itself():
     before = fingerprint(one)
     assert one.total == 3.0
     assert fingerprint(one) == before != fingerprint(other)
+
+
+def test_fingerprint_does_not_see_which_steps_of_a_changing_network_were_asked_for():
+    def held(network):
+        return fingerprint(lambda: network)
+
+    network, other = (dg.Network(dg.graphs.one_peer_exponential(n)) for n in (4, 8))
+    before = held(network)
+    network.at(1)
+    assert held(network) == before != held(other)
 
 
 def test_fingerprint_sees_how_many_arguments_are_packed():
