@@ -22,10 +22,10 @@ import numpy as np
 import digrad as dg
 from digrad.sampling import normal_start
 from digrad.theory.certificates.frequency_responses import Matrices
+from digrad.theory.certificates.instance import Instance, Start
 from digrad.theory.certificates.linearisation import largest_stable_step
 from digrad.theory.certificates.proof import Proof
 from digrad.theory.certificates.prove_step_size import largest
-from digrad.theory.certificates.start import Instance, Start
 from digrad.theory.certificates.storage_function import perron_error, prove_storages
 from digrad.theory.certificates.tap_search import TapSearch
 

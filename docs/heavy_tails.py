@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import digrad as dg
-from digrad.plots.limits import log_limits, use_log_axis
+from digrad.plots.axis_limits import log_limits, use_log_axis
 from digrad.plots.style import dress_axes, legend, panels, style_of
 
 OUT = Path(__file__).parent / "results" / "heavy_tails"

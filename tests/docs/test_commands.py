@@ -35,7 +35,7 @@ ELSEWHERE = {
     r"^reproduce logistic": "tests/paper/test_logistic.py::smoke",
     r"^reproduce cifar": "tests/paper/test_cifar.py::test_command_of_the_pages_measures_a_step",
     r"^reproduce links": "tests/paper/test_link_bias.py::test_only_undelivered_mass_that_is_kept_leaves_no_bias",
-    r"^(run|smoothness) (mine|smoothness).toml$": "tests/specs/images/test_train_all.py::"
+    r"^(run|smoothness) (mine|smoothness).toml$": "tests/specs/images/test_training_jobs.py::"
     "test_specification_of_the_page_trains_and_is_measured",
     r"^methods LazyAB$|^run lazy.toml": "tests/docs/test_own_method.py::"
     "test_commands_of_the_page_list_and_run_the_method",

@@ -57,7 +57,7 @@ def smoke(
     folder, began = tmp_path_factory.mktemp("smoke"), time.monotonic()
     from image_problems import jobs_here  # imports torch
 
-    with jobs_here("digrad.specs.images.train_all", "digrad.paper.cifar_search"):
+    with jobs_here("digrad.specs.images.training_jobs", "digrad.paper.cifar_search"):
         done = reproduce_cifar(folder, preset="smoke", report=write_report, workers=1, progress=watch)
     watch.seconds = time.monotonic() - began
     return done

@@ -223,7 +223,7 @@ def test_check_takes_over_what_a_certificate_has_computed(monkeypatch):
     alone = check_run(problem, network, **options, steps=50, paper=True)
     certificate = certify(problem, network, **options, explain=True)
     for name in ("Losses.of", "Matrices.of", "network_norms", "perron_error", "TapSearch"):
-        monkeypatch.setattr(f"digrad.theory.certificates.start.{name}", forbidden)
+        monkeypatch.setattr(f"digrad.theory.certificates.instance.{name}", forbidden)
     check = check_run(problem, network, **options, steps=50, paper=True, certificate=certificate)
     assert (check.verdict, check.proven_from) == (alone.verdict, alone.proven_from) == ("PASS", 0)
     assert [row.status for row in check.rows] == [row.status for row in alone.rows]

@@ -7,9 +7,9 @@ from digrad import graphs, problems
 from digrad.network import Network
 from digrad.theory.certificates.curvature_bounds import Losses
 from digrad.theory.certificates.frequency_responses import Matrices, Taps
+from digrad.theory.certificates.instance import Instance, Start
 from digrad.theory.certificates.proof import Proof
 from digrad.theory.certificates.prove_step_size import close, largest
-from digrad.theory.certificates.start import Instance, Start
 from digrad.theory.certificates.storage_function import supply
 from digrad.theory.potential import potentials
 

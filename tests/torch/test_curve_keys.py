@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from digrad.errors import StorageError
-from digrad.torch.launch.endpoint import Server
+from digrad.torch.launch.rendezvous_endpoint import Server
 from digrad.torch.launch.rendezvous_rounds import Rounds
 from digrad.torch.transport.addresses import listening_socket
 from digrad.torch.transport.curve_keys import KeyPair, make_key, read_key, secure

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import click
 
 from digrad._internal.formatting import shown
-from digrad.cli import observers, output
+from digrad.cli import output, progress_display
 from digrad.cli.shared_options import (
     COUNT,
     FILE,
@@ -149,7 +149,7 @@ def reproduce(
         return
     chosen: Preset = preset or ("full" if experiment == "logistic" else "small")
     folder = out or Path("runs") / f"reproduce-{experiment}-{chosen}"
-    with observers.ProgressBar() as bar:
+    with progress_display.ProgressBar() as bar:
         common: dict[str, Any] = {
             "preset": chosen, "seed": seed, "progress": bar, "resume": resume, "overwrite": overwrite,
             "report": _write_report,
@@ -232,8 +232,8 @@ def _run(spec: Any, out: Path, *, resume: bool, overwrite: bool, style: str) -> 
     from digrad.plots import measured_at
     from digrad.specs import run as run_experiment
 
-    ways = {"quiet": observers.Observer, "jsonl": observers.JsonLines}
-    with ways[style]() if style in ways else observers.ProgressBar(watch=style == "watch") as progress:
+    ways = {"quiet": progress_display.Observer, "jsonl": progress_display.JsonLines}
+    with ways[style]() if style in ways else progress_display.ProgressBar(watch=style == "watch") as progress:
         result = run_experiment(
             spec, out, resume=resume, overwrite=overwrite, progress=progress, report=_write_report
         )
@@ -241,7 +241,9 @@ def _run(spec: Any, out: Path, *, resume: bool, overwrite: bool, style: str) -> 
     if style == "json":
         output.as_json(summary)
     elif style == "jsonl":
-        observers.write_line({"event": "done", "directory": str(out), "interrupted": result.interrupted})
+        progress_display.write_line(
+            {"event": "done", "directory": str(out), "interrupted": result.interrupted}
+        )
     elif style != "quiet":
         average = measured_at(result.results.values())
         labels = {name: marked(name, spec.methods[name].build()) for name in summary}

@@ -12,7 +12,7 @@ import click
 
 from digrad._internal.formatting import shown
 from digrad.cli import output
-from digrad.cli.observers import row_bar
+from digrad.cli.progress_display import row_bar
 from digrad.cli.shared_options import COUNT, json_option, out_option, overwrite_option, spec_argument
 
 _SHOWN = 10  # rows of a sweep that the terminal shows

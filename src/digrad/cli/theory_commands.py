@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from digrad.cli import output
-from digrad.cli.observers import ProgressBar
+from digrad.cli.progress_display import ProgressBar
 from digrad.cli.shared_options import COUNT, FILE, json_option, method_option, out_option, spec_argument
 
 

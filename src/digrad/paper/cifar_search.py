@@ -15,7 +15,7 @@ import numpy as np
 from digrad._internal.files import file_stem, write_atomically
 from digrad._internal.json_files import read_json, write_json
 from digrad.errors import ArgumentError, DigradError
-from digrad.specs.images.train_all import stored_spec
+from digrad.specs.images.training_jobs import stored_spec
 from digrad.specs.images.worker_pool import Job, JobWatch, Tell, run_jobs
 from digrad.specs.method_table import MethodTable
 from digrad.specs.runner import Observer

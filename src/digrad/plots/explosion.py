@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from digrad.errors import ArgumentError
-from digrad.plots.limits import deserves_log, log_limits, use_log_axis
+from digrad.plots.axis_limits import deserves_log, log_limits, use_log_axis
 from digrad.plots.runs import Run, finite, label_of, mark_divergence, measured_at, scale_across
 from digrad.plots.style import BLUE, FONT, RED, LineStyle, Width, dress, legend, panels, plain_text
 

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from digrad._internal.formatting import byte_unit
 from digrad.checks import choice
 from digrad.errors import ArgumentError
+from digrad.plots.axis_limits import LARGEST, SMALLEST, Floats, set_limits
 from digrad.plots.columns import column_of
-from digrad.plots.limits import LARGEST, SMALLEST, Floats, set_limits
 from digrad.plots.style import (
     AVERAGES,
     FONT,

@@ -8,8 +8,8 @@ import numpy.typing as npt
 
 from digrad._internal.formatting import shown
 from digrad.errors import ArgumentError
+from digrad.plots.axis_limits import log_limits, log_ticks, use_log_axis
 from digrad.plots.columns import column_of
-from digrad.plots.limits import log_limits, log_ticks, use_log_axis
 from digrad.plots.style import (
     AVERAGES,
     FONT,

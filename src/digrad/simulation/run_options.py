@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad import checks
-from digrad.core.repair import check_churn
+from digrad.core.state_repair import check_churn
 from digrad.core.validation import check_fit, check_method, check_network
 from digrad.errors import ArgumentError
 from digrad.links import Links

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from digrad.core.net import bindings
-from digrad.core.repair import network_of, repair, void_edges
+from digrad.core.state_repair import network_of, repair, void_edges
 from digrad.links import ChurnSchedule, Event
 from digrad.network import Network
 from digrad.simulation.loop import Params, State

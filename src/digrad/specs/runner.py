@@ -22,7 +22,7 @@ from digrad.simulation.checkpoint import difference
 from digrad.simulation.compare import run_each
 from digrad.simulation.simulate import drive, facts_of, rule_of
 from digrad.simulation.simulator import Simulator
-from digrad.specs.images.train_all import train_all
+from digrad.specs.images.training_jobs import train_all
 from digrad.specs.run_directory import Result, RunDirectory, is_run, open_run
 from digrad.specs.setting_file import has_paths, setting_of
 from digrad.specs.spec import Built, Spec

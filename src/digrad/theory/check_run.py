@@ -13,8 +13,8 @@ from digrad.network import Network
 from digrad.problems import Problem
 from digrad.theory.arguments import Given, check_covered
 from digrad.theory.certificates.certificate import Certificate
+from digrad.theory.certificates.instance import Instance, Start
 from digrad.theory.certificates.proof import Proof
-from digrad.theory.certificates.start import Instance, Start
 from digrad.theory.constants.empirical_smoothness import empirical_smoothness
 from digrad.theory.inequality import Row
 from digrad.theory.paper.inequalities import PaperCheck, measure, paper_rows

@@ -16,8 +16,8 @@ from digrad.arrays import clip_factors
 from digrad.problems import Problem
 from digrad.theory.certificates.certify import first_proven
 from digrad.theory.certificates.frequency_responses import Matrices
+from digrad.theory.certificates.instance import Instance, Start
 from digrad.theory.certificates.proof import Proof
-from digrad.theory.certificates.start import Instance, Start
 from digrad.theory.inequality import ESTIMATES, Row, Terms
 from digrad.theory.trajectory import Trajectory
 

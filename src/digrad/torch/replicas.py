@@ -9,7 +9,7 @@ import torch
 
 from digrad import metrics
 from digrad.core.net import bindings
-from digrad.core.repair import check_churn
+from digrad.core.state_repair import check_churn
 from digrad.errors import ArgumentError
 from digrad.graphs import Digraph, GraphSequence
 from digrad.network import Network

@@ -20,8 +20,8 @@ from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 from digrad.errors import ArgumentError
 from digrad.torch.launch import endpoint as endpoint_module
 from digrad.torch.launch import rendezvous
-from digrad.torch.launch.endpoint import Client, EndpointLostError
 from digrad.torch.launch.rendezvous import Rendezvous
+from digrad.torch.launch.rendezvous_endpoint import Client, EndpointLostError
 from digrad.torch.launch.rendezvous_store import RendezvousStore
 from digrad.torch.transport import curve_keys
 from digrad.torch.transport.curve_keys import make_key, read_key, secure

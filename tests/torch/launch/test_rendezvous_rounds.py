@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from digrad.torch.launch.endpoint import ANSWER_TIMEOUT
 from digrad.torch.launch.failures import CONSEQUENCE, FINAL, LEFT, Failure
+from digrad.torch.launch.rendezvous_endpoint import ANSWER_TIMEOUT
 from digrad.torch.launch.rendezvous_rounds import FRESH, TAKEOVER, Rounds
 
 AGAIN = "; all agents have been started again"

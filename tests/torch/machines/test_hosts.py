@@ -13,7 +13,7 @@ import pytest
 
 from digrad.graphs import example5, ring
 from digrad.torch.checkpoint.checkpoint_files import committed_steps
-from digrad.torch.launch.endpoint import ANSWER_TIMEOUT
+from digrad.torch.launch.rendezvous_endpoint import ANSWER_TIMEOUT
 from digrad.torch.transport.curve_keys import make_key
 from host_runs import PORT, STARTUP, WORKER, Run, check_result, until
 from namespaces import Host, hosts, needs_namespaces

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from digrad import checks
 from digrad._internal.json_files import strict
 from digrad._internal.tables import facts_html
+from digrad.theory.certificates.instance import Start
 from digrad.theory.certificates.proof import Proof
-from digrad.theory.certificates.start import Start
 from digrad.theory.paper.printed_bound import Setting
 
 Floats = npt.NDArray[np.floating]

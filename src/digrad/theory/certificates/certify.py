@@ -16,10 +16,10 @@ from digrad.problems import Problem
 from digrad.simulation.run_options import make_start
 from digrad.theory.arguments import Given, check_covered, positive_or_infinite
 from digrad.theory.certificates.certificate import Certificate
+from digrad.theory.certificates.instance import ROUNDED_UP, Instance, Start
 from digrad.theory.certificates.linearisation import largest_stable_step
 from digrad.theory.certificates.proof import Proof
 from digrad.theory.certificates.prove_step_size import FEW, close, largest, strengthen, verify
-from digrad.theory.certificates.start import ROUNDED_UP, Instance, Start
 from digrad.theory.constants.assumptions import INDICATIVE, Smoothness
 from digrad.theory.constants.empirical_smoothness import empirical_smoothness
 from digrad.theory.paper.printed_bound import largest_printed_step

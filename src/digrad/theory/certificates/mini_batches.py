@@ -28,11 +28,12 @@ from digrad.problems import Problem
 from digrad.problems.logistic import Logistic
 from digrad.simulation.run_options import make_start
 from digrad.theory.arguments import Given
+from digrad.theory.bisection import last_step
 from digrad.theory.certificates.curvature_bounds import Losses
 from digrad.theory.certificates.frequency_responses import Matrices
+from digrad.theory.certificates.instance import ROUNDED_UP, Instance, Start
 from digrad.theory.certificates.proof import Proof
 from digrad.theory.certificates.prove_step_size import DISTANCE, FLATTEST
-from digrad.theory.certificates.start import ROUNDED_UP, Instance, Start
 from digrad.theory.certificates.storage_function import (
     DEPTH,
     EPS,
@@ -51,7 +52,6 @@ from digrad.theory.certificates.storage_function import (
 )
 from digrad.theory.certificates.tap_search import TOLERANCE
 from digrad.theory.constants.closed_form import OUTWARD, closed_form
-from digrad.theory.last_step import last_step
 
 Floats = npt.NDArray[np.floating]
 

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad.theory.certificates.frequency_responses import Taps
+from digrad.theory.certificates.instance import ROUNDED_UP, Start
 from digrad.theory.certificates.linear_rate import contraction, is_contraction
 from digrad.theory.certificates.proof import Proof
-from digrad.theory.certificates.start import ROUNDED_UP, Start
 from digrad.theory.certificates.storage_function import EPS, prove_storages
 
 Floats = npt.NDArray[np.floating]

@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize
 
+from digrad.theory.bisection import last_step
 from digrad.theory.certificates.frequency_responses import Matrices, Taps, largest_step
 from digrad.theory.certificates.proof import Proof
 from digrad.theory.certificates.storage_function import EPS, prove_storages
-from digrad.theory.last_step import last_step
 
 Floats = npt.NDArray[np.floating]
 

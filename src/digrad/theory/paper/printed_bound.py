@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from digrad.problems import Problem
 from digrad.theory.arguments import check_start
+from digrad.theory.bisection import last_step
 from digrad.theory.constants.assumptions import Smoothness
 from digrad.theory.constants.closed_form import candidates
 from digrad.theory.constants.norms import Norms
-from digrad.theory.last_step import last_step
 
 Floats = npt.NDArray[np.floating]
 

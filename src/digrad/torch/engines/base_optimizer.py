@@ -19,9 +19,9 @@ from digrad.core.traffic import early_messages
 from digrad.errors import ArgumentError, NonFiniteError
 from digrad.links import ChurnSchedule
 from digrad.network import Network
-from digrad.torch.engines.buffers import reused_memory
 from digrad.torch.engines.engine import Engine, overwrite
 from digrad.torch.engines.flat_parameters import FlatParameters, nonfinite_rows
+from digrad.torch.engines.memory_reuse import reused_memory
 from digrad.torch.engines.mixing import PIECE
 from digrad.torch.engines.replica_engine import SingleProcess
 from digrad.torch.engines.settings import local_arrays, shared_settings

@@ -13,7 +13,7 @@ import torch
 from digrad.core.link_state import LinkState
 from digrad.core.net import Primitives, Sent, arrays_sent, bindings
 from digrad.core.network_delivery import make_delivery, numbers_of_edges
-from digrad.core.repair import network_of, repair, void_edges
+from digrad.core.state_repair import network_of, repair, void_edges
 from digrad.core.traffic import PacketTraffic, charges_of
 from digrad.links import DeliverySchedule
 from digrad.links.compressors import decoded, random_k

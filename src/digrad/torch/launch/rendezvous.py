@@ -35,8 +35,14 @@ import digrad
 from digrad._internal.error_text import one_line
 from digrad.errors import ArgumentError
 from digrad.torch.launch import ADDRESS_VARIABLE, REJOIN, ROUND_VARIABLE, STORE_VARIABLE
-from digrad.torch.launch.endpoint import Client, EndpointLostError, EndpointRefusedError, Message, Server
 from digrad.torch.launch.failures import FAILED, say
+from digrad.torch.launch.rendezvous_endpoint import (
+    Client,
+    EndpointLostError,
+    EndpointRefusedError,
+    Message,
+    Server,
+)
 from digrad.torch.launch.rendezvous_rounds import Outcome, Rounds
 from digrad.torch.launch.rendezvous_store import RendezvousStore
 from digrad.torch.launch.worker import PARENT_VARIABLE

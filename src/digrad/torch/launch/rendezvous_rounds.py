@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from digrad._internal.error_text import agents_text
-from digrad.torch.launch.endpoint import ANSWER_TIMEOUT, Message
 from digrad.torch.launch.failures import BAD_INPUT, FAILED, FINAL, LEFT, Failure
+from digrad.torch.launch.rendezvous_endpoint import ANSWER_TIMEOUT, Message
 from digrad.torch.launch.rendezvous_store import Table
 
 FRESH = 10.0  # seconds in which every machine sends several heartbeats, however busy it is

@@ -20,7 +20,7 @@ from torch.distributed import (
 )
 
 from digrad.torch.launch import STORE_VARIABLE, attempt
-from digrad.torch.launch.endpoint import Client, EndpointLostError, Message
+from digrad.torch.launch.rendezvous_endpoint import Client, EndpointLostError, Message
 from digrad.torch.transport.addresses import is_address, listening_socket
 from digrad.torch.transport.curve_keys import KEY_VARIABLE, read_key
 

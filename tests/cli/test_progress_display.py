@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from digrad.cli import observers, output
+from digrad.cli import output, progress_display
 from digrad.cli.run_commands import report, run
 from digrad.trace.trace import HEADLINE
 from experiment_specs import tiny
@@ -70,8 +70,8 @@ def test_two_ways_to_show_a_run_exclude_each_other(folder: Path, options: tuple[
 
 def test_time_left_is_that_of_the_speed_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(observers.time, "monotonic", lambda: now[0])
-    row = observers.Row(steps=100)
+    monkeypatch.setattr(progress_display.time, "monotonic", lambda: now[0])
+    row = progress_display.Row(steps=100)
     assert row.seconds_left() is None
     now[0], row.first, row.first_at, row.k = 5.0, 10, 3.0, 30  # twenty steps in two seconds, after compiling
     assert row.seconds_left() == 7.0
@@ -81,8 +81,8 @@ def test_watch_tells_figures_and_the_time_left_and_leaves_out_what_is_not_known(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(observers.time, "monotonic", lambda: now[0])
-    watch = observers.ProgressBar(watch=True)
+    monkeypatch.setattr(progress_display.time, "monotonic", lambda: now[0])
+    watch = progress_display.ProgressBar(watch=True)
     watch.on_method_start("CGT, seed 3", 100)
     figures = {"loss": 0.5, "grad_norm": math.inf, "consensus_error": math.nan}
     rest = {"test_accuracy": None, "seconds_left": None}
@@ -95,7 +95,7 @@ def test_watch_tells_figures_and_the_time_left_and_leaves_out_what_is_not_known(
 
 
 def test_bar_prints_the_end_of_a_method_and_nothing_before(capsys: pytest.CaptureFixture[str]) -> None:
-    bar = observers.ProgressBar()
+    bar = progress_display.ProgressBar()
     bar.on_method_start("AB", 100)
     ended = {"verdict": "diverged", "diverged_at": 4, "interrupted": False, "seconds": 0.125, "facts": {}}
     bar.on_method_end(SimpleNamespace(name="AB", steps=4, final=dict.fromkeys(HEADLINE), **ended))

@@ -8,7 +8,7 @@ import torch
 from digrad import CGT, Network
 from digrad.graphs import ring
 from digrad.torch import Replicas
-from digrad.torch.engines.buffers import SMALLEST, Buffers
+from digrad.torch.engines.memory_reuse import SMALLEST, Buffers
 
 WIDTH = SMALLEST // 4
 

@@ -52,7 +52,7 @@ def board() -> Board:
 @pytest.fixture(scope="module")
 def whole(folder, tmp_path_factory, board) -> RunResult:
     out = tmp_path_factory.mktemp("whole") / "run"
-    with jobs_here("digrad.specs.images.train_all"):
+    with jobs_here("digrad.specs.images.training_jobs"):
         return run(images(folder), out, workers=1, progress=board, report=write_report, formats=("png",))
 
 
@@ -115,7 +115,7 @@ def test_seeds_are_added_by_a_resume(folder, tmp_path):
 
 def test_run_says_why_when_no_method_could_be_run(folder, tmp_path, monkeypatch):
     failed = {"CGT": "out of memory", "AB": "out of memory"}
-    monkeypatch.setattr("digrad.specs.images.train_all.run_jobs", lambda jobs, **options: failed)
+    monkeypatch.setattr("digrad.specs.images.training_jobs.run_jobs", lambda jobs, **options: failed)
     with pytest.raises(DigradError, match=r"CGT: out of memory"):
         run(images(folder, steps=1), tmp_path / "run", workers=1)
 
