@@ -8,7 +8,7 @@ import pytest
 import digrad as dg
 from digrad.errors import ArgumentError
 from digrad.links import Crash, Join, Leave, Links
-from digrad.simulation import state_repair as simulated
+from digrad.simulation import simulator as simulated
 from link_runs import EXAMPLE, METHODS, QUADRATIC
 
 REMAIN = [0, 2, 3, 4]

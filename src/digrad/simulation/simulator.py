@@ -14,9 +14,10 @@ from digrad.core import hyperparameters
 from digrad.core.divergence import STEEP, largest_gradient, limit_of
 from digrad.core.net import bindings, perron_weights
 from digrad.core.network_delivery import make_delivery
+from digrad.core.state_repair import network_of, repair, void_edges
 from digrad.core.traffic import Charge, PacketTraffic, Traffic, charges_of
 from digrad.errors import ArgumentError
-from digrad.links import DeliverySchedule
+from digrad.links import ChurnSchedule, DeliverySchedule, Event
 from digrad.network import Network
 from digrad.privacy import Private
 from digrad.problems import Problem
@@ -25,6 +26,7 @@ from digrad.simulation.loop import Buffer, Params, State, Static, Xs, advance_of
 from digrad.simulation.mixing import (
     Operator,
     SimulatedNet,
+    builder,
     compression_of,
     first_operators,
     known_operators,
@@ -50,8 +52,8 @@ from digrad.simulation.run_options import (
     make_sampler,
     make_start,
 )
-from digrad.simulation.state_repair import phases, repaired
 from digrad.simulation.unreliable_net import (
+    Edges,
     LinkRules,
     UnreliableNet,
     deliveries,
@@ -179,7 +181,7 @@ class Simulator:
                 v=jnp.asarray(v, dtype),
             )
             churn = delivery and delivery.churn
-            self.params = phases(params, network, churn, dtype) if churn else (params,)
+            self.params = _phases(params, network, churn, dtype) if churn else (params,)
         state_bytes, self._keeps = n * d * dtype.itemsize, keep is not None
         keep = keep or observer(paths=record.paths, invariant=record.invariant)
         kept = 1 if keep is None else 4 * n  # a caller that keeps states keeps about four
@@ -325,7 +327,7 @@ class Simulator:
         if churn:
             end = min([end, *(event.at for event in churn.events if event.at > k)])
             if (event := churn.event(k)) is not None:
-                state = repaired(event, state, params)
+                state = _repaired(event, state, params)
         end = min(end, k + self.length, end_of_room(k, every, self.static.rows))
         after, buffer = self._advance(params, state, end, every=every)
         if not after.alive and (limit := self.limit_beyond(after)) is not None:
@@ -407,6 +409,40 @@ def _link_states(
 
     opened = jax.eval_shape(dry, jax.ShapeDtypeStruct(shape, dtype))
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), opened)
+
+
+def _repaired(event: Event, state: State, params: Params) -> State:
+    """Return where a run is after an event.
+
+    Args:
+        event: What happens.
+        state: Where the run was.
+        params: Those after the event, with the agents that are present then.
+    """
+    links, edges = state.links, params.periodic["push"]  # uniform weights: all primitives use the same edges
+    assert isinstance(edges, Edges)
+    ends = np.stack([edges.sender, edges.receiver], axis=1)
+    pushed = next(link for link in links if link.pushed is not None)
+    after = jax.tree.map(np.array, state.method_state)
+    lifetime = None if pushed.lifetime is None else np.asarray(pushed.lifetime)
+    repair(event, after, ends, np.asarray(params.present), np.asarray(pushed.undelivered), lifetime)
+    void = void_edges(event, ends)
+    return state._replace(
+        method_state=jax.tree.map(jnp.asarray, after), links=tuple(link.without(void) for link in links)
+    )
+
+
+def _phases(
+    params: Params, network: Network, churn: ChurnSchedule, dtype: np.dtype[Any]
+) -> tuple[Params, ...]:
+    """Return the parameters before the first agent joins or leaves, and those after each event."""
+    found = []
+    for phase, present in enumerate(churn.present):
+        weights = jnp.asarray(churn.weights(phase), dtype)
+        now, build = network_of(network, present), builder(network)
+        periodic = {name: build(now, matrix, 0, 1, dtype) for name, matrix in bindings(params.method).items()}
+        found.append(params._replace(periodic=periodic, u=weights, v=weights, present=jnp.asarray(present)))
+    return tuple(found)
 
 
 def _strong(state: Any, dtype: np.dtype[Any]) -> Any:
