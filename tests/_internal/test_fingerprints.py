@@ -182,6 +182,14 @@ def test_fingerprint_does_not_see_which_steps_of_a_changing_network_were_asked_f
     assert held(network) == before != held(other)
 
 
+def test_fingerprint_sees_the_start_of_a_problem():
+    def held(start):
+        problem = dg.problems.from_loss(lambda w, batch: (w**2).sum(), [np.ones((1, 2))], start)
+        return fingerprint(lambda: problem)
+
+    assert held(np.zeros(2)) == held(np.zeros(2)) != held(np.ones(2))
+
+
 def test_fingerprint_sees_how_many_arguments_are_packed():
     assert fingerprint(lambda batch: batch) != fingerprint(lambda *batch: batch)
 

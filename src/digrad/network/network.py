@@ -157,6 +157,10 @@ class Network:
         """All edges that are ever used."""
         return self.graph.union if isinstance(self.graph, GraphSequence) else self.graph
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields, without the steps that were built when they were asked for."""
+        return {**vars(self), "_steps": dict(enumerate(self.networks))}
+
     @property
     def period(self) -> int | None:
         """Iterations after which the network repeats: 1 if it never changes, None if it never repeats."""
@@ -257,7 +261,7 @@ class Network:
 
     @cached_property
     def _met(self) -> set[tuple[frozenset[str], Connectivity]]:
-        """What :meth:`require` has found to be there."""
+        """Needs that :meth:`require` has found to be met."""
         return set()
 
     @property
