@@ -170,10 +170,11 @@ def _gloo_exchange(network: Any, own: Any) -> Callable[[], None]:
     from digrad.torch.transport.torch_distributed import DeviceRound
 
     share, count = shares(network.network.R, conserves=False)[network.agent], [0]
+    channel = network.transports.channel()  # which counts
 
     def run() -> None:
         count[0] += 1
-        DeviceRound([Part(share, own)], network, count[0], 0).finish()
+        DeviceRound([Part(share, own)], channel, network, count[0], 0).finish()
 
     return run
 
