@@ -21,8 +21,8 @@ class CGTState(NamedTuple):
 class CGT:
     r"""Clipped gradient tracking for directed graphs (CGT).
 
-    Agents average their estimates with the weights of whom they listen to, pass gradient information on with
-    the weights of whom they talk to, and clip the *tracker* y of the average gradient, not their local
+    Agents average their estimates with the weights of their in-neighbours, pass gradient information on with
+    the weights of their out-neighbours, and clip the *tracker* y of the average gradient, not their local
     gradient. A long tracker then cannot throw the iterates far away, and because all trackers vanish together
     at a minimum of the average loss, clipping causes no bias.
 

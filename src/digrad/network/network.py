@@ -188,7 +188,7 @@ class Network:
         return self.links is not None and not self.links.is_reliable
 
     def with_seed(self, seed: int) -> "Network":
-        """Return the network as a run with this seed meets it.
+        """Return the network of a run with this seed.
 
         Everything that is drawn (loss, delay, sleep, noise, entries, seconds, edges) is drawn anew; in a run with seed
         0 the seeds of links, clock and graph are used as given. A network that draws nothing is returned itself.

@@ -91,7 +91,7 @@ class Simulator:
         name: Name of the method in messages.
         method: With its schedules.
         problem: The private losses.
-        network: As a run with the seed meets it.
+        network: The network of a run with the seed.
         options: All of them, in their one form.
         traffic: What is sent before each iteration.
 

@@ -254,7 +254,7 @@ class _Runs:
         rows = self._run(Configuration(type(tried).__name__, tried, {self.field: value}))
         highest = rows[[self.metric, "farthest_loss"]].max(axis=1)
         is_bad = (rows["verdict"] == "diverged") | ~(highest < math.inf)
-        # Agents that come to agree are judged by where they will meet.
+        # Agents that approach consensus are judged by the point they approach.
         judged = highest.where(~rows["settled_consensus_error"], rows[self.metric])
         start = rows["initial_loss" if self.study.held_out is None else "initial_held_out_loss"]
         last = math.inf if is_bad.any() else float(judged.max())
