@@ -15,6 +15,10 @@ def simulate(method=METHOD, **options):
     return dg.simulate(method, PROBLEM, NETWORK, **{"steps": 3, **options})
 
 
+def compare(**options):
+    return dg.compare([METHOD], PROBLEM, NETWORK, **{"steps": 3, **options})
+
+
 def polyak(momentum):
     return dg.CDSGDPolyak(step_size=0.1, momentum=momentum)
 
@@ -39,6 +43,11 @@ REFUSED = {
         "`name` of Simulator must be a non-empty string",
     ),
     "callback": (lambda: simulate(callback=3), "`callback` of simulate must be a function"),
+    "callback of compare": (lambda: compare(callback=3), "`callback` of compare must be a function"),
+    "checkpoint of compare": (
+        lambda: compare(checkpoint="x"),
+        "`checkpoint` of compare must be a Checkpoint",
+    ),
     "checkpoint": (lambda: dg.Checkpoint(3), "`path` of Checkpoint must be the path of a file"),
     "steps": (lambda: simulate(steps=1e20), "`steps` of simulate must be at most 1000000000000"),
     "rows": (lambda: simulate(steps=10**9), "`record_every` of simulate must be at least 10"),

@@ -523,7 +523,7 @@ def test_numpy_numbers_are_numbers(tmp_path):
         ({"dtype": "foo"}, "`dtype` of simulate must be float64 or float32"),
         ({"x0": [[1.0, 2.0], [3.0]]}, "`x0` of simulate must be an array of numbers"),
         ({"seed": 2**64}, "`seed` of simulate must be at most"),
-        ({"checkpoint": "run.ckpt"}, "`checkpoint` must be a Checkpoint"),
+        ({"checkpoint": "run.ckpt"}, "`checkpoint` of simulate must be a Checkpoint"),
         ({"method": dg.CGT(step_size=np.ones(5), threshold=1.0)}, r"column of shape \(5, 1\)"),
         ({"method": dg.DGD(step_size=np.ones((3, 1)))}, r"column of shape \(5, 1\)"),
         (

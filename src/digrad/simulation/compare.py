@@ -12,7 +12,7 @@ from digrad.problems import Problem
 from digrad.simulation.batched_runs import can_be_batched
 from digrad.simulation.checkpoint import Checkpoint
 from digrad.simulation.run_options import RunOptions, check_parts, complete, labelled, lists_options
-from digrad.simulation.simulate import Progress, drive, drive_batch
+from digrad.simulation.simulate import Progress, check_observers, drive, drive_batch
 from digrad.simulation.simulator import Simulator
 from digrad.trace import Ensemble, Trace
 from digrad.types import Method
@@ -83,6 +83,7 @@ def compare(
     several = range(first, first + checks.count(seeds, "seeds", "compare"))
     for label, method in by_label.items():
         check_parts(method, problem, network, label)
+    check_observers(callback, checkpoint, "compare")
     is_shared = wanted["batch_size"] is None and not network.is_random  # by all seeds
     is_batched = len(several) > 1 and is_shared and can_be_batched(network, wanted)
     if is_batched and callback is None and checkpoint is None:

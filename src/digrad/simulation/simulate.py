@@ -98,9 +98,20 @@ def simulate(
     """
     wanted = complete(options, "simulate")
     check_parts(method, problem, network, type(method).__name__)
+    check_observers(callback, checkpoint, "simulate")
     return drive(
         Simulator.of(method, problem, network, wanted), wanted, callback=callback, checkpoint=checkpoint
     )
+
+
+def check_observers(callback: Any, checkpoint: Any, owner: str) -> None:
+    """Raise unless a run can call ``callback`` and be stored as ``checkpoint`` says."""
+    if callback is not None and not callable(callback):
+        raise ArgumentError(f"`callback` of {owner} must be a function of a Progress, but got {callback!r}.")
+    if not isinstance(checkpoint, Checkpoint | None):
+        raise ArgumentError(
+            f"`checkpoint` of {owner} must be a Checkpoint(path, every=...), but got {checkpoint!r}."
+        )
 
 
 def drive(
@@ -118,10 +129,6 @@ def drive(
         callback: Called after every chunk.
         checkpoint: File to store the run in, and whether to resume from it.
     """
-    if not isinstance(checkpoint, Checkpoint | None):
-        raise ArgumentError(f"`checkpoint` must be a Checkpoint(path, every=...), but got {checkpoint!r}.")
-    if callback is not None and not callable(callback):
-        raise ArgumentError(f"`callback` of simulate must be a function of a Progress, but got {callback!r}.")
     steps, began = options["steps"], time.perf_counter()
     start = simulator.init(options["x0"])
     facts = facts_of(simulator, start.x0, is_stored=checkpoint is not None)
