@@ -371,3 +371,10 @@ def test_long_arrays_are_named_in_the_table_and_stored_as_arrays(tmp_path):
         assert set(stored) == set(names)
         for name, given in zip(names, thresholds, strict=True):
             np.testing.assert_array_equal(stored[name], given)
+
+
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_a_bad_schedule_is_reported_under_its_label(digits, batch_size):
+    methods = {"good": dg.AB(step_size=lambda k: 0.1), "bad": dg.AB(step_size=lambda k: 0.1 - k)}
+    with pytest.raises(ArgumentError, match="`step_size` of bad is a schedule, and at k = 1"):
+        dg.sweep(methods, digits, NETWORK, steps=3, batch_size=batch_size)

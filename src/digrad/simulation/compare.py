@@ -90,7 +90,7 @@ def compare(
         ensembles: dict[str, Any] = {}
         for label, method in by_label.items():
             simulator = Simulator.of(method, problem, network, wanted, label)
-            every = [simulator.with_numbers(method, seed) for seed in several]
+            every = [simulator.with_numbers(method, seed, label) for seed in several]
             ensembles[label] = Ensemble(
                 tuple(drive_batch(every, [{**wanted, "seed": one} for one in several]))
             )

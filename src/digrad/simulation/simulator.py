@@ -209,14 +209,16 @@ class Simulator:
         self.method, self.options, self.sampler = method, options, make_sampler(self.problem, options)
         return numbers_only(method, options["dtype"])
 
-    def with_numbers(self, method: Method, seed: int) -> "Simulator":
-        """Return a simulator that shares everything but the numbers of the method and the seed of the samples.
+    def with_numbers(self, method: Method, seed: int, name: str) -> "Simulator":
+        """Return a simulator that shares all but the name, the numbers of the method and the seed of the samples.
 
         Args:
             method: A method of the same class, with the same strings and schedules in the same places.
             seed: Random seed of the samples; the network must draw nothing, or have this seed.
+            name: Name of the method in messages.
         """
         other = copy(self)
+        other.name = name
         numeric = other._take_numbers(method, {**self.options, "seed": seed})
         other.params = tuple(params._replace(method=numeric) for params in self.params)
         return other

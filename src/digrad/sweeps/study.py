@@ -266,7 +266,7 @@ def _simulator(study: Study, one: Configuration) -> Simulator:
     if known is None or (network.is_random and known.options["seed"] != seed):
         options = {**study.options, "seed": seed}
         known = study.simulators[key] = Simulator.of(one.method, study.problem, network, options, one.label)
-    return known.with_numbers(one.method, seed)
+    return known.with_numbers(one.method, seed, one.label)
 
 
 def _start(study: Study, one: Configuration) -> Any:
