@@ -95,6 +95,27 @@ def test_sigint_ends_batched_runs_between_calls_and_begins_no_other(monkeypatch)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("pressed", [0, 1])
+def test_sigint_while_a_run_of_a_batch_is_run_alone_begins_no_other(monkeypatch, pressed):
+    run, begun = dg.Simulator.run, []
+
+    def press(simulator, *args):
+        begun.append(simulator.options["seed"])
+        if begun[-1] == pressed:
+            signal.raise_signal(signal.SIGINT)
+        return run(simulator, *args)
+
+    problem = dg.problems.example_quadratic()
+    x0 = np.full((5, 2), 1e-14)  # from which all runs go far, and have not diverged there
+    methods = [dg.AB(step_size=0.01), dg.CGT(step_size=0.01, threshold=1.0)]
+    monkeypatch.setattr(dg.Simulator, "run", press)
+    found = dg.compare(methods, problem, NETWORK, steps=100, seeds=3, x0=x0)
+    assert list(found) == ["AB"]
+    assert [trace.interrupted for trace in found["AB"].traces] == [seed >= pressed for seed in range(3)]
+    assert set(begun) == set(range(pressed + 1))
+
+
 def test_what_batched_runs_cannot_do_is_refused():
     lossy = dg.Network(dg.graphs.example5(), links=dg.Links(loss=0.3))
     runs = [dg.Simulator(dg.AB(0.01), QUARTIC, lossy, seed=seed) for seed in (0, 1)]

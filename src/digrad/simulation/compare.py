@@ -94,7 +94,7 @@ def compare(
             ensembles[label] = Ensemble(
                 tuple(drive_batch(every, [{**wanted, "seed": one} for one in several]))
             )
-            if ensembles[label].traces[0].interrupted:
+            if any(trace.interrupted for trace in ensembles[label].traces):
                 break
         return ensembles
 

@@ -215,13 +215,25 @@ def drive_batch(
         state, interrupted = run_to_end(batch, batch.init([one["x0"] for one in options]), steps, parts)
         parts.append(batch.measure(state, steps))
         ends, seconds = batch.states(state), (time.perf_counter() - began) / len(simulators)
+        is_stopped = interrupted
         for simulator, own, end, *rows in zip(simulators, options, ends, *parts, strict=True):
-            if not (interrupted or end.alive or simulator.limit_beyond(end) is None):
-                traces.append(drive(simulator, own))  # far away without having diverged, and so run alone
+            # Far away without having diverged, and so run alone.
+            goes_on = not (interrupted or end.alive or simulator.limit_beyond(end) is None)
+            if goes_on and not is_stopped:
+                traces.append(drive(simulator, own))
+                is_stopped = traces[-1].interrupted
                 continue
             facts = facts_of(simulator, end.x0)
             traces.append(
-                ended(simulator, own, end, rows, facts=facts, seconds=seconds, interrupted=interrupted)
+                ended(
+                    simulator,
+                    own,
+                    end,
+                    rows,
+                    facts=facts,
+                    seconds=seconds,
+                    interrupted=interrupted or goes_on,
+                )
             )
     return traces
 
