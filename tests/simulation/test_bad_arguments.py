@@ -76,6 +76,35 @@ REFUSED = {
 }
 
 
+OWNERS = {
+    "simulate": lambda **parts: dg.simulate(METHOD, **parts, steps=3),
+    "compare": lambda **parts: dg.compare([METHOD], **parts, steps=3),
+    "sweep": lambda **parts: dg.sweep(METHOD, **parts, grid={"threshold": [1.0]}, steps=3),
+    "tune": lambda **parts: dg.tune(METHOD, **parts, steps=3),
+    "Simulator": lambda **parts: dg.Simulator(METHOD, **parts),
+}
+
+
+@pytest.mark.parametrize("owner", OWNERS)
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("problem", "digits", "must be a digrad Problem"),
+        ("network", dg.graphs.ring(2), "must be a digrad Network, but got Digraph; wrap a graph"),
+        ("network", dg.Network(dg.graphs.ring(3)), "has 3 agents, but `problem` has 2"),
+    ],
+)
+def test_refused_parts_are_reported_with_the_function_that_was_called(owner, name, value, said):
+    parts = {"problem": PROBLEM, "network": NETWORK, name: value}
+    with pytest.raises(ArgumentError, match=f"`{name}` of {owner} {said}"):
+        OWNERS[owner](**parts)
+
+
+def test_seeds_of_a_search_are_refused_under_its_name():
+    with pytest.raises(ArgumentError, match="`seeds` of tune must be"):
+        dg.tune(METHOD, PROBLEM, NETWORK, steps=3, seeds=0)
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_bad_argument_is_refused_in_one_line(name):
     call, message = REFUSED[name]

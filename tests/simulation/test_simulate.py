@@ -394,7 +394,7 @@ def test_many_agents_run_on_the_sparse_executor():
     ("change", "message"),
     [
         ({"method": dg.CGT}, "`method` of simulate must be a method such as"),
-        ({"problem": "digits"}, "`problem` must be a digrad Problem"),
+        ({"problem": "digits"}, "`problem` of simulate must be a digrad Problem"),
         ({"network": dg.graphs.ring(5)}, r"wrap a graph: Network\(graph\)"),
         ({"network": dg.Network(dg.graphs.ring(3))}, "3 agents, but `problem` has 5"),
         ({"steps": 0}, "`steps` of simulate"),
@@ -521,7 +521,7 @@ def test_numpy_numbers_are_numbers(tmp_path):
     ("change", "message"),
     [
         ({"dtype": "foo"}, "`dtype` of simulate must be float64 or float32"),
-        ({"x0": [[1.0, 2.0], [3.0]]}, "`x0` of simulate must be an array of numbers"),
+        ({"x0": [[1.0, 2.0], [3.0]]}, "`x0` of a run must be an array of numbers"),
         ({"seed": 2**64}, "`seed` of simulate must be at most"),
         ({"checkpoint": "run.ckpt"}, "`checkpoint` of simulate must be a Checkpoint"),
         ({"method": dg.CGT(step_size=np.ones(5), threshold=1.0)}, r"column of shape \(5, 1\)"),

@@ -88,7 +88,7 @@ def test_claims_of_the_paper_need_its_conditions_and_a_small_threshold():
             {"smoothness": Smoothness([1.0] * 3, [0.0] * 3, 1.0, 0.0, 0.0)},
             "has 3 agents, but the problem has 5",
         ),
-        ({"problem": None}, "`problem` of check_run must be a Problem"),
+        ({"problem": None}, "`problem` of check_run must be a digrad Problem"),
         ({"x0": "corner"}, "`x0` .* 'corner'"),
     ],
 )
@@ -107,7 +107,7 @@ def test_extreme_steps_and_thresholds_overflow_nowhere():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"network": [RING]}, "`network` of check_run must be a Network, but got list"),
+        ({"network": [RING]}, "`network` of check_run must be a digrad Network, but got list"),
         ({"threshold": np.ones((5, 1))}, "`threshold` of theory.run must be a number"),
         ({"step_size": lambda k: 0.1}, "`step_size` of theory.run must be a number"),
     ],

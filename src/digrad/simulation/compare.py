@@ -82,7 +82,7 @@ def compare(
     first = wanted["seed"]
     several = range(first, first + checks.count(seeds, "seeds", "compare"))
     for label, method in by_label.items():
-        check_parts(method, problem, network, label)
+        check_parts(method, problem, network, label, "compare")
     check_observers(callback, checkpoint, "compare")
     is_shared = wanted["batch_size"] is None and not network.is_random  # by all seeds
     is_batched = len(several) > 1 and is_shared and can_be_batched(network, wanted)

@@ -221,21 +221,27 @@ def labelled(methods: Any, owner: str) -> dict[str, Any]:
     return found
 
 
-def check_parts(method: Any, problem: Any, network: Any, name: str) -> None:
+def check_parts(method: Any, problem: Any, network: Any, name: str, owner: str) -> None:
     """Raise unless method, problem and network are what they should be and fit together."""
-    check_method(method, "simulate")
-    if not isinstance(problem, Problem):
-        raise ArgumentError(
-            f"`problem` must be a digrad Problem (see digrad.problems), but got {type(problem).__name__}."
-        )
-    check_network(network, "simulate")
-    if network.n != problem.n_agents:
-        raise ArgumentError(
-            f"`network` has {network.n} agents, but `problem` has {problem.n_agents} losses; they must agree."
-        )
+    check_method(method, owner)
+    check_setting(problem, network, owner)
     check_fit(method, network, name)
     if isinstance(network.links, Links):
-        check_churn(method, network, name, "simulate")
+        check_churn(method, network, name, owner)
+
+
+def check_setting(problem: Any, network: Any, owner: str) -> None:
+    """Raise unless these are the losses and the network of the same agents."""
+    if not isinstance(problem, Problem):
+        raise ArgumentError(
+            f"`problem` of {owner} must be a digrad Problem (see digrad.problems), but got {type(problem).__name__}."
+        )
+    check_network(network, owner)
+    if network.n != problem.n_agents:
+        raise ArgumentError(
+            f"`network` of {owner} has {network.n} agents, but `problem` has {problem.n_agents} losses; they must "
+            "agree."
+        )
 
 
 def make_sampler(problem: Problem, options: Mapping[str, Any]) -> Sampler | None:
@@ -286,10 +292,10 @@ def make_start(x0: Any, problem: Problem, seed: int) -> npt.NDArray[np.float64]:
     """Return the start of every agent, ``[n, d]``."""
     shape = (problem.n_agents, problem.dim)
     if isinstance(x0, str):
-        checks.choice(x0, "x0", "simulate", ("zeros", "normal"))
+        checks.choice(x0, "x0", "a run", ("zeros", "normal"))
         return normal_start(*shape, seed) if x0 == "normal" else np.zeros(shape)
     given: Any = x0(problem, seed) if callable(x0) else x0
-    array = as_floats(problem.start if given is None else given, "x0", "simulate")
+    array = as_floats(problem.start if given is None else given, "x0", "a run")
     if array.shape not in (shape, shape[1:]):
         raise ArgumentError(
             f"`x0` must have shape {shape} or {shape[1:]} for {problem.name}, but got {array.shape}."

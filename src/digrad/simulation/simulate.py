@@ -97,7 +97,7 @@ def simulate(
         ('diverged', 4)
     """
     wanted = complete(options, "simulate")
-    check_parts(method, problem, network, type(method).__name__)
+    check_parts(method, problem, network, type(method).__name__, "simulate")
     check_observers(callback, checkpoint, "simulate")
     return drive(
         Simulator.of(method, problem, network, wanted), wanted, callback=callback, checkpoint=checkpoint

@@ -125,7 +125,7 @@ class Simulator:
         label = type(method).__name__ if name is None else name
         if not isinstance(label, str) or not label:
             raise ArgumentError(f"`name` of Simulator must be a non-empty string, but got {name!r}.")
-        check_parts(method, problem, network, label)
+        check_parts(method, problem, network, label, "Simulator")
         self._set_up(method, problem, network, complete(options, "Simulator", SimulatorOptions), label, keep)
 
     @classmethod

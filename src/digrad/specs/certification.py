@@ -187,7 +187,7 @@ def certify_spec(
         proof = certificate.proof and certificate.proof._replace(contraction=math.inf)
         certificate = replace(certificate, proof=proof, shares=None)  # K(eps), rate: clipped steps are longer
     try:
-        if covered.is_constant and is_clipped and not uncovered(built.network, "certify_spec"):
+        if covered.is_constant and is_clipped and not uncovered(built.network):
             check = check_run(
                 built.problem,
                 built.network,

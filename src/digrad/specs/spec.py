@@ -251,7 +251,7 @@ class Spec(Section):
         if self.engine == "torch":
             check_fit(method, network, label)
         else:
-            check_parts(method, problem, network, label)
+            check_parts(method, problem, network, label, self.name)
         # Schedules of a specification are monotone, so that their ends show whether a value is out of range.
         for k in sorted({0, self.steps - 1}):
             tables(method, label, range(k, k + 1), 1, self.dtype)

@@ -19,7 +19,7 @@ from digrad.network import Network
 from digrad.problems import Problem
 from digrad.simulation.batched_runs import can_be_batched
 from digrad.simulation.record import FLOATS
-from digrad.simulation.run_options import check_parts, complete, make_sampler, make_start
+from digrad.simulation.run_options import check_parts, check_setting, complete, make_sampler, make_start
 from digrad.simulation.simulate import drive, drive_batch
 from digrad.simulation.simulator import Simulator
 from digrad.sweeps.largest_stable import remains
@@ -143,10 +143,8 @@ def make_study(
     starts = dict(wanted["x0"]) if isinstance(wanted["x0"], Mapping) else {"": wanted["x0"]}
     if not networks or not starts:
         raise ArgumentError(f"`network` and `x0` of {owner} must not be empty.")
-    if not isinstance(problem, Problem):
-        raise ArgumentError(
-            f"`problem` of {owner} must be a digrad Problem, but got {type(problem).__name__}."
-        )
+    for each in networks.values():
+        check_setting(problem, each, owner)
     make_sampler(problem, wanted)
     for start in starts.values():
         make_start(start, problem, wanted["seed"])
@@ -158,13 +156,15 @@ def make_study(
     return Study(problem, networks, starts, wanted, held_out, levels, share_samples, asks_settling)
 
 
-def configurations(study: Study, found: Sequence[Configuration], seeds: int) -> list[Configuration]:
+def configurations(
+    study: Study, found: Sequence[Configuration], seeds: int, owner: str
+) -> list[Configuration]:
     """Return every method on every network from every start with every seed, checked."""
     first = study.options["seed"]
-    several = range(first, first + checks.count(seeds, "seeds", "sweep"))
+    several = range(first, first + checks.count(seeds, "seeds", owner))
     for one in {(each.label, form(each.method)): each for each in found}.values():
         for network in study.networks.values():
-            check_parts(one.method, study.problem, network, one.label)
+            check_parts(one.method, study.problem, network, one.label, owner)
     is_own = study.options["batch_size"] is not None and not study.share_samples
     return [
         dataclasses.replace(one, sample_seed=_own_seed(one) if is_own else one.seed)

@@ -116,7 +116,7 @@ def sweep(
     )
     found = candidates(methods, grid, random, samples, study.options["seed"])
     pool = workers if isinstance(workers, Workers) else Workers(workers)
-    wanted = pool.share(configurations(study, found, seeds))
+    wanted = pool.share(configurations(study, found, seeds, "sweep"))
     folder = None if out is None else pool.folder(Path(out))
     facts = study.facts() if folder else _facts_or_none(study)
     names = [identity(facts, one) if folder else str(place) for place, one in enumerate(wanted)]

@@ -272,7 +272,7 @@ class _Runs:
         return is_stable(self.endings[value], self.endings.values(), self.slack)
 
     def _run(self, tried: Configuration) -> Any:
-        runs = configurations(self.study, [tried], self.seeds)
+        runs = configurations(self.study, [tried], self.seeds, "tune")
         rows = [row for batch in batches(self.study, runs, 1) for row in run_batch(self.study, batch)]
         if len(rows) < len(runs):
             raise KeyboardInterrupt

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from digrad import checks
+from digrad.core.validation import check_network
 from digrad.errors import ArgumentError
 from digrad.graphs import Digraph
 from digrad.network import Network
@@ -70,16 +71,8 @@ def check_start(
     return losses, gradients
 
 
-def uncovered(network: Network, owner: str) -> str:
-    """Return why the theory says nothing of a network, or an empty string.
-
-    Raises:
-        ArgumentError: It is no network.
-    """
-    if not isinstance(network, Network):
-        raise ArgumentError(
-            f"`network` of {owner} must be a Network, but got {type(network).__name__}; build one with Network(graph)."
-        )
+def uncovered(network: Network) -> str:
+    """Return why the theory says nothing of a network, or an empty string."""
     if not isinstance(network.graph, Digraph):
         return CHANGES
     if network.links is None:
@@ -89,5 +82,6 @@ def uncovered(network: Network, owner: str) -> str:
 
 def check_covered(network: Network, owner: str) -> None:
     """Raise unless the theory is about networks like this one."""
-    if reason := uncovered(network, owner):
+    check_network(network, owner)
+    if reason := uncovered(network):
         raise ArgumentError(f"`network` of {owner} is not covered: {reason}.")

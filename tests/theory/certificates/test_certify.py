@@ -383,12 +383,12 @@ def test_certificate_is_json_and_readable(network):
         ({"threshold": 1.0, "x0": "corner"}, "`x0` .* 'corner'"),
         ({"threshold": 1.0, "x0": [np.nan, 0.0, 0.0]}, "holds NaN or infinite entries"),
         ({"threshold": 1.0, "batch_size": 0}, "batch_size"),
-        ({"threshold": 1.0, "problem": None}, "`problem` of certify must be a Problem"),
-        ({"threshold": 1.0, "network": None}, "must be a Network"),
+        ({"threshold": 1.0, "problem": None}, "`problem` of certify must be a digrad Problem"),
+        ({"threshold": 1.0, "network": None}, "`network` of certify must be a digrad Network"),
         ({"threshold": 1.0, "smoothness": "guessed"}, "smoothness"),
         ({"threshold": 1.0, "smoothness": Smoothness([1.0], [0.0], 1.0, 0.0, 0.0)}, "1 agents"),
         ({"threshold": 1.0, "smoothness": Smoothness([10.0] * 5, [0.0] * 5, 1.0, 0.0, 1e9)}, "lower_bound"),
-        ({"threshold": 1.0, "network": Network(graphs.ring(3))}, "3 agents, but the problem has 5"),
+        ({"threshold": 1.0, "network": Network(graphs.ring(3))}, "3 agents, but `problem` has 5"),
     ],
 )
 def test_malformed_arguments_are_one_clear_error(cosh, network, change, message):

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from digrad.errors import ArgumentError
 from digrad.network import Network
 from digrad.problems import Problem
+from digrad.simulation.run_options import check_setting
 from digrad.theory.arguments import CHANGES, Given, as_smoothness, check_start, uncovered
 from digrad.theory.certificates.curvature_bounds import Losses
 from digrad.theory.certificates.frequency_responses import Matrices
@@ -54,19 +55,8 @@ class Instance:
     @classmethod
     def of(cls, problem: Problem, network: Network, smoothness: Given, owner: str) -> "Instance":
         """Return the instance that a user describes, checked."""
-        if not isinstance(problem, Problem):
-            raise ArgumentError(
-                f"`problem` of {owner} must be a Problem, as digrad.problems makes them, but got "
-                f"{type(problem).__name__}."
-            )
-        constants = as_smoothness(smoothness, problem, owner)
-        uncovered(network, owner)
-        if network.n != problem.n_agents:
-            raise ArgumentError(
-                f"`network` of {owner} has {network.n} agents, but the problem has {problem.n_agents}; build both for "
-                "the same agents."
-            )
-        return cls(problem, network, constants)
+        check_setting(problem, network, owner)
+        return cls(problem, network, as_smoothness(smoothness, problem, owner))
 
     @cached_property
     def losses(self) -> Losses:
@@ -121,7 +111,7 @@ class Instance:
     @cached_property
     def not_covered(self) -> str:
         """Why nothing can be said of the network, or an empty string."""
-        reason, period = uncovered(self.network, "certify"), self.network.period
+        reason, period = uncovered(self.network), self.network.period
         if reason and not (reason == CHANGES and period is not None):
             return reason
         if self.network.n * (period or 1) > LARGEST_NETWORK:
