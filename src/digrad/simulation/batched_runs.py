@@ -150,7 +150,7 @@ def _stack(trees: Sequence[Any], dtype: Any = None) -> Any:
     """Return trees as one of a batch; Python's numbers get ``dtype``, as they would in a single run."""
 
     def stack(*leaves: Any) -> jax.Array:
-        # By NumPy, as above: JAX would compile every stack of another shape.
+        # By NumPy: JAX would compile every stack of another shape.
         arrays = [np.asarray(leaf, dtype if isinstance(leaf, float) else None) for leaf in leaves]
         return jax.device_put(np.stack(arrays))
 

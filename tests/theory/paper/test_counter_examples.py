@@ -176,7 +176,7 @@ def test_a7_printed_sum_of_consensus_errors_is_exceeded_by_the_recursion_it_sums
 
 
 def test_a8_printed_steps_leave_more_than_the_recursion_claims(quadratic_setting):
-    """What the proof multiplies each error by must be at most (1 + s^2)/2; the corrected step makes it equal."""
+    """The factor of each error in the proof must be at most (1 + s^2)/2; the corrected step makes it equal."""
     norms, n, nv = quadratic_setting.norms, quadratic_setting.n, quadratic_setting.v_norm
     printed = paper.local_constants(quadratic_setting, 1e-6, 1.0)
     k = repaired.local_constants(quadratic_setting, 1e-6, 1.0)

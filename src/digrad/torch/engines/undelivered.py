@@ -197,7 +197,7 @@ class Outgoing:
 
     @property
     def has_left(self) -> bool:
-        """Whether all that was offered has left, or the receiver is too slow to be waited for."""
+        """True once all that was offered has left, or the receiver is too slow to be waited for."""
         return not self._waiting or self._is_paused or self._delayed > RECENT
 
     def pause(self) -> None:
