@@ -10,6 +10,7 @@ import pytest
 import digrad as dg
 from digrad._internal.files import locked
 from digrad.errors import ArgumentError, CheckpointError, DataError, StorageError
+from digrad.simulation import Simulator
 from digrad.specs import Built, RunResult, Spec, find_run, load_spec, parse_spec, run, run_directory, runner
 from digrad.trace import Ensemble, Trace
 from experiment_specs import TEXT, sampled, tiny
@@ -168,7 +169,10 @@ def test_killed_run_resumes_bit_for_bit(tmp_path: Path, uninterrupted: Path, lab
     assert numbers(killed) == numbers(uninterrupted)
 
 
-def test_finished_methods_are_not_run_again_on_resume(finished: Path) -> None:
+def test_finished_methods_are_not_run_again_on_resume(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Simulator, "of", lambda *_: pytest.fail("a simulator was built"))
     before = numbers(finished)
     observer = Recorder()
     run_again(tiny(), finished, resume=True, progress=observer)

@@ -29,7 +29,7 @@ from digrad.simulation.checkpoint import Checkpoint
 from digrad.simulation.loop import State
 from digrad.simulation.mixing import MANY_AGENTS
 from digrad.simulation.record import before, columns_of, is_within, joined
-from digrad.simulation.run_options import RunOptions, check_parts, complete, lists_options
+from digrad.simulation.run_options import RunOptions, SimulatorOptions, check_parts, complete, lists_options
 from digrad.simulation.simulator import LEAST_STEPS, Rows, Simulator
 from digrad.trace import Trace, Verdict, is_stalled
 from digrad.types import Method
@@ -131,7 +131,7 @@ def drive(
     """
     steps, began = options["steps"], time.perf_counter()
     start = simulator.init(options["x0"])
-    facts = facts_of(simulator, start.x0, is_stored=checkpoint is not None)
+    facts = _facts(simulator, start, is_stored=checkpoint is not None)
     parts: list[Rows] = []
 
     def save(state: State) -> None:
@@ -223,7 +223,7 @@ def drive_batch(
                 traces.append(drive(simulator, own))
                 is_stopped = traces[-1].interrupted
                 continue
-            facts = facts_of(simulator, end.x0)
+            facts = _facts(simulator, end)
             traces.append(
                 ended(
                     simulator,
@@ -319,9 +319,23 @@ def _deferred_interrupt() -> Iterator[Callable[[], bool]]:
 
 
 def facts_of(
-    simulator: Simulator, x0: npt.NDArray[np.floating], *, is_stored: bool = False
+    method: Method,
+    problem: Problem,
+    network: Network,
+    options: Mapping[str, Any],
+    x0: npt.NDArray[np.floating],
+    *,
+    is_stored: bool = False,
 ) -> dict[str, Any]:
     """Return what determines the numbers of a run, as a stored run is recognised by.
+
+    Args:
+        method: With its schedules.
+        problem: The private losses.
+        network: As a run with the seed meets it.
+        options: Complete; those of :class:`~digrad.simulation.run_options.SimulatorOptions` count.
+        x0: The start of every agent, in the dtype of the run.
+        is_stored: Whether the run is to be stored.
 
     Raises:
         ArgumentError: The run is to be stored, and one of them cannot be recognised in another process.
@@ -337,17 +351,15 @@ def facts_of(
                 f"`checkpoint` of simulate must be able to recognise its run, but {what} cannot be identified: {error}."
             ) from error
 
-    method, problem, network = simulator.method, simulator.problem, simulator.network
     apart = ("record", "dtype", "gradient_noise")
-    options = {name: value for name, value in simulator.options.items() if name not in apart}
-    options["sampling"] = hyperparameters.plain(options["sampling"])
-    if noise := simulator.options["gradient_noise"]:
-        options["gradient_noise"] = hyperparameters.plain(noise)
-    record = simulator.options["record"]
+    told = {name: options[name] for name in SimulatorOptions.__annotations__ if name not in apart}
+    told["sampling"] = hyperparameters.plain(options["sampling"])
+    if noise := options["gradient_noise"]:
+        told["gradient_noise"] = hyperparameters.plain(noise)
     return {
-        **options,
-        **{name: value for name, value in asdict(record).items() if value is not False},
-        "dtype": simulator.options["dtype"].name,
+        **told,
+        **{name: value for name, value in asdict(options["record"]).items() if value is not False},
+        "dtype": options["dtype"].name,
         "method": type(method).__name__,
         "method_hash": recognised(lambda: _hash_of_class(type(method)), "the class of the method"),
         "hyper_parameters": recognised(lambda: hyperparameters.describe(method), "a hyper-parameter"),
@@ -356,6 +368,11 @@ def facts_of(
         "network_hash": recognised(lambda: network.content_hash, "the network"),
         "start_hash": _hash_of(x0),
     }
+
+
+def _facts(simulator: Simulator, state: State, *, is_stored: bool = False) -> dict[str, Any]:
+    parts = (simulator.method, simulator.problem, simulator.network, simulator.options)
+    return facts_of(*parts, state.x0, is_stored=is_stored)
 
 
 _hash_of_class = lru_cache(maxsize=64)(fingerprint)

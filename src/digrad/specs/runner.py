@@ -20,6 +20,7 @@ from digrad.network import Network
 from digrad.simulation import Checkpoint, Progress
 from digrad.simulation.checkpoint import difference
 from digrad.simulation.compare import run_each
+from digrad.simulation.run_options import make_start
 from digrad.simulation.simulate import drive, facts_of, rule_of
 from digrad.simulation.simulator import Simulator
 from digrad.specs.images.training_jobs import train_all
@@ -278,12 +279,11 @@ def _check_stored(store: RunDirectory, built: Built) -> None:
 
 
 def _facts(store: RunDirectory, built: Built, label: str, seed: int) -> dict[str, Any]:
-    method, spec = built.methods[label], store.spec
+    method, network, spec = built.methods[label], built.network.with_seed(seed), store.spec
     if spec.engine == "torch":
         from digrad.specs.images.training import TrainingPlan, facts_of_training
 
-        network = built.network.with_seed(seed)
         return facts_of_training(method, built.problem, network, TrainingPlan.of(spec, seed))
     options = _options(built, seed)
-    simulator = Simulator.of(method, built.problem, built.network, options)
-    return {**facts_of(simulator, simulator.init(options["x0"]).x0), **rule_of(options)}
+    x0 = make_start(options["x0"], built.problem, seed).astype(options["dtype"])
+    return {**facts_of(method, built.problem, network, options, x0), **rule_of(options)}
