@@ -55,6 +55,17 @@ def test_compare_stores_a_file_per_run_and_goes_on_from_them(tmp_path):
     np.testing.assert_array_equal(extended["CGT"].final_x, whole["CGT"].final_x)
 
 
+@pytest.mark.parametrize(("seeds", "names"), [(1, ["CGT"]), (2, ["CGT, seed 3", "CGT, seed 4"])])
+def test_progress_names_the_seed_if_there_are_several(seeds, names):
+    told = []
+    methods = [METHODS["CGT"]]
+    found = dg.compare(
+        methods, QUADRATIC, NETWORK, steps=3, seed=3, seeds=seeds, callback=lambda one: told.append(one.name)
+    )
+    assert list(dict.fromkeys(told)) == names
+    assert found["CGT"].name == "CGT"
+
+
 def test_seeds_must_be_a_count():
     with pytest.raises(dg.DigradError, match="`seeds` of compare"):
         dg.compare(METHODS, dg.problems.example_quadratic(), NETWORK, steps=3, seeds=0)

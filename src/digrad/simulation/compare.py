@@ -12,7 +12,7 @@ from digrad.problems import Problem
 from digrad.simulation.batched_runs import can_be_batched
 from digrad.simulation.checkpoint import Checkpoint
 from digrad.simulation.run_options import RunOptions, check_parts, complete, labelled, lists_options
-from digrad.simulation.simulate import Progress, check_observers, drive, drive_batch
+from digrad.simulation.simulate import Progress, check_observers, drive, drive_batch, run_name
 from digrad.simulation.simulator import Simulator
 from digrad.trace import Ensemble, Trace
 from digrad.types import Method
@@ -101,7 +101,8 @@ def compare(
     def run(label: str, seed: int) -> Trace:
         own = {**wanted, "seed": seed}
         simulator = Simulator.of(by_label[label], problem, network, own, label)
-        return drive(simulator, own, callback=callback, checkpoint=_of_run(checkpoint, label, seed))
+        stored, name = _of_run(checkpoint, label, seed), run_name(label, seed, seeds)
+        return drive(simulator, own, callback=callback, checkpoint=stored, name=name)
 
     return run_each(by_label, several, run)
 

@@ -104,6 +104,11 @@ def simulate(
     )
 
 
+def run_name(label: str, seed: int, seeds: int) -> str:
+    """Return the name of one of ``seeds`` runs of a method in its progress: with its seed if there are several."""
+    return label if seeds == 1 else f"{label}, seed {seed}"
+
+
 def check_observers(callback: Any, checkpoint: Any, owner: str) -> None:
     """Raise unless a run can call ``callback`` and be stored as ``checkpoint`` says."""
     if callback is not None and not callable(callback):
@@ -120,6 +125,7 @@ def drive(
     *,
     callback: Callable[[Progress], None] | None = None,
     checkpoint: Checkpoint | None = None,
+    name: str | None = None,
 ) -> Trace:
     """Run to the end, to the tolerance, to divergence or to Ctrl-C, and return the trace.
 
@@ -128,6 +134,7 @@ def drive(
         options: Complete, of :class:`~digrad.simulation.run_options.RunOptions`.
         callback: Called after every chunk.
         checkpoint: File to store the run in, and whether to resume from it.
+        name: Name of the run in its progress; that of the method by default.
     """
     steps, began = options["steps"], time.perf_counter()
     start = simulator.init(options["x0"])
@@ -155,7 +162,7 @@ def drive(
             last = next((part for part in reversed(parts) if part and len(part["k"])), None)
             names = ("loss", "grad_norm", "consensus_error")
             figures = {name: float(last[name][-1]) for name in names if last}
-            callback(Progress(simulator.name, k, steps, **figures))
+            callback(Progress(name or simulator.name, k, steps, **figures))
         if checkpoint and (k % checkpoint.every == 0 or k == steps):
             save(state)
 

@@ -21,7 +21,7 @@ from digrad.simulation import Checkpoint, Progress
 from digrad.simulation.checkpoint import difference
 from digrad.simulation.compare import run_each
 from digrad.simulation.run_options import make_start
-from digrad.simulation.simulate import drive, facts_of, rule_of
+from digrad.simulation.simulate import drive, facts_of, rule_of, run_name
 from digrad.simulation.simulator import Simulator
 from digrad.specs.images.training_jobs import train_all
 from digrad.specs.run_directory import Result, RunDirectory, is_run, open_run
@@ -227,7 +227,7 @@ def _run_methods(store: RunDirectory, built: Built, progress: Observer | None) -
 
     def run_or_load(label: str, seed: int) -> Trace:
         if progress:
-            progress.on_method_start(label if spec.seeds == 1 else f"{label}, seed {seed}", spec.steps)
+            progress.on_method_start(run_name(label, seed, spec.seeds), spec.steps)
         trace = store.load_member(label, seed) or _run_one(store, built, label, seed, progress)
         if progress:
             progress.on_method_end(trace)
@@ -246,7 +246,8 @@ def _run_one(store: RunDirectory, built: Built, label: str, seed: int, progress:
     options = _options(built, seed)
     simulator = Simulator.of(built.methods[label], built.problem, built.network, options, label)
     callback = progress.on_progress if progress else None
-    trace = drive(simulator, options, callback=callback, checkpoint=checkpoint)
+    name = run_name(label, seed, store.spec.seeds)
+    trace = drive(simulator, options, callback=callback, checkpoint=checkpoint, name=name)
     store.save_member(trace, seed)
     return trace
 

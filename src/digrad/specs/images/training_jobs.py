@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from digrad._internal.json_files import write_json
+from digrad.simulation.simulate import run_name
 from digrad.specs.images.worker_pool import Job, JobWatch, Tell, run_jobs
 from digrad.specs.run_directory import RunDirectory
 from digrad.specs.spec import Built, Spec, load_spec
@@ -34,7 +35,7 @@ def train_all(
     chosen = range(spec.seed, spec.seed + min(seeds or spec.seeds, spec.seeds))
     wanted = [(label, seed) for seed in chosen for label in built.methods]
     missing = [member for member in wanted if store.load_member(*member) is None]
-    names = {_name(store, *member): member for member in missing}
+    names = {run_name(*member, spec.seeds): member for member in missing}
     jobs = [
         Job(name, train_member, {"run": str(store.path.absolute()), "label": label, "seed": seed})
         for name, (label, seed) in names.items()
@@ -79,10 +80,6 @@ def stored_spec(folder: str) -> tuple[Spec, Built]:
     """Return the specification in a folder, and what it describes: built once for all jobs of a worker."""
     spec = load_spec(Path(folder) / "spec.toml")
     return spec, spec.build()
-
-
-def _name(store: RunDirectory, label: str, seed: int) -> str:
-    return label if store.spec.seeds == 1 else f"{label}, seed {seed}"
 
 
 def _tidy(store: RunDirectory, failures: dict[str, str]) -> None:
