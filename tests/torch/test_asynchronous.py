@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from digrad import AB, ADDOPT, CGT, DSGT, SGP, Network, PushDIGing, PushPull
 from digrad.core.net import bindings
@@ -19,6 +20,7 @@ from digrad.graphs import every, example5, from_edges, ring
 from digrad.links import Links, compressors
 from digrad.torch.engines.asynchronous import AsynchronousEngine
 from digrad.torch.engines.undelivered import Arrived, Item, Outgoing
+from digrad.torch.transport.coordination import Coordination
 from digrad.torch.transport.transports import Transports
 from digrad.torch.transport.zeromq import ZeroMQ
 
@@ -37,6 +39,7 @@ class Together:
         self.barrier = threading.Barrier(N, timeout=30)
         self._facts: list[Any] = [None] * N
         self.transports: list[Transports] = []
+        self.store = dist.HashStore()
 
     def member(self, agent: int) -> Any:
         def exchange(facts: Any, purpose: str) -> list[Any]:
@@ -57,6 +60,7 @@ class Together:
             timeout=30.0,
             exchange=exchange,
             transports=made,
+            coordination=Coordination(self.store, agent, N, "test"),
         )
 
 
@@ -227,6 +231,72 @@ def test_neighbour_that_is_rarely_spoken_to_is_waited_for() -> None:
     assert [one["late"] for one in found] == [0] * N
 
 
+@pytest.mark.parametrize("delay", [0.0, 0.2], ids=["together", "uneven"])
+@pytest.mark.parametrize("method", [CGT(0.05, 2.0), PushPull(0.05)], ids=repr)
+def test_meeting_makes_nobody_late(method: Any, delay: float) -> None:
+    """What was sent ahead to the step at which agents meet is not waited for a second time."""
+    early = measure_communication(method).early
+    together = Together(Network(example5()), deadline := 5.0)
+    seconds, late = [0.0] * N, [-1] * N
+
+    def work(agent: int) -> None:
+        net = AsynchronousEngine(together.member(agent), bindings(method), D, torch.float64)
+        began = method.init(torch.full((1, D), 4.0, dtype=torch.float64), net)
+        state = type(began)(*(value.clone() for value in began))
+        fields = [(primitive, getattr(state, name)) for primitive, name in early]
+        net.publish(0, fields)
+        for k in range(9):
+            if k % 3 == 2:
+                time.sleep(delay * (agent == 1))
+                net.gather("average")
+                net.release()
+            start = time.monotonic()
+            net.advance(method, state, CURVATURE[agent] * method.query(state) - LINEAR[agent])
+            seconds[agent] = max(seconds[agent], time.monotonic() - start)
+            net.publish(k + 1, fields)
+        net.gather("close")
+        late[agent] = net.late
+
+    threads = [threading.Thread(target=work, args=(agent,), daemon=True) for agent in range(N)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for transports in together.transports:
+        transports.close()
+    assert late == [0] * N
+    assert max(seconds) < deadline / 2
+
+
+def test_store_that_has_gone_ends_a_meeting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not count as agents that have not come yet, with whom one would mix on for ever."""
+
+    class Gone(dist.HashStore):
+        def check(self, keys: list[str]) -> bool:
+            raise dist.DistNetworkError("Broken pipe")
+
+    net = lone_engine(Network(ring(2)))
+    net.network.coordination = Coordination(Gone(), 0, 2, "test")
+    with pytest.raises(CommunicationError, match=r"the store of the process group has gone \(Broken pipe\)"):
+        net.gather("save")
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_wait_for_what_is_posted_leaves_no_waits_in_the_store(comes: bool) -> None:
+    """torch logs each that ends in vain."""
+
+    class Asked(dist.HashStore):
+        def wait(self, *_: Any) -> None:
+            raise AssertionError("a wait")
+
+    store = Asked()
+    first, second = (Coordination(store, agent, 2, "test") for agent in range(2))
+    first.post("name", {})
+    if comes:
+        threading.Timer(0.03, second.post, ("name", {})).start()
+    assert first.wait_posted("name", 5.0 if comes else 0.05) is comes
+
+
 class Silent:
     """A channel on which nothing comes; what is sent is kept."""
 
@@ -293,7 +363,7 @@ def test_mass_of_an_earlier_step_is_not_taken_for_a_later_one() -> None:
     edge.pause()
     edge.offer(500, undelivered)
     edge.replace(undelivered)
-    edge.go_on()
+    edge.go_on(500)
     ((receiver, header, segments),) = channel.sent
     assert (receiver, struct.unpack_from("<qq", header)) == (1, (-1, 0))
     assert torch.equal(segments[0], torch.ones(D))

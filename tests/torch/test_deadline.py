@@ -43,7 +43,7 @@ def test_stopped_agent_costs_steps_and_undelivered_mass_survives_the_end_of_a_ru
         ended = agents.wait(60)
     assert [one.code for one in ended.values()] == [0, 0, 0], ended
     (last,) = committed_steps(tmp_path / "steps")[-1:]
-    found = run(tmp_path, **{**plan, "steps": last + 250})
+    found = run(tmp_path, **{**plan, "steps": last + 250, "deadline": 0.002})
     assert [one["resumed"] for one in found] == [last] * 3
     assert all(one["error"] < 1e-5 and one["own"] < 1e-5 for one in found), found
     assert sum(one["late"] for one in found) > 0

@@ -22,6 +22,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from digrad._internal.error_text import agents_text, first_line
 from digrad.core.hyperparameters import with_fields
@@ -178,17 +179,24 @@ class AsynchronousEngine(Primitives):
         return max(map(self._channel.last_progress, peers), default=-math.inf)
 
     def release(self) -> None:
-        """Let packets leave again; all agents are at the same step now."""
+        """Let packets leave again."""
         self._ahead, self._base, self._asked = 0, self.k - 1, {}
         assert self.network.deadline is not None
         self.deadline = self.network.deadline
+        for edge in self._edges.values():
+            edge.go_on(self.k)
+
+    def _meet(self) -> None:
+        """Count what has come as of the step at which all are, before the first of them goes on."""
         with self.inbox.changed:
             self.inbox.step = self.k
             for arrived in self.inbox.arrived.values():
-                arrived.steps = {call: min(step, self._base) for call, step in arrived.steps.items()}
+                # What is sent ahead was sent to this step already, the rest is not.
+                arrived.steps = {
+                    call: min(step, self.k if call >= _EARLY else self.k - 1)
+                    for call, step in arrived.steps.items()
+                }
                 arrived.when = time.monotonic()
-        for edge in self._edges.values():
-            edge.go_on()
 
     def begin_step(self) -> None:
         """Count the calls of a step from the first."""
@@ -236,6 +244,11 @@ class AsynchronousEngine(Primitives):
             yield
         except CommunicationError as error:
             raise self.network.reason_of(error) from error
+        except dist.DistError as error:
+            raise CommunicationError(
+                f"step {self.k}: the store of the process group has gone ({first_line(error)}), and with it agent 0 or "
+                "its machine; look at its log, and start all agents again."
+            ) from error
 
     def publish(self, k: int, early: Sequence[tuple[str, torch.Tensor]]) -> None:
         """Begin iteration k: send what the method mixes before the gradient is known."""
@@ -259,22 +272,27 @@ class AsynchronousEngine(Primitives):
         Raises:
             CommunicationError: An agent does not come within the timeout after the last sign of it, or mass was lost.
         """
-        name = f"gathering {next(self._gatherings)}"
-        self.network.coordination.post(name, {"call": call, "k": self.k})
+        name, coordination, ahead = f"gathering {next(self._gatherings)}", self.network.coordination, 0
+        with self._explained():
+            coordination.post(name, {"call": call, "k": self.k})
         self.deadline = 0.0  # those who have come send no more
-        ahead = 0
-        while not self.network.coordination.wait_posted(name, _LOOK):
+        while not self._have_come(name):
             ahead += 1
             self._mix_on(ahead)
-            with self._explained():
-                self.check_timeouts()
         drained = f"{name} drained"
         with self._explained():
             self._drain(name, drained)
+        self._meet()
         self._check_mass(call)
         for one in (name, drained):  # all have read both
-            self.network.coordination.withdraw(one)
+            coordination.withdraw(one)
         return ahead > 0
+
+    def _have_come(self, name: str) -> bool:
+        """Return whether all agents have come to a gathering, a moment later at most."""
+        with self._explained():
+            self.check_timeouts()
+            return self.network.coordination.wait_posted(name, _LOOK)
 
     def _drain(self, name: str, drained: str) -> None:
         """Let nothing leave, and wait until nobody's packets are under way, however long, as long as they move.

@@ -216,10 +216,13 @@ class Outgoing:
             self._is_paused, self._first, self._step = True, -1, -1
             self._waiting, self._rest, self._compression = undelivered, {}, Compression(self._links, 0)
 
-    def go_on(self) -> None:
-        """Let packets leave again."""
+    def go_on(self, step: int) -> None:
+        """Let packets leave again; none is of a later step, because all agents are at this one."""
         with self._changed:
             self._is_paused = False
+            self._first, self._step, self._before = (
+                min(one, step) for one in (self._first, self._step, self._before)
+            )
         self._send()
 
     def _send(self) -> None:

@@ -19,6 +19,7 @@ from digrad._internal.error_text import agents_text
 from digrad.errors import CommunicationError, DigradError, DisagreementError, NonFiniteError
 
 GRACE = 2.0  # seconds for agents that wait elsewhere to notice that something is wrong
+_POLL = 0.01  # seconds between two looks at whether all have left something
 LINGER = 5.0  # seconds that the owner of the store stays for the others when all are about to fail
 
 _FAILURES = {kind.__name__: kind for kind in (DisagreementError, NonFiniteError)}
@@ -124,15 +125,11 @@ class Coordination:
 
     def wait_posted(self, name: str, seconds: float) -> bool:
         """Return whether all agents have left something under a name, at most so many seconds from now."""
-        keys = self._keys(name)
-        is_there = self._store.check(keys)
-        if is_there or seconds == 0.0:
-            return is_there
-        try:
-            self._store.wait(keys, timedelta(seconds=seconds))
-        except (dist.DistError, RuntimeError):
-            return False
-        return True
+        keys, until = self._keys(name), time.monotonic() + seconds
+        # torch logs a wait that ends in vain.
+        while not (is_there := self._store.check(keys)) and (left := until - time.monotonic()) > 0.0:
+            time.sleep(min(left, _POLL))
+        return is_there
 
     def missing(self, name: int | str) -> list[int]:
         """Return the agents that have left nothing under a name."""
