@@ -354,6 +354,50 @@ def test_run_that_is_preempted_saves_the_same_step_on_all_agents_first(
         assert all(line["agent"] == agent and line["bytes"] > 0 and line["waited"] >= 0 for line in lines)
 
 
+DEADLINE = """
+import sys, time, torch, digrad as dg
+from pathlib import Path
+from digrad.torch import Checkpoints, DecentralizedOptimizer, ProcessNetwork
+network = ProcessNetwork(dg.graphs.ring(2), deadline=0.01)
+model = torch.nn.Linear(4, 3)
+optimizer = DecentralizedOptimizer(model.parameters(), dg.CGT(step_size=0.05, threshold=1.0), network)
+checkpoints = Checkpoints(sys.argv[1], optimizer)
+checkpoints.resume()
+while True:
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).square().mean().backward()
+    time.sleep(0.002)
+    optimizer.step()
+    if optimizer.k == 50:
+        Path(sys.argv[1], f"training-{network.agent}").touch()
+    if optimizer.k % int(sys.argv[2]) == 0:
+        checkpoints.save()
+"""
+
+
+@pytest.mark.parametrize(
+    "every", [60, pytest.param(10**9, marks=pytest.mark.slow)], ids=["saves", "does not"]
+)
+def test_machine_that_is_preempted_ends_one_that_need_not_wait_for_it(every: int, tmp_path: Path) -> None:
+    """Who was asked takes no step until the other one has learned of it, which may wait for it meanwhile."""
+    script = tmp_path / "train.py"
+    script.write_text(DEADLINE)
+    words = ("digrad", "launch", "--agents", "1", "--nodes", "2", "--endpoint", f"127.0.0.1:{free_port()}")
+    words = (*words, "--interface", "lo", "--node-rank")
+    with (
+        started(tmp_path, *words, "0", str(script), str(tmp_path), str(every)) as (first, _),
+        started(tmp_path, *words, "1", str(script), str(tmp_path), str(every)) as (second, _),
+    ):
+        wait_for(tmp_path, "training-*", 2)
+        code, output = signalled(second, signal.SIGTERM)
+        other = first.wait(GONE)[0]
+    assert (code, other.code) == (143, 1), (output, other.output)
+    assert other.output.splitlines()[-1].endswith("was preempted; all agents have saved")
+    assert "Traceback" not in output + other.output
+    last = committed_steps(tmp_path)[-1]
+    assert len(list(step_folder(tmp_path, last).glob("agent-*"))) == 2
+
+
 def test_nothing_survives_a_launch_that_is_killed(tmp_path: Path) -> None:
     with started(tmp_path, *LAUNCH, WITHOUT_TORCH, "waits", str(tmp_path)) as (process, token):
         wait_for(tmp_path, "training-*", 2)

@@ -71,11 +71,12 @@ class DecentralizedOptimizer(BaseOptimizer):
         network.agree(facts, "DecentralizedOptimizer")
         check_packable(network.network.links, "ProcessNetwork")
         if network.deadline is None:
-            engine, wait = SynchronousEngine(network, bindings(method), flat.dimension, flat.device), None
+            engine = SynchronousEngine(network, bindings(method), flat.dimension, flat.device)
+            self._preemption = Preemption(network)
         else:
             engine = AsynchronousEngine(network, bindings(method), flat.dimension, flat.dtype)
-            wait = engine.wait_for_all
-        self._metrics, self._preemption = StepMetrics(network.agent, engine), Preemption(network, wait)
+            self._preemption = engine.preemption = Preemption(network, engine.wait_for_all)
+        self._metrics = StepMetrics(network.agent, engine)
         self._last_end: float | None = None
         groups = [{**group, "params": list(dict.fromkeys(group["params"]))} for group in groups]
         super().__init__(

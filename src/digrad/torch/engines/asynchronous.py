@@ -34,9 +34,11 @@ from digrad.torch.engines.log_records import note_step
 from digrad.torch.engines.mixing import Share, ShareSchedule, combine
 from digrad.torch.engines.undelivered import RECENT, Arrived, Inbox, Item, Outgoing
 from digrad.torch.launch.failures import say
+from digrad.torch.launch.preemption import Preemption
 from digrad.torch.process_network import ProcessNetwork
 
 _EARLY, _OUTSIDE = 1 << 20, 1 << 30  # numbers of calls begin here if they are sent ahead, or outside of steps
+_GO_TO = "load_state_dict"
 _LOOK = 0.05  # seconds between two looks at whether all have come, at least
 _HEARTBEAT = 1.0  # seconds between two reports that packets move
 _TOLERANCE = 1e3  # times the rounding error of a number: sums of many of them
@@ -99,6 +101,7 @@ class AsynchronousEngine(Primitives):
         self.waited = 0.0  # seconds
         self._last: tuple[Any, Any, torch.Tensor] | None = None  # method, state and gradient of the last step
         self._gatherings = itertools.count()
+        self.preemption: Preemption | None = None
         # Unless it is closed.
         self._tell_at_exit = weakref.finalize(self, tell_seen, network.agent, self.lags)
         self.one_hot = torch.zeros(1, network.n, dtype=torch.float64)
@@ -277,6 +280,10 @@ class AsynchronousEngine(Primitives):
             coordination.post(name, {"call": call, "k": self.k})
         self.deadline = 0.0  # those who have come send no more
         while not self._have_come(name):
+            if (
+                self.preemption and call != _GO_TO
+            ):  # else those who were asked would wait for this agent to step on
+                self.preemption.post(self.k + 1)
             ahead += 1
             self._mix_on(ahead)
         drained = f"{name} drained"
@@ -345,7 +352,7 @@ class AsynchronousEngine(Primitives):
 
     def go_to(self, k: int, links: LinkArrays) -> None:
         """Wait for all agents, agree on the iteration, and go on with another state of the links."""
-        self.gather("load_state_dict")
+        self.gather(_GO_TO)
         self._last = None
         self.network.agree({"k": k}, OWNER)
         self.load_links(links)
@@ -466,7 +473,8 @@ class AsynchronousEngine(Primitives):
         self._wait_until(lambda: have_come(recent) and all(edge.has_left for edge in edges), until, expected)
         if not self._ahead:  # else all have come as far as they will
             bounds, began = {s: self._oldest(s, first) for s in expected}, time.monotonic()
-            self._wait_until(lambda: have_come(bounds), math.inf, expected)
+            # Those who were asked to end take no step before all have agreed on the last one.
+            self._wait_until(lambda: have_come(bounds) or self._is_ending(), math.inf, expected)
             self.held_up += time.monotonic() - began
             for sender, calls in expected.items():
                 behind = step - self._step_of(sender, calls)
@@ -475,6 +483,9 @@ class AsynchronousEngine(Primitives):
             kept = max(RECENT + 1, self._max_lag or 0)
             self._asked.setdefault((sender, first), deque(maxlen=kept)).append(step)
             self.late += self.deadline > 0 and not have_come({sender: step})
+
+    def _is_ending(self) -> bool:
+        return self.preemption is not None and self.preemption.is_undecided
 
     def _is_recent(self, sender: int, first: int, calls: Sequence[int]) -> bool:
         """Return whether a neighbour has sent something since it was waited for the time before last, or earlier."""

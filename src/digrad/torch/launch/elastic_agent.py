@@ -19,6 +19,7 @@ from digrad.torch.launch.logs import PrefixedLogs, show
 from digrad.torch.launch.preemption import SAVE, SAVE_TIMEOUT
 from digrad.torch.launch.rendezvous import Rendezvous
 from digrad.torch.launch.rendezvous_rounds import Outcome
+from digrad.torch.launch.rendezvous_store import SAVED
 
 _RESTARTS = 1_000_000  # the rendezvous decides
 _TERM_GRACE = 5  # seconds between SIGTERM and SIGKILL
@@ -94,7 +95,7 @@ class Agent(LocalElasticAgent):
             self._machine.failures = [vars(replace(one, traceback="")) for one in self._failures]
         if result.state == WorkerState.SUCCEEDED and self._store is not None:
             with contextlib.suppress(DistError):  # the machine with the endpoint has gone
-                if self._store.check([_PREEMPTED]):
+                if self._store.check([_PREEMPTED, SAVED]):
                     self._preempted = self._store.get(_PREEMPTED).decode()
         return result
 

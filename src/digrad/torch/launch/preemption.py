@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from digrad.torch.launch import STORE_VARIABLE
+from digrad.torch.launch.rendezvous_store import note_preempted
 from digrad.torch.launch.worker import is_elastic
 
 if TYPE_CHECKING:
@@ -71,10 +72,19 @@ class Preemption:
         """Look whether an agent of another machine was asked; a thread calls, because that takes a moment."""
         self._is_asked_elsewhere = self._network.coordination.is_flagged(self._name)
 
-    def _is_asked(self) -> bool:
-        if asked.is_set():
-            self._network.coordination.flag(self._name)
-        return asked.is_set() or self._is_asked_elsewhere
+    @property
+    def is_undecided(self) -> bool:
+        """Return whether launch asks for the end, here or elsewhere, and the last step is not known yet."""
+        is_asked = asked.is_set() or self._is_asked_elsewhere
+        return self._is_enabled and is_asked and self._last is None
+
+    def post(self, k: int) -> None:
+        """Tell the others, once, at which step this agent can end at the earliest, if launch asks for the end."""
+        if self._is_posted or not self.is_undecided:
+            return
+        self._is_posted = True
+        self._network.coordination.flag(self._name)
+        self._network.coordination.post(self._name, {"k": k})
 
     def after_step(self, k: int) -> None:
         """Look whether launch asks for the end, agree on the step, and find out whether this was it."""
@@ -82,17 +92,16 @@ class Preemption:
             self._agree(k)
         if k == self._last:
             self.is_over = True
+            note_preempted()
             if self._saver is not None:
                 self._saver.note_end_of_step()
 
     def _agree(self, k: int) -> None:
+        self.post(k)
         if not self._is_posted:
-            if not self._is_asked():
-                return
-            self._network.coordination.post(self._name, {"k": k})
-            self._is_posted = True
-            if self._wait is not None:
-                self._wait(self._name)
+            return
+        if self._wait is not None:
+            self._wait(self._name)
         everyone = self._network.coordination.posted(self._name)
         if everyone is not None:
             # Between two exchanges, a period apart at most, agents run freely.

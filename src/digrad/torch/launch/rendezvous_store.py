@@ -26,6 +26,8 @@ from digrad.torch.transport.curve_keys import KEY_VARIABLE, read_key
 
 _SLICE = 5.0  # seconds of one request to wait for keys
 
+SAVED = "digrad saved"  # key: all agents have agreed to end, because one of them was asked to
+
 _kept: list[Store] = []  # torch itself holds only the half of a store that is not Python's
 
 
@@ -140,6 +142,12 @@ def store_from_environment(timeout: float) -> Store | None:
             master_listen_fd=listener.detach(),
         )
     return None
+
+
+def note_preempted() -> None:
+    """Let launch know, on every machine, that the agents end because the run is preempted."""
+    for store in _kept:
+        store.set(SAVED, "")
 
 
 class Table:
