@@ -16,8 +16,8 @@ from digrad.core.hyperparameters import scheduled_fields
 from digrad.errors import ArgumentError
 from digrad.simulation.gradient_sources import noise_of, samples_of
 from digrad.simulation.loop import Buffer, State, Static, Xs, advance
-from digrad.simulation.record import end_of_room, evaluate_many, first_rows, recorded, rows_of
-from digrad.simulation.simulator import Rows, Simulator
+from digrad.simulation.record import Rows, end_of_room, evaluate_many, first_rows, recorded, rows_of
+from digrad.simulation.simulator import Simulator
 
 ROW_BYTES = 256 << 20  # what the stored averages of all runs together take at most, about
 

@@ -103,6 +103,11 @@ class Static(NamedTuple):
     keep: Callable[..., Any] | None = None
 
 
+def row_number(k: Any, every: Any) -> Any:
+    """Return the number of the first row that is recorded at iteration k or later."""
+    return (k + every - 1) // every
+
+
 @partial(jax.jit, static_argnames=("static",))
 def advance(
     params: Params, carry: State, end: int, every: int, xs: Xs, *, static: Static
@@ -164,7 +169,7 @@ def advance(
         """Measure x at k, run one step to measure y at k, or else run on to the next recorded iteration."""
         before, table = both
         is_recorded = before.k % every == 0
-        row = jnp.where(is_recorded, before.k // every - (first + every - 1) // every, static.rows)
+        row = jnp.where(is_recorded, before.k // every - row_number(first, every), static.rows)
         table = _write(table, row, only_if(is_recorded, measure_x, params.method, before.method_state))
         target = jnp.minimum(jnp.where(is_recorded, before.k + 1, (before.k // every + 1) * every), end)
         after = lax.while_loop(lambda c: (c.k < target) & jnp.any(c.alive), step, before)

@@ -14,7 +14,9 @@ from digrad.arrays import row_norm
 from digrad.core.net import bindings
 from digrad.core.traffic import PacketTraffic, Traffic
 from digrad.problems import LossCode
-from digrad.simulation.loop import Buffer
+from digrad.simulation.loop import Buffer, row_number
+
+Rows = dict[str, npt.NDArray[Any]]  # columns by name
 
 # Points evaluated in one product. Record number j always sits in column j mod GROUP of a product of this one
 # width, so that its rounding does not depend on the chunk length.
@@ -25,12 +27,12 @@ FLOATS = ("loss", "grad_norm", "consensus_error", "tracking_error", "fraction_cl
 
 def recorded(first: int, end: int, every: int) -> npt.NDArray[np.int64]:
     """Return which of the iterations first, ..., end - 1 are recorded."""
-    return np.arange(-(-first // every) * every, end, every)
+    return np.arange(row_number(first, every) * every, end, every)
 
 
 def end_of_room(first: int, every: int, rows: int) -> int:
     """Return the iteration from which a buffer of ``rows`` rows, begun at ``first``, has no room."""
-    return (-(-first // every) + rows) * every
+    return (row_number(first, every) + rows) * every
 
 
 def rows_of(
@@ -39,7 +41,7 @@ def rows_of(
     loss: npt.NDArray[np.float64],
     grad_norm: npt.NDArray[np.float64],
     traffic: Traffic | PacketTraffic,
-) -> dict[str, npt.NDArray[Any]]:
+) -> Rows:
     """Return the columns of the iterations ``ks``, whose rows of a buffer are on the host.
 
     Estimates of all agents are one column ``x`` ``[rows, n, d]``; see :func:`columns_of`.
@@ -64,7 +66,7 @@ def rows_of(
     }
 
 
-def joined(parts: Sequence[dict[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArray[Any]]:
+def joined(parts: Sequence[Rows]) -> Rows:
     """Return the rows of all parts, in order."""
     filled = [part for part in parts if part]
     if len(filled) < 2:
@@ -72,12 +74,12 @@ def joined(parts: Sequence[dict[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArra
     return {name: np.concatenate([part[name] for part in filled]) for name in filled[0]}
 
 
-def before(rows: dict[str, npt.NDArray[Any]], k: int) -> dict[str, npt.NDArray[Any]]:
+def before(rows: Rows, k: int) -> Rows:
     """Return the rows of the iterations before k."""
     return {name: column[rows["k"] < k] for name, column in rows.items()}
 
 
-def columns_of(rows: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+def columns_of(rows: Rows) -> Rows:
     """Return rows as the columns of a trace, each of one number per row."""
     found = {name: column for name, column in rows.items() if name != "x"}
     if "x" in rows:
@@ -85,7 +87,7 @@ def columns_of(rows: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]
     return found
 
 
-def is_within(rows: dict[str, npt.NDArray[Any]], tolerance: float) -> npt.NDArray[np.bool_]:
+def is_within(rows: Rows, tolerance: float) -> npt.NDArray[np.bool_]:
     """Return which rows have gradient norm and consensus error both within ``tolerance``.
 
     Where mass may be under way, trackers that vanish prove nothing: what is undelivered must vanish too.

@@ -28,9 +28,9 @@ from digrad.simulation.batched_runs import BatchedSimulator
 from digrad.simulation.checkpoint import Checkpoint
 from digrad.simulation.loop import State
 from digrad.simulation.mixing import MANY_AGENTS
-from digrad.simulation.record import before, columns_of, is_within, joined
+from digrad.simulation.record import Rows, before, columns_of, is_within, joined
 from digrad.simulation.run_options import RunOptions, SimulatorOptions, check_parts, complete, lists_options
-from digrad.simulation.simulator import LEAST_STEPS, Rows, Simulator
+from digrad.simulation.simulator import LEAST_STEPS, Simulator
 from digrad.trace import Trace, Verdict, is_stalled
 from digrad.types import Method
 

@@ -22,7 +22,7 @@ from digrad.network import Network
 from digrad.privacy import Private
 from digrad.problems import Problem
 from digrad.simulation.gradient_sources import make_source, noise_of, samples_of
-from digrad.simulation.loop import Buffer, Params, State, Static, Xs, advance_of, numbers_only
+from digrad.simulation.loop import Buffer, Params, State, Static, Xs, advance_of, numbers_only, row_number
 from digrad.simulation.mixing import (
     Operator,
     SimulatedNet,
@@ -35,6 +35,7 @@ from digrad.simulation.mixing import (
     operators_of,
 )
 from digrad.simulation.record import (
+    Rows,
     end_of_room,
     evaluate_many,
     first_rows,
@@ -62,8 +63,6 @@ from digrad.simulation.unreliable_net import (
     rules_of,
 )
 from digrad.types import Method, Shapes
-
-Rows = dict[str, npt.NDArray[Any]]
 
 STEPS_PER_CALL = 1000  # at most
 BYTES_PER_CALL = 64 << 20  # what the inputs, or the stored averages, of one call take at most, about
@@ -356,7 +355,7 @@ class Simulator:
         points: Any = host.point
         if self._keeps:
             return {"k": ks, **host.kept}
-        row = -(-int(ks[0]) // self.options["record_every"]) if len(ks) else 0  # number of the first one
+        row = row_number(int(ks[0]), self.options["record_every"]) if len(ks) else 0
         arrays = self.params[0].arrays
         loss, grad_norm = evaluate_many(self.static.losses, arrays, points, row, present)
         return rows_of(ks, host, loss, grad_norm, self.traffic)
