@@ -27,8 +27,6 @@ from digrad.sweeps.sweep_folder import part_name
 KEPT = 2  # studies that a worker keeps
 _studies: dict[str, Study] = {}  # by content, the latest last
 
-Rows = list[dict[str, Any]]
-
 
 @dataclass(frozen=True)
 class Workers:
@@ -71,7 +69,9 @@ class Workers:
         return out if self.part is None else out / part_name(*self.part)
 
 
-def run_all(study: Study, work: Sequence[Batch], workers: Workers) -> Iterator[tuple[Batch, Rows]]:
+def run_all(
+    study: Study, work: Sequence[Batch], workers: Workers
+) -> Iterator[tuple[Batch, list[dict[str, Any]]]]:
     """Yield each batch and its rows as it is done: in this process in order, on workers in any.
 
     Raises:
@@ -100,7 +100,9 @@ def run_all(study: Study, work: Sequence[Batch], workers: Workers) -> Iterator[t
         ) from error
 
 
-def _run(shared: npt.NDArray[np.uint8], key: str, place: int, batch: bytes) -> tuple[int, Rows]:
+def _run(
+    shared: npt.NDArray[np.uint8], key: str, place: int, batch: bytes
+) -> tuple[int, list[dict[str, Any]]]:
     """Run one batch in a worker."""
     if key not in _studies:
         _share_cores()
