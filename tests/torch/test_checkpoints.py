@@ -161,18 +161,21 @@ def test_resume_takes_everything_over(scene: str, mode: str, attempts: dict[str,
 @pytest.mark.parametrize(
     ("scene", "reason"),
     [
-        ("truncated marker", "COMMITTED` is damaged"),
-        ("list as marker", "COMMITTED` is damaged"),
-        ("other format", "has format 1, but this version reads 3"),
+        ("truncated marker", ("COMMITTED` is damaged", "delete the folder of step 3")),
+        ("list as marker", ("COMMITTED` is damaged", "delete the folder of step 3")),
+        (
+            "other format",
+            ("has format 1, but this version reads 3; resume with the version", "another folder."),
+        ),
     ],
 )
 def test_damaged_marker_is_an_error_and_tracking_restart_takes_the_step_before(
-    scene: str, reason: str, attempts: dict[str, Lines]
+    scene: str, reason: tuple[str, str], attempts: dict[str, Lines]
 ) -> None:
     for error in errors(attempts[f"{scene}, exact"]):
         assert error.startswith("CheckpointError: Checkpoints.resume(): agents 0, 1, 2: ")
-        assert reason in error
-        assert "delete the folder of step 3" in error
+        assert all(part in error for part in reason)
+        assert ("tracking restart" in error) == (scene != "other format")
     assert [found["k"] for found in results(attempts[f"{scene}, tracking restart"])] == [1] * 3
 
 

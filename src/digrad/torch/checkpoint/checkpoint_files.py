@@ -170,19 +170,25 @@ def delete_file(path: Path) -> None:
             shutil.rmtree(path.parent, ignore_errors=True)
 
 
+class OtherFormatError(CheckpointError):
+    """A checkpoint that another version of digrad has stored."""
+
+
 def read_file(folder: Path, k: int, name: str) -> Stored:
     """Return what a file of a committed step holds.
 
     Raises:
-        CheckpointError: The marker or the file is damaged, or of another format.
+        OtherFormatError: Another version of digrad has stored it.
+        CheckpointError: The marker or the file is damaged.
     """
     path = step_folder(folder, k) / name
     marker = path.parent / MARKER
     try:
         committed = json.loads(marker.read_text())
         if committed["format"] != FORMAT:
-            raise CheckpointError(
-                f"`{marker}` has format {committed['format']}, but this version reads {FORMAT}"
+            raise OtherFormatError(
+                f"`{marker}` has format {committed['format']}, but this version reads {FORMAT}; resume with the "
+                "version of digrad that stored it, or use another folder"
             )
         digest = committed["sha256"].get(name)
     except (OSError, KeyError, ValueError, TypeError, AttributeError) as error:

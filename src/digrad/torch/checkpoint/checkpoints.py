@@ -22,6 +22,7 @@ from digrad.errors import ArgumentError, CheckpointError, DisagreementError
 from digrad.torch.checkpoint.checkpoint_files import (
     FORMAT,
     MARKER,
+    OtherFormatError,
     Stored,
     committed_steps,
     delete_file,
@@ -200,6 +201,8 @@ class Checkpoints:
         try:
             stored = read_file(self._folder, k, self._name)
             problem = self._another_model(stored) or self._difference(stored)
+        except OtherFormatError as error:
+            problem = str(error)
         except CheckpointError as error:
             problem = f"{error}; delete the folder of step {k} to continue from an older one, or {TRACKING}"
         self._report(problem, RESUME)
