@@ -130,7 +130,18 @@ def test_what_is_not_finite_does_not_become_finite_on_the_way(compressor: Any) -
 )
 def test_links_that_only_emulation_has_are_refused_between_processes(links: Links) -> None:
     with pytest.raises(ArgumentError, match="but real processes have a real network"):
-        check_packable(links, "ProcessNetwork")
+        check_packable(links, torch.device("cpu"), "ProcessNetwork")
+
+
+@pytest.mark.parametrize(
+    "compressor", [compressors.quantize(4), compressors.sign(), compressors.top_k(2)], ids=repr
+)
+def test_bits_are_packed_on_the_cpu_only(compressor: Any) -> None:
+    with pytest.raises(
+        ArgumentError, match=r"needs tensors on the CPU, but those of ProcessNetwork are on cuda:0"
+    ):
+        check_packable(Links(compressor=compressor), torch.device("cuda:0"), "ProcessNetwork")
+    check_packable(Links(compressor=compressor), torch.device("cpu"), "ProcessNetwork")
 
 
 @pytest.mark.parametrize("graph", [example5(), split(example5(), 3)], ids=["constant", "split"])

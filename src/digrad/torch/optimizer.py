@@ -69,7 +69,7 @@ class DecentralizedOptimizer(BaseOptimizer):
             **shared_settings(method, [{**first, **group} for group in groups], 0),
         }
         network.agree(facts, "DecentralizedOptimizer")
-        check_packable(network.network.links, "ProcessNetwork")
+        check_packable(network.network.links, flat.device, "ProcessNetwork")
         if network.deadline is None:
             engine = SynchronousEngine(network, bindings(method), flat.dimension, flat.device)
             self._preemption = Preemption(network)

@@ -214,13 +214,21 @@ def is_precise(compressor: Compressor | None) -> bool:
     return isinstance(compressor, Cast) or (isinstance(compressor, quantize) and _most(compressor) >= 2)
 
 
-def check_packable(links: Links | None, owner: str) -> None:
+def check_packable(links: Links | None, device: torch.device, owner: str) -> None:
     """Raise unless real messages can be what these links make of them.
 
     Raises:
-        ArgumentError: The links lose, delay or disturb packets, which real networks do by themselves.
+        ArgumentError: The links lose, delay or disturb packets, which real networks do by themselves, or their
+            compressor packs bits or places, which is done on the CPU.
     """
-    if links is None or links.is_reliable:
+    if links is None:
+        return
+    if links.is_reliable:
+        if isinstance(links.compressor, quantize | sign | top_k) and device.type != "cpu":
+            raise ArgumentError(
+                f"`compressor` of Links is {links.compressor!r}, which needs tensors on the CPU, but those of {owner} "
+                f"are on {device}; use bfloat16() or float16()."
+            )
         return
     raise ArgumentError(
         f"`network` of {owner} has links={links!r}, but real processes have a real network: there `deadline` tolerates "
