@@ -1,4 +1,4 @@
-"""A method of digrad driven like any torch optimizer: what both torch engines share."""
+"""A method of digrad driven like any torch optimizer: what both optimizers share."""
 
 import contextlib
 import inspect
@@ -32,7 +32,7 @@ from digrad.types import Average, Method
 
 
 class BaseOptimizer(torch.optim.Optimizer):
-    """Steps of a method for the agents of this process, a stack of ``rows``; see the two engines.
+    """Steps of a method for the agents of this process, a stack of ``rows``; see the two optimizers.
 
     Args:
         flat: The parameters.

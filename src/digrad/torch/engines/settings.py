@@ -15,7 +15,7 @@ from digrad.torch.engines.flat_parameters import FlatParameters
 
 
 def check_arguments(method: Any, network: Network, weight_decay: float, non_finite: str, owner: str) -> None:
-    """Raise unless the arguments that both engines share can be used."""
+    """Raise unless the arguments that both optimizers share can be used."""
     checks.choice(non_finite, "non_finite", owner, ("error", "repeat"))
     validation.check_method(method, owner)
     if weight_decay != 0:
