@@ -278,7 +278,8 @@ def test_stopped_host_is_one_clear_error_and_an_exact_restart_without_a_deadline
 
 FLOOD = """
 import os, socket, sys, threading, time
-magics = [b"", b"link", b"link v1\\n\\0" + bytes(16), b"GET / HTTP/1.1\\r\\n\\r\\n", os.urandom(64)]
+greeting = b"\\xff" + bytes(8) + b"\\x7f\\x03\\x01" + b"CURVE".ljust(20, b"\\0") + bytes(32)  # of ZMTP
+magics = [b"", greeting[:12], greeting, b"GET / HTTP/1.1\\r\\n\\r\\n", os.urandom(64)]
 def pester(address):
     kept, until = [], time.monotonic() + float(sys.argv[1])
     while time.monotonic() < until:

@@ -23,9 +23,12 @@ GARBAGE = [
     os.urandom(4096),
     b"\xff" * 4096,
     pickle.dumps(Evil()),
-    b"digrad-plain--1\n" + bytes(32),
-    b"digrad-sealed-1\n" + bytes(32) + os.urandom(64),
-    b"edge v1\n\0" + bytes(16) + b"digrad-sealed-1\n" + os.urandom(96),
+    # The greeting of ZMTP, and then nothing, or what is no handshake.
+    *(
+        b"\xff" + bytes(8) + b"\x7f\x03\x01" + mechanism.ljust(20, b"\0") + bytes(32) + rest
+        for mechanism in (b"NULL", b"CURVE")
+        for rest in (b"", os.urandom(96))
+    ),
 ]
 
 
