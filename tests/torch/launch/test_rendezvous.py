@@ -18,8 +18,8 @@ import zmq
 from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 
 from digrad.errors import ArgumentError
-from digrad.torch.launch import endpoint as endpoint_module
 from digrad.torch.launch import rendezvous
+from digrad.torch.launch import rendezvous_endpoint as endpoint_module
 from digrad.torch.launch.rendezvous import Rendezvous
 from digrad.torch.launch.rendezvous_endpoint import Client, EndpointLostError
 from digrad.torch.launch.rendezvous_store import RendezvousStore
