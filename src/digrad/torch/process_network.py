@@ -22,8 +22,8 @@ from digrad.errors import ArgumentError, CommunicationError, DigradError
 from digrad.graphs import Digraph, GraphSequence
 from digrad.network import Network
 from digrad.torch.engines.log_records import note_agent
-from digrad.torch.launch import ADDRESS_VARIABLE, GRAPH_VARIABLE, ROUND_VARIABLE, STORE_VARIABLE
-from digrad.torch.launch.rendezvous_store import store_from_environment
+from digrad.torch.launch import ADDRESS_VARIABLE, GRAPH_VARIABLE, INTERFACES, ROUND_VARIABLE, STORE_VARIABLE
+from digrad.torch.launch.rendezvous_store import SHARED_STORE, store_from_environment
 from digrad.torch.launch.worker import die_with_parent, record_uncaught
 from digrad.torch.transport.addresses import check_interface, published_address
 from digrad.torch.transport.coordination import GRACE, LINGER, Coordination
@@ -33,8 +33,7 @@ from digrad.torch.transport.shared_memory import SharedMemory
 from digrad.torch.transport.torch_distributed import all_reduce
 from digrad.torch.transport.transports import Channel, Transports, open_transports, ring_sum
 
-INTERFACE = "GLOO_SOCKET_IFNAME"  # where gloo looks for the network interface
-SHARED_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # what torchrun tells the agents it has done
+INTERFACE = INTERFACES[0]  # where gloo looks for the network interface
 PATIENCE = 300.0  # seconds that an agent waits for another one,
 STEPS = 5  # or so many step times if that is longer
 SUSPICION = 10.0  # seconds of waiting after which to look where the other one is,

@@ -24,7 +24,7 @@ SETTINGS = {
     "OMP_NUM_THREADS": "1",  # several agents share the cores
     "OMP_WAIT_POLICY": "PASSIVE",
 }
-_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # which interface they use
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # which interface they use
 CHECK = Path(__file__).parent / "link_check.py"  # the script of `digrad launch --check`
 REJOIN = 300.0  # seconds to wait for machines that have not come, or have gone
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -147,11 +147,11 @@ def _environment(
     graph: str | Path | None, nodes: int, interface: str | None, metrics: str | Path | None
 ) -> dict[str, str]:
     """Return the environment of the agents; settings that the user has made are kept."""
-    defaults = SETTINGS | (dict.fromkeys(_INTERFACES, "lo") if nodes == 1 else {})
+    defaults = SETTINGS | (dict.fromkeys(INTERFACES, "lo") if nodes == 1 else {})
     # Signals are ours: after SIGTERM the agents save before they end.
     options = {"TORCHELASTIC_SIGNALS_TO_HANDLE": ""}
     if interface is not None:
-        options |= dict.fromkeys(_INTERFACES, interface)
+        options |= dict.fromkeys(INTERFACES, interface)
     for name, path in {GRAPH_VARIABLE: graph, METRICS_VARIABLE: metrics}.items():
         if path is not None:
             options[name] = str(Path(path).resolve())

@@ -34,7 +34,7 @@ from torch.distributed.elastic.rendezvous import (
 import digrad
 from digrad._internal.error_text import one_line
 from digrad.errors import ArgumentError
-from digrad.torch.launch import ADDRESS_VARIABLE, REJOIN, ROUND_VARIABLE, STORE_VARIABLE
+from digrad.torch.launch import ADDRESS_VARIABLE, INTERFACES, REJOIN, ROUND_VARIABLE, STORE_VARIABLE
 from digrad.torch.launch.failures import FAILED, say
 from digrad.torch.launch.rendezvous_endpoint import (
     Client,
@@ -280,7 +280,7 @@ class Rendezvous(RendezvousHandler):
         variables |= {STORE_VARIABLE: self._client.endpoint, ADDRESS_VARIABLE: self._address}
         if self._key_file is not None:
             # Between machines digrad has connections of its own: those of torch, which it cannot encrypt, stay at home.
-            local = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+            local = dict.fromkeys(INTERFACES, "lo")
             variables |= {KEY_VARIABLE: os.path.abspath(self._key_file), **local}
         return {**variables, "TORCH_GLOO_LAZY_INIT": "1"}  # connect with whom there is something to say
 

@@ -26,6 +26,7 @@ from digrad.torch.transport.curve_keys import KEY_VARIABLE, read_key
 
 _SLICE = 5.0  # seconds of one request to wait for keys
 
+SHARED_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # what torchrun tells the agents it has done
 SAVED = "digrad saved"  # key: all agents have agreed to end, because one of them was asked to
 
 _kept: list[Store] = []  # torch itself holds only the half of a store that is not Python's
@@ -121,7 +122,7 @@ def store_from_environment(timeout: float) -> Store | None:
         return _kept[-1]
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     size, waits = int(os.environ["WORLD_SIZE"]), timedelta(seconds=timeout)
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+    if os.environ.get(SHARED_STORE) == "True":
         # That of torchrun, which may outlive an attempt: the next one must not find the addresses of this one.
         store = TCPStore(host, port, size, is_master=False, timeout=waits, wait_for_workers=False)
         return PrefixStore(f"digrad attempt {attempt()}", store)
