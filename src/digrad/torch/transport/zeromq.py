@@ -23,6 +23,7 @@ QUEUED = 4  # frames that ZeroMQ keeps for a connection, at either end
 _BEGINS, _GOES_ON = 0, 1
 _META = struct.Struct("<bqq")  # whether a packet begins, channel, bytes of the payload
 _TAKEN = struct.Struct("<q")  # channel
+_CLOSED = "the other end has closed the connection"
 
 Facts = dict[str, Any]
 
@@ -45,6 +46,8 @@ class ZeroMQ(Transport):
         self._context = self._zmq.Context()
         self._authenticator = authenticate(self._context, keys)
         self._listener = self._socket(self._zmq.ROUTER, server=True)
+        # A sender that connects again has the name of its old connection, whose end may not have been noticed yet.
+        self._listener.router_handover = True
         host = f"[{address}]" if ":" in address else address
         port = self._listener.bind_to_random_port(f"tcp://{host}")
         self._token = secrets.token_hex(8)  # nobody of an earlier attempt is taken for an agent of this one
@@ -55,6 +58,7 @@ class ZeroMQ(Transport):
         self._outgoing: dict[int, list[Any]] = {}  # frames that wait for room, by receiver
         self._incoming: dict[tuple[int, int], _Incoming] = {}  # by sender and channel
         self._buffers: dict[tuple[int, int], torch.Tensor] = {}
+        self._accepted: set[int] = set()  # descriptors of connections that have not ended
         self._connections: dict[int, int] = {}  # senders, by descriptor
         self._monitors: dict[Any, int | None] = {}  # receivers, by monitor; None for the listener
         self._slow: set[int] = set()  # receivers whose handshake has timed out, so that ZeroMQ connects again
@@ -169,7 +173,7 @@ class ZeroMQ(Transport):
                 sender = self._names.get(name.bytes)
                 if sender is None or len(frames) != 2 or len(frames[0]) != _META.size:
                     continue  # of an earlier attempt, or no agent
-                self._connections[frames[0].get(self._zmq.SRCFD)] = sender
+                self._know(frames[0].get(self._zmq.SRCFD), sender)
                 self._moved(sender)
                 kind, channel, size = _META.unpack(frames[0].bytes)
                 if size != HEARTBEAT:
@@ -193,14 +197,43 @@ class ZeroMQ(Transport):
                 self._moved(receiver)
                 self._taken(receiver, *_TAKEN.unpack(frame))
 
+    def _know(self, descriptor: int, sender: int) -> None:
+        """Take a connection for that of a sender, a message of which it has brought.
+
+        Its descriptor may be that of an earlier connection, whose end was not noticed yet: what happened before the
+        message is looked at first.
+        """
+        if self._connections.get(descriptor) == sender:
+            return
+        self._notice(next(one for one, receiver in self._monitors.items() if receiver is None))
+        self._connections[descriptor] = sender
+        if descriptor not in self._accepted:
+            self._end_of(descriptor)
+
+    def _end_of(self, descriptor: int) -> None:
+        """Lose the sender whose connection has ended."""
+        sender = self._connections.pop(descriptor, None)
+        if sender is not None:
+            self._lose(sender, MessageLostError(_CLOSED))
+
     def _notice(self, monitor: Any) -> None:
-        """Learn that a connection has ended."""
+        """Learn which connections have begun, failed or ended."""
         from zmq.utils.monitor import recv_monitor_message
 
-        event, receiver = recv_monitor_message(monitor), self._monitors[monitor]
+        with contextlib.suppress(self._zmq.Again):
+            while True:
+                self._take_event(self._monitors[monitor], recv_monitor_message(monitor, self._zmq.DONTWAIT))
+
+    def _take_event(self, receiver: int | None, event: Any) -> None:
+        """Take an event of a connection into account: to a receiver, or, None, to the listener."""
         has_ended = event["event"] == self._zmq.EVENT_DISCONNECTED
         if receiver is None:
             self._refusals.note(event)
+            if event["event"] == self._zmq.EVENT_ACCEPTED:
+                self._accepted.add(event["value"])
+            elif has_ended:
+                self._accepted.discard(event["value"])
+                self._end_of(event["value"])
         elif event["event"] & self._refusals.failures:
             if event["value"] == errno.EAGAIN:
                 self._slow.add(receiver)
@@ -208,11 +241,8 @@ class ZeroMQ(Transport):
                 self._lose(receiver, MessageLostError("it has another key, or none"))
         elif has_ended and receiver in self._slow:
             self._slow.remove(receiver)
-            return
-        if has_ended:
-            peer = self._connections.pop(event["value"], None) if receiver is None else receiver
-            if peer is not None:
-                self._lose(peer, MessageLostError("the other end has closed the connection"))
+        elif has_ended:
+            self._lose(receiver, MessageLostError(_CLOSED))
 
 
 class _Incoming:
