@@ -111,9 +111,10 @@ class BaseOptimizer(torch.optim.Optimizer):
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes that the agents of this process have sent so far, before a resume too.
+        """Bytes that the steps of the agents of this process have sent so far, before a resume too.
 
-        Between processes they are those that travelled; in one process, those that would travel.
+        Between processes they are those that travelled; in one process, those that would travel. What :meth:`average`
+        and :meth:`consensus_error` send is no part of a step, and not counted.
         """
         return self._bytes_before + self._engine.bytes_sent
 
