@@ -45,9 +45,13 @@ class ZeroMQ(Transport):
         self._agent, self._keys, self._is_ipv6 = agent, keys, ":" in address
         self._context = self._zmq.Context()
         self._authenticator = authenticate(self._context, keys)
+        self._refusals = Refusals()
+        self._poller = self._zmq.Poller()
+        self._monitors: dict[Any, int | None] = {}  # receivers, by monitor; None for the listener
         self._listener = self._socket(self._zmq.ROUTER, server=True)
         # A sender that connects again has the name of its old connection, whose end may not have been noticed yet.
         self._listener.router_handover = True
+        self._monitor(self._listener, None)  # before anybody can connect
         host = f"[{address}]" if ":" in address else address
         port = self._listener.bind_to_random_port(f"tcp://{host}")
         self._token = secrets.token_hex(8)  # nobody of an earlier attempt is taken for an agent of this one
@@ -60,13 +64,9 @@ class ZeroMQ(Transport):
         self._buffers: dict[tuple[int, int], torch.Tensor] = {}
         self._accepted: set[int] = set()  # descriptors of connections that have not ended
         self._connections: dict[int, int] = {}  # senders, by descriptor
-        self._monitors: dict[Any, int | None] = {}  # receivers, by monitor; None for the listener
         self._slow: set[int] = set()  # receivers whose handshake has timed out, so that ZeroMQ connects again
-        self._refusals = Refusals()
-        self._poller = self._zmq.Poller()
         self._poller.register(self._woken.fileno(), self._zmq.POLLIN)
         self._poller.register(self._listener, self._zmq.POLLIN)
-        self._monitor(self._listener, None)
         self._start("digrad-zeromq")
 
     def release(self, sender: int, channel: int) -> None:
