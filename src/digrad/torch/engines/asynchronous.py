@@ -340,6 +340,7 @@ class AsynchronousEngine(Primitives):
     def _check_mass(self, call: str) -> None:
         """Make sure that what is pushed is with somebody: nothing was lost or counted twice."""
         here = {"off": self.balance + self.in_transit(), "scale": self.scale, "k": self.k}
+        self.begin_account()  # before anybody can go on: what is sent then is of the next account
         everyone = self.network.exchange(here, f"{OWNER}.{call}()")
         off, scale = (sum(one[name] for one in everyone) for name in ("off", "scale"))
         precision = torch.finfo(self.dtype).eps
@@ -348,7 +349,6 @@ class AsynchronousEngine(Primitives):
                 f"{OWNER}.{call}(): the sum of all trackers is wrong by {off:.3g}, where {scale:.3g} was pushed; "
                 "this is a bug in digrad, or a damaged message: restart the tracking."
             )
-        self.begin_account()
 
     def go_to(self, k: int, links: LinkArrays) -> None:
         """Wait for all agents, agree on the iteration, and go on with another state of the links."""
